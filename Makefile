@@ -1,0 +1,67 @@
+# Lockstep. `make help` lists the targets. Nothing but Go (and, for two targets, bash) has to be installed: the tools are
+# fetched at pinned versions by `go run`.
+
+SHELL      := /bin/bash
+GO         ?= go
+GOLANGCI   := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+BUF        := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.72.0
+VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS    := -s -w -X main.version=$(VERSION)
+
+# Packages in which data races would cost messages.
+CORE       := ./store/... ./replication/... ./failover/... ./server/... ./client/...
+
+N          ?= 20
+FUZZTIME   ?= 30s
+CHAOS      ?= 30m
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build the static binary bin/lockstep
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/lockstep ./cmd/lockstep
+
+.PHONY: generate
+generate: ## Regenerate the Go code of the .proto files
+	$(BUF) generate
+
+.PHONY: check
+check: ## What CI checks, without the tests: format, vet, lint, buf, generated code
+	.ci/run static
+
+.PHONY: test
+test: ## Every test, as in CI
+	$(GO) test ./...
+
+.PHONY: race
+race: ## The core packages under the race detector
+	$(GO) test -race -short $(CORE)
+
+.PHONY: lint
+lint: ## golangci-lint
+	$(GOLANGCI) run ./...
+
+.PHONY: format
+format: ## Format the Go code
+	$(GOLANGCI) fmt ./...
+
+.PHONY: buf
+buf: ## Lint the .proto files, and check that they break nobody since the last tag
+	$(BUF) lint
+	.ci/run buf-breaking
+
+.PHONY: demo-soak
+demo-soak: build ## The demo N times in a row (N=20); prints median and maximum of kill-to-next-ack
+	test/demo-soak.sh bin/lockstep $(N)
+
+.PHONY: fuzz
+fuzz: ## Each fuzz target for FUZZTIME (30s)
+	test/fuzz.sh $(FUZZTIME)
+
+.PHONY: chaos
+chaos: ## The chaos tests for CHAOS (30m)
+	LOCKSTEP_CHAOS=$(CHAOS) $(GO) test ./test/chaos/ -run TestChaos -count=1 -timeout 24h -v

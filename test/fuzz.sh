@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Runs every fuzz target of the module, one after the other, for the given time each (`go test -fuzz` takes one at a time).
+# Usage: fuzz.sh <time, such as 30s>
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+time_each=${1:-30s}
+grep -rlE '^func Fuzz[A-Za-z0-9_]*\(' --include='*_test.go' . | sort | while read -r file; do
+  package=$(dirname "$file")
+  grep -oE '^func Fuzz[A-Za-z0-9_]*' "$file" | awk '{print $2}' | while read -r target; do
+    echo "== $package $target"
+    go test "$package" -run '^$' -fuzz "^$target\$" -fuzztime "$time_each" </dev/null
+  done
+done
