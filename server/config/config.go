@@ -1,0 +1,139 @@
+// Package config holds the settings of one Lockstep node: their names, defaults, meaning and limits.
+//
+// A setting has one dotted key (`log.keep-bytes`), which is its place in the YAML file, its flag (`--log-keep-bytes`)
+// and its environment variable (`LOCKSTEP_LOG_KEEP_BYTES`). Flags win over the environment, the environment over the
+// file, the file over the defaults. The struct below is the only list: keys, flags, variables and the help text are
+// all read from its tags.
+package config
+
+import "time"
+
+// Kinds of coordinator.
+const (
+	// CoordinatorEtcd keeps the pair's record in etcd.
+	CoordinatorEtcd = "etcd"
+	// CoordinatorNone runs one node alone, always active: no standby, no failover.
+	CoordinatorNone = "none"
+)
+
+// Config is what one node is told. The zero value is not valid; begin with Default.
+type Config struct {
+	Node        Node        `koanf:"node"`
+	Data        Data        `koanf:"data"`
+	Listen      string      `koanf:"listen" usage:"address for clients, the CLI and the other node, host:port; port 0 takes a free one"`
+	Advertise   string      `koanf:"advertise" usage:"address that clients and the other node reach this node by, host:port; default: from listen"`
+	Coordinator Coordinator `koanf:"coordinator"`
+	Sync        string      `koanf:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
+	SyncEvery   Duration    `koanf:"sync-interval" usage:"with sync=interval: how often the log is synced"`
+	Memory      Memory      `koanf:"memory"`
+	PageSize    Size        `koanf:"page-size" usage:"page size of a new page file, a multiple of 2KiB; a page file that exists keeps its own"`
+	Checkpoint  Checkpoint  `koanf:"checkpoint"`
+	Log         Log         `koanf:"log"`
+	Failover    Failover    `koanf:"failover"`
+	MinInSync   int         `koanf:"min-in-sync" usage:"1: a node goes on alone; 2: writes are refused while there is only one. Only used when the pair is made"`
+	Disk        Disk        `koanf:"disk"`
+	Limits      Limits      `koanf:"limits"`
+	// Warnings are things that were ignored and that a person should know. Not a setting.
+	Warnings []string `koanf:"-"`
+}
+
+// Node names the node.
+type Node struct {
+	Name string `koanf:"name" usage:"name of the node in status and logs; default: the host's name"`
+}
+
+// Data says where the store is.
+type Data struct {
+	Dir string `koanf:"dir" usage:"directory of the store; made if it is not there"`
+}
+
+// Coordinator says who holds the pair's record.
+type Coordinator struct {
+	Type string `koanf:"type" usage:"etcd: a pair whose record is in etcd; none: one node alone"`
+	Etcd Etcd   `koanf:"etcd"`
+}
+
+// Etcd says how etcd is reached.
+type Etcd struct {
+	Endpoints    []string `koanf:"endpoints" usage:"etcd endpoints, comma-separated or a list"`
+	Prefix       string   `koanf:"prefix" usage:"key prefix of this pair in etcd; each pair needs its own"`
+	Username     string   `koanf:"username" usage:"etcd user"`
+	Password     string   `koanf:"password" usage:"password of the etcd user; better in password-file or the environment"`
+	PasswordFile string   `koanf:"password-file" usage:"file that holds the password of the etcd user"`
+	DialTimeout  Duration `koanf:"dial-timeout" usage:"how long one connection attempt to etcd may take"`
+	TLS          TLS      `koanf:"tls"`
+}
+
+// TLS holds certificate files in PEM.
+type TLS struct {
+	CA   string `koanf:"ca" usage:"file with the certificate authorities that etcd's certificate is checked against; turns TLS on"`
+	Cert string `koanf:"cert" usage:"file with this node's client certificate for etcd"`
+	Key  string `koanf:"key" usage:"file with the key of that certificate"`
+}
+
+// Memory is the budget.
+type Memory struct {
+	Budget Size `koanf:"budget" usage:"memory for messages that are not yet in pages and for the page cache"`
+}
+
+// Checkpoint says when a checkpoint is written.
+type Checkpoint struct {
+	Bytes    Size     `koanf:"bytes" usage:"write a checkpoint after this much log"`
+	Interval Duration `koanf:"interval" usage:"write a checkpoint at least this often when something changed"`
+}
+
+// Log is the store's log and the process's log lines.
+type Log struct {
+	KeepBytes    Size   `koanf:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
+	SegmentBytes Size   `koanf:"segment-bytes" usage:"size of one log segment file"`
+	Level        string `koanf:"level" usage:"lowest level of log lines: debug, info, warn or error"`
+	Format       string `koanf:"format" usage:"form of log lines on stderr: text or json"`
+}
+
+// Failover holds the times of failure detection. They decide how soon a failover starts, never whether a write is safe.
+type Failover struct {
+	Timeout     Duration `koanf:"timeout" usage:"silence of the active after which the standby tries to take over"`
+	DropTimeout Duration `koanf:"drop-timeout" usage:"silence of the standby after which the active drops it; must be below failover.timeout"`
+}
+
+// Disk guards the filesystem of the store.
+type Disk struct {
+	LowWatermark Size `koanf:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
+}
+
+// Limits bound what one request or connection can ask for.
+type Limits struct {
+	MessageBytes        Size `koanf:"message-bytes" usage:"largest body of one message"`
+	TransactionBytes    Size `koanf:"transaction-bytes" usage:"largest transaction: all of its messages together"`
+	Queues              int  `koanf:"queues" usage:"queues in the store"`
+	Subscriptions       int  `koanf:"subscriptions" usage:"subscriptions of one queue"`
+	Consumers           int  `koanf:"consumers" usage:"consumers attached to this node"`
+	Outstanding         int  `koanf:"outstanding" usage:"messages delivered to one consumer and not yet answered, and its largest credit"`
+	StreamInFlight      int  `koanf:"stream-in-flight" usage:"requests of one publish stream that are not yet answered"`
+	StreamInFlightBytes Size `koanf:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered"`
+	PendingBytes        Size `koanf:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections"`
+}
+
+// Default gives the settings of a node of a pair with etcd on the same machine.
+func Default() Config {
+	return Config{
+		Data:   Data{Dir: "lockstep-data"},
+		Listen: "127.0.0.1:7420",
+		Coordinator: Coordinator{Type: CoordinatorEtcd, Etcd: Etcd{
+			Prefix: "/lockstep/default/", DialTimeout: Duration(2 * time.Second),
+		}},
+		Sync:       "always",
+		SyncEvery:  Duration(100 * time.Millisecond),
+		Memory:     Memory{Budget: 256 << 20},
+		PageSize:   2 << 10,
+		Checkpoint: Checkpoint{Bytes: 256 << 20, Interval: Duration(time.Minute)},
+		Log:        Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, Level: "info", Format: "text"},
+		Failover:   Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond)},
+		MinInSync:  1,
+		Disk:       Disk{LowWatermark: 256 << 20},
+		Limits: Limits{
+			MessageBytes: 64 << 20, TransactionBytes: 128 << 20, Queues: 100_000, Subscriptions: 1_000, Consumers: 10_000,
+			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,
+		},
+	}
+}

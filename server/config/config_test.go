@@ -1,0 +1,175 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// load writes the file and loads it with the given environment and flags.
+func load(t *testing.T, file string, environ, args []string) (config.Config, error) {
+	t.Helper()
+	path := ""
+	if file != "" {
+		path = filepath.Join(t.TempDir(), "node.yaml")
+		require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+	}
+	fs := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	config.RegisterFlags(fs)
+	require.NoError(t, fs.Parse(args))
+	return config.Load(path, environ, fs)
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	c, err := load(t, "", nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"127.0.0.1:2379"}, c.Coordinator.Etcd.Endpoints)
+	require.NotEmpty(t, c.Node.Name)
+	require.NoError(t, c.Validate())
+}
+
+func TestLayers(t *testing.T) {
+	file := `
+node: {name: a}
+data:
+  dir: /from/file
+listen: 127.0.0.1:1
+memory:
+  budget: 64MiB
+page-size: 4096
+log:
+  # keep-bytes: 1GiB
+coordinator:
+  etcd:
+    endpoints: [one:1, two:2]
+failover:
+  timeout: 2s
+`
+	c, err := load(t, file, []string{"LOCKSTEP_DATA_DIR=/from/env", "LOCKSTEP_LISTEN=127.0.0.1:2", "PATH=/bin"},
+		[]string{"--listen=127.0.0.1:3", "--failover-drop-timeout", "1500ms"})
+	require.NoError(t, err)
+	require.Equal(t, "a", c.Node.Name)
+	require.Equal(t, "/from/env", c.Data.Dir)
+	require.Equal(t, "127.0.0.1:3", c.Listen)
+	require.Equal(t, config.Size(64<<20), c.Memory.Budget)
+	require.Equal(t, config.Size(4096), c.PageSize)
+	require.Equal(t, []string{"one:1", "two:2"}, c.Coordinator.Etcd.Endpoints)
+	require.Equal(t, 2*time.Second, c.Failover.Timeout.Std())
+	require.Equal(t, 1500*time.Millisecond, c.Failover.DropTimeout.Std())
+	require.Equal(t, config.Default().Log.KeepBytes, c.Log.KeepBytes)
+	require.Empty(t, c.Warnings)
+}
+
+func TestStandaloneFlagAndLists(t *testing.T) {
+	c, err := load(t, "", nil, []string{"--standalone"})
+	require.NoError(t, err)
+	require.Equal(t, config.CoordinatorNone, c.Coordinator.Type)
+
+	c, err = load(t, "", []string{"LOCKSTEP_COORDINATOR_ETCD_ENDPOINTS=a:1, b:2"}, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a:1", "b:2"}, c.Coordinator.Etcd.Endpoints)
+}
+
+// TestSyncOffIsText: YAML 1.1 would read a bare `off` as false.
+func TestSyncOffIsText(t *testing.T) {
+	c, err := load(t, "sync: off\n", nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, "off", c.Sync)
+}
+
+func TestPasswordFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(path, []byte("s3cret\n"), 0o600))
+	c, err := load(t, "", nil, []string{"--coordinator-etcd-username=lockstep", "--coordinator-etcd-password-file=" + path})
+	require.NoError(t, err)
+	require.Equal(t, "s3cret", c.Coordinator.Etcd.Password)
+}
+
+func TestUnknownVariableIsWarnedAbout(t *testing.T) {
+	c, err := load(t, "", []string{"LOCKSTEP_DATA_DRI=/x"}, nil)
+	require.NoError(t, err)
+	require.Len(t, c.Warnings, 1)
+	require.Contains(t, c.Warnings[0], "did you mean LOCKSTEP_DATA_DIR?")
+}
+
+// TestRefusals: each wrong setting is refused, and the message names the key, the place and what to do.
+func TestRefusals(t *testing.T) {
+	for name, tc := range map[string]struct {
+		file    string
+		environ []string
+		args    []string
+		want    []string
+	}{
+		"misspelt key":          {file: "node:\n  nmae: a\n", want: []string{"node.yaml:2: node.nmae is no setting; did you mean node.name?"}},
+		"unknown group":         {file: "sink:\n  a: 1\n", want: []string{"node.yaml:1: sink is no setting"}},
+		"two at once":           {file: "synk: always\ndata: {dri: x}\n", want: []string{"synk is no setting; did you mean sync?", "did you mean data.dir?"}},
+		"value for a group":     {file: "node: a\n", want: []string{"node.yaml:1: node must be a group of settings"}},
+		"list for a value":      {file: "listen: [a, b]\n", want: []string{"listen (node.yaml:1): one value is expected"}},
+		"not YAML":              {file: "a: [\n", want: []string{"node.yaml is not YAML"}},
+		"twice":                 {file: "sync: off\nsync: always\n", want: []string{"already defined at line 1"}},
+		"duration without unit": {file: "failover: {timeout: 2}\n", want: []string{"failover.timeout (node.yaml:1)", "600ms, 5s or 1m"}},
+		"size nonsense":         {args: []string{"--memory-budget=much"}, want: []string{"memory.budget (flag --memory-budget)", "such as 64MiB"}},
+		"size overflow":         {args: []string{"--memory-budget=9000000TiB"}, want: []string{"too large to be counted"}},
+		"negative size":         {args: []string{"--memory-budget=-1"}, want: []string{"not a size"}},
+		"bad sync":              {environ: []string{"LOCKSTEP_SYNC=allways"}, want: []string{"sync (environment variable LOCKSTEP_SYNC)", "did you mean always?"}},
+		"page size":             {args: []string{"--page-size=3000"}, want: []string{"page-size (flag --page-size): 3000 is not a multiple of 2KiB"}},
+		"page size too large":   {args: []string{"--page-size=2MiB"}, want: []string{"between 2KiB and 1MiB"}},
+		"listen":                {args: []string{"--listen=here"}, want: []string{`"here" is not host:port`}},
+		"port":                  {args: []string{"--listen=:70000"}, want: []string{"is not a port number"}},
+		"advertise any":         {args: []string{"--advertise=0.0.0.0:1"}, want: []string{"no address that others can reach"}},
+		"drop timeout":          {args: []string{"--failover-drop-timeout=1s"}, want: []string{"is not below failover.timeout"}},
+		"alone with two":        {args: []string{"--standalone", "--min-in-sync=2"}, want: []string{"would refuse every write"}},
+		"half a certificate":    {args: []string{"--coordinator-etcd-tls-cert=x"}, want: []string{"cert and key go together"}},
+		"transaction too small": {args: []string{"--limits-transaction-bytes=64MiB"}, want: []string{"cannot hold a message of limits.message-bytes"}},
+		"number":                {args: []string{"--limits-queues=many"}, want: []string{`"many" is not a whole number`}},
+		"password file":         {args: []string{"--coordinator-etcd-password-file=/not/there"}, want: []string{"password-file cannot be read"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := load(t, tc.file, tc.environ, tc.args)
+			require.ErrorIs(t, err, config.ErrInvalid)
+			for _, w := range tc.want {
+				require.ErrorContains(t, err, w)
+			}
+		})
+	}
+}
+
+func TestMissingFile(t *testing.T) {
+	_, err := config.Load(filepath.Join(t.TempDir(), "none.yaml"), nil, nil)
+	require.ErrorIs(t, err, config.ErrInvalid)
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]config.Size{
+		"0": 0, "1": 1, "2048": 2048, "2KiB": 2048, "2 kib": 2048, "64MiB": 64 << 20, "1GB": 1e9, "3b": 3, "1TiB": 1 << 40,
+	} {
+		got, err := config.ParseSize(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+		again, err := config.ParseSize(got.String())
+		require.NoError(t, err)
+		require.Equal(t, got, again)
+	}
+}
+
+func FuzzParseSize(f *testing.F) {
+	for _, s := range []string{"64MiB", "", "b", "-1", "99999999999999999999", "1.5GiB"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := config.ParseSize(text)
+		if err != nil {
+			return
+		}
+		again, err := config.ParseSize(s.String())
+		require.NoError(t, err)
+		require.Equal(t, s, again)
+	})
+}

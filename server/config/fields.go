@@ -1,0 +1,168 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// field is one setting: a leaf of Config.
+type field struct {
+	key   string
+	usage string
+	value reflect.Value
+}
+
+// flag gives the name of the setting's flag.
+func (f field) flag() string { return strings.ReplaceAll(f.key, ".", "-") }
+
+// env gives the name of the setting's environment variable.
+func (f field) env() string {
+	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(f.key))
+}
+
+// fields lists the settings of c in the order of the struct; writing to their values writes to c.
+func fields(c *Config) []field { return appendFields(nil, "", reflect.ValueOf(c).Elem()) }
+
+func appendFields(dst []field, prefix string, v reflect.Value) []field {
+	for i := range v.NumField() {
+		t := v.Type().Field(i)
+		key := t.Tag.Get("koanf")
+		if key == "-" {
+			continue
+		}
+		if t.Type.Kind() == reflect.Struct {
+			dst = appendFields(dst, prefix+key+".", v.Field(i))
+			continue
+		}
+		dst = append(dst, field{key: prefix + key, usage: t.Tag.Get("usage"), value: v.Field(i)})
+	}
+	return dst
+}
+
+// set stores a value as it came from YAML, a flag or the environment.
+func (f field) set(raw any) error {
+	switch target := f.value.Addr().Interface().(type) {
+	case *string:
+		return setString(target, raw)
+	case *int:
+		n, err := strconv.Atoi(scalar(raw))
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number", scalar(raw))
+		}
+		*target = n
+	case *Size:
+		s, err := ParseSize(scalar(raw))
+		if err != nil {
+			return err
+		}
+		*target = s
+	case *Duration:
+		d, err := ParseDuration(scalar(raw))
+		if err != nil {
+			return err
+		}
+		*target = d
+	case *[]string:
+		return setList(target, raw)
+	default:
+		return fmt.Errorf("the setting has the type %T, which this package cannot read; this is a bug", target)
+	}
+	return nil
+}
+
+func setString(target *string, raw any) error {
+	switch raw.(type) {
+	case []any, map[string]any:
+		return fmt.Errorf("one value is expected, not a list or a group")
+	}
+	*target = scalar(raw)
+	return nil
+}
+
+func setList(target *[]string, raw any) error {
+	switch v := raw.(type) {
+	case []any:
+		list := make([]string, 0, len(v))
+		for _, e := range v {
+			list = append(list, scalar(e))
+		}
+		*target = list
+	case map[string]any:
+		return fmt.Errorf("a list is expected, not a group")
+	default:
+		*target = nil
+		for part := range strings.SplitSeq(scalar(v), ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				*target = append(*target, part)
+			}
+		}
+	}
+	return nil
+}
+
+// scalar gives the text of a value as a person would have written it.
+func scalar(raw any) string {
+	if raw == nil {
+		return ""
+	}
+	return fmt.Sprint(raw)
+}
+
+// text gives the setting's present value in the form that set reads.
+func (f field) text() string {
+	switch v := f.value.Interface().(type) {
+	case []string:
+		return strings.Join(v, ",")
+	default:
+		return fmt.Sprint(v)
+	}
+}
+
+// typeName is what the help text calls the value.
+func (f field) typeName() string {
+	switch f.value.Interface().(type) {
+	case Size:
+		return "size"
+	case Duration:
+		return "duration"
+	case int:
+		return "number"
+	case []string:
+		return "list"
+	default:
+		return "string"
+	}
+}
+
+// nearest finds the known word that is most like the given one, or "" when none is like it.
+func nearest(word string, known []string) string {
+	best, bestDistance := "", len(word)/2+1
+	for _, k := range known {
+		if d := distance(word, k); d < bestDistance {
+			best, bestDistance = k, d
+		}
+	}
+	return best
+}
+
+// distance is the Levenshtein distance in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	pageUnit        = 2 << 10
+	maxPageSize     = 1 << 20
+	minMemory       = 16 << 20
+	minSegmentBytes = 1 << 20
+	// transactionSlack is what a largest message needs around its body in a transaction: properties, names, headers.
+	transactionSlack = 128 << 10
+	maxTransaction   = 1 << 30
+)
+
+// problem is one setting that cannot be used.
+type problem struct{ key, text string }
+
+// checker gathers problems.
+type checker struct{ problems []problem }
+
+func (c *checker) fail(key, format string, args ...any) {
+	c.problems = append(c.problems, problem{key: key, text: fmt.Sprintf(format, args...)})
+}
+
+func (c *checker) oneOf(key, value string, allowed ...string) {
+	if slices.Contains(allowed, value) {
+		return
+	}
+	hint := ""
+	if n := nearest(value, allowed); n != "" {
+		hint = "; did you mean " + n + "?"
+	}
+	c.fail(key, "%q is not one of %s%s", value, strings.Join(allowed, ", "), hint)
+}
+
+func (c *checker) between(key string, value, lowest, highest int) {
+	if value < lowest || value > highest {
+		c.fail(key, "%d is not between %d and %d", value, lowest, highest)
+	}
+}
+
+func (c *checker) sizeBetween(key string, value, lowest, highest Size) {
+	if value < lowest || value > highest {
+		c.fail(key, "%s is not between %s and %s", value, lowest, highest)
+	}
+}
+
+func (c *checker) timeBetween(key string, value Duration, lowest, highest time.Duration) {
+	if value.Std() < lowest || value.Std() > highest {
+		c.fail(key, "%s is not between %s and %s", value, lowest, highest)
+	}
+}
+
+// address checks host:port; anyPort allows port 0.
+func (c *checker) address(key, value string, anyPort bool) {
+	host, port, err := net.SplitHostPort(value)
+	if err != nil {
+		c.fail(key, "%q is not host:port", value)
+		return
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		c.fail(key, "%q is not a port number between 0 and 65535", port)
+		return
+	}
+	if anyPort {
+		return
+	}
+	if n == 0 {
+		c.fail(key, "port 0 cannot be reached by others; name the port")
+	}
+	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
+		c.fail(key, "%q is no address that others can reach; name the host", value)
+	}
+}
+
+// Validate tells whether the settings can be used; the error is ErrInvalid with all problems, one on a line.
+func (c *Config) Validate() error {
+	problems := c.problems()
+	if len(problems) == 0 {
+		return nil
+	}
+	lines := make([]string, 0, len(problems))
+	for _, p := range problems {
+		lines = append(lines, p.key+": "+p.text)
+	}
+	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(lines, "\n  "))
+}
+
+func (c *Config) problems() []problem {
+	var k checker
+	c.checkNode(&k)
+	c.checkCoordinator(&k)
+	c.checkStore(&k)
+	c.checkLimits(&k)
+	return k.problems
+}
+
+func (c *Config) checkNode(k *checker) {
+	if c.Node.Name == "" || len(c.Node.Name) > 255 {
+		k.fail("node.name", "a name of 1 to 255 bytes is needed")
+	}
+	if c.Data.Dir == "" {
+		k.fail("data.dir", "a directory is needed")
+	}
+	k.address("listen", c.Listen, true)
+	if c.Advertise != "" {
+		k.address("advertise", c.Advertise, false)
+	}
+	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	k.oneOf("log.format", c.Log.Format, "text", "json")
+}
+
+func (c *Config) checkCoordinator(k *checker) {
+	k.oneOf(keyCoordinator, c.Coordinator.Type, CoordinatorEtcd, CoordinatorNone)
+	k.between("min-in-sync", c.MinInSync, 1, 2)
+	if c.Coordinator.Type == CoordinatorNone {
+		if c.MinInSync == 2 {
+			k.fail("min-in-sync", "2 with coordinator.type none would refuse every write; use 1, or a pair")
+		}
+		return
+	}
+	e := &c.Coordinator.Etcd
+	for _, endpoint := range e.Endpoints {
+		c.checkEndpoint(k, endpoint)
+	}
+	if len(e.Endpoints) == 0 {
+		k.fail("coordinator.etcd.endpoints", "at least one endpoint is needed, such as 127.0.0.1:2379")
+	}
+	if strings.Trim(e.Prefix, "/") == "" {
+		k.fail("coordinator.etcd.prefix", "a prefix is needed, such as /lockstep/orders/")
+	}
+	if e.Username == "" && e.Password != "" {
+		k.fail("coordinator.etcd.username", "a password is set but no user")
+	}
+	if (e.TLS.Cert == "") != (e.TLS.Key == "") {
+		k.fail("coordinator.etcd.tls.cert", "cert and key go together; only one of them is set")
+	}
+	k.timeBetween("coordinator.etcd.dial-timeout", e.DialTimeout, 10*time.Millisecond, time.Minute)
+	k.timeBetween("failover.timeout", c.Failover.Timeout, 100*time.Millisecond, 10*time.Minute)
+	k.timeBetween("failover.drop-timeout", c.Failover.DropTimeout, 50*time.Millisecond, 10*time.Minute)
+	if c.Failover.DropTimeout >= c.Failover.Timeout {
+		k.fail("failover.drop-timeout", "%s is not below failover.timeout (%s); the active must drop a silent standby before the standby takes over",
+			c.Failover.DropTimeout, c.Failover.Timeout)
+	}
+}
+
+func (c *Config) checkEndpoint(k *checker, endpoint string) {
+	host := endpoint
+	for _, scheme := range []string{"http://", "https://"} {
+		host = strings.TrimPrefix(host, scheme)
+	}
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		k.fail("coordinator.etcd.endpoints", "%q is not host:port", endpoint)
+	}
+}
+
+func (c *Config) checkStore(k *checker) {
+	k.oneOf("sync", c.Sync, "always", "interval", "off")
+	k.timeBetween("sync-interval", c.SyncEvery, time.Millisecond, time.Minute)
+	if c.PageSize < pageUnit || c.PageSize > maxPageSize || c.PageSize%pageUnit != 0 {
+		k.fail("page-size", "%s is not a multiple of 2KiB between 2KiB and 1MiB", c.PageSize)
+	}
+	k.sizeBetween("memory.budget", c.Memory.Budget, minMemory, 1<<50)
+	k.sizeBetween("checkpoint.bytes", c.Checkpoint.Bytes, 1<<20, 1<<50)
+	k.timeBetween("checkpoint.interval", c.Checkpoint.Interval, 100*time.Millisecond, 24*time.Hour)
+	k.sizeBetween("log.keep-bytes", c.Log.KeepBytes, 0, 1<<50)
+	k.sizeBetween("log.segment-bytes", c.Log.SegmentBytes, minSegmentBytes, 4<<30)
+}
+
+func (c *Config) checkLimits(k *checker) {
+	l := &c.Limits
+	k.sizeBetween("limits.message-bytes", l.MessageBytes, 1<<10, maxTransaction-transactionSlack)
+	k.sizeBetween("limits.transaction-bytes", l.TransactionBytes, 1<<10+transactionSlack, maxTransaction)
+	if l.TransactionBytes < l.MessageBytes+transactionSlack {
+		k.fail("limits.transaction-bytes", "%s cannot hold a message of limits.message-bytes (%s) and the %s around it",
+			l.TransactionBytes, l.MessageBytes, Size(transactionSlack))
+	}
+	k.between("limits.queues", l.Queues, 1, 10_000_000)
+	k.between("limits.subscriptions", l.Subscriptions, 1, 100_000)
+	k.between("limits.consumers", l.Consumers, 1, 1_000_000)
+	k.between("limits.outstanding", l.Outstanding, 1, 10_000_000)
+	k.between("limits.stream-in-flight", l.StreamInFlight, 1, 1_000_000)
+	k.sizeBetween("limits.stream-in-flight-bytes", l.StreamInFlightBytes, 1<<20, 1<<40)
+	k.sizeBetween("limits.pending-bytes", l.PendingBytes, 1<<20, 1<<40)
+	if l.PendingBytes < l.TransactionBytes {
+		k.fail("limits.pending-bytes", "%s cannot hold one transaction of limits.transaction-bytes (%s)", l.PendingBytes, l.TransactionBytes)
+	}
+}

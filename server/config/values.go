@@ -1,0 +1,87 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Size is a number of bytes. Written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or a plain number of bytes.
+type Size int64
+
+// sizeUnits is ordered so that the longest suffix is tried first.
+func sizeUnits() []struct {
+	suffix string
+	bytes  int64
+} {
+	return []struct {
+		suffix string
+		bytes  int64
+	}{
+		{"kib", 1 << 10},
+		{"mib", 1 << 20},
+		{"gib", 1 << 30},
+		{"tib", 1 << 40},
+		{"kb", 1e3},
+		{"mb", 1e6},
+		{"gb", 1e9},
+		{"tb", 1e12},
+		{"b", 1},
+	}
+}
+
+// ParseSize reads a size such as "64MiB". Sizes are whole numbers of their unit and never negative.
+func ParseSize(text string) (Size, error) {
+	number, factor := strings.TrimSpace(text), int64(1)
+	lower := strings.ToLower(number)
+	for _, u := range sizeUnits() {
+		if strings.HasSuffix(lower, u.suffix) {
+			number, factor = strings.TrimSpace(number[:len(number)-len(u.suffix)]), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%q is not a size; write a whole number and a unit, such as 64MiB or 512KiB", text)
+	}
+	if n > math.MaxInt64/factor {
+		return 0, fmt.Errorf("size %q is too large to be counted in bytes", text)
+	}
+	return Size(n * factor), nil
+}
+
+// String gives the shortest exact form.
+func (s Size) String() string {
+	for _, u := range []struct {
+		suffix string
+		bytes  Size
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if s >= u.bytes && s%u.bytes == 0 {
+			return strconv.FormatInt(int64(s/u.bytes), 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+// Bytes gives the size as a number.
+func (s Size) Bytes() int64 { return int64(s) }
+
+// Duration is a time with a unit, written as "600ms", "5s" or "1m30s".
+type Duration time.Duration
+
+// ParseDuration reads a duration. A number without a unit is refused: nobody can know whether it meant seconds.
+func ParseDuration(text string) (Duration, error) {
+	d, err := time.ParseDuration(strings.TrimSpace(text))
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is not a duration; write a number and a unit, such as 600ms, 5s or 1m", text)
+	}
+	return Duration(d), nil
+}
+
+// String gives the form that ParseDuration reads.
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// Std gives the duration as the standard library's type.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
