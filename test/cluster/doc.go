@@ -1,0 +1,14 @@
+//go:build unix
+
+// Package cluster runs real pairs of Lockstep nodes for tests: the built binary in processes of its own, an embedded etcd,
+// cut links, a client that records what it was told, and a checker that says whether it was told the truth.
+//
+// The pieces, each usable without the others:
+//
+//   - Build compiles the binary once for a test process.
+//   - Pair starts, kills (SIGKILL), pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, and stops and restarts etcd.
+//   - Proxy is a TCP relay whose link can be cut (silence) or reset.
+//   - Workload publishes and consumes through the client package, and records everything in a History.
+//   - History.Check finds what must not be: messages that were acknowledged and are lost, stored twice, out of order, delivered
+//     again after their acknowledgement was confirmed, or delivered but never committed.
+package cluster

@@ -1,0 +1,202 @@
+//go:build unix
+
+package cluster
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// Outcome is what a publisher was told about a message.
+type Outcome string
+
+// The outcomes of a publish.
+const (
+	// Acked: the message is committed.
+	Acked Outcome = "acked"
+	// Unknown: an error that leaves open whether the message was committed.
+	Unknown Outcome = "unknown"
+	// Refused: an error that promises that it was not.
+	Refused Outcome = "refused"
+)
+
+// Publish is one message that was sent, and what came of it. Times count from the beginning of the history.
+type Publish struct {
+	ID       ID            `json:"id"`
+	Queue    string        `json:"queue"`
+	Sent     time.Duration `json:"sent_ns"`
+	Done     time.Duration `json:"done_ns"`
+	Outcome  Outcome       `json:"outcome"`
+	Sequence uint64        `json:"sequence,omitempty"`
+	// LSN of the transaction that holds the message; 0 when it is not known.
+	LSN uint64 `json:"lsn,omitempty"`
+	// Error in words, unless acked.
+	Error string `json:"error,omitempty"`
+}
+
+// Delivery is one message that a consumer received.
+type Delivery struct {
+	Queue    string        `json:"queue"`
+	Sub      string        `json:"sub"`
+	Sequence uint64        `json:"sequence"`
+	ID       ID            `json:"id"`
+	At       time.Duration `json:"at_ns"`
+}
+
+// Ack is one acknowledgement that a consumer was told is committed.
+type Ack struct {
+	Queue     string        `json:"queue"`
+	Sub       string        `json:"sub"`
+	Sequence  uint64        `json:"sequence"`
+	Confirmed time.Duration `json:"confirmed_ns"`
+}
+
+// Stored is one message that a queue holds at the end.
+type Stored struct {
+	Queue    string `json:"queue"`
+	Sequence uint64 `json:"sequence"`
+	ID       ID     `json:"id"`
+}
+
+// Digest is what one node says its content is.
+type Digest struct {
+	Node     string `json:"node"`
+	LSN      uint64 `json:"lsn"`
+	Content  string `json:"content"`
+	Messages uint64 `json:"messages"`
+}
+
+// History is all that a workload saw. Its methods may be called from many goroutines; its fields are for the checker, when all
+// of them are done.
+type History struct {
+	start time.Time
+
+	mu         sync.Mutex // guards all below
+	Publishes  []Publish
+	Deliveries []Delivery
+	Acks       []Ack
+	// Final is what the queues hold after quiesce, each in order of sequence. FinalRead tells that it was read.
+	Final     []Stored
+	FinalRead bool
+	// Drained lists the subscriptions ("queue/sub") that were consumed to the end before Final was read.
+	Drained []string
+	Digests []Digest
+	// Notes are what the test did and when ("kill a").
+	Notes []string
+	// Broken are violations that were seen as they happened, such as a damaged body.
+	Broken []Violation
+}
+
+// NewHistory begins an empty history, now.
+func NewHistory() *History { return &History{start: time.Now()} }
+
+// Now is the time since the history began.
+func (h *History) Now() time.Duration { return time.Since(h.start) }
+
+// AddPublish records what came of a publish.
+func (h *History) AddPublish(p Publish) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Publishes = append(h.Publishes, p)
+}
+
+// AddDelivery records a received message.
+func (h *History) AddDelivery(d Delivery) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Deliveries = append(h.Deliveries, d)
+}
+
+// AddAck records a confirmed acknowledgement.
+func (h *History) AddAck(a Ack) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Acks = append(h.Acks, a)
+}
+
+// AddBroken records a violation that was seen as it happened.
+func (h *History) AddBroken(v Violation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Broken = append(h.Broken, v)
+}
+
+// Note records what the test did.
+func (h *History) Note(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Notes = append(h.Notes, fmt.Sprintf("%12v %s", time.Since(h.start).Round(time.Microsecond), fmt.Sprintf(format, args...)))
+}
+
+// AckedAfter finds the first acknowledgement of a publish that was received after the given time.
+func (h *History) AckedAfter(after time.Duration) (at time.Duration, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// Records are in order of Done, but for a few that overtook each other on the way here: look a little further back.
+	late := 0
+	for i := len(h.Publishes) - 1; i >= 0 && late < 1000; i-- {
+		p := h.Publishes[i]
+		if p.Done <= after {
+			late++
+		} else if p.Outcome == Acked && (!ok || p.Done < at) {
+			at, ok = p.Done, true
+		}
+	}
+	return at, ok
+}
+
+// Counts says how much is in the history, for a test's log.
+func (h *History) Counts() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	outcomes := map[Outcome]int{}
+	for _, p := range h.Publishes {
+		outcomes[p.Outcome]++
+	}
+	return fmt.Sprintf("%d published: %d acknowledged, %d unknown, %d refused; %d delivered, %d acks confirmed; %d stored",
+		len(h.Publishes), outcomes[Acked], outcomes[Unknown], outcomes[Refused], len(h.Deliveries), len(h.Acks), len(h.Final))
+}
+
+// Save writes the history into dir, one file of JSON lines for each kind of event, to be read after a failure.
+func (h *History) Save(dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("save the history: %w", err)
+	}
+	return errors.Join(
+		saveLines(filepath.Join(dir, "publishes.jsonl"), h.Publishes),
+		saveLines(filepath.Join(dir, "deliveries.jsonl"), h.Deliveries),
+		saveLines(filepath.Join(dir, "acks.jsonl"), h.Acks),
+		saveLines(filepath.Join(dir, "final.jsonl"), h.Final),
+		saveLines(filepath.Join(dir, "digests.jsonl"), h.Digests),
+		saveLines(filepath.Join(dir, "notes.jsonl"), h.Notes),
+		saveLines(filepath.Join(dir, "broken.jsonl"), h.Broken),
+	)
+}
+
+func saveLines[T any](name string, events []T) (err error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("save the history: %w", err)
+	}
+	defer func() {
+		if closeErr := f.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	w := bufio.NewWriter(f)
+	enc := json.NewEncoder(w)
+	for i := range events {
+		if err := enc.Encode(&events[i]); err != nil {
+			return fmt.Errorf("save the history: %w", err)
+		}
+	}
+	return w.Flush()
+}
