@@ -1,0 +1,158 @@
+//go:build unix
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+)
+
+// Proxy relays TCP connections to one target, and can cut the link as a network does: nothing arrives any more and nobody is told.
+type Proxy struct {
+	listener net.Listener
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex // guards all below
+	target string
+	cut    chan struct{} // closed while data may flow; a new one while the link is cut
+	conns  map[net.Conn]struct{}
+	closed bool
+}
+
+// NewProxy listens on a free port of 127.0.0.1 and relays to target, host:port. Close stops it.
+func NewProxy(target string) (*Proxy, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on loopback does not block
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	flowing := make(chan struct{})
+	close(flowing)
+	p := &Proxy{listener: listener, target: target, cut: flowing, conns: map[net.Conn]struct{}{}}
+	p.wg.Go(p.accept)
+	return p, nil
+}
+
+// Address is where the proxy listens, host:port.
+func (p *Proxy) Address() string { return p.listener.Addr().String() }
+
+// Cut stops all data in both directions without closing anything. New connections are accepted and stay silent.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if isClosed(p.cut) && !p.closed {
+		p.cut = make(chan struct{})
+	}
+}
+
+// Heal lets data flow again; what was held back arrives.
+func (p *Proxy) Heal() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !isClosed(p.cut) {
+		close(p.cut)
+	}
+}
+
+// Reset closes all present connections. New ones are relayed.
+func (p *Proxy) Reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Close ends the proxy with all of its connections.
+func (p *Proxy) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	if !isClosed(p.cut) {
+		close(p.cut)
+	}
+	p.mu.Unlock()
+	err := p.listener.Close()
+	p.Reset()
+	p.wg.Wait()
+	return err
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *Proxy) accept() {
+	for {
+		in, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.wg.Go(func() { p.relay(in) })
+	}
+}
+
+func (p *Proxy) relay(in net.Conn) {
+	if !p.track(in) {
+		return
+	}
+	defer p.untrack(in)
+	p.waitFlowing()
+	out, err := net.Dial("tcp", p.target) //nolint:noctx // loopback: refused or done at once
+	if err != nil || !p.track(out) {
+		return
+	}
+	defer p.untrack(out)
+	var both sync.WaitGroup
+	both.Go(func() { p.pump(out, in) })
+	both.Go(func() { p.pump(in, out) })
+	both.Wait()
+}
+
+// pump copies from one side to the other until either ends, then closes both: a half-closed link is not something that we test.
+func (p *Proxy) pump(to, from net.Conn) {
+	defer func() { _ = errors.Join(to.Close(), from.Close()) }()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		p.waitFlowing()
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *Proxy) waitFlowing() {
+	p.mu.Lock()
+	flowing := p.cut
+	p.mu.Unlock()
+	<-flowing
+}
+
+func (p *Proxy) track(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = c.Close()
+		return false
+	}
+	p.conns[c] = struct{}{}
+	return true
+}
+
+func (p *Proxy) untrack(c net.Conn) {
+	_ = c.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
+}

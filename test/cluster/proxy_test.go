@@ -1,0 +1,84 @@
+//go:build unix
+
+package cluster
+
+import (
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// echoServer answers every byte with itself.
+func echoServer(t *testing.T, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	return l
+}
+
+func TestProxyCutHealReset(t *testing.T) {
+	p, err := NewProxy(echoServer(t, "127.0.0.1:0").Addr().String())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	c, err := net.Dial("tcp", p.Address())
+	require.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	echo := func(within time.Duration) error {
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(within)))
+		_, err := io.ReadFull(c, make([]byte, 1))
+		return err
+	}
+
+	_, err = c.Write([]byte("x"))
+	require.NoError(t, err)
+	require.NoError(t, echo(10*time.Second))
+
+	p.Cut()
+	_, err = c.Write([]byte("y"))
+	require.NoError(t, err)
+	require.Error(t, echo(100*time.Millisecond), "a cut link must be silent")
+	p.Heal()
+	require.NoError(t, echo(10*time.Second), "what was held back must arrive")
+
+	p.Reset()
+	require.Error(t, echo(10*time.Second))
+	c2, err := net.Dial("tcp", p.Address())
+	require.NoError(t, err)
+	defer func() { _ = c2.Close() }()
+	c = c2
+	_, err = c.Write([]byte("z"))
+	require.NoError(t, err)
+	require.NoError(t, echo(10*time.Second), "new connections must work after a reset")
+}
+
+func TestPortIsRefusedUntilSomebodyListens(t *testing.T) {
+	p, err := ReservePort()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	for range 2 {
+		_, err = net.Dial("tcp", p.Address())
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		l := echoServer(t, p.Address())
+		c, err := net.Dial("tcp", p.Address())
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		require.NoError(t, l.Close())
+	}
+}
