@@ -1,0 +1,286 @@
+package vfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync/atomic"
+)
+
+// OpKind is what an operation does.
+type OpKind uint8
+
+// The operations that a Fault hook sees.
+const (
+	OpOpen   OpKind = iota + 1 // OpenFile without os.O_CREATE
+	OpCreate                   // OpenFile with os.O_CREATE, also of a file that exists
+	OpRead
+	OpWrite // WriteAt and WriteVec
+	OpSync
+	OpTruncate
+	OpAllocate
+	OpPunchHole
+	OpRemove
+	OpRename
+	OpMkdir
+	OpReadDir
+	OpStat
+	OpSyncDir
+	OpLock
+	OpUsage
+	opKinds
+)
+
+// String names the operation.
+func (k OpKind) String() string {
+	names := [opKinds]string{
+		OpOpen: "open", OpCreate: "create", OpRead: "read", OpWrite: "write", OpSync: "sync", OpTruncate: "truncate",
+		OpAllocate: "allocate", OpPunchHole: "punch hole", OpRemove: "remove", OpRename: "rename", OpMkdir: "mkdir",
+		OpReadDir: "readdir", OpStat: "stat", OpSyncDir: "sync dir", OpLock: "lock", OpUsage: "usage",
+	}
+	if k == 0 || k >= opKinds {
+		return fmt.Sprintf("operation %d", uint8(k))
+	}
+	return names[k]
+}
+
+// Op is one operation, just before it is done.
+type Op struct {
+	// Kind is what it does.
+	Kind OpKind
+	// Name is the file or directory; for a rename the old name.
+	Name string
+	// NewName is the new name of a rename.
+	NewName string
+	// Offset and Length are the range of a read, write, allocate or punch, in bytes; Length is the size of a truncate.
+	Offset, Length int64
+	// Count numbers the operations of this kind, from 1.
+	Count uint64
+}
+
+// ErrDropped, returned by a hook, makes the operation report success without having been done: a lost write, a sync that lies. For
+// an operation that gives something back (open, read, stat, …) it is a failure like any other.
+var ErrDropped = errors.New("the operation was dropped by a fault hook")
+
+// ShortWrite, returned by a hook, lets only the first Bytes bytes of a write happen and fails the write.
+type ShortWrite struct {
+	// Bytes is how much is written.
+	Bytes int64
+}
+
+// Error describes the fault.
+func (e *ShortWrite) Error() string {
+	return fmt.Sprintf("fault hook: only the first %d bytes were written", e.Bytes)
+}
+
+// Is makes a ShortWrite an io.ErrShortWrite.
+func (e *ShortWrite) Is(target error) bool { return target == io.ErrShortWrite }
+
+// FlipBit, returned by a hook, lets a read or a write happen with one bit flipped: in what the reader gets, or in what is stored.
+type FlipBit struct {
+	// Bit is the number of the bit in the range; bit 0 is the lowest of the first byte. It is taken modulo the length.
+	Bit int64
+}
+
+// Error describes the fault.
+func (e *FlipBit) Error() string { return fmt.Sprintf("fault hook: bit %d flipped", e.Bit) }
+
+// Fault is a filesystem whose operations a test can watch and break.
+type Fault struct {
+	inner  FS
+	hook   atomic.Pointer[func(Op) error]
+	counts [opKinds]atomic.Uint64
+}
+
+// NewFault wraps inner. Without a hook it only counts.
+func NewFault(inner FS) *Fault { return &Fault{inner: inner} }
+
+// SetHook makes hook see every operation before it is done, in the goroutine that does it and under no lock: it may block (a disk
+// that hangs) and it may use the inner filesystem. An error from it fails the operation, which is then not done; ErrDropped,
+// *ShortWrite and *FlipBit have their own meaning. It must be safe for concurrent use. A nil hook removes it.
+func (f *Fault) SetHook(hook func(Op) error) {
+	if hook == nil {
+		f.hook.Store(nil)
+		return
+	}
+	f.hook.Store(&hook)
+}
+
+// Count returns how many operations of the kind there were, including the failed ones.
+func (f *Fault) Count(kind OpKind) uint64 { return f.counts[kind].Load() }
+
+func (f *Fault) before(op Op) error {
+	op.Count = f.counts[op.Kind].Add(1)
+	hook := f.hook.Load()
+	if hook == nil {
+		return nil
+	}
+	err := (*hook)(op)
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op.Kind.String(), Path: op.Name, Err: err}
+}
+
+// change runs an operation that returns nothing but an error, unless the hook fails or drops it.
+func (f *Fault) change(op Op, do func() error) error {
+	err := f.before(op)
+	switch {
+	case err == nil:
+		return do()
+	case errors.Is(err, ErrDropped):
+		return nil
+	default:
+		return err
+	}
+}
+
+// OpenFile is FS.OpenFile.
+func (f *Fault) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
+	kind := OpOpen
+	if flag&os.O_CREATE != 0 {
+		kind = OpCreate
+	}
+	if err := f.before(Op{Kind: kind, Name: name}); err != nil {
+		return nil, err
+	}
+	inner, err := f.inner.OpenFile(name, flag, perm)
+	if err != nil {
+		return nil, err
+	}
+	return &faultFile{File: inner, fault: f}, nil
+}
+
+// Remove is FS.Remove.
+func (f *Fault) Remove(name string) error {
+	return f.change(Op{Kind: OpRemove, Name: name}, func() error { return f.inner.Remove(name) })
+}
+
+// Rename is FS.Rename.
+func (f *Fault) Rename(oldName, newName string) error {
+	return f.change(Op{Kind: OpRename, Name: oldName, NewName: newName}, func() error { return f.inner.Rename(oldName, newName) })
+}
+
+// MkdirAll is FS.MkdirAll.
+func (f *Fault) MkdirAll(dir string, perm fs.FileMode) error {
+	return f.change(Op{Kind: OpMkdir, Name: dir}, func() error { return f.inner.MkdirAll(dir, perm) })
+}
+
+// ReadDir is FS.ReadDir.
+func (f *Fault) ReadDir(dir string) ([]string, error) {
+	if err := f.before(Op{Kind: OpReadDir, Name: dir}); err != nil {
+		return nil, err
+	}
+	return f.inner.ReadDir(dir)
+}
+
+// Stat is FS.Stat.
+func (f *Fault) Stat(name string) (FileInfo, error) {
+	if err := f.before(Op{Kind: OpStat, Name: name}); err != nil {
+		return FileInfo{}, err
+	}
+	return f.inner.Stat(name)
+}
+
+// SyncDir is FS.SyncDir.
+func (f *Fault) SyncDir(dir string) error {
+	return f.change(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
+}
+
+// Lock is FS.Lock.
+func (f *Fault) Lock(name string) (io.Closer, error) {
+	if err := f.before(Op{Kind: OpLock, Name: name}); err != nil {
+		return nil, err
+	}
+	return f.inner.Lock(name)
+}
+
+// Usage is FS.Usage.
+func (f *Fault) Usage(dir string) (Usage, error) {
+	if err := f.before(Op{Kind: OpUsage, Name: dir}); err != nil {
+		return Usage{}, err
+	}
+	return f.inner.Usage(dir)
+}
+
+type faultFile struct {
+	File
+	fault *Fault
+}
+
+func (f *faultFile) ReadAt(p []byte, off int64) (int, error) {
+	err := f.fault.before(Op{Kind: OpRead, Name: f.Name(), Offset: off, Length: int64(len(p))})
+	var flip *FlipBit
+	if err != nil && !errors.As(err, &flip) {
+		return 0, err
+	}
+	n, err := f.File.ReadAt(p, off)
+	if flip != nil {
+		flipBit(p[:n], flip.Bit)
+	}
+	return n, err
+}
+
+func (f *faultFile) WriteAt(p []byte, off int64) (int, error) { return f.WriteVec(off, p) }
+
+func (f *faultFile) WriteVec(off int64, bufs ...[]byte) (int, error) {
+	var total int64
+	for _, b := range bufs {
+		total += int64(len(b))
+	}
+	err := f.fault.before(Op{Kind: OpWrite, Name: f.Name(), Offset: off, Length: total})
+	if err == nil {
+		return f.File.WriteVec(off, bufs...)
+	}
+	var short *ShortWrite
+	var flip *FlipBit
+	switch {
+	case errors.Is(err, ErrDropped):
+		return int(total), nil
+	case errors.As(err, &short):
+		n, writeErr := f.File.WriteAt(join(bufs)[:min(short.Bytes, total)], off)
+		return n, errors.Join(err, writeErr)
+	case errors.As(err, &flip):
+		all := join(bufs)
+		flipBit(all, flip.Bit)
+		return f.File.WriteAt(all, off)
+	default:
+		return 0, err
+	}
+}
+
+func (f *faultFile) Sync() error {
+	return f.fault.change(Op{Kind: OpSync, Name: f.Name()}, f.File.Sync)
+}
+
+func (f *faultFile) Truncate(sizeBytes int64) error {
+	return f.fault.change(Op{Kind: OpTruncate, Name: f.Name(), Length: sizeBytes}, func() error { return f.File.Truncate(sizeBytes) })
+}
+
+func (f *faultFile) Allocate(offset, length int64) error {
+	op := Op{Kind: OpAllocate, Name: f.Name(), Offset: offset, Length: length}
+	return f.fault.change(op, func() error { return f.File.Allocate(offset, length) })
+}
+
+func (f *faultFile) PunchHole(offset, length int64) error {
+	op := Op{Kind: OpPunchHole, Name: f.Name(), Offset: offset, Length: length}
+	return f.fault.change(op, func() error { return f.File.PunchHole(offset, length) })
+}
+
+func join(bufs [][]byte) []byte {
+	var all []byte
+	for _, b := range bufs {
+		all = append(all, b...)
+	}
+	return all
+}
+
+func flipBit(p []byte, bit int64) {
+	if len(p) == 0 {
+		return
+	}
+	bit %= int64(len(p)) * 8
+	p[bit/8] ^= 1 << (bit % 8)
+}

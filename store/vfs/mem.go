@@ -1,0 +1,343 @@
+package vfs
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Mem is a filesystem in memory that remembers what was synced. It can be crashed with CrashClone, and filled up with SetCapacity.
+// Ranges of zeros cost almost nothing, so that large preallocated files are cheap.
+type Mem struct {
+	// mu guards everything, including all nodes.
+	mu    sync.Mutex
+	root  *memNode
+	locks map[string]bool
+	// pending are the changes of names that no SyncDir covers yet, oldest first.
+	pending       []*nameOp
+	capacityBytes int64
+	usedBytes     int64
+}
+
+// memNode is a file or a directory: what an inode is elsewhere. Names refer to it, and so do open files.
+type memNode struct {
+	// entries are the names in a directory, as the living see them; synced are those that a crash cannot take away. Both are nil
+	// in a file.
+	entries, synced map[string]*memNode
+
+	chunks                []memChunk
+	sizeBytes, syncedSize int64
+	dirty                 []int // the chunks that Sync has to look at
+	names, handles        int   // references; the space is free when both are 0
+}
+
+func (n *memNode) isDir() bool { return n.entries != nil }
+
+// nameOp is one change of names: it happens as a whole or not at all, even in a crash.
+type nameOp struct {
+	changes []nameChange
+}
+
+type nameChange struct {
+	dir  *memNode
+	name string
+	node *memNode // nil: the name is gone
+	old  *memNode // what the name referred to before
+}
+
+// memDefaultCapacity is what Usage reports unless SetCapacity was called.
+const memDefaultCapacity = 1 << 40
+
+// NewMem returns an empty filesystem with a root directory. Names are taken relative to that root, with or without a leading slash.
+func NewMem() *Mem {
+	return &Mem{root: newMemDir(), locks: map[string]bool{}, capacityBytes: memDefaultCapacity}
+}
+
+func newMemDir() *memNode {
+	return &memNode{entries: map[string]*memNode{}, synced: map[string]*memNode{}}
+}
+
+// SetCapacity limits the space. Writes that need more fail with syscall.ENOSPC. Space is counted in whole chunks of 4 KiB that were
+// written or allocated.
+func (m *Mem) SetCapacity(bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.capacityBytes = bytes
+}
+
+func pathErr(op, name string, err error) error { return &fs.PathError{Op: op, Path: name, Err: err} }
+
+func split(name string) []string {
+	clean := strings.Trim(filepath.ToSlash(filepath.Clean(name)), "/")
+	if clean == "" || clean == "." {
+		return nil
+	}
+	return strings.Split(clean, "/")
+}
+
+// lookup returns the node called name, or nil.
+func (m *Mem) lookup(name string) *memNode {
+	node := m.root
+	for _, part := range split(name) {
+		if node = node.entries[part]; node == nil {
+			return nil
+		}
+	}
+	return node
+}
+
+// parent returns the directory that name is or would be in, and its base name.
+func (m *Mem) parent(op, name string) (*memNode, string, error) {
+	parts := split(name)
+	if len(parts) == 0 {
+		return nil, "", pathErr(op, name, fs.ErrInvalid)
+	}
+	dir := m.lookup(strings.Join(parts[:len(parts)-1], "/"))
+	switch {
+	case dir == nil:
+		return nil, "", pathErr(op, name, fs.ErrNotExist)
+	case !dir.isDir():
+		return nil, "", pathErr(op, name, syscall.ENOTDIR)
+	}
+	return dir, parts[len(parts)-1], nil
+}
+
+// apply does a change of names for the living and leaves it pending for the dead.
+func (m *Mem) apply(changes ...nameChange) {
+	for i := range changes {
+		c := &changes[i]
+		c.old = c.dir.entries[c.name]
+		if c.node == nil {
+			delete(c.dir.entries, c.name)
+		} else {
+			c.node.names++
+			c.dir.entries[c.name] = c.node
+		}
+		if c.old != nil {
+			c.old.names--
+			m.reclaim(c.old)
+		}
+	}
+	m.pending = append(m.pending, &nameOp{changes: changes})
+}
+
+// OpenFile is FS.OpenFile.
+func (m *Mem) OpenFile(name string, flag int, _ fs.FileMode) (File, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	dir, base, err := m.parent("open", name)
+	if err != nil {
+		return nil, err
+	}
+	node := dir.entries[base]
+	switch {
+	case node == nil && flag&os.O_CREATE == 0:
+		return nil, pathErr("open", name, fs.ErrNotExist)
+	case node == nil:
+		node = &memNode{}
+		m.apply(nameChange{dir: dir, name: base, node: node})
+	case flag&(os.O_CREATE|os.O_EXCL) == os.O_CREATE|os.O_EXCL:
+		return nil, pathErr("open", name, fs.ErrExist)
+	case node.isDir():
+		return nil, pathErr("open", name, syscall.EISDIR)
+	case flag&os.O_TRUNC != 0:
+		m.truncate(node, 0)
+	}
+	node.handles++
+	return &memFile{m: m, node: node, name: name, writable: flag&(os.O_RDWR|os.O_WRONLY) != 0}, nil
+}
+
+// Remove is FS.Remove.
+func (m *Mem) Remove(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	dir, base, err := m.parent("remove", name)
+	if err != nil {
+		return err
+	}
+	node := dir.entries[base]
+	switch {
+	case node == nil:
+		return pathErr("remove", name, fs.ErrNotExist)
+	case len(node.entries) > 0:
+		return pathErr("remove", name, syscall.ENOTEMPTY)
+	}
+	m.apply(nameChange{dir: dir, name: base})
+	return nil
+}
+
+// Rename is FS.Rename.
+func (m *Mem) Rename(oldName, newName string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	oldDir, oldBase, err := m.parent("rename", oldName)
+	if err != nil {
+		return err
+	}
+	newDir, newBase, err := m.parent("rename", newName)
+	if err != nil {
+		return err
+	}
+	node, target := oldDir.entries[oldBase], newDir.entries[newBase]
+	switch {
+	case node == nil:
+		return pathErr("rename", oldName, fs.ErrNotExist)
+	case node == target:
+		return nil
+	case target != nil && target.isDir():
+		return pathErr("rename", newName, fs.ErrExist)
+	case target != nil && node.isDir():
+		return pathErr("rename", newName, syscall.ENOTDIR)
+	}
+	m.apply(nameChange{dir: newDir, name: newBase, node: node}, nameChange{dir: oldDir, name: oldBase})
+	return nil
+}
+
+// MkdirAll is FS.MkdirAll.
+func (m *Mem) MkdirAll(dir string, _ fs.FileMode) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	node := m.root
+	for _, part := range split(dir) {
+		next := node.entries[part]
+		switch {
+		case next == nil:
+			next = newMemDir()
+			m.apply(nameChange{dir: node, name: part, node: next})
+		case !next.isDir():
+			return pathErr("mkdir", dir, syscall.ENOTDIR)
+		}
+		node = next
+	}
+	return nil
+}
+
+// ReadDir is FS.ReadDir.
+func (m *Mem) ReadDir(dir string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	node := m.lookup(dir)
+	switch {
+	case node == nil:
+		return nil, pathErr("readdir", dir, fs.ErrNotExist)
+	case !node.isDir():
+		return nil, pathErr("readdir", dir, syscall.ENOTDIR)
+	}
+	return slices.Sorted(maps.Keys(node.entries)), nil
+}
+
+// Stat is FS.Stat.
+func (m *Mem) Stat(name string) (FileInfo, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	node := m.lookup(name)
+	if node == nil {
+		return FileInfo{}, pathErr("stat", name, fs.ErrNotExist)
+	}
+	return FileInfo{SizeBytes: node.sizeBytes, IsDir: node.isDir()}, nil
+}
+
+// SyncDir is FS.SyncDir. As in a journaling filesystem, a rename between two directories is durable when either of them is synced.
+func (m *Mem) SyncDir(dir string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	node := m.lookup(dir)
+	switch {
+	case node == nil:
+		return pathErr("sync dir", dir, fs.ErrNotExist)
+	case !node.isDir():
+		return pathErr("sync dir", dir, syscall.ENOTDIR)
+	}
+	// Backwards, because an operation that is to be durable takes the earlier ones of all its directories with it.
+	dirs := map[*memNode]bool{node: true}
+	covered := make(map[*nameOp]bool)
+	for _, op := range slices.Backward(m.pending) {
+		if !slices.ContainsFunc(op.changes, func(c nameChange) bool { return dirs[c.dir] }) {
+			continue
+		}
+		covered[op] = true
+		for _, c := range op.changes {
+			dirs[c.dir] = true
+		}
+	}
+	for _, op := range m.pending {
+		if covered[op] {
+			op.makeDurable(func(n *memNode) *memNode { return n })
+		}
+	}
+	m.pending = slices.DeleteFunc(m.pending, func(op *nameOp) bool { return covered[op] })
+	return nil
+}
+
+// makeDurable enters the changes among the synced names, of the nodes that in gives for the operation's own.
+func (op *nameOp) makeDurable(in func(*memNode) *memNode) {
+	for _, c := range op.changes {
+		dir := in(c.dir)
+		if c.node == nil {
+			delete(dir.synced, c.name)
+		} else {
+			dir.synced[c.name] = in(c.node)
+		}
+	}
+}
+
+// Lock is FS.Lock.
+func (m *Mem) Lock(name string) (io.Closer, error) {
+	f, err := m.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key := strings.Join(split(name), "/")
+	if m.locks[key] {
+		m.dropHandle(f)
+		return nil, pathErr("lock", name, ErrLocked)
+	}
+	m.locks[key] = true
+	return closerFunc(func() error {
+		m.mu.Lock()
+		delete(m.locks, key)
+		m.mu.Unlock()
+		return f.Close()
+	}), nil
+}
+
+func (m *Mem) dropHandle(f File) {
+	if mf, ok := f.(*memFile); ok {
+		mf.closed = true
+		mf.node.handles--
+		m.reclaim(mf.node)
+	}
+}
+
+type closerFunc func() error
+
+func (f closerFunc) Close() error { return f() }
+
+// Usage is FS.Usage.
+func (m *Mem) Usage(dir string) (Usage, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lookup(dir) == nil {
+		return Usage{}, pathErr("usage", dir, fs.ErrNotExist)
+	}
+	free := uint64(max(m.capacityBytes-m.usedBytes, 0))                                                   //nolint:gosec // not negative
+	return Usage{TotalBytes: uint64(max(m.capacityBytes, 0)), FreeBytes: free, AvailableBytes: free}, nil //nolint:gosec // not negative
+}
+
+// String tells how large the filesystem is, for messages of tests.
+func (m *Mem) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return fmt.Sprintf("mem: %d of %d bytes used, %d changes of names not synced", m.usedBytes, m.capacityBytes, len(m.pending))
+}
+
+func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }

@@ -1,0 +1,183 @@
+package vfs
+
+import "math/rand"
+
+// CrashClone returns the filesystem as a power failure at this instant could leave it: everything that was synced, and of the rest
+// an arbitrary part, chosen by rng. It does not disturb m, whose users go on without noticing. With a nil rng only what was synced
+// is left. The same rng state and history give the same clone.
+//
+// What is not synced survives in pieces of 512 bytes, each on its own, in no order: a later write may survive an earlier one. Names
+// survive one operation at a time (a rename is never torn), in the order in which the operations touched one file. Locks are gone.
+func (m *Mem) CrashClone(rng *rand.Rand) *Mem {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &crash{rng: rng, nodes: map[*memNode]*memNode{}}
+	clone := NewMem()
+	clone.capacityBytes = m.capacityBytes
+	clone.root = c.node(m.root)
+	c.names(m.pending)
+	clone.adopt(clone.root, map[*memNode]bool{})
+	return clone
+}
+
+type crash struct {
+	rng   *rand.Rand
+	nodes map[*memNode]*memNode // old → new
+}
+
+// chance draws the part of some unsynced things that survives. Nothing and everything are drawn often: a coin for each piece alone
+// would almost never give them, and most bugs live there.
+func (c *crash) chance() float64 {
+	if c.rng == nil {
+		return 0
+	}
+	switch c.rng.Intn(4) {
+	case 0:
+		return 0
+	case 1:
+		return 1
+	default:
+		return c.rng.Float64()
+	}
+}
+
+func (c *crash) keep(chance float64) bool {
+	switch chance {
+	case 0:
+		return false
+	case 1:
+		return true
+	default:
+		return c.rng.Float64() < chance
+	}
+}
+
+// node returns the new node for an old one, with only the synced names in a directory.
+func (c *crash) node(old *memNode) *memNode {
+	if n := c.nodes[old]; n != nil {
+		return n
+	}
+	if !old.isDir() {
+		n := c.file(old)
+		c.nodes[old] = n
+		return n
+	}
+	n := newMemDir()
+	c.nodes[old] = n
+	for _, name := range sortedNames(old.synced) {
+		n.synced[name] = c.node(old.synced[name])
+	}
+	return n
+}
+
+// names lets a part of the pending changes of names survive.
+func (c *crash) names(pending []*nameOp) {
+	chance := c.chance()
+	lost := map[*memNode]bool{} // whose history ends here: a later operation on it cannot survive
+	for _, op := range pending {
+		survives := c.keep(chance)
+		for _, change := range op.changes {
+			if lost[change.node] || lost[change.old] {
+				survives = false
+			}
+		}
+		if survives {
+			op.makeDurable(c.node)
+			continue
+		}
+		for _, change := range op.changes {
+			for _, n := range []*memNode{change.node, change.old} {
+				if n != nil {
+					lost[n] = true
+				}
+			}
+		}
+	}
+}
+
+// file merges the synced and the living content.
+func (c *crash) file(old *memNode) *memNode {
+	chance := c.chance()
+	n := &memNode{chunks: make([]memChunk, len(old.chunks)), sizeBytes: old.syncedSize}
+	if old.sizeBytes != old.syncedSize && c.keep(chance) {
+		n.sizeBytes = c.size(old, chance)
+	}
+	n.syncedSize = n.sizeBytes
+	for i := range old.chunks {
+		data := old.chunks[i].synced
+		if old.chunks[i].dirty && chance > 0 {
+			data = c.merge(&old.chunks[i], chance)
+		}
+		if int64(i)*memChunkBytes >= n.sizeBytes {
+			data = nil
+		}
+		n.chunks[i] = memChunk{live: data, synced: data, allocated: old.chunks[i].allocated || data != nil}
+	}
+	n.cutBeyondSize()
+	return n
+}
+
+// size draws where a file ends whose new size was not synced.
+func (c *crash) size(old *memNode, chance float64) int64 {
+	if chance == 1 || old.sizeBytes < old.syncedSize || c.rng.Intn(2) == 0 {
+		return old.sizeBytes
+	}
+	between := old.syncedSize + c.rng.Int63n(old.sizeBytes-old.syncedSize+1)
+	return max(old.syncedSize, between/memSectorBytes*memSectorBytes)
+}
+
+func (c *crash) merge(chunk *memChunk, chance float64) *memData {
+	var data memData
+	if chunk.synced != nil {
+		data = *chunk.synced
+	}
+	for from := 0; from < memChunkBytes; from += memSectorBytes {
+		if !c.keep(chance) {
+			continue
+		}
+		sector := data[from : from+memSectorBytes]
+		if chunk.live != nil {
+			copy(sector, chunk.live[from:])
+		} else {
+			clear(sector)
+		}
+	}
+	return &data
+}
+
+// cutBeyondSize zeroes what lies behind the end in the last chunk, and drops the chunks after it.
+func (n *memNode) cutBeyondSize() {
+	last := int((n.sizeBytes + memChunkBytes - 1) / memChunkBytes)
+	if last < len(n.chunks) {
+		n.chunks = n.chunks[:last]
+	}
+	in := n.sizeBytes % memChunkBytes
+	if in == 0 || last > len(n.chunks) || last == 0 {
+		return
+	}
+	chunk := &n.chunks[last-1]
+	if chunk.live == nil || allZero(chunk.live[in:]) {
+		return
+	}
+	data := *chunk.live
+	clear(data[in:])
+	chunk.live, chunk.synced = &data, &data
+}
+
+// adopt makes the surviving names the living ones and counts names and space.
+func (m *Mem) adopt(n *memNode, seen map[*memNode]bool) {
+	n.names++
+	if seen[n] {
+		return
+	}
+	seen[n] = true
+	for _, name := range sortedNames(n.synced) {
+		n.entries[name] = n.synced[name]
+		m.adopt(n.synced[name], seen)
+	}
+	for i := range n.chunks {
+		if n.chunks[i].allocated {
+			m.usedBytes += memChunkBytes
+		}
+	}
+}

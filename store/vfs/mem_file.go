@@ -1,0 +1,288 @@
+package vfs
+
+import (
+	"io"
+	"io/fs"
+	"syscall"
+)
+
+const (
+	memChunkBytes  = 4096
+	memSectorBytes = 512 // what a device writes as a whole or not at all
+)
+
+type memData = [memChunkBytes]byte
+
+// memChunk is a piece of a file. A nil pointer stands for zeros. What synced points to never changes, so clones can share it; live is
+// copied before the first change after a Sync.
+type memChunk struct {
+	live, synced *memData
+	dirty        bool // it is in the node's dirty list
+	allocated    bool // it counts as used space
+}
+
+// memFile is an open file of a Mem.
+type memFile struct {
+	m        *Mem
+	node     *memNode
+	name     string
+	writable bool
+	closed   bool // guarded by m.mu, as is the node
+}
+
+func (f *memFile) Name() string { return f.name }
+
+// usable returns an error for a closed file, and for a change of one that was opened for reading. m.mu is held.
+func (f *memFile) usable(op string, change bool) error {
+	switch {
+	case f.closed:
+		return pathErr(op, f.name, fs.ErrClosed)
+	case change && !f.writable:
+		return pathErr(op, f.name, syscall.EBADF)
+	}
+	return nil
+}
+
+func (f *memFile) Close() error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("close", false); err != nil {
+		return err
+	}
+	f.m.dropHandle(f)
+	return nil
+}
+
+func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("read", false); err != nil {
+		return 0, err
+	}
+	if off < 0 {
+		return 0, pathErr("read", f.name, fs.ErrInvalid)
+	}
+	total := int(min(int64(len(p)), max(f.node.sizeBytes-off, 0)))
+	for done := 0; done < total; {
+		at := off + int64(done)
+		i, in := int(at/memChunkBytes), int(at%memChunkBytes)
+		n := min(total-done, memChunkBytes-in)
+		if i < len(f.node.chunks) && f.node.chunks[i].live != nil {
+			copy(p[done:done+n], f.node.chunks[i].live[in:])
+		} else {
+			clear(p[done : done+n])
+		}
+		done += n
+	}
+	if total < len(p) {
+		return total, io.EOF
+	}
+	return total, nil
+}
+
+func (f *memFile) WriteAt(p []byte, off int64) (int, error) { return f.WriteVec(off, p) }
+
+func (f *memFile) WriteVec(off int64, bufs ...[]byte) (int, error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("write", true); err != nil {
+		return 0, err
+	}
+	if off < 0 {
+		return 0, pathErr("write", f.name, fs.ErrInvalid)
+	}
+	var total int64
+	for _, b := range bufs {
+		total += int64(len(b))
+	}
+	if err := f.m.allocate(f.node, off, total); err != nil {
+		return 0, pathErr("write", f.name, err)
+	}
+	at := off
+	for _, b := range bufs {
+		f.node.write(b, at)
+		at += int64(len(b))
+	}
+	f.node.sizeBytes = max(f.node.sizeBytes, at)
+	return int(total), nil
+}
+
+// write stores p; the chunks are there.
+func (n *memNode) write(p []byte, at int64) {
+	for len(p) > 0 {
+		i, in := int(at/memChunkBytes), int(at%memChunkBytes)
+		part := p[:min(len(p), memChunkBytes-in)]
+		if n.chunks[i].live != nil || !allZero(part) {
+			copy(n.touch(i)[in:], part)
+		}
+		p, at = p[len(part):], at+int64(len(part))
+	}
+}
+
+// touch returns a chunk to write into.
+func (n *memNode) touch(i int) *memData {
+	c := &n.chunks[i]
+	n.markDirty(i)
+	if c.live == nil {
+		c.live = new(memData)
+	} else if c.live == c.synced {
+		data := *c.live
+		c.live = &data
+	}
+	return c.live
+}
+
+func (n *memNode) markDirty(i int) {
+	if !n.chunks[i].dirty {
+		n.chunks[i].dirty = true
+		n.dirty = append(n.dirty, i)
+	}
+}
+
+func allZero(p []byte) bool {
+	for _, b := range p {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// allocate makes the chunks of a range count as used, and makes sure that they exist.
+func (m *Mem) allocate(n *memNode, off, length int64) error {
+	if length <= 0 {
+		return nil
+	}
+	first, last := int(off/memChunkBytes), int((off+length-1)/memChunkBytes)
+	var need int64
+	for i := first; i <= last; i++ {
+		if i >= len(n.chunks) || !n.chunks[i].allocated {
+			need += memChunkBytes
+		}
+	}
+	if need > 0 && m.usedBytes+need > m.capacityBytes {
+		return syscall.ENOSPC
+	}
+	n.grow(last + 1)
+	for i := first; i <= last; i++ {
+		n.chunks[i].allocated = true
+	}
+	m.usedBytes += need
+	return nil
+}
+
+func (n *memNode) grow(chunks int) {
+	if more := chunks - len(n.chunks); more > 0 {
+		n.chunks = append(n.chunks, make([]memChunk, more)...)
+	}
+}
+
+// clear makes a range read as zeros, and frees the chunks that lie in it as a whole.
+func (m *Mem) clear(n *memNode, from, to int64) {
+	to = min(to, int64(len(n.chunks))*memChunkBytes)
+	for from < to {
+		i, in := int(from/memChunkBytes), from%memChunkBytes
+		length := min(to-from, memChunkBytes-in)
+		c := &n.chunks[i]
+		switch {
+		case length == memChunkBytes:
+			if c.live != nil {
+				c.live = nil
+				n.markDirty(i)
+			}
+			if c.allocated {
+				c.allocated = false
+				m.usedBytes -= memChunkBytes
+			}
+		case c.live != nil:
+			clear(n.touch(i)[in : in+length])
+		}
+		from += length
+	}
+}
+
+func (m *Mem) truncate(n *memNode, sizeBytes int64) {
+	if sizeBytes < n.sizeBytes {
+		m.clear(n, sizeBytes, int64(len(n.chunks))*memChunkBytes)
+	}
+	n.sizeBytes = sizeBytes
+}
+
+// reclaim frees the space of a node that neither a name nor a handle refers to.
+func (m *Mem) reclaim(n *memNode) {
+	if n.names > 0 || n.handles > 0 || n.isDir() {
+		return
+	}
+	for i := range n.chunks {
+		if n.chunks[i].allocated {
+			n.chunks[i].allocated = false
+			m.usedBytes -= memChunkBytes
+		}
+	}
+}
+
+func (f *memFile) Sync() error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("sync", false); err != nil {
+		return err
+	}
+	n := f.node
+	for _, i := range n.dirty {
+		n.chunks[i].synced, n.chunks[i].dirty = n.chunks[i].live, false
+	}
+	n.dirty = n.dirty[:0]
+	n.syncedSize = n.sizeBytes
+	return nil
+}
+
+func (f *memFile) Truncate(sizeBytes int64) error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("truncate", true); err != nil {
+		return err
+	}
+	if sizeBytes < 0 {
+		return pathErr("truncate", f.name, fs.ErrInvalid)
+	}
+	f.m.truncate(f.node, sizeBytes)
+	return nil
+}
+
+func (f *memFile) Allocate(offset, length int64) error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("allocate", true); err != nil {
+		return err
+	}
+	if offset < 0 || length <= 0 {
+		return pathErr("allocate", f.name, fs.ErrInvalid)
+	}
+	if err := f.m.allocate(f.node, offset, length); err != nil {
+		return pathErr("allocate", f.name, err)
+	}
+	f.node.sizeBytes = max(f.node.sizeBytes, offset+length)
+	return nil
+}
+
+func (f *memFile) PunchHole(offset, length int64) error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("punch hole", true); err != nil {
+		return err
+	}
+	if offset < 0 || length <= 0 {
+		return pathErr("punch hole", f.name, fs.ErrInvalid)
+	}
+	f.m.clear(f.node, offset, offset+length)
+	return nil
+}
+
+func (f *memFile) SizeBytes() (int64, error) {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("stat", false); err != nil {
+		return 0, err
+	}
+	return f.node.sizeBytes, nil
+}

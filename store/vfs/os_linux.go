@@ -1,0 +1,83 @@
+package vfs
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sync is fdatasync: without the times, and so without the inode, of a file whose size did not change.
+func (f *osFile) Sync() error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	fd, err := f.descriptor("fdatasync")
+	if err != nil {
+		return err
+	}
+	// Not retried but for EINTR, which says that nothing was done yet (INV-7).
+	if err := retryEINTR(func() error { return unix.Fdatasync(fd) }); err != nil {
+		return f.pathError("fdatasync", err)
+	}
+	return nil
+}
+
+func (f *osFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
+	total := 0
+	for _, b := range bufs {
+		total += len(b)
+	}
+	done, err := f.pwritev(offset, bufs)
+	if err != nil || done == total {
+		return done, err
+	}
+	// A short write is rare (a limit, a full disk): os.File does the rest, or finds out what is wrong.
+	return f.writeEach(offset, bufs, done)
+}
+
+func (f *osFile) pwritev(offset int64, bufs [][]byte) (int, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	fd, err := f.descriptor("pwritev")
+	if err != nil {
+		return 0, err
+	}
+	for {
+		n, err := unix.Pwritev(fd, bufs, offset)
+		switch {
+		case err == nil:
+			return n, nil
+		case errors.Is(err, unix.EINTR):
+		default:
+			return max(n, 0), f.pathError("pwritev", err)
+		}
+	}
+}
+
+func (f *osFile) Allocate(offset, length int64) error {
+	err := f.fallocate(0, offset, length)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return f.extend(offset + length)
+	}
+	return err
+}
+
+func (f *osFile) PunchHole(offset, length int64) error {
+	err := f.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, length)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return f.zero(offset, length)
+	}
+	return err
+}
+
+func (f *osFile) fallocate(mode uint32, offset, length int64) error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	fd, err := f.descriptor("fallocate")
+	if err != nil {
+		return err
+	}
+	if err := retryEINTR(func() error { return unix.Fallocate(fd, mode, offset, length) }); err != nil {
+		return f.pathError("fallocate", err)
+	}
+	return nil
+}

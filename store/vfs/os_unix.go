@@ -1,0 +1,14 @@
+//go:build unix && !linux
+
+package vfs
+
+// Sync is the strongest that os.File has; on macOS that reaches the medium.
+func (f *osFile) Sync() error { return f.f.Sync() }
+
+func (f *osFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
+	return f.writeEach(offset, bufs, 0)
+}
+
+func (f *osFile) Allocate(offset, length int64) error { return f.extend(offset + length) }
+
+func (f *osFile) PunchHole(offset, length int64) error { return f.zero(offset, length) }
