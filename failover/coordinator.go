@@ -1,0 +1,93 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Revision names one write of the record in one coordinator. 0 stands for "there is no record".
+type Revision int64
+
+// Errors of a Coordinator.
+var (
+	// ErrNoRecord is returned when the pair has no record yet, or no more.
+	ErrNoRecord = errors.New("the coordinator has no record of the pair")
+	// ErrConflict is returned when the record is not at the expected revision: somebody else wrote it. Nothing was done.
+	ErrConflict = errors.New("the pair's record was changed by somebody else")
+	// ErrUnknownOutcome is returned when a swap may or may not have been done, or may even be done later (INV-8). Only a
+	// record at another revision settles it.
+	ErrUnknownOutcome = errors.New("the coordinator did not say whether it wrote the pair's record")
+	// ErrUnreachable is returned when the coordinator did not answer a read in time.
+	ErrUnreachable = errors.New("the coordinator cannot be reached")
+)
+
+// Live is what a node's liveness key says. A hint, never a proof: the key outlives its node by up to a lease, and can
+// be gone while the node is well.
+type Live struct {
+	// Node is the one that announced itself.
+	Node NodeInfo `json:"node"`
+	// Process tells runs of the same node apart.
+	Process string `json:"process"`
+}
+
+// Observation is everything that a coordinator knows at a moment. Each one supersedes those before it, so a reader that
+// is late misses nothing but history.
+type Observation struct {
+	// Record is the newest one seen; nil if none was seen yet, or if it is missing.
+	Record *Record
+	// Revision of Record.
+	Revision Revision
+	// Missing is true when the coordinator said that there is no record.
+	Missing bool
+	// RecordErr tells why the stored record cannot be used (ErrRecordVersion, ErrRecordInvalid).
+	RecordErr error
+	// Live are the nodes whose liveness key is there, this node included, sorted by node id.
+	Live []Live
+	// LiveKnown is false until Live was read for the first time.
+	LiveKnown bool
+	// Reachable tells whether the coordinator answered the last time it was asked.
+	Reachable bool
+	// LeaseUntil is when the lease of this node's own liveness key ends at the earliest: the granted time to live counted
+	// from before the request for it was sent. Zero without a lease. It carries a monotonic clock reading.
+	LeaseUntil time.Time
+}
+
+// Coordinator is the authority that holds the record of one pair. Implementations are safe for concurrent use. One
+// conformance suite, failover/coordtest, runs against each of them.
+type Coordinator interface {
+	// Name of the kind: "etcd", "memory".
+	Name() string
+
+	// Load reads the record linearizably: it returns what is there at some moment between call and return. Errors:
+	// ErrNoRecord, ErrUnreachable, ErrRecordVersion, ErrRecordInvalid.
+	Load(ctx context.Context) (Record, Revision, error)
+
+	// Swap replaces the record if it is still at revision `expect` (0: if there is none) and returns the new revision. When
+	// it returns nil, the record is durable in the coordinator. Errors: ErrConflict: not done; any other error must be
+	// treated like ErrUnknownOutcome. A record that is already `next` by its OpID counts as success.
+	Swap(ctx context.Context, expect Revision, next Record) (Revision, error)
+
+	// Watch sends what is known now, then after each change, until ctx ends; then it closes the channel. A slow reader gets
+	// only the latest observation.
+	Watch(ctx context.Context) <-chan Observation
+
+	// Announce keeps this node's liveness key alive until ctx ends, through every outage, and then tries to remove it. One
+	// at a time. It returns nil when ctx ended.
+	Announce(ctx context.Context, live Live) error
+
+	// Close frees what the coordinator holds. Every call that is under way fails. Close waits for nothing but its own.
+	Close() error
+}
+
+// LiveNode returns the liveness entry of a node.
+func (o Observation) LiveNode(id uuid.UUID) (Live, bool) {
+	for _, l := range o.Live {
+		if l.Node.ID == id {
+			return l, true
+		}
+	}
+	return Live{}, false
+}

@@ -1,0 +1,217 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// Identity is what a node's store says about itself. It is read often, so it has to be cheap.
+type Identity struct {
+	// Node UUID.
+	Node uuid.UUID
+	// Store UUID: made when the store was made.
+	Store uuid.UUID
+	// Incarnation of the store: raised when its content was replaced by a snapshot.
+	Incarnation uint64
+	// PairID that the store belongs to; uuid.Nil until JoinPair.
+	PairID uuid.UUID
+	// Fence as it is on disk.
+	Fence Fence
+	// End is the last record of the log, durable or not.
+	End lsn.Position
+	// MayHaveLost is true when acknowledged bytes may be gone (INV-6). It stays true over restarts until ClearLoss.
+	MayHaveLost bool
+}
+
+// Member is the entry that this store has, or would have, in Record.InSync.
+func (id Identity) Member() Member {
+	return Member{Node: id.Node, Store: id.Store, Incarnation: id.Incarnation}
+}
+
+// Empty tells whether the store has never been part of a pair.
+func (id Identity) Empty() bool { return id.End.IsZero() && id.Fence == Fence{} }
+
+// DataPlane is what failover needs of a node: its store, and the two roles of replication. The Runner calls it from one
+// goroutine, in the order the machine asked for; only Drain runs beside the others. At most one of the two roles is
+// started at a time. Each call returns within the time that the disk needs; longer work goes on in goroutines that the
+// data plane owns and that the Stop call joins.
+//
+// An error from any call but Drain is fatal to the node: Runner.Run stops what runs and returns it.
+type DataPlane interface {
+	// Identity of the store, now.
+	Identity() Identity
+
+	// JoinPair makes the store part of a pair. Durable before it returns. Fails if it belongs to another pair.
+	JoinPair(ctx context.Context, pair uuid.UUID) error
+
+	// SetFence raises the fence. Durable before it returns (INV-1, INV-4). A fence that is not above the current one (in
+	// the order of Fence.Less) changes nothing and is no error.
+	SetFence(ctx context.Context, f Fence) error
+
+	// ClearLoss forgets MayHaveLost: the record does not name this store in sync any more, so nobody trusts it to be
+	// complete. Durable before it returns.
+	ClearLoss(ctx context.Context) error
+
+	// StartActive takes up the active role: the log goes on under spec.Term, beginning with a term-start record; what the log
+	// already has is committed as far as spec allows, and applied; standbys are let in. It returns when the role has been
+	// taken up, which is not yet when everything is applied: ActiveReady tells that. The persisted fence may still be
+	// below {spec.Config, spec.Term}; SetFence follows. No follower is running.
+	StartActive(ctx context.Context, spec ActiveSpec, post func(DataEvent)) error
+
+	// ConfigureActive changes the conditions under which the active acknowledges. When it returns, no transaction will be
+	// acknowledged under looser conditions than these, and every message to the standby carries cfg.Config.
+	ConfigureActive(ctx context.Context, cfg ActiveConfig) error
+
+	// StopActive ends the active role. When it returns, nothing more is appended, acknowledged, applied, delivered or sent
+	// to the standby; transactions that were waiting have failed with "outcome unknown". `next` is the node that clients
+	// should turn to, if it is known (ID not uuid.Nil).
+	StopActive(ctx context.Context, next NodeInfo) error
+
+	// StartFollower begins to follow spec.Active: dial it, cut what diverges, catch up, append, sync, acknowledge; and dial it
+	// again, at once and then every few 10 ms, whenever that ends, until StopFollower. It refuses whatever the fence does
+	// not admit, and persists a higher fence before it obeys it (INV-1). No active role is running.
+	StartFollower(ctx context.Context, spec FollowSpec, post func(DataEvent)) error
+
+	// StopFollower ends following. When it returns, nothing more from the old active is accepted or acknowledged (INV-4),
+	// and what was acknowledged is durable.
+	StopFollower(ctx context.Context) error
+
+	// Drain prepares a planned hand-over: new transactions wait, those under way are committed, and the standby is durable
+	// and has applied everything. When it returns nil, nothing will be appended until Resume or StopActive. It gives up,
+	// with an error, when ctx ends; then, too, Resume follows.
+	Drain(ctx context.Context) (lsn.Position, error)
+
+	// Resume undoes Drain: the transactions that wait go on.
+	Resume(ctx context.Context) error
+}
+
+// ActiveSpec says how to take up the active role.
+type ActiveSpec struct {
+	// Term that the log goes on under. Never used before, by anybody.
+	Term uint64
+	// ActiveConfig to begin with.
+	ActiveConfig
+}
+
+// ActiveConfig are the conditions under which the active acknowledges.
+type ActiveConfig struct {
+	// Config that every message to the standby carries (INV-1).
+	Config uint64
+	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). False: durable here
+	// is enough.
+	RequireStandby bool
+	// Standby whose acks are required. The zero Member (with RequireStandby) means that nothing can be committed now.
+	Standby Member
+	// Serve is false when no transaction may be acknowledged: new ones and those that wait fail at once, as "unavailable,
+	// outcome unknown", and the commit point stays where it is.
+	Serve bool
+	// Deliver is false when nothing may be delivered to consumers: the node cannot know any more that it is the active.
+	Deliver bool
+	// Reason, for the errors that clients get when Serve or Deliver is false.
+	Reason string
+}
+
+// FollowSpec says whom to follow.
+type FollowSpec struct {
+	// Active node and its address.
+	Active NodeInfo
+	// Config of the record as this node knows it.
+	Config uint64
+	// Term of the record as this node knows it.
+	Term uint64
+}
+
+// LostCause says how a connection ended.
+type LostCause uint8
+
+// The causes.
+const (
+	// LostReset: the connection broke, and it is not known yet whether the peer is gone.
+	LostReset LostCause = iota + 1
+	// LostRefused: the peer's host says that nobody listens there: its process is gone.
+	LostRefused
+	// LostSilence: nothing was heard for the whole timeout.
+	LostSilence
+	// LostRejected: the peer answered, but not as the active, or with a config and term that the fence does not admit.
+	LostRejected
+	// LostSlow: the standby has not kept up within the limits.
+	LostSlow
+	// LostAhead: the standby has a fence above our config and term: it tries to take over, or has done so.
+	LostAhead
+)
+
+// String gives the cause in words.
+func (c LostCause) String() string {
+	switch c {
+	case LostReset:
+		return "connection broken"
+	case LostRefused:
+		return "connection refused"
+	case LostSilence:
+		return "silent"
+	case LostRejected:
+		return "rejected"
+	case LostSlow:
+		return "too slow"
+	case LostAhead:
+		return "refuses us: its fence is higher"
+	default:
+		return fmt.Sprintf("cause %d", uint8(c))
+	}
+}
+
+// DataEvent is what the data plane reports. The function to report it with is handed to StartActive and StartFollower; it
+// never blocks, may be called from any goroutine, and events of a role that was stopped meanwhile are ignored.
+type DataEvent interface{ dataEvent() }
+
+// Events of the follower.
+type (
+	// FollowerConnected: the active has welcomed us; records are flowing or about to.
+	FollowerConnected struct{ Config, Term uint64 }
+	// FollowerRequired: the active requires our acks from now on (SYNCING).
+	FollowerRequired struct{}
+	// FollowerLost: the stream has ended, or another attempt to connect has failed. Dial at once after a reset and report the
+	// outcome, since LostRefused starts a takeover at once, and LostReset does not. Repeat it when the cause changes.
+	FollowerLost struct {
+		Cause LostCause
+		Err   error
+	}
+)
+
+// Events of the active.
+type (
+	// ActiveReady: the term-start record is durable here, and everything known to be committed is applied.
+	ActiveReady struct{}
+	// StandbyConnected: a standby has said hello, with the identity of its store.
+	StandbyConnected struct{ Member Member }
+	// StandbyCaughtUp: the standby is so near to the end of the log that its acks can be required. Posted once per connection
+	// (again after a fall-back), whether or not they are required already.
+	StandbyCaughtUp struct{ Member Member }
+	// StandbySynced: its acks are required, and it is durable at or past everything that was committed before that. Only
+	// now may it be swapped in (INV-3).
+	StandbySynced struct{ Member Member }
+	// StandbyLost: the standby's stream ended, it was silent for longer than the active tolerates, or it is too slow.
+	StandbyLost struct {
+		Node  uuid.UUID
+		Cause LostCause
+		Err   error
+	}
+)
+
+// Failed: the store cannot go on, for example because an fsync failed (INV-7). May be posted by either role, or to
+// Runner.Post. The node stops; Runner.Run returns the error.
+type Failed struct{ Err error }
+
+func (FollowerConnected) dataEvent() {}
+func (FollowerRequired) dataEvent()  {}
+func (FollowerLost) dataEvent()      {}
+func (ActiveReady) dataEvent()       {}
+func (StandbyConnected) dataEvent()  {}
+func (StandbyCaughtUp) dataEvent()   {}
+func (StandbySynced) dataEvent()     {}
+func (StandbyLost) dataEvent()       {}
+func (Failed) dataEvent()            {}

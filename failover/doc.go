@@ -1,0 +1,35 @@
+// Package failover decides which node of a pair may act.
+//
+// # The idea
+//
+// Write safety never depends on a clock. One record in an external authority, the coordinator, says who is active and
+// which stores hold every committed transaction. Whether a write may be acknowledged is decided by two things alone: a
+// compare-and-swap on that record, and the standby's refusal of anything older than its fence. Heartbeats and leases
+// decide only how soon a takeover starts, and for how long a stale delivery is possible.
+//
+// # The parts
+//
+//	record.go       the pair's record, as it is stored in the coordinator
+//	fence.go        what a node will not go back behind
+//	coordinator.go  the interface of the authority; implementations in etcd and memory, one conformance suite in coordtest
+//	dataplane.go    what the machine asks of replication and of the store, and what they report back
+//	machine*.go     Step(State, Event) → (State, []Effect): every decision, without I/O, clocks or randomness
+//	runner*.go      the loop that feeds Step and carries out its effects
+//
+// # Invariants
+//
+// The numbers are used in comments all over the code base.
+//
+//	INV-1   Appends and acks carry config and term; a standby persists its fence before obeying it and rejects what is below.
+//	INV-2   A transaction is acknowledged, applied or delivered only when it is durable on every member of in_sync.
+//	INV-3   Removing the standby: swap first, acknowledge alone after. Adding it: require its acks first, swap after.
+//	INV-4   Only a member of in_sync with matching store and incarnation may promote itself; it stops accepting the old
+//	        active's records and persists that fence before its swap.
+//	INV-5   Pages are written only from committed records, so a divergent tail is always just log, and can be cut.
+//	INV-6   A node that may have lost acknowledged bytes takes itself out of in_sync before anything else; if it is the
+//	        only member, it says so and waits for the operator.
+//	INV-7   A failed fsync is fatal: the node stops and recovers by restart.
+//	INV-8   After a swap with an unknown outcome the node serves nothing until a linearizable re-read.
+//	INV-9   A missing record beside a non-empty store, or a record older than the node's own config, is refused.
+//	INV-10  A producer's sequence is committed with its messages.
+package failover
