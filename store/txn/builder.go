@@ -1,0 +1,302 @@
+package txn
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+// Builder encodes one transaction after another, each appended to a buffer of the caller. It can be used again after
+// Finish, and keeps the first error until then. The zero Builder is ready for Begin. Not safe for concurrent use.
+type Builder struct {
+	buf   []byte
+	start int // where this transaction begins in buf
+	op    int // where the open operation begins in buf, or -1
+	ops   int
+	msgs  int // messages in the open publish
+	count int // where the open publish has its count
+	alone bool
+	err   error
+}
+
+// Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds since
+// 1970. producer may be nil.
+func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
+	*b = Builder{buf: dst, start: len(dst), op: -1}
+	flags := byte(0)
+	if producer != nil {
+		flags |= flagProducer
+	}
+	b.buf = append(b.buf, Version, flags, 0, 0)
+	b.buf = binary.LittleEndian.AppendUint64(b.buf, uint64(timeMS)) //nolint:gosec // the same 64 bits
+	if producer == nil {
+		return
+	}
+	if err := CheckProducer(*producer); err != nil {
+		b.fail(err)
+		return
+	}
+	b.buf = append(b.buf, byte(len(producer.ID)))
+	b.buf = append(b.buf, producer.ID...)
+	b.buf = binary.LittleEndian.AppendUint32(b.buf, producer.Epoch)
+	b.buf = binary.LittleEndian.AppendUint64(b.buf, producer.Sequence)
+}
+
+// CheckProducer tells whether p is within the limits. The error wraps ErrMalformed.
+func CheckProducer(p Producer) error {
+	if len(p.ID) == 0 || len(p.ID) > MaxProducerIDBytes {
+		return fmt.Errorf("%w: a producer id of %d bytes, 1 to %d are possible", ErrMalformed, len(p.ID), MaxProducerIDBytes)
+	}
+	if p.Sequence == 0 {
+		return fmt.Errorf("%w: a producer's sequence begins at 1", ErrMalformed)
+	}
+	return nil
+}
+
+// CreateQueue makes a queue with these subscriptions, which may be none. Each begins at the queue's first message.
+func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
+	if err := CheckName(name); err != nil {
+		b.fail(err)
+	}
+	if len(subscriptions) > MaxSubscriptions {
+		b.fail(fmt.Errorf("%w: %d", ErrTooManySubscriptions, len(subscriptions)))
+	}
+	b.begin(OpCreateQueue)
+	b.buf = appendString(b.buf, name)
+	b.buf = AppendConfig(b.buf, c)
+	b.buf = binary.AppendUvarint(b.buf, uint64(len(subscriptions)))
+	for _, s := range subscriptions {
+		if err := CheckName(s); err != nil {
+			b.fail(err)
+		}
+		b.buf = appendString(b.buf, s)
+	}
+	b.end()
+}
+
+// AlterQueue replaces a queue's configuration.
+func (b *Builder) AlterQueue(queue uint64, c Config) {
+	b.begin(OpAlterQueue)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = AppendConfig(b.buf, c)
+	b.end()
+}
+
+// DeleteQueue removes a queue; with ifEmpty only when no message is left.
+func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
+	b.begin(OpDeleteQueue)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	flag := byte(0)
+	if ifEmpty {
+		flag = 1
+	}
+	b.buf = append(b.buf, flag)
+	b.end()
+}
+
+// Purge acknowledges everything one subscription has not yet acknowledged; all of them when sub is 0.
+func (b *Builder) Purge(queue uint64, sub uint32) {
+	b.begin(OpPurge)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.end()
+}
+
+// CreateSubscription adds a subscription to a queue.
+func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
+	if err := CheckName(name); err != nil {
+		b.fail(err)
+	}
+	b.begin(OpCreateSubscription)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = append(b.buf, byte(start))
+	b.buf = appendString(b.buf, name)
+	b.end()
+}
+
+// DeleteSubscription removes a subscription.
+func (b *Builder) DeleteSubscription(queue uint64, sub uint32) {
+	b.begin(OpDeleteSubscription)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.end()
+}
+
+// BeginPublish opens a publish operation; Message and Record add to it, EndPublish closes it.
+func (b *Builder) BeginPublish(queue uint64) {
+	b.begin(OpPublish)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.msgs, b.count = 0, len(b.buf)
+	b.buf = append(b.buf, 0, 0, 0, 0)
+}
+
+// Message adds a message to the open publish.
+func (b *Builder) Message(timestampMS int64, props []Property, body []byte) {
+	if b.err == nil && len(b.buf)-b.start+MessageBytes(props, body) > MaxTransactionBytes {
+		b.fail(errTooLarge()) // before the memory is taken
+	}
+	if b.err != nil {
+		return
+	}
+	buf, err := AppendMessage(b.buf, timestampMS, props, body)
+	if err != nil {
+		b.fail(err)
+		return
+	}
+	b.buf = buf
+	b.msgs++
+}
+
+// Record adds a message that AppendMessage has encoded to the open publish.
+func (b *Builder) Record(rec []byte) {
+	if b.err != nil {
+		return
+	}
+	if _, err := DecodeMessage(rec); err != nil {
+		b.fail(err)
+		return
+	}
+	b.buf = append(b.buf, rec...)
+	b.msgs++
+}
+
+// EndPublish closes the open publish.
+func (b *Builder) EndPublish() {
+	if b.err == nil && (b.msgs == 0 || b.msgs > MaxPublishMessages) {
+		b.fail(fmt.Errorf("%w: a batch of %d messages, 1 to %d are possible", ErrTooLarge, b.msgs, MaxPublishMessages))
+	}
+	if b.err != nil {
+		return
+	}
+	binary.LittleEndian.PutUint32(b.buf[b.count:], uint32(b.msgs)) //nolint:gosec // checked above
+	b.end()
+}
+
+// Ack acknowledges messages of one subscription, in any order.
+func (b *Builder) Ack(queue uint64, sub uint32, ranges ...Range) { b.ranges(OpAck, queue, sub, ranges) }
+
+// Release adds one to the delivery count of messages of one subscription.
+func (b *Builder) Release(queue uint64, sub uint32, ranges ...Range) {
+	b.ranges(OpRelease, queue, sub, ranges)
+}
+
+func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) {
+	if len(ranges) == 0 || len(ranges) > MaxRanges {
+		b.fail(fmt.Errorf("%w: %d ranges in one operation, 1 to %d are possible", ErrTooLarge, len(ranges), MaxRanges))
+	}
+	b.begin(code)
+	b.buf = binary.AppendUvarint(b.buf, queue)
+	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
+	b.buf = binary.AppendUvarint(b.buf, uint64(len(ranges)))
+	last := uint64(0)
+	for _, r := range ranges {
+		if r.First == 0 || r.Last < r.First {
+			b.fail(fmt.Errorf("%w: the range %d to %d", ErrMalformed, r.First, r.Last))
+		}
+		// The distance wraps around, so that any two numbers can follow each other.
+		b.buf = binary.AppendVarint(b.buf, int64(r.First-last)) //nolint:gosec // modulo 2^64 both ways
+		b.buf = binary.AppendUvarint(b.buf, r.Last-r.First)
+		last = r.Last
+	}
+	b.end()
+}
+
+// Ops is the number of operations so far.
+func (b *Builder) Ops() int { return b.ops }
+
+// Bytes is the length of the transaction so far.
+func (b *Builder) Bytes() int { return len(b.buf) - b.start }
+
+// Finish gives the buffer that was handed to Begin, with the transaction appended. On an error the buffer comes back as
+// it was. The errors wrap a Code.
+func (b *Builder) Finish() ([]byte, error) {
+	if b.err == nil {
+		b.check()
+	}
+	buf, start, ops, err := b.buf, b.start, b.ops, b.err
+	*b = Builder{op: -1}
+	if err != nil {
+		return buf[:start], err
+	}
+	binary.LittleEndian.PutUint16(buf[start+2:], uint16(ops)) //nolint:gosec // at most MaxOps
+	return buf, nil
+}
+
+func (b *Builder) check() {
+	switch {
+	case b.op >= 0:
+		b.fail(fmt.Errorf("%w: a publish was not ended", ErrMalformed))
+	case b.ops == 0:
+		b.fail(fmt.Errorf("%w: no operation", ErrMalformed))
+	case b.ops > MaxOps:
+		b.fail(fmt.Errorf("%w: %d operations, the limit is %d", ErrTooLarge, b.ops, MaxOps))
+	case b.alone && b.ops > 1:
+		b.fail(ErrMixed)
+	case b.Bytes() > MaxTransactionBytes:
+		b.fail(errTooLarge())
+	}
+}
+
+func errTooLarge() error {
+	return fmt.Errorf("%w: the transaction has more than %d bytes", ErrTooLarge, MaxTransactionBytes)
+}
+
+func (b *Builder) fail(err error) {
+	if b.err == nil {
+		b.err = err
+	}
+}
+
+func (b *Builder) begin(code OpCode) {
+	if b.op >= 0 {
+		b.fail(fmt.Errorf("%w: a publish was not ended", ErrMalformed))
+	}
+	b.alone = b.alone || code.Alone()
+	b.op = len(b.buf)
+	b.buf = append(slices.Grow(b.buf, opHeaderBytes+16), byte(code), 0, 0, 0, 0)
+}
+
+func (b *Builder) end() {
+	n := len(b.buf) - b.op - opHeaderBytes
+	if n > MaxTransactionBytes {
+		b.fail(errTooLarge())
+		return
+	}
+	binary.LittleEndian.PutUint32(b.buf[b.op+1:], uint32(n)) //nolint:gosec // checked above
+	b.op = -1
+	b.ops++
+}
+
+// AppendConfig appends the encoding of c, which DecodeConfig reads.
+func AppendConfig(dst []byte, c Config) []byte {
+	dst = append(dst, configFields)
+	dst = binary.AppendUvarint(dst, c.MaxMessages)
+	return binary.AppendUvarint(dst, c.MaxBytes)
+}
+
+// configFields is the number of fields that this version writes.
+const configFields = 2
+
+// DecodeConfig reads a configuration from the front of b. The errors wrap ErrMalformed or ErrNewerVersion.
+func DecodeConfig(b []byte) (c Config, rest []byte, err error) {
+	d := decoder{b: b}
+	c = d.config()
+	return c, d.b, d.err
+}
+
+func (d *decoder) config() Config {
+	var c Config
+	n := int(d.u8())
+	for i := range n {
+		v := d.uvarint()
+		switch {
+		case i == 0:
+			c.MaxMessages = v
+		case i == 1:
+			c.MaxBytes = v
+		case v != 0 && d.err == nil:
+			d.err = fmt.Errorf("%w: field %d of a queue's configuration", ErrNewerVersion, i)
+		}
+	}
+	return c
+}

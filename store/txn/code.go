@@ -1,0 +1,116 @@
+package txn
+
+import "fmt"
+
+// Code says why a transaction was refused. It is an error, so errors.Is(err, txn.ErrQueueNotFound) works. The numbers
+// are stored with producers' results: they keep their meaning for good.
+type Code uint8
+
+// Codes of refused transactions. OK is not an error.
+const (
+	// OK is the code of a transaction that was applied.
+	OK Code = 0
+	// ErrMalformed is returned when bytes are not a transaction or message, or break a limit of the encoding.
+	ErrMalformed Code = 1
+	// ErrNewerVersion is returned when bytes were written by a newer version of Lockstep. Applying stops there.
+	ErrNewerVersion Code = 2
+	// ErrInvalidName is returned when a name is empty, too long or not in the alphabet of names.
+	ErrInvalidName Code = 3
+	// ErrMixed is returned when an operation that must stand alone in its transaction has company.
+	ErrMixed Code = 4
+	// ErrTooLarge is returned when a message, a batch or a transaction is larger than its limit.
+	ErrTooLarge Code = 5
+
+	// ErrQueueExists is returned when a queue is to be made whose name is taken.
+	ErrQueueExists Code = 10
+	// ErrQueueNotFound is returned when an operation names a queue that is not there (any more).
+	ErrQueueNotFound Code = 11
+	// ErrQueueNotEmpty is returned when a queue is to be deleted only if it is empty, and it is not.
+	ErrQueueNotEmpty Code = 12
+	// ErrQueueFull is returned when a publish would take a queue beyond its MaxMessages or MaxBytes.
+	ErrQueueFull Code = 13
+	// ErrTooManyQueues is returned when the store holds as many queues as it may.
+	ErrTooManyQueues Code = 14
+
+	// ErrSubscriptionExists is returned when a subscription is to be made whose name is taken in its queue.
+	ErrSubscriptionExists Code = 20
+	// ErrSubscriptionNotFound is returned when an operation names a subscription that is not there (any more).
+	ErrSubscriptionNotFound Code = 21
+	// ErrTooManySubscriptions is returned when a queue has as many subscriptions as it may.
+	ErrTooManySubscriptions Code = 22
+	// ErrBeyondEnd is returned when an acknowledge or release names a sequence that was not published yet.
+	ErrBeyondEnd Code = 23
+	// ErrTooManyReleased is returned when one transaction releases more messages than it may.
+	ErrTooManyReleased Code = 24
+
+	// ErrFenced is returned when a producer's epoch is lower than one seen before.
+	ErrFenced Code = 30
+	// ErrTooOld is returned when a producer's sequence is older than the results that are kept for it.
+	ErrTooOld Code = 31
+	// ErrProducerForgotten is returned when a producer is not known, but might have been: its outcome cannot be told.
+	ErrProducerForgotten Code = 32
+)
+
+// Error implements error: what happened, what it means, what to do.
+func (c Code) Error() string {
+	switch c {
+	case OK:
+		return "no error"
+	case ErrMalformed:
+		return "malformed transaction: the bytes do not follow the format"
+	case ErrNewerVersion:
+		return "transaction of a newer version: this node cannot apply it; upgrade it"
+	case ErrInvalidName:
+		return "invalid name"
+	case ErrMixed:
+		return "a change of a queue or subscription must be the only operation of its transaction"
+	case ErrTooLarge:
+		return "too large"
+	case ErrQueueExists:
+		return "a queue of that name exists"
+	case ErrQueueNotFound:
+		return "no such queue"
+	case ErrQueueNotEmpty:
+		return "the queue still holds messages"
+	case ErrQueueFull:
+		return "the queue is full: consume from it, or raise its limits"
+	case ErrTooManyQueues:
+		return "too many queues: delete some first"
+	case ErrSubscriptionExists:
+		return "a subscription of that name exists in the queue"
+	case ErrSubscriptionNotFound:
+		return "no such subscription"
+	case ErrTooManySubscriptions:
+		return "too many subscriptions in this queue: delete some first"
+	case ErrBeyondEnd:
+		return "a sequence was named that is not published yet"
+	case ErrTooManyReleased:
+		return "too many messages released in one transaction: use several"
+	case ErrFenced:
+		return "the producer was fenced: a higher epoch of the same id is in use; open a new producer"
+	case ErrTooOld:
+		return "the producer's sequence is older than the results that are kept: its outcome is not known any more"
+	case ErrProducerForgotten:
+		return "the producer is not known any more: the outcome of what it sent cannot be told; open a new producer"
+	}
+	return fmt.Sprintf("error code %d", uint8(c))
+}
+
+// Error is a Code together with the operation that caused it.
+type Error struct {
+	// Code says why.
+	Code Code
+	// Op is the index of the operation that was refused; -1 when it was the transaction as a whole.
+	Op int
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Op < 0 {
+		return e.Code.Error()
+	}
+	return fmt.Sprintf("operation %d: %s", e.Op, e.Code.Error())
+}
+
+// Unwrap makes errors.Is(err, Code) work.
+func (e *Error) Unwrap() error { return e.Code }

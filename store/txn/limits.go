@@ -1,0 +1,53 @@
+package txn
+
+import "fmt"
+
+// Hard limits of the encoding. A server may set lower ones; none can be raised without a new version of the format.
+const (
+	// MaxNameBytes is the greatest length of a queue's or subscription's name, in bytes.
+	MaxNameBytes = 255
+	// MaxOps is the greatest number of operations in one transaction.
+	MaxOps = 1000
+	// MaxPublishMessages is the greatest number of messages in one publish operation.
+	MaxPublishMessages = 10_000
+	// MaxBodyBytes is the greatest length of a message's body.
+	MaxBodyBytes = 64 << 20
+	// MaxPropertyKeyBytes is the greatest length of a property's key; the shortest is 1.
+	MaxPropertyKeyBytes = 255
+	// MaxPropertiesBytes is the greatest length of all properties of a message, as encoded.
+	MaxPropertiesBytes = 64 << 10
+	// MaxRecordBytes is the greatest length of an encoded message, its size field included.
+	MaxRecordBytes = recordHeaderBytes + MaxPropertiesBytes + MaxBodyBytes
+	// MaxTransactionBytes is the greatest length of an encoded transaction. A log frame must be able to hold it.
+	MaxTransactionBytes = 80 << 20
+	// MaxRanges is the greatest number of ranges in one acknowledge or release operation.
+	MaxRanges = 65_536
+	// MaxProducerIDBytes is the greatest length of a producer's id; the shortest is 1.
+	MaxProducerIDBytes = 64
+	// MaxSubscriptions is the greatest number of subscriptions of one queue.
+	MaxSubscriptions = 1000
+)
+
+// CheckName tells whether name can name a queue or a subscription: 1 to MaxNameBytes characters of [A-Za-z0-9._/-], the
+// first one a letter or digit. The error wraps ErrInvalidName.
+func CheckName(name string) error {
+	switch {
+	case name == "":
+		return fmt.Errorf("%w: it is empty", ErrInvalidName)
+	case len(name) > MaxNameBytes:
+		return fmt.Errorf("%w: %d bytes long, the limit is %d", ErrInvalidName, len(name), MaxNameBytes)
+	case !isAlphanumeric(name[0]):
+		return fmt.Errorf("%w: %.40q does not begin with a letter or digit", ErrInvalidName, name)
+	}
+	for i := 1; i < len(name); i++ {
+		c := name[i]
+		if !isAlphanumeric(c) && c != '.' && c != '_' && c != '/' && c != '-' {
+			return fmt.Errorf("%w: %.40q has %q in it; only A-Z a-z 0-9 . _ / - are possible", ErrInvalidName, name, c)
+		}
+	}
+	return nil
+}
+
+func isAlphanumeric(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}

@@ -1,0 +1,299 @@
+package txn
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+//	0      4       5           13
+//	+------+-------+-----------+------------------------+------+
+//	| size | flags | time (ms) | properties, if flags&1 | body |
+//	+------+-------+-----------+------------------------+------+
+const (
+	sizeFieldBytes    = 4
+	recordHeaderBytes = sizeFieldBytes + 1 + 8
+)
+
+const flagProperties = 1
+
+// Property is one application property of a message.
+type Property struct {
+	// Key is 1 to MaxPropertyKeyBytes bytes, unique in its message.
+	Key string
+	// Value is opaque.
+	Value string
+}
+
+// Properties gives m as properties in the order of their keys: equal maps must give equal bytes.
+func Properties(m map[string]string) []Property {
+	if len(m) == 0 {
+		return nil
+	}
+	props := make([]Property, 0, len(m))
+	for k, v := range m {
+		props = append(props, Property{Key: k, Value: v})
+	}
+	slices.SortFunc(props, func(a, b Property) int { return strings.Compare(a.Key, b.Key) })
+	return props
+}
+
+// CheckMessage tells whether a message is within the limits. The error wraps ErrTooLarge or ErrInvalidName (a key).
+func CheckMessage(props []Property, body []byte) error {
+	if len(body) > MaxBodyBytes {
+		return fmt.Errorf("%w: the body has %d bytes, the limit is %d", ErrTooLarge, len(body), MaxBodyBytes)
+	}
+	if len(props) == 0 {
+		return nil
+	}
+	for i := range props {
+		if n := len(props[i].Key); n == 0 || n > MaxPropertyKeyBytes {
+			return fmt.Errorf("%w: a property key has %d bytes, 1 to %d are possible", ErrInvalidName, n, MaxPropertyKeyBytes)
+		}
+	}
+	if n := propertiesBytes(props); n > MaxPropertiesBytes {
+		return fmt.Errorf("%w: the properties have %d bytes, the limit is %d", ErrTooLarge, n, MaxPropertiesBytes)
+	}
+	return nil
+}
+
+// MessageBytes is the length that AppendMessage will append.
+func MessageBytes(props []Property, body []byte) int {
+	return recordHeaderBytes + propertiesBytes(props) + len(body)
+}
+
+func propertiesBytes(props []Property) int {
+	if len(props) == 0 {
+		return 0
+	}
+	n := uvarintBytes(uint64(len(props)))
+	for i := range props {
+		k, v := len(props[i].Key), len(props[i].Value)
+		n += uvarintBytes(uint64(k)) + k + uvarintBytes(uint64(v)) + v
+	}
+	return n
+}
+
+// AppendMessage appends the record of a message to dst. The error is that of CheckMessage; dst is then unchanged.
+func AppendMessage(dst []byte, timestampMS int64, props []Property, body []byte) ([]byte, error) {
+	if err := CheckMessage(props, body); err != nil {
+		return dst, err
+	}
+	size := MessageBytes(props, body) - sizeFieldBytes
+	dst = slices.Grow(dst, sizeFieldBytes+size)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(size)) //nolint:gosec // at most MaxRecordBytes
+	flags := byte(0)
+	if len(props) > 0 {
+		flags = flagProperties
+	}
+	dst = append(dst, flags)
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(timestampMS)) //nolint:gosec // the same 64 bits
+	if len(props) > 0 {
+		dst = binary.AppendUvarint(dst, uint64(len(props)))
+		for i := range props {
+			dst = appendString(dst, props[i].Key)
+			dst = appendString(dst, props[i].Value)
+		}
+	}
+	return append(dst, body...), nil
+}
+
+// NextRecord splits the first record off b, which holds records back to back. It looks at the record's size and flags
+// only, in constant time. The errors wrap ErrMalformed or ErrNewerVersion.
+func NextRecord(b []byte) (rec, rest []byte, err error) {
+	if len(b) < recordHeaderBytes {
+		return nil, nil, fmt.Errorf("%w: %d bytes are too few for a message", ErrMalformed, len(b))
+	}
+	size := uint64(binary.LittleEndian.Uint32(b))
+	if size < recordHeaderBytes-sizeFieldBytes || size > MaxRecordBytes-sizeFieldBytes {
+		return nil, nil, fmt.Errorf("%w: impossible message size %d", ErrMalformed, size)
+	}
+	end := sizeFieldBytes + size
+	if end > uint64(len(b)) {
+		return nil, nil, fmt.Errorf("%w: a message of %d bytes, but %d are left", ErrMalformed, end, len(b))
+	}
+	if b[sizeFieldBytes]&^flagProperties != 0 {
+		return nil, nil, fmt.Errorf("%w: message flags %#x", ErrNewerVersion, b[sizeFieldBytes])
+	}
+	return b[:end:end], b[end:], nil
+}
+
+// Message is a decoded record. It aliases the record.
+type Message struct {
+	// TimestampMS is when the active accepted it, in milliseconds since 1970.
+	TimestampMS int64
+	// Body is the payload.
+	Body []byte
+
+	props []byte // the encoded pairs
+	count int
+}
+
+// DecodeMessage reads one whole record and checks all of it. The errors wrap ErrMalformed or ErrNewerVersion.
+func DecodeMessage(rec []byte) (Message, error) {
+	rec, rest, err := NextRecord(rec)
+	if err != nil {
+		return Message{}, err
+	}
+	if len(rest) != 0 {
+		return Message{}, fmt.Errorf("%w: %d bytes follow the message", ErrMalformed, len(rest))
+	}
+	m := Message{
+		TimestampMS: int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:])), //nolint:gosec // the same 64 bits
+		Body:        rec[recordHeaderBytes:],
+	}
+	if rec[sizeFieldBytes]&flagProperties == 0 {
+		return m, checkBody(m.Body)
+	}
+	d := decoder{b: m.Body}
+	m.count = d.count(MaxPropertiesBytes / 3)
+	pairs := d.b
+	for range m.count {
+		if n := len(d.bytes(MaxPropertyKeyBytes)); n == 0 {
+			d.fail("a property without a key")
+		}
+		d.bytes(MaxPropertiesBytes)
+	}
+	if d.err == nil && len(m.Body)-len(d.b) > MaxPropertiesBytes {
+		d.fail("properties longer than the limit")
+	}
+	if d.err != nil {
+		return Message{}, d.err
+	}
+	m.props, m.Body = pairs[:len(pairs)-len(d.b)], d.b
+	return m, checkBody(m.Body)
+}
+
+func checkBody(body []byte) error {
+	if len(body) > MaxBodyBytes {
+		return fmt.Errorf("%w: a body of %d bytes", ErrMalformed, len(body))
+	}
+	return nil
+}
+
+// PropertyCount is the number of properties.
+func (m *Message) PropertyCount() int { return m.count }
+
+// Properties iterates over the properties in their stored order. Key and value alias the record.
+func (m *Message) Properties(yield func(key, value []byte) bool) {
+	d := decoder{b: m.props}
+	for range m.count {
+		k, v := d.bytes(MaxPropertyKeyBytes), d.bytes(MaxPropertiesBytes)
+		if d.err != nil || !yield(k, v) {
+			return
+		}
+	}
+}
+
+// PropertyMap copies the properties into a map; nil when there are none.
+func (m *Message) PropertyMap() map[string]string {
+	if m.count == 0 {
+		return nil
+	}
+	props := make(map[string]string, m.count)
+	for k, v := range m.Properties {
+		props[string(k)] = string(v)
+	}
+	return props
+}
+
+func appendString(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+func uvarintBytes(v uint64) int {
+	n := 1
+	for v >= 0x80 {
+		v >>= 7
+		n++
+	}
+	return n
+}
+
+// decoder reads from the front of b. After the first error every call gives zero values, so that callers need to look at
+// err only once.
+type decoder struct {
+	b   []byte
+	err error
+}
+
+func (d *decoder) fail(what string) {
+	if d.err == nil {
+		d.err = fmt.Errorf("%w: %s", ErrMalformed, what)
+	}
+	d.b = nil
+}
+
+func (d *decoder) u8() byte {
+	if len(d.b) < 1 {
+		d.fail("it ends too early")
+		return 0
+	}
+	v := d.b[0]
+	d.b = d.b[1:]
+	return v
+}
+
+func (d *decoder) u32() uint32 {
+	if len(d.b) < 4 {
+		d.fail("it ends too early")
+		return 0
+	}
+	v := binary.LittleEndian.Uint32(d.b)
+	d.b = d.b[4:]
+	return v
+}
+
+func (d *decoder) u64() uint64 {
+	if len(d.b) < 8 {
+		d.fail("it ends too early")
+		return 0
+	}
+	v := binary.LittleEndian.Uint64(d.b)
+	d.b = d.b[8:]
+	return v
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.fail("a number that is cut off or too large")
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) varint() int64 {
+	v, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.fail("a number that is cut off or too large")
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+// count reads a number of things that must not be above limit.
+func (d *decoder) count(limit int) int {
+	v := d.uvarint()
+	if v > uint64(limit) { //nolint:gosec // limit is a positive constant
+		d.fail("a count above its limit")
+		return 0
+	}
+	return int(v) //nolint:gosec // at most limit
+}
+
+// bytes reads a length, at most limit, and that many bytes.
+func (d *decoder) bytes(limit int) []byte {
+	n := d.uvarint()
+	if n > uint64(limit) || n > uint64(len(d.b)) || n > math.MaxInt32 { //nolint:gosec // limit is a positive constant
+		d.fail("a length above its limit or beyond the end")
+		return nil
+	}
+	v := d.b[:n:n]
+	d.b = d.b[n:]
+	return v
+}

@@ -1,0 +1,285 @@
+package txn
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+)
+
+// Reader reads a transaction. Everything it gives aliases the payload. The zero Reader is ready for Reset, and a Reader
+// can be reset any number of times. Not safe for concurrent use.
+type Reader struct {
+	payload  []byte
+	body     []byte // all operations
+	rest     []byte // those not read yet
+	ops      int
+	left     int
+	timeMS   int64
+	producer Producer
+	op       Op
+}
+
+// Reset begins to read payload and checks its header. The errors wrap ErrMalformed or ErrNewerVersion.
+func (r *Reader) Reset(payload []byte) error {
+	op := r.op
+	*r = Reader{payload: payload, op: op}
+	if len(payload) > MaxTransactionBytes {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrMalformed, len(payload), MaxTransactionBytes)
+	}
+	d := decoder{b: payload}
+	version, flags := d.u8(), d.u8()
+	if d.err == nil && (version != Version || flags&^flagProducer != 0) {
+		return fmt.Errorf("%w: version %d, flags %#x", ErrNewerVersion, version, flags)
+	}
+	if len(d.b) >= 2 {
+		r.ops = int(binary.LittleEndian.Uint16(d.b))
+		d.b = d.b[2:]
+	}
+	r.timeMS = int64(d.u64()) //nolint:gosec // the same 64 bits
+	if flags&flagProducer != 0 {
+		d.producer(&r.producer)
+	}
+	if d.err == nil && (r.ops == 0 || r.ops > MaxOps) {
+		d.fail("a number of operations that is impossible")
+	}
+	if d.err != nil {
+		return d.err
+	}
+	r.body = d.b
+	r.Rewind()
+	return nil
+}
+
+func (d *decoder) producer(p *Producer) {
+	n := int(d.u8())
+	if n == 0 || n > MaxProducerIDBytes || n > len(d.b) {
+		d.fail("a producer id of an impossible length")
+		return
+	}
+	p.ID = d.b[:n:n]
+	d.b = d.b[n:]
+	p.Epoch, p.Sequence = d.u32(), d.u64()
+	if p.Sequence == 0 {
+		d.fail("a producer's sequence of 0")
+	}
+}
+
+// Rewind goes back to the first operation.
+func (r *Reader) Rewind() { r.rest, r.left = r.body, r.ops }
+
+// TimeMS is the active's time when it made the transaction, in milliseconds since 1970.
+func (r *Reader) TimeMS() int64 { return r.timeMS }
+
+// Ops is the number of operations.
+func (r *Reader) Ops() int { return r.ops }
+
+// Producer gives the transaction's producer, if it has one.
+func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
+
+// Next gives the next operation, which is valid until the next call, and io.EOF after the last one. The other errors
+// wrap a Code: ErrMalformed, ErrNewerVersion or ErrInvalidName. Each operation is checked as a whole, but for the
+// messages of a publish, whose sizes are checked by NextRecord one by one.
+func (r *Reader) Next() (*Op, error) {
+	if r.left == 0 {
+		if len(r.rest) != 0 {
+			return nil, fmt.Errorf("%w: %d bytes after the last operation", ErrMalformed, len(r.rest))
+		}
+		return nil, io.EOF
+	}
+	d := decoder{b: r.rest}
+	code, n := OpCode(d.u8()), uint64(d.u32())
+	if d.err == nil && n > uint64(len(d.b)) {
+		d.fail("an operation that is longer than what is left")
+	}
+	if d.err != nil {
+		return nil, d.err
+	}
+	r.rest = d.b[n:]
+	r.left--
+	r.op = Op{Code: code}
+	if err := r.op.decode(d.b[:n:n]); err != nil {
+		return nil, fmt.Errorf("%s: %w", code, err)
+	}
+	return &r.op, nil
+}
+
+// Op is one operation: which fields are set depends on Code.
+type Op struct {
+	// Code is the kind of the operation.
+	Code OpCode
+	// Queue is the number of the queue; 0 for OpCreateQueue.
+	Queue uint64
+	// Sub is the number of the subscription, for OpAck, OpRelease, OpDeleteSubscription and OpPurge (0 = all).
+	Sub uint32
+	// Name of the queue or subscription to be made.
+	Name []byte
+	// Config for OpCreateQueue and OpAlterQueue.
+	Config Config
+	// Start for OpCreateSubscription.
+	Start Start
+	// IfEmpty for OpDeleteQueue.
+	IfEmpty bool
+	// Count is the number of messages of an OpPublish, names of an OpCreateQueue or ranges of an OpAck or OpRelease.
+	Count int
+	// Raw is what Count counts, encoded: messages for NextRecord, ranges, or names.
+	Raw []byte
+}
+
+func (o *Op) decode(b []byte) error {
+	d := decoder{b: b}
+	switch o.Code {
+	case OpCreateQueue:
+		o.Name = d.name()
+		o.Config = d.config()
+		o.names(&d)
+	case OpAlterQueue:
+		o.Queue = d.uvarint()
+		o.Config = d.config()
+	case OpDeleteQueue:
+		o.Queue = d.uvarint()
+		o.IfEmpty = d.flag()
+	case OpPurge, OpDeleteSubscription:
+		o.Queue, o.Sub = d.uvarint(), d.sub()
+	case OpCreateSubscription:
+		o.Queue = d.uvarint()
+		o.Start = Start(d.u8())
+		if o.Start != StartLatest && o.Start != StartEarliest {
+			d.fail("a start position that is not known")
+		}
+		o.Name = d.name()
+	case OpPublish:
+		o.Queue = d.uvarint()
+		o.Count = int(d.u32())
+		if o.Count == 0 || o.Count > MaxPublishMessages {
+			d.fail("a number of messages that is impossible")
+		}
+		o.Raw, d.b = d.b, nil
+	case OpAck, OpRelease:
+		o.Queue, o.Sub = d.uvarint(), d.sub()
+		o.ranges(&d)
+	default:
+		return fmt.Errorf("%w: operation code %d", ErrNewerVersion, uint8(o.Code))
+	}
+	if len(d.b) != 0 {
+		d.fail("bytes after its end")
+	}
+	return d.err
+}
+
+func (o *Op) names(d *decoder) {
+	o.Count = d.count(MaxSubscriptions)
+	o.Raw = d.b
+	for range o.Count {
+		d.name()
+	}
+	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
+}
+
+func (o *Op) ranges(d *decoder) {
+	o.Count = d.count(MaxRanges)
+	if o.Count == 0 {
+		d.fail("no ranges")
+	}
+	o.Raw = d.b
+	last := uint64(0)
+	for range o.Count {
+		r := d.rng(last)
+		if r.First == 0 || r.Last < r.First {
+			d.fail("an impossible range")
+		}
+		last = r.Last
+	}
+	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
+}
+
+// Ranges iterates over the ranges of an OpAck or OpRelease, in the order in which they were given.
+func (o *Op) Ranges(yield func(Range) bool) {
+	if o.Code != OpAck && o.Code != OpRelease {
+		return
+	}
+	d := decoder{b: o.Raw}
+	last := uint64(0)
+	for range o.Count {
+		r := d.rng(last)
+		if d.err != nil || !yield(r) {
+			return
+		}
+		last = r.Last
+	}
+}
+
+// Subscriptions iterates over the names of the subscriptions of an OpCreateQueue.
+func (o *Op) Subscriptions(yield func(name []byte) bool) {
+	if o.Code != OpCreateQueue {
+		return
+	}
+	d := decoder{b: o.Raw}
+	for range o.Count {
+		if n := d.bytes(MaxNameBytes); d.err != nil || !yield(n) {
+			return
+		}
+	}
+}
+
+// Records iterates over the messages of an OpPublish. It ends at the first one that NextRecord refuses.
+func (o *Op) Records(yield func(rec []byte) bool) {
+	if o.Code != OpPublish {
+		return
+	}
+	rest := o.Raw
+	for range o.Count {
+		rec, next, err := NextRecord(rest)
+		if err != nil || !yield(rec) {
+			return
+		}
+		rest = next
+	}
+}
+
+// CheckRecords checks that the messages of an OpPublish are there, one behind the other, and that nothing follows them.
+func (o *Op) CheckRecords() error {
+	rest := o.Raw
+	for range o.Count {
+		_, next, err := NextRecord(rest)
+		if err != nil {
+			return err
+		}
+		rest = next
+	}
+	if len(rest) != 0 {
+		return fmt.Errorf("%w: %d bytes after the last message", ErrMalformed, len(rest))
+	}
+	return nil
+}
+
+func (d *decoder) rng(last uint64) Range {
+	first := last + uint64(d.varint()) //nolint:gosec // modulo 2^64 both ways
+	return Range{First: first, Last: first + d.uvarint()}
+}
+
+func (d *decoder) name() []byte {
+	n := d.bytes(MaxNameBytes)
+	if d.err == nil {
+		if err := CheckName(string(n)); err != nil {
+			d.err, d.b = err, nil
+		}
+	}
+	return n
+}
+
+func (d *decoder) sub() uint32 {
+	v := d.uvarint()
+	if v > 1<<32-1 {
+		d.fail("a subscription's number that is impossible")
+		return 0
+	}
+	return uint32(v) //nolint:gosec // checked
+}
+
+func (d *decoder) flag() bool {
+	v := d.u8()
+	if v > 1 {
+		d.fail("a flag that is neither 0 nor 1")
+	}
+	return v == 1
+}

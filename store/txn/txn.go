@@ -1,0 +1,136 @@
+package txn
+
+// Version of the transaction encoding.
+const Version = 1
+
+// headerBytes is the length of a transaction's header without a producer.
+const headerBytes = 12
+
+// opHeaderBytes is the length of an operation's header.
+const opHeaderBytes = 5
+
+const flagProducer = 1
+
+// OpCode is the kind of an operation. 10 to 15 are set aside for expire, dead-letter, prepare, commit and rollback.
+type OpCode uint8
+
+// Operation codes. They are stored in the log and keep their meaning for good.
+const (
+	// OpCreateQueue makes a queue together with its first subscriptions.
+	OpCreateQueue OpCode = 1
+	// OpAlterQueue replaces a queue's configuration.
+	OpAlterQueue OpCode = 2
+	// OpDeleteQueue removes a queue with all of its messages and subscriptions.
+	OpDeleteQueue OpCode = 3
+	// OpPurge acknowledges everything one subscription, or all of them, has not yet acknowledged.
+	OpPurge OpCode = 4
+	// OpCreateSubscription adds a subscription to a queue.
+	OpCreateSubscription OpCode = 5
+	// OpDeleteSubscription removes a subscription.
+	OpDeleteSubscription OpCode = 6
+	// OpPublish adds messages to a queue.
+	OpPublish OpCode = 7
+	// OpAck acknowledges messages of one subscription.
+	OpAck OpCode = 8
+	// OpRelease adds one to the delivery count of messages of one subscription.
+	OpRelease OpCode = 9
+)
+
+// String gives the name that `store dump-log` shows.
+func (c OpCode) String() string {
+	switch c {
+	case OpCreateQueue:
+		return "create-queue"
+	case OpAlterQueue:
+		return "alter-queue"
+	case OpDeleteQueue:
+		return "delete-queue"
+	case OpPurge:
+		return "purge"
+	case OpCreateSubscription:
+		return "create-subscription"
+	case OpDeleteSubscription:
+		return "delete-subscription"
+	case OpPublish:
+		return "publish"
+	case OpAck:
+		return "ack"
+	case OpRelease:
+		return "release"
+	}
+	return "unknown"
+}
+
+// Alone tells whether the operation must be the only one of its transaction. Everything but publish, ack and release
+// must: it makes "a refused transaction changes nothing" a matter of checking each operation against the state as it is.
+func (c OpCode) Alone() bool { return c < OpPublish }
+
+// Start says where a new subscription begins to read.
+type Start uint8
+
+// Start positions, as stored.
+const (
+	// StartLatest: only what is published after the subscription was made.
+	StartLatest Start = 1
+	// StartEarliest: also what some other subscription has still to acknowledge.
+	StartEarliest Start = 2
+)
+
+// Config is what can be altered on a queue. It is encoded as a count of fields and the fields, all uvarint, so that a
+// later version can add one; a field that this version does not know is ErrNewerVersion unless it is zero.
+type Config struct {
+	// MaxMessages is the number of messages beyond which publishes are refused; 0 means no limit.
+	MaxMessages uint64
+	// MaxBytes is the number of bytes beyond which publishes are refused; 0 means no limit.
+	MaxBytes uint64
+}
+
+// Producer makes a transaction safe to retry (INV-10).
+type Producer struct {
+	// ID is 1 to MaxProducerIDBytes bytes. From a Reader it aliases the payload.
+	ID []byte
+	// Epoch: a higher one fences all lower ones of the same ID.
+	Epoch uint32
+	// Sequence is at least 1 and different for each transaction of an epoch; a retry repeats it.
+	Sequence uint64
+}
+
+// Range is an inclusive range of message sequences.
+type Range struct {
+	// First sequence, at least 1.
+	First uint64
+	// Last sequence, not below First.
+	Last uint64
+}
+
+// Result is what applying a transaction gave. It is the same on both nodes.
+type Result struct {
+	// LSN of the record that was applied; for a duplicate, of the original.
+	LSN uint64
+	// Duplicate is true when the producer's sequence was applied before: this is the original's result.
+	Duplicate bool
+	// Code is OK, or why the transaction was refused. A refused transaction changed nothing.
+	Code Code
+	// Op is the index of the operation that was refused, or -1.
+	Op int
+	// Ops holds one result for each operation, in order; empty when the transaction was refused. Not to be changed.
+	Ops []OpResult
+}
+
+// OpResult is the result of one operation.
+type OpResult struct {
+	// FirstSequence is, for a publish, the sequence of its first message.
+	FirstSequence uint64
+	// ID is the number of the queue or subscription that was made.
+	ID uint64
+	// Changed is the number of messages that were published, acknowledged, released, purged or deleted.
+	Changed uint64
+}
+
+// Err gives nil for OK, otherwise an *Error that wraps the code.
+func (r *Result) Err() error {
+	if r.Code == OK {
+		return nil
+	}
+	return &Error{Code: r.Code, Op: r.Op}
+}
