@@ -1,0 +1,181 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+)
+
+// Consumer is one consumer of a subscription. Next is for one goroutine; everything else may be called by any.
+type Consumer struct {
+	d      *dispatcher
+	notify chan struct{} // to Next
+
+	// Guarded by dispatcher.mu.
+	err         error
+	credit      int
+	outbox      []Message
+	outboxBytes int
+	inFlight    map[uint64]bool // given and not answered; true once Next has returned it
+	confirmed   uint64
+	told        uint64 // the last `confirmed` that Next has returned
+}
+
+// Event is what a consumer's client has to be sent.
+type Event struct {
+	// Messages in order of sequence but for redeliveries.
+	Messages []Message
+	// Confirmed is the highest number whose acks are committed; 0 when there is nothing new.
+	Confirmed uint64
+}
+
+// AddCredit lets the consumer get n more messages. It returns ErrTooMuchCredit above the limit.
+func (c *Consumer) AddCredit(n uint32) error {
+	d := c.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	limit := d.registry.limits.Outstanding
+	if int(n) > limit || c.credit+int(n) > limit {
+		return fmt.Errorf("%w: %d more than the %d there are would exceed limits.outstanding (%d)", ErrTooMuchCredit, n, c.credit, limit)
+	}
+	c.credit += int(n)
+	signal(d.wake)
+	return nil
+}
+
+// Settle acknowledges and gives back messages. It returns at once, or waits while too much waits to be committed; Next tells
+// when the acks and nacks of this call and of all before it are committed, if confirm is not 0. Acks of messages that are
+// not with this consumer are committed as well (they may have been delivered before a failover); such nacks do nothing.
+func (c *Consumer) Settle(ctx context.Context, acks, nacks []Range, confirm uint64) error {
+	d := c.d
+	if err := d.checkDelivered(acks, nacks); err != nil {
+		return err
+	}
+	if err := d.waitForRoom(ctx); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	for _, r := range acks {
+		held := uint64(len(c.drop(r)))
+		d.pending.ack(r, held < r.Last-r.First+1)
+	}
+	for _, r := range nacks {
+		d.pending.releases = append(d.pending.releases, c.drop(r)...)
+	}
+	if confirm != 0 {
+		d.pending.confirms = append(d.pending.confirms, confirmation{consumer: c, number: confirm})
+	}
+	signal(d.work)
+	signal(d.wake)
+	return nil
+}
+
+// Next waits for something to send. It returns the reason when the consumer was ended by the server, and ctx's error.
+func (c *Consumer) Next(ctx context.Context) (Event, error) {
+	for {
+		event, err := c.take()
+		if err != nil || event.Confirmed != 0 || len(event.Messages) > 0 {
+			return event, err
+		}
+		select {
+		case <-ctx.Done():
+			return Event{}, fmt.Errorf("wait for messages: %w", ctx.Err())
+		case <-c.notify:
+		}
+	}
+}
+
+// Close detaches the consumer; what it had not answered is given back at once.
+func (c *Consumer) Close() { c.d.detach(c) }
+
+// take collects what can be sent now.
+func (c *Consumer) take() (Event, error) {
+	d := c.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.err != nil {
+		return Event{}, c.err
+	}
+	var event Event
+	if c.confirmed > c.told {
+		event.Confirmed, c.told = c.confirmed, c.confirmed
+	}
+	if d.paused { // INV-2: a blocked node delivers nothing
+		return event, nil
+	}
+	bytes, taken := 0, 0
+	for _, m := range c.outbox {
+		if taken > 0 && bytes+len(m.Record) > d.registry.limits.BatchBytes {
+			break
+		}
+		taken++
+		c.outboxBytes -= len(m.Record)
+		if _, still := c.inFlight[m.Sequence]; !still {
+			continue // acknowledged from elsewhere while it waited here
+		}
+		c.inFlight[m.Sequence] = true
+		bytes += len(m.Record)
+		event.Messages = append(event.Messages, m)
+	}
+	c.outbox = c.outbox[taken:]
+	if len(c.outbox) == 0 {
+		c.outbox = nil // let go of the records
+	} else {
+		signal(c.notify)
+	}
+	if taken > 0 {
+		signal(d.wake)
+	}
+	return event, nil
+}
+
+// canTake tells how many more messages the consumer can be given. The dispatcher's lock is held.
+func (c *Consumer) canTake() int {
+	limits := &c.d.registry.limits
+	if c.outboxBytes >= limits.OutboxBytes {
+		return 0
+	}
+	return max(0, min(c.credit, limits.Outstanding-len(c.inFlight)))
+}
+
+// give puts a message into the consumer's hands. The dispatcher's lock is held.
+func (c *Consumer) give(m Message) {
+	c.credit--
+	c.inFlight[m.Sequence] = false
+	c.outbox = append(c.outbox, m)
+	c.outboxBytes += len(m.Record)
+	signal(c.notify)
+}
+
+// drop takes the sequences of r out of the consumer's hands and returns those that it had. It costs the smaller of the range
+// and of what the consumer has. The dispatcher's lock is held.
+func (c *Consumer) drop(r Range) []uint64 {
+	var held []uint64
+	if r.Last-r.First < uint64(len(c.inFlight)) {
+		for i := range r.Last - r.First + 1 {
+			if sent, had := c.inFlight[r.First+i]; had {
+				held = append(held, r.First+i)
+				c.forgetOne(r.First+i, sent)
+			}
+		}
+		return held
+	}
+	for sequence, sent := range c.inFlight {
+		if r.First <= sequence && sequence <= r.Last {
+			held = append(held, sequence)
+			c.forgetOne(sequence, sent)
+		}
+	}
+	return held
+}
+
+// forgetOne gives the credit back for a message that never reached the client.
+func (c *Consumer) forgetOne(sequence uint64, sent bool) {
+	delete(c.inFlight, sequence)
+	if !sent {
+		c.credit++
+	}
+}

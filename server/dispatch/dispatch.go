@@ -1,0 +1,214 @@
+// Package dispatch hands the messages of a subscription to the consumers that share it.
+//
+// There is one dispatcher for each subscription that has consumers. It reads forward through the queue in batches, gives
+// each message to the next consumer in turn that has credit, and remembers who has what. Messages that were given back
+// (nack, lost consumer) go out again before new ones, lowest sequence first. Acknowledgements of all consumers of a
+// subscription gather while a transaction with earlier ones is being committed, and go into the next one.
+//
+// # Invariants
+//
+//   - A message is with at most one consumer at a time: Consumer.inFlight is the truth, everything else is derived.
+//   - Only applied messages are seen (Source.Read shows nothing else), and nothing is handed out while paused (INV-2).
+//   - `confirmed` moves only after the transaction that holds the acks is committed.
+//   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
+//
+// The package knows neither gRPC nor protobuf nor replication: it is given a Source and a Settler.
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"go.uber.org/zap"
+)
+
+// Errors of this package.
+var (
+	// ErrClosed is returned by Attach and Next when the registry was closed without a reason.
+	ErrClosed = errors.New("consumers are closed")
+	// ErrTooManyConsumers is returned by Attach when the node has as many consumers as it may have.
+	ErrTooManyConsumers = errors.New("too many consumers")
+	// ErrTooMuchCredit is returned by AddCredit when the consumer's credit would exceed what is allowed.
+	ErrTooMuchCredit = errors.New("too much credit")
+	// ErrNotDelivered is returned by Settle for a sequence that the queue has not reached.
+	ErrNotDelivered = errors.New("sequence was never delivered")
+)
+
+// Key names a subscription.
+type Key struct {
+	// Queue is the queue's number.
+	Queue uint64
+	// Sub is the subscription's number in the queue.
+	Sub uint32
+}
+
+// Range is an inclusive range of sequences, First <= Last.
+type Range struct{ First, Last uint64 }
+
+// Message is a stored message on its way to a consumer.
+type Message struct {
+	// Sequence is its place in the queue.
+	Sequence uint64
+	// DeliveryCount is how many times it was given back.
+	DeliveryCount uint32
+	// Record is the encoded message; it must not be changed.
+	Record []byte
+}
+
+// Source is what a dispatcher reads from.
+type Source interface {
+	// Read appends to dst the messages of the subscription that are not acknowledged, from sequence `from` on, in order:
+	// at most maxMessages, and no more once maxBytes are reached, but at least one if there is one. next is where to go on.
+	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message, next uint64, err error)
+	// NextSequence is the sequence that the queue's next message will get.
+	NextSequence(queue uint64) (uint64, bool)
+	// Watch returns a channel that receives after the queue changed; coalesced. cancel ends it.
+	Watch(queue uint64) (changed <-chan struct{}, cancel func())
+}
+
+// Settler commits acknowledgements and releases of one subscription in one transaction.
+type Settler interface {
+	// Settle returns nil only when the transaction is committed and applied.
+	Settle(ctx context.Context, key Key, acks, releases []Range) error
+}
+
+// Limits bound the registry. All of them must be positive.
+type Limits struct {
+	// Consumers on this node.
+	Consumers int
+	// Outstanding messages of one consumer (delivered, not answered), and its largest credit.
+	Outstanding int
+	// BatchBytes is about how much one read takes in and one Next hands out.
+	BatchBytes int
+	// OutboxBytes is about how much waits for one consumer's connection.
+	OutboxBytes int
+}
+
+// Registry holds the dispatchers of one term in which the node is active.
+type Registry struct {
+	source  Source
+	settler Settler
+	limits  Limits
+	log     *zap.Logger
+	running sync.WaitGroup
+
+	mu        sync.Mutex // guards what is below
+	byKey     map[Key]*dispatcher
+	consumers int
+	paused    bool
+	closed    error
+}
+
+// NewRegistry makes an empty registry. Close must be called.
+func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logger) *Registry {
+	return &Registry{source: source, settler: settler, limits: limits, log: logger, byKey: make(map[Key]*dispatcher)}
+}
+
+// Attach adds a consumer to a subscription. The caller must Close it.
+func (r *Registry) Attach(key Key) (*Consumer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed != nil {
+		return nil, r.closed
+	}
+	if r.consumers >= r.limits.Consumers {
+		return nil, ErrTooManyConsumers
+	}
+	d := r.byKey[key]
+	if d == nil {
+		d = newDispatcher(r, key, r.paused)
+		r.byKey[key] = d
+		r.start(d)
+	}
+	r.consumers++
+	return d.attach(), nil
+}
+
+// start runs the dispatcher's goroutines; they end when the dispatcher stops and are joined in Close.
+func (r *Registry) start(d *dispatcher) {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	r.running.Add(2)
+	go func() {
+		defer r.running.Done()
+		d.deliver(ctx)
+	}()
+	go func() {
+		defer r.running.Done()
+		d.settle(ctx)
+	}()
+}
+
+// SetPaused stops deliveries, or lets them go on. Nothing is handed out by Next after SetPaused(true) has returned (INV-2).
+func (r *Registry) SetPaused(paused bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.paused = paused
+	for _, d := range r.byKey {
+		d.setPaused(paused)
+	}
+}
+
+// Close ends all consumers with the given reason (nil: ErrClosed) and waits for the dispatchers to stop.
+func (r *Registry) Close(reason error) {
+	if reason == nil {
+		reason = ErrClosed
+	}
+	r.mu.Lock()
+	r.closed = reason
+	for key, d := range r.byKey {
+		d.stop(reason)
+		delete(r.byKey, key)
+	}
+	r.mu.Unlock()
+	r.running.Wait()
+}
+
+// Settled tells that a transaction from elsewhere acknowledged or released messages of a subscription, so that they no longer
+// count as being with a consumer. It must be called after the transaction was applied and before it is answered.
+func (r *Registry) Settled(key Key, acks, releases []Range) {
+	r.mu.Lock()
+	d := r.byKey[key]
+	r.mu.Unlock()
+	if d != nil {
+		d.settled(acks, releases)
+	}
+}
+
+// Stats tells how many messages of a subscription are with consumers, and how many consumers there are.
+func (r *Registry) Stats(key Key) (inFlight uint64, consumers uint32) {
+	r.mu.Lock()
+	d := r.byKey[key]
+	r.mu.Unlock()
+	if d == nil {
+		return 0, 0
+	}
+	return d.stats()
+}
+
+// detached is called by a dispatcher, without its lock, after a consumer left.
+func (r *Registry) detached() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.consumers--
+}
+
+// retire forgets a dispatcher that has no consumers and nothing to settle, unless a consumer came in the meantime.
+func (r *Registry) retire(d *dispatcher) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byKey[d.key] == d && d.stopIfIdle() {
+		delete(r.byKey, d.key)
+	}
+}
+
+// fail ends a dispatcher and its consumers; the next Attach makes a new one that begins at the subscription's floor.
+func (r *Registry) fail(d *dispatcher, reason error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byKey[d.key] == d {
+		delete(r.byKey, d.key)
+	}
+	d.stop(reason)
+}

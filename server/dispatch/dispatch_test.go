@@ -1,0 +1,489 @@
+package dispatch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+)
+
+// memoryQueue is a queue with one subscription, in memory: what a store shows of one.
+type memoryQueue struct {
+	mu       sync.Mutex
+	records  [][]byte // records[i] has sequence i+1
+	acked    map[uint64]bool
+	count    map[uint64]uint32
+	watchers []chan struct{}
+	commits  int
+	hold     chan struct{} // while not nil, commits wait until it is closed
+	failWith error
+}
+
+func newMemoryQueue() *memoryQueue {
+	return &memoryQueue{acked: map[uint64]bool{}, count: map[uint64]uint32{}}
+}
+
+func (q *memoryQueue) publish(bodies ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, b := range bodies {
+		q.records = append(q.records, []byte(b))
+	}
+	for _, w := range q.watchers {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (q *memoryQueue) Read(_ context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message) ([]dispatch.Message, uint64, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if key.Queue != 1 {
+		return dst, from, errNoQueue
+	}
+	bytes, next := 0, from
+	for s := from; s <= uint64(len(q.records)); s++ {
+		if q.acked[s] {
+			continue
+		}
+		record := q.records[s-1]
+		if len(dst) >= maxMessages || (len(dst) > 0 && bytes+len(record) > maxBytes) {
+			break
+		}
+		dst = append(dst, dispatch.Message{Sequence: s, DeliveryCount: q.count[s], Record: record})
+		bytes += len(record)
+		next = s + 1
+	}
+	return dst, next, nil
+}
+
+func (q *memoryQueue) NextSequence(uint64) (uint64, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return uint64(len(q.records)) + 1, true
+}
+
+func (q *memoryQueue) Watch(uint64) (<-chan struct{}, func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ch := make(chan struct{}, 1)
+	q.watchers = append(q.watchers, ch)
+	return ch, func() {}
+}
+
+func (q *memoryQueue) Settle(ctx context.Context, _ dispatch.Key, acks, releases []dispatch.Range) error {
+	q.mu.Lock()
+	hold := q.hold
+	q.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.failWith != nil {
+		return q.failWith
+	}
+	q.commits++
+	for _, r := range acks {
+		for s := r.First; s <= r.Last; s++ {
+			q.acked[s] = true
+		}
+	}
+	for _, r := range releases {
+		for s := r.First; s <= r.Last; s++ {
+			q.count[s]++
+		}
+	}
+	return nil
+}
+
+func (q *memoryQueue) isAcked(sequence uint64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.acked[sequence]
+}
+
+func (q *memoryQueue) backlog() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.records) - len(q.acked)
+}
+
+var errNoQueue = errors.New("no such queue") //nolint:gochecknoglobals // a sentinel
+
+func limits() dispatch.Limits {
+	return dispatch.Limits{Consumers: 10, Outstanding: 1000, BatchBytes: 1 << 10, OutboxBytes: 4 << 10}
+}
+
+type fixture struct {
+	t        *testing.T
+	queue    *memoryQueue
+	registry *dispatch.Registry
+	ctx      context.Context //nolint:containedctx // the test's
+}
+
+func newFixture(t *testing.T, l dispatch.Limits) *fixture {
+	t.Helper()
+	q := newMemoryQueue()
+	r := dispatch.NewRegistry(q, q, l, zap.NewNop())
+	t.Cleanup(func() { r.Close(nil) })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return &fixture{t: t, queue: q, registry: r, ctx: ctx}
+}
+
+func (f *fixture) attach(credit uint32) *dispatch.Consumer {
+	f.t.Helper()
+	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
+	require.NoError(f.t, err)
+	f.t.Cleanup(c.Close)
+	require.NoError(f.t, c.AddCredit(credit))
+	return c
+}
+
+// take waits for n messages.
+func (f *fixture) take(c *dispatch.Consumer, n int) []dispatch.Message {
+	f.t.Helper()
+	var got []dispatch.Message
+	for len(got) < n {
+		event, err := c.Next(f.ctx)
+		require.NoError(f.t, err)
+		got = append(got, event.Messages...)
+	}
+	require.Len(f.t, got, n)
+	return got
+}
+
+// nothing checks that the consumer gets nothing, once everything that could cause a delivery has been seen by the others.
+func (f *fixture) nothing(c *dispatch.Consumer) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.ctx, 30*time.Millisecond)
+	defer cancel()
+	event, err := c.Next(ctx)
+	require.ErrorIs(f.t, err, context.DeadlineExceeded, "got %v", event)
+}
+
+func (f *fixture) confirm(c *dispatch.Consumer, acks, nacks []dispatch.Range, number uint64) {
+	f.t.Helper()
+	require.NoError(f.t, c.Settle(f.ctx, acks, nacks, number))
+	for {
+		event, err := c.Next(f.ctx)
+		require.NoError(f.t, err)
+		if event.Confirmed >= number {
+			return
+		}
+	}
+}
+
+func one(s uint64) []dispatch.Range     { return []dispatch.Range{{First: s, Last: s}} }
+func span(a, b uint64) []dispatch.Range { return []dispatch.Range{{First: a, Last: b}} }
+func sequences(m []dispatch.Message) []uint64 {
+	out := make([]uint64, 0, len(m))
+	for _, x := range m {
+		out = append(out, x.Sequence)
+	}
+	return out
+}
+
+func TestInOrderAndOnlyWithCredit(t *testing.T) {
+	f := newFixture(t, limits())
+	f.queue.publish("a", "b", "c", "d")
+	c := f.attach(3)
+	require.Equal(t, []uint64{1, 2, 3}, sequences(f.take(c, 3)))
+	f.nothing(c)
+	require.NoError(t, c.AddCredit(10))
+	require.Equal(t, []uint64{4}, sequences(f.take(c, 1)))
+	f.queue.publish("e")
+	require.Equal(t, []uint64{5}, sequences(f.take(c, 1)))
+	f.confirm(c, span(1, 5), nil, 7)
+	require.Zero(t, f.queue.backlog())
+}
+
+func TestRoundRobin(t *testing.T) {
+	f := newFixture(t, limits())
+	a, b := f.attach(2), f.attach(100)
+	f.queue.publish("1", "2", "3", "4", "5", "6")
+	got := append(sequences(f.take(a, 2)), sequences(f.take(b, 4))...)
+	require.ElementsMatch(t, []uint64{1, 2, 3, 4, 5, 6}, got)
+	f.nothing(a)
+}
+
+func TestNackGoesOutAgainFirst(t *testing.T) {
+	f := newFixture(t, limits())
+	f.queue.publish("1", "2", "3", "4")
+	c := f.attach(3)
+	f.take(c, 3)
+	f.confirm(c, nil, []dispatch.Range{{First: 3, Last: 3}, {First: 1, Last: 1}}, 1)
+	require.NoError(t, c.AddCredit(3))
+	again := f.take(c, 3)
+	require.Equal(t, []uint64{1, 3, 4}, sequences(again))
+	require.Equal(t, uint32(1), again[0].DeliveryCount)
+	require.Equal(t, uint32(0), again[2].DeliveryCount)
+}
+
+func TestLostConsumer(t *testing.T) {
+	f := newFixture(t, limits())
+	f.queue.publish("1", "2", "3")
+	lost, other := f.attach(3), f.attach(0)
+	f.take(lost, 3)
+	require.NoError(t, lost.Settle(f.ctx, one(2), nil, 0))
+	lost.Close()
+	require.NoError(t, other.AddCredit(10))
+	again := f.take(other, 2)
+	require.Equal(t, []uint64{1, 3}, sequences(again))
+	require.Equal(t, uint32(1), again[0].DeliveryCount)
+	f.confirm(other, span(1, 3), nil, 1)
+	require.Zero(t, f.queue.backlog())
+}
+
+// TestNeverSentIsNotCounted: what a lost consumer's client never saw is no delivery.
+func TestNeverSentIsNotCounted(t *testing.T) {
+	f := newFixture(t, limits())
+	lost, other := f.attach(3), f.attach(0)
+	f.queue.publish("1", "2", "3")
+	require.Eventually(t, func() bool {
+		n, _ := f.registry.Stats(dispatch.Key{Queue: 1, Sub: 1})
+		return n == 3
+	}, 5*time.Second, time.Millisecond)
+	lost.Close()
+	require.NoError(t, other.AddCredit(3))
+	for _, m := range f.take(other, 3) {
+		require.Zero(t, m.DeliveryCount)
+	}
+}
+
+func TestLastConsumerLeavesAndComesBack(t *testing.T) {
+	f := newFixture(t, limits())
+	f.queue.publish("1", "2")
+	c := f.attach(1)
+	f.take(c, 1)
+	c.Close()
+	c.Close() // twice is no harm
+	again := f.take(f.attach(2), 2)
+	require.Equal(t, []uint64{1, 2}, sequences(again))
+	require.Equal(t, uint32(1), again[0].DeliveryCount)
+}
+
+// TestAcksGather: what is acknowledged while a transaction is being committed goes into one more, and `confirmed` waits for it.
+func TestAcksGather(t *testing.T) {
+	f := newFixture(t, limits())
+	hold := make(chan struct{})
+	f.queue.hold = hold
+	for i := range 100 {
+		f.queue.publish(fmt.Sprint(i))
+	}
+	c := f.attach(100)
+	f.take(c, 100)
+	for i := range uint64(100) {
+		require.NoError(t, c.Settle(f.ctx, one(i+1), nil, i+1))
+	}
+	f.nothing(c)
+	f.queue.mu.Lock()
+	f.queue.hold = nil
+	f.queue.mu.Unlock()
+	close(hold)
+	f.confirm(c, nil, nil, 101)
+	require.Zero(t, f.queue.backlog())
+	require.LessOrEqual(t, f.queue.commits, 3)
+}
+
+// TestPausedDeliversNothing is INV-2 as far as this package goes.
+func TestPausedDeliversNothing(t *testing.T) {
+	f := newFixture(t, limits())
+	c := f.attach(10)
+	f.queue.publish("1")
+	require.Eventually(t, func() bool {
+		n, _ := f.registry.Stats(dispatch.Key{Queue: 1, Sub: 1})
+		return n == 1
+	}, 5*time.Second, time.Millisecond)
+	f.registry.SetPaused(true) // the message waits in the outbox already
+	f.queue.publish("2")
+	f.nothing(c)
+	f.registry.SetPaused(false)
+	require.Equal(t, []uint64{1, 2}, sequences(f.take(c, 2)))
+}
+
+func TestCloseTellsWhy(t *testing.T) {
+	f := newFixture(t, limits())
+	c := f.attach(10)
+	reason := errors.New("not active")
+	f.registry.Close(reason)
+	_, err := c.Next(f.ctx)
+	require.ErrorIs(t, err, reason)
+	require.ErrorIs(t, c.Settle(f.ctx, nil, nil, 1), reason)
+	_, err = f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
+	require.ErrorIs(t, err, reason)
+}
+
+func TestFailuresEndTheConsumers(t *testing.T) {
+	f := newFixture(t, limits())
+	c, err := f.registry.Attach(dispatch.Key{Queue: 2, Sub: 1})
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.AddCredit(1))
+	_, err = c.Next(f.ctx)
+	require.ErrorIs(t, err, errNoQueue)
+
+	f.queue.publish("1")
+	c = f.attach(1)
+	f.take(c, 1)
+	f.queue.mu.Lock()
+	f.queue.failWith = errors.New("outcome unknown")
+	f.queue.mu.Unlock()
+	require.NoError(t, c.Settle(f.ctx, one(1), nil, 1))
+	_, err = c.Next(f.ctx)
+	require.ErrorContains(t, err, "outcome unknown")
+	f.queue.mu.Lock()
+	f.queue.failWith = nil
+	f.queue.mu.Unlock()
+	require.Equal(t, []uint64{1}, sequences(f.take(f.attach(1), 1)), "the next consumer begins anew")
+}
+
+// TestSettledElsewhere: a transaction took messages that a consumer has, or is about to get.
+func TestSettledElsewhere(t *testing.T) {
+	f := newFixture(t, limits())
+	f.queue.publish("1", "2", "3")
+	c := f.attach(3)
+	f.take(c, 3)
+	key := dispatch.Key{Queue: 1, Sub: 1}
+	require.NoError(t, f.queue.Settle(f.ctx, key, one(1), one(2)))
+	f.registry.Settled(key, one(1), one(2))
+	n, _ := f.registry.Stats(key)
+	require.Equal(t, uint64(1), n)
+	require.NoError(t, c.AddCredit(5))
+	again := f.take(c, 1)
+	require.Equal(t, []uint64{2}, sequences(again))
+	require.Equal(t, uint32(1), again[0].DeliveryCount)
+}
+
+// TestForeignAck: a consumer acknowledges what was delivered to it before it lost its connection.
+func TestForeignAck(t *testing.T) {
+	f := newFixture(t, limits())
+	f.queue.publish("1", "2", "3")
+	c := f.attach(0)
+	f.confirm(c, span(1, 2), nil, 1)
+	require.NoError(t, c.AddCredit(3))
+	require.Equal(t, []uint64{3}, sequences(f.take(c, 1)))
+	require.ErrorIs(t, c.Settle(f.ctx, one(4), nil, 1), dispatch.ErrNotDelivered)
+	require.ErrorIs(t, c.Settle(f.ctx, nil, span(1, 1<<63), 1), dispatch.ErrNotDelivered)
+}
+
+func TestLimits(t *testing.T) {
+	l := limits()
+	l.Consumers, l.Outstanding = 2, 5
+	f := newFixture(t, l)
+	c := f.attach(5)
+	require.ErrorIs(t, c.AddCredit(1), dispatch.ErrTooMuchCredit)
+	require.ErrorIs(t, c.AddCredit(1<<31), dispatch.ErrTooMuchCredit)
+	f.attach(0)
+	_, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
+	require.ErrorIs(t, err, dispatch.ErrTooManyConsumers)
+
+	for range 10 {
+		f.queue.publish("x")
+	}
+	f.take(c, 5)
+	require.NoError(t, c.AddCredit(5))
+	f.nothing(c) // at its limit of outstanding messages
+	f.confirm(c, one(1), nil, 1)
+	require.Equal(t, []uint64{6}, sequences(f.take(c, 1)))
+}
+
+// TestOutboxIsBounded: credit alone does not fill the memory when the client's connection is slow.
+func TestOutboxIsBounded(t *testing.T) {
+	l := limits()
+	f := newFixture(t, l)
+	c := f.attach(1000)
+	big := string(make([]byte, 1000))
+	for range 100 {
+		f.queue.publish(big)
+	}
+	key := dispatch.Key{Queue: 1, Sub: 1}
+	require.Eventually(t, func() bool { n, _ := f.registry.Stats(key); return n >= 4 }, 5*time.Second, time.Millisecond)
+	n, _ := f.registry.Stats(key)
+	require.LessOrEqual(t, n, uint64(l.OutboxBytes/1000+2))
+	f.take(c, 100)
+}
+
+// TestRandom: many consumers that ack, nack and leave; in the end every message was acknowledged, and no message was ever
+// with two consumers at a time.
+func TestRandom(t *testing.T) {
+	const messages = 3000
+	f := newFixture(t, limits())
+	var holders sync.Map
+	var wg sync.WaitGroup
+	for worker := range 6 {
+		wg.Go(func() {
+			rng := rand.New(rand.NewSource(int64(worker))) //nolint:gosec // a test
+			for f.queue.backlog() > 0 && f.ctx.Err() == nil {
+				f.consumeSome(rng, &holders)
+			}
+		})
+		if worker == 0 {
+			for i := range messages {
+				f.queue.publish(fmt.Sprint(i))
+			}
+		}
+	}
+	wg.Wait()
+	require.Zero(t, f.queue.backlog())
+}
+
+// consumeSome is one life of a consumer.
+func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
+	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1})
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	var mine []uint64
+	defer func() {
+		for _, s := range mine {
+			holders.Delete(s)
+		}
+		c.Close()
+	}()
+	for range 1 + rng.Intn(20) {
+		if err := c.AddCredit(uint32(rng.Intn(20))); err != nil { //nolint:gosec // small
+			f.t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(f.ctx, 5*time.Millisecond)
+		event, _ := c.Next(ctx)
+		cancel()
+		for _, m := range event.Messages {
+			if _, held := holders.LoadOrStore(m.Sequence, c); held {
+				f.t.Errorf("message %d is with two consumers", m.Sequence)
+			}
+			if f.queue.isAcked(m.Sequence) {
+				f.t.Errorf("message %d was acknowledged and is delivered again", m.Sequence)
+			}
+			mine = append(mine, m.Sequence)
+		}
+		for len(mine) > 0 && rng.Intn(10) > 0 {
+			last := mine[len(mine)-1]
+			mine = mine[:len(mine)-1]
+			holders.Delete(last)
+			acks, nacks := one(last), []dispatch.Range(nil)
+			if rng.Intn(4) == 0 {
+				acks, nacks = nil, acks
+			}
+			if err := c.Settle(f.ctx, acks, nacks, 0); err != nil {
+				f.t.Error(err)
+			}
+		}
+	}
+}

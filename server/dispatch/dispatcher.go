@@ -1,0 +1,408 @@
+package dispatch
+
+import (
+	"container/heap"
+	"context"
+	"slices"
+	"sync"
+
+	"go.uber.org/zap"
+)
+
+// maxReadMessages bounds one read, so that a large credit does not hold the store for long.
+const maxReadMessages = 4096
+
+// dispatcher serves one subscription.
+type dispatcher struct {
+	registry *Registry
+	key      Key
+	wake     chan struct{} // to the delivering goroutine: credit, room, redeliveries, or no longer paused
+	work     chan struct{} // to the settling goroutine: something to commit
+	room     chan struct{} // from the settling goroutine, closed and replaced when pending work was taken
+	cancel   context.CancelFunc
+
+	mu        sync.Mutex // guards what is below, and the consumers' fields
+	consumers []*Consumer
+	turn      int // index of the consumer whose turn it is
+	paused    bool
+	stopped   error
+	next      uint64    // first sequence not yet read
+	ready     []Message // read, not yet given to anybody
+	redeliver sequences // given back; not yet given out again
+	reading   bool      // a read is going on, outside the lock
+	pending   settlement
+	// ackedInRead was acknowledged while the read was going on: its result may still hold it.
+	ackedInRead []Range
+}
+
+func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
+	return &dispatcher{
+		registry: r, key: key, paused: paused, next: 1,
+		wake: make(chan struct{}, 1), work: make(chan struct{}, 1), room: make(chan struct{}),
+		redeliver: sequences{member: make(map[uint64]struct{})},
+	}
+}
+
+// signal wakes the receiver of a coalescing channel.
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default: // a signal is waiting already
+	}
+}
+
+func (d *dispatcher) attach() *Consumer {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := &Consumer{d: d, notify: make(chan struct{}, 1), inFlight: make(map[uint64]bool), err: d.stopped}
+	d.consumers = append(d.consumers, c)
+	return c
+}
+
+func (d *dispatcher) setPaused(paused bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.paused = paused
+	if paused {
+		return
+	}
+	signal(d.wake)
+	for _, c := range d.consumers {
+		signal(c.notify)
+	}
+}
+
+// stop ends the dispatcher and tells its consumers why.
+func (d *dispatcher) stop(reason error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped == nil {
+		d.stopped = reason
+	}
+	for _, c := range d.consumers {
+		c.err = d.stopped
+		signal(c.notify)
+	}
+	d.ready = nil
+	d.cancel()
+}
+
+func (d *dispatcher) stopIfIdle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.consumers) > 0 || !d.pending.empty() {
+		return false
+	}
+	d.stopped = ErrClosed
+	d.cancel()
+	return true
+}
+
+func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.consumers {
+		inFlight += uint64(len(c.inFlight))
+	}
+	return inFlight, uint32(len(d.consumers)) //nolint:gosec // bounded by Limits.Consumers
+}
+
+// deliver is the delivering goroutine: it reads when a consumer can take something, and waits otherwise.
+func (d *dispatcher) deliver(ctx context.Context) {
+	changed, cancel := d.registry.source.Watch(d.key.Queue)
+	defer cancel()
+	atEnd := false
+	for {
+		progressed, end, err := d.step(ctx, atEnd)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			d.registry.fail(d, err)
+			return
+		}
+		atEnd = atEnd || end
+		if progressed {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.wake:
+		case <-changed:
+			atEnd = false
+		}
+	}
+}
+
+// step hands out one batch. end tells that the last message of the queue was read.
+func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool, err error) {
+	want, again := d.demand(atEnd)
+	if want == 0 {
+		return false, false, nil
+	}
+	if len(again) > 0 {
+		messages, err := d.readAgain(ctx, again)
+		d.handOutAgain(messages)
+		return true, false, err
+	}
+	from := d.next // only this goroutine changes it
+	messages, next, err := d.registry.source.Read(ctx, d.key, from, want, d.registry.limits.BatchBytes, nil)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	messages = d.endRead(messages)
+	if err != nil {
+		return false, false, err
+	}
+	d.next = next
+	d.ready = append(d.ready, messages...)
+	d.handOut()
+	return next != from, next == from, nil
+}
+
+// demand gives out what is ready and tells how many more messages the consumers can take: those in `again` first, which
+// were given back, and otherwise new ones. Unless want is 0 the caller must now read, and end with endRead.
+func (d *dispatcher) demand(atEnd bool) (want int, again []uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.paused || d.stopped != nil {
+		return 0, nil
+	}
+	if d.redeliver.len() == 0 {
+		d.handOut()
+	}
+	for _, c := range d.consumers {
+		want += c.canTake()
+	}
+	want = min(want, maxReadMessages)
+	for len(again) < want && d.redeliver.len() > 0 {
+		again = append(again, d.redeliver.pop())
+	}
+	if len(again) == 0 && (atEnd || len(d.ready) > 0) {
+		return 0, nil
+	}
+	if want > 0 {
+		d.reading = true
+	}
+	return want, again
+}
+
+// endRead drops from the result what was acknowledged while it was read; nobody may get that any more.
+func (d *dispatcher) endRead(messages []Message) []Message {
+	acked := d.ackedInRead
+	d.reading, d.ackedInRead = false, nil
+	return withoutRanges(messages, acked)
+}
+
+// handOut gives ready messages to the consumers, each to the next one in turn that can take it.
+func (d *dispatcher) handOut() {
+	given := 0
+	for _, m := range d.ready {
+		c := d.nextConsumer()
+		if c == nil {
+			break
+		}
+		c.give(m)
+		given++
+	}
+	d.ready = d.ready[given:]
+	if len(d.ready) == 0 {
+		d.ready = nil // let go of the records
+	}
+}
+
+// nextConsumer finds the next consumer in turn that can take a message; nil if none can.
+func (d *dispatcher) nextConsumer() *Consumer {
+	if d.paused || d.stopped != nil {
+		return nil
+	}
+	for i := range d.consumers {
+		at := (d.turn + i) % len(d.consumers)
+		if c := d.consumers[at]; c.canTake() > 0 {
+			d.turn = at + 1
+			return c
+		}
+	}
+	return nil
+}
+
+// readAgain reads given sequences (ascending); those that were acknowledged meanwhile are left out.
+func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Message, error) {
+	var found []Message
+	for len(sequences) > 0 {
+		run := 1
+		for run < len(sequences) && sequences[run] == sequences[0]+uint64(run) {
+			run++
+		}
+		last := sequences[run-1]
+		for from := sequences[0]; from <= last; {
+			left := int(last-from) + 1 //nolint:gosec // at most maxReadMessages
+			messages, next, err := d.registry.source.Read(ctx, d.key, from, left, d.registry.limits.BatchBytes, nil)
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range messages {
+				if m.Sequence <= last {
+					found = append(found, m)
+				}
+			}
+			if next == from {
+				break
+			}
+			from = next
+		}
+		sequences = sequences[run:]
+	}
+	return found, nil
+}
+
+// handOutAgain gives messages out for another time; those that nobody can take now go back to wait.
+func (d *dispatcher) handOutAgain(messages []Message) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range d.endRead(messages) {
+		if c := d.nextConsumer(); c != nil {
+			c.give(m)
+		} else {
+			d.redeliver.push(m.Sequence)
+		}
+	}
+}
+
+// settled takes messages out of the hands of whoever has them, because they were acknowledged or released from elsewhere.
+func (d *dispatcher) settled(acks, releases []Range) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.forget(acks)
+	d.giveBack(d.takeFromConsumers(releases))
+}
+
+// forget removes acknowledged sequences from everything that waits to be delivered or answered.
+func (d *dispatcher) forget(acks []Range) {
+	if len(acks) == 0 {
+		return
+	}
+	if d.reading {
+		d.ackedInRead = append(d.ackedInRead, acks...)
+	}
+	d.ready = withoutRanges(d.ready, acks)
+	for _, r := range acks {
+		d.redeliver.removeRange(r)
+	}
+	d.takeFromConsumers(acks)
+}
+
+// takeFromConsumers takes the sequences away from the consumers that have them and returns those that one had.
+func (d *dispatcher) takeFromConsumers(ranges []Range) []uint64 {
+	var held []uint64
+	for _, c := range d.consumers {
+		for _, r := range ranges {
+			held = append(held, c.drop(r)...)
+		}
+	}
+	if len(held) > 0 {
+		signal(d.wake) // a consumer at its limit of outstanding messages can take one again
+	}
+	return held
+}
+
+// giveBack makes sequences deliverable again.
+func (d *dispatcher) giveBack(sequences []uint64) {
+	if len(sequences) == 0 {
+		return
+	}
+	for _, s := range sequences {
+		d.redeliver.push(s)
+	}
+	signal(d.wake)
+}
+
+// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed; what it
+// was not yet sent goes out again at once.
+func (d *dispatcher) detach(c *Consumer) {
+	d.mu.Lock()
+	at := slices.Index(d.consumers, c)
+	if at < 0 {
+		d.mu.Unlock()
+		return // closed before
+	}
+	d.consumers = slices.Delete(d.consumers, at, at+1)
+	d.turn = 0
+	var unsent, sent []uint64
+	for sequence, wasSent := range c.inFlight {
+		if wasSent {
+			sent = append(sent, sequence)
+		} else {
+			unsent = append(unsent, sequence)
+		}
+	}
+	c.inFlight, c.outbox = nil, nil
+	if d.stopped == nil {
+		d.giveBack(unsent)
+		d.pending.releases = append(d.pending.releases, sent...)
+		signal(d.work) // also to let it notice that nobody is left
+	}
+	d.mu.Unlock()
+	if len(sent) > 0 {
+		d.registry.log.Debug("consumer left with unacknowledged messages; they are given back",
+			zap.Uint64("queue_id", d.key.Queue), zap.Uint32("subscription_id", d.key.Sub), zap.Int("messages", len(sent)))
+	}
+	d.registry.detached()
+}
+
+// sequences is a set that gives its lowest member first.
+type sequences struct {
+	heap   sequenceHeap
+	member map[uint64]struct{} // the truth; the heap may hold sequences that were removed
+}
+
+func (s *sequences) len() int { return len(s.member) }
+
+func (s *sequences) push(sequence uint64) {
+	if _, there := s.member[sequence]; there {
+		return
+	}
+	s.member[sequence] = struct{}{}
+	heap.Push(&s.heap, sequence)
+}
+
+// pop must not be called on an empty set.
+func (s *sequences) pop() uint64 {
+	for {
+		sequence, _ := heap.Pop(&s.heap).(uint64)
+		if _, there := s.member[sequence]; there {
+			delete(s.member, sequence)
+			return sequence
+		}
+	}
+}
+
+// removeRange costs the smaller of the range and the set.
+func (s *sequences) removeRange(r Range) {
+	if r.Last-r.First < uint64(len(s.member)) {
+		for i := range r.Last - r.First + 1 {
+			delete(s.member, r.First+i)
+		}
+	} else {
+		for sequence := range s.member {
+			if r.First <= sequence && sequence <= r.Last {
+				delete(s.member, sequence)
+			}
+		}
+	}
+	if len(s.member) == 0 {
+		s.heap = s.heap[:0]
+	}
+}
+
+type sequenceHeap []uint64
+
+func (h sequenceHeap) Len() int           { return len(h) }
+func (h sequenceHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h sequenceHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *sequenceHeap) Push(x any)        { *h = append(*h, x.(uint64)) } //nolint:forcetypeassert // only push calls it
+func (h *sequenceHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}

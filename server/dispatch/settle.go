@@ -1,0 +1,188 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sort"
+)
+
+// maxPendingRanges bounds what gathers while a transaction is being committed, and so the size of the next one.
+const maxPendingRanges = 1 << 16
+
+// settlement is what waits to be committed.
+type settlement struct {
+	acks     []Range
+	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
+	releases []uint64 // out of everybody's hands until they are committed as given back
+	confirms []confirmation
+}
+
+// confirmation is answered once the settlement that holds it is committed.
+type confirmation struct {
+	consumer *Consumer
+	number   uint64
+}
+
+func (s *settlement) empty() bool {
+	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.confirms) == 0
+}
+
+func (s *settlement) full() bool {
+	return len(s.acks)+len(s.releases)+len(s.confirms) >= maxPendingRanges
+}
+
+// ack adds a range; acks mostly come in order, so the last range often just grows.
+func (s *settlement) ack(r Range, foreign bool) {
+	if foreign {
+		s.foreign = append(s.foreign, r)
+	}
+	if n := len(s.acks); n > 0 && s.acks[n-1].Last+1 == r.First {
+		s.acks[n-1].Last = r.Last
+		return
+	}
+	s.acks = append(s.acks, r)
+}
+
+// checkDelivered refuses sequences that the queue has not reached.
+func (d *dispatcher) checkDelivered(acks, nacks []Range) error {
+	highest := uint64(0)
+	for _, ranges := range [][]Range{acks, nacks} {
+		for _, r := range ranges {
+			highest = max(highest, r.Last)
+		}
+	}
+	d.mu.Lock()
+	known := highest < d.next
+	d.mu.Unlock()
+	if known {
+		return nil
+	}
+	// Not read by this dispatcher: the client may answer what an earlier active delivered.
+	if next, ok := d.registry.source.NextSequence(d.key.Queue); ok && highest >= next {
+		return fmt.Errorf("%w: %d, and the queue's last one is %d", ErrNotDelivered, highest, next-1)
+	}
+	return nil
+}
+
+// waitForRoom waits until less than maxPendingRanges wait to be committed.
+func (d *dispatcher) waitForRoom(ctx context.Context) error {
+	for {
+		d.mu.Lock()
+		room, full, stopped := d.room, d.pending.full(), d.stopped
+		d.mu.Unlock()
+		if stopped != nil {
+			return stopped
+		}
+		if !full {
+			return nil
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for earlier acknowledgements: %w", ctx.Err())
+		}
+	}
+}
+
+// settle is the settling goroutine: one transaction at a time, with everything that gathered during the one before.
+func (d *dispatcher) settle(ctx context.Context) {
+	for {
+		batch, idle := d.takePending()
+		if idle {
+			d.registry.retire(d)
+		}
+		if batch.empty() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-d.work:
+			}
+			continue
+		}
+		err := d.commit(ctx, &batch)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			d.registry.fail(d, err)
+			return
+		}
+		d.committed(&batch)
+	}
+}
+
+// takePending also lets those go on who wait for room.
+func (d *dispatcher) takePending() (batch settlement, idle bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	batch = d.pending
+	d.pending = settlement{}
+	if !batch.empty() {
+		close(d.room)
+		d.room = make(chan struct{})
+	}
+	return batch, batch.empty() && len(d.consumers) == 0
+}
+
+func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
+	acks, releases := merged(batch.acks), asRanges(batch.releases)
+	if len(acks) == 0 && len(releases) == 0 {
+		return nil // only confirmations of what is committed already
+	}
+	return d.registry.settler.Settle(ctx, d.key, acks, releases)
+}
+
+// committed lets the released messages go out again and answers the confirmations.
+func (d *dispatcher) committed(batch *settlement) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stopped != nil {
+		return
+	}
+	d.forget(merged(batch.foreign))
+	d.giveBack(batch.releases)
+	for _, c := range batch.confirms {
+		c.consumer.confirmed = max(c.consumer.confirmed, c.number)
+		signal(c.consumer.notify)
+	}
+}
+
+// merged sorts the ranges and joins those that touch or overlap.
+func merged(ranges []Range) []Range {
+	if len(ranges) < 2 {
+		return ranges
+	}
+	sorted := slices.Clone(ranges)
+	sort.Slice(sorted, func(i, j int) bool { return sorted[i].First < sorted[j].First })
+	out := sorted[:1]
+	for _, r := range sorted[1:] {
+		if last := &out[len(out)-1]; r.First <= last.Last || r.First == last.Last+1 {
+			last.Last = max(last.Last, r.Last)
+		} else {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// asRanges turns single sequences into ranges.
+func asRanges(sequences []uint64) []Range {
+	ranges := make([]Range, 0, len(sequences))
+	for _, s := range sequences {
+		ranges = append(ranges, Range{First: s, Last: s})
+	}
+	return merged(ranges)
+}
+
+// withoutRanges removes the messages that are in one of the ranges; the order stays.
+func withoutRanges(messages []Message, ranges []Range) []Message {
+	if len(messages) == 0 || len(ranges) == 0 {
+		return messages
+	}
+	sorted := merged(ranges)
+	return slices.DeleteFunc(messages, func(m Message) bool {
+		i := sort.Search(len(sorted), func(i int) bool { return sorted[i].Last >= m.Sequence })
+		return i < len(sorted) && sorted[i].First <= m.Sequence
+	})
+}
