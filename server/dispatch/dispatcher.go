@@ -29,6 +29,7 @@ type dispatcher struct {
 	next      uint64    // first sequence not yet read
 	ready     []Message // read, not yet given to anybody
 	redeliver sequences // given back; not yet given out again
+	returning bool      // a lost consumer's messages are about to be given back: nothing newer goes out before them
 	reading   bool      // a read is going on, outside the lock
 	pending   settlement
 	// ackedInRead was acknowledged while the read was going on: its result may still hold it.
@@ -156,7 +157,9 @@ func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool
 	}
 	d.next = next
 	d.ready = append(d.ready, messages...)
-	d.handOut()
+	if !d.returning {
+		d.handOut()
+	}
 	return next != from, next == from, nil
 }
 
@@ -168,7 +171,7 @@ func (d *dispatcher) demand(atEnd bool) (want int, again []uint64) {
 	if d.paused || d.stopped != nil {
 		return 0, nil
 	}
-	if d.redeliver.len() == 0 {
+	if d.redeliver.len() == 0 && !d.returning {
 		d.handOut()
 	}
 	for _, c := range d.consumers {
@@ -178,7 +181,7 @@ func (d *dispatcher) demand(atEnd bool) (want int, again []uint64) {
 	for len(again) < want && d.redeliver.len() > 0 {
 		again = append(again, d.redeliver.pop())
 	}
-	if len(again) == 0 && (atEnd || len(d.ready) > 0) {
+	if len(again) == 0 && (atEnd || len(d.ready) > 0 || d.returning) {
 		return 0, nil
 	}
 	if want > 0 {
@@ -340,6 +343,8 @@ func (d *dispatcher) detach(c *Consumer) {
 	if d.stopped == nil {
 		d.giveBack(unsent)
 		d.pending.releases = append(d.pending.releases, sent...)
+		d.returning = d.returning || len(sent) > 0
+		d.pending.returns = d.pending.returns || len(sent) > 0
 		signal(d.work) // also to let it notice that nobody is left
 	}
 	d.mu.Unlock()

@@ -15,6 +15,7 @@ type settlement struct {
 	acks     []Range
 	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
 	releases []uint64 // out of everybody's hands until they are committed as given back
+	returns  bool     // some of the releases are of a lost consumer
 	confirms []confirmation
 }
 
@@ -142,6 +143,10 @@ func (d *dispatcher) committed(batch *settlement) {
 	}
 	d.forget(merged(batch.foreign))
 	d.giveBack(batch.releases)
+	if batch.returns {
+		d.returning = d.pending.returns
+		signal(d.wake)
+	}
 	for _, c := range batch.confirms {
 		c.consumer.confirmed = max(c.consumer.confirmed, c.number)
 		signal(c.consumer.notify)
