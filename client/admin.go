@@ -1,0 +1,120 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Node asks one given node, whatever its role. Its calls are made once, not repeated: an operator wants to know how
+// this node is now.
+type Node struct {
+	node *node
+}
+
+// Node returns the node with that address, host:port; it need not be one of Options.Addresses.
+// Errors: ErrInvalid, ErrClosed.
+func (c *Client) Node(address string) (*Node, error) {
+	n, err := c.locator.node(address)
+	if err != nil {
+		return nil, err
+	}
+	return &Node{node: n}, nil
+}
+
+// Addresses returns the addresses of all nodes that are known: first those of Options, then those learnt from nodes.
+func (c *Client) Addresses() []string {
+	c.locator.mu.Lock()
+	defer c.locator.mu.Unlock()
+	out := make([]string, len(c.locator.nodes))
+	for i, n := range c.locator.nodes {
+		out[i] = n.address
+	}
+	return out
+}
+
+// Address of the node.
+func (n *Node) Address() string { return n.node.address }
+
+func (n *Node) admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.node.conn()) }
+
+// fail makes the error of a call to this node.
+func (n *Node) fail(ctx context.Context, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", op, asError(ctx, n.node.address, err))
+}
+
+// Status tells what the node is and knows.
+func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
+	resp, err := n.admin().GetStatus(ctx, &pb.GetStatusRequest{})
+	return resp, n.fail(ctx, "status", err)
+}
+
+// WatchStatus gives the status now and after each change. It ends after the first error.
+func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse, error] {
+	return func(yield func(*pb.GetStatusResponse, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stream, err := n.admin().WatchStatus(ctx, &pb.WatchStatusRequest{})
+		for err == nil {
+			var resp *pb.WatchStatusResponse
+			if resp, err = stream.Recv(); err == nil && !yield(resp.GetStatus(), nil) {
+				return
+			}
+		}
+		yield(nil, n.fail(ctx, "watch status", err))
+	}
+}
+
+// Switchover hands the active role to the other node and returns when that is done, or was undone. timeout 0 is the
+// node's default, 10 s. Errors: ErrRefused with the reason when the pair is not in sync.
+func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.SwitchoverResponse, error) {
+	req := &pb.SwitchoverRequest{}
+	if timeout > 0 {
+		req.Timeout = durationpb.New(timeout)
+	}
+	resp, err := n.admin().Switchover(ctx, req)
+	return resp, n.fail(ctx, "switchover", err)
+}
+
+// Checkpoint writes a checkpoint of this node's page file now.
+func (n *Node) Checkpoint(ctx context.Context) (*pb.CheckpointResponse, error) {
+	resp, err := n.admin().Checkpoint(ctx, &pb.CheckpointRequest{})
+	return resp, n.fail(ctx, "checkpoint", err)
+}
+
+// Digest reads this node's whole store and hashes its logical content.
+func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
+	resp, err := n.admin().GetDigest(ctx, &pb.GetDigestRequest{})
+	return resp, n.fail(ctx, "digest", err)
+}
+
+// Check walks this node's whole store, online. progress may be nil; it is called for each message of the node. The last
+// one, which holds the result, is returned.
+func (n *Node) Check(ctx context.Context, progress func(*pb.CheckResponse)) (*pb.CheckResponse, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := n.admin().Check(ctx, &pb.CheckRequest{})
+	if err != nil {
+		return nil, n.fail(ctx, "check", err)
+	}
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return nil, n.fail(ctx, "check", err)
+		}
+		if resp.GetFinished() {
+			return resp, nil
+		}
+		if progress != nil {
+			progress(resp)
+		}
+	}
+}

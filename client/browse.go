@@ -1,0 +1,97 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// BrowseOptions of Browse. The zero value reads all that is stored.
+type BrowseOptions struct {
+	// Subscription: only messages that it has still to acknowledge; empty means all that are stored.
+	Subscription string
+	// From is the first sequence to read; 0 means the oldest.
+	From uint64
+	// Limit is the number of messages to read; 0 means all.
+	Limit uint64
+	// HeadersOnly leaves the bodies out.
+	HeadersOnly bool
+}
+
+// Browse reads messages without consuming them, in order of sequence. After a failover it goes on where it was. It ends
+// after the first error. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrDataLoss, ErrUnavailable.
+func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
+	return func(yield func(Stored, error) bool) {
+		b := browser{client: c, op: "browse " + queue, yield: yield, req: &pb.BrowseRequest{
+			Queue: queue, Subscription: o.Subscription, FromSequence: o.From, Limit: o.Limit, HeadersOnly: o.HeadersOnly,
+		}}
+		b.run(ctx)
+	}
+}
+
+// browser is one Browse under way; req is what there is still to read.
+type browser struct {
+	client *Client
+	op     string
+	req    *pb.BrowseRequest
+	yield  func(Stored, error) bool
+}
+
+// run reads one stream after another until all is read.
+func (b *browser) run(ctx context.Context) {
+	retry := b.client.opts.newBackoff()
+	var last error
+	for {
+		t, err := b.client.locator.wait(ctx)
+		if err != nil {
+			b.yield(Stored{}, b.client.giveUp(b.op, err, last, false))
+			return
+		}
+		from := b.req.GetFromSequence()
+		finished, err := b.stream(ctx, t)
+		if finished {
+			return
+		}
+		if b.req.GetFromSequence() != from {
+			retry.Reset()
+		}
+		e := asError(ctx, t.node.address, err)
+		if !e.retry() {
+			b.yield(Stored{}, fmt.Errorf("%s: %w", b.op, e))
+			return
+		}
+		last = e
+		b.client.locator.failed(e)
+		b.client.locator.pause(ctx, t, retry.NextBackOff())
+	}
+}
+
+// stream reads one stream; finished means that the caller has all it wants.
+func (b *browser) stream(ctx context.Context, t *target) (finished bool, err error) {
+	ctx, done := t.bind(ctx)
+	defer done()
+	stream, err := queues(t.conn()).Browse(ctx, b.req)
+	if err != nil {
+		return false, err //nolint:wrapcheck // asError needs it as it is
+	}
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return isEOF(err), err //nolint:wrapcheck // asError needs it as it is
+		}
+		for _, m := range resp.GetMessages() {
+			if !b.yield(storedFromProto(m), nil) {
+				return true, nil
+			}
+			b.req.FromSequence = m.GetSequence() + 1
+			if b.req.GetLimit() == 0 {
+				continue
+			}
+			if b.req.Limit--; b.req.GetLimit() == 0 { // 0 would mean all
+				return true, nil
+			}
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Client is a connection to a pair, or to a standalone node. It may be used by many goroutines at once; one per process
+// is enough.
+type Client struct {
+	opts     Options
+	locator  *locator
+	stop     context.CancelFunc
+	joined   sync.WaitGroup // the locator, and the goroutines of producers and consumers
+	producer *Producer      // serves Publish
+
+	mu     sync.Mutex // guards all below
+	closed bool
+	open   map[stopper]struct{} // producers and consumers to be closed with the client
+	lanes  []*lane              // producer identities of transactions, free now
+}
+
+// stopper is a Producer or Consumer.
+type stopper interface{ Close() error }
+
+// Open makes a client. It does not wait for a node: calls do, as long as their context allows. ctx is used for nothing
+// else than the time of Open. Errors: ErrInvalid.
+func Open(ctx context.Context, o Options) (*Client, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	loc, err := newLocator(o)
+	if err != nil {
+		return nil, err
+	}
+	// The client outlives the call that made it: only Close ends what runs in the background.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c := &Client{opts: o, locator: loc, stop: stop, open: make(map[stopper]struct{})}
+	c.joined.Go(func() { loc.run(background) })
+	c.producer, err = c.newProducer(background, ProducerOptions{})
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// Close ends the client with its producers and consumers. Publishes that are not answered fail with ErrClosed and
+// ErrOutcomeUnknown; call Producer.Flush or Consumer.Flush before to wait for them.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	open := c.open
+	c.open = nil
+	c.mu.Unlock()
+	var errs []error
+	for s := range open {
+		errs = append(errs, s.Close())
+	}
+	c.stop()
+	c.locator.close()
+	c.joined.Wait()
+	return errors.Join(errs...)
+}
+
+// register has s closed together with the client.
+func (c *Client) register(s stopper) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrClosed
+	}
+	c.open[s] = struct{}{}
+	return nil
+}
+
+func (c *Client) unregister(s stopper) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, s)
+}
+
+// Active is the node that serves clients.
+type Active struct {
+	// Address of the node, host:port.
+	Address string
+	// Term of the pair; 0 for a standalone node.
+	Term uint64
+}
+
+// WaitActive waits until a node is active and tells which. Errors: the context's together with ErrUnavailable.
+func (c *Client) WaitActive(ctx context.Context) (Active, error) {
+	t, err := c.locator.wait(ctx)
+	if err != nil {
+		return Active{}, c.giveUp("wait for an active node", err, nil, false)
+	}
+	return Active{Address: t.node.address, Term: t.term}, nil
+}
+
+// giveUp makes the error of an operation that ends without an answer.
+func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
+	if last == nil {
+		last = c.locator.explain()
+	}
+	return &opError{op: op, cause: cause, last: last, unknown: unknown}
+}
+
+// do calls fn on the active node until it is answered. unknown tells whether an attempt before the last one may have
+// been carried out.
+func (c *Client) do(ctx context.Context, op string, fn func(context.Context, *grpc.ClientConn) error) (unknown bool, err error) {
+	retry := c.opts.newBackoff()
+	var last error
+	for {
+		t, err := c.locator.wait(ctx)
+		if err != nil {
+			return unknown, c.giveUp(op, err, last, unknown)
+		}
+		err = attempt(ctx, t, fn)
+		if err == nil {
+			return unknown, nil
+		}
+		e := asError(ctx, t.node.address, err)
+		if ctx.Err() != nil && !e.answered() {
+			return true, c.giveUp(op, ctx.Err(), last, true)
+		}
+		if !e.retry() {
+			return unknown, fmt.Errorf("%s: %w", op, e)
+		}
+		unknown = unknown || !e.answered()
+		last = e
+		c.locator.failed(e)
+		c.locator.pause(ctx, t, retry.NextBackOff())
+	}
+}
+
+// attempt calls fn once; the call ends when t is not the target any more.
+func attempt(ctx context.Context, t *target, fn func(context.Context, *grpc.ClientConn) error) error {
+	ctx, done := t.bind(ctx)
+	defer done()
+	return fn(ctx, t.conn())
+}
+
+// queues is the stub of the service for clients.
+func queues(cc *grpc.ClientConn) pb.QueueServiceClient { return pb.NewQueueServiceClient(cc) }

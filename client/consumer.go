@@ -1,0 +1,276 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// ConsumerOptions of a Consumer. The zero value consumes DefaultSubscription.
+type ConsumerOptions struct {
+	// Subscription to consume; empty means DefaultSubscription.
+	Subscription string
+	// Prefetch is how many messages the node may send ahead of Receive. Default 256.
+	Prefetch int
+}
+
+const (
+	defaultPrefetch = 256
+	maxPrefetch     = 100_000
+	// eagerConfirms of requests with acknowledgements may be under way before more are held back to be put together.
+	eagerConfirms = 2
+)
+
+// Consumer receives messages of one subscription. It may be used by many goroutines at once.
+//
+// When the active goes away, the consumer attaches to the next one. Messages that the application holds, or has
+// acknowledged without a confirmation yet, are not handed out again by this consumer; the acknowledgements are repeated.
+// Another consumer of the same subscription may get them, though: delivery is at least once, as everywhere where
+// consumers compete.
+type Consumer struct {
+	client       *Client
+	queue        string
+	subscription string
+	prefetch     int
+	stop         context.CancelFunc
+	done         chan struct{} // closed when run has returned
+	wake         chan struct{} // capacity 1: something may be sent
+	avail        chan struct{} // capacity 1: something may be received, or the consumer has ended
+	attached     chan struct{} // closed when the first attach succeeded, or the consumer has ended
+
+	mu          sync.Mutex // guards all below
+	err         error      // why the consumer has ended
+	generation  uint64     // number of the present stream
+	buffer      fifo[*pb.StoredMessage]
+	held        map[uint64]holding // messages that the application has, by sequence
+	credit      uint32             // to be granted with the next request
+	ack, nack   []uint64           // to be sent with the next request
+	number      uint64             // of the last request with acks or nacks
+	unconfirmed fifo[batch]
+	answered    uint64        // acks and nacks the application made
+	settled     uint64        // how many of them, in that order, are committed
+	waiting     int           // calls of Flush under way: they must not be held back
+	progress    chan struct{} // closed and replaced when settled grows, or the consumer ends
+}
+
+// holding is what is known about a message that the application has.
+type holding struct {
+	generation uint64 // of the stream that delivered it last
+	acked      bool   // acknowledged by the application, not yet confirmed
+}
+
+// batch is what one request acknowledged.
+type batch struct {
+	number   uint64
+	ack      []uint64
+	answered uint64 // Consumer.answered when it was sent
+}
+
+// Delivery is a message that was handed to the application and waits for its answer.
+type Delivery struct {
+	Stored
+	consumer *Consumer
+}
+
+// Consume attaches to a subscription and returns when the node has accepted that.
+// Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrClosed, ErrUnavailable with the context's.
+func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (*Consumer, error) {
+	if err := checkName("queue", queue); err != nil {
+		return nil, err
+	}
+	if o.Prefetch > maxPrefetch {
+		return nil, fmt.Errorf("%w: a prefetch of %d messages, the limit is %d", ErrInvalid, o.Prefetch, maxPrefetch)
+	}
+	setDefault(&o.Prefetch, defaultPrefetch)
+	if o.Subscription == "" {
+		o.Subscription = DefaultSubscription
+	}
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	co := &Consumer{
+		client: c, queue: queue, subscription: o.Subscription, prefetch: o.Prefetch, stop: stop,
+		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1), attached: make(chan struct{}),
+		held: make(map[uint64]holding), progress: make(chan struct{}),
+	}
+	if err := c.register(co); err != nil {
+		stop()
+		return nil, err
+	}
+	c.joined.Go(func() { co.run(background) })
+	select {
+	case <-co.attached:
+	case <-ctx.Done():
+		_ = co.Close()
+		return nil, c.giveUp(co.op(), ctx.Err(), nil, false)
+	}
+	if err := co.ended(); err != nil {
+		_ = co.Close()
+		return nil, err
+	}
+	return co, nil
+}
+
+func (co *Consumer) op() string { return "consume " + co.queue + "/" + co.subscription }
+
+// ended returns why the consumer has ended, or nil.
+func (co *Consumer) ended() error {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	return co.err
+}
+
+// Receive returns the next message, waiting for one until ctx ends. Errors: the context's; ErrClosed; and those of
+// Consume when the queue or subscription is gone, after which the consumer is of no more use.
+func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
+	for {
+		co.mu.Lock()
+		if co.err != nil {
+			err := co.err
+			co.mu.Unlock()
+			signal(co.avail) // the next one who waits is to see it, too
+			return nil, err
+		}
+		if co.buffer.len() > 0 {
+			d := co.take()
+			more, ask := co.buffer.len() > 0, int(co.credit) >= (co.prefetch+1)/2
+			co.mu.Unlock()
+			if more {
+				signal(co.avail)
+			}
+			if ask {
+				signal(co.wake)
+			}
+			return d, nil
+		}
+		co.mu.Unlock()
+		select {
+		case <-co.avail:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: %w", co.op(), ctx.Err())
+		}
+	}
+}
+
+// take hands the oldest message of the buffer out. The caller holds mu.
+func (co *Consumer) take() *Delivery {
+	m := co.buffer.pop()
+	co.held[m.GetSequence()] = holding{generation: co.generation}
+	co.credit++
+	return &Delivery{Stored: storedFromProto(m), consumer: co}
+}
+
+// All receives until ctx ends or the consumer is closed, which ends the iteration without an error; any other error is
+// the last element.
+func (co *Consumer) All(ctx context.Context) iter.Seq2[*Delivery, error] {
+	return func(yield func(*Delivery, error) bool) {
+		for {
+			d, err := co.Receive(ctx)
+			if err != nil && (ctx.Err() != nil || errors.Is(err, ErrClosed)) {
+				return
+			}
+			if !yield(d, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Queue that the message was delivered from.
+func (d *Delivery) Queue() string { return d.consumer.queue }
+
+// Subscription that the message was delivered to.
+func (d *Delivery) Subscription() string { return d.consumer.subscription }
+
+// Ack acknowledges the message in the background, many together. Should the process die before that is confirmed, the
+// message is delivered again; Consumer.Flush waits for it.
+func (d *Delivery) Ack() { d.consumer.answer(d, true) }
+
+// AckSync acknowledges the message and returns when that is committed: it will not be delivered again.
+// Errors: the context's with ErrOutcomeUnknown; ErrClosed; those of Receive when the consumer has ended.
+func (d *Delivery) AckSync(ctx context.Context) error {
+	d.consumer.answer(d, true)
+	return d.consumer.Flush(ctx)
+}
+
+// Nack gives the message back: it is delivered again, to any consumer of the subscription, with a higher DeliveryCount.
+func (d *Delivery) Nack() { d.consumer.answer(d, false) }
+
+// answer takes note of an ack or nack. Only the first answer to a delivery counts.
+func (co *Consumer) answer(d *Delivery, ack bool) {
+	co.mu.Lock()
+	h, ok := co.held[d.Sequence]
+	if !ok || h.acked || co.err != nil {
+		co.mu.Unlock()
+		return
+	}
+	co.answered++
+	if ack {
+		h.acked = true
+		co.held[d.Sequence] = h
+		co.ack = append(co.ack, d.Sequence)
+	} else {
+		delete(co.held, d.Sequence)
+		co.nack = append(co.nack, d.Sequence)
+	}
+	co.mu.Unlock()
+	signal(co.wake)
+}
+
+// answeredElsewhere takes note that a transaction answered the delivery.
+func (co *Consumer) answeredElsewhere(d *Delivery) {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	if h, ok := co.held[d.Sequence]; ok && !h.acked {
+		delete(co.held, d.Sequence)
+	}
+}
+
+// Flush waits until all acks and nacks made before are committed. Errors: as AckSync.
+func (co *Consumer) Flush(ctx context.Context) error {
+	co.mu.Lock()
+	upTo := co.answered
+	co.waiting++
+	co.mu.Unlock()
+	defer func() {
+		co.mu.Lock()
+		co.waiting--
+		co.mu.Unlock()
+	}()
+	signal(co.wake)
+	for {
+		co.mu.Lock()
+		settled, err, progress := co.settled, co.err, co.progress
+		co.mu.Unlock()
+		switch {
+		case settled >= upTo:
+			return nil
+		case err != nil:
+			return fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
+		}
+		select {
+		case <-progress:
+		case <-ctx.Done():
+			return co.client.giveUp("acknowledge on "+co.queue, ctx.Err(), nil, true)
+		}
+	}
+}
+
+// Close detaches. Messages that were not acknowledged are delivered again, to other consumers or a later one. It does
+// not wait for acknowledgements; call Flush before.
+func (co *Consumer) Close() error {
+	co.stop()
+	<-co.done
+	co.client.unregister(co)
+	return nil
+}
+
+// signal fills a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,224 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// maxConfirms of requests may be under way while Flush waits.
+	maxConfirms = 64
+	// fullAcks are sent whatever is under way.
+	fullAcks = 1024
+)
+
+// run consumes from one stream after another until ctx ends or a node says that it makes no sense.
+func (co *Consumer) run(ctx context.Context) {
+	defer close(co.done)
+	retry := co.client.opts.newBackoff()
+	for {
+		t, err := co.client.locator.wait(ctx)
+		if err != nil {
+			break
+		}
+		attached, err := co.session(ctx, t)
+		if ctx.Err() != nil {
+			break
+		}
+		if attached {
+			retry.Reset()
+		}
+		e := asError(ctx, t.node.address, err)
+		if !e.retry() {
+			co.end(fmt.Errorf("%s: %w", co.op(), e))
+			return
+		}
+		co.client.locator.failed(e)
+		co.client.locator.pause(ctx, t, retry.NextBackOff())
+	}
+	co.end(fmt.Errorf("%s: consumer %w", co.op(), ErrClosed))
+}
+
+// end makes every call return err.
+func (co *Consumer) end(err error) {
+	co.mu.Lock()
+	co.err = err
+	co.buffer.clear()
+	close(co.progress)
+	co.progress = make(chan struct{})
+	co.mu.Unlock()
+	co.isAttached()
+	signal(co.avail)
+}
+
+// isAttached lets Consume return. Only run and what it waits for call it, one at a time.
+func (co *Consumer) isAttached() {
+	select {
+	case <-co.attached:
+	default:
+		close(co.attached)
+	}
+}
+
+// session runs one stream until it breaks, and tells whether the node attached the consumer.
+func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err error) {
+	ctx, unbind := t.bind(ctx)
+	defer unbind()
+	stream, err := queues(t.conn()).Consume(ctx)
+	if err != nil {
+		return false, err //nolint:wrapcheck // asError needs it as it is
+	}
+	first := co.reattach()
+	received := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil {
+			var resp *pb.ConsumeResponse
+			if resp, err = stream.Recv(); err == nil {
+				attached = true
+				co.handle(resp)
+			}
+		}
+		received <- err
+		unbind() // so that a sender that waits for room in the connection comes back
+	}()
+	sendErr := co.send(ctx, stream, first, received)
+	unbind()
+	err = <-received
+	if sendErr != nil && !errors.Is(sendErr, io.EOF) && status.Code(err) == codes.Canceled {
+		err = sendErr // the sending failed first; otherwise a failed Send only says io.EOF, and Recv says why
+	}
+	co.mu.Lock()
+	co.buffer.clear() // the next active may give them to somebody else
+	co.mu.Unlock()
+	return attached, err
+}
+
+// send sends the first request and all later ones as long as the stream lives. received has a value when it does not
+// any more, which is left there.
+func (co *Consumer) send(ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error) error {
+	for {
+		if r != nil {
+			if err := stream.Send(r); err != nil {
+				return err //nolint:wrapcheck // asError needs it as it is
+			}
+		} else {
+			select {
+			case <-co.wake:
+			case err := <-received:
+				received <- err
+				return err
+			case <-ctx.Done():
+				return ctx.Err() //nolint:wrapcheck // asError needs it as it is
+			}
+		}
+		r = co.nextRequest()
+	}
+}
+
+// reattach prepares for a new stream and returns its first request. Acknowledgements without a confirmation are
+// repeated, which is no error if they were committed. What was nacked is delivered again anyway.
+func (co *Consumer) reattach() *pb.ConsumeRequest {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.generation++
+	var again []uint64
+	for co.unconfirmed.len() > 0 {
+		again = append(again, co.unconfirmed.pop().ack...)
+	}
+	co.ack = append(again, co.ack...)
+	co.nack = nil
+	co.credit = uint32(co.prefetch) //nolint:gosec // at most maxPrefetch
+	if len(co.ack) == 0 {
+		co.settle(co.answered)
+	}
+	r := co.request(true)
+	r.Attach = &pb.Attach{Queue: co.queue, Subscription: co.subscription}
+	return r
+}
+
+// nextRequest returns what is to be sent next, or nil.
+func (co *Consumer) nextRequest() *pb.ConsumeRequest {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	pending, limit := len(co.ack)+len(co.nack), eagerConfirms
+	if co.waiting > 0 {
+		limit = maxConfirms
+	}
+	answers := pending > 0 && (co.unconfirmed.len() < limit || pending >= fullAcks)
+	if !answers && int(co.credit) < (co.prefetch+1)/2 {
+		return nil
+	}
+	return co.request(answers)
+}
+
+// request takes the credit and, if wanted, the answers that are to be sent. The caller holds mu.
+func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
+	r := &pb.ConsumeRequest{Credit: co.credit}
+	co.credit = 0
+	if answers && len(co.ack)+len(co.nack) > 0 {
+		co.number++
+		r.Ack, r.Nack, r.Confirm = toRanges(co.ack), toRanges(co.nack), co.number
+		co.unconfirmed.push(batch{number: co.number, ack: co.ack, answered: co.answered})
+		co.ack, co.nack = nil, nil
+	}
+	return r
+}
+
+// handle takes what the node sent.
+func (co *Consumer) handle(resp *pb.ConsumeResponse) {
+	co.isAttached()
+	co.mu.Lock()
+	confirmed := false
+	for co.unconfirmed.len() > 0 && co.unconfirmed.at(0).number <= resp.GetConfirmed() {
+		b := co.unconfirmed.pop()
+		for _, seq := range b.ack {
+			delete(co.held, seq)
+		}
+		co.settle(b.answered)
+		confirmed = true
+	}
+	for _, m := range resp.GetMessages() {
+		if co.known(m.GetSequence()) {
+			co.credit++
+			continue
+		}
+		co.buffer.push(m)
+	}
+	avail, send := co.buffer.len() > 0, confirmed || int(co.credit) >= (co.prefetch+1)/2
+	co.mu.Unlock()
+	if avail {
+		signal(co.avail)
+	}
+	if send {
+		signal(co.wake)
+	}
+}
+
+// known tells whether the application has the message, or acknowledged it, since an earlier stream, so that it is not
+// to be handed out again. Within one stream a second delivery means that somebody released it. The caller holds mu.
+func (co *Consumer) known(seq uint64) bool {
+	h, ok := co.held[seq]
+	if !ok || !h.acked && h.generation == co.generation {
+		return false
+	}
+	h.generation = co.generation
+	co.held[seq] = h
+	return true
+}
+
+// settle takes note that the first n answers are committed. The caller holds mu.
+func (co *Consumer) settle(n uint64) {
+	if n > co.settled {
+		co.settled = n
+		close(co.progress)
+		co.progress = make(chan struct{})
+	}
+}

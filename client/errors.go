@@ -1,0 +1,221 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Errors of this side.
+var (
+	// ErrClosed is returned when the Client, Producer or Consumer was closed.
+	ErrClosed = errors.New("closed")
+	// ErrUnavailable is returned when the context ended before a node could do what was asked: none is active, none
+	// can be reached, or the active cannot acknowledge at the moment. Nothing is wrong with the request.
+	ErrUnavailable = errors.New("no node could serve the request")
+	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although it
+	// was not answered.
+	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
+	// ErrSequenceReused is returned when the answer to a publish that was sent for the first time is one of an earlier
+	// publish: another producer used the same id and epoch. The message was NOT stored. Use a higher epoch.
+	ErrSequenceReused = errors.New("producer id and epoch were used before")
+)
+
+// Errors of the server.
+var (
+	// ErrQueueNotFound is returned when there is no queue of that name.
+	ErrQueueNotFound = errors.New("queue not found")
+	// ErrSubscriptionNotFound is returned when the queue has no subscription of that name.
+	ErrSubscriptionNotFound = errors.New("subscription not found")
+	// ErrAlreadyExists is returned when a queue or subscription of that name is there already.
+	ErrAlreadyExists = errors.New("already exists")
+	// ErrNotEmpty is returned when a queue that was to be deleted only if empty holds messages.
+	ErrNotEmpty = errors.New("queue not empty")
+	// ErrLimit is returned when a limit of the queue, of the node or of this client would be exceeded.
+	ErrLimit = errors.New("limit exceeded")
+	// ErrInvalid is returned when the request can never work.
+	ErrInvalid = errors.New("invalid request")
+	// ErrFenced is returned when a producer with the same id and a higher epoch took over.
+	ErrFenced = errors.New("producer fenced by a higher epoch")
+	// ErrTooOld is returned when a retry is too old for the store to know whether it was committed.
+	ErrTooOld = errors.New("retry too old to be answered")
+	// ErrRefused is returned when the state of the pair or of the queue does not allow the request now.
+	ErrRefused = errors.New("refused in the present state")
+	// ErrDataLoss is returned when stored data is damaged.
+	ErrDataLoss = errors.New("stored data is damaged")
+	// ErrInternal is returned when a node failed in a way that it cannot explain, or does not know the request.
+	ErrInternal = errors.New("node failed")
+	// ErrDenied is returned when a node does not let this client do what it asked.
+	ErrDenied = errors.New("not allowed")
+)
+
+// Error is an answer of a node. It unwraps to one of the Err values of this package.
+type Error struct {
+	// Address of the node that answered, host:port.
+	Address string
+	// Code of the answer.
+	Code codes.Code
+	// Reason in machine-readable form, such as QUEUE_NOT_FOUND; may be empty.
+	Reason string
+	// Message for people: what happened and what to do.
+	Message string
+
+	kind      error         // the Err value; nil when it is to be retried
+	notActive *pb.NotActive // the hint of a node that is not active
+}
+
+// Error tells the message, and who sent it.
+func (e *Error) Error() string {
+	if e.kind == nil || e.kind == ErrInternal {
+		return fmt.Sprintf("%s: %s: %s", e.Address, e.Code, e.Message)
+	}
+	return e.Address + ": " + e.Message
+}
+
+// Unwrap returns the Err value that the answer means.
+func (e *Error) Unwrap() error {
+	if e.kind == nil {
+		return ErrUnavailable
+	}
+	return e.kind
+}
+
+// retry tells whether the same request can succeed later or on the other node.
+func (e *Error) retry() bool { return e.kind == nil }
+
+// answered tells whether the error is a node's answer, which proves that the request was not carried out.
+func (e *Error) answered() bool {
+	if e.notActive != nil {
+		return true
+	}
+	return e.kind != nil && !errors.Is(e.kind, context.Canceled) && !errors.Is(e.kind, context.DeadlineExceeded)
+}
+
+// Reasons of google.rpc.ErrorInfo that decide between errors of the same code.
+const (
+	reasonNotActive            = "NOT_ACTIVE"
+	reasonSubscriptionNotFound = "SUBSCRIPTION_NOT_FOUND"
+	reasonQueueNotEmpty        = "QUEUE_NOT_EMPTY"
+)
+
+// asError turns what gRPC returned into an Error. ctx is the caller's context of the attempt's operation: a
+// cancellation that does not come from it means that the connection went away.
+func asError(ctx context.Context, address string, err error) *Error {
+	var own *Error
+	if errors.As(err, &own) {
+		return own
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return &Error{Address: address, Code: codes.Unavailable, Message: "the node ended the stream"}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return &Error{Address: address, Code: codes.Canceled, Message: "the attempt was given up", kind: ctx.Err()}
+	}
+	st := status.Convert(err)
+	e := &Error{Address: address, Code: st.Code(), Message: st.Message()}
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *pb.NotActive:
+			e.notActive = d
+		case *errdetails.ErrorInfo:
+			e.Reason = d.GetReason()
+		}
+	}
+	e.classify(ctx)
+	return e
+}
+
+// streamError turns the error of one request in a stream into an Error.
+func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
+	e := &Error{Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage()}
+	if e.Code == codes.FailedPrecondition && e.Reason == reasonNotActive {
+		e.notActive = &pb.NotActive{}
+	}
+	e.classify(ctx)
+	return e
+}
+
+// classify finds the Err value by code and reason; none for what is to be retried.
+func (e *Error) classify(ctx context.Context) {
+	switch e.Code {
+	case codes.Unavailable:
+	case codes.Canceled, codes.DeadlineExceeded:
+		if ctx.Err() != nil {
+			e.kind = ctx.Err()
+		}
+	case codes.FailedPrecondition:
+		switch {
+		case e.notActive != nil:
+		case e.Reason == reasonQueueNotEmpty:
+			e.kind = ErrNotEmpty
+		default:
+			e.kind = ErrRefused
+		}
+	case codes.NotFound:
+		e.kind = ErrQueueNotFound
+		if e.Reason == reasonSubscriptionNotFound {
+			e.kind = ErrSubscriptionNotFound
+		}
+	case codes.AlreadyExists:
+		e.kind = ErrAlreadyExists
+	case codes.ResourceExhausted:
+		e.kind = ErrLimit
+	case codes.InvalidArgument:
+		e.kind = ErrInvalid
+	case codes.Aborted:
+		e.kind = ErrFenced
+	case codes.OutOfRange:
+		e.kind = ErrTooOld
+	case codes.DataLoss:
+		e.kind = ErrDataLoss
+	case codes.PermissionDenied, codes.Unauthenticated:
+		e.kind = ErrDenied
+	case codes.OK, codes.Unknown, codes.Unimplemented, codes.Internal:
+		e.kind = ErrInternal
+	default:
+		e.kind = ErrInternal
+	}
+}
+
+// opError is what an operation returns when it gives up: what was tried, the last answer of a node, and why no more
+// was tried.
+type opError struct {
+	op      string
+	cause   error // why it gave up: the context's error or ErrClosed
+	last    error // the last failure; may be nil
+	unknown bool  // an attempt may have been carried out
+}
+
+func (e *opError) Error() string {
+	s := fmt.Sprintf("%s: %v", e.op, e.cause)
+	if e.last != nil {
+		s += fmt.Sprintf(" (last: %v)", e.last)
+	}
+	if e.unknown {
+		s += "; " + ErrOutcomeUnknown.Error()
+	}
+	return s
+}
+
+func (e *opError) Unwrap() []error {
+	errs := []error{e.cause}
+	if !errors.Is(e.cause, ErrClosed) {
+		errs = append(errs, ErrUnavailable)
+	}
+	if e.last != nil {
+		errs = append(errs, e.last)
+	}
+	if e.unknown {
+		errs = append(errs, ErrOutcomeUnknown)
+	}
+	return errs
+}
+
+func isEOF(err error) bool { return errors.Is(err, io.EOF) }

@@ -1,0 +1,38 @@
+package client
+
+// fifo is a queue in a ring that grows as needed. The zero value is empty. Not safe for concurrent use.
+type fifo[T any] struct {
+	ring []T // length is 0 or a power of two
+	head int
+	n    int
+}
+
+func (f *fifo[T]) len() int { return f.n }
+
+// at returns a pointer to the i-th element, 0 being the oldest; valid until the next push.
+func (f *fifo[T]) at(i int) *T { return &f.ring[(f.head+i)&(len(f.ring)-1)] }
+
+func (f *fifo[T]) push(v T) {
+	if f.n == len(f.ring) {
+		ring := make([]T, max(16, 2*len(f.ring)))
+		for i := range f.n {
+			ring[i] = *f.at(i)
+		}
+		f.ring, f.head = ring, 0
+	}
+	f.n++
+	*f.at(f.n - 1) = v
+}
+
+// pop removes and returns the oldest element; there must be one.
+func (f *fifo[T]) pop() T {
+	p := f.at(0)
+	v := *p
+	var zero T
+	*p = zero // let go of what it refers to
+	f.head = (f.head + 1) & (len(f.ring) - 1)
+	f.n--
+	return v
+}
+
+func (f *fifo[T]) clear() { *f = fifo[T]{} }

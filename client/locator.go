@@ -1,0 +1,334 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// locator knows the nodes and which of them is active.
+//
+// Facts come from the nodes only (observe, lost); callers that fail do not change what is known, they just make the
+// nodes be asked again (nudge). So a wrong guess of one caller cannot move the others.
+type locator struct {
+	opts    Options
+	newNode chan *node // nodes learnt from hints, to be watched by run
+
+	mu      sync.Mutex // guards all below and the fields of node that say so
+	nodes   []*node
+	target  *target       // nil while no node is known to be active
+	changed chan struct{} // closed and replaced whenever target changes
+	waiters int           // callers that wait for a target
+	pairID  string        // pair that maxTerm belongs to
+	maxTerm uint64        // highest term in which a node was seen active: a lower one is stale
+	closed  bool
+}
+
+// target is one node being active in one term. When it ends, everything that was bound to it is cancelled.
+type target struct {
+	node *node
+	term uint64
+	gone chan struct{} // closed when it ends
+
+	mu    sync.Mutex // guards ended, bound
+	ended bool
+	bound map[*context.CancelFunc]struct{}
+}
+
+func newLocator(o Options) (*locator, error) {
+	l := &locator{opts: o, newNode: make(chan *node, maxAddresses), changed: make(chan struct{})}
+	for _, a := range o.Addresses {
+		if err := l.add(a); err != nil {
+			l.close()
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// add makes a node known and has run watch it. Adding a known one, or more than maxAddresses, does nothing.
+func (l *locator) add(address string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.nodes) >= maxAddresses || l.find(address) != nil {
+		return nil
+	}
+	cc, err := l.opts.dial(address)
+	if err != nil {
+		return err
+	}
+	n := &node{address: address, locator: l, cc: cc, kick: make(chan struct{}, 1)}
+	l.nodes = append(l.nodes, n)
+	l.newNode <- n // never blocks: its capacity is maxAddresses
+	return nil
+}
+
+// find returns the node with that address, or nil. The caller holds mu.
+func (l *locator) find(address string) *node {
+	i := slices.IndexFunc(l.nodes, func(n *node) bool { return n.address == address })
+	if i < 0 {
+		return nil
+	}
+	return l.nodes[i]
+}
+
+// node returns the node with that address, which becomes known if it was not.
+func (l *locator) node(address string) (*node, error) {
+	if err := l.add(address); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, ErrClosed
+	}
+	if n := l.find(address); n != nil {
+		return n, nil
+	}
+	return nil, fmt.Errorf("%w: %s would be the %dth address, at most %d are followed", ErrInvalid, address, maxAddresses+1, maxAddresses)
+}
+
+// run watches all nodes until ctx ends.
+func (l *locator) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		select {
+		case n := <-l.newNode:
+			wg.Go(func() { n.watch(ctx) })
+			wg.Go(func() { n.pollWhenAsked(ctx) })
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// close ends the target, fails everything that waits and closes the connections.
+func (l *locator) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.setTarget(nil)
+	nodes := slices.Clone(l.nodes)
+	l.mu.Unlock()
+	for _, n := range nodes {
+		n.close()
+	}
+}
+
+// wait returns the active node, waiting for one until ctx ends.
+func (l *locator) wait(ctx context.Context) (*target, error) {
+	for {
+		l.mu.Lock()
+		if l.closed {
+			l.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if t := l.target; t != nil {
+			l.mu.Unlock()
+			return t, nil
+		}
+		changed := l.changed
+		l.waiters++
+		l.mu.Unlock()
+		l.nudge()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+		l.mu.Lock()
+		l.waiters--
+		l.mu.Unlock()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// state returns the target, or nil, and a channel that is closed when that changes.
+func (l *locator) state() (*target, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.target, l.changed
+}
+
+// pause waits a moment before the next attempt at t; it ends at once when t is not the target any more.
+func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.gone:
+	case <-ctx.Done():
+	}
+}
+
+// failed takes note of a failed attempt: a hint may name a node that was not known, and all nodes are asked again.
+func (l *locator) failed(e *Error) {
+	if hint := e.notActive.GetActiveAddress(); hint != "" {
+		// A hint that cannot be dialled is no reason to fail: the given addresses go on being watched.
+		_ = l.add(hint)
+	}
+	l.nudge()
+}
+
+// nudge has all nodes asked for their status now.
+func (l *locator) nudge() {
+	l.mu.Lock()
+	nodes := l.nodes[:len(l.nodes):len(l.nodes)]
+	l.mu.Unlock()
+	for _, n := range nodes {
+		select {
+		case n.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// searching tells whether somebody waits for an active node.
+func (l *locator) searching() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.target == nil && l.waiters > 0
+}
+
+// observe takes note of what a node says about itself. A poll passes how many observations there were when it began
+// (asked): if a newer one overtook its answer, the answer is dropped. asked 0 is always taken.
+func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if asked != 0 && n.observed != asked {
+		return
+	}
+	n.observed++
+	n.role, n.term, n.pairID = st.GetRole(), st.GetPair().GetTerm(), st.GetPair().GetPairId()
+	n.reason, n.err = st.GetReason(), nil
+	l.choose()
+}
+
+// lost takes note that the connection to a node broke: whatever it was, it has to say so again.
+func (l *locator) lost(n *node, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n.observed++
+	n.role, n.reason, n.err = pb.Role_ROLE_UNSPECIFIED, "", err
+	l.choose()
+}
+
+// observations returns the number to pass to observe.
+func (l *locator) observations(n *node) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return n.observed
+}
+
+// choose sets the target to the node that serves in the highest term. A blocked one is the target only for lack of
+// another. The caller holds mu.
+func (l *locator) choose() {
+	var best *node
+	for _, n := range l.nodes {
+		if n.rank() == 0 {
+			continue
+		}
+		if n.pairID != l.pairID {
+			l.pairID, l.maxTerm = n.pairID, 0
+		}
+		if n.term < l.maxTerm {
+			continue // was overtaken and does not know it yet
+		}
+		if best == nil || n.term > best.term || n.term == best.term && n.rank() > best.rank() {
+			best = n
+		}
+	}
+	if best == nil {
+		l.setTarget(nil)
+		return
+	}
+	l.maxTerm = best.term
+	if l.target == nil || l.target.node != best || l.target.term != best.term {
+		l.setTarget(&target{node: best, term: best.term, gone: make(chan struct{}), bound: make(map[*context.CancelFunc]struct{})})
+	}
+}
+
+// setTarget replaces the target and wakes everybody who waits. The caller holds mu.
+func (l *locator) setTarget(t *target) {
+	if l.target == t && !l.closed {
+		return
+	}
+	if l.target != nil {
+		l.target.end()
+	}
+	l.target = t
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// explain says what is known about each node, for an error.
+func (l *locator) explain() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var parts []string
+	for _, n := range l.nodes {
+		s := n.address + ": "
+		switch {
+		case n.err != nil:
+			s += n.err.Error()
+		case n.role == pb.Role_ROLE_UNSPECIFIED:
+			s += "no answer yet"
+		default:
+			s += strings.ToLower(strings.TrimPrefix(n.role.String(), "ROLE_"))
+			if n.reason != "" {
+				s += ", " + n.reason
+			}
+		}
+		parts = append(parts, s)
+	}
+	return errors.New(strings.Join(parts, "; "))
+}
+
+// end cancels everything that is bound to the target.
+func (t *target) end() {
+	t.mu.Lock()
+	t.ended = true
+	bound := t.bound
+	t.bound = nil
+	t.mu.Unlock()
+	close(t.gone)
+	for cancel := range bound {
+		(*cancel)()
+	}
+}
+
+// bind returns a context that also ends when the target does. The returned function must be called, once or more,
+// when it is not needed any more.
+func (t *target) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	key := &cancel
+	t.mu.Lock()
+	ended := t.ended
+	if !ended {
+		t.bound[key] = struct{}{}
+	}
+	t.mu.Unlock()
+	if ended {
+		cancel()
+	}
+	t.node.users.Add(1)
+	return ctx, sync.OnceFunc(func() {
+		t.node.users.Add(-1)
+		t.mu.Lock()
+		delete(t.bound, key)
+		t.mu.Unlock()
+		cancel()
+	})
+}
+
+// conn returns the connection to the target's node.
+func (t *target) conn() *grpc.ClientConn { return t.node.conn() }

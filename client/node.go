@@ -1,0 +1,159 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// node is one address, its connection and what it last said.
+type node struct {
+	address string
+	locator *locator
+	kick    chan struct{} // capacity 1: ask for the status now
+	users   atomic.Int64  // operations under way on this node
+
+	mu sync.Mutex // guards cc
+	cc *grpc.ClientConn
+
+	// Guarded by locator.mu.
+	observed uint64
+	role     pb.Role
+	term     uint64
+	pairID   string
+	reason   string
+	err      error // why there is no connection
+}
+
+// rank orders nodes by how good a target they are; 0 is none at all. The caller holds locator.mu.
+func (n *node) rank() int {
+	switch n.role {
+	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE:
+		return 2
+	case pb.Role_ROLE_BLOCKED:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// conn returns the present connection.
+func (n *node) conn() *grpc.ClientConn {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cc
+}
+
+// replace throws a connection away that does not answer; everything on it fails at once. It does nothing if somebody
+// else did it already.
+func (n *node) replace(old *grpc.ClientConn) {
+	fresh, err := n.locator.opts.dial(n.address)
+	if err != nil {
+		return // the options are wrong, which dialling the first time would have told
+	}
+	n.mu.Lock()
+	if n.cc == old {
+		n.cc, fresh = fresh, old
+	}
+	n.mu.Unlock()
+	_ = fresh.Close() // the old one, or the new one if it was not needed; there is nobody to tell
+}
+
+func (n *node) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_ = n.cc.Close() // fails only when closed already
+}
+
+// watch keeps a WatchStatus stream open until ctx ends. A node that is down is tried again within milliseconds while no
+// other is active, and at leisure otherwise.
+func (n *node) watch(ctx context.Context) {
+	retry := n.locator.opts.newBackoff()
+	for ctx.Err() == nil {
+		if n.watchOnce(ctx) {
+			retry.Reset()
+		}
+		wait := retry.NextBackOff()
+		t, changed := n.locator.state()
+		if t != nil {
+			wait = min(10*wait, n.locator.opts.ProbeInterval)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// watchOnce reads one stream to its end and tells whether it delivered anything.
+func (n *node) watchOnce(ctx context.Context) (delivered bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cc := n.conn()
+	cc.ResetConnectBackoff()
+	stream, err := pb.NewAdminServiceClient(cc).WatchStatus(ctx, &pb.WatchStatusRequest{})
+	for err == nil {
+		var resp *pb.WatchStatusResponse
+		if resp, err = stream.Recv(); err == nil {
+			delivered = true
+			n.locator.observe(n, resp.GetStatus(), 0)
+		}
+	}
+	n.locator.lost(n, asError(ctx, n.address, err))
+	return delivered
+}
+
+// pollWhenAsked asks for the status when it is kicked, often while somebody searches, and every ProbeInterval while
+// operations wait for this node.
+func (n *node) pollWhenAsked(ctx context.Context) {
+	for {
+		wait := n.locator.opts.ProbeInterval
+		searching := n.locator.searching()
+		if searching {
+			wait = n.locator.opts.RetryMax
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-n.kick:
+			n.poll(ctx)
+		case <-timer.C:
+			if searching || n.users.Load() > 0 {
+				n.poll(ctx)
+			}
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// poll asks once. A node that does not answer in time is frozen or cut off: its connection is thrown away, which fails
+// whatever waits there, and the next one shows whether it is back.
+func (n *node) poll(ctx context.Context) {
+	asked := n.locator.observations(n)
+	if asked == 0 {
+		return // the first word comes from the watch, which is being set up
+	}
+	cc := n.conn()
+	ctx, cancel := context.WithTimeout(ctx, n.locator.opts.ProbeInterval)
+	defer cancel()
+	st, err := pb.NewAdminServiceClient(cc).GetStatus(ctx, &pb.GetStatusRequest{})
+	switch {
+	case err == nil:
+		n.locator.observe(n, st, asked)
+	case status.Code(err) == codes.DeadlineExceeded:
+		n.replace(cc)
+	}
+}

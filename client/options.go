@@ -1,0 +1,103 @@
+package client
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// Options of a Client. Only Addresses must be set.
+type Options struct {
+	// Addresses of the nodes, host:port; both of a pair, one of a standalone node. In any order.
+	Addresses []string
+	// ProbeInterval is how often a node that calls wait for is asked whether it is there; the same time is given to
+	// its answer. Default 1 s. A node that was killed, or lost its role, is noticed without it.
+	ProbeInterval time.Duration
+	// RetryMin and RetryMax bound the time between two attempts. Defaults 2 ms and 50 ms.
+	RetryMin, RetryMax time.Duration
+	// MaxMessageBytes bounds the body of one message, 64 MiB by default: more is refused without asking a node.
+	MaxMessageBytes int
+	// DialOptions are added to the client's own, for credentials, interceptors and dialers.
+	DialOptions []grpc.DialOption
+}
+
+// Defaults and limits.
+const (
+	defaultProbeInterval   = time.Second
+	defaultRetryMin        = 2 * time.Millisecond
+	defaultRetryMax        = 50 * time.Millisecond
+	defaultMaxMessageBytes = 64 << 20
+	maxAddresses           = 8       // given and learnt ones together
+	streamWindowBytes      = 4 << 20 // HTTP/2 window of one stream
+	connWindowBytes        = 16 << 20
+	ioBufferBytes          = 64 << 10
+	maxReceiveBytes        = 512 << 20 // the server bounds what it sends; this guards against nonsense
+)
+
+// withDefaults checks the options and fills in what is not set.
+func (o Options) withDefaults() (Options, error) {
+	if len(o.Addresses) == 0 {
+		return o, fmt.Errorf("%w: no address given: give the host:port of both nodes", ErrInvalid)
+	}
+	if len(o.Addresses) > maxAddresses {
+		return o, fmt.Errorf("%w: %d addresses given, at most %d make sense", ErrInvalid, len(o.Addresses), maxAddresses)
+	}
+	seen := make(map[string]bool)
+	for _, a := range o.Addresses {
+		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" {
+			return o, fmt.Errorf("%w: address %q is not host:port", ErrInvalid, a)
+		}
+		if seen[a] {
+			return o, fmt.Errorf("%w: address %s is given twice", ErrInvalid, a)
+		}
+		seen[a] = true
+	}
+	setDefault(&o.ProbeInterval, defaultProbeInterval)
+	setDefault(&o.RetryMin, defaultRetryMin)
+	setDefault(&o.RetryMax, max(defaultRetryMax, o.RetryMin))
+	setDefault(&o.MaxMessageBytes, defaultMaxMessageBytes)
+	return o, nil
+}
+
+func setDefault[T ~int | ~int64](v *T, d T) {
+	if *v <= 0 {
+		*v = d
+	}
+}
+
+// dial makes a connection that is opened when it is first used. gRPC's own waits between connection attempts only
+// matter while the other node serves: whoever searches calls ResetConnectBackoff.
+func (o Options) dial(address string) (*grpc.ClientConn, error) {
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           grpcbackoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: o.ProbeInterval},
+			MinConnectTimeout: o.ProbeInterval,
+		}),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithInitialWindowSize(streamWindowBytes),
+		grpc.WithInitialConnWindowSize(connWindowBytes),
+		grpc.WithReadBufferSize(ioBufferBytes),
+		grpc.WithWriteBufferSize(ioBufferBytes),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes)),
+	}
+	// passthrough: the name is looked up at each connection attempt, so that a node may come back under another IP.
+	cc, err := grpc.NewClient("passthrough:///"+address, append(opts, o.DialOptions...)...)
+	if err != nil {
+		return nil, fmt.Errorf("connection to %s: %w", address, err)
+	}
+	return cc, nil
+}
+
+// newBackoff gives the waits between attempts.
+func (o Options) newBackoff() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval: o.RetryMin, MaxInterval: o.RetryMax, Multiplier: 1.7, RandomizationFactor: 0.3,
+	}
+}

@@ -1,0 +1,296 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/semaphore"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// ProducerOptions of a Producer. The zero value is a good choice.
+type ProducerOptions struct {
+	// ID of the producer, 1 to 64 bytes. Empty means a random one, which cannot meet another. With an ID of its own an
+	// application must give a higher Epoch at each start: sequences begin at 1 again.
+	ID string
+	// Epoch fences producers with the same ID and a lower one. Default 1.
+	Epoch uint32
+	// Window is how many requests may be unanswered, at most 256 (what a node remembers of a producer). Default 200.
+	Window int
+	// BatchMessages and BatchBytes bound what is put together in one request when publishes come faster than answers.
+	// Defaults 256 messages and 256 KiB. A message that is larger travels alone.
+	BatchMessages int
+	BatchBytes    int
+	// MaxPendingBytes bounds the memory of publishes that are not answered; PublishAsync waits when it is reached.
+	// Default 16 MiB.
+	MaxPendingBytes int64
+}
+
+// Defaults and limits of a producer.
+const (
+	maxWindow              = 256 // the store remembers the last 256 results of a producer
+	defaultWindow          = 200
+	defaultBatchMessages   = 256
+	maxBatchMessages       = 10_000 // limit of PublishRequest
+	defaultBatchBytes      = 256 << 10
+	defaultMaxPendingBytes = 16 << 20
+	maxProducerIDBytes     = 64
+	// eagerRequests may be under way before publishes are held back to be put together: the first ones go at once, for
+	// latency, later ones wait for an answer or a full batch, for throughput.
+	eagerRequests = 4
+)
+
+func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
+	switch {
+	case o.ID == "" && o.Epoch != 0:
+		return o, fmt.Errorf("%w: an epoch needs a producer ID", ErrInvalid)
+	case o.ID != "" && o.Epoch == 0:
+		return o, fmt.Errorf("%w: a producer ID needs an epoch, one higher at each start", ErrInvalid)
+	case len(o.ID) > maxProducerIDBytes:
+		return o, fmt.Errorf("%w: the producer ID has %d bytes, the limit is %d", ErrInvalid, len(o.ID), maxProducerIDBytes)
+	case o.Window > maxWindow:
+		return o, fmt.Errorf("%w: the window is %d requests, the limit is %d", ErrInvalid, o.Window, maxWindow)
+	case o.BatchMessages > maxBatchMessages:
+		return o, fmt.Errorf("%w: batches of %d messages, the limit is %d", ErrInvalid, o.BatchMessages, maxBatchMessages)
+	}
+	if o.ID == "" {
+		o.ID, o.Epoch = uuid.NewString(), 1
+	}
+	setDefault(&o.Window, defaultWindow)
+	setDefault(&o.BatchMessages, defaultBatchMessages)
+	setDefault(&o.BatchBytes, defaultBatchBytes)
+	setDefault(&o.MaxPendingBytes, defaultMaxPendingBytes)
+	return o, nil
+}
+
+// Producer is a pipeline of publishes. They are committed in the order of the calls, over all queues, and repeated in
+// that order after a failover. It may be used by many goroutines at once.
+//
+// Publishes that travel in one request are one transaction: if a node refuses one of them (a queue is full), all get
+// that error. Only publishes to the same queue are ever put together, and a batch is never split.
+type Producer struct {
+	client *Client
+	opts   ProducerOptions
+	budget *semaphore.Weighted // of MaxPendingBytes
+	wake   chan struct{}       // capacity 1: something may be sent
+	stop   context.CancelFunc
+	done   chan struct{} // closed when run has returned
+
+	mu      sync.Mutex // guards all below
+	closed  bool
+	next    uint64         // sequence of the next request
+	pending fifo[entry]    // not yet in a request
+	count   int            // messages in pending
+	bytes   int            // their bytes
+	flying  fifo[*request] // in the order of their sequences: first those sent on the present stream, then those to be sent again
+	sent    int            // how many of flying were sent on the present stream
+	idle    chan struct{}  // closed when nothing is pending or flying; nil when nobody waits for that
+}
+
+// entry is one publish call.
+type entry struct {
+	queue    string
+	messages []*pb.Message
+	bytes    int
+	cost     int64
+	done     func(Receipt, error)
+}
+
+// request is what is sent, and repeated, as one.
+type request struct {
+	wire     *pb.PublishStreamRequest
+	entries  []entry
+	repeated bool // was sent more than once
+}
+
+// NewProducer makes a pipeline. It connects when it has something to send. Errors: ErrInvalid, ErrClosed.
+func (c *Client) NewProducer(ctx context.Context, o ProducerOptions) (*Producer, error) {
+	return c.newProducer(context.WithoutCancel(ctx), o)
+}
+
+func (c *Client) newProducer(ctx context.Context, o ProducerOptions) (*Producer, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	p := &Producer{
+		client: c, opts: o, budget: semaphore.NewWeighted(o.MaxPendingBytes), wake: make(chan struct{}, 1),
+		stop: stop, done: make(chan struct{}), next: 1,
+	}
+	if err := c.register(p); err != nil {
+		stop()
+		return nil, err
+	}
+	c.joined.Go(func() { p.run(ctx) })
+	return p, nil
+}
+
+// Publish stores one message through the client's own producer and returns when it is committed: durable on every
+// in-sync node. Errors: those of Producer.Publish.
+func (c *Client) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
+	return c.producer.Publish(ctx, queue, m)
+}
+
+// PublishBatch is Publish for many messages, all or none.
+func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (Receipt, error) {
+	return c.producer.PublishBatch(ctx, queue, ms)
+}
+
+// Publish stores one message and returns when it is committed: durable on every in-sync node. When ctx ends before
+// that, the message is still on its way: the error is ErrOutcomeUnknown, too, and publishing it again may double it.
+// Errors: ErrQueueNotFound, ErrLimit, ErrInvalid, ErrFenced, ErrTooOld, ErrClosed, ErrUnavailable with the context's.
+func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
+	return p.PublishBatch(ctx, queue, []Message{m})
+}
+
+// PublishBatch is Publish for 1 to 10,000 messages, all or none; Receipt.Sequence is the first one's.
+func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message) (Receipt, error) {
+	type result struct {
+		receipt Receipt
+		err     error
+	}
+	answer := make(chan result, 1)
+	if err := p.enqueue(ctx, queue, ms, func(r Receipt, err error) { answer <- result{r, err} }); err != nil {
+		return Receipt{}, err
+	}
+	select {
+	case r := <-answer:
+		return r.receipt, r.err
+	case <-ctx.Done():
+		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, true)
+	}
+}
+
+// PublishAsync sends one message without waiting for the answer. done is called once, from a goroutine of the producer,
+// in the order of the calls: it must not block. ctx bounds only how long PublishAsync waits for room (MaxPendingBytes);
+// the message itself is repeated until it is answered or the producer closed. When PublishAsync returns an error, done
+// is not called.
+func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message, done func(Receipt, error)) error {
+	return p.enqueue(ctx, queue, []Message{m}, done)
+}
+
+// PublishBatchAsync is PublishAsync for 1 to 10,000 messages, all or none.
+func (p *Producer) PublishBatchAsync(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) error {
+	return p.enqueue(ctx, queue, ms, done)
+}
+
+// enqueue checks a publish and puts it at the end of the pipeline.
+func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) error {
+	if err := checkName("queue", queue); err != nil {
+		return err
+	}
+	if len(ms) == 0 || len(ms) > maxBatchMessages {
+		return fmt.Errorf("%w: a batch of %d messages, 1 to %d are allowed", ErrInvalid, len(ms), maxBatchMessages)
+	}
+	e := entry{queue: queue, done: done}
+	for i := range ms {
+		if err := ms[i].check(p.client.opts.MaxMessageBytes); err != nil {
+			return err
+		}
+		e.cost += ms[i].cost()
+		e.bytes += len(ms[i].Body)
+	}
+	e.cost = min(e.cost, p.opts.MaxPendingBytes) // one that is larger than the whole budget takes all of it
+	e.messages = messagesToProto(ms)
+	if err := p.budget.Acquire(ctx, e.cost); err != nil {
+		return p.client.giveUp("publish to "+queue, err, nil, false)
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		p.budget.Release(e.cost)
+		return fmt.Errorf("publish to %s: producer %w", queue, ErrClosed)
+	}
+	p.pending.push(e)
+	p.count += len(e.messages)
+	p.bytes += e.bytes
+	p.mu.Unlock()
+	p.signal()
+	return nil
+}
+
+func (p *Producer) signal() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Flush waits until everything published before it is answered. Errors: the context's with ErrUnavailable.
+func (p *Producer) Flush(ctx context.Context) error {
+	p.mu.Lock()
+	if p.pending.len()+p.flying.len() == 0 {
+		p.mu.Unlock()
+		return nil
+	}
+	if p.idle == nil {
+		p.idle = make(chan struct{})
+	}
+	idle := p.idle
+	p.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return p.client.giveUp("flush", ctx.Err(), nil, true)
+	}
+}
+
+// Close ends the producer. What is not answered fails with ErrClosed and ErrOutcomeUnknown; call Flush before.
+func (p *Producer) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.stop()
+	<-p.done
+	p.client.unregister(p)
+	return nil
+}
+
+// failAll answers everything with err.
+func (p *Producer) failAll(err error) {
+	p.mu.Lock()
+	var entries []entry
+	for p.flying.len() > 0 {
+		entries = append(entries, p.flying.pop().entries...)
+	}
+	for p.pending.len() > 0 {
+		entries = append(entries, p.pending.pop())
+	}
+	p.sent, p.count, p.bytes = 0, 0, 0
+	p.mu.Unlock()
+	p.answer(entries, Receipt{}, err)
+}
+
+// answer calls back for each entry, in order, and gives their memory back.
+func (p *Producer) answer(entries []entry, r Receipt, err error) {
+	for i := range entries {
+		e := &entries[i]
+		if e.done != nil {
+			e.done(r, err)
+		}
+		if err == nil {
+			r.Sequence += uint64(len(e.messages))
+		}
+		p.budget.Release(e.cost)
+	}
+	p.mu.Lock()
+	idle := p.idle
+	if idle != nil && p.pending.len()+p.flying.len() == 0 {
+		p.idle = nil
+	} else {
+		idle = nil
+	}
+	p.mu.Unlock()
+	if idle != nil {
+		close(idle)
+	}
+}
+
+// errProtocol is returned when a node answers out of order: a defect of it, cured by a new stream.
+var errProtocol = errors.New("answer to a request that was not the oldest one")

@@ -1,0 +1,217 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// run sends what is to be sent, on one stream after another, until ctx ends.
+func (p *Producer) run(ctx context.Context) {
+	defer close(p.done)
+	retry := p.client.opts.newBackoff()
+	for p.waitForWork(ctx) {
+		t, err := p.client.locator.wait(ctx)
+		if err != nil {
+			break
+		}
+		progress, err := p.session(ctx, t)
+		if ctx.Err() != nil {
+			break
+		}
+		if progress {
+			retry.Reset()
+		}
+		e := asError(ctx, t.node.address, err)
+		if !e.retry() {
+			// The node refuses the stream as such. Which request it means, if any, is not known.
+			p.failFlying(fmt.Errorf("publish: %w", e))
+		}
+		p.client.locator.failed(e)
+		p.client.locator.pause(ctx, t, retry.NextBackOff())
+	}
+	p.mu.Lock()
+	p.closed = true // also when the client was closed while this waited for a node
+	p.mu.Unlock()
+	p.failAll(&opError{op: "publish", cause: ErrClosed, unknown: true})
+}
+
+// waitForWork waits until there is something to send; false when ctx ended.
+func (p *Producer) waitForWork(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		p.mu.Lock()
+		work := p.pending.len()+p.flying.len() > 0
+		p.mu.Unlock()
+		if work {
+			return true
+		}
+		select {
+		case <-p.wake:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// session runs one stream on one node until it breaks, and tells whether anything was answered.
+func (p *Producer) session(ctx context.Context, t *target) (progress bool, err error) {
+	ctx, unbind := t.bind(ctx)
+	defer unbind()
+	p.mu.Lock()
+	p.sent = 0 // all of flying is to be sent, again
+	p.mu.Unlock()
+	stream, err := queues(t.conn()).PublishStream(ctx)
+	if err != nil {
+		return false, err //nolint:wrapcheck // asError needs it as it is
+	}
+	received := make(chan error, 1)
+	go func() {
+		err := p.receive(ctx, stream, t.node.address, &progress)
+		received <- err
+		unbind() // so that a sender that waits for room in the connection comes back
+	}()
+	sendErr := p.send(ctx, stream, received)
+	unbind()
+	err = <-received
+	if sendErr != nil && !errors.Is(sendErr, io.EOF) && status.Code(err) == codes.Canceled {
+		err = sendErr // the sending failed first; otherwise a failed Send only says io.EOF, and Recv says why
+	}
+	return progress, err
+}
+
+// send sends requests as long as the stream lives. received has a value when it does not any more, which is left there.
+func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
+	for {
+		if r := p.nextRequest(); r != nil {
+			if err := stream.Send(r); err != nil {
+				return err //nolint:wrapcheck // asError needs it as it is
+			}
+			continue
+		}
+		select {
+		case <-p.wake:
+		case err := <-received:
+			received <- err
+			return err
+		case <-ctx.Done():
+			return ctx.Err() //nolint:wrapcheck // asError needs it as it is
+		}
+	}
+}
+
+// nextRequest returns what is to be sent next on the present stream: first what was sent on an earlier one, in the same
+// order; then new requests as far as the window goes.
+func (p *Producer) nextRequest() *pb.PublishStreamRequest {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sent < p.flying.len() {
+		r := *p.flying.at(p.sent)
+		r.repeated = true
+		p.sent++
+		return r.wire
+	}
+	if p.pending.len() == 0 || p.flying.len() >= p.opts.Window {
+		return nil
+	}
+	if p.flying.len() >= eagerRequests && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes {
+		return nil // more will come along before the next answer does
+	}
+	r := p.form()
+	p.flying.push(r)
+	p.sent++
+	return r.wire
+}
+
+// form takes publishes to one queue from the head of pending. The caller holds mu.
+func (p *Producer) form() *request {
+	first := p.pending.pop()
+	entries, messages, bytes := []entry{first}, first.messages, first.bytes
+	for p.pending.len() > 0 {
+		e := p.pending.at(0)
+		if e.queue != first.queue || len(messages)+len(e.messages) > p.opts.BatchMessages || bytes+e.bytes > p.opts.BatchBytes {
+			break
+		}
+		messages = append(messages, e.messages...)
+		bytes += e.bytes
+		entries = append(entries, p.pending.pop())
+	}
+	p.count -= len(messages)
+	p.bytes -= bytes
+	seq := p.next
+	p.next++
+	return &request{entries: entries, wire: &pb.PublishStreamRequest{
+		Correlation: seq,
+		Publish: &pb.PublishRequest{
+			Queue: first.queue, Messages: messages,
+			Producer: &pb.Producer{Id: p.opts.ID, Epoch: p.opts.Epoch, Sequence: seq},
+		},
+	}}
+}
+
+// receive handles answers until the stream ends.
+func (p *Producer) receive(ctx context.Context, stream pb.QueueService_PublishStreamClient, address string, progress *bool) error {
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return err //nolint:wrapcheck // asError needs it as it is
+		}
+		if err := p.handle(ctx, resp, address); err != nil {
+			return err
+		}
+		*progress = true
+	}
+}
+
+// handle resolves the oldest request. An error that is worth a retry is returned and ends the stream: everything from
+// that request on is sent again, in order.
+func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
+	var refused *Error
+	if resp.GetError() != nil {
+		if refused = streamError(ctx, address, resp.GetError()); refused.retry() {
+			return refused
+		}
+	}
+	p.mu.Lock()
+	if p.sent == 0 || (*p.flying.at(0)).wire.GetCorrelation() != resp.GetCorrelation() {
+		p.mu.Unlock()
+		return &Error{Address: address, Code: codes.Unavailable, Message: errProtocol.Error()}
+	}
+	r := p.flying.pop()
+	p.sent--
+	p.mu.Unlock()
+	p.signal()
+
+	queue := r.wire.GetPublish().GetQueue()
+	done := resp.GetPublished()
+	switch {
+	case refused != nil:
+		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w", queue, refused))
+	case done.GetDuplicate() && !r.repeated:
+		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w (id %q, epoch %d)", queue, ErrSequenceReused, p.opts.ID, p.opts.Epoch))
+	default:
+		p.answer(r.entries, Receipt{
+			Sequence: done.GetFirstSequence(), LSN: done.GetLsn(), Duplicate: done.GetDuplicate(), Address: address,
+		}, nil)
+	}
+	return nil
+}
+
+// failFlying answers all requests that were sent with err, and ErrOutcomeUnknown.
+func (p *Producer) failFlying(err error) {
+	p.mu.Lock()
+	var entries []entry
+	for p.flying.len() > 0 {
+		entries = append(entries, p.flying.pop().entries...)
+	}
+	p.sent = 0
+	p.mu.Unlock()
+	if len(entries) > 0 {
+		p.answer(entries, Receipt{}, errors.Join(err, ErrOutcomeUnknown))
+	}
+}
