@@ -98,7 +98,8 @@ type Failover struct {
 
 // Disk guards the filesystem of the store.
 type Disk struct {
-	LowWatermark Size `koanf:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
+	LowWatermark Size     `koanf:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
+	StallTimeout Duration `koanf:"stall-timeout" usage:"a write or sync of the log that takes longer makes the node stop its heartbeats, so that the other one takes over"`
 }
 
 // Limits bound what one request or connection can ask for.
@@ -106,7 +107,6 @@ type Limits struct {
 	MessageBytes        Size `koanf:"message-bytes" usage:"largest body of one message"`
 	TransactionBytes    Size `koanf:"transaction-bytes" usage:"largest transaction: all of its messages together"`
 	Queues              int  `koanf:"queues" usage:"queues in the store"`
-	Subscriptions       int  `koanf:"subscriptions" usage:"subscriptions of one queue"`
 	Consumers           int  `koanf:"consumers" usage:"consumers attached to this node"`
 	Outstanding         int  `koanf:"outstanding" usage:"messages delivered to one consumer and not yet answered, and its largest credit"`
 	StreamInFlight      int  `koanf:"stream-in-flight" usage:"requests of one publish stream that are not yet answered"`
@@ -126,13 +126,13 @@ func Default() Config {
 		SyncEvery:  Duration(100 * time.Millisecond),
 		Memory:     Memory{Budget: 256 << 20},
 		PageSize:   2 << 10,
-		Checkpoint: Checkpoint{Bytes: 256 << 20, Interval: Duration(time.Minute)},
+		Checkpoint: Checkpoint{Bytes: 64 << 20, Interval: Duration(30 * time.Second)},
 		Log:        Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, Level: "info", Format: "text"},
 		Failover:   Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond)},
 		MinInSync:  1,
-		Disk:       Disk{LowWatermark: 256 << 20},
+		Disk:       Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
 		Limits: Limits{
-			MessageBytes: 64 << 20, TransactionBytes: 128 << 20, Queues: 100_000, Subscriptions: 1_000, Consumers: 10_000,
+			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,
 		},
 	}

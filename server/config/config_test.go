@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -126,7 +127,7 @@ func TestRefusals(t *testing.T) {
 		"drop timeout":          {args: []string{"--failover-drop-timeout=1s"}, want: []string{"is not below failover.timeout"}},
 		"alone with two":        {args: []string{"--standalone", "--min-in-sync=2"}, want: []string{"would refuse every write"}},
 		"half a certificate":    {args: []string{"--coordinator-etcd-tls-cert=x"}, want: []string{"cert and key go together"}},
-		"transaction too small": {args: []string{"--limits-transaction-bytes=64MiB"}, want: []string{"cannot hold a message of limits.message-bytes"}},
+		"transaction too small": {args: []string{"--limits-transaction-bytes=64MiB", "--limits-message-bytes=64MiB"}, want: []string{"cannot hold a message of limits.message-bytes"}},
 		"number":                {args: []string{"--limits-queues=many"}, want: []string{`"many" is not a whole number`}},
 		"password file":         {args: []string{"--coordinator-etcd-password-file=/not/there"}, want: []string{"password-file cannot be read"}},
 	} {
@@ -138,6 +139,24 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestExampleFile: deploy/node.yaml has every setting, and what is commented out in it are the defaults.
+func TestExampleFile(t *testing.T) {
+	raw, err := os.ReadFile("../../deploy/node.yaml")
+	require.NoError(t, err)
+	_, err = load(t, string(raw), nil, nil)
+	require.NoError(t, err)
+
+	setting := regexp.MustCompile(`(?m)^( *)# ([a-z-]+:( [^ ]+)?)$`)
+	commentedOut := setting.ReplaceAllString(string(raw), "$1$2")
+	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|username|password-file|name|dir|listen|advertise|endpoints|prefix|type):.*$`).
+		ReplaceAllString(commentedOut, "")
+	got, err := load(t, commentedOut, nil, nil)
+	require.NoError(t, err)
+	want, err := load(t, "", nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 }
 
 func TestMissingFile(t *testing.T) {

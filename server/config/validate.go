@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 const (
@@ -16,7 +18,6 @@ const (
 	minSegmentBytes = 1 << 20
 	// transactionSlack is what a largest message needs around its body in a transaction: properties, names, headers.
 	transactionSlack = 128 << 10
-	maxTransaction   = 1 << 30
 )
 
 // problem is one setting that cannot be used.
@@ -171,20 +172,20 @@ func (c *Config) checkStore(k *checker) {
 	k.sizeBetween("memory.budget", c.Memory.Budget, minMemory, 1<<50)
 	k.sizeBetween("checkpoint.bytes", c.Checkpoint.Bytes, 1<<20, 1<<50)
 	k.timeBetween("checkpoint.interval", c.Checkpoint.Interval, 100*time.Millisecond, 24*time.Hour)
+	k.timeBetween("disk.stall-timeout", c.Disk.StallTimeout, 100*time.Millisecond, time.Hour)
 	k.sizeBetween("log.keep-bytes", c.Log.KeepBytes, 0, 1<<50)
 	k.sizeBetween("log.segment-bytes", c.Log.SegmentBytes, minSegmentBytes, 4<<30)
 }
 
 func (c *Config) checkLimits(k *checker) {
 	l := &c.Limits
-	k.sizeBetween("limits.message-bytes", l.MessageBytes, 1<<10, maxTransaction-transactionSlack)
-	k.sizeBetween("limits.transaction-bytes", l.TransactionBytes, 1<<10+transactionSlack, maxTransaction)
+	k.sizeBetween("limits.message-bytes", l.MessageBytes, 1<<10, txn.MaxBodyBytes)
+	k.sizeBetween("limits.transaction-bytes", l.TransactionBytes, 1<<10+transactionSlack, txn.MaxTransactionBytes)
 	if l.TransactionBytes < l.MessageBytes+transactionSlack {
 		k.fail("limits.transaction-bytes", "%s cannot hold a message of limits.message-bytes (%s) and the %s around it",
 			l.TransactionBytes, l.MessageBytes, Size(transactionSlack))
 	}
 	k.between("limits.queues", l.Queues, 1, 10_000_000)
-	k.between("limits.subscriptions", l.Subscriptions, 1, 100_000)
 	k.between("limits.consumers", l.Consumers, 1, 1_000_000)
 	k.between("limits.outstanding", l.Outstanding, 1, 10_000_000)
 	k.between("limits.stream-in-flight", l.StreamInFlight, 1, 1_000_000)
