@@ -1,0 +1,331 @@
+package page
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// File is an open page file. See the package comment for what may be called when.
+type File struct {
+	path     string
+	file     vfs.File
+	geo      geometry
+	storeID  [16]byte
+	readOnly bool
+	recovery Recovery
+
+	building atomic.Uint64 // the checkpoint number that Alloc and Free work for
+	pages    atomic.Uint64 // how many there are: no reference may go beyond
+	readers  readers
+	failure  atomic.Pointer[error]
+	closed   atomic.Bool
+
+	checkpointing sync.Mutex // held during a whole Checkpoint; taken before mu
+
+	mu         sync.Mutex // guards everything below
+	space      *space
+	quarantine quarantine
+	durable    Meta   // the last durable checkpoint
+	slot       int    // the meta slot that holds it
+	older      uint64 // the number of the checkpoint in the other slot; 0: none
+}
+
+// CreateOptions are what Create needs to know.
+type CreateOptions struct {
+	// PageSize in bytes; 0 stands for DefaultPageBytes.
+	PageSize int
+	// StoreID names the store that the file belongs to.
+	StoreID [16]byte
+}
+
+// Options of Open.
+type Options struct {
+	// ReadOnly opens a file to look at it: nothing is written, and a damaged bitmap is found only by who asks for it.
+	ReadOnly bool
+}
+
+// Recovery tells what Open found.
+type Recovery struct {
+	// Slot is the meta slot that was taken, 0 or 1.
+	Slot int
+	// Other says why the other slot could not be read. That is nothing to worry about after a crash, which may have
+	// interrupted its writing; otherwise it is damage that the file survived. nil if the other slot is valid.
+	Other error
+}
+
+// Create makes a new, empty page file and opens it. It is durable under its name, or not there at all, whenever a crash
+// happens. It returns an error that is fs.ErrExist if there is something under that name.
+func Create(fsys vfs.FS, path string, o CreateOptions) (*File, error) {
+	if o.PageSize == 0 {
+		o.PageSize = DefaultPageBytes
+	}
+	if err := CheckPageSize(o.PageSize); err != nil {
+		return nil, err
+	}
+	if _, err := fsys.Stat(path); err == nil {
+		return nil, fmt.Errorf("create page file %s: %w", path, fs.ErrExist)
+	}
+	meta := Meta{Checkpoint: 1, PageSize: o.PageSize, StoreID: o.StoreID}
+	tmp := path + ".tmp"
+	if err := writeEmpty(fsys, tmp, meta); err != nil {
+		return nil, fmt.Errorf("create page file %s: %w", path, err)
+	}
+	if err := fsys.Rename(tmp, path); err != nil {
+		return nil, fmt.Errorf("create page file %s: %w", path, err)
+	}
+	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("create page file %s: make its name durable: %w", path, err)
+	}
+	return Open(fsys, path, Options{})
+}
+
+// writeEmpty writes a file that holds an empty checkpoint.
+func writeEmpty(fsys vfs.FS, name string, meta Meta) error {
+	file, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
+	if err != nil {
+		return err
+	}
+	err = file.Truncate(DataOffset)
+	if err == nil {
+		err = writeIdentity(file, meta)
+	}
+	return errors.Join(err, file.Close())
+}
+
+// writeIdentity makes a file a page file: after it returns, header and slot 0 are durable, and so is what was written before.
+func writeIdentity(file vfs.File, meta Meta) error {
+	if _, err := file.WriteAt(encodeHeader(header{pageSize: meta.PageSize, storeID: meta.StoreID}), 0); err != nil {
+		return err
+	}
+	if _, err := file.WriteAt(meta.Encode(), slotOffset(0)); err != nil {
+		return err
+	}
+	return file.Sync()
+}
+
+// Open opens a page file at its last durable checkpoint. Its time depends on the size of the bitmap: 1 byte for 8 pages of
+// the file. It returns ErrNotPageFile, ErrNewerVersion or ErrDamaged, or what the file system says.
+//
+// Unless read-only, it writes one meta slot: a new checkpoint with the same content (see the package comment).
+func Open(fsys vfs.FS, path string, o Options) (*File, error) {
+	flag := os.O_RDWR
+	if o.ReadOnly {
+		flag = os.O_RDONLY
+	}
+	file, err := fsys.OpenFile(path, flag, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open page file: %w", err)
+	}
+	f := &File{path: path, file: file, readOnly: o.ReadOnly}
+	f.readers.guards, f.readers.pins = make(map[uint64]int), make(map[uint64]int)
+	err = f.readIdentity()
+	if err == nil && !o.ReadOnly {
+		err = f.begin()
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return f, nil
+}
+
+// readIdentity reads the header and the newest valid meta slot.
+func (f *File) readIdentity() error {
+	b, err := f.readUpTo(0, headerBytes)
+	if err != nil {
+		return err
+	}
+	h, err := decodeHeader(b)
+	if err != nil {
+		return f.explain(err, 0, 0)
+	}
+	f.geo, f.storeID = geometry{pageSize: h.pageSize}, h.storeID
+	var metas [2]Meta
+	var errs [2]error
+	for slot := range metas {
+		metas[slot], errs[slot] = f.readSlot(slot)
+		if errs[slot] != nil && !errors.Is(errs[slot], ErrDamaged) {
+			return errs[slot] // an I/O error or a newer version: not the time to go back to an older checkpoint
+		}
+	}
+	if errs[0] != nil && errs[1] != nil {
+		return fmt.Errorf("no checkpoint can be read: %w; %w", errs[0], errs[1])
+	}
+	if errs[0] != nil || (errs[1] == nil && metas[1].Checkpoint > metas[0].Checkpoint) {
+		f.slot = 1
+	}
+	f.durable, f.older = metas[f.slot], metas[1-f.slot].Checkpoint
+	f.recovery = Recovery{Slot: f.slot, Other: errs[1-f.slot]}
+	f.building.Store(f.durable.Checkpoint + 1)
+	f.pages.Store(f.durable.Pages)
+	size, err := f.file.SizeBytes()
+	if err != nil {
+		return fmt.Errorf("open page file %s: %w", f.path, err)
+	}
+	if size < f.durable.FileBytes() {
+		return &DamagedError{
+			Path: f.path, Offset: size,
+			Reason: fmt.Sprintf("the file ends here; checkpoint %d has %d bytes", f.durable.Checkpoint, f.durable.FileBytes()),
+		}
+	}
+	return nil
+}
+
+// readSlot reads a meta slot.
+func (f *File) readSlot(slot int) (Meta, error) {
+	b, err := f.readUpTo(slotOffset(slot), slotBytes)
+	if err != nil {
+		return Meta{}, err
+	}
+	m, err := DecodeMeta(b)
+	if err == nil && (m.PageSize != f.geo.pageSize || m.StoreID != f.storeID) {
+		err = &DamagedError{Reason: "the meta slot belongs to another page file"}
+	}
+	if err != nil {
+		return Meta{}, f.explain(err, 0, slotOffset(slot))
+	}
+	return m, nil
+}
+
+// begin loads the bitmap and begins a new checkpoint number. After that both slots have the same content, so that every page
+// which it does not use is free.
+func (f *File) begin() error {
+	if err := f.loadSpace(); err != nil {
+		return err
+	}
+	meta := f.durable
+	meta.Checkpoint++
+	if err := f.writeSlot(1-f.slot, meta); err != nil {
+		return fmt.Errorf("begin at checkpoint %d: %w", meta.Checkpoint, err)
+	}
+	f.slot, f.older, f.durable = 1-f.slot, f.durable.Checkpoint, meta
+	f.building.Store(meta.Checkpoint + 1)
+	return nil
+}
+
+// loadSpace reads the bitmap of the last durable checkpoint.
+func (f *File) loadSpace() error {
+	f.space = newSpace(f.geo.pageSize)
+	f.space.grow(f.durable.Pages)
+	b := bitmapReader{f: f, meta: f.durable}
+	for i, l := range f.durable.leaves {
+		f.space.leaves[i].at = l
+	}
+	for i := range f.space.chunks {
+		words, at, err := b.chunk(i)
+		if err != nil {
+			return err
+		}
+		if words != nil {
+			f.space.load(i, at, words)
+		}
+	}
+	if f.space.live != f.durable.UsedPages {
+		return &DamagedError{
+			Path: f.path, Offset: slotOffset(f.slot),
+			Reason: fmt.Sprintf("checkpoint %d has %d pages in use, its bitmap has %d", f.durable.Checkpoint, f.durable.UsedPages, f.space.live),
+		}
+	}
+	return nil
+}
+
+// writeSlot writes a meta slot and makes it durable. A failure leaves it open which checkpoint is the durable one, and is
+// therefore final.
+func (f *File) writeSlot(slot int, meta Meta) error {
+	if _, err := f.file.WriteAt(meta.Encode(), slotOffset(slot)); err != nil {
+		return f.fail(fmt.Errorf("write meta slot %d: %w", slot, err))
+	}
+	return f.sync()
+}
+
+func (f *File) sync() error {
+	if err := f.file.Sync(); err != nil {
+		return f.fail(fmt.Errorf("sync: %w", err))
+	}
+	return nil
+}
+
+// fail makes an error final (INV-7) and returns it.
+func (f *File) fail(err error) error {
+	err = fmt.Errorf("%w: %s: %w", ErrFailed, f.path, err)
+	if f.failure.CompareAndSwap(nil, &err) {
+		return err
+	}
+	return *f.failure.Load()
+}
+
+// writable tells why the file cannot be changed.
+func (f *File) writable() error {
+	switch {
+	case f.closed.Load():
+		return ErrClosed
+	case f.readOnly:
+		return ErrReadOnly
+	case f.failure.Load() != nil:
+		return *f.failure.Load()
+	}
+	return nil
+}
+
+// explain says where the damage is that a decoder found.
+func (f *File) explain(err error, page No, offset int64) error {
+	if errors.Is(err, ErrDamaged) {
+		return damagedAt(err, f.path, page, offset)
+	}
+	return fmt.Errorf("%s: %w", f.path, err)
+}
+
+// readUpTo reads n bytes, or fewer where the file ends.
+func (f *File) readUpTo(offset int64, n int) ([]byte, error) {
+	b := make([]byte, n)
+	got, err := f.file.ReadAt(b, offset)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read %s at offset %d: %w", f.path, offset, err)
+	}
+	return b[:got], nil
+}
+
+// Recovery tells what Open found.
+func (f *File) Recovery() Recovery { return f.recovery }
+
+// PageSize returns the page size in bytes.
+func (f *File) PageSize() int { return f.geo.pageSize }
+
+// StoreID returns the id of the store that the file belongs to.
+func (f *File) StoreID() [16]byte { return f.storeID }
+
+// Path returns the name that the file was opened under.
+func (f *File) Path() string { return f.path }
+
+// Meta describes the last durable checkpoint.
+func (f *File) Meta() Meta {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.durable
+}
+
+// PagesFor returns how many pages a run with that much payload takes.
+func (f *File) PagesFor(payloadBytes int) uint32 { return PagesFor(f.geo.pageSize, payloadBytes) }
+
+// Capacity returns how many bytes of payload a run of that many pages takes.
+func (f *File) Capacity(pages uint32) int { return int(pages)*f.geo.pageSize - RunHeaderBytes }
+
+// Close closes the file. What was done since the last Checkpoint is lost. A second call does nothing.
+func (f *File) Close() error {
+	if !f.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	f.checkpointing.Lock() // wait for a checkpoint that is being written
+	defer f.checkpointing.Unlock()
+	if err := f.file.Close(); err != nil {
+		return fmt.Errorf("close page file: %w", err)
+	}
+	return nil
+}

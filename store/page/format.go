@@ -1,0 +1,98 @@
+package page
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// FormatVersion is the version of the layout that this package writes. It reads this one only.
+const FormatVersion = 1
+
+// Sizes and places, in bytes.
+const (
+	// MinPageBytes is the smallest page size, and what every page size is a multiple of.
+	MinPageBytes = 2048
+	// DefaultPageBytes is the page size that Create takes when none is given.
+	DefaultPageBytes = 2048
+	// MaxPageBytes is the largest page size.
+	MaxPageBytes = 1 << 20
+	// DataOffset is where page 1 begins.
+	DataOffset = 64 << 10
+	// RunHeaderBytes is the length of the header at the beginning of a run.
+	RunHeaderBytes = 32
+	// MaxRunPages is the largest number of pages in a run.
+	MaxRunPages = 1 << 24
+
+	headerBytes = 4 << 10
+	slotBytes   = 16 << 10
+)
+
+// slotOffset is where a meta slot begins. The two are 16 KiB apart and 16 KiB long, so that no device sector, whatever its
+// size up to 16 KiB, holds a part of both.
+func slotOffset(slot int) int64 { return int64(16<<10) * int64(slot+1) }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// CheckPageSize tells whether a page size is possible.
+func CheckPageSize(sizeBytes int) error {
+	if sizeBytes < MinPageBytes || sizeBytes > MaxPageBytes || sizeBytes%MinPageBytes != 0 {
+		return fmt.Errorf("%w: %d", ErrPageSize, sizeBytes)
+	}
+	return nil
+}
+
+// The file header. Its first 64 bytes keep their meaning in every format version; the checksum is looked at before the
+// version, so that a flipped bit is "damaged" and not "newer".
+//
+//	 0  magic "LSPAGES\n"
+//	 8  crc u32        CRC32C of bytes 12..64
+//	12  version u32
+//	16  page size u32
+//	20  reserved u32
+//	24  store id [16]
+//	40  reserved [24]
+//	64  zero up to 4096
+const (
+	headerMagic  = "LSPAGES\n"
+	headerFields = 64
+)
+
+// header is the decoded file header.
+type header struct {
+	pageSize int
+	storeID  [16]byte
+}
+
+func encodeHeader(h header) []byte {
+	b := make([]byte, headerBytes)
+	copy(b, headerMagic)
+	binary.LittleEndian.PutUint32(b[12:], FormatVersion)
+	binary.LittleEndian.PutUint32(b[16:], uint32(h.pageSize))
+	copy(b[24:40], h.storeID[:])
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:headerFields], castagnoli))
+	return b
+}
+
+// decodeHeader returns ErrNotPageFile, ErrNewerVersion or a DamagedError.
+func decodeHeader(b []byte) (header, error) {
+	if len(b) < len(headerMagic) || string(b[:len(headerMagic)]) != headerMagic {
+		return header{}, ErrNotPageFile
+	}
+	if len(b) < headerFields {
+		return header{}, &DamagedError{Reason: "the file ends within its header"}
+	}
+	if got := crc32.Checksum(b[12:headerFields], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
+		return header{}, &DamagedError{Reason: "the checksum of the file header does not match"}
+	}
+	if v := binary.LittleEndian.Uint32(b[12:]); v != FormatVersion {
+		return header{}, fmt.Errorf("%w: it is version %d, this program knows version %d; use a newer program", ErrNewerVersion, v,
+			FormatVersion)
+	}
+	h := header{pageSize: int(binary.LittleEndian.Uint32(b[16:]))}
+	copy(h.storeID[:], b[24:40])
+	if err := CheckPageSize(h.pageSize); err != nil {
+		return header{}, &DamagedError{Reason: err.Error()}
+	}
+	return h, nil
+}

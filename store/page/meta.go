@@ -1,0 +1,211 @@
+package page
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// AppDataBytes is the length of Meta.AppData.
+const AppDataBytes = 64
+
+// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData; the file fills in the
+// rest.
+type Meta struct {
+	// Checkpoint number: larger than that of every checkpoint before. Numbers may be left out.
+	Checkpoint uint64
+	// Position of the last log record whose effects the checkpoint holds.
+	Position lsn.Position
+	// Root of the caller's structures; the zero Run if there is none.
+	Root Run
+	// CreatedMS is when the caller made the checkpoint, in milliseconds since 1970.
+	CreatedMS int64
+	// AppData is not looked at by this package.
+	AppData [AppDataBytes]byte
+
+	// PageSize of the file, in bytes.
+	PageSize int
+	// StoreID of the file.
+	StoreID [16]byte
+	// Pages is how many pages the file has room for, used and free.
+	Pages uint64
+	// UsedPages is how many of them the checkpoint refers to, the bitmap's own included.
+	UsedPages uint64
+
+	// leaves says where the pages of the bitmap's directory are, in order.
+	leaves []ref
+}
+
+// FileBytes is the length that the file of this checkpoint has at least.
+func (m Meta) FileBytes() int64 { return DataOffset + int64(m.Pages)*int64(m.PageSize) }
+
+// ref refers to a run of one page that belongs to the file itself. The zero ref refers to nothing.
+type ref struct {
+	page No
+	born uint64
+}
+
+func (r ref) run() Run { return Run{First: r.page, Pages: 1, Born: r.born} }
+
+// A meta slot. The same bytes stand for a checkpoint when a snapshot of it travels to another node.
+//
+//	  0  magic "LSMETA1\n"
+//	  8  crc u32          CRC32C of bytes 12..length
+//	 12  length u32       192 + 16 * directory pages
+//	 16  version u32
+//	 20  page size u32
+//	 24  store id [16]
+//	 40  checkpoint u64
+//	 48  term u64         \
+//	 56  lsn u64           > position in the log
+//	 64  chain u32        /
+//	 68  directory pages u32
+//	 72  root: page u64
+//	 80  root: checkpoint u64
+//	 88  root: pages u32
+//	 92  reserved u32
+//	 96  pages u64        room in the file
+//	104  used u64         pages that the checkpoint refers to
+//	112  created i64      milliseconds since 1970
+//	120  reserved u64
+//	128  application data [64]
+//	192  (page u64, checkpoint u64) of each directory page
+const (
+	metaMagic  = "LSMETA1\n"
+	metaFields = 192
+	maxLeaves  = (slotBytes - metaFields) / 16
+)
+
+// Encode returns the description of a checkpoint as a meta slot holds it and a snapshot carries it; at most 16 KiB.
+func (m Meta) Encode() []byte {
+	b := make([]byte, metaFields, metaFields+16*len(m.leaves))
+	copy(b, metaMagic)
+	binary.LittleEndian.PutUint32(b[12:], uint32(metaFields+16*len(m.leaves)))
+	binary.LittleEndian.PutUint32(b[16:], FormatVersion)
+	binary.LittleEndian.PutUint32(b[20:], uint32(m.PageSize))
+	copy(b[24:40], m.StoreID[:])
+	binary.LittleEndian.PutUint64(b[40:], m.Checkpoint)
+	binary.LittleEndian.PutUint64(b[48:], m.Position.Term)
+	binary.LittleEndian.PutUint64(b[56:], m.Position.LSN)
+	binary.LittleEndian.PutUint32(b[64:], m.Position.Chain)
+	binary.LittleEndian.PutUint32(b[68:], uint32(len(m.leaves)))
+	binary.LittleEndian.PutUint64(b[72:], uint64(m.Root.First))
+	binary.LittleEndian.PutUint64(b[80:], m.Root.Born)
+	binary.LittleEndian.PutUint32(b[88:], m.Root.Pages)
+	binary.LittleEndian.PutUint64(b[96:], m.Pages)
+	binary.LittleEndian.PutUint64(b[104:], m.UsedPages)
+	binary.LittleEndian.PutUint64(b[112:], uint64(m.CreatedMS))
+	copy(b[128:192], m.AppData[:])
+	for _, l := range m.leaves {
+		b = binary.LittleEndian.AppendUint64(b, uint64(l.page))
+		b = binary.LittleEndian.AppendUint64(b, l.born)
+	}
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:], castagnoli))
+	return b
+}
+
+// DecodeMeta decodes what Encode returned; bytes that follow are ignored. It returns ErrNewerVersion or a DamagedError.
+func DecodeMeta(b []byte) (Meta, error) {
+	damaged := func(format string, args ...any) (Meta, error) {
+		return Meta{}, &DamagedError{Reason: "meta slot: " + fmt.Sprintf(format, args...)}
+	}
+	if len(b) < metaFields || string(b[:len(metaMagic)]) != metaMagic {
+		return damaged("it was never written")
+	}
+	length := binary.LittleEndian.Uint32(b[12:])
+	if length < metaFields || length > slotBytes || int(length) > len(b) {
+		return damaged("length %d is impossible", length)
+	}
+	b = b[:length]
+	if got := crc32.Checksum(b[12:], castagnoli); got != binary.LittleEndian.Uint32(b[8:]) {
+		return damaged("the checksum does not match")
+	}
+	if v := binary.LittleEndian.Uint32(b[16:]); v != FormatVersion {
+		return Meta{}, fmt.Errorf("%w: meta slot of version %d, this program knows version %d", ErrNewerVersion, v, FormatVersion)
+	}
+	m := Meta{
+		PageSize:   int(binary.LittleEndian.Uint32(b[20:])),
+		Checkpoint: binary.LittleEndian.Uint64(b[40:]),
+		Position: lsn.Position{
+			Term:  binary.LittleEndian.Uint64(b[48:]),
+			LSN:   binary.LittleEndian.Uint64(b[56:]),
+			Chain: binary.LittleEndian.Uint32(b[64:]),
+		},
+		Root: Run{
+			First: No(binary.LittleEndian.Uint64(b[72:])),
+			Born:  binary.LittleEndian.Uint64(b[80:]),
+			Pages: binary.LittleEndian.Uint32(b[88:]),
+		},
+		Pages:     binary.LittleEndian.Uint64(b[96:]),
+		UsedPages: binary.LittleEndian.Uint64(b[104:]),
+		CreatedMS: int64(binary.LittleEndian.Uint64(b[112:])),
+	}
+	copy(m.StoreID[:], b[24:40])
+	copy(m.AppData[:], b[128:192])
+	leaves := binary.LittleEndian.Uint32(b[68:])
+	if uint64(leaves)*16+metaFields != uint64(length) {
+		return damaged("%d directory pages in %d bytes", leaves, length)
+	}
+	for at := metaFields; at < len(b); at += 16 {
+		m.leaves = append(m.leaves, ref{page: No(binary.LittleEndian.Uint64(b[at:])), born: binary.LittleEndian.Uint64(b[at+8:])})
+	}
+	if reason := m.implausible(); reason != "" {
+		return damaged("%s", reason)
+	}
+	return m, nil
+}
+
+// implausible says what contradicts itself in m; a checksum that holds proves only that these are the bytes that were
+// written, and a snapshot's description comes from another machine.
+func (m *Meta) implausible() string {
+	g := geometry{pageSize: m.PageSize}
+	switch {
+	case CheckPageSize(m.PageSize) != nil:
+		return CheckPageSize(m.PageSize).Error()
+	case m.Checkpoint == 0:
+		return "checkpoint number 0"
+	case m.Pages > g.maxPages():
+		return fmt.Sprintf("%d pages are more than the format allows", m.Pages)
+	case uint64(len(m.leaves)) != g.leavesFor(m.Pages):
+		return fmt.Sprintf("%d directory pages for %d pages", len(m.leaves), m.Pages)
+	case m.UsedPages > m.Pages:
+		return fmt.Sprintf("%d of %d pages used", m.UsedPages, m.Pages)
+	case m.Root != Run{} && !m.Root.within(m.Pages):
+		return fmt.Sprintf("root %v is outside of the file", m.Root)
+	}
+	for _, l := range m.leaves {
+		if l != (ref{}) && !l.run().within(m.Pages) {
+			return fmt.Sprintf("directory page %d is outside of the file", l.page)
+		}
+	}
+	return ""
+}
+
+// geometry is what follows from the page size: how much bitmap fits in a page.
+type geometry struct{ pageSize int }
+
+// chunkPages is how many pages one page of bitmap describes.
+func (g geometry) chunkPages() uint64 { return uint64(g.pageSize-RunHeaderBytes) * 8 }
+
+// leafChunks is how many pages of bitmap one page of the directory describes.
+func (g geometry) leafChunks() uint64 { return uint64(g.pageSize-RunHeaderBytes) / 16 }
+
+func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chunkPages()) }
+
+func (g geometry) leavesFor(pages uint64) uint64 { return divideUp(g.chunksFor(pages), g.leafChunks()) }
+
+// maxPages is how many pages a file can have: 4 TiB with a page size of 2 KiB, 34 TiB with 4 KiB, and more with larger ones.
+func (g geometry) maxPages() uint64 {
+	most := maxLeaves * g.leafChunks() * g.chunkPages()
+	if limit := uint64(1<<62) / uint64(g.pageSize); most > limit {
+		return limit
+	}
+	return most
+}
+
+// offset is where a page begins in the file.
+func (g geometry) offset(n No) int64 { return DataOffset + int64(n-1)*int64(g.pageSize) }
+
+func divideUp(a, b uint64) uint64 { return (a + b - 1) / b }

@@ -1,0 +1,150 @@
+package page
+
+import (
+	"iter"
+	"sync/atomic"
+)
+
+// Pin keeps a durable checkpoint from being overwritten: a snapshot, to be read at leisure while the store goes on.
+type Pin struct {
+	file *File
+	meta Meta
+	done atomic.Bool
+}
+
+// Pin pins the last durable checkpoint. The caller must call Release; until then the pages that the checkpoint uses take space,
+// even if they are freed. Pages that are allocated later are not held back.
+func (f *File) Pin() *Pin {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.readers.add(f.readers.pins, func() uint64 { return f.durable.Checkpoint })
+	return &Pin{file: f, meta: f.durable}
+}
+
+// Meta describes the pinned checkpoint.
+func (p *Pin) Meta() Meta { return p.meta }
+
+// Release ends the pin; further calls do nothing.
+func (p *Pin) Release() {
+	if p.done.CompareAndSwap(false, true) {
+		p.file.readers.remove(p.file.readers.pins, p.meta.Checkpoint)
+	}
+}
+
+// UsedExtents yields the pages that a pinned checkpoint uses, in rising order, in stretches as long as possible: all that a
+// copy of it must have. A Run's Born is not set. The bitmap is read as it goes; an error ends it.
+func (f *File) UsedExtents(pin *Pin) iter.Seq2[Run, error] {
+	return func(yield func(Run, error) bool) {
+		b := bitmapReader{f: f, meta: pin.meta}
+		size := f.geo.chunkPages()
+		var from, to uint64 // the stretch that was found and may go on; counted from 0
+		for i := range f.geo.chunksFor(pin.meta.Pages) {
+			words, _, err := b.chunk(int(i))
+			if err != nil {
+				yield(Run{}, err)
+				return
+			}
+			if words == nil {
+				continue
+			}
+			for at := nextBit(words, 0, size); at < size; {
+				end := nextClear(words, at, size)
+				if from == to || to != i*size+at || to-from+end-at > MaxRunPages {
+					if to > from && !yield(extent(from, to), nil) {
+						return
+					}
+					from = i*size + at
+				}
+				to = i*size + end
+				at = nextBit(words, end, size)
+			}
+		}
+		if to > from {
+			yield(extent(from, to), nil)
+		}
+	}
+}
+
+func extent(from, to uint64) Run { return Run{First: No(from + 1), Pages: uint32(to - from)} }
+
+// OwnRuns lists the runs of a pinned checkpoint that belong to the file itself: bitmap and directory. Together with what is
+// reachable from Meta.Root these are all pages in use.
+func (f *File) OwnRuns(pin *Pin) ([]Run, error) {
+	var runs []Run
+	for _, l := range pin.meta.leaves {
+		if l != (ref{}) {
+			runs = append(runs, l.run())
+		}
+	}
+	b := bitmapReader{f: f, meta: pin.meta}
+	for i := range f.geo.chunksFor(pin.meta.Pages) {
+		at, err := b.ref(int(i))
+		if err != nil {
+			return runs, err
+		}
+		if at != (ref{}) {
+			runs = append(runs, at.run())
+		}
+	}
+	return runs, nil
+}
+
+// bitmapReader reads the bitmap of a checkpoint, in order. It keeps the directory page that it is at.
+type bitmapReader struct {
+	f    *File
+	meta Meta
+	leaf int // the directory page in refs, if refs is not nil
+	refs []ref
+}
+
+// ref says where a chunk of the bitmap is stored; zero if it has no used pages.
+func (b *bitmapReader) ref(chunk int) (ref, error) {
+	perLeaf := int(b.f.geo.leafChunks())
+	leaf := chunk / perLeaf
+	at := b.meta.leaves[leaf]
+	if at == (ref{}) {
+		return ref{}, nil
+	}
+	if b.refs == nil || b.leaf != leaf {
+		payload, err := b.read(at, KindBitmapDir)
+		if err != nil {
+			return ref{}, err
+		}
+		refs, err := decodeLeaf(payload, min(perLeaf, int(b.f.geo.chunksFor(b.meta.Pages))-leaf*perLeaf), b.meta.Pages)
+		if err != nil {
+			return ref{}, b.f.explain(err, at.page, b.f.geo.offset(at.page))
+		}
+		b.leaf, b.refs = leaf, refs
+	}
+	return b.refs[chunk%perLeaf], nil
+}
+
+// chunk returns the bits of a chunk and where they are stored; no bits if it has no used pages.
+func (b *bitmapReader) chunk(chunk int) ([]uint64, ref, error) {
+	at, err := b.ref(chunk)
+	if err != nil || at == (ref{}) {
+		return nil, ref{}, err
+	}
+	payload, err := b.read(at, KindBitmap)
+	if err != nil {
+		return nil, ref{}, err
+	}
+	size := b.f.geo.chunkPages()
+	words, err := decodeChunk(payload, b.f.geo, min(size, b.meta.Pages-uint64(chunk)*size))
+	if err != nil {
+		return nil, ref{}, b.f.explain(err, at.page, b.f.geo.offset(at.page))
+	}
+	return words, at, nil
+}
+
+func (b *bitmapReader) read(at ref, want Kind) ([]byte, error) {
+	kind, payload, err := b.f.ReadRun(at.run(), nil)
+	if err == nil && kind != want {
+		err = b.f.explain(&DamagedError{Reason: "a " + kind.String() + " where a " + want.String() + " is expected"}, at.page,
+			b.f.geo.offset(at.page))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return payload, nil
+}

@@ -1,0 +1,246 @@
+package page
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// space knows which pages are used. It counts pages from 0: page number - 1.
+//
+// There are two bits for each page. live: the checkpoint that is being built refers to it; this is what is written to disk.
+// busy: it may not be handed out, because it is live, or was live a short while ago, or does not exist. A page is
+// allocated when both are set, freed when live is cleared, and reusable when busy is cleared.
+//
+// The bits are kept in chunks, each of as many as one page of the file holds. What a chunk knows about itself lets a
+// search pass it by without looking at its bits. In memory a terabyte takes 128 MiB with pages of 2 KiB, 8 MiB with 32 KiB.
+type space struct {
+	geo    geometry
+	pages  uint64
+	chunks []*chunk
+	leaves []leaf
+	live   uint64
+	busy   uint64 // pages that do not exist are not counted
+	cursor uint64 // the page after the last one handed out: a search begins here
+	noFit  uint64 // no stretch of this length or of a greater one is free; 0: not known
+}
+
+// chunk is a part of the bitmap.
+type chunk struct {
+	live, busy []uint64
+	liveCount  uint64
+	busyCount  uint64 // with the pages that do not exist
+	longest    uint64 // no free stretch inside of this chunk is longer
+	at         ref    // where the chunk is stored; zero: nowhere, it has no live pages
+	dirty      bool   // live differs from what is stored
+}
+
+// leaf is a page of the directory, which says where chunks are stored.
+type leaf struct {
+	at    ref
+	dirty bool
+}
+
+func newSpace(pageSize int) *space { return &space{geo: geometry{pageSize: pageSize}} }
+
+// grow adds free pages at the end.
+func (s *space) grow(pages uint64) {
+	size := s.geo.chunkPages()
+	for from, to := s.pages, s.pages+pages; from < to; {
+		if from%size == 0 {
+			c := &chunk{live: make([]uint64, size/64), busy: make([]uint64, size/64), busyCount: size}
+			setBits(c.busy, 0, size)
+			s.chunks = append(s.chunks, c)
+		}
+		c, off := s.chunks[from/size], from%size
+		n := min(to-from, size-off)
+		clearBits(c.busy, off, n)
+		c.busyCount -= n
+		c.longest = size
+		from += n
+	}
+	s.pages += pages
+	for uint64(len(s.leaves)) < s.geo.leavesFor(s.pages) {
+		s.leaves = append(s.leaves, leaf{})
+	}
+	s.noFit = 0
+}
+
+// find looks for n neighbouring free pages, first behind the last ones handed out.
+func (s *space) find(n uint64) (uint64, bool) {
+	if n == 0 || n > s.pages-s.busy || (s.noFit != 0 && n >= s.noFit) {
+		return 0, false
+	}
+	at, ok := s.search(n, s.cursor, s.pages)
+	if !ok {
+		at, ok = s.search(n, 0, min(s.cursor+n-1, s.pages))
+	}
+	if !ok {
+		s.noFit = n
+	}
+	return at, ok
+}
+
+// search looks for n neighbouring free pages in [from, to).
+func (s *space) search(n, from, to uint64) (uint64, bool) {
+	size := s.geo.chunkPages()
+	var run uint64 // free pages right before pos, not before from
+	for pos := from; pos < to; {
+		c, base := s.chunks[pos/size], pos/size*size
+		off, end := pos-base, min(to-base, size)
+		whole := off == 0 && end == size
+		switch {
+		case whole && c.busyCount == size:
+			run = 0
+		case whole && c.busyCount > 0 && c.longest < n && run+nextBit(c.busy, 0, size) < n:
+			run = clearTail(c.busy, size)
+		default:
+			at, left, longest := c.search(n, run, off, end)
+			if at < end {
+				return base + at - left, true
+			}
+			if whole {
+				c.longest = longest
+			}
+			run = left
+		}
+		pos = base + end
+	}
+	return 0, false
+}
+
+// search looks at the bits [off, end) for a free stretch of n, run of which lie before off. If there is one, it has left
+// pages before the bit at, which is in [off, end). If there is none, at is end, left is how many pages before end are
+// free, and longest is the longest free stretch inside.
+func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
+	for i := off; i < end; {
+		stop := nextBit(c.busy, i, end)
+		if stop > i && run+stop-i >= n {
+			return i, run, 0
+		}
+		longest = max(longest, stop-i)
+		run += stop - i
+		if stop == end {
+			break
+		}
+		i, run = nextClear(c.busy, stop, end), 0
+	}
+	return end, run, longest
+}
+
+// each calls fn for each chunk that has pages of [at, at+n).
+func (s *space) each(at, n uint64, fn func(c *chunk, off, n uint64)) {
+	size := s.geo.chunkPages()
+	for end := at + n; at < end; {
+		off := at % size
+		count := min(end-at, size-off)
+		fn(s.chunks[at/size], off, count)
+		at += count
+	}
+}
+
+// take hands out pages that find returned.
+func (s *space) take(at, n uint64) {
+	s.each(at, n, func(c *chunk, off, n uint64) {
+		setBits(c.live, off, n)
+		setBits(c.busy, off, n)
+		c.liveCount += n
+		c.busyCount += n
+		c.dirty = true
+	})
+	s.live += n
+	s.busy += n
+	s.cursor = at + n
+}
+
+// isLive tells whether all of the pages are live.
+func (s *space) isLive(at, n uint64) bool {
+	if at+n > s.pages || at+n < at {
+		return false
+	}
+	live := true
+	s.each(at, n, func(c *chunk, off, n uint64) { live = live && allSet(c.live, off, n) })
+	return live
+}
+
+// drop makes live pages no longer live. They stay busy.
+func (s *space) drop(at, n uint64) {
+	s.each(at, n, func(c *chunk, off, n uint64) {
+		clearBits(c.live, off, n)
+		c.liveCount -= n
+		c.dirty = true
+	})
+	s.live -= n
+}
+
+// release makes pages that were dropped free to be handed out.
+func (s *space) release(at, n uint64) {
+	s.each(at, n, func(c *chunk, off, n uint64) {
+		clearBits(c.busy, off, n)
+		c.busyCount -= n
+		c.longest = s.geo.chunkPages()
+	})
+	s.busy -= n
+	s.noFit = 0
+}
+
+// chunkPayload is what is stored of a chunk: its live bits.
+func (s *space) chunkPayload(dst []byte, index int) []byte {
+	for _, w := range s.chunks[index].live {
+		dst = binary.LittleEndian.AppendUint64(dst, w)
+	}
+	return dst
+}
+
+// leafPayload is what is stored of a directory page: where its chunks are.
+func (s *space) leafPayload(dst []byte, index int) []byte {
+	first := index * int(s.geo.leafChunks())
+	for _, c := range s.chunks[first:min(first+int(s.geo.leafChunks()), len(s.chunks))] {
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(c.at.page))
+		dst = binary.LittleEndian.AppendUint64(dst, c.at.born)
+	}
+	return dst
+}
+
+// decodeLeaf decodes a directory page that describes that many chunks of a file of that many pages.
+func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
+	if len(payload) != chunks*16 {
+		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory of %d bytes, %d were expected", len(payload), chunks*16)}
+	}
+	refs := make([]ref, chunks)
+	for i := range refs {
+		r := ref{page: No(binary.LittleEndian.Uint64(payload[16*i:])), born: binary.LittleEndian.Uint64(payload[16*i+8:])}
+		if r != (ref{}) && !r.run().within(pages) {
+			return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory refers to page %d, outside of the file", r.page)}
+		}
+		refs[i] = r
+	}
+	return refs, nil
+}
+
+// decodeChunk decodes a page of bitmap; pages is how many of its bits stand for pages that exist.
+func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
+	if uint64(len(payload))*8 != geo.chunkPages() {
+		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap of %d bytes, %d were expected", len(payload), geo.chunkPages()/8)}
+	}
+	words := make([]uint64, len(payload)/8)
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint64(payload[8*i:])
+	}
+	if !noneSet(words, pages, geo.chunkPages()-pages) {
+		return nil, &DamagedError{Reason: "the bitmap has pages behind the end of the file"}
+	}
+	return words, nil
+}
+
+// load sets the bits of a chunk as they were stored. The chunk must be untouched.
+func (s *space) load(index int, at ref, words []uint64) {
+	c := s.chunks[index]
+	c.live, c.at = words, at
+	c.liveCount = countBits(words)
+	for i, w := range words {
+		c.busy[i] |= w
+	}
+	c.busyCount += c.liveCount
+	s.live += c.liveCount
+	s.busy += c.liveCount
+}
