@@ -1,0 +1,326 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func message(format string, args ...any) client.Message {
+	return client.Message{Body: fmt.Appendf(nil, format, args...)}
+}
+
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for _, addrs := range [][]string{nil, {"nohost"}, {":1"}, {"a:1", "a:1"}, {"a:1", "b:"}} {
+		_, err := client.Open(t.Context(), client.Options{Addresses: addrs})
+		require.ErrorIs(t, err, client.ErrInvalid, addrs)
+	}
+}
+
+func TestFindsTheActive(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	a, err := c.WaitActive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, client.Active{Address: p.addrs[0], Term: 1}, a)
+}
+
+func TestFollowsAHintToAnUnknownAddress(t *testing.T) {
+	p := newFakePair(t)
+	p.nodes[0].pair.takeOver(1)
+	// The only address it is given believes to be active and is told otherwise by its refusal.
+	c := p.client(client.Options{Addresses: p.addrs[:1]})
+	p.mu.Lock()
+	p.refuse = func(*pb.PublishRequest) *pb.RequestError { return nil }
+	p.mu.Unlock()
+	p.setRole(0, pb.Role_ROLE_BLOCKED) // still a target, for lack of another
+	r, err := c.Publish(soon(t), "q", message("x"))
+	require.NoError(t, err)
+	require.Equal(t, p.addrs[1], r.Address)
+}
+
+// TestKill: the active commits, is killed before it answers; the publish is answered by the other one, once, as soon as
+// that is active.
+func TestKill(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	_, err := c.Publish(soon(t), "q", message("a"))
+	require.NoError(t, err)
+	killed := make(chan struct{})
+	p.mu.Lock()
+	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
+		p.onPublish = nil
+		go func() { p.nodes[0].server.Stop(); close(killed) }()
+		return false
+	}
+	p.mu.Unlock()
+	answer := make(chan client.Receipt, 1)
+	go func() {
+		r, err := c.Publish(soon(t), "q", message("b"))
+		if err == nil {
+			answer <- r
+		}
+	}()
+	<-killed
+	start := time.Now()
+	p.takeOver(1)
+	r := <-answer
+	require.Less(t, time.Since(start), 300*time.Millisecond) // some ms when the machine has nothing else to do
+	require.True(t, r.Duplicate)
+	require.Equal(t, p.addrs[1], r.Address)
+	require.Equal(t, uint64(2), r.Sequence)
+	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
+}
+
+// TestFrozen: the active stops answering without closing anything, and the other one takes over.
+func TestFrozen(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{ProbeInterval: 200 * time.Millisecond})
+	_, err := c.Publish(soon(t), "q", message("a"))
+	require.NoError(t, err)
+	p.nodes[0].gate.freeze()
+	answer := make(chan client.Receipt, 1)
+	go func() {
+		r, err := c.Publish(soon(t), "q", message("b"))
+		if err == nil {
+			answer <- r
+		}
+	}()
+	p.takeOver(1)
+	require.Equal(t, p.addrs[1], (<-answer).Address)
+	// It wakes up and still believes to be active, in its old term: nobody goes there.
+	p.nodes[0].gate.open()
+	for range 20 {
+		r, err := c.Publish(soon(t), "q", message("c"))
+		require.NoError(t, err)
+		require.Equal(t, p.addrs[1], r.Address)
+	}
+}
+
+// TestCutOff: a connection that swallows everything is replaced, without any takeover.
+func TestCutOff(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{ProbeInterval: 100 * time.Millisecond})
+	_, err := c.Publish(soon(t), "q", message("a"))
+	require.NoError(t, err)
+	old := p.nodes[0].gate
+	old.freeze()
+	p.nodes[0].gate = newGate()
+	answer := make(chan error, 1)
+	go func() {
+		_, err := c.Publish(soon(t), "q", message("b"))
+		answer <- err
+	}()
+	timer := time.AfterFunc(250*time.Millisecond, old.open) // new connections go through the same gate
+	defer timer.Stop()
+	require.NoError(t, <-answer)
+	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
+}
+
+// TestPipelineKeepsOrder: many async publishes with failovers in between arrive once and in order.
+func TestPipelineKeepsOrder(t *testing.T) {
+	const total = 20_000
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{Window: 50, BatchMessages: 20})
+	require.NoError(t, err)
+	active, handedOver := 0, 0
+	p.mu.Lock()
+	p.onPublish = func(n *fakeNode, _ *pb.PublishRequest) bool {
+		if len(p.requests) < handedOver+100 || n != p.nodes[active] {
+			return true
+		}
+		handedOver = len(p.requests)
+		// Commits, does not answer, and hands over at the same moment.
+		p.nodes[active].role = pb.Role_ROLE_STANDBY
+		active = 1 - active
+		p.term++
+		p.nodes[active].role, p.nodes[active].term = pb.Role_ROLE_ACTIVE, p.term
+		p.announce()
+		return false
+	}
+	p.mu.Unlock()
+	var want []string
+	var order []int
+	var receipts []uint64
+	for i := range total {
+		want = append(want, fmt.Sprint(i))
+		require.NoError(t, producer.PublishAsync(soon(t), "q", message("%d", i), func(r client.Receipt, err error) {
+			if err == nil {
+				order = append(order, i)
+				receipts = append(receipts, r.Sequence)
+			}
+		}))
+	}
+	require.NoError(t, producer.Flush(soon(t)))
+	require.NoError(t, producer.Close())
+	require.Equal(t, want, p.bodies("q"))
+	require.Len(t, order, total)
+	for i := range order {
+		require.Equal(t, i, order[i])
+		require.Equal(t, uint64(i+1), receipts[i])
+	}
+	require.Greater(t, p.term, uint64(3), "the test must have handed over some times")
+	require.Less(t, len(p.requests), total/4, "publishes must have been put together")
+}
+
+func TestConcurrentPublish(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	var wg sync.WaitGroup
+	var failed atomic.Int64
+	for i := range 32 {
+		wg.Go(func() {
+			for j := range 50 {
+				queue := fmt.Sprint("q", i%3)
+				r, err := c.Publish(soon(t), queue, message("%d/%d", i, j))
+				if err != nil || p.bodies(queue)[r.Sequence-1] != fmt.Sprintf("%d/%d", i, j) {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Zero(t, failed.Load())
+}
+
+// TestRefusals: an error of one request concerns that one only.
+func TestRefusals(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{MaxMessageBytes: 100})
+	codesOf := map[string]struct {
+		code codes.Code
+		want error
+	}{
+		"missing": {codes.NotFound, client.ErrQueueNotFound}, "full": {codes.ResourceExhausted, client.ErrLimit},
+		"bad": {codes.InvalidArgument, client.ErrInvalid}, "fenced": {codes.Aborted, client.ErrFenced},
+		"old": {codes.OutOfRange, client.ErrTooOld}, "damaged": {codes.DataLoss, client.ErrDataLoss},
+	}
+	p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
+		if x, ok := codesOf[r.GetQueue()]; ok {
+			return &pb.RequestError{Code: uint32(x.code), Message: "so the test says"}
+		}
+		return nil
+	}
+	for queue, x := range codesOf {
+		_, err := c.Publish(soon(t), queue, message("x"))
+		require.ErrorIs(t, err, x.want)
+		require.ErrorContains(t, err, "so the test says")
+		var e *client.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, p.addrs[0], e.Address)
+		_, err = c.Publish(soon(t), "good", message("x"))
+		require.NoError(t, err)
+	}
+	_, err := c.Publish(soon(t), "good", message("%s", strings.Repeat("x", 101)))
+	require.ErrorIs(t, err, client.ErrLimit)
+	_, err = c.Publish(soon(t), "", message("x"))
+	require.ErrorIs(t, err, client.ErrInvalid)
+	_, err = c.Publish(soon(t), "good", client.Message{Properties: map[string]string{"k": "\xff"}})
+	require.ErrorIs(t, err, client.ErrInvalid)
+	require.Len(t, p.bodies("good"), len(codesOf))
+}
+
+// TestBlocked: a node that cannot acknowledge at the moment is asked again until it can, or the context ends.
+func TestBlocked(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	blocked := &pb.RequestError{Code: uint32(codes.Unavailable), Message: "no standby, no coordinator"}
+	p.refuse = func(*pb.PublishRequest) *pb.RequestError { return blocked }
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := c.Publish(ctx, "q", message("a"))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	p.mu.Lock()
+	p.refuse = nil
+	p.mu.Unlock()
+	_, err = c.Publish(soon(t), "q", message("b"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
+}
+
+func TestNobodyThere(t *testing.T) {
+	p := newFakePair(t)
+	p.nodes[0].server.Stop()
+	c := p.client(client.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := c.GetQueue(ctx, "q")
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.ErrorContains(t, err, p.addrs[0])
+	require.ErrorContains(t, err, "refused")
+	require.ErrorContains(t, err, p.addrs[1]+": standby, as the test says")
+}
+
+func TestReusedProducer(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	_, err := c.NewProducer(t.Context(), client.ProducerOptions{ID: "me"})
+	require.ErrorIs(t, err, client.ErrInvalid)
+	for i, epoch := range []uint32{1, 1, 2} {
+		producer, err := c.NewProducer(t.Context(), client.ProducerOptions{ID: "me", Epoch: epoch})
+		require.NoError(t, err)
+		_, err = producer.Publish(soon(t), "q", message("%d", i))
+		if i == 1 {
+			require.ErrorIs(t, err, client.ErrSequenceReused)
+		} else {
+			require.NoError(t, err)
+		}
+		require.NoError(t, producer.Close())
+	}
+	require.Equal(t, []string{"0", "2"}, p.bodies("q"))
+}
+
+func TestCloseFailsWhatIsUnderWay(t *testing.T) {
+	p := newFakePair(t)
+	p.setRole(0, pb.Role_ROLE_STANDBY)
+	c, err := client.Open(t.Context(), client.Options{Addresses: p.addrs})
+	require.NoError(t, err)
+	answer := make(chan error, 1)
+	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{})
+	require.NoError(t, err)
+	require.NoError(t, producer.PublishAsync(soon(t), "q", message("a"), func(_ client.Receipt, err error) { answer <- err }))
+	require.NoError(t, c.Close())
+	err = <-answer
+	require.ErrorIs(t, err, client.ErrClosed)
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.False(t, errors.Is(err, client.ErrUnavailable))
+	_, err = c.Publish(soon(t), "q", message("b"))
+	require.ErrorIs(t, err, client.ErrClosed)
+	require.NoError(t, c.Close())
+}
+
+// TestTxnRepeats: a transaction whose answer is lost is repeated with the same sequence.
+func TestTxnRepeats(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool { p.onPublish = nil; return false }
+	res, err := c.Begin().Publish("a", message("1"), message("2")).Publish("b", message("3")).Commit(soon(t))
+	require.NoError(t, err)
+	require.Len(t, res.Results, 2)
+	require.Equal(t, uint64(1), res.Results[0].FirstSequence)
+	require.Equal(t, []string{"1", "2"}, p.bodies("a"))
+	require.Equal(t, []string{"3"}, p.bodies("b"))
+	_, err = c.Begin().Commit(soon(t))
+	require.ErrorIs(t, err, client.ErrInvalid)
+}

@@ -1,0 +1,157 @@
+package client_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func fill(t *testing.T, c *client.Client, n int) {
+	ms := make([]client.Message, n)
+	for i := range ms {
+		ms[i] = message("%d", i+1)
+	}
+	_, err := c.PublishBatch(soon(t), "q", ms)
+	require.NoError(t, err)
+}
+
+func TestConsume(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, 1000)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: 10})
+	require.NoError(t, err)
+	for i := range 1000 {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		require.Equal(t, uint64(i+1), d.Sequence)
+		if i%100 == 0 {
+			require.NoError(t, d.AckSync(soon(t)))
+			require.GreaterOrEqual(t, p.ackedCount("q"), 1)
+		} else {
+			d.Ack()
+		}
+		d.Nack() // only the first answer counts
+	}
+	require.NoError(t, co.Flush(soon(t)))
+	require.Equal(t, 1000, p.ackedCount("q"))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = co.Receive(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, co.Close())
+	_, err = co.Receive(soon(t))
+	require.ErrorIs(t, err, client.ErrClosed)
+}
+
+func TestConsumeNack(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, 2)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: 1})
+	require.NoError(t, err)
+	d, err := co.Receive(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), d.Sequence)
+	d.Nack()
+	require.NoError(t, co.Flush(soon(t)))
+	seen := map[uint64]int{}
+	for range 2 {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		seen[d.Sequence]++
+		d.Ack()
+	}
+	require.Equal(t, map[uint64]int{1: 1, 2: 1}, seen)
+}
+
+// TestConsumerFollows: after a failover nothing is handed out twice, neither what is acknowledged but not confirmed nor
+// what the application still holds, and all of it can be acknowledged on the new active.
+func TestConsumerFollows(t *testing.T) {
+	const total = 500
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, total)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: 20})
+	require.NoError(t, err)
+	seen := map[uint64]int{}
+	var late []*client.Delivery
+	for i := range total {
+		if i%50 == 25 {
+			from := (i / 50) % 2
+			p.setRole(from, pb.Role_ROLE_STANDBY)
+			p.takeOver(1 - from)
+		}
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		seen[d.Sequence]++
+		if i%3 == 0 {
+			late = append(late, d)
+		} else {
+			d.Ack()
+		}
+	}
+	require.Len(t, seen, total)
+	for _, d := range late {
+		d.Ack()
+	}
+	require.NoError(t, co.Flush(soon(t)))
+	require.Equal(t, total, p.ackedCount("q"))
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = co.Receive(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "nothing is left")
+}
+
+func TestConsumeMissing(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	_, err := c.Consume(soon(t), "missing", client.ConsumerOptions{})
+	require.ErrorIs(t, err, client.ErrQueueNotFound)
+	_, err = c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: 1 << 30})
+	require.ErrorIs(t, err, client.ErrInvalid)
+}
+
+// TestConsumeAll: the iterator ends with the consumer.
+func TestConsumeAll(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, 5)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	n := 0
+	for d, err := range co.All(t.Context()) {
+		require.NoError(t, err)
+		d.Ack()
+		if n++; n == 5 {
+			require.NoError(t, co.Flush(soon(t)))
+			go func() { _ = co.Close() }()
+		}
+	}
+	require.Equal(t, 5, n)
+	require.Equal(t, 5, p.ackedCount("q"))
+}
+
+// TestTxnMoves: a transaction acknowledges and publishes at once.
+func TestTxnMoves(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, 3)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	for range 3 {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		_, err = c.Begin().Ack(d).Publish("out", d.Message).Commit(soon(t))
+		require.NoError(t, err)
+		d.Ack() // is answered already
+	}
+	require.NoError(t, co.Flush(soon(t)))
+	require.Equal(t, 3, p.ackedCount("q"))
+	require.Equal(t, []string{"1", "2", "3"}, p.bodies("out"))
+}

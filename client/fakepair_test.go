@@ -1,0 +1,399 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// fakePair is two gRPC servers over one store in memory. It can do at a given request what a real pair does only by
+// chance: commit and die before the answer, freeze, refuse, answer from an older term. What a real pair does is tested
+// against a real pair, in test/ and in the examples.
+type fakePair struct {
+	t     *testing.T
+	nodes [2]*fakeNode
+	addrs []string
+
+	mu        sync.Mutex // guards all below
+	term      uint64
+	messages  map[string][]*pb.StoredMessage
+	acked     map[string]map[uint64]bool
+	released  map[string][]uint64
+	producers map[string]*fakeProducer
+	changed   chan struct{} // closed and replaced at each change of messages or roles
+	requests  []int         // number of messages of each publish request that was committed
+	// onPublish is asked before the answer to a committed publish; false: no answer.
+	onPublish func(n *fakeNode, r *pb.PublishRequest) bool
+	// refuse makes the error of a publish request, which is then not committed.
+	refuse func(r *pb.PublishRequest) *pb.RequestError
+}
+
+type fakeProducer struct {
+	last    uint64
+	results map[uint64]*pb.PublishResponse
+}
+
+type fakeNode struct {
+	pb.UnimplementedQueueServiceServer
+	pb.UnimplementedAdminServiceServer
+	pair   *fakePair
+	addr   string
+	other  string
+	server *grpc.Server
+	gate   *gate
+	role   pb.Role // guarded by pair.mu
+	term   uint64  // guarded by pair.mu
+}
+
+func newFakePair(t *testing.T) *fakePair {
+	p := &fakePair{
+		t: t, term: 1, messages: make(map[string][]*pb.StoredMessage), acked: make(map[string]map[uint64]bool),
+		released: make(map[string][]uint64), producers: make(map[string]*fakeProducer), changed: make(chan struct{}),
+	}
+	for i := range p.nodes {
+		n := &fakeNode{pair: p, role: pb.Role_ROLE_STANDBY, term: 1}
+		p.nodes[i] = n
+		n.start("127.0.0.1:0")
+		p.addrs = append(p.addrs, n.addr)
+	}
+	p.nodes[0].other, p.nodes[1].other = p.addrs[1], p.addrs[0]
+	p.nodes[0].role = pb.Role_ROLE_ACTIVE
+	t.Cleanup(func() {
+		for _, n := range p.nodes {
+			n.gate.open()
+			n.server.Stop()
+		}
+	})
+	return p
+}
+
+func (n *fakeNode) start(addr string) {
+	ln, err := (&net.ListenConfig{}).Listen(n.pair.t.Context(), "tcp", addr)
+	require.NoError(n.pair.t, err)
+	n.addr, n.gate, n.server = ln.Addr().String(), newGate(), grpc.NewServer()
+	pb.RegisterQueueServiceServer(n.server, n)
+	pb.RegisterAdminServiceServer(n.server, n)
+	go func() { _ = n.server.Serve(gatedListener{ln, n.gate}) }()
+}
+
+// client opens a client that is closed with the test.
+func (p *fakePair) client(o client.Options) *client.Client {
+	if o.Addresses == nil {
+		o.Addresses = p.addrs
+	}
+	c, err := client.Open(p.t.Context(), o)
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { require.NoError(p.t, c.Close()) })
+	return c
+}
+
+func (p *fakePair) announce() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// takeOver makes node i active in a new term; the other one learns nothing of it.
+func (p *fakePair) takeOver(i int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.term++
+	p.nodes[i].role, p.nodes[i].term = pb.Role_ROLE_ACTIVE, p.term
+	p.announce()
+}
+
+func (p *fakePair) setRole(i int, r pb.Role) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.nodes[i].role = r
+	p.announce()
+}
+
+func (p *fakePair) bodies(queue string) []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []string
+	for _, m := range p.messages[queue] {
+		out = append(out, string(m.GetMessage().GetBody()))
+	}
+	return out
+}
+
+func (p *fakePair) ackedCount(queue string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.acked[queue])
+}
+
+// status makes the status of a node. The caller holds mu.
+func (n *fakeNode) status() *pb.GetStatusResponse {
+	return &pb.GetStatusResponse{Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term}, Reason: "as the test says"}
+}
+
+func (n *fakeNode) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+	n.pair.mu.Lock()
+	defer n.pair.mu.Unlock()
+	return n.status(), nil
+}
+
+func (n *fakeNode) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
+	for {
+		n.pair.mu.Lock()
+		st, changed := n.status(), n.pair.changed
+		n.pair.mu.Unlock()
+		if err := s.Send(&pb.WatchStatusResponse{Status: st}); err != nil {
+			return err
+		}
+		select {
+		case <-changed:
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+// active refuses unless the node is active. The caller holds mu.
+func (n *fakeNode) active() error {
+	if n.role == pb.Role_ROLE_ACTIVE {
+		return nil
+	}
+	st, err := status.New(codes.FailedPrecondition, "this node is not active").WithDetails(&pb.NotActive{ActiveAddress: n.other})
+	if err != nil {
+		return err
+	}
+	return st.Err()
+}
+
+// publish commits a request once. The caller holds mu.
+func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
+	id := fmt.Sprint(r.GetProducer().GetId(), "/", r.GetProducer().GetEpoch())
+	pr := p.producers[id]
+	if pr == nil {
+		pr = &fakeProducer{results: make(map[uint64]*pb.PublishResponse)}
+		p.producers[id] = pr
+	}
+	seq := r.GetProducer().GetSequence()
+	if old := pr.results[seq]; old != nil {
+		return &pb.PublishResponse{FirstSequence: old.GetFirstSequence(), Lsn: old.GetLsn(), Duplicate: true}
+	}
+	require.Greater(p.t, seq, pr.last, "sequences of a producer must grow")
+	pr.last = seq
+	resp := &pb.PublishResponse{FirstSequence: uint64(len(p.messages[r.GetQueue()]) + 1), Lsn: uint64(len(p.requests) + 1)}
+	for i, m := range r.GetMessages() {
+		p.messages[r.GetQueue()] = append(p.messages[r.GetQueue()],
+			&pb.StoredMessage{Sequence: resp.GetFirstSequence() + uint64(i), Message: m})
+	}
+	pr.results[seq] = resp
+	p.requests = append(p.requests, len(r.GetMessages()))
+	p.announce()
+	return resp
+}
+
+func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
+	for {
+		r, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		n.pair.mu.Lock()
+		if err := n.active(); err != nil {
+			n.pair.mu.Unlock()
+			return err
+		}
+		resp, answer := &pb.PublishStreamResponse{Correlation: r.GetCorrelation()}, true
+		if n.pair.refuse != nil {
+			resp.Error = n.pair.refuse(r.GetPublish())
+		}
+		if resp.GetError() == nil {
+			resp.Published = n.pair.publish(r.GetPublish())
+			answer = n.pair.onPublish == nil || n.pair.onPublish(n, r.GetPublish())
+		}
+		n.pair.mu.Unlock()
+		if !answer {
+			return status.Error(codes.Unavailable, "dying")
+		}
+		if err := s.Send(resp); err != nil {
+			return err
+		}
+	}
+}
+
+func (n *fakeNode) Commit(_ context.Context, r *pb.CommitRequest) (*pb.CommitResponse, error) {
+	n.pair.mu.Lock()
+	defer n.pair.mu.Unlock()
+	if err := n.active(); err != nil {
+		return nil, err
+	}
+	out := &pb.CommitResponse{Lsn: 1}
+	for i, op := range r.GetOperations() {
+		res := &pb.OperationResult{}
+		if p := op.GetPublish(); p != nil {
+			pr := &pb.Producer{Id: fmt.Sprint(r.GetProducer().GetId(), "#", i), Sequence: r.GetProducer().GetSequence()}
+			done := n.pair.publish(&pb.PublishRequest{Queue: p.GetQueue(), Messages: p.GetMessages(), Producer: pr})
+			res.FirstSequence, out.Duplicate = done.GetFirstSequence(), done.GetDuplicate()
+			if n.pair.onPublish != nil && !n.pair.onPublish(n, nil) {
+				return nil, status.Error(codes.Unavailable, "dying")
+			}
+		}
+		n.pair.ack(op.GetAck().GetQueue(), op.GetAck().GetRanges())
+		out.Results = append(out.Results, res)
+	}
+	return out, nil
+}
+
+// ack acknowledges. The caller holds mu.
+func (p *fakePair) ack(queue string, ranges []*pb.SequenceRange) {
+	if p.acked[queue] == nil {
+		p.acked[queue] = make(map[uint64]bool)
+	}
+	for _, r := range ranges {
+		for s := r.GetFirst(); s <= r.GetLast(); s++ {
+			p.acked[queue][s] = true
+		}
+	}
+}
+
+func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
+	in := make(chan *pb.ConsumeRequest)
+	go func() {
+		defer close(in)
+		for {
+			r, err := s.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case in <- r:
+			case <-s.Context().Done():
+				return
+			}
+		}
+	}()
+	queue, credit, next, first := "", 0, uint64(1), true
+	var again []uint64
+	for {
+		n.pair.mu.Lock()
+		changed, err := n.pair.changed, n.active()
+		resp := &pb.ConsumeResponse{}
+		if queue != "" {
+			for credit > 0 && len(again) > 0 {
+				resp.Messages = append(resp.Messages, n.pair.messages[queue][again[0]-1])
+				again, credit = again[1:], credit-1
+			}
+			for ; credit > 0 && int(next) <= len(n.pair.messages[queue]); next++ {
+				if !n.pair.acked[queue][next] {
+					resp.Messages = append(resp.Messages, n.pair.messages[queue][next-1])
+					credit--
+				}
+			}
+		}
+		n.pair.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if len(resp.GetMessages()) > 0 {
+			if err := s.Send(resp); err != nil {
+				return err
+			}
+		}
+		select {
+		case r, ok := <-in:
+			if !ok {
+				return nil
+			}
+			n.pair.mu.Lock()
+			if first {
+				queue, first = r.GetAttach().GetQueue(), false
+			}
+			n.pair.ack(queue, r.GetAck())
+			known := queue != "missing"
+			n.pair.mu.Unlock()
+			if !known {
+				return status.Error(codes.NotFound, "no such queue")
+			}
+			for _, x := range r.GetNack() {
+				again = append(again, slices.Collect(func(yield func(uint64) bool) {
+					for q := x.GetFirst(); q <= x.GetLast() && yield(q); q++ {
+					}
+				})...)
+			}
+			credit += int(r.GetCredit())
+			if err := s.Send(&pb.ConsumeResponse{Attached: r.GetAttach() != nil, Confirmed: r.GetConfirm()}); err != nil {
+				return err
+			}
+		case <-changed:
+		case <-s.Context().Done():
+			return nil
+		}
+	}
+}
+
+// gate freezes connections, like SIGSTOP does.
+type gate struct {
+	mu     sync.Mutex
+	closed chan struct{} // nil while open; closed when it opens again
+}
+
+func newGate() *gate { return &gate{} }
+
+func (g *gate) freeze() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed == nil {
+		g.closed = make(chan struct{})
+	}
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed != nil {
+		close(g.closed)
+		g.closed = nil
+	}
+}
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	c := g.closed
+	g.mu.Unlock()
+	if c != nil {
+		<-c
+	}
+}
+
+type gatedListener struct {
+	net.Listener
+	g *gate
+}
+
+func (l gatedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return gatedConn{c, l.g}, err
+}
+
+type gatedConn struct {
+	net.Conn
+	g *gate
+}
+
+func (c gatedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.g.pass()
+	return n, err
+}
+
+func (c gatedConn) Write(b []byte) (int, error) {
+	c.g.pass()
+	return c.Conn.Write(b)
+}
