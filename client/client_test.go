@@ -324,3 +324,32 @@ func TestTxnRepeats(t *testing.T) {
 	_, err = c.Begin().Commit(soon(t))
 	require.ErrorIs(t, err, client.ErrInvalid)
 }
+
+// TestForgottenProducer: a node that forgot an idle producer refuses it; the client goes on under another identity, and
+// nothing is lost or doubled.
+func TestForgottenProducer(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	for i := range 3 {
+		_, err := c.Publish(soon(t), "q", message("%d", i))
+		require.NoError(t, err)
+	}
+	p.mu.Lock()
+	clear(p.producers)
+	forgotten := func(r *pb.PublishRequest) bool {
+		known := p.producers[fmt.Sprint(r.GetProducer().GetId(), "/", r.GetProducer().GetEpoch())]
+		return known == nil && r.GetProducer().GetSequence() > 2
+	}
+	p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
+		if forgotten(r) {
+			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_FORGOTTEN", Message: "who?"}
+		}
+		return nil
+	}
+	p.mu.Unlock()
+	for i := range 3 {
+		_, err := c.Publish(soon(t), "q", message("%d", 3+i))
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, p.bodies("q"))
+}

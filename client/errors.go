@@ -103,6 +103,8 @@ const (
 	reasonNotActive            = "NOT_ACTIVE"
 	reasonSubscriptionNotFound = "SUBSCRIPTION_NOT_FOUND"
 	reasonQueueNotEmpty        = "QUEUE_NOT_EMPTY"
+	reasonTooLarge             = "TOO_LARGE"
+	reasonProducerForgotten    = "PRODUCER_FORGOTTEN"
 )
 
 // asError turns what gRPC returned into an Error. ctx is the caller's context of the attempt's operation: a
@@ -142,6 +144,10 @@ func streamError(ctx context.Context, address string, r *pb.RequestError) *Error
 	return e
 }
 
+// forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request that
+// was sent once only was certainly not committed.
+func (e *Error) forgotten() bool { return e.Reason == reasonProducerForgotten }
+
 // classify finds the Err value by code and reason; none for what is to be retried.
 func (e *Error) classify(ctx context.Context) {
 	switch e.Code {
@@ -169,6 +175,9 @@ func (e *Error) classify(ctx context.Context) {
 		e.kind = ErrLimit
 	case codes.InvalidArgument:
 		e.kind = ErrInvalid
+		if e.Reason == reasonTooLarge {
+			e.kind = ErrLimit
+		}
 	case codes.Aborted:
 		e.kind = ErrFenced
 	case codes.OutOfRange:

@@ -57,9 +57,6 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 	case o.BatchMessages > maxBatchMessages:
 		return o, fmt.Errorf("%w: batches of %d messages, the limit is %d", ErrInvalid, o.BatchMessages, maxBatchMessages)
 	}
-	if o.ID == "" {
-		o.ID, o.Epoch = uuid.NewString(), 1
-	}
 	setDefault(&o.Window, defaultWindow)
 	setDefault(&o.BatchMessages, defaultBatchMessages)
 	setDefault(&o.BatchBytes, defaultBatchBytes)
@@ -82,6 +79,7 @@ type Producer struct {
 
 	mu      sync.Mutex // guards all below
 	closed  bool
+	id      string         // of the producer; another one after a node forgot it
 	next    uint64         // sequence of the next request
 	pending fifo[entry]    // not yet in a request
 	count   int            // messages in pending
@@ -120,7 +118,10 @@ func (c *Client) newProducer(ctx context.Context, o ProducerOptions) (*Producer,
 	ctx, stop := context.WithCancel(ctx)
 	p := &Producer{
 		client: c, opts: o, budget: semaphore.NewWeighted(o.MaxPendingBytes), wake: make(chan struct{}, 1),
-		stop: stop, done: make(chan struct{}), next: 1,
+		stop: stop, done: make(chan struct{}), id: o.ID, next: 1,
+	}
+	if p.id == "" {
+		p.id, p.opts.Epoch = uuid.NewString(), 1
 	}
 	if err := c.register(p); err != nil {
 		stop()

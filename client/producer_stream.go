@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -149,7 +150,7 @@ func (p *Producer) form() *request {
 		Correlation: seq,
 		Publish: &pb.PublishRequest{
 			Queue: first.queue, Messages: messages,
-			Producer: &pb.Producer{Id: p.opts.ID, Epoch: p.opts.Epoch, Sequence: seq},
+			Producer: &pb.Producer{Id: p.id, Epoch: p.opts.Epoch, Sequence: seq},
 		},
 	}}
 }
@@ -182,6 +183,10 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 		p.mu.Unlock()
 		return &Error{Address: address, Code: codes.Unavailable, Message: errProtocol.Error()}
 	}
+	if refused != nil && refused.forgotten() && p.renew() {
+		p.mu.Unlock()
+		return &Error{Address: address, Code: codes.Unavailable, Message: refused.Message}
+	}
 	r := p.flying.pop()
 	p.sent--
 	p.mu.Unlock()
@@ -200,6 +205,23 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 		}, nil)
 	}
 	return nil
+}
+
+// renew gives the producer another identity after a node forgot it: it was idle for long while very many others were
+// not. Requests of a producer that is not known are refused one and all, so those under way were not committed, unless
+// the oldest was sent before and may have been committed then. The caller holds mu.
+func (p *Producer) renew() bool {
+	if p.opts.ID != "" || (*p.flying.at(0)).repeated {
+		return false
+	}
+	p.id, p.next = uuid.NewString(), 1
+	for i := range p.flying.len() {
+		wire := (*p.flying.at(i)).wire
+		wire.Correlation = p.next
+		wire.GetPublish().Producer = &pb.Producer{Id: p.id, Epoch: p.opts.Epoch, Sequence: p.next}
+		p.next++
+	}
+	return true
 }
 
 // failFlying answers all requests that were sent with err, and ErrOutcomeUnknown.

@@ -122,18 +122,14 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	case len(t.ops) == 0:
 		return TxnResult{}, fmt.Errorf("%w: the transaction is empty", ErrInvalid)
 	}
-	if t.lane == nil {
-		t.lane = t.client.takeLane()
-		t.sequence = t.lane.next
-		t.lane.next++
+	resp, err := t.commit(ctx)
+	var e *Error
+	if errors.As(err, &e) && e.forgotten() && !errors.Is(err, ErrOutcomeUnknown) {
+		// The lane was idle for too long. Nothing was committed, so the transaction may go under another identity.
+		t.lane = nil
+		resp, err = t.commit(ctx)
 	}
-	req := &pb.CommitRequest{Operations: t.ops, Producer: &pb.Producer{Id: t.lane.id, Epoch: 1, Sequence: t.sequence}}
-	var resp *pb.CommitResponse
-	unknown, err := t.client.do(ctx, "commit", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = queues(cc).Commit(ctx, req)
-		return err //nolint:wrapcheck // do needs it as it is
-	})
-	if unknown && err != nil && errors.Is(err, ErrOutcomeUnknown) {
+	if errors.Is(err, ErrOutcomeUnknown) {
 		return TxnResult{}, err // the lane stays with the transaction, for another Commit
 	}
 	t.client.returnLane(t.lane)
@@ -153,6 +149,24 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 		out.Results = append(out.Results, OpResult{FirstSequence: r.GetFirstSequence(), Changed: r.GetChanged()})
 	}
 	return out, nil
+}
+
+// commit sends the transaction under its lane's identity.
+func (t *Txn) commit(ctx context.Context) (resp *pb.CommitResponse, err error) {
+	if t.lane == nil {
+		t.lane = t.client.takeLane()
+		t.sequence = t.lane.next
+		t.lane.next++
+	}
+	req := &pb.CommitRequest{Operations: t.ops, Producer: &pb.Producer{Id: t.lane.id, Epoch: 1, Sequence: t.sequence}}
+	unknown, err := t.client.do(ctx, "commit", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+		resp, err = queues(cc).Commit(ctx, req)
+		return err //nolint:wrapcheck // do needs it as it is
+	})
+	if unknown && errors.Is(err, ErrTooOld) {
+		err = errors.Join(err, ErrOutcomeUnknown)
+	}
+	return resp, err
 }
 
 func (c *Client) takeLane() *lane {
