@@ -165,7 +165,9 @@ func (c LostCause) String() string {
 }
 
 // DataEvent is what the data plane reports. The function to report it with is handed to StartActive and StartFollower; it
-// never blocks, may be called from any goroutine, and events of a role that was stopped meanwhile are ignored.
+// never blocks and may be called from any goroutine, but the events about one peer must be posted in the order in which they
+// happened: a StandbySynced that overtakes the StandbyLost before it could name an incomplete standby in sync. Events of a
+// role that was stopped meanwhile are ignored.
 type DataEvent interface{ dataEvent() }
 
 // Events of the follower.

@@ -1,0 +1,234 @@
+package failover
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// State is all that the machine remembers. It is a value: Step returns a new one and leaves its argument as it was.
+// Slices and pointers in it are never changed in place.
+type State struct {
+	set     Settings
+	self    NodeInfo
+	process string // tells runs of this node apart; part of every OpID
+	newPair uuid.UUID
+
+	now     time.Duration
+	started time.Duration
+
+	// The store.
+	ident     Identity
+	bootFence Fence // as it was at the start; INV-9 is checked against it
+
+	// The coordinator.
+	known      bool // rec and rev are valid
+	missing    bool // a linearizable read said that there is no record
+	rec        Record
+	rev        Revision
+	trouble    string // why what the coordinator last said is not usable; empty if it is
+	reachable  bool
+	leaseUntil time.Duration // 0: no lease
+	live       []Live
+	liveKnown  bool
+	bootTerm   uint64 // term of the first record seen that this process did not write
+
+	// Operations on the coordinator. pending holds every own swap at rev that may have been done, or may yet be done: a
+	// request that timed out can still arrive. Only a record at another revision settles them.
+	pending  []Record
+	swapping string // OpID of the call under way
+	loading  bool
+	needLoad bool
+	unknown  bool // INV-8: an outcome is unknown and no read has followed
+	retryAt  time.Duration
+
+	// The data plane.
+	mode      mode
+	epoch     uint64
+	usedTerm  uint64 // last term that this process has been active in
+	candidate bool   // it has stopped following and tries to take over
+	fenced    bool   // it lost the role and has not found the new active yet
+	why       string // what has led to the last change of mode, in words
+	follow    following
+	act       acting
+
+	hand handover // active: handing over
+	ask  asking   // standby: waiting for the active to hand over
+
+	halted bool
+}
+
+// mode is what the data plane has been told to be.
+type mode uint8
+
+const (
+	modeIdle mode = iota
+	modeFollow
+	modeAct
+)
+
+// following is the state of the follower role.
+type following struct {
+	active    NodeInfo
+	connected bool
+	ever      bool // it has been connected since it started to follow
+	required  bool
+	cause     LostCause     // 0 until an attempt has failed
+	since     time.Duration // when the connection was lost, or when following began
+}
+
+// acting is the state of the active role.
+type acting struct {
+	term    uint64
+	sent    ActiveConfig // the conditions that the data plane has
+	ready   bool
+	standby standbyState
+	member  Member        // of the connected standby
+	cause   LostCause     // why the last standby was lost; 0 if none was
+	dropAt  time.Duration // when an absent standby in sync is dropped; never if it is `never`
+	blocked time.Duration // since when a required standby is absent; `never` if it is not
+}
+
+// standbyState is how far the connected standby is.
+type standbyState uint8
+
+const (
+	standbyNone standbyState = iota
+	standbyConnected
+	standbyCaughtUp
+	standbySynced
+)
+
+// never is a time that no clock reaches.
+const never = time.Duration(1<<63 - 1)
+
+// NewState makes the state of a node that has just started. `process` must be different in each run of a node; `newPair`
+// becomes the pair's id if this node finds an empty coordinator.
+func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) State {
+	return State{
+		set: set.withDefaults(), self: self, process: process, newPair: newPair,
+		act: acting{dropAt: never, blocked: never},
+	}
+}
+
+// machine is one step under way.
+type machine struct {
+	State
+	effects []Effect
+}
+
+// Step is every decision that a node makes. It reads no clock: `now` is the monotonic time of the event, which never goes
+// back. Effects must be carried out in order, before the next Step.
+func Step(s State, now time.Duration, ev Event) (State, []Effect) {
+	if s.halted {
+		return s, nil
+	}
+	m := machine{State: s}
+	m.now = now
+	m.handle(ev)
+	m.reconcile()
+	return m.State, m.effects
+}
+
+func (m *machine) do(e Effect) { m.effects = append(m.effects, e) }
+
+func (m *machine) warn(format string, args ...any) { m.do(Warn{Text: fmt.Sprintf(format, args...)}) }
+
+func (m *machine) halt(err error) {
+	m.halted = true
+	m.do(Halt{Err: err})
+}
+
+// handle takes note of what happened. It decides nothing yet; reconcile does, from the state alone, so that the order
+// in which facts arrive does not matter.
+func (m *machine) handle(ev Event) {
+	switch e := ev.(type) {
+	case Started:
+		m.started, m.ident, m.bootFence = m.now, e.Identity, e.Identity.Fence
+	case IdentityChanged:
+		m.ident = e.Identity
+	case Observed:
+		m.observed(e)
+	case Loaded:
+		m.loaded(e)
+	case Swapped:
+		m.swapped(e)
+	case Reported:
+		if f, ok := e.Event.(Failed); ok {
+			m.halt(fmt.Errorf("%w: %w", ErrFailed, f.Err))
+		} else if e.Epoch == m.epoch {
+			m.reported(e.Event)
+		}
+	case DrainEnded:
+		m.drainEnded(e)
+	case SwitchoverAsked:
+		m.switchoverAsked(e)
+	case Ticked:
+	}
+}
+
+// reconcile compares what the node does with what the record says it should do, and orders what is missing.
+func (m *machine) reconcile() {
+	switch {
+	case m.halted:
+		return
+	case !m.known && m.missing:
+		m.create()
+	case !m.known:
+		m.load()
+	case m.leads():
+		m.lead()
+	default:
+		if m.mode == modeAct {
+			m.yieldRole()
+		}
+		m.standBy()
+	}
+	if m.needLoad {
+		m.load()
+	}
+}
+
+// leads tells whether the record names this node active in the term that it is active in.
+func (s *State) leads() bool {
+	return s.mode == modeAct && s.rec.Active == s.self.ID && s.rec.Term == s.act.term
+}
+
+// reported takes note of what the data plane reports.
+func (m *machine) reported(ev DataEvent) {
+	if m.mode == modeAct {
+		m.reportedByActive(ev)
+	} else if m.mode == modeFollow {
+		m.reportedByFollower(ev)
+	}
+}
+
+// Deadline is the next time at which a Ticked event may change something; false if there is none.
+func (s *State) Deadline() (time.Duration, bool) {
+	next := never
+	at := func(t time.Duration) {
+		if t > s.now && t < next {
+			next = t
+		}
+	}
+	at(s.retryAt)
+	if s.mode == modeFollow && !s.follow.connected {
+		at(s.follow.since + s.set.FailoverTimeout)
+		at(s.started + s.set.StartupWait)
+	}
+	if s.mode == modeAct {
+		at(s.act.dropAt)
+		if s.act.blocked != never {
+			at(s.act.blocked + s.set.RefuseAfter)
+			at(s.leaseUntil - s.set.LeaseMargin)
+		}
+	}
+	if s.hand.phase != handNone {
+		at(s.hand.deadline)
+	}
+	if s.ask.id != "" {
+		at(s.ask.deadline)
+	}
+	return next, next != never
+}

@@ -1,0 +1,221 @@
+package failover
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+)
+
+// This file is what a node does that is not active.
+
+// reportedByFollower takes note of what the follower role of replication reports.
+func (m *machine) reportedByFollower(ev DataEvent) {
+	f := &m.follow
+	switch e := ev.(type) {
+	case FollowerConnected:
+		f.connected, f.ever, f.required, f.cause = true, true, false, 0
+		m.fenced = false
+		if e.Term > m.rec.Term {
+			m.needLoad = true
+		}
+		m.handedTo(e.Term)
+	case FollowerRequired:
+		f.required = f.connected
+	case FollowerLost:
+		if f.connected {
+			f.since = m.now
+		}
+		if e.Cause == LostRejected && f.cause != LostRejected {
+			m.needLoad = true
+		}
+		f.connected, f.required, f.cause = false, false, e.Cause
+	}
+}
+
+// eligible tells whether this node's store is in sync as it is (INV-4, INV-6).
+func (s *State) eligible() bool {
+	me, ok := s.rec.Member(s.self.ID)
+	return ok && me == s.ident.Member() && !s.ident.MayHaveLost
+}
+
+// standBy does what a node has to do that is not active.
+func (m *machine) standBy() {
+	if !m.ownUpToLoss() {
+		return
+	}
+	switch {
+	case m.candidate:
+		m.stand()
+	case m.rec.Active == m.self.ID && !m.eligible():
+		m.stopFollowing() // the other one is in sync, and takes over
+	case m.rec.Active == m.self.ID:
+		// Handed over to us, or won with an outcome that is learned only now: the term is ours and unused. After a
+		// restart it may have been used, and a term is never used twice: (term, LSN) names a record for good.
+		if m.rec.Term > m.bootTerm && m.rec.Term > m.usedTerm {
+			m.takeUp()
+			m.lead()
+			return
+		}
+		m.stand()
+	case m.takeoverDue():
+		m.stand()
+		if !m.candidate {
+			m.followActive()
+		}
+	default:
+		m.followActive()
+	}
+	m.askActive()
+}
+
+// ownUpToLoss is INV-6: a store that is named in sync but is not what it was takes itself out of the record before it does
+// anything else. It reports whether the node may go on.
+func (m *machine) ownUpToLoss() bool {
+	_, listed := m.rec.Member(m.self.ID)
+	if !listed {
+		if m.ident.MayHaveLost {
+			m.ident.MayHaveLost = false
+			m.do(ClearLoss{})
+		}
+		return true
+	}
+	if m.eligible() {
+		return true
+	}
+	other, ok := m.rec.Other(m.self.ID)
+	if !ok && m.set.AcceptLoss {
+		if m.ident.MayHaveLost {
+			m.ident.MayHaveLost = false
+			m.warn("acknowledged transactions may be lost: the machine went down without a clean stop and sync is not \"always\"")
+			m.do(ClearLoss{})
+		}
+		return m.eligible()
+	}
+	m.stopFollowing()
+	if ok && m.canSwap() {
+		next := m.rec
+		next.InSync = []Member{other}
+		m.propose(next)
+	}
+	return false
+}
+
+// takeoverDue tells whether a standby has lost the active for good.
+func (s *State) takeoverDue() bool {
+	f := &s.follow
+	if !s.eligible() || s.rec.Active == s.self.ID {
+		return false
+	}
+	if _, ok := s.rec.Member(s.rec.Active); !ok {
+		return true // it took itself out (INV-6)
+	}
+	if s.mode != modeFollow || f.connected {
+		return false
+	}
+	switch {
+	case f.cause == LostSilence && f.ever:
+		return true // the follower has measured the timeout
+	case f.cause == LostRefused && (f.ever || !s.leaveToActive()):
+		return true // its process is gone
+	default:
+		return s.now >= f.since+s.set.FailoverTimeout && !s.leaveToActive()
+	}
+}
+
+// leaveToActive tells whether a node that has just started still leaves the role to the previous active, which may be
+// starting as well.
+func (s *State) leaveToActive() bool {
+	_, there := Observation{Live: s.live}.LiveNode(s.rec.Active)
+	return s.now < s.started+s.set.StartupWait && (there || !s.liveKnown)
+}
+
+// stand tries to take over. Once it has begun, the node follows nobody until the record has changed.
+func (m *machine) stand() {
+	if !m.eligible() || !m.canSwap() {
+		return
+	}
+	if !m.candidate {
+		m.candidate, m.why = true, m.standReason()
+	}
+	// INV-4: what was acknowledged to the old active is in our log, and from here on nothing more is; then the fence; then the
+	// swap. The fence shuts out the present config and term only: if the old active's swap wins, its next config passes.
+	m.stopFollowing()
+	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
+	next := m.rec
+	next.Term = m.rec.Term + 1
+	next.MinInSync = m.set.MinInSync
+	next.Switchover = nil
+	me := m.ident.Member()
+	next.InSync = []Member{me}
+	if m.rec.Active == m.self.ID {
+		// We start again, and the standby may be well: it stays in sync, its acks are required, and it is dropped if it does not
+		// come. After a takeover, on the contrary, the other one is gone.
+		if other, ok := m.rec.Other(m.self.ID); ok && m.isLive(other.Node) {
+			next.InSync = []Member{me, other}
+		}
+	}
+	next.Active = m.self.ID
+	m.propose(next)
+}
+
+// standReason says why the node tries to take over.
+func (s *State) standReason() string {
+	_, activeInSync := s.rec.Member(s.rec.Active)
+	switch {
+	case s.rec.Active == s.self.ID:
+		return "this node was active before it was started again"
+	case !activeInSync:
+		return "the active has left the in-sync set"
+	case s.follow.cause != 0:
+		return fmt.Sprintf("the active %s is gone: %s", s.follow.active.Address, s.follow.cause)
+	default:
+		return fmt.Sprintf("the active %s does not answer", s.follow.active.Address)
+	}
+}
+
+func (s *State) isLive(node uuid.UUID) bool {
+	return slices.ContainsFunc(s.live, func(l Live) bool { return l.Node.ID == node })
+}
+
+// followActive follows the node that the record names, wherever it is now.
+func (m *machine) followActive() {
+	active, ok := describeNode(m.rec, m.live, m.rec.Active)
+	if !ok {
+		m.stopFollowing()
+		return
+	}
+	if m.mode == modeFollow {
+		if m.follow.active.ID == active.ID && (m.follow.connected || m.follow.active.Address == active.Address) {
+			return
+		}
+		since := m.follow.since
+		same := m.follow.active.ID == active.ID
+		m.stopFollowing()
+		defer func() {
+			if same {
+				m.follow.since = since // another address does not make it less lost
+			}
+		}()
+	}
+	if m.ident.Fence.Term < m.rec.Term || m.ident.Fence.Term > m.rec.Term {
+		// A new term, or our own attempt has lost. (A higher config of the same term is left to the follower: persisted
+		// here, it would shut out the active until that has learned of its own swap.)
+		m.raiseFence(m.rec.Fence())
+	}
+	m.mode = modeFollow
+	m.epoch++
+	m.follow = following{active: active, since: m.now}
+	m.do(StartFollower{Epoch: m.epoch, Spec: FollowSpec{Active: active, Config: m.rec.Config, Term: m.rec.Term}})
+}
+
+// stopFollowing ends the follower role, if it is running.
+func (m *machine) stopFollowing() {
+	if m.mode != modeFollow {
+		return
+	}
+	m.do(StopFollower{})
+	m.mode = modeIdle
+	m.epoch++
+	m.follow = following{}
+}

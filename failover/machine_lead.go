@@ -1,0 +1,186 @@
+package failover
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// This file is what the active does.
+
+// takeUp takes the active role in the term of the known record, which names this node.
+func (m *machine) takeUp() {
+	if m.mode == modeFollow {
+		m.do(StopFollower{})
+	}
+	m.mode, m.fenced, m.candidate = modeAct, false, false
+	m.epoch++
+	m.usedTerm = m.rec.Term
+	m.follow = following{}
+	m.act = acting{term: m.rec.Term, dropAt: never, blocked: never}
+	if _, ok := m.rec.Other(m.self.ID); ok {
+		m.act.dropAt = m.now + m.set.StandbyWait
+		m.act.blocked = m.now
+	}
+	m.act.sent = m.conditions()
+	m.do(StartActive{Epoch: m.epoch, Spec: ActiveSpec{Term: m.act.term, ActiveConfig: m.act.sent}})
+	m.raiseFence(m.rec.Fence())
+}
+
+// raiseFence persists a fence if it is above the current one.
+func (m *machine) raiseFence(f Fence) {
+	if m.ident.Fence.Less(f) {
+		m.ident.Fence = f
+		m.do(SetFence{Fence: f})
+	}
+}
+
+// yieldRole gives up the active role: the record names somebody else, or another term.
+func (m *machine) yieldRole() {
+	next, _ := describeNode(m.rec, m.live, m.rec.Active)
+	if m.rec.Active == m.self.ID {
+		next = NodeInfo{}
+	}
+	m.why = fmt.Sprintf("node %s is active now, in term %d", cmp.Or(next.Name, m.rec.Active.String()), m.rec.Term)
+	m.do(StopActive{Next: next})
+	m.mode, m.fenced = modeIdle, true
+	m.epoch++
+	m.act = acting{dropAt: never, blocked: never}
+	m.handedOver()
+}
+
+// reportedByActive takes note of what the active role of replication reports.
+func (m *machine) reportedByActive(ev DataEvent) {
+	a := &m.act
+	switch e := ev.(type) {
+	case ActiveReady:
+		a.ready = true
+	case StandbyConnected:
+		if a.standby == standbyNone || a.member.Node == e.Member.Node {
+			a.standby, a.member = standbyConnected, e.Member
+		}
+	case StandbyCaughtUp:
+		if a.standby == standbyConnected && a.member == e.Member {
+			a.standby = standbyCaughtUp
+		}
+	case StandbySynced:
+		if a.standby == standbyCaughtUp && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member {
+			a.standby = standbySynced
+		}
+	case StandbyLost:
+		if a.standby != standbyNone && a.member.Node == e.Node {
+			a.standby, a.member, a.cause = standbyNone, Member{}, e.Cause
+		}
+		if e.Cause == LostAhead {
+			m.needLoad = true // it knows something that we don't
+		}
+	}
+}
+
+// required is the member whose acks a commit needs besides our own durability (INV-2, INV-3).
+func (s *State) required() (Member, bool) {
+	if o, ok := s.rec.Other(s.self.ID); ok {
+		return o, true
+	}
+	for _, p := range s.pending {
+		// A swap that names it in sync, or even active, may be done at any moment.
+		if o, ok := p.Other(s.self.ID); ok {
+			return o, true
+		}
+	}
+	if s.act.standby >= standbyCaughtUp {
+		return s.act.member, true
+	}
+	return Member{}, false
+}
+
+// absent tells whether acks are required from a standby that is not there.
+func (s *State) absent() bool {
+	r, ok := s.required()
+	return ok && (s.act.standby == standbyNone || s.act.member != r)
+}
+
+// conditions are those under which this active may acknowledge now: the table "may the active acknowledge?".
+func (s *State) conditions() ActiveConfig {
+	req, needed := s.required()
+	c := ActiveConfig{Config: s.rec.Config, RequireStandby: needed, Standby: req, Serve: true, Deliver: true}
+	if len(s.rec.InSync) < s.rec.MinInSync {
+		c.RequireStandby = true
+		c.Serve, c.Reason = false, "alone, and min_in_sync is 2"
+	}
+	if s.act.blocked != never {
+		if s.now >= s.act.blocked+s.set.RefuseAfter {
+			c.Serve, c.Reason = false, "the standby in sync is gone, and the coordinator has not released it yet"
+		}
+		if !s.reachable && s.now >= s.leaseUntil-s.set.LeaseMargin {
+			c.Deliver = false // it may not be the active any more
+		}
+	}
+	if s.unknown {
+		// INV-8
+		c.Serve, c.Deliver, c.Reason = false, false, "the coordinator did not say whether it wrote the pair's record"
+	}
+	return c
+}
+
+// lead does the active's duties.
+func (m *machine) lead() {
+	a := &m.act
+	other, hasOther := m.rec.Other(m.self.ID)
+	there := a.standby != standbyNone && a.member == other
+	switch {
+	case !hasOther || there:
+		a.dropAt = never
+	case a.dropAt == never:
+		a.dropAt = m.now // it was there, and is gone
+	}
+	if !m.absent() {
+		a.blocked = never
+	} else if a.blocked == never {
+		a.blocked = m.now
+	}
+	m.configure()
+	m.raiseFence(m.rec.Fence())
+	if a.ready && m.ask.id != "" {
+		m.endAsk("")
+	}
+	m.handOver()
+	m.leadSwap(hasOther)
+	// A proposal can only have tightened the conditions; still, they are sent before anything else happens.
+	m.configure()
+}
+
+// configure sends the conditions to the data plane if they have changed.
+func (m *machine) configure() {
+	if c := m.conditions(); c != m.act.sent {
+		m.act.sent = c
+		m.do(ConfigureActive{Config: c})
+	}
+}
+
+// leadSwap proposes the change of the record that is due, if any.
+func (m *machine) leadSwap(hasOther bool) {
+	a := &m.act
+	next := m.rec
+	me, ok := m.rec.Member(m.self.ID)
+	if !ok {
+		return // it has taken itself out (INV-6); the other one takes over
+	}
+	switch {
+	case m.hand.phase >= handDraining && m.hand.phase <= handSwapping:
+		return // handOver does it
+	case hasOther && a.dropAt != never && m.now >= a.dropAt:
+		next.InSync = []Member{me} // INV-3: first this swap, then acknowledge alone
+	case !hasOther && a.standby == standbySynced:
+		next.InSync = []Member{me, a.member} // INV-3: its acks are required already
+	case !hasOther && a.standby == standbyNone && len(m.pending) > 0 && m.absent():
+		// A swap that names an absent standby may still be done. Writing the record once more settles it.
+		next.InSync = []Member{me}
+	case m.rec.Switchover != nil && m.hand.phase == handNone:
+		next.Switchover = nil
+	default:
+		return
+	}
+	if m.canSwap() {
+		m.propose(next)
+	}
+}

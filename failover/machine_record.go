@@ -1,0 +1,254 @@
+package failover
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+)
+
+// This file keeps what is known of the record, and the swaps that are not settled.
+
+// observed takes note of what the coordinator's watch says.
+func (m *machine) observed(e Observed) {
+	if e.Reachable && !m.reachable {
+		m.retryAt = m.now
+	}
+	m.reachable, m.leaseUntil = e.Reachable, e.LeaseUntil
+	if e.LiveKnown {
+		m.live, m.liveKnown = e.Live, true
+	}
+	switch {
+	case e.RecordErr != nil:
+		m.refuse(e.RecordErr)
+	case e.Record != nil:
+		m.adopt(*e.Record, e.Revision)
+	case e.Missing && m.known:
+		m.trouble = "the pair's record has vanished from the coordinator"
+	}
+}
+
+// loaded takes note of a linearizable read.
+func (m *machine) loaded(e Loaded) {
+	m.loading = false
+	switch {
+	case e.Err == nil:
+		m.reachable, m.needLoad = true, false
+		if m.known && e.Record.Config < m.rec.Config {
+			// Either the watch was faster than this read, or the coordinator was put back to an older state. In the
+			// second case every swap conflicts, and the role changes are frozen until an operator helps (INV-9).
+			m.trouble = fmt.Sprintf("the coordinator returned config %d, this node already knows %d", e.Record.Config, m.rec.Config)
+			m.retryLater()
+			return
+		}
+		m.unknown = false
+		m.adopt(e.Record, e.Revision)
+	case errors.Is(e.Err, ErrNoRecord):
+		m.reachable, m.needLoad = true, false
+		m.noRecord()
+	case errors.Is(e.Err, ErrRecordVersion), errors.Is(e.Err, ErrRecordInvalid):
+		m.reachable, m.needLoad = true, false
+		m.refuse(e.Err)
+		m.retryLater()
+	default:
+		m.reachable = false
+		m.retryLater()
+	}
+}
+
+// noRecord takes note that a linearizable read found nothing.
+func (m *machine) noRecord() {
+	switch {
+	case m.known:
+		m.trouble = "the pair's record has vanished from the coordinator"
+		m.retryLater()
+	case !m.ident.Empty():
+		// INV-9: with the record, the knowledge of which store is complete has gone.
+		m.halt(fmt.Errorf("%w (store %s, fence %s, log end %s): restore the coordinator's data, check its address and key prefix, "+
+			"or start this node with an empty data directory", ErrRecordLost, m.ident.Store, m.ident.Fence, m.ident.End))
+	default:
+		m.missing, m.unknown = true, false
+	}
+}
+
+// refuse takes note that the stored record cannot be used. A starting node stops; one that runs goes on without role changes.
+func (m *machine) refuse(err error) {
+	if !m.known {
+		m.halt(err)
+		return
+	}
+	m.trouble = err.Error()
+}
+
+// adopt takes a record as the truth if it is not older than what is known.
+func (m *machine) adopt(rec Record, rev Revision) {
+	if m.halted || m.known && rec.Config < m.rec.Config {
+		return
+	}
+	if m.known && rec.PairID != m.rec.PairID {
+		m.trouble = fmt.Sprintf("the coordinator's record is of pair %s, this node belongs to %s", rec.PairID, m.rec.PairID)
+		return
+	}
+	if m.known && rec.Config == m.rec.Config {
+		if rec.OpID != m.rec.OpID {
+			m.trouble = fmt.Sprintf("the coordinator has another record of config %d than the one this node knows", rec.Config)
+			return
+		}
+		if rev != m.rev {
+			m.rev, m.pending = rev, nil
+		}
+		m.trouble = ""
+		return
+	}
+	if !m.known && !m.admit(rec) {
+		return
+	}
+	if !m.known && !m.wrote(rec) {
+		m.bootTerm = rec.Term
+	}
+	m.known, m.missing, m.trouble = true, false, ""
+	m.rec, m.rev = rec, rev
+	// Each pending swap expected the revision before this one: it is this one, or can never be done any more.
+	m.pending, m.unknown, m.needLoad = nil, false, false
+	m.retryAt = m.now
+	m.candidate = false
+	if m.ask.id != "" && rec.Switchover != nil && rec.Switchover.ID == m.ask.id {
+		m.ask.seen = true
+	}
+}
+
+// wrote tells whether this process has asked for exactly this write.
+func (m *machine) wrote(rec Record) bool {
+	return slices.ContainsFunc(m.pending, func(p Record) bool { return p.OpID == rec.OpID })
+}
+
+// admit checks the first record that a process sees against its store.
+func (m *machine) admit(rec Record) bool {
+	switch {
+	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
+		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and key prefix, "+
+			"or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
+	case m.ident.PairID == uuid.Nil && !m.ident.Empty():
+		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an empty data directory",
+			ErrOtherPair, m.ident.End, rec.PairID))
+	case rec.Config < m.bootFence.Config:
+		m.halt(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from an old copy; "+
+			"restore a newer one, or start this node with an empty data directory", ErrRecordOld, rec.Config, m.bootFence.Config)) // INV-9
+	default:
+		if m.ident.PairID == uuid.Nil {
+			m.do(JoinPair{Pair: rec.PairID})
+			m.ident.PairID = rec.PairID
+		}
+		return true
+	}
+	return false
+}
+
+// swapped takes note of the outcome of a swap.
+func (m *machine) swapped(e Swapped) {
+	if m.swapping == e.OpID {
+		m.swapping = ""
+	}
+	i := slices.IndexFunc(m.pending, func(p Record) bool { return p.OpID == e.OpID })
+	if i < 0 {
+		return // a record at another revision has settled it meanwhile
+	}
+	switch {
+	case e.Err == nil:
+		m.reachable = true
+		m.adopt(m.pending[i], e.Revision)
+	case errors.Is(e.Err, ErrConflict):
+		m.reachable, m.needLoad = true, true
+	default:
+		// INV-8. That a later read still finds the old revision does not mean that it will not be done: the request can be
+		// under way. It stays pending.
+		m.unknown, m.needLoad, m.reachable = true, true, false
+	}
+}
+
+// load begins a linearizable read, if none is under way and it is time.
+func (m *machine) load() {
+	m.needLoad = true
+	if m.loading || m.swapping != "" || m.now < m.retryAt {
+		return
+	}
+	m.loading = true
+	m.do(LoadRecord{})
+}
+
+func (m *machine) retryLater() {
+	m.needLoad = true
+	m.retryAt = m.now + m.set.RetryDelay
+}
+
+// canSwap tells whether a swap may be sent now. If the coordinator is not known to be reachable it is probed first: a
+// standby must not fence off its active before it knows that it could take over (with the coordinator down, both up
+// and one lost connection, that would cost every write).
+func (m *machine) canSwap() bool {
+	if m.swapping != "" || m.loading || m.needLoad {
+		return false
+	}
+	if !m.reachable || m.unknown || m.trouble != "" {
+		m.needLoad = true
+		return false
+	}
+	return true
+}
+
+// propose sends a swap that follows the known record. The caller has asked canSwap. The same proposal made again, because
+// the outcome of the first is unknown, keeps its OpID: then it does not matter which of them is done.
+func (m *machine) propose(next Record) {
+	next.Version = RecordVersion
+	next.Config = m.rec.Config + 1
+	next.Nodes = m.describe(next)
+	next.OpID = ""
+	i := slices.IndexFunc(m.pending, func(p Record) bool { return sameProposal(p, next) })
+	if i >= 0 {
+		next = m.pending[i]
+	} else {
+		next.OpID = fmt.Sprintf("%s/%d/%d", m.process, next.Config, len(m.pending))
+		m.pending = append(slices.Clone(m.pending), next)
+	}
+	m.swapping = next.OpID
+	m.do(SwapRecord{Expect: m.rev, Next: next})
+}
+
+// sameProposal compares everything but the OpID.
+func sameProposal(a, b Record) bool {
+	sw := a.Switchover == b.Switchover || a.Switchover != nil && b.Switchover != nil && *a.Switchover == *b.Switchover
+	return sw && a.PairID == b.PairID && a.Config == b.Config && a.Term == b.Term && a.Active == b.Active &&
+		a.MinInSync == b.MinInSync && slices.Equal(a.InSync, b.InSync) && slices.Equal(a.Nodes, b.Nodes)
+}
+
+// describe gives the nodes for a record: this one as it is, and one other, preferably one that is in sync.
+func (m *machine) describe(next Record) []NodeInfo {
+	nodes := []NodeInfo{m.self}
+	var other uuid.UUID
+	if o, ok := next.Other(m.self.ID); ok {
+		other = o.Node
+	} else if next.Active != m.self.ID {
+		other = next.Active
+	} else {
+		for _, n := range m.rec.Nodes {
+			if n.ID != m.self.ID {
+				other = n.ID
+			}
+		}
+	}
+	if n, ok := describeNode(m.rec, m.live, other); ok && other != uuid.Nil {
+		nodes = append(nodes, n)
+	}
+	slices.SortFunc(nodes, func(a, b NodeInfo) int { return slices.Compare(a.ID[:], b.ID[:]) })
+	return nodes
+}
+
+// create writes the first record of a pair. Only an empty store gets here.
+func (m *machine) create() {
+	if !m.canSwap() {
+		return
+	}
+	m.propose(Record{
+		PairID: m.newPair, Term: 1, Active: m.self.ID, InSync: []Member{m.ident.Member()}, MinInSync: m.set.MinInSync,
+	})
+}

@@ -1,0 +1,149 @@
+package failover
+
+import "fmt"
+
+// This file puts the state into words.
+
+// Role of the node in this state.
+func (s *State) Role() Role {
+	switch s.mode {
+	case modeAct:
+		return s.actingRole()
+	case modeFollow:
+		_, listed := s.rec.Member(s.self.ID)
+		switch {
+		case s.fenced && !s.follow.connected:
+			return RoleFenced
+		case listed:
+			return RoleStandby
+		case s.follow.required:
+			return RoleSyncing
+		default:
+			return RoleCatchingUp
+		}
+	case modeIdle:
+		if s.candidate {
+			return RoleCandidate
+		}
+		return RoleRecovering
+	default:
+		return RoleRecovering
+	}
+}
+
+func (s *State) actingRole() Role {
+	_, hasOther := s.rec.Other(s.self.ID)
+	switch {
+	case !s.act.ready:
+		return RoleActivating
+	case !s.act.sent.Serve || s.absent():
+		return RoleBlocked
+	case hasOther:
+		return RoleActive
+	default:
+		return RoleActiveAlone
+	}
+}
+
+// Reason says why the node is in its role, or what it waits for. It does not contain anything that changes by itself.
+func (s *State) Reason() string {
+	switch {
+	case !s.known && s.missing:
+		return "no record of the pair yet: creating it"
+	case !s.known && s.reachable:
+		return "reading the pair's record"
+	case !s.known:
+		return "waiting for the coordinator: it cannot be reached"
+	case s.trouble != "":
+		return s.trouble
+	case s.mode == modeAct:
+		return s.actingReason()
+	case s.candidate && s.reachable:
+		return s.why
+	case s.candidate:
+		return s.why + "; the coordinator cannot be reached"
+	case s.mode == modeFollow && s.fenced:
+		return s.why
+	case s.mode == modeFollow:
+		return s.followingReason()
+	default:
+		return s.idleReason()
+	}
+}
+
+func (s *State) actingReason() string {
+	switch {
+	case s.unknown:
+		return s.act.sent.Reason
+	case s.hand.phase == handDraining || s.hand.phase == handSwapping:
+		return "handing over to the standby"
+	case s.absent() && s.reachable:
+		return "the standby in sync is gone" + s.standbyCause() + ": releasing it"
+	case s.absent():
+		return "the standby in sync is gone" + s.standbyCause() + ", and the coordinator cannot be reached"
+	case !s.act.sent.Serve:
+		return s.act.sent.Reason
+	case !s.act.ready:
+		return "replaying the log"
+	case !s.reachable:
+		return "the coordinator cannot be reached: role changes are frozen"
+	case len(s.rec.InSync) == 1 && s.act.standby != standbyNone:
+		return "the standby catches up"
+	case len(s.rec.InSync) == 1:
+		return "no standby is connected" + s.standbyCause()
+	default:
+		return ""
+	}
+}
+
+func (s *State) standbyCause() string {
+	if s.act.cause == 0 {
+		return ""
+	}
+	return " (" + s.act.cause.String() + ")"
+}
+
+func (s *State) followingReason() string {
+	f := &s.follow
+	_, listed := s.rec.Member(s.self.ID)
+	var reason string
+	switch {
+	case f.connected:
+	case f.cause != 0:
+		reason = fmt.Sprintf("no connection to the active %s: %s", f.active.Address, f.cause)
+	default:
+		reason = "connecting to the active " + f.active.Address
+	}
+	if !listed && !f.connected {
+		reason += "; only the active holds everything, so it has to come back"
+	}
+	if !s.reachable {
+		if reason != "" {
+			reason += "; "
+		}
+		reason += "the coordinator cannot be reached: role changes are frozen"
+	}
+	return reason
+}
+
+func (s *State) idleReason() string {
+	_, listed := s.rec.Member(s.self.ID)
+	_, hasOther := s.rec.Other(s.self.ID)
+	switch {
+	case listed && !s.eligible() && hasOther:
+		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
+	case listed && !s.eligible() && s.ident.MayHaveLost:
+		return "this store may have lost acknowledged transactions, and no other node holds them: " +
+			"restore it from a backup or the other node, or decide to go on without them" // INV-6
+	case listed && !s.eligible():
+		return "the pair's record expects another store on this node, and nobody else is in sync: bring back the data directory"
+	case s.rec.Active == s.self.ID && listed && !s.reachable:
+		return "waiting for the coordinator: it cannot be reached"
+	case s.rec.Active == s.self.ID && listed:
+		return "taking up the role again"
+	case s.rec.Active == s.self.ID:
+		return "not in sync any more: waiting for the other node to take over"
+	default:
+		return "the address of the active is not known"
+	}
+}

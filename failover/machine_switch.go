@@ -1,0 +1,217 @@
+package failover
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// This file is the planned switchover. The active drains and swaps; a standby that is asked writes the request into the
+// record and waits for the active to do it.
+
+// handover is the active's side.
+type handover struct {
+	phase    handPhase
+	id       string // of the local request; empty if the standby asked
+	began    time.Duration
+	deadline time.Duration
+	term     uint64 // that the other one will have
+	drain    uint64 // number of the drain
+	declined string // request in the record that was tried already
+}
+
+type handPhase uint8
+
+const (
+	handNone handPhase = iota
+	handDraining
+	handSwapping // drained; the swap is being tried
+	handWaiting  // given away; waiting for the other one to answer as the active
+)
+
+// asking is the standby's side.
+type asking struct {
+	id       string
+	seen     bool // the request is in the record
+	began    time.Duration
+	deadline time.Duration
+}
+
+// switchoverAsked takes note of an operator's request to this node.
+func (m *machine) switchoverAsked(e SwitchoverAsked) {
+	fail := func(format string, args ...any) {
+		m.do(SwitchoverEnded{ID: e.ID, Failure: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case m.hand.phase != handNone || m.ask.id != "" || m.known && m.rec.Switchover != nil:
+		fail("another switchover is under way")
+	case m.known && m.leads():
+		if why := m.cannotHandOver(); why != "" {
+			fail("%s", why)
+			return
+		}
+		m.beginHandOver(e.ID)
+	case m.mode == modeFollow && m.eligible() && m.follow.connected:
+		m.ask = asking{id: e.ID, began: m.now, deadline: m.now + m.set.SwitchoverTimeout}
+	default:
+		fail("this node is neither active nor a connected standby in sync")
+	}
+}
+
+// cannotHandOver says what stands in the way of a hand-over; empty if nothing does.
+func (s *State) cannotHandOver() string {
+	other, ok := s.rec.Other(s.self.ID)
+	_, described := describeNode(s.rec, s.live, other.Node)
+	switch {
+	case !s.act.ready:
+		return "the active is still activating"
+	case !ok:
+		return "no standby is in sync"
+	case s.absent():
+		return "the standby in sync is not connected"
+	case !described:
+		return "the address of the standby is not known"
+	case !s.reachable || s.trouble != "":
+		return "the coordinator cannot be reached"
+	case s.unknown || len(s.pending) > 0:
+		return "a change of the pair's record is under way"
+	default:
+		return ""
+	}
+}
+
+func (m *machine) beginHandOver(id string) {
+	m.hand = handover{
+		phase: handDraining, id: id, began: m.now, term: m.rec.Term + 1, drain: m.hand.drain + 1,
+		deadline: m.now + m.set.DrainTimeout + m.set.CoordinatorTimeout,
+	}
+	m.do(BeginDrain{Drain: m.hand.drain, Limit: m.set.DrainTimeout})
+}
+
+// drainEnded takes note of the outcome of the drain.
+func (m *machine) drainEnded(e DrainEnded) {
+	if m.hand.phase != handDraining || e.Drain != m.hand.drain {
+		return
+	}
+	if e.Err != nil {
+		m.abortHandOver(fmt.Sprintf("the active could not drain: %v", e.Err))
+		return
+	}
+	m.hand.phase = handSwapping
+}
+
+// handOver carries a hand-over forward. Called while this node is active.
+func (m *machine) handOver() {
+	switch m.hand.phase {
+	case handNone:
+		// A request that cannot be met is taken out of the record by leadSwap.
+		if r := m.rec.Switchover; r != nil && r.ID != m.hand.declined && m.isOther(r.To) && m.cannotHandOver() == "" {
+			m.beginHandOver("")
+		}
+	case handDraining:
+		if m.absent() {
+			m.abortHandOver("the standby was lost")
+		}
+	case handSwapping:
+		other, ok := m.rec.Other(m.self.ID)
+		switch {
+		case !ok || m.absent() && len(m.pending) == 0:
+			m.abortHandOver("the standby was lost")
+		case m.now >= m.hand.deadline && !m.unknown && m.swapping == "":
+			// The swap may still be done later. Until that is settled nothing is acknowledged without the standby, and its acks
+			// prove that it has not taken the role.
+			m.abortHandOver("the coordinator did not write the record in time")
+		case m.canSwap():
+			next := m.rec
+			next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
+			m.propose(next)
+		}
+	case handWaiting:
+		if m.rec.Term >= m.hand.term { // the role came back
+			m.endHandOver("the other node did not take the role; it is back here")
+		}
+	}
+}
+
+// abortHandOver goes on as the active.
+func (m *machine) abortHandOver(why string) {
+	m.do(Resume{})
+	m.endHandOver(why)
+}
+
+// endHandOver answers the local request, if there is one.
+func (m *machine) endHandOver(failure string) {
+	if m.hand.id != "" {
+		m.do(SwitchoverEnded{ID: m.hand.id, Failure: failure, Pause: m.now - m.hand.began})
+	} else if failure != "" {
+		m.warn("switchover asked by the standby was not done: %s", failure)
+	}
+	m.hand = handover{drain: m.hand.drain}
+	if m.rec.Switchover != nil {
+		m.hand.declined = m.rec.Switchover.ID
+	}
+}
+
+// isOther tells whether a node is the other member in sync.
+func (s *State) isOther(node uuid.UUID) bool {
+	o, ok := s.rec.Other(s.self.ID)
+	return ok && o.Node == node
+}
+
+// handedOver takes note that this node is not active any more.
+func (m *machine) handedOver() {
+	switch {
+	case m.hand.phase == handNone:
+	case m.hand.phase == handSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term && m.hand.id != "":
+		m.hand.phase = handWaiting
+		m.hand.deadline = m.hand.began + m.set.SwitchoverTimeout
+	case m.hand.phase == handSwapping && m.rec.Active != m.self.ID && m.rec.Term == m.hand.term:
+		m.hand = handover{drain: m.hand.drain} // the standby that asked has it
+	default:
+		m.endHandOver("this node lost the role meanwhile")
+	}
+}
+
+// handedTo takes note that somebody answers as the active of a term.
+func (m *machine) handedTo(term uint64) {
+	if m.hand.phase == handWaiting && term >= m.hand.term {
+		m.endHandOver("")
+	}
+}
+
+// askActive carries the standby's request forward. Called while this node is not active.
+func (m *machine) askActive() {
+	if m.hand.phase == handWaiting && m.now >= m.hand.deadline {
+		m.endHandOver("the other node has the role but does not answer")
+	}
+	if m.ask.id == "" {
+		return
+	}
+	mine := m.rec.Switchover != nil && m.rec.Switchover.ID == m.ask.id
+	switch {
+	case m.now >= m.ask.deadline:
+		if mine && m.canSwap() {
+			next := m.rec
+			next.Switchover = nil
+			m.propose(next)
+		}
+		m.endAsk("the active did not hand over in time")
+	case m.rec.Active == m.self.ID:
+	case mine:
+	case m.ask.seen:
+		m.endAsk("the active could not hand over; its log says why")
+	case m.rec.Switchover != nil:
+		m.endAsk("another switchover is under way")
+	case m.mode == modeFollow && m.canSwap():
+		next := m.rec
+		next.Switchover = &Switchover{ID: m.ask.id, To: m.self.ID}
+		m.propose(next)
+	}
+}
+
+// endAsk answers the local request.
+func (m *machine) endAsk(failure string) {
+	m.do(SwitchoverEnded{ID: m.ask.id, Failure: failure, Pause: m.now - m.ask.began})
+	m.ask = asking{}
+}

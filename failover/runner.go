@@ -1,0 +1,237 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+)
+
+// Options of a Runner.
+type Options struct {
+	// Coordinator of the pair. The caller closes it after Run has returned.
+	Coordinator Coordinator
+	// Data is the node's store and replication.
+	Data DataPlane
+	// Self describes this node; its ID has to be that of the store.
+	Self NodeInfo
+	// Settings of the machine.
+	Settings Settings
+	// Logger gets one line per change of role. Nil: no logs.
+	Logger *zap.Logger
+}
+
+// Runner drives the machine of one node: it feeds Step with what happens and carries out what Step wants.
+type Runner struct {
+	opts    Options
+	log     *zap.Logger
+	process string
+	began   time.Time // zero of the machine's clock
+
+	signal  chan struct{} // capacity 1: the queue is not empty
+	stopped chan struct{} // closed when Run has returned
+
+	mu      sync.Mutex // guards what follows
+	queue   []Event
+	status  Status
+	changed chan struct{}
+	waiters map[string]chan SwitchoverEnded
+	running bool
+}
+
+// New checks the options and makes a Runner. Nothing happens before Run.
+func New(o Options) (*Runner, error) {
+	switch {
+	case o.Coordinator == nil || o.Data == nil:
+		return nil, errors.New("failover needs a coordinator and a data plane")
+	case o.Self.ID == uuid.Nil:
+		return nil, errors.New("failover needs the id of this node")
+	case o.Self.Address == "":
+		return nil, errors.New("failover needs the address by which the other node reaches this one")
+	case o.Settings.MinInSync < 0 || o.Settings.MinInSync > 2:
+		return nil, fmt.Errorf("min_in_sync is %d; 1 (go on alone) and 2 (refuse writes while alone) are possible", o.Settings.MinInSync)
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	r := &Runner{
+		opts: o, log: o.Logger.Named("failover"), process: uuid.NewString(), began: time.Now(),
+		signal: make(chan struct{}, 1), stopped: make(chan struct{}), changed: make(chan struct{}),
+		waiters: make(map[string]chan SwitchoverEnded),
+	}
+	r.status = Status{
+		Role: RoleRecovering, Reason: "starting", Since: r.began, Self: o.Self, Coordinator: o.Coordinator.Name(),
+	}
+	return r, nil
+}
+
+// Run makes the node part of its pair until ctx ends (nil is returned then) or the node must not go on: ErrOtherPair,
+// ErrRecordLost, ErrRecordOld, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
+// returns, neither role runs, and the liveness key is gone or about to lapse. To be called once.
+func (r *Runner) Run(ctx context.Context) error {
+	r.mu.Lock()
+	if r.running {
+		r.mu.Unlock()
+		return errors.New("failover is running already")
+	}
+	r.running = true
+	r.mu.Unlock()
+
+	l := newLoop(r)
+	err := l.run(ctx)
+	close(r.stopped)
+	if err != nil {
+		return fmt.Errorf("failover: %w", err)
+	}
+	return nil
+}
+
+// Post reports something about the node that does not belong to a role; Failed is the only such event. It never blocks.
+func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
+
+// Status tells what the node is and knows, now.
+func (r *Runner) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// Changed returns a channel that is closed when Status changes the next time. To miss nothing, take the channel first and
+// the status after.
+func (r *Runner) Changed() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed
+}
+
+// SwitchoverResult tells how a planned switchover went.
+type SwitchoverResult struct {
+	// Active node now.
+	Active NodeInfo
+	// Term of it.
+	Term uint64
+	// Pause is for how long no transaction could be acknowledged. Asked of the standby it is an upper bound: the time since
+	// the request.
+	Pause time.Duration
+}
+
+// Switchover hands the active role to the other node; it may be asked of either. It returns when the other node is active, or
+// ErrSwitchover with the reason why it is not. When ctx ends first, the hand-over may still happen.
+func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
+	id := uuid.NewString()
+	done := make(chan SwitchoverEnded, 1)
+	r.mu.Lock()
+	r.waiters[id] = done
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.waiters, id)
+		r.mu.Unlock()
+	}()
+	r.post(SwitchoverAsked{ID: id})
+	select {
+	case e := <-done:
+		if e.Failure != "" {
+			return SwitchoverResult{}, fmt.Errorf("%w: %s", ErrSwitchover, e.Failure)
+		}
+		st := r.Status()
+		active, _ := st.ActiveNode()
+		res := SwitchoverResult{Active: active, Pause: e.Pause}
+		if st.Record != nil {
+			res.Term = st.Record.Term
+		}
+		return res, nil
+	case <-r.stopped:
+		return SwitchoverResult{}, ErrStopped
+	case <-ctx.Done():
+		return SwitchoverResult{}, fmt.Errorf("switchover: its outcome is not known yet: %w", ctx.Err())
+	}
+}
+
+// post queues an event for the loop.
+func (r *Runner) post(ev Event) {
+	r.mu.Lock()
+	r.queue = append(r.queue, ev)
+	r.mu.Unlock()
+	select {
+	case r.signal <- struct{}{}:
+	default: // the loop will look anyway
+	}
+}
+
+// take empties the queue.
+func (r *Runner) take() []Event {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	q := r.queue
+	r.queue = nil
+	return q
+}
+
+// publish makes the state visible, and wakes those that wait for a change.
+func (r *Runner) publish(s *State) {
+	st := Status{
+		Role: s.Role(), Reason: s.Reason(), Self: s.self, Revision: s.rev, Coordinator: r.opts.Coordinator.Name(),
+		CoordinatorReachable: s.reachable, Live: s.live,
+		Serve:   s.mode == modeAct && s.act.sent.Serve,
+		Deliver: s.mode == modeAct && s.act.sent.Deliver,
+		Standby: s.act.member.Node,
+	}
+	if s.known {
+		rec := s.rec.Clone()
+		st.Record = &rec
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.status
+	st.Since = old.Since
+	if st.Role != old.Role {
+		st.Since = time.Now()
+		r.logRole(old, st)
+	}
+	if sameStatus(old, st) {
+		return
+	}
+	r.status = st
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+func (r *Runner) logRole(old, now Status) {
+	fields := []zap.Field{zap.Stringer("from", old.Role), zap.Stringer("to", now.Role), zap.String("reason", now.Reason)}
+	if now.Record != nil {
+		fields = append(fields, zap.Uint64("config", now.Record.Config), zap.Uint64("term", now.Record.Term),
+			zap.Int("in_sync", len(now.Record.InSync)))
+	}
+	r.log.Info("role changed", fields...)
+}
+
+func sameStatus(a, b Status) bool {
+	if (a.Record == nil) != (b.Record == nil) || a.Record != nil && (a.Record.Config != b.Record.Config || a.Record.OpID != b.Record.OpID) {
+		return false
+	}
+	if len(a.Live) != len(b.Live) {
+		return false
+	}
+	for i := range a.Live {
+		if a.Live[i] != b.Live[i] {
+			return false
+		}
+	}
+	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision && a.CoordinatorReachable == b.CoordinatorReachable &&
+		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby
+}
+
+// answer passes the outcome of a switchover to whoever waits for it.
+func (r *Runner) answer(e SwitchoverEnded) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if done, ok := r.waiters[e.ID]; ok {
+		done <- e // capacity 1, and answered once
+		delete(r.waiters, e.ID)
+	}
+}

@@ -1,0 +1,244 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// stopLimit bounds the stopping of a role when the Runner ends.
+const stopLimit = 10 * time.Second
+
+// loop is a Runner at work. Everything here belongs to the one goroutine of Run, but for what wg counts.
+type loop struct {
+	r        *Runner
+	state    State
+	identity Identity
+	running  mode // role of the data plane
+
+	wg     sync.WaitGroup
+	drain  chan struct{} // closed when the drain under way has returned; nil if there is none
+	cancel context.CancelFunc
+	err    error
+	halted bool
+}
+
+func newLoop(r *Runner) *loop {
+	return &loop{
+		r: r, state: NewState(r.opts.Settings, r.opts.Self, r.process, uuid.New()), identity: r.opts.Data.Identity(),
+	}
+}
+
+// run feeds the machine until ctx ends or the machine halts.
+func (l *loop) run(ctx context.Context) error {
+	side, stopSide := context.WithCancel(ctx)
+	defer l.wg.Wait()
+	defer stopSide()
+	l.announce(side)
+	watch := l.r.opts.Coordinator.Watch(side)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+
+	l.step(ctx, Started{Identity: l.identity})
+	for !l.halted {
+		next := time.Hour
+		if at, ok := l.state.Deadline(); ok {
+			next = max(at-l.now(), 0)
+		}
+		timer.Reset(next)
+		select {
+		case <-ctx.Done():
+			l.halted = true
+		case o, ok := <-watch:
+			if !ok {
+				watch = nil // ctx ends
+				continue
+			}
+			l.step(ctx, l.observed(o))
+		case <-l.r.signal:
+			for _, ev := range l.r.take() {
+				l.step(ctx, ev)
+			}
+		case <-timer.C:
+			l.step(ctx, Ticked{})
+		}
+	}
+	return errors.Join(l.err, l.stopRole(ctx))
+}
+
+func (l *loop) now() time.Duration { return time.Since(l.r.began) }
+
+func (l *loop) observed(o Observation) Observed {
+	ev := Observed{Observation: o}
+	if !o.LeaseUntil.IsZero() {
+		ev.LeaseUntil = o.LeaseUntil.Sub(l.r.began)
+	}
+	return ev
+}
+
+// step feeds one event, and the store's identity before it if that has changed.
+func (l *loop) step(ctx context.Context, ev Event) {
+	id := l.r.opts.Data.Identity()
+	end := id.End
+	id.End = l.identity.End // changes all the time, and only the value at the start matters
+	if id != l.identity {
+		id.End = end
+		l.identity = id
+		l.apply(ctx, IdentityChanged{Identity: id})
+	}
+	l.apply(ctx, ev)
+}
+
+func (l *loop) apply(ctx context.Context, ev Event) {
+	if l.halted {
+		return
+	}
+	state, effects := Step(l.state, l.now(), ev)
+	l.state = state
+	for _, e := range effects {
+		if err := l.carryOut(ctx, e); err != nil {
+			l.halted = true
+			if ctx.Err() == nil {
+				l.err = err
+			}
+			break
+		}
+	}
+	l.r.publish(&l.state)
+}
+
+// carryOut does one effect. An error ends the Runner.
+func (l *loop) carryOut(ctx context.Context, e Effect) error {
+	switch e := e.(type) {
+	case LoadRecord:
+		l.loadRecord(ctx)
+	case SwapRecord:
+		l.swapRecord(ctx, e)
+	case BeginDrain:
+		l.beginDrain(ctx, e)
+	case SwitchoverEnded:
+		l.r.publish(&l.state) // whoever waits looks at the status next
+		l.r.answer(e)
+	case Warn:
+		l.r.log.Warn(e.Text)
+	case Halt:
+		return e.Err
+	default:
+		return l.carryOutData(ctx, e)
+	}
+	return nil
+}
+
+// carryOutData does one effect on the data plane.
+func (l *loop) carryOutData(ctx context.Context, e Effect) error {
+	data := l.r.opts.Data
+	var err error
+	switch e := e.(type) {
+	case JoinPair:
+		err = data.JoinPair(ctx, e.Pair)
+	case SetFence:
+		err = data.SetFence(ctx, e.Fence)
+	case ClearLoss:
+		err = data.ClearLoss(ctx)
+	case StartActive:
+		l.running = modeAct
+		err = data.StartActive(ctx, e.Spec, l.poster(e.Epoch))
+	case ConfigureActive:
+		err = data.ConfigureActive(ctx, e.Config)
+	case StopActive:
+		l.endDrain()
+		l.running = modeIdle
+		err = data.StopActive(ctx, e.Next)
+	case StartFollower:
+		l.running = modeFollow
+		err = data.StartFollower(ctx, e.Spec, l.poster(e.Epoch))
+	case StopFollower:
+		l.running = modeIdle
+		err = data.StopFollower(ctx)
+	case Resume:
+		l.endDrain()
+		err = data.Resume(ctx)
+	default:
+		err = errors.New("not known")
+	}
+	if err != nil {
+		return fmt.Errorf("%T: %w", e, err)
+	}
+	return nil
+}
+
+// poster makes the function by which one run of a role reports.
+func (l *loop) poster(epoch uint64) func(DataEvent) {
+	return func(ev DataEvent) { l.r.post(Reported{Epoch: epoch, Event: ev}) }
+}
+
+func (l *loop) announce(ctx context.Context) {
+	l.wg.Go(func() {
+		if err := l.r.opts.Coordinator.Announce(ctx, Live{Node: l.r.opts.Self, Process: l.r.process}); err != nil && ctx.Err() == nil {
+			l.r.post(Reported{Event: Failed{Err: fmt.Errorf("announce this node: %w", err)}})
+		}
+	})
+}
+
+func (l *loop) loadRecord(ctx context.Context) {
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, l.state.set.CoordinatorTimeout)
+		defer cancel()
+		rec, rev, err := l.r.opts.Coordinator.Load(ctx)
+		l.r.post(Loaded{Record: rec, Revision: rev, Err: err})
+	})
+}
+
+func (l *loop) swapRecord(ctx context.Context, e SwapRecord) {
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, l.state.set.CoordinatorTimeout)
+		defer cancel()
+		rev, err := l.r.opts.Coordinator.Swap(ctx, e.Expect, e.Next)
+		l.r.post(Swapped{OpID: e.Next.OpID, Revision: rev, Err: err})
+	})
+}
+
+func (l *loop) beginDrain(ctx context.Context, e BeginDrain) {
+	ctx, cancel := context.WithTimeout(ctx, e.Limit)
+	done := make(chan struct{})
+	l.drain, l.cancel = done, cancel
+	l.wg.Go(func() {
+		defer close(done)
+		_, err := l.r.opts.Data.Drain(ctx)
+		l.r.post(DrainEnded{Drain: e.Drain, Err: err})
+	})
+}
+
+// endDrain waits until the drain under way, if any, has returned.
+func (l *loop) endDrain() {
+	if l.drain == nil {
+		return
+	}
+	l.cancel()
+	<-l.drain
+	l.drain, l.cancel = nil, nil
+}
+
+// stopRole stops whatever runs, although ctx may have ended.
+func (l *loop) stopRole(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	l.endDrain()
+	var err error
+	switch l.running {
+	case modeAct:
+		err = l.r.opts.Data.StopActive(ctx, NodeInfo{})
+	case modeFollow:
+		err = l.r.opts.Data.StopFollower(ctx)
+	case modeIdle:
+	}
+	l.running = modeIdle
+	if err != nil {
+		return fmt.Errorf("stop the node's role: %w", err)
+	}
+	return nil
+}

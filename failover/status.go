@@ -1,0 +1,126 @@
+package failover
+
+import (
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Errors of Runner.Run.
+var (
+	// ErrOtherPair is returned when the store and the record belong to different pairs.
+	ErrOtherPair = errors.New("this store belongs to another pair")
+	// ErrRecordLost is returned when the store has been part of a pair, but the coordinator has no record of one (INV-9).
+	ErrRecordLost = errors.New("the coordinator has no record of the pair, but this node's store is not empty")
+	// ErrRecordOld is returned when the coordinator's record is older than what this node has already obeyed (INV-9).
+	ErrRecordOld = errors.New("the coordinator's record is older than this node's own")
+	// ErrFailed is returned when the store reported that it cannot go on (INV-7).
+	ErrFailed = errors.New("the store failed; the node stops and recovers when it is started again")
+	// ErrStopped is returned by calls to a Runner that is not running.
+	ErrStopped = errors.New("failover is not running on this node")
+)
+
+// ErrSwitchover is returned when a planned hand-over was not done. The role is where it was, or where a takeover has put
+// it meanwhile; Status tells.
+var ErrSwitchover = errors.New("no switchover")
+
+// Settings of the machine. The zero value of each field means its default.
+type Settings struct {
+	// FailoverTimeout: a standby in sync that has had no connection to the active for so long takes over. Default 1 s.
+	FailoverTimeout time.Duration
+	// StartupWait: so long after its own start a standby in sync leaves the role to the previous active, if its liveness key
+	// is there. Default 1 s.
+	StartupWait time.Duration
+	// StandbyWait: so long a new active waits for a standby in sync to connect before it drops it. Default 600 ms.
+	StandbyWait time.Duration
+	// RefuseAfter: so long transactions wait while the active is blocked before they are refused. Default 1 s.
+	RefuseAfter time.Duration
+	// LeaseMargin: deliveries of a blocked active stop so long before its lease can end. Default 500 ms.
+	LeaseMargin time.Duration
+	// DrainTimeout bounds the drain of a planned switchover. Default 1 s.
+	DrainTimeout time.Duration
+	// SwitchoverTimeout bounds a planned switchover as a whole. Default 10 s.
+	SwitchoverTimeout time.Duration
+	// RetryDelay between two attempts to reach the coordinator. Default 100 ms.
+	RetryDelay time.Duration
+	// CoordinatorTimeout of one call. Default 2 s.
+	CoordinatorTimeout time.Duration
+	// MinInSync that this node writes into the record when it activates: 1 (default) or 2.
+	MinInSync int
+	// AcceptLoss: start even if acknowledged bytes may be gone and nobody else has them (INV-6). Only for a node without a
+	// partner.
+	AcceptLoss bool
+}
+
+// withDefaults fills in what was left out.
+func (s Settings) withDefaults() Settings {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	def(&s.FailoverTimeout, time.Second)
+	def(&s.StartupWait, time.Second)
+	def(&s.StandbyWait, 600*time.Millisecond)
+	def(&s.RefuseAfter, time.Second)
+	def(&s.LeaseMargin, 500*time.Millisecond)
+	def(&s.DrainTimeout, time.Second)
+	def(&s.SwitchoverTimeout, 10*time.Second)
+	def(&s.RetryDelay, 100*time.Millisecond)
+	def(&s.CoordinatorTimeout, 2*time.Second)
+	if s.MinInSync == 0 {
+		s.MinInSync = 1
+	}
+	return s
+}
+
+// Status is what a node is and knows, at one moment.
+type Status struct {
+	// Role of the node.
+	Role Role
+	// Reason why it is in that role or cannot serve, in words.
+	Reason string
+	// Since when it has had this role.
+	Since time.Time
+	// Self describes the node.
+	Self NodeInfo
+	// Record of the pair, as far as it is known; nil before that.
+	Record *Record
+	// Revision of Record.
+	Revision Revision
+	// Coordinator is the kind: "etcd", "memory".
+	Coordinator string
+	// CoordinatorReachable tells whether it answered the last time.
+	CoordinatorReachable bool
+	// Live are the nodes whose liveness key is there.
+	Live []Live
+	// Serve: transactions are acknowledged.
+	Serve bool
+	// Deliver: messages may be delivered.
+	Deliver bool
+	// Standby is the node that has connected to this active; uuid.Nil if none.
+	Standby uuid.UUID
+}
+
+// ActiveNode describes the active node, if it is known. The liveness key knows a newer address than the record.
+func (s Status) ActiveNode() (NodeInfo, bool) {
+	if s.Record == nil {
+		return NodeInfo{}, false
+	}
+	return describeNode(*s.Record, s.Live, s.Record.Active)
+}
+
+// IsLive tells whether the liveness key of a node is there.
+func (s Status) IsLive(node uuid.UUID) bool {
+	_, ok := Observation{Live: s.Live}.LiveNode(node)
+	return ok
+}
+
+// describeNode looks a node up: first in the liveness keys, then in the record.
+func describeNode(r Record, live []Live, id uuid.UUID) (NodeInfo, bool) {
+	if l, ok := (Observation{Live: live}).LiveNode(id); ok && l.Node.Address != "" {
+		return l.Node, true
+	}
+	return r.Node(id)
+}
