@@ -33,7 +33,8 @@ const (
 	RuleUndelivered Rule = "undelivered"
 	// RuleRedelivered: a message was delivered again after its acknowledgement was confirmed.
 	RuleRedelivered Rule = "redelivered"
-	// RuleTwoTerms: one LSN was acknowledged for two transactions.
+	// RuleTwoTerms: one LSN was acknowledged for two transactions, or LSNs and sequences disagree about what came first: two nodes
+	// acknowledged at the same time.
 	RuleTwoTerms Rule = "two-terms"
 	// RuleDigest: the stores of the two nodes differ.
 	RuleDigest Rule = "digest"
@@ -185,18 +186,35 @@ func (c *checker) realTimeOrder() {
 	}
 }
 
-// lsns: each acknowledged transaction has an LSN of its own. The workload publishes one message per transaction.
+// lsns: an LSN names one transaction, which is a batch of one producer for one queue, and a queue's sequences grow with the LSN.
 func (c *checker) lsns() {
-	seen := map[uint64]ID{}
+	type origin struct {
+		queue    string
+		producer uint32
+	}
+	seen := map[uint64]origin{}
+	byQueue := map[string][]*Publish{}
 	for i := range c.h.Publishes {
 		p := &c.h.Publishes[i]
 		if p.Outcome != Acked || p.LSN == 0 {
 			continue
 		}
-		if other, taken := seen[p.LSN]; taken && other != p.ID {
-			c.report(RuleTwoTerms, "LSN %d was acknowledged for %v and for %v", p.LSN, other, p.ID)
+		mine := origin{p.Queue, p.ID.Producer}
+		if other, taken := seen[p.LSN]; taken && other != mine {
+			c.report(RuleTwoTerms, "LSN %d was acknowledged to producer %d for %s and to producer %d for %s",
+				p.LSN, other.producer, other.queue, mine.producer, mine.queue)
 		}
-		seen[p.LSN] = p.ID
+		seen[p.LSN] = mine
+		byQueue[p.Queue] = append(byQueue[p.Queue], p)
+	}
+	for queue, acked := range byQueue {
+		slices.SortFunc(acked, func(a, b *Publish) int { return cmp.Compare(a.Sequence, b.Sequence) })
+		for i := 1; i < len(acked); i++ {
+			if a, b := acked[i-1], acked[i]; a.LSN > b.LSN {
+				c.report(RuleTwoTerms, "queue %s: sequence %d was acknowledged with LSN %d, and the earlier %d with the later LSN %d",
+					queue, b.Sequence, b.LSN, a.Sequence, a.LSN)
+			}
+		}
 	}
 }
 

@@ -95,7 +95,8 @@ func TestCheckerCatches(t *testing.T) {
 		{"a redelivery after the confirmed acknowledgement", func(h *History) {
 			h.Deliveries = append(h.Deliveries, Delivery{"q", "work", 1, ID{1, 1}, ms(7)})
 		}, []Rule{RuleRedelivered}},
-		{"one LSN acknowledged twice", func(h *History) { h.Publishes[5].LSN = 12 }, []Rule{RuleTwoTerms}},
+		{"one LSN acknowledged twice", func(h *History) { h.Publishes[2].LSN = 11 }, []Rule{RuleTwoTerms}},
+		{"a later sequence with an earlier LSN", func(h *History) { h.Publishes[5].LSN = 9 }, []Rule{RuleTwoTerms}},
 		{"different digests", func(h *History) { h.Digests[1].Content = "beef" }, []Rule{RuleDigest}},
 		{"digests of different positions", func(h *History) { h.Digests[1].LSN = 21 }, []Rule{RuleDigest}},
 		{"a damaged body", func(h *History) {
@@ -118,10 +119,14 @@ func TestCheckerCatches(t *testing.T) {
 
 func TestHistoryAckedAfter(t *testing.T) {
 	h := sound()
-	at, ok := h.AckedAfter(3500 * time.Microsecond)
+	h.Publishes[2].Address = "killed"
+	at, ok := h.AckedAfter(3500*time.Microsecond, "none")
 	require.True(t, ok)
 	require.Equal(t, 5*time.Millisecond, at)
-	_, ok = h.AckedAfter(time.Second)
+	at, ok = h.AckedAfter(3500*time.Microsecond, "killed")
+	require.True(t, ok)
+	require.Equal(t, 9*time.Millisecond, at)
+	_, ok = h.AckedAfter(time.Second, "none")
 	require.False(t, ok)
 }
 

@@ -36,6 +36,8 @@ type Publish struct {
 	Sequence uint64        `json:"sequence,omitempty"`
 	// LSN of the transaction that holds the message; 0 when it is not known.
 	LSN uint64 `json:"lsn,omitempty"`
+	// Address of the node that acknowledged it.
+	Address string `json:"address,omitempty"`
 	// Error in words, unless acked.
 	Error string `json:"error,omitempty"`
 }
@@ -120,6 +122,13 @@ func (h *History) AddAck(a Ack) {
 	h.Acks = append(h.Acks, a)
 }
 
+// addFinal records what a queue holds at the end.
+func (h *History) addFinal(s Stored) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Final = append(h.Final, s)
+}
+
 // AddBroken records a violation that was seen as it happened.
 func (h *History) AddBroken(v Violation) {
 	h.mu.Lock()
@@ -134,8 +143,9 @@ func (h *History) Note(format string, args ...any) {
 	h.Notes = append(h.Notes, fmt.Sprintf("%12v %s", time.Since(h.start).Round(time.Microsecond), fmt.Sprintf(format, args...)))
 }
 
-// AckedAfter finds the first acknowledgement of a publish that was received after the given time.
-func (h *History) AckedAfter(after time.Duration) (at time.Duration, ok bool) {
+// AckedAfter finds the first acknowledgement of a publish that was received after the given time, from another node than the one at
+// address notBy: what a node said before it was killed may still be on its way.
+func (h *History) AckedAfter(after time.Duration, notBy string) (at time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	// Records are in order of Done, but for a few that overtook each other on the way here: look a little further back.
@@ -144,7 +154,7 @@ func (h *History) AckedAfter(after time.Duration) (at time.Duration, ok bool) {
 		p := h.Publishes[i]
 		if p.Done <= after {
 			late++
-		} else if p.Outcome == Acked && (!ok || p.Done < at) {
+		} else if p.Outcome == Acked && p.Address != notBy && (!ok || p.Done < at) {
 			at, ok = p.Done, true
 		}
 	}

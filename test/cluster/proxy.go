@@ -37,6 +37,13 @@ func NewProxy(target string) (*Proxy, error) {
 // Address is where the proxy listens, host:port.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
+// SetTarget relays new connections to another target.
+func (p *Proxy) SetTarget(target string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = target
+}
+
 // Cut stops all data in both directions without closing anything. New connections are accepted and stay silent.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
@@ -103,7 +110,10 @@ func (p *Proxy) relay(in net.Conn) {
 	}
 	defer p.untrack(in)
 	p.waitFlowing()
-	out, err := net.Dial("tcp", p.target) //nolint:noctx // loopback: refused or done at once
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	out, err := net.Dial("tcp", target) //nolint:noctx // loopback: refused or done at once
 	if err != nil || !p.track(out) {
 		return
 	}

@@ -1,0 +1,177 @@
+//go:build unix
+
+// Package chaos breaks real pairs of nodes, and proves with a recording client and a checker (test/cluster) that clients were told
+// nothing but the truth. The tests are short by default; the same tests run for longer with
+//
+//	LOCKSTEP_CHAOS=30m    kill nodes for that long
+//	LOCKSTEP_ROUNDS=500   or for that many rounds
+//	LOCKSTEP_SEED=…       with the dice of an earlier run
+//	LOCKSTEP_KEEP=dir     where the histories, logs and data of failed tests go (default: a directory in $TMPDIR that is named)
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// Bounds of waiting. Generous: the machine may be busy with other tests. None of them is a goal.
+const (
+	bound = 60 * time.Second
+	// ackBound is how long the pair may take until it acknowledges again while one node and etcd are well.
+	ackBound = 20 * time.Second
+)
+
+var binary string //nolint:gochecknoglobals // built once for all tests of the process
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "lockstep-binary-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if binary, err = cluster.Build(context.Background(), dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// seed of this run's dice.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	s := rand.Uint64() >> 32
+	if text := os.Getenv("LOCKSTEP_SEED"); text != "" {
+		var err error
+		s, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "LOCKSTEP_SEED")
+	}
+	t.Logf("LOCKSTEP_SEED=%d", s)
+	return s
+}
+
+// start starts a pair that is in sync. Its directory is removed when the test succeeds, and kept and named when it fails.
+func start(t *testing.T, o cluster.Options) *cluster.Pair {
+	t.Helper()
+	o.Binary = binary
+	parent := os.Getenv("LOCKSTEP_KEEP")
+	if parent != "" {
+		require.NoError(t, os.MkdirAll(parent, 0o755))
+	}
+	dir, err := os.MkdirTemp(parent, "lockstep-"+strings.ReplaceAll(t.Name(), "/", "-")+"-")
+	require.NoError(t, err)
+	o.Dir = dir
+	p, err := cluster.Start(t.Context(), o)
+	require.NoError(t, err, "see %s", dir)
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("kept: %s (a/node.log, b/node.log, history/*.jsonl)", dir)
+			return
+		}
+		_ = os.RemoveAll(dir)
+	})
+	inSync(t, p)
+	return p
+}
+
+// limited gives a context that ends after the general bound.
+func limited(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// inSync waits until the pair is in sync.
+func inSync(t *testing.T, p *cluster.Pair) (active, standby *cluster.Node) {
+	t.Helper()
+	active, standby, err := p.WaitInSync(limited(t))
+	require.NoError(t, err, "see %s", filepath.Dir(p.A.Dir))
+	return active, standby
+}
+
+// work starts a workload that is ended with the test.
+func work(t *testing.T, p *cluster.Pair, o cluster.WorkloadOptions) *cluster.Workload {
+	t.Helper()
+	w, err := cluster.StartWorkload(limited(t), p, o)
+	require.NoError(t, err)
+	t.Cleanup(w.Abort)
+	return w
+}
+
+// acked waits for an acknowledgement that is received from now on.
+func acked(t *testing.T, w *cluster.Workload, within time.Duration) {
+	t.Helper()
+	ackedSince(t, w, w.History().Now(), nil, within)
+}
+
+// ackedSince waits for an acknowledgement that is received after a time of the history, from another node than notBy (nil: any), and
+// returns how long after it.
+func ackedSince(t *testing.T, w *cluster.Workload, since time.Duration, notBy *cluster.Node, within time.Duration) time.Duration {
+	t.Helper()
+	address := "none"
+	if notBy != nil {
+		address = notBy.Address()
+	}
+	var at time.Duration
+	require.Eventually(t, func() bool {
+		var ok bool
+		at, ok = w.History().AckedAfter(since, address)
+		return ok
+	}, within, 2*time.Millisecond, "nothing was acknowledged within %v", within)
+	return at - since
+}
+
+// quiet waits until nothing was acknowledged for a while, which has to begin before the bound ends.
+func quiet(t *testing.T, w *cluster.Workload) {
+	t.Helper()
+	const silence = 1500 * time.Millisecond
+	require.Eventually(t, func() bool {
+		now := w.History().Now()
+		_, ok := w.History().AckedAfter(now-silence, "none")
+		return now > silence && !ok
+	}, ackBound, 20*time.Millisecond, "acknowledgements go on")
+}
+
+// verify ends the workload and fails the test with all that the checker finds. The pair must be able to serve.
+func verify(t *testing.T, p *cluster.Pair, w *cluster.Workload) {
+	t.Helper()
+	inSync(t, p)
+	err := w.Finish(limited(t))
+	violations := w.History().Check()
+	if err != nil || len(violations) > 0 {
+		dir := filepath.Join(filepath.Dir(p.A.Dir), "history")
+		require.NoError(t, w.History().Save(dir))
+		t.Logf("history: %s", dir)
+	}
+	require.NoError(t, err)
+	for i, v := range violations {
+		if i == 20 {
+			t.Errorf("… and %d more", len(violations)-i)
+			break
+		}
+		t.Error(v)
+	}
+	if len(violations) > 0 {
+		t.FailNow()
+	}
+	t.Log(w.History().Counts())
+}

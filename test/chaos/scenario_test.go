@@ -1,0 +1,265 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// stray publishes to one node directly, whatever its role, with the bare stub: the way in which a client that does not know of a failover
+// talks to the old active.
+type stray struct {
+	node  *cluster.Node
+	queue string
+}
+
+// publish sends one message that no workload sent, and returns the node's answer.
+func (s stray) publish(ctx context.Context) error {
+	_, err := pb.NewQueueServiceClient(s.node.Conn()).Publish(ctx, &pb.PublishRequest{
+		Queue: s.queue, Messages: []*pb.Message{{Body: []byte("stray")}},
+		Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1},
+	})
+	return err
+}
+
+// newQueue makes a queue beside the workload's and returns how many messages it holds when called.
+func newQueue(t *testing.T, p *cluster.Pair, name string) (messages func() uint64) {
+	t.Helper()
+	c, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	_, _, err = c.CreateQueue(limited(t), name, client.CreateQueueOptions{})
+	require.NoError(t, err)
+	return func() uint64 {
+		q, err := c.GetQueue(limited(t), name)
+		require.NoError(t, err)
+		return q.Messages
+	}
+}
+
+// TestPausedActiveAcknowledgesNothing: the active is stopped (SIGSTOP) under load, the standby takes over, and the old one wakes up in the
+// belief that it is still the active, with requests waiting in its sockets. It must acknowledge none of them, nor any that come later,
+// and must come back as a standby (INV-2: the acks of its standby are missing; INV-4: the standby had stopped to accept its records).
+func TestPausedActiveAcknowledgesNothing(t *testing.T) {
+	p := start(t, cluster.Options{})
+	messages := newQueue(t, p, "stray")
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	for round := range 2 {
+		old, _ := inSync(t, p)
+		acked(t, w, ackBound)
+		before := messages()
+		since := w.History().Now()
+		require.NoError(t, old.Pause())
+		// These wait in the sockets of the sleeping process.
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		var waiting sync.WaitGroup
+		answers := make(chan error, 64)
+		for range cap(answers) / 2 {
+			waiting.Go(func() { answers <- stray{old, "stray"}.publish(ctx) })
+		}
+		failover := ackedSince(t, w, since, old, ackBound)
+		t.Logf("round %d: pause of the active to the next acknowledged publish: %v", round, failover)
+		require.NoError(t, old.Wake())
+		// And these come when it is awake, before and while it finds out.
+		for range cap(answers) / 2 {
+			waiting.Go(func() { answers <- stray{old, "stray"}.publish(ctx) })
+		}
+		waiting.Wait()
+		cancel()
+		close(answers)
+		for err := range answers {
+			require.Error(t, err, "the old active acknowledged a write after it was replaced")
+		}
+		require.NoError(t, p.WaitRole(limited(t), old, pb.Role_ROLE_STANDBY))
+		require.Equal(t, before, messages(), "a write that only the old active had is in the store")
+	}
+	verify(t, p, w)
+}
+
+// TestPausedStandbyIsDropped: a standby that sleeps stops the acknowledgements only until the active has removed it from the in-sync set
+// (INV-3), and comes back into it after it wakes up.
+func TestPausedStandbyIsDropped(t *testing.T) {
+	p := start(t, cluster.Options{})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	active, standby := inSync(t, p)
+	acked(t, w, ackBound)
+	require.NoError(t, standby.Pause())
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+	acked(t, w, ackBound)
+	require.NoError(t, standby.Wake())
+	verify(t, p, w)
+}
+
+// TestCutBetweenTheNodes: when the two nodes cannot hear each other and both reach the coordinator, the active drops the standby before
+// the standby would take over, goes on alone, and takes it back when the link is healed.
+func TestCutBetweenTheNodes(t *testing.T) {
+	p := start(t, cluster.Options{Links: true})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	active, _ := inSync(t, p)
+	acked(t, w, ackBound)
+	p.Cut()
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+	acked(t, w, ackBound)
+	p.Heal()
+	verify(t, p, w)
+}
+
+// TestActiveCutFromEverybody: the active reaches neither its standby nor the coordinator. It blocks; the standby takes over; healed, the
+// old one follows.
+func TestActiveCutFromEverybody(t *testing.T) {
+	p := start(t, cluster.Options{Links: true})
+	messages := newQueue(t, p, "stray")
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	old, next := inSync(t, p)
+	acked(t, w, ackBound)
+	p.CutFromEtcd(old)
+	p.Cut()
+	since := w.History().Now()
+	require.NoError(t, p.WaitRole(limited(t), next, pb.Role_ROLE_ACTIVE_ALONE))
+	ackedSince(t, w, since, old, ackBound)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	require.Error(t, stray{old, "stray"}.publish(ctx), "a node that reaches nobody acknowledged a write")
+	p.Heal()
+	p.HealToEtcd(old)
+	verify(t, p, w)
+	require.Zero(t, messages())
+}
+
+// TestEtcdStopped: the loss of the coordinator costs no write while both nodes are up. When it is back, failover works again.
+func TestEtcdStopped(t *testing.T) {
+	p := start(t, cluster.Options{})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	active, standby := inSync(t, p)
+	acked(t, w, ackBound)
+	require.NoError(t, p.StopEtcd())
+	// Longer than every lease and timeout: the pair has to know, and to go on all the same.
+	require.NoError(t, p.Wait(limited(t), "both nodes to miss the coordinator", func(a, b *pb.GetStatusResponse) bool {
+		return a != nil && b != nil && !a.GetPair().GetCoordinatorReachable() && !b.GetPair().GetCoordinatorReachable()
+	}))
+	until := time.Now().Add(4 * time.Second)
+	for time.Now().Before(until) {
+		acked(t, w, 2*time.Second)
+	}
+	s, err := active.Status(limited(t))
+	require.NoError(t, err)
+	require.Equal(t, pb.Role_ROLE_ACTIVE, s.GetRole(), s.GetReason())
+	require.NoError(t, p.StartEtcd(limited(t)))
+	require.NoError(t, p.Wait(limited(t), "both nodes to find the coordinator", func(a, b *pb.GetStatusResponse) bool {
+		return a.GetPair().GetCoordinatorReachable() && b.GetPair().GetCoordinatorReachable()
+	}))
+	since := w.History().Now()
+	require.NoError(t, active.Kill())
+	ackedSince(t, w, since, active, ackBound)
+	require.NoError(t, p.WaitRole(limited(t), standby, pb.Role_ROLE_ACTIVE_ALONE))
+	require.NoError(t, active.Start())
+	verify(t, p, w)
+}
+
+// TestEtcdAndStandbyGone: nobody can say that the standby has not taken over, so writes fail with UNAVAILABLE; when either is back, the
+// pair goes on, and nothing is lost.
+func TestEtcdAndStandbyGone(t *testing.T) {
+	for _, back := range []string{"etcd", "standby"} {
+		t.Run(back+" comes back first", func(t *testing.T) {
+			p := start(t, cluster.Options{})
+			newQueue(t, p, "stray")
+			w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+			active, standby := inSync(t, p)
+			acked(t, w, ackBound)
+			require.NoError(t, p.StopEtcd())
+			require.NoError(t, standby.Kill())
+			require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_BLOCKED))
+			err := stray{active, "stray"}.publish(limited(t))
+			require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
+			quiet(t, w)
+			if back == "etcd" {
+				require.NoError(t, p.StartEtcd(limited(t)))
+				require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+			} else {
+				require.NoError(t, standby.Start())
+			}
+			acked(t, w, bound)
+			if back == "etcd" {
+				require.NoError(t, standby.Start())
+			} else {
+				require.NoError(t, p.StartEtcd(limited(t)))
+			}
+			verify(t, p, w)
+		})
+	}
+}
+
+// TestBothRestarted: both nodes are killed at once, or stopped in order, and started again.
+func TestBothRestarted(t *testing.T) {
+	p := start(t, cluster.Options{})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	acked(t, w, ackBound)
+	for _, n := range p.Nodes() {
+		require.NoError(t, n.Kill())
+	}
+	for _, n := range p.Nodes() {
+		require.NoError(t, n.Start())
+	}
+	acked(t, w, bound)
+	inSync(t, p)
+	for _, n := range p.Nodes() {
+		require.NoError(t, n.Stop())
+	}
+	for _, n := range p.Nodes() {
+		require.NoError(t, n.Start())
+	}
+	acked(t, w, bound)
+	verify(t, p, w)
+}
+
+// TestOnlyTheOneInSyncMayActivate: the active goes on alone and is killed; the other one, which lacks what was acknowledged meanwhile, must
+// wait for it and say so.
+func TestOnlyTheOneInSyncMayActivate(t *testing.T) {
+	p := start(t, cluster.Options{})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	active, standby := inSync(t, p)
+	require.NoError(t, standby.Kill())
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+	acked(t, w, ackBound)
+	require.NoError(t, active.Kill())
+	require.NoError(t, standby.Start())
+	quiet(t, w)
+	s, err := standby.Status(limited(t))
+	require.NoError(t, err)
+	require.NotContains(t, []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE}, s.GetRole())
+	require.NotEmpty(t, s.GetReason(), "a node that waits has to say what for")
+	t.Logf("the one that waits says: %v: %s", s.GetRole(), s.GetReason())
+	require.NoError(t, active.Start())
+	acked(t, w, bound)
+	verify(t, p, w)
+}
+
+// TestSwitchover: planned hand-overs under load, there and back. No publish may fail.
+func TestSwitchover(t *testing.T) {
+	p := start(t, cluster.Options{})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	for range 4 {
+		active, standby := inSync(t, p)
+		acked(t, w, ackBound)
+		r, err := pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
+		require.NoError(t, err)
+		require.Equal(t, standby.Address(), r.GetActiveAddress())
+		t.Logf("pause: %v", r.GetPause().AsDuration())
+	}
+	verify(t, p, w)
+	for _, publish := range w.History().Publishes {
+		require.Equal(t, cluster.Acked, publish.Outcome, publish.Error)
+	}
+}

@@ -1,0 +1,192 @@
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+const (
+	// rawCredit is how many messages the raw consumer lets the server have under way.
+	rawCredit = 256
+	// rawNack and rawDrop are one in how many messages is given back, and on one in how many batches the stream is thrown away
+	// with all that was delivered on it.
+	rawNack = 200
+	rawDrop = 400
+	// activeCheck is how often a consumer looks whether its node is still the active one: a paused node says nothing.
+	activeCheck = 50 * time.Millisecond
+)
+
+// rawConsumer consumes one subscription on the bare gRPC stream. The client package hides redeliveries from the application, as it
+// should; the checker has to see them.
+type rawConsumer struct {
+	w          *Workload
+	queue, sub string
+	rng        *rand.Rand
+}
+
+// run consumes until ctx ends, stream after stream.
+func (c *rawConsumer) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		n, err := c.w.activeNode(ctx)
+		if err != nil {
+			return
+		}
+		c.stream(ctx, n)
+		// The next attempt may find the same node not yet gone.
+		wait(ctx, pollInterval)
+	}
+}
+
+// stream consumes from n until the stream breaks, n is not the active any more, or the dice say so.
+func (c *rawConsumer) stream(ctx context.Context, n *Node) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		defer cancel()
+		c.w.untilReplaced(ctx, n)
+	})
+	defer watcher.Wait()
+	defer cancel()
+	stream, err := pb.NewQueueServiceClient(n.Conn()).Consume(ctx)
+	if err != nil {
+		return
+	}
+	attach := &pb.ConsumeRequest{Attach: &pb.Attach{Queue: c.queue, Subscription: c.sub}, Credit: rawCredit}
+	if stream.Send(attach) != nil {
+		return
+	}
+	s := rawStream{c: c, unconfirmed: map[uint64][]uint64{}}
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		s.confirmed(resp.GetConfirmed())
+		if len(resp.GetMessages()) == 0 {
+			continue
+		}
+		answer, ok := s.receive(resp.GetMessages())
+		if !ok || stream.Send(answer) != nil {
+			return
+		}
+	}
+}
+
+// rawStream is the state of one stream.
+type rawStream struct {
+	c           *rawConsumer
+	next        uint64              // number of the last confirmation that was asked for
+	unconfirmed map[uint64][]uint64 // sequences that each of them covers
+	seen        uint64              // highest number that was confirmed
+}
+
+// receive records deliveries and makes the answer: acknowledgements, now and then a nack. ok is false when the stream is to be thrown
+// away.
+func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeRequest, ok bool) {
+	c := s.c
+	answer = &pb.ConsumeRequest{Credit: uint32(len(messages))}
+	drop := c.rng.IntN(rawDrop) == 0
+	for _, m := range messages {
+		c.w.delivered(c.queue, c.sub, m.GetSequence(), m.GetMessage().GetBody())
+		r := &pb.SequenceRange{First: m.GetSequence(), Last: m.GetSequence()}
+		if m.GetDeliveryCount() == 0 && c.rng.IntN(rawNack) == 0 {
+			answer.Nack = append(answer.Nack, r)
+			continue
+		}
+		answer.Ack = append(answer.Ack, r)
+		s.unconfirmed[s.next+1] = append(s.unconfirmed[s.next+1], m.GetSequence())
+	}
+	s.next++
+	answer.Confirm = s.next
+	return answer, !drop
+}
+
+// confirmed records the acknowledgements up to number upTo.
+func (s *rawStream) confirmed(upTo uint64) {
+	for ; s.seen < upTo; s.seen++ {
+		for _, sequence := range s.unconfirmed[s.seen+1] {
+			s.c.w.history.AddAck(Ack{Queue: s.c.queue, Sub: s.c.sub, Sequence: sequence, Confirmed: s.c.w.history.Now()})
+		}
+		delete(s.unconfirmed, s.seen+1)
+	}
+}
+
+const (
+	// clientBatch is how many messages the consumer of the client package acknowledges at once.
+	clientBatch = 32
+	// clientReopen is on one in how many batches it begins anew, so that nothing of what the client remembers hides a redelivery.
+	clientReopen = 50
+)
+
+// clientConsumer consumes one subscription through the client package.
+type clientConsumer struct {
+	w          *Workload
+	queue, sub string
+	rng        *rand.Rand
+}
+
+// run consumes until ctx ends, consumer after consumer.
+func (c *clientConsumer) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		consumer, err := c.w.client.Consume(ctx, c.queue, client.ConsumerOptions{Subscription: c.sub, Prefetch: rawCredit})
+		if err != nil {
+			wait(ctx, pollInterval)
+			continue
+		}
+		for err == nil && c.rng.IntN(clientReopen) != 0 {
+			err = c.batch(ctx, consumer)
+		}
+		_ = consumer.Close()
+	}
+}
+
+// batch receives some messages and waits until their acknowledgements are confirmed.
+func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer) error {
+	var acked []uint64
+	rctx := ctx // the first message is waited for; of the others, what is there is taken
+	for i := range clientBatch {
+		d, err := consumer.Receive(rctx)
+		if err != nil && i == 0 {
+			return fmt.Errorf("receive: %w", err)
+		} else if err != nil {
+			break
+		}
+		if i == 0 {
+			var cancel context.CancelFunc
+			rctx, cancel = context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+		}
+		c.w.delivered(c.queue, c.sub, d.Sequence, d.Body)
+		if d.DeliveryCount == 0 && c.rng.IntN(rawNack) == 0 {
+			d.Nack()
+			continue
+		}
+		d.Ack()
+		acked = append(acked, d.Sequence)
+	}
+	if err := consumer.Flush(ctx); err != nil {
+		return fmt.Errorf("acknowledge: %w", err)
+	}
+	for _, sequence := range acked {
+		c.w.history.AddAck(Ack{Queue: c.queue, Sub: c.sub, Sequence: sequence, Confirmed: c.w.history.Now()})
+	}
+	return nil
+}
+
+// wait returns after d, or when ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

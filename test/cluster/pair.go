@@ -1,0 +1,346 @@
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// pollInterval is how often a condition of a pair is looked at.
+const pollInterval = 5 * time.Millisecond
+
+// statusBound is how long one node gets to answer; a paused one never does.
+const statusBound = time.Second
+
+// Options of a Pair.
+type Options struct {
+	// Binary is the lockstep executable, from Build.
+	Binary string
+	// Dir holds everything: configuration, data and logs of the nodes, and etcd. It is not removed.
+	Dir string
+	// Settings are more settings of both nodes, as in node.yaml but with dotted keys: {"log.keep-bytes": "1MiB"}.
+	Settings map[string]string
+	// Links puts a Proxy before each node for the traffic of the other node, so that Cut can be used. Clients of NewClient and the
+	// nodes' own connections pass by it. A killed node is then noticed later: its proxy still accepts connections.
+	Links bool
+}
+
+// Pair is two nodes and their etcd.
+type Pair struct {
+	// A and B are the nodes, whatever their roles.
+	A, B *Node
+	// Links to A and B, if Options.Links.
+	LinkA, LinkB *Proxy
+
+	etcd *etcdServer
+	// coordinator links of A and B: etcd comes back on another port, and each node can be cut off from it.
+	etcdA, etcdB *Proxy
+}
+
+// Start starts etcd and both nodes. It does not wait for them: see WaitInSync. On an error nothing is left running.
+func Start(ctx context.Context, o Options) (_ *Pair, err error) {
+	p := &Pair{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	if p.etcd, err = startEtcd(ctx, filepath.Join(o.Dir, "etcd")); err != nil {
+		return nil, err
+	}
+	if p.A, p.LinkA, p.etcdA, err = p.prepare("a", o); err != nil {
+		return nil, err
+	}
+	if p.B, p.LinkB, p.etcdB, err = p.prepare("b", o); err != nil {
+		return nil, err
+	}
+	if err := p.A.Start(); err != nil {
+		return nil, err
+	}
+	return p, p.B.Start()
+}
+
+// prepare makes a node that is not started, with its links.
+func (p *Pair) prepare(name string, o Options) (n *Node, link, toEtcd *Proxy, err error) {
+	if toEtcd, err = NewProxy(p.etcd.address()); err != nil {
+		return nil, nil, nil, err
+	}
+	if o.Links {
+		// The target is known when the node has its port, before anybody connects.
+		if link, err = NewProxy(""); err != nil {
+			return nil, nil, toEtcd, err
+		}
+	}
+	dir := filepath.Join(o.Dir, name)
+	config := func(listen string) string {
+		advertise := listen
+		if link != nil {
+			link.SetTarget(listen)
+			advertise = link.Address()
+		}
+		settings := map[string]string{
+			"node.name":                  name,
+			"data.dir":                   filepath.Join(dir, "data"),
+			"listen":                     listen,
+			"advertise":                  advertise,
+			"coordinator.etcd.endpoints": toEtcd.Address(),
+			"log.level":                  "debug",
+			// The tests fill no disk, and the machine's may be nearly full.
+			"disk.low-watermark": "16MiB",
+			"log.segment-bytes":  "8MiB",
+		}
+		for k, v := range o.Settings {
+			settings[k] = v
+		}
+		return yaml(settings)
+	}
+	n, err = newNode(name, dir, o.Binary, config)
+	return n, link, toEtcd, err
+}
+
+// yaml writes dotted keys as nested groups.
+func yaml(settings map[string]string) string {
+	keys := make([]string, 0, len(settings))
+	for k := range settings {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var b strings.Builder
+	var open []string
+	for _, k := range keys {
+		path := strings.Split(k, ".")
+		common := 0
+		for common < len(path)-1 && common < len(open) && path[common] == open[common] {
+			common++
+		}
+		for depth := common; depth < len(path)-1; depth++ {
+			fmt.Fprintf(&b, "%s%s:\n", strings.Repeat("  ", depth), path[depth])
+		}
+		open = path[:len(path)-1]
+		fmt.Fprintf(&b, "%s%s: %q\n", strings.Repeat("  ", len(path)-1), path[len(path)-1], settings[k])
+	}
+	return b.String()
+}
+
+// Nodes gives both.
+func (p *Pair) Nodes() []*Node { return []*Node{p.A, p.B} }
+
+// Other gives the node that is not n.
+func (p *Pair) Other(n *Node) *Node {
+	if n == p.A {
+		return p.B
+	}
+	return p.A
+}
+
+// Addresses of both nodes, as clients are to use them.
+func (p *Pair) Addresses() []string { return []string{p.A.Address(), p.B.Address()} }
+
+// NewClient opens a client that passes by the links between the nodes: Cut does not concern it.
+func (p *Pair) NewClient(ctx context.Context) (*client.Client, error) {
+	return client.Open(ctx, client.Options{Addresses: p.Addresses(), DialOptions: []grpc.DialOption{grpc.WithContextDialer(p.dialPastLinks)}})
+}
+
+// dialPastLinks connects to the node itself where a hint names its link.
+func (p *Pair) dialPastLinks(ctx context.Context, address string) (net.Conn, error) {
+	if p.LinkA != nil && address == p.LinkA.Address() {
+		address = p.A.Address()
+	}
+	if p.LinkB != nil && address == p.LinkB.Address() {
+		address = p.B.Address()
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", address)
+}
+
+// Cut makes the network between the two nodes silent, in both directions.
+func (p *Pair) Cut() {
+	p.LinkA.Cut()
+	p.LinkB.Cut()
+}
+
+// Heal undoes Cut.
+func (p *Pair) Heal() {
+	p.LinkA.Heal()
+	p.LinkB.Heal()
+}
+
+// CutFromEtcd makes the network between n and etcd silent.
+func (p *Pair) CutFromEtcd(n *Node) { p.etcdLink(n).Cut() }
+
+// HealToEtcd undoes CutFromEtcd.
+func (p *Pair) HealToEtcd(n *Node) { p.etcdLink(n).Heal() }
+
+func (p *Pair) etcdLink(n *Node) *Proxy {
+	if n == p.A {
+		return p.etcdA
+	}
+	return p.etcdB
+}
+
+// StopEtcd ends etcd; its data stays.
+func (p *Pair) StopEtcd() error { return p.etcd.stop() }
+
+// StartEtcd starts etcd again over its data.
+func (p *Pair) StartEtcd(ctx context.Context) error {
+	if err := p.etcd.start(ctx); err != nil {
+		return err
+	}
+	p.etcdA.SetTarget(p.etcd.address())
+	p.etcdB.SetTarget(p.etcd.address())
+	return nil
+}
+
+// statuses asks both nodes at once; nil for one that does not answer.
+func (p *Pair) statuses(ctx context.Context) [2]*pb.GetStatusResponse {
+	ctx, cancel := context.WithTimeout(ctx, statusBound)
+	defer cancel()
+	var out [2]*pb.GetStatusResponse
+	var wg sync.WaitGroup
+	for i, n := range p.Nodes() {
+		wg.Go(func() {
+			if s, err := n.Status(ctx); err == nil {
+				out[i] = s
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// serves tells whether a node in this role acknowledges.
+func serves(s *pb.GetStatusResponse) bool {
+	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
+}
+
+// WaitActive waits for a node that says that it serves clients. If more than one says so (one of them does not know yet that it
+// was replaced), it is the one with the higher term.
+func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
+	var found *Node
+	err := p.wait(ctx, "an active node", func(s [2]*pb.GetStatusResponse) bool {
+		var term uint64
+		found = nil
+		for i, n := range p.Nodes() {
+			if serves(s[i]) && (found == nil || s[i].GetPair().GetTerm() > term) {
+				found, term = n, s[i].GetPair().GetTerm()
+			}
+		}
+		return found != nil
+	})
+	return found, err
+}
+
+// WaitInSync waits until one node is active, the other one is its standby, and both know it.
+func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error) {
+	err = p.wait(ctx, "a pair in sync", func(s [2]*pb.GetStatusResponse) bool {
+		for i, n := range p.Nodes() {
+			if s[i].GetRole() == pb.Role_ROLE_ACTIVE && s[1-i].GetRole() == pb.Role_ROLE_STANDBY &&
+				s[i].GetPair().GetConfig() == s[1-i].GetPair().GetConfig() {
+				active, standby = n, p.Other(n)
+				return true
+			}
+		}
+		return false
+	})
+	return active, standby, err
+}
+
+// WaitRole waits until n has one of the roles.
+func (p *Pair) WaitRole(ctx context.Context, n *Node, roles ...pb.Role) error {
+	return p.wait(ctx, fmt.Sprintf("%s in role %v", n.Name, roles), func(s [2]*pb.GetStatusResponse) bool {
+		i := slices.Index(p.Nodes(), n)
+		return s[i] != nil && slices.Contains(roles, s[i].GetRole())
+	})
+}
+
+// Wait waits until the condition over the statuses of A and B holds; nil stands for a node that does not answer. what is for the
+// error: "waited for <what>".
+func (p *Pair) Wait(ctx context.Context, what string, holds func(a, b *pb.GetStatusResponse) bool) error {
+	return p.wait(ctx, what, func(s [2]*pb.GetStatusResponse) bool { return holds(s[0], s[1]) })
+}
+
+// wait looks until the condition holds; the error tells what was seen last.
+func (p *Pair) wait(ctx context.Context, what string, holds func([2]*pb.GetStatusResponse) bool) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		s := p.statuses(ctx)
+		if holds(s) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %w; a: %s; b: %s", what, ctx.Err(), describe(s[0]), describe(s[1]))
+		case <-ticker.C:
+		}
+	}
+}
+
+func describe(s *pb.GetStatusResponse) string {
+	if s == nil {
+		return "no answer"
+	}
+	return fmt.Sprintf("%v (%s) term %d config %d log %d durable %d commit %d applied %d", s.GetRole(), s.GetReason(), s.GetPair().GetTerm(),
+		s.GetPair().GetConfig(), s.GetStore().GetLogEnd().GetLsn(), s.GetStore().GetLogDurable().GetLsn(), s.GetStore().GetCommitLsn(),
+		s.GetStore().GetAppliedLsn())
+}
+
+// WaitApplied waits until both nodes have applied the same last record, with nobody publishing.
+func (p *Pair) WaitApplied(ctx context.Context) error {
+	return p.wait(ctx, "both nodes at the same LSN", func(s [2]*pb.GetStatusResponse) bool {
+		a, b := s[0].GetStore(), s[1].GetStore()
+		return a != nil && b != nil && a.GetAppliedLsn() == b.GetAppliedLsn() &&
+			a.GetAppliedLsn() == a.GetLogEnd().GetLsn() && b.GetAppliedLsn() == b.GetLogEnd().GetLsn()
+	})
+}
+
+// Digests reads what each node holds. Both must be at rest: WaitApplied.
+func (p *Pair) Digests(ctx context.Context) ([]Digest, error) {
+	var digests []Digest
+	for _, n := range p.Nodes() {
+		d, err := n.Digest(ctx)
+		if err != nil {
+			return nil, err
+		}
+		digests = append(digests, d)
+	}
+	return digests, nil
+}
+
+// Close kills what still runs and gives the ports back. The directory stays.
+func (p *Pair) Close() error {
+	var errs []error
+	for _, n := range p.Nodes() {
+		if n != nil {
+			errs = append(errs, n.close())
+		}
+	}
+	for _, x := range []*Proxy{p.LinkA, p.LinkB, p.etcdA, p.etcdB} {
+		if x != nil {
+			errs = append(errs, x.Close())
+		}
+	}
+	if p.etcd != nil {
+		errs = append(errs, p.etcd.stop())
+	}
+	return errors.Join(errs...)
+}
+
+// environment is ours without what configures tests or other nodes.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LOCKSTEP_") })
+}

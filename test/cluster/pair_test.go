@@ -1,0 +1,76 @@
+//go:build unix
+
+package cluster
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPairWithAFakeBinary runs the machinery of a pair with a shell script in the place of a node: configuration, start, signals,
+// restart, etcd and its links.
+func TestPairWithAFakeBinary(t *testing.T) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "fake")
+	script := "#!/bin/sh\ntrap 'echo ended; exit 0' TERM\necho started \"$@\"\nwhile :; do sleep 0.02; done\n"
+	require.NoError(t, os.WriteFile(binary, []byte(script), 0o700))
+	p, err := Start(t.Context(), Options{Binary: binary, Dir: dir, Links: true, Settings: map[string]string{"log.keep-bytes": "1MiB"}})
+	require.NoError(t, err)
+	closed := false
+	defer func() {
+		if !closed {
+			_ = p.Close()
+		}
+	}()
+
+	config, err := os.ReadFile(filepath.Join(p.A.Dir, "node.yaml"))
+	require.NoError(t, err)
+	require.Contains(t, string(config), "advertise: \""+p.LinkA.Address()+"\"")
+	require.Contains(t, string(config), "coordinator:\n  etcd:\n    endpoints: \"")
+	require.Contains(t, string(config), "log:\n  keep-bytes: \"1MiB\"")
+
+	logged := func(n *Node) string {
+		b, err := os.ReadFile(n.LogFile())
+		require.NoError(t, err)
+		return string(b)
+	}
+	require.Eventually(t, func() bool { return len(logged(p.A)) > 0 && len(logged(p.B)) > 0 }, 30*time.Second, pollInterval)
+	require.Contains(t, logged(p.A), "started serve --config "+p.A.configFile())
+	require.NoError(t, p.A.Pause())
+	require.NoError(t, p.A.Wake())
+	require.NoError(t, p.A.Stop())
+	require.Contains(t, logged(p.A), "ended")
+	require.ErrorIs(t, p.A.Kill(), ErrNotRunning)
+	require.NoError(t, p.A.Start())
+	require.Error(t, p.A.Start(), "started twice")
+	require.NoError(t, p.B.Pause())
+	require.NoError(t, p.B.Kill(), "a stopped process has to die, too")
+
+	health := func() error {
+		resp, err := http.Get("http://" + p.etcdA.Address() + "/health")
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		return errors.Join(err, resp.Body.Close())
+	}
+	require.NoError(t, health())
+	require.NoError(t, p.StopEtcd())
+	require.Error(t, health())
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, health())
+	closed = true
+	require.NoError(t, p.Close())
+}
+
+func TestYAML(t *testing.T) {
+	require.Equal(t, "a: \"1\"\nb:\n  c:\n    d: \"2\"\n    e: \"3\"\n  f: \"4\"\ng: \"5\"\n",
+		yaml(map[string]string{"a": "1", "b.c.d": "2", "b.c.e": "3", "b.f": "4", "g": "5"}))
+}

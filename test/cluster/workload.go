@@ -1,0 +1,335 @@
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// Subscriptions of each queue of a workload.
+const (
+	// SubRaw is consumed on the bare gRPC stream.
+	SubRaw = "raw"
+	// SubClient is consumed through the client package.
+	SubClient = "client"
+	// SubAudit is never consumed, so that the queue keeps everything until the end.
+	SubAudit = "audit"
+)
+
+// WorkloadOptions of a Workload; the zero value is a good choice but for Seed.
+type WorkloadOptions struct {
+	// Prefix of the queues' names. Default "work-".
+	Prefix string
+	// Queues and Producers: how many. Defaults 2 and 3. The first producer waits for each answer, the others pipeline.
+	Queues, Producers int
+	// PerSecond is how many messages each producer sends at most. Default 500.
+	PerSecond int
+	// InFlight is how many messages a pipelining producer may have unanswered. Default 64.
+	InFlight int
+	// LargeBytes bounds the few large messages. Default 256 KiB.
+	LargeBytes int
+	Seed       uint64
+}
+
+func (o WorkloadOptions) withDefaults() WorkloadOptions {
+	set := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.Queues, 2)
+	set(&o.Producers, 3)
+	set(&o.PerSecond, 500)
+	set(&o.InFlight, 64)
+	set(&o.LargeBytes, 256<<10)
+	if o.Prefix == "" {
+		o.Prefix = "work-"
+	}
+	return o
+}
+
+// Workload publishes to and consumes from some queues of its own, and records all that it is told.
+type Workload struct {
+	pair    *Pair
+	opts    WorkloadOptions
+	history *History
+	client  *client.Client
+	queues  []string
+
+	producers []*producer
+
+	stopPublishing, stopConsuming context.CancelFunc
+	publishing, consuming         sync.WaitGroup
+}
+
+// StartWorkload makes the queues and begins. Stop it by Finish or Abort.
+func StartWorkload(ctx context.Context, p *Pair, o WorkloadOptions) (_ *Workload, err error) {
+	w := &Workload{pair: p, opts: o.withDefaults(), history: NewHistory()}
+	if w.client, err = p.NewClient(ctx); err != nil {
+		return nil, fmt.Errorf("workload: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.client.Close())
+		}
+	}()
+	for i := range w.opts.Queues {
+		w.queues = append(w.queues, fmt.Sprintf("%s%d", w.opts.Prefix, i))
+		queue := client.CreateQueueOptions{Subscriptions: []string{SubRaw, SubClient, SubAudit}}
+		if _, _, err := w.client.CreateQueue(ctx, w.queues[i], queue); err != nil {
+			return nil, fmt.Errorf("workload: %w", err)
+		}
+	}
+	// Both run until they are stopped, whatever becomes of the context of this call.
+	pctx, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
+	cctx, stopConsuming := context.WithCancel(context.WithoutCancel(ctx))
+	w.stopPublishing, w.stopConsuming = stopPublishing, stopConsuming
+	for i := range w.opts.Producers {
+		producer, err := w.newProducer(ctx, uint32(i+1))
+		if err != nil {
+			w.Abort()
+			return nil, err
+		}
+		w.producers = append(w.producers, producer)
+		w.publishing.Go(func() { producer.run(pctx, i == 0) })
+	}
+	for i, q := range w.queues {
+		raw := &rawConsumer{w: w, queue: q, sub: SubRaw, rng: rand.New(rand.NewPCG(w.opts.Seed, 1000+uint64(i)))}
+		w.consuming.Go(func() { raw.run(cctx) })
+		library := &clientConsumer{w: w, queue: q, sub: SubClient, rng: rand.New(rand.NewPCG(w.opts.Seed, 2000+uint64(i)))}
+		w.consuming.Go(func() { library.run(cctx) })
+	}
+	return w, nil
+}
+
+// History is what was recorded so far.
+func (w *Workload) History() *History { return w.history }
+
+// activeNode waits for the node that the client takes for the active one.
+func (w *Workload) activeNode(ctx context.Context) (*Node, error) {
+	active, err := w.client.WaitActive(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("workload: %w", err)
+	}
+	if active.Address == w.pair.B.Address() || (w.pair.LinkB != nil && active.Address == w.pair.LinkB.Address()) {
+		return w.pair.B, nil
+	}
+	return w.pair.A, nil
+}
+
+// untilReplaced returns when n is not the active one any more, or ctx ends.
+func (w *Workload) untilReplaced(ctx context.Context, n *Node) {
+	for ctx.Err() == nil {
+		if now, err := w.activeNode(ctx); err != nil || now != n {
+			return
+		}
+		wait(ctx, activeCheck)
+	}
+}
+
+// delivered records a delivery and looks at every byte of the body.
+func (w *Workload) delivered(queue, sub string, sequence uint64, body []byte) {
+	id, err := ParseBody(body)
+	if err != nil {
+		w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s/%s sequence %d: %v", queue, sub, sequence, err)})
+		return
+	}
+	w.history.AddDelivery(Delivery{Queue: queue, Sub: sub, Sequence: sequence, ID: id, At: w.history.Now()})
+}
+
+// producer sends numbered messages.
+type producer struct {
+	w        *Workload
+	id       uint32
+	pipeline *client.Producer
+	rng      *rand.Rand
+	room     chan struct{} // one token for each message under way
+}
+
+func (w *Workload) newProducer(ctx context.Context, id uint32) (*producer, error) {
+	pipeline, err := w.client.NewProducer(ctx, client.ProducerOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("workload: %w", err)
+	}
+	rng := rand.New(rand.NewPCG(w.opts.Seed, uint64(id)))
+	return &producer{w: w, id: id, pipeline: pipeline, rng: rng, room: make(chan struct{}, w.opts.InFlight)}, nil
+}
+
+// run sends until ctx ends.
+func (p *producer) run(ctx context.Context, waitForEach bool) {
+	pace := time.NewTicker(time.Second / time.Duration(p.w.opts.PerSecond))
+	defer pace.Stop()
+	for n := uint64(1); ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pace.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case p.room <- struct{}{}:
+		}
+		done := p.send(ctx, ID{p.id, n})
+		if waitForEach {
+			select {
+			case <-done:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// send publishes one message; the channel is closed when the outcome is in the history.
+func (p *producer) send(ctx context.Context, id ID) <-chan struct{} {
+	h := p.w.history
+	record := Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}
+	body := Body(id, p.size())
+	done := make(chan struct{})
+	finish := func(r client.Receipt, err error) {
+		record.Done, record.Sequence, record.LSN, record.Address = h.Now(), r.Sequence, r.LSN, r.Address
+		record.Outcome = outcome(err)
+		if err != nil {
+			record.Error = err.Error()
+		}
+		h.AddPublish(record)
+		<-p.room
+		close(done)
+	}
+	if err := p.pipeline.PublishAsync(ctx, record.Queue, client.Message{Body: body}, finish); err != nil {
+		finish(client.Receipt{}, err)
+	}
+	return done
+}
+
+// size draws the size of a body: mostly small, some of a few pages, a few large.
+func (p *producer) size() int {
+	switch dice := p.rng.IntN(1000); {
+	case dice < 3:
+		return p.rng.IntN(p.w.opts.LargeBytes)
+	case dice < 150:
+		return p.rng.IntN(8 << 10)
+	default:
+		return p.rng.IntN(1 << 10)
+	}
+}
+
+// outcome tells what an error of a publish means. Only errors that promise that nothing was stored count as refusals.
+func outcome(err error) Outcome {
+	switch {
+	case err == nil:
+		return Acked
+	case errors.Is(err, client.ErrOutcomeUnknown):
+		return Unknown
+	case errors.Is(err, client.ErrLimit), errors.Is(err, client.ErrQueueNotFound), errors.Is(err, client.ErrInvalid), errors.Is(err, client.ErrRefused):
+		return Refused
+	default:
+		return Unknown
+	}
+}
+
+// Finish stops publishing, waits for all answers, consumes everything, and reads what the queues and both nodes hold. The pair must be
+// in sync, and nothing may be killed meanwhile. The history is complete then: Check it. Cleanup removes the queues.
+func (w *Workload) Finish(ctx context.Context) error {
+	w.stopPublishing()
+	w.publishing.Wait()
+	for _, p := range w.producers {
+		if err := p.pipeline.Flush(ctx); err != nil {
+			return fmt.Errorf("producer %d has messages without an answer: %w", p.id, err)
+		}
+	}
+	for _, q := range w.queues {
+		if err := w.drain(ctx, q); err != nil {
+			return err
+		}
+	}
+	w.stopConsuming()
+	w.consuming.Wait()
+	for _, q := range w.queues {
+		if err := w.readFinal(ctx, q); err != nil {
+			return err
+		}
+	}
+	if err := w.pair.WaitApplied(ctx); err != nil {
+		return err
+	}
+	digests, err := w.pair.Digests(ctx)
+	if err != nil {
+		return err
+	}
+	w.history.mu.Lock()
+	defer w.history.mu.Unlock()
+	w.history.Digests, w.history.FinalRead = digests, true
+	return nil
+}
+
+// drain waits until both consumers of a queue have acknowledged everything.
+func (w *Workload) drain(ctx context.Context, queue string) error {
+	for {
+		q, err := w.client.GetQueue(ctx, queue)
+		if err != nil {
+			return fmt.Errorf("drain: %w", err)
+		}
+		if backlog(q) == 0 {
+			break
+		}
+		if wait(ctx, pollInterval); ctx.Err() != nil {
+			return fmt.Errorf("drain %s: %w; subscriptions: %+v", queue, ctx.Err(), q.Subscriptions)
+		}
+	}
+	w.history.mu.Lock()
+	defer w.history.mu.Unlock()
+	w.history.Drained = append(w.history.Drained, queue+"/"+SubRaw, queue+"/"+SubClient)
+	return nil
+}
+
+func backlog(q client.Queue) uint64 {
+	var n uint64
+	for _, s := range q.Subscriptions {
+		if s.Name != SubAudit {
+			n += s.Backlog
+		}
+	}
+	return n
+}
+
+// readFinal browses all that a queue holds; the audit subscription has kept everything there.
+func (w *Workload) readFinal(ctx context.Context, queue string) error {
+	for m, err := range w.client.Browse(ctx, queue, client.BrowseOptions{}) {
+		if err != nil {
+			return fmt.Errorf("read the final content: %w", err)
+		}
+		id, err := ParseBody(m.Body)
+		if err != nil {
+			w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence, err)})
+		}
+		w.history.addFinal(Stored{Queue: queue, Sequence: m.Sequence, ID: id})
+	}
+	return nil
+}
+
+// Cleanup deletes the queues and closes the client. For after Finish.
+func (w *Workload) Cleanup(ctx context.Context) error {
+	var errs []error
+	for _, q := range w.queues {
+		_, err := w.client.DeleteQueue(ctx, q, false)
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, w.client.Close())...)
+}
+
+// Abort ends everything at once; the history is not complete.
+func (w *Workload) Abort() {
+	w.stopPublishing()
+	w.stopConsuming()
+	_ = w.client.Close()
+	w.publishing.Wait()
+	w.consuming.Wait()
+}

@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# A pair by hand, against the etcd of the distribution (Debian and Ubuntu: package etcd-server, or etcd): start, publish, kill the
+# active, consume from the other one, start the killed one again, hand over. Every step prints what it does, so that it can be typed in.
+# Usage: pair-by-hand.sh [lockstep binary]
+# Needs root only to install etcd, if it is not there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\n\033[1m# %s\033[0m\n' "$*"; }
+run() {
+  printf '\033[2m$ %s\033[0m\n' "$*"
+  "$@"
+}
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-pair.XXXXXX")
+declare -A pid=()
+finish() {
+  local code=$?
+  for name in "${!pid[@]}"; do
+    kill -KILL "${pid[$name]}" 2>/dev/null || true
+  done
+  wait 2>/dev/null || true
+  if ((code == 0)); then
+    rm -rf "$work"
+  else
+    echo "failed; logs and data are in $work" >&2
+    tail -n 20 "$work"/*.log >&2 || true
+  fi
+}
+trap finish EXIT
+
+say "etcd, from the distribution"
+if ! command -v etcd >/dev/null; then
+  sudo=()
+  ((EUID == 0)) || sudo=(sudo)
+  run "${sudo[@]}" apt-get update -q
+  DEBIAN_FRONTEND=noninteractive run "${sudo[@]}" apt-get install -y -q --no-install-recommends etcd-server \
+    || DEBIAN_FRONTEND=noninteractive run "${sudo[@]}" apt-get install -y -q --no-install-recommends etcd
+fi
+run etcd --version
+
+binary=${1:-}
+if [[ -z $binary ]]; then
+  say "the binary"
+  binary=$work/lockstep
+  CGO_ENABLED=0 run go build -o "$binary" ./cmd/lockstep
+fi
+
+# Ports that are free now.
+free_port() {
+  local port
+  while :; do
+    port=$((20000 + RANDOM % 12000))
+    if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+      echo "$port"
+      return
+    fi
+  done
+}
+etcd_port=$(free_port)
+peer_port=$(free_port)
+a=127.0.0.1:$(free_port)
+b=127.0.0.1:$(free_port)
+export LOCKSTEP_ADDRESS=$a,$b
+
+# Waits until a command succeeds, for at most 30 s.
+until_ok() {
+  local deadline=$((SECONDS + 30))
+  until "$@" >"$work/last.out" 2>&1; do
+    if ((SECONDS >= deadline)); then
+      cat "$work/last.out" >&2
+      echo "waited 30 s in vain for: $*" >&2
+      return 1
+    fi
+    sleep 0.1
+  done
+}
+# role_is <address> <role>: asks one node.
+role_is() { "$binary" status --address "$1" --output json | grep -q "\"ROLE_$2\""; }
+role_of() { "$binary" status --address "$1" --output json | grep -o 'ROLE_[A-Z_]*' | head -n 1; }
+
+start_node() {
+  local name=$1 address=$2
+  run "$binary" serve --node-name "$name" --data-dir "$work/$name" --listen "$address" \
+    --coordinator-etcd-endpoints "127.0.0.1:$etcd_port" >>"$work/$name.log" 2>&1 &
+  pid[$name]=$!
+}
+
+say "etcd on port $etcd_port"
+etcd --name by-hand --data-dir "$work/etcd" --listen-client-urls "http://127.0.0.1:$etcd_port" \
+  --advertise-client-urls "http://127.0.0.1:$etcd_port" --listen-peer-urls "http://127.0.0.1:$peer_port" \
+  --initial-advertise-peer-urls "http://127.0.0.1:$peer_port" --initial-cluster "by-hand=http://127.0.0.1:$peer_port" \
+  >"$work/etcd.log" 2>&1 &
+pid[etcd]=$!
+
+say "node a at $a makes the pair, node b at $b joins"
+start_node a "$a"
+until_ok role_is "$a" ACTIVE_ALONE
+start_node b "$b"
+until_ok role_is "$b" STANDBY
+until_ok role_is "$a" ACTIVE
+run "$binary" status
+
+say "publish"
+run "$binary" queue create orders
+run "$binary" publish orders "the first message"
+seq 1 500 | run "$binary" publish orders -
+run "$binary" queue list
+
+say "kill -9 of the active, in the middle of a publish"
+seq 501 5000 | "$binary" publish orders - >"$work/published.out" 2>&1 &
+publisher=$!
+sleep 0.2
+run kill -KILL "${pid[a]}"
+wait "${pid[a]}" 2>/dev/null || true
+wait "$publisher"
+echo "the publisher ended without an error"
+until_ok role_is "$b" ACTIVE_ALONE
+run "$binary" status
+
+say "consume from the survivor: 5001 messages, each once, in order"
+"$binary" consume orders --count 5001 >"$work/consumed.out" 2>"$work/consume.log"
+{ echo "the first message"; seq 1 5000; } | diff - "$work/consumed.out"
+echo "the same 5001 messages, in the same order"
+
+say "start a again: it catches up"
+start_node a "$a"
+until_ok role_is "$a" STANDBY
+until_ok role_is "$b" ACTIVE
+
+say "hand over to a, without an error for anybody"
+run "$binary" switchover
+until_ok role_is "$a" ACTIVE
+until_ok role_is "$b" STANDBY
+run "$binary" status
+
+say "stop both in order, and look into a store"
+kill -TERM "${pid[a]}" "${pid[b]}"
+wait "${pid[a]}" "${pid[b]}"
+unset 'pid[a]' 'pid[b]'
+run "$binary" store check --data-dir "$work/a"
+
+say "all of it worked"
