@@ -132,6 +132,7 @@ func (b *Builder) BeginPublish(queue uint64) {
 
 // Message adds a message to the open publish.
 func (b *Builder) Message(timestampMS int64, props []Property, body []byte) {
+	b.needPublish()
 	if b.err == nil && len(b.buf)-b.start+MessageBytes(props, body) > MaxTransactionBytes {
 		b.fail(errTooLarge()) // before the memory is taken
 	}
@@ -149,6 +150,10 @@ func (b *Builder) Message(timestampMS int64, props []Property, body []byte) {
 
 // Record adds a message that AppendMessage has encoded to the open publish.
 func (b *Builder) Record(rec []byte) {
+	b.needPublish()
+	if b.err == nil && len(b.buf)-b.start+len(rec) > MaxTransactionBytes {
+		b.fail(errTooLarge())
+	}
 	if b.err != nil {
 		return
 	}
@@ -160,8 +165,16 @@ func (b *Builder) Record(rec []byte) {
 	b.msgs++
 }
 
+// needPublish fails unless a publish is open: every other operation is closed by the call that opens it.
+func (b *Builder) needPublish() {
+	if b.op < 0 {
+		b.fail(fmt.Errorf("%w: a message outside of a publish", ErrMalformed))
+	}
+}
+
 // EndPublish closes the open publish.
 func (b *Builder) EndPublish() {
+	b.needPublish()
 	if b.err == nil && (b.msgs == 0 || b.msgs > MaxPublishMessages) {
 		b.fail(fmt.Errorf("%w: a batch of %d messages, 1 to %d are possible", ErrTooLarge, b.msgs, MaxPublishMessages))
 	}

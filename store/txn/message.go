@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-//	0      4       5           13
-//	+------+-------+-----------+------------------------+------+
-//	| size | flags | time (ms) | properties, if flags&1 | body |
-//	+------+-------+-----------+------------------------+------+
+// 0      4       5           13
+// +------+-------+-----------+------------------------+------+
+// | size | flags | time (ms) | properties, if flags&1 | body |
+// +------+-------+-----------+------------------------+------+
 const (
 	sizeFieldBytes    = 4
 	recordHeaderBytes = sizeFieldBytes + 1 + 8
@@ -114,8 +114,11 @@ func NextRecord(b []byte) (rec, rest []byte, err error) {
 	if end > uint64(len(b)) {
 		return nil, nil, fmt.Errorf("%w: a message of %d bytes, but %d are left", ErrMalformed, end, len(b))
 	}
-	if b[sizeFieldBytes]&^flagProperties != 0 {
-		return nil, nil, fmt.Errorf("%w: message flags %#x", ErrNewerVersion, b[sizeFieldBytes])
+	switch flags := b[sizeFieldBytes]; {
+	case flags&^flagProperties != 0:
+		return nil, nil, fmt.Errorf("%w: message flags %#x", ErrNewerVersion, flags)
+	case flags == 0 && size > recordHeaderBytes-sizeFieldBytes+MaxBodyBytes:
+		return nil, nil, fmt.Errorf("%w: a body of %d bytes", ErrMalformed, size)
 	}
 	return b[:end:end], b[end:], nil
 }
@@ -145,7 +148,7 @@ func DecodeMessage(rec []byte) (Message, error) {
 		Body:        rec[recordHeaderBytes:],
 	}
 	if rec[sizeFieldBytes]&flagProperties == 0 {
-		return m, checkBody(m.Body)
+		return m, nil
 	}
 	d := decoder{b: m.Body}
 	m.count = d.count(MaxPropertiesBytes / 3)
@@ -163,14 +166,7 @@ func DecodeMessage(rec []byte) (Message, error) {
 		return Message{}, d.err
 	}
 	m.props, m.Body = pairs[:len(pairs)-len(d.b)], d.b
-	return m, checkBody(m.Body)
-}
-
-func checkBody(body []byte) error {
-	if len(body) > MaxBodyBytes {
-		return fmt.Errorf("%w: a body of %d bytes", ErrMalformed, len(body))
-	}
-	return nil
+	return m, nil
 }
 
 // PropertyCount is the number of properties.

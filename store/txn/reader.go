@@ -9,7 +9,6 @@ import (
 // Reader reads a transaction. Everything it gives aliases the payload. The zero Reader is ready for Reset, and a Reader
 // can be reset any number of times. Not safe for concurrent use.
 type Reader struct {
-	payload  []byte
 	body     []byte // all operations
 	rest     []byte // those not read yet
 	ops      int
@@ -21,8 +20,7 @@ type Reader struct {
 
 // Reset begins to read payload and checks its header. The errors wrap ErrMalformed or ErrNewerVersion.
 func (r *Reader) Reset(payload []byte) error {
-	op := r.op
-	*r = Reader{payload: payload, op: op}
+	*r = Reader{}
 	if len(payload) > MaxTransactionBytes {
 		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrMalformed, len(payload), MaxTransactionBytes)
 	}
@@ -236,11 +234,15 @@ func (o *Op) Records(yield func(rec []byte) bool) {
 	}
 }
 
-// CheckRecords checks that the messages of an OpPublish are there, one behind the other, and that nothing follows them.
+// CheckRecords checks that the messages of an OpPublish are there, one behind the other, that DecodeMessage will read each
+// of them, and that nothing follows them.
 func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {
-		_, next, err := NextRecord(rest)
+		rec, next, err := NextRecord(rest)
+		if err == nil && rec[sizeFieldBytes]&flagProperties != 0 {
+			_, err = DecodeMessage(rec)
+		}
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,261 @@
+package queue
+
+import "math/bits"
+
+const (
+	chunkBits = 12
+	// ChunkSize is the number of sequences that one chunk of acknowledgements covers.
+	ChunkSize  = 1 << chunkBits
+	chunkMask  = ChunkSize - 1
+	chunkWords = ChunkSize / 64
+)
+
+// words is a bitmap of one chunk: bit s&63 of word (s&chunkMask)>>6 belongs to sequence s.
+type words [chunkWords]uint64
+
+type ackChunk struct {
+	words
+
+	n int // bits set
+}
+
+// ackSlot is one chunk of an ackSet. Neither full nor c: nothing in it is acknowledged above the floor.
+type ackSlot struct {
+	c      *ackChunk
+	full   bool // all of it is acknowledged; takes no memory
+	dirty  bool // changed since the last Collect
+	stored bool // the tree has a key for it
+}
+
+// ackSet is a set of acknowledged sequences: all below floor, and those whose bits are set. No bit below floor is set, so
+// that equal sets are equal bytes. Sequence 0 does not exist and counts as acknowledged.
+type ackSet struct {
+	floor uint64
+	above uint64 // acknowledged sequences at or above floor
+	base  uint64 // chunk of slots[0]
+	slots []ackSlot
+	gone  []uint64 // stored chunks that fell below the floor since the last Collect
+}
+
+// ackPool keeps a few chunks, because a chunk often lives for a few acknowledgements only.
+type ackPool struct{ free []*ackChunk }
+
+const maxPooled = 64
+
+func (p *ackPool) get() *ackChunk {
+	n := len(p.free)
+	if n == 0 {
+		return new(ackChunk)
+	}
+	c := p.free[n-1]
+	p.free = p.free[:n-1]
+	return c
+}
+
+func (p *ackPool) put(c *ackChunk) {
+	if c == nil || len(p.free) >= maxPooled {
+		return
+	}
+	*c = ackChunk{}
+	p.free = append(p.free, c)
+}
+
+func (a *ackSet) slot(chunk uint64) *ackSlot {
+	if i := chunk - a.base; chunk >= a.base && i < uint64(len(a.slots)) {
+		return &a.slots[i]
+	}
+	return nil
+}
+
+// ensure gives the slot of a chunk that is not below the floor's.
+func (a *ackSet) ensure(chunk uint64) *ackSlot {
+	if len(a.slots) == 0 {
+		a.base = a.floor >> chunkBits
+	}
+	for uint64(len(a.slots)) <= chunk-a.base {
+		a.slots = append(a.slots, ackSlot{})
+	}
+	return &a.slots[chunk-a.base]
+}
+
+// word gives 64 bits of a chunk; those below the floor are set.
+func (a *ackSet) word(chunk uint64, w int) uint64 {
+	first := wordFirst(chunk, w)
+	if first+64 <= a.floor {
+		return ^uint64(0)
+	}
+	v := uint64(0)
+	if s := a.slot(chunk); s != nil {
+		if s.full {
+			return ^uint64(0)
+		}
+		if s.c != nil {
+			v = s.c.words[w]
+		}
+	}
+	if first < a.floor {
+		v |= 1<<(a.floor-first) - 1
+	}
+	return v
+}
+
+func wordFirst(chunk uint64, w int) uint64 {
+	return chunk<<chunkBits + uint64(w)*64 //nolint:gosec // w is 0 to 63
+}
+
+// none tells whether nothing in the chunk is acknowledged; all, whether everything is.
+func (a *ackSet) none(chunk uint64) bool {
+	s := a.slot(chunk)
+	return a.floor <= chunk<<chunkBits && (s == nil || s.c == nil && !s.full)
+}
+
+func (a *ackSet) all(chunk uint64) bool {
+	s := a.slot(chunk)
+	return a.floor >= (chunk+1)<<chunkBits || s != nil && s.full
+}
+
+// has tells whether seq is acknowledged.
+func (a *ackSet) has(seq uint64) bool {
+	return seq < a.floor || a.word(seq>>chunkBits, int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
+}
+
+// rangeMask gives the bits of word w that stand for the chunk's sequences lo to hi (0 to chunkMask).
+func rangeMask(w int, lo, hi uint64) uint64 {
+	first := uint64(w) * 64 //nolint:gosec // w is 0 to 63
+	mask := ^uint64(0)
+	if lo > first {
+		mask <<= lo - first
+	}
+	if hi < first+63 {
+		mask &= ^uint64(0) >> (first + 63 - hi)
+	}
+	return mask
+}
+
+// add acknowledges the sequences lo to hi (0 to chunkMask, at or above the floor) of a chunk. newly gets, for the words
+// that the range touches, what was not acknowledged before.
+func (a *ackSet) add(p *ackPool, chunk, lo, hi uint64, newly *words) (n uint64) {
+	for w := int(lo >> 6); w <= int(hi>>6); w++ {
+		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
+		n += uint64(bits.OnesCount64(newly[w])) //nolint:gosec // 0 to 64
+	}
+	if n == 0 {
+		return 0
+	}
+	if chunk<<chunkBits+lo == a.floor {
+		a.advance(p, chunk<<chunkBits+hi+1)
+		return n
+	}
+	s := a.ensure(chunk)
+	s.dirty = true
+	a.above += n
+	if n == ChunkSize {
+		s.full = true
+		return n
+	}
+	if s.c == nil {
+		s.c = p.get()
+	}
+	for w := int(lo >> 6); w <= int(hi>>6); w++ {
+		s.c.words[w] |= newly[w]
+	}
+	s.c.n += int(n) //nolint:gosec // at most ChunkSize
+	if s.c.n == ChunkSize {
+		p.put(s.c)
+		s.c, s.full = nil, true
+	}
+	return n
+}
+
+// advance raises the floor to to, and on over everything that is acknowledged from there.
+func (a *ackSet) advance(p *ackPool, to uint64) {
+	for {
+		chunk := a.floor >> chunkBits
+		end := (chunk + 1) << chunkBits
+		s := a.slot(chunk)
+		switch {
+		case s == nil || s.c == nil && !s.full:
+			a.floor = max(a.floor, min(to, end))
+		case s.full: // then the floor stands at its beginning: see add
+			a.above -= ChunkSize
+			a.floor = end
+		default:
+			a.absorb(s, min(to, end))
+			if s.c.n == 0 {
+				p.put(s.c)
+				s.c = nil
+			}
+		}
+		if a.floor < end {
+			break
+		}
+	}
+	a.trim(p)
+}
+
+// absorb raises the floor inside the chunk of slot s: to to, and over the bits that are set from there.
+func (a *ackSet) absorb(s *ackSlot, to uint64) {
+	s.dirty = true
+	end := (a.floor>>chunkBits + 1) << chunkBits
+	for a.floor < end {
+		w, bit := int(a.floor&chunkMask)>>6, a.floor&63
+		v := s.c.words[w] >> bit
+		step := uint64(bits.TrailingZeros64(^v)) //nolint:gosec // 0 to 64
+		if a.floor < to {
+			step = max(step, min(to-a.floor, 64-bit))
+		}
+		if step == 0 {
+			return
+		}
+		step = min(step, 64-bit)
+		cut := (^uint64(0) >> (64 - step)) << bit
+		n := bits.OnesCount64(s.c.words[w] & cut)
+		s.c.words[w] &^= cut
+		s.c.n -= n
+		a.above -= uint64(n) //nolint:gosec // 0 to 64
+		a.floor += step
+	}
+}
+
+// trim forgets the slots below the floor.
+func (a *ackSet) trim(p *ackPool) {
+	k := 0
+	for k < len(a.slots) && a.base+uint64(k) < a.floor>>chunkBits { //nolint:gosec // k is not negative
+		if a.slots[k].stored {
+			a.gone = append(a.gone, a.base+uint64(k)) //nolint:gosec // k is not negative
+		}
+		p.put(a.slots[k].c)
+		k++
+	}
+	if k == 0 {
+		return
+	}
+	a.base += uint64(k) //nolint:gosec // k is not negative
+	n := copy(a.slots, a.slots[k:])
+	clear(a.slots[n:])
+	a.slots = a.slots[:n]
+	if n == 0 && cap(a.slots) > maxPooled {
+		a.slots = nil
+	}
+}
+
+// next gives the first sequence from from on that is not acknowledged, or end if there is none before it.
+func (a *ackSet) next(from, end uint64) uint64 {
+	seq := max(from, a.floor)
+	for seq < end {
+		chunk := seq >> chunkBits
+		if a.none(chunk) {
+			return seq
+		}
+		if a.all(chunk) {
+			seq = (chunk + 1) << chunkBits
+			continue
+		}
+		free := ^a.word(chunk, int(seq&chunkMask)>>6) >> (seq & 63)
+		if free != 0 {
+			return min(seq+uint64(bits.TrailingZeros64(free)), end) //nolint:gosec // 0 to 63
+		}
+		seq = (seq | 63) + 1
+	}
+	return end
+}

@@ -1,0 +1,444 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Apply applies the transaction of a log record. It checks all of it before it changes anything: a transaction that is
+// refused changes nothing but the record of its producer. The state keeps parts of payload, which must not be changed
+// afterwards. lsn must be above Applied.
+//
+// When the result's code is txn.ErrNewerVersion nothing was applied at all, and the node must stop: what it does not
+// understand may be something to its partner.
+func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
+	if lsn <= s.applied {
+		panic(fmt.Sprintf("queue: record %d is to be applied after record %d: a history must be applied in order and once", lsn, s.applied))
+	}
+	r := txn.Result{LSN: lsn, Op: -1}
+	r.Code = codeOf(s.reader.Reset(payload))
+	if r.Code == txn.OK {
+		s.applyAdmitted(&r)
+	}
+	if r.Code == txn.ErrNewerVersion && !r.Duplicate {
+		return r
+	}
+	s.applied = lsn
+	s.digest = mix(mix(s.digest, lsn), uint64(r.Code)<<1|b2u(r.Duplicate))
+	return r
+}
+
+// Advance tells the state that the records up to lsn that were not handed to Apply hold no transaction.
+func (s *State) Advance(lsn uint64) { s.applied = max(s.applied, lsn) }
+
+func (s *State) applyAdmitted(r *txn.Result) {
+	producer, ok := s.reader.Producer()
+	if ok {
+		prior, code := s.producers.admit(r.LSN, producer)
+		if prior != nil {
+			*r = prior.result() // INV-10: the original result
+			return
+		}
+		if r.Code = code; code != txn.OK {
+			return
+		}
+	}
+	r.Op, r.Code = s.check(r.LSN)
+	switch r.Code {
+	case txn.OK:
+		s.change(r)
+	case txn.ErrNewerVersion:
+		return
+	}
+	if ok {
+		s.producers.record(producer, r) // INV-10: in the same transaction as its messages
+	}
+}
+
+func codeOf(err error) txn.Code {
+	if err == nil {
+		return txn.OK
+	}
+	code := txn.ErrMalformed
+	errors.As(err, &code)
+	return code
+}
+
+func b2u(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// check looks at all operations and gives the first one that cannot be done. Limits are checked against the state before
+// the transaction and what its publishes add; what its acknowledgements free does not count.
+func (s *State) check(lsn uint64) (op int, code txn.Code) {
+	released := 0
+	for i := 0; ; i++ {
+		o, err := s.reader.Next()
+		if errors.Is(err, io.EOF) {
+			return -1, txn.OK
+		}
+		if err != nil {
+			return i, codeOf(err)
+		}
+		if o.Code.Alone() && s.reader.Ops() > 1 {
+			return i, txn.ErrMixed
+		}
+		if code := s.checkOp(o, lsn, &released); code != txn.OK {
+			return i, code
+		}
+	}
+}
+
+func (s *State) checkOp(o *txn.Op, lsn uint64, released *int) txn.Code {
+	if o.Code == txn.OpCreateQueue {
+		return s.checkCreate(o)
+	}
+	q := s.queues[o.Queue]
+	if q == nil {
+		return txn.ErrQueueNotFound
+	}
+	var sub *Sub
+	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpPurge && o.Sub != 0 {
+		if sub = q.Sub(o.Sub); sub == nil {
+			return txn.ErrSubscriptionNotFound
+		}
+	}
+	switch o.Code {
+	case txn.OpDeleteQueue:
+		if o.IfEmpty && q.messages > 0 {
+			return txn.ErrQueueNotEmpty
+		}
+	case txn.OpCreateSubscription:
+		if q.SubByName(string(o.Name)) != nil {
+			return txn.ErrSubscriptionExists
+		}
+		if len(q.subs) >= txn.MaxSubscriptions {
+			return txn.ErrTooManySubscriptions
+		}
+	case txn.OpPublish:
+		return q.checkPublish(o, lsn)
+	case txn.OpAck, txn.OpRelease:
+		return s.checkRanges(o, sub, released)
+	case txn.OpAlterQueue, txn.OpPurge, txn.OpDeleteSubscription, txn.OpCreateQueue:
+	}
+	return txn.OK
+}
+
+func (s *State) checkCreate(o *txn.Op) txn.Code {
+	if s.byName[string(o.Name)] != nil {
+		return txn.ErrQueueExists
+	}
+	if len(s.queues) >= s.limits.queues {
+		return txn.ErrTooManyQueues
+	}
+	seen := make(map[string]bool, o.Count)
+	for name := range o.Subscriptions {
+		if seen[string(name)] {
+			return txn.ErrSubscriptionExists
+		}
+		seen[string(name)] = true
+	}
+	return txn.OK
+}
+
+func (q *Queue) checkPublish(o *txn.Op, lsn uint64) txn.Code {
+	if err := o.CheckRecords(); err != nil {
+		return codeOf(err)
+	}
+	if q.pendingLSN != lsn {
+		q.pendingLSN, q.pendingMessages, q.pendingBytes = lsn, 0, 0
+	}
+	if len(q.subs) == 0 {
+		return txn.OK // nothing will be kept
+	}
+	q.pendingMessages += uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+	q.pendingBytes += uint64(len(o.Raw))
+	if limit := q.config.MaxMessages; limit > 0 && q.messages+q.pendingMessages > limit {
+		return txn.ErrQueueFull
+	}
+	if limit := q.config.MaxBytes; limit > 0 && q.bytes+q.pendingBytes > limit {
+		return txn.ErrQueueFull
+	}
+	return txn.OK
+}
+
+func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
+	for r := range o.Ranges {
+		if r.Last >= sub.q.nextSeq {
+			return txn.ErrBeyondEnd
+		}
+		if first := max(r.First, sub.acks.floor); o.Code == txn.OpRelease && first <= r.Last {
+			if r.Last-first >= uint64(s.limits.released-*released) { //nolint:gosec // never negative
+				return txn.ErrTooManyReleased
+			}
+			*released += int(r.Last-first) + 1 //nolint:gosec // at most MaxReleased
+		}
+	}
+	return txn.OK
+}
+
+// results gives n results that nobody else uses: cut from a larger piece, because most transactions need one.
+func (s *State) results(n int) []txn.OpResult {
+	if n > len(s.opSlab) {
+		s.opSlab = make([]txn.OpResult, max(n, 128))
+	}
+	r := s.opSlab[:n:n]
+	s.opSlab = s.opSlab[n:]
+	return r
+}
+
+func (s *State) change(r *txn.Result) {
+	s.reader.Rewind()
+	r.Ops = s.results(s.reader.Ops())
+	for i := range r.Ops {
+		o, err := s.reader.Next()
+		if err != nil {
+			panic(fmt.Sprintf("queue: operation %d of record %d was sound a moment ago: %v", i, r.LSN, err))
+		}
+		s.changeOp(o, &r.Ops[i])
+	}
+}
+
+func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
+	if o.Code == txn.OpCreateQueue {
+		r.ID = s.createQueue(o)
+		return
+	}
+	q := s.queues[o.Queue]
+	s.mark(q)
+	q.digest = mix(mix(q.digest, uint64(o.Code)), uint64(o.Sub))
+	switch o.Code {
+	case txn.OpAlterQueue:
+		q.config = o.Config
+		q.digest = mix(mix(q.digest, o.Config.MaxMessages), o.Config.MaxBytes)
+	case txn.OpDeleteQueue:
+		r.Changed = q.messages
+		s.deleteQueue(q)
+	case txn.OpPurge:
+		r.Changed = s.purge(q, o.Sub)
+	case txn.OpCreateSubscription:
+		r.ID = uint64(s.createSub(q, string(o.Name), o.Start).id)
+		q.digest = mix(mix(q.digest, r.ID), uint64(crc32.Checksum(o.Name, s.crc)))
+	case txn.OpDeleteSubscription:
+		r.Changed = s.deleteSub(q, q.Sub(o.Sub))
+	case txn.OpPublish:
+		r.FirstSequence, r.Changed = q.nextSeq, uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+		s.publish(q, o)
+	case txn.OpAck:
+		sub := q.Sub(o.Sub)
+		for rg := range o.Ranges {
+			r.Changed += s.ack(sub, rg.First, rg.Last)
+		}
+		q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
+	case txn.OpRelease:
+		r.Changed = s.release(q, o)
+	case txn.OpCreateQueue:
+	}
+	q.digest = mix(q.digest, r.Changed)
+}
+
+func (s *State) publish(q *Queue, o *txn.Op) {
+	q.digest = mix(mix(q.digest, q.nextSeq), uint64(crc32.Checksum(o.Raw, s.crc)))
+	s.touch(q)
+	if len(q.subs) == 0 {
+		q.nextSeq += uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+		return
+	}
+	if q.tail.n == 0 {
+		q.tail.first = q.nextSeq
+		s.linkTail(q)
+	}
+	before := q.tail.bytes
+	for rec := range o.Records {
+		q.tail.push(rec)
+		q.sizes.add(&s.sizePool, q.nextSeq, uint64(len(rec)))
+		q.nextSeq++
+	}
+	s.tailBytes += q.tail.bytes - before
+	q.messages += uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+	q.bytes += uint64(len(o.Raw))
+	s.messages += uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+	s.bytes += uint64(len(o.Raw))
+}
+
+// ack acknowledges first to last, all of them published, and gives how many were not acknowledged before.
+func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
+	q := sub.q
+	first = max(first, sub.acks.floor)
+	for first <= last {
+		chunk := first >> chunkBits
+		lo, hi := first&chunkMask, min(last, chunk<<chunkBits|chunkMask)&chunkMask
+		first = (chunk + 1) << chunkBits
+		n := sub.acks.add(&s.ackPool, chunk, lo, hi, &s.newly)
+		if n == 0 {
+			continue
+		}
+		changed += n
+		sub.counts.remove(chunk, lo, hi)
+		for w := int(lo >> 6); w <= int(hi>>6); w++ {
+			if dead := q.othersAcked(sub, chunk, w, s.newly[w]); dead != 0 {
+				s.die(q, chunk, w, dead)
+			}
+		}
+	}
+	if changed > 0 {
+		sub.dirty = true
+		s.trimTail(q)
+	}
+	return changed
+}
+
+func (s *State) release(q *Queue, o *txn.Op) (changed uint64) {
+	sub := q.Sub(o.Sub)
+	for r := range o.Ranges {
+		for seq := sub.NextUnacked(r.First); seq <= r.Last; seq = sub.NextUnacked(seq + 1) {
+			sub.counts.increment(seq)
+			changed++
+		}
+	}
+	sub.dirty = true
+	s.touch(q)
+	q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
+	return changed
+}
+
+func (s *State) purge(q *Queue, id uint32) (changed uint64) {
+	for _, sub := range q.subs {
+		if id == 0 || sub.id == id {
+			changed = max(changed, s.ack(sub, sub.acks.floor, q.nextSeq-1))
+		}
+	}
+	s.touch(q)
+	return changed
+}
+
+func (s *State) createQueue(o *txn.Op) uint64 {
+	q := &Queue{id: s.nextQueue, name: string(o.Name), config: o.Config, nextSeq: 1, nextSub: 1, handedOut: 1}
+	s.nextQueue++
+	q.tail.first = 1
+	q.digest = mix(mix(q.id, uint64(crc32.Checksum(o.Name, s.crc))), uint64(crc32.Checksum(o.Raw, s.crc)))
+	q.digest = mix(mix(q.digest, q.config.MaxMessages), q.config.MaxBytes)
+	s.addQueue(q)
+	s.mark(q)
+	for name := range o.Subscriptions {
+		s.createSub(q, string(name), txn.StartLatest)
+	}
+	q.subs = slices.Clip(q.subs)
+	return q.id
+}
+
+func (s *State) addQueue(q *Queue) {
+	s.queues[q.id] = q
+	s.byName[q.name] = q
+	s.names.insert(q)
+}
+
+func (s *State) deleteQueue(q *Queue) {
+	s.touch(q)
+	q.deleted = true
+	delete(s.queues, q.id)
+	delete(s.byName, q.name)
+	s.names.remove(q)
+	s.messages -= q.messages
+	s.bytes -= q.bytes
+	s.tailBytes -= q.tail.bytes
+	if q.tail.n > 0 {
+		s.unlinkTail(q)
+	}
+	s.deleted = append(s.deleted, q.id)
+}
+
+func (s *State) createSub(q *Queue, name string, start txn.Start) *Sub {
+	sub := &Sub{q: q, id: q.nextSub, name: name, dirty: true}
+	q.nextSub++
+	sub.acks.floor = q.nextSeq
+	if start == txn.StartEarliest {
+		s.copyAcks(q, &sub.acks)
+	}
+	sub.start = sub.acks.floor
+	q.subs = append(q.subs, sub)
+	return sub
+}
+
+// copyAcks makes a, which is empty, what all subscriptions of q have acknowledged.
+func (s *State) copyAcks(q *Queue, a *ackSet) {
+	for _, other := range q.subs {
+		a.floor = min(a.floor, other.acks.floor)
+	}
+	for chunk := a.floor >> chunkBits; chunk<<chunkBits < q.nextSeq; chunk++ {
+		var c ackChunk
+		for w := range c.words {
+			v := q.ackedByAll(nil, chunk, w) & published(chunk, w, q.nextSeq)
+			if first := wordFirst(chunk, w); first < a.floor {
+				v &^= belowMask(a.floor - first)
+			}
+			c.words[w] = v
+			c.n += ones(v)
+		}
+		if c.n == 0 {
+			continue
+		}
+		slot := a.ensure(chunk)
+		slot.dirty = true
+		a.above += uint64(c.n) //nolint:gosec // at most ChunkSize
+		if c.n == ChunkSize {
+			slot.full = true
+			continue
+		}
+		slot.c = s.ackPool.get()
+		*slot.c = c
+	}
+	a.advance(&s.ackPool, a.floor)
+}
+
+// belowMask gives the lowest n bits of a word, all of them from 64 on.
+func belowMask(n uint64) uint64 {
+	if n >= 64 {
+		return ^uint64(0)
+	}
+	return 1<<n - 1
+}
+
+// deleteSub removes a subscription and gives the number of messages that only it needed.
+func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
+	s.touch(q)
+	before := q.messages
+	base, n := q.sizes.base, len(q.sizes.slots)
+	for i := range n {
+		chunk := base + uint64(i) //nolint:gosec // not negative
+		for w := range chunkWords {
+			c := q.sizes.chunk(chunk) // die may drop it
+			if c == nil {
+				break
+			}
+			if c.alive[w] == 0 {
+				continue
+			}
+			dead := q.ackedByAll(sub, chunk, w) &^ sub.acks.word(chunk, w) & published(chunk, w, q.nextSeq)
+			if dead != 0 {
+				s.die(q, chunk, w, dead)
+			}
+		}
+	}
+	q.subs = slices.Delete(q.subs, slices.Index(q.subs, sub), slices.Index(q.subs, sub)+1)
+	q.slow = 0
+	q.dropKeys(sub)
+	s.trimTail(q)
+	if len(q.subs) == 0 && q.tail.n > 0 {
+		// All of it is dead, but a batch still has some of it. The tail must be empty: what is published from now on
+		// leaves no entry in it.
+		for q.tail.n > 0 {
+			s.tailBytes -= q.tail.pop()
+		}
+		s.unlinkTail(q)
+	}
+	return before - q.messages
+}

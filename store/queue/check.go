@@ -1,0 +1,147 @@
+package queue
+
+import "fmt"
+
+// Check verifies what a State promises about itself and gives what is wrong: nothing, if all is well. It looks at every
+// chunk of every queue.
+func (s *State) Check() []string {
+	var problems []string
+	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	var messages, bytes uint64
+	var tailBytes int64
+	for q := range s.Queues {
+		q.check(bad)
+		messages += q.messages
+		bytes += q.bytes
+		tailBytes += q.tail.bytes
+	}
+	if messages != s.messages || bytes != s.bytes {
+		bad("the queues hold %d messages of %d bytes, the state counts %d of %d", messages, bytes, s.messages, s.bytes)
+	}
+	if tailBytes != s.tailBytes {
+		bad("the queues have %d bytes in memory, the state counts %d", tailBytes, s.tailBytes)
+	}
+	s.producers.check(bad)
+	return problems
+}
+
+func (q *Queue) check(report func(string, ...any)) {
+	bad := func(format string, args ...any) {
+		report("queue %d %.40q: "+format, append([]any{q.id, q.name}, args...)...)
+	}
+	var messages, bytes uint64
+	for i := range q.sizes.slots {
+		c := q.sizes.slots[i].c
+		if c == nil {
+			continue
+		}
+		chunk, n := q.sizes.base+uint64(i), 0 //nolint:gosec // not negative
+		for w := range chunkWords {
+			alive := published(chunk, w, q.nextSeq) &^ q.ackedByAll(nil, chunk, w)
+			if ones(alive) != int(c.alive[w]) {
+				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w), c.alive[w])
+			}
+			n += int(c.alive[w])
+			bytes += c.bytes[w]
+		}
+		if n != c.n || n == 0 {
+			bad("chunk %d has %d messages, %d are counted", chunk, n, c.n)
+		}
+		messages += uint64(n) //nolint:gosec // not negative
+	}
+	if messages != q.messages || bytes != q.bytes {
+		bad("it holds %d messages of %d bytes, its record says %d of %d", messages, bytes, q.messages, q.bytes)
+	}
+	if len(q.subs) == 0 && q.messages > 0 {
+		bad("it holds messages that no subscription needs")
+	}
+	for _, sub := range q.subs {
+		sub.check(bad)
+	}
+	q.checkTail(bad)
+}
+
+func (s *Sub) check(bad func(string, ...any)) {
+	above := uint64(0)
+	for i := range s.acks.slots {
+		slot := &s.acks.slots[i]
+		chunk := s.acks.base + uint64(i) //nolint:gosec // not negative
+		switch {
+		case slot.full:
+			above += ChunkSize
+			continue
+		case slot.c == nil:
+			continue
+		}
+		n := 0
+		for w, v := range slot.c.words {
+			if v&^published(chunk, w, s.q.nextSeq) != 0 {
+				bad("subscription %d has acknowledged what was not published", s.id)
+			}
+			n += ones(v)
+		}
+		if n != slot.c.n || n == 0 || n == ChunkSize {
+			bad("subscription %d has %d acknowledgements in chunk %d, %d are counted", s.id, n, chunk, slot.c.n)
+		}
+		above += uint64(n) //nolint:gosec // not negative
+	}
+	if above != s.acks.above || s.acks.floor > s.q.nextSeq || above > s.q.nextSeq-s.acks.floor {
+		bad("subscription %d has %d acknowledgements above its floor %d, %d are counted", s.id, above, s.acks.floor, s.acks.above)
+	}
+	if s.acks.floor < s.q.nextSeq && s.acks.has(s.acks.floor) {
+		bad("the floor %d of subscription %d is acknowledged", s.acks.floor, s.id)
+	}
+	for chunk, c := range s.counts.chunks {
+		for _, e := range c.entries {
+			if seq := chunk<<chunkBits + uint64(e.offset); seq >= s.q.nextSeq || s.Acked(seq) {
+				bad("subscription %d has a delivery count for %d, which it does not need", s.id, seq)
+			}
+		}
+	}
+}
+
+func (q *Queue) checkTail(bad func(string, ...any)) {
+	t := &q.tail
+	if t.n > 0 && t.first+uint64(t.n) != q.nextSeq { //nolint:gosec // not negative
+		bad("its messages in memory are %d to %d, the next one is %d", t.first, t.first+uint64(t.n)-1, q.nextSeq) //nolint:gosec // same
+	}
+	bytes := int64(0)
+	for i := range t.n {
+		seq := t.first + uint64(i) //nolint:gosec // not negative
+		rec := *t.entry(seq)
+		if rec != nil {
+			bytes += cost(rec)
+		}
+		if dead := q.Dead(seq); rec == nil && !dead || rec != nil && dead && seq >= t.shared {
+			bad("message %d: dead %v, in memory %v", seq, dead, rec != nil)
+		}
+	}
+	if bytes != t.bytes {
+		bad("%d bytes are in memory, %d are counted", bytes, t.bytes)
+	}
+	for seq := q.NextAlive(q.handedOut); seq < q.nextSeq; seq = q.NextAlive(seq + 1) {
+		if _, ok := q.TailRecord(seq); !ok {
+			bad("message %d is neither in memory nor in pages", seq)
+			break
+		}
+	}
+}
+
+func (ps *producers) check(bad func(string, ...any)) {
+	n, ops := 0, 0
+	rich := false
+	for p := ps.oldest; p != nil; p = p.newer {
+		n++
+		ops += p.ops
+		rich = rich || p == ps.oldestRich
+		if rich != (len(p.window()) > 0) {
+			bad("producer %.40x has %d results", p.id, len(p.window()))
+		}
+		if p.newer != nil && p.newer.usedLSN <= p.usedLSN {
+			bad("producer %.40x was used after a newer one", p.id)
+		}
+	}
+	if n != len(ps.byID) || ops != ps.totalOps {
+		bad("%d producers with %d results, %d with %d are counted", n, ops, len(ps.byID), ps.totalOps)
+	}
+}

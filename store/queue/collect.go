@@ -1,0 +1,349 @@
+package queue
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Batch is what a checkpoint or a round of the flusher has to write. Its parts do not change when the state does.
+type Batch struct {
+	// LSN of the last record whose effects are in it.
+	LSN uint64
+	// Puts are keys to be set, in order. None of them is in Deletes.
+	Puts []KV
+	// Deletes are keys to be removed, in no order. One may be missing in the tree only after a queue was deleted.
+	Deletes [][]byte
+	// DeletedQueues are queues of which everything has to go: QueueKeys, and the index with its pages. Messages of one
+	// may come in Tails of an earlier batch, never of a later one.
+	DeletedQueues []uint64
+	// Tails are the messages to be written, in order for each queue. One queue's messages can come in several runs; they
+	// follow each other, each continuing where the one before ended.
+	Tails []TailRun
+	// TailBytes is the memory that Tails takes.
+	TailBytes int64
+	// Dead are ranges in which messages died that may be in pages.
+	Dead []DeadRange
+}
+
+// KV is a key and its value.
+type KV struct{ Key, Value []byte }
+
+// TailRun is a run of messages with consecutive sequences.
+type TailRun struct {
+	// Queue is its number.
+	Queue uint64
+	// First is the sequence of Records[0].
+	First uint64
+	// Records are the messages; nil for a dead one, which must not be written.
+	Records [][]byte
+}
+
+// Last is the sequence of the last record.
+func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
+
+// DeadRange is a range of sequences in which messages died since the last checkpoint's batch.
+type DeadRange struct {
+	// Queue is its number.
+	Queue uint64
+	// First and Last are the range, Last included.
+	First, Last uint64
+
+	base   uint64   // chunk of chunks[0]
+	chunks []*words // bits of those that were dead when the batch was made; nil: all of them
+	end    uint64   // what was published then
+}
+
+// AllDead tells whether all of the messages first to first+span-1 were dead when the batch was made. It knows about runs
+// that touch the range and span at most MaxRunSpan; for any other the answer is false.
+func (d *DeadRange) AllDead(first, span uint64) bool {
+	if span == 0 {
+		return true
+	}
+	last := first + span - 1
+	if last < first || last >= d.end || first>>chunkBits < d.base || last>>chunkBits >= d.base+uint64(len(d.chunks)) {
+		return false
+	}
+	for seq := first; seq <= last; {
+		end := min(last, seq|63)
+		if c := d.chunks[seq>>chunkBits-d.base]; c != nil {
+			w := int(seq&chunkMask) >> 6
+			if rangeMask(w, seq&chunkMask, end&chunkMask)&^c[w] != 0 {
+				return false
+			}
+		}
+		seq = end + 1
+	}
+	return true
+}
+
+// Collect hands out what is to be written to the page file. With everything it is a checkpoint at Applied: all keys that
+// changed since the last such call, and all messages that are not in pages. Without, it is a round of the flusher: only
+// messages, those of the queues first that have been waiting longest, at most about maxTailBytes of them.
+//
+// The messages stay in memory, and can be read, until Flushed is called for them. The owner must have made those calls
+// for one batch before it collects the next. A batch that cannot be written is lost: the owner must then stop.
+func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
+	b := &Batch{LSN: s.applied}
+	if everything {
+		maxTailBytes = math.MaxInt64
+	}
+	for q := s.tailOldest; q != nil && b.TailBytes < maxTailBytes; q = q.tailNewer {
+		b.TailBytes += q.tail.share(maxTailBytes-b.TailBytes, func(first uint64, records [][]byte) {
+			b.Tails = append(b.Tails, TailRun{Queue: q.id, First: first, Records: records})
+		})
+		q.handedOut = max(q.handedOut, q.tail.shared)
+	}
+	if !everything {
+		return b
+	}
+	queues := s.takeDirty()
+	c := collector{batch: b}
+	c.acks(queues)
+	c.sizes(queues)
+	c.counts(queues)
+	c.put(append(c.key(), keyState), s.appendState)
+	c.producers(&s.producers)
+	for _, q := range queues {
+		c.put(queueKey(c.key(), keyQueue, q.id), q.appendValue)
+		b.Deletes = append(b.Deletes, q.gone...)
+		q.gone, q.dirty = nil, false
+		b.Dead = q.appendDead(b.Dead)
+		q.died = nil
+	}
+	c.subs(queues)
+	b.DeletedQueues = s.deleted
+	s.deleted = nil
+	return b
+}
+
+// takeDirty gives the queues that changed, in the order of their numbers.
+func (s *State) takeDirty() []*Queue {
+	list := slices.DeleteFunc(s.dirty, func(q *Queue) bool { return q.deleted })
+	slices.SortFunc(list, func(a, b *Queue) int { return cmp.Compare(a.id, b.id) })
+	s.dirty = nil
+	return list
+}
+
+// Flushed tells that a queue's messages up to upTo, which Collect handed out, can be read from pages now: they leave the
+// memory.
+func (s *State) Flushed(queue, upTo uint64) {
+	q := s.queues[queue]
+	if q == nil || q.tail.n == 0 {
+		return
+	}
+	upTo = min(upTo, q.handedOut-1)
+	before := q.tail.bytes
+	for q.tail.n > 0 && q.tail.first <= upTo {
+		q.tail.pop()
+	}
+	q.tail.trim()
+	s.tailBytes += q.tail.bytes - before
+	s.unlinkTail(q)
+	if q.tail.n > 0 {
+		s.linkTail(q) // its oldest messages came after those of the queues that wait
+	}
+}
+
+// collector encodes keys and values into large pieces of memory, and marks what it took as stored.
+type collector struct {
+	batch *Batch
+	free  []byte // unused rest of the current piece
+}
+
+const pieceBytes = 64 << 10
+
+// key gives room to append a key to.
+func (c *collector) key() []byte {
+	if cap(c.free) < 1024 {
+		c.free = make([]byte, 0, pieceBytes)
+	}
+	return c.free[:0]
+}
+
+// put adds a key that was appended to what key gave.
+func (c *collector) put(key []byte, value func(dst []byte) []byte) {
+	n := len(key)
+	both := value(key)
+	c.batch.Puts = append(c.batch.Puts, KV{Key: both[:n:n], Value: both[n:len(both):len(both)]})
+	c.free = both[len(both):]
+}
+
+func (c *collector) acks(queues []*Queue) {
+	for _, q := range queues {
+		for _, sub := range q.subs {
+			if sub.dirty {
+				c.subAcks(q.id, sub)
+			}
+		}
+	}
+}
+
+func (c *collector) subAcks(queue uint64, sub *Sub) {
+	a := &sub.acks
+	for _, chunk := range a.gone {
+		c.batch.Deletes = append(c.batch.Deletes, chunkKey(nil, keyAcks, queue, sub.id, chunk))
+	}
+	a.gone = nil
+	for i := range a.slots {
+		slot := &a.slots[i]
+		if !slot.dirty {
+			continue
+		}
+		chunk := a.base + uint64(i) //nolint:gosec // not negative
+		switch {
+		case slot.full || slot.c != nil:
+			c.put(chunkKey(c.key(), keyAcks, queue, sub.id, chunk), slot.appendValue)
+			slot.stored = true
+		case slot.stored:
+			c.batch.Deletes = append(c.batch.Deletes, chunkKey(nil, keyAcks, queue, sub.id, chunk))
+			slot.stored = false
+		}
+		slot.dirty = false
+	}
+}
+
+func (c *collector) sizes(queues []*Queue) {
+	for _, q := range queues {
+		z := &q.sizes
+		for _, chunk := range z.gone {
+			if z.chunk(chunk) == nil { // it may have come back
+				c.batch.Deletes = append(c.batch.Deletes, sizesKey(nil, q.id, chunk))
+			}
+		}
+		z.gone = nil
+		for i := range z.slots {
+			slot := &z.slots[i]
+			if !slot.dirty {
+				continue
+			}
+			chunk := z.base + uint64(i) //nolint:gosec // not negative
+			switch {
+			case slot.c != nil:
+				c.put(sizesKey(c.key(), q.id, chunk), slot.c.appendValue)
+				slot.stored = true
+			case slot.stored:
+				c.batch.Deletes = append(c.batch.Deletes, sizesKey(nil, q.id, chunk))
+				slot.stored = false
+			}
+			slot.dirty = false
+		}
+	}
+}
+
+func (c *collector) counts(queues []*Queue) {
+	for _, q := range queues {
+		for _, sub := range q.subs {
+			if !sub.dirty {
+				continue
+			}
+			cs := &sub.counts
+			for _, chunk := range cs.gone {
+				if cs.chunks[chunk] == nil { // it may have come back
+					c.batch.Deletes = append(c.batch.Deletes, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
+				}
+			}
+			cs.gone = nil
+			for _, chunk := range cs.sorted() {
+				if cc := cs.chunks[chunk]; cc.dirty {
+					c.put(chunkKey(c.key(), keyCounts, q.id, sub.id, chunk), cc.appendValue)
+					cc.dirty, cc.stored = false, true
+				}
+			}
+		}
+	}
+}
+
+func (c *collector) producers(ps *producers) {
+	for _, id := range ps.gone {
+		if ps.byID[id] == nil { // it may have come back
+			c.batch.Deletes = append(c.batch.Deletes, producerKey(nil, id))
+		}
+	}
+	ps.gone = nil
+	slices.SortFunc(ps.dirty, func(a, b *producer) int { return strings.Compare(a.id, b.id) })
+	for _, p := range ps.dirty {
+		p.isDirty = false
+		if !p.dropped {
+			c.put(producerKey(c.key(), p.id), p.appendValue)
+			p.stored = true
+		}
+	}
+	ps.dirty = nil
+}
+
+func (c *collector) subs(queues []*Queue) {
+	for _, q := range queues {
+		for _, sub := range q.subs {
+			if sub.dirty {
+				c.put(subKey(c.key(), keySub, q.id, sub.id), sub.appendValue)
+				sub.dirty, sub.stored = false, true
+			}
+		}
+	}
+}
+
+// dropKeys remembers the keys of a subscription that is deleted.
+func (q *Queue) dropKeys(sub *Sub) {
+	for _, chunk := range sub.acks.gone {
+		q.gone = append(q.gone, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
+	}
+	for i := range sub.acks.slots {
+		if sub.acks.slots[i].stored {
+			chunk := sub.acks.base + uint64(i) //nolint:gosec // not negative
+			q.gone = append(q.gone, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
+		}
+	}
+	for _, chunk := range sub.counts.gone {
+		if sub.counts.chunks[chunk] == nil {
+			q.gone = append(q.gone, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
+		}
+	}
+	for _, chunk := range sub.counts.sorted() {
+		if sub.counts.chunks[chunk].stored {
+			q.gone = append(q.gone, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
+		}
+	}
+	if sub.stored {
+		q.gone = append(q.gone, subKey(nil, keySub, q.id, sub.id))
+	}
+}
+
+// normalize sorts ranges and joins those that are at most gap chunks apart.
+func normalize(ranges []chunkRange, gap uint64) []chunkRange {
+	slices.SortFunc(ranges, func(a, b chunkRange) int { return cmp.Compare(a.first, b.first) })
+	out := ranges[:0]
+	for _, r := range ranges {
+		if n := len(out); n > 0 && r.first <= out[n-1].last+gap {
+			out[n-1].last = max(out[n-1].last, r.last)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// appendDead describes the chunks in which messages died, each with its neighbours, into which a run of messages can
+// reach.
+func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
+	for _, r := range normalize(q.died, 2) {
+		from, to := r.first-min(r.first, 1), min(r.last+1, q.nextSeq>>chunkBits)
+		d := DeadRange{
+			Queue: q.id, First: max(r.first<<chunkBits, 1), Last: min((r.last+1)<<chunkBits, q.nextSeq) - 1,
+			base: from, chunks: make([]*words, to-from+1), end: q.nextSeq,
+		}
+		for chunk := from; chunk <= to; chunk++ {
+			if q.sizes.chunk(chunk) == nil {
+				continue
+			}
+			dead := new(words)
+			for w := range dead {
+				dead[w] = q.deadWord(chunk, w)
+			}
+			d.chunks[chunk-from] = dead
+		}
+		dst = append(dst, d)
+	}
+	return dst
+}

@@ -1,0 +1,104 @@
+package queue
+
+import (
+	"math"
+	"slices"
+)
+
+// countSet holds the delivery counts of messages that were released, by chunk. Only messages that are not acknowledged
+// have one.
+type countSet struct {
+	chunks map[uint64]*countChunk // nil until the first release
+	gone   []uint64               // stored chunks that became empty since the last Collect
+}
+
+type countChunk struct {
+	entries []countEntry // by offset
+	dirty   bool
+	stored  bool
+}
+
+type countEntry struct {
+	offset uint16 // of the sequence in its chunk
+	count  uint32
+}
+
+func (c *countChunk) find(offset uint16) (int, bool) {
+	return slices.BinarySearchFunc(c.entries, offset, func(e countEntry, o uint16) int { return int(e.offset) - int(o) })
+}
+
+func (cs *countSet) get(seq uint64) uint32 {
+	c := cs.chunks[seq>>chunkBits]
+	if c == nil {
+		return 0
+	}
+	if i, ok := c.find(uint16(seq & chunkMask)); ok {
+		return c.entries[i].count
+	}
+	return 0
+}
+
+// set is used when loading and increments.
+func (cs *countSet) chunk(chunk uint64) *countChunk {
+	c := cs.chunks[chunk]
+	if c == nil {
+		if cs.chunks == nil {
+			cs.chunks = make(map[uint64]*countChunk)
+		}
+		c = &countChunk{}
+		cs.chunks[chunk] = c
+	}
+	return c
+}
+
+// increment adds one to the count of seq; it stops at the greatest number.
+func (cs *countSet) increment(seq uint64) {
+	c := cs.chunk(seq >> chunkBits)
+	c.dirty = true
+	offset := uint16(seq & chunkMask)
+	i, ok := c.find(offset)
+	if !ok {
+		c.entries = slices.Insert(c.entries, i, countEntry{offset: offset})
+	}
+	if c.entries[i].count < math.MaxUint32 {
+		c.entries[i].count++
+	}
+}
+
+// remove forgets the counts of the chunk's sequences lo to hi, which were acknowledged.
+func (cs *countSet) remove(chunk, lo, hi uint64) {
+	c := cs.chunks[chunk]
+	if c == nil {
+		return
+	}
+	i, _ := c.find(uint16(lo))     //nolint:gosec // at most chunkMask
+	j, _ := c.find(uint16(hi + 1)) //nolint:gosec // at most ChunkSize
+	if i == j {
+		return
+	}
+	c.entries = slices.Delete(c.entries, i, j)
+	c.dirty = true
+	if len(c.entries) > 0 {
+		return
+	}
+	if c.stored {
+		cs.gone = append(cs.gone, chunk)
+	}
+	delete(cs.chunks, chunk)
+	if len(cs.chunks) == 0 {
+		cs.chunks = nil
+	}
+}
+
+// sorted gives the chunks that have counts, in order.
+func (cs *countSet) sorted() []uint64 {
+	if len(cs.chunks) == 0 {
+		return nil
+	}
+	list := make([]uint64, 0, len(cs.chunks))
+	for chunk := range cs.chunks {
+		list = append(list, chunk)
+	}
+	slices.Sort(list)
+	return list
+}

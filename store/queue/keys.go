@@ -1,0 +1,243 @@
+package queue
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// The state as keys and values, in a tree that package store keeps in pages. Numbers in keys are big endian, so that the
+// order of the keys is the order of the numbers; store/FORMAT.md has the values.
+//
+//	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
+//	b queue(8) chunk(8)          messages and bytes alive in a chunk
+//	d queue(8) sub(4) chunk(8)   delivery counts
+//	i queue(8) first(8)          index of the pages: owned by package store
+//	m                            the state as a whole
+//	p id                         a producer
+//	q queue(8)                   a queue
+//	s queue(8) sub(4)            a subscription
+const (
+	keyAcks     = 'a'
+	keySizes    = 'b'
+	keyCounts   = 'd'
+	keyIndex    = 'i'
+	keyState    = 'm'
+	keyProducer = 'p'
+	keyQueue    = 'q'
+	keySub      = 's'
+)
+
+// valueVersion begins the values of m, p, q and s.
+const valueVersion = 1
+
+// KeyRange is what lies between two keys: From is in it, To is not.
+type KeyRange struct{ From, To []byte }
+
+// QueueKeys gives the ranges of keys that belong to a queue, but for those of package store's index: all that has to go
+// when a queue was deleted.
+func QueueKeys(id uint64) []KeyRange {
+	kinds := []byte{keyAcks, keySizes, keyCounts, keyQueue, keySub}
+	ranges := make([]KeyRange, len(kinds))
+	for i, k := range kinds {
+		ranges[i] = KeyRange{From: queueKey(nil, k, id), To: queueKey(nil, k, id+1)}
+	}
+	return ranges
+}
+
+func queueKey(dst []byte, kind byte, id uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(dst, kind), id)
+}
+
+func subKey(dst []byte, kind byte, q uint64, sub uint32) []byte {
+	return binary.BigEndian.AppendUint32(queueKey(dst, kind, q), sub)
+}
+
+func chunkKey(dst []byte, kind byte, q uint64, sub uint32, chunk uint64) []byte {
+	return binary.BigEndian.AppendUint64(subKey(dst, kind, q, sub), chunk)
+}
+
+func sizesKey(dst []byte, q, chunk uint64) []byte {
+	return binary.BigEndian.AppendUint64(queueKey(dst, keySizes, q), chunk)
+}
+
+func producerKey(dst []byte, id string) []byte { return append(append(dst, keyProducer), id...) }
+
+func (s *State) appendState(dst []byte) []byte {
+	dst = append(dst, valueVersion)
+	dst = binary.AppendUvarint(dst, s.nextQueue)
+	dst = binary.AppendUvarint(dst, s.producers.forgotten)
+	return binary.LittleEndian.AppendUint64(dst, s.digest)
+}
+
+func (q *Queue) appendValue(dst []byte) []byte {
+	dst = append(dst, valueVersion)
+	dst = appendString(dst, q.name)
+	dst = txn.AppendConfig(dst, q.config)
+	dst = binary.AppendUvarint(dst, q.nextSeq)
+	dst = binary.AppendUvarint(dst, uint64(q.nextSub))
+	dst = binary.AppendUvarint(dst, q.messages)
+	dst = binary.AppendUvarint(dst, q.bytes)
+	return binary.LittleEndian.AppendUint64(dst, q.digest)
+}
+
+func (s *Sub) appendValue(dst []byte) []byte {
+	dst = append(dst, valueVersion)
+	dst = appendString(dst, s.name)
+	dst = binary.AppendUvarint(dst, s.start)
+	return binary.AppendUvarint(dst, s.acks.floor)
+}
+
+// appendValue gives nothing for a chunk that is full.
+func (s *ackSlot) appendValue(dst []byte) []byte {
+	if s.full {
+		return dst
+	}
+	for _, w := range s.c.words {
+		dst = binary.LittleEndian.AppendUint64(dst, w)
+	}
+	return dst
+}
+
+func (c *sizeChunk) appendValue(dst []byte) []byte {
+	for w := range chunkWords {
+		dst = append(dst, c.alive[w])
+		if c.alive[w] > 0 {
+			dst = binary.AppendUvarint(dst, c.bytes[w])
+		}
+	}
+	return dst
+}
+
+func (c *countChunk) appendValue(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(c.entries)))
+	for _, e := range c.entries {
+		dst = binary.AppendUvarint(dst, uint64(e.offset))
+		dst = binary.AppendUvarint(dst, uint64(e.count))
+	}
+	return dst
+}
+
+func (p *producer) appendValue(dst []byte) []byte {
+	dst = append(dst, valueVersion)
+	dst = binary.AppendUvarint(dst, uint64(p.epoch))
+	dst = binary.AppendUvarint(dst, p.floor)
+	dst = binary.AppendUvarint(dst, p.usedLSN)
+	dst = binary.AppendUvarint(dst, uint64(len(p.window())))
+	sequence, lsn := p.floor, uint64(0)
+	for i := range p.window() {
+		k := &p.window()[i]
+		dst = binary.AppendUvarint(dst, k.sequence-sequence)
+		dst = binary.AppendVarint(dst, int64(k.lsn-lsn)) //nolint:gosec // modulo 2^64 both ways
+		sequence, lsn = k.sequence, k.lsn
+		dst = append(dst, byte(k.code))
+		if k.code != txn.OK {
+			dst = binary.AppendUvarint(dst, uint64(k.op+1)) //nolint:gosec // at least -1
+			continue
+		}
+		dst = binary.AppendUvarint(dst, uint64(k.ops())) //nolint:gosec // at least 1
+		if k.more == nil {
+			dst = appendOp(dst, k.one)
+			continue
+		}
+		for _, o := range k.more {
+			dst = appendOp(dst, o)
+		}
+	}
+	return dst
+}
+
+func appendOp(dst []byte, o txn.OpResult) []byte {
+	dst = binary.AppendUvarint(dst, o.FirstSequence)
+	dst = binary.AppendUvarint(dst, o.ID)
+	return binary.AppendUvarint(dst, o.Changed)
+}
+
+func appendString(dst []byte, s string) []byte {
+	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+}
+
+// cursor reads from the front of a key or value; after the first error it gives zero values.
+type cursor struct {
+	b   []byte
+	err error
+}
+
+func (c *cursor) fail(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("%w: "+format, append([]any{ErrCorrupt}, args...)...)
+	}
+	c.b = nil
+}
+
+func (c *cursor) take(n uint64) []byte {
+	if n > uint64(len(c.b)) {
+		c.fail("it ends too early")
+		return nil
+	}
+	v := c.b[:n]
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) u8() byte {
+	if v := c.take(1); v != nil {
+		return v[0]
+	}
+	return 0
+}
+
+func (c *cursor) u64() uint64 {
+	if v := c.take(8); v != nil {
+		return binary.LittleEndian.Uint64(v)
+	}
+	return 0
+}
+
+func (c *cursor) be64() uint64 {
+	if v := c.take(8); v != nil {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+func (c *cursor) be32() uint32 {
+	if v := c.take(4); v != nil {
+		return binary.BigEndian.Uint32(v)
+	}
+	return 0
+}
+
+// uvarint reads a number that must not be above limit.
+func (c *cursor) uvarint(limit uint64) uint64 {
+	v, n := binary.Uvarint(c.b)
+	if n <= 0 || v > limit {
+		c.fail("a number that is cut off or too large")
+		return 0
+	}
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) varint() int64 {
+	v, n := binary.Varint(c.b)
+	if n <= 0 {
+		c.fail("a number that is cut off or too large")
+		return 0
+	}
+	c.b = c.b[n:]
+	return v
+}
+
+func (c *cursor) version() {
+	if v := c.u8(); c.err == nil && v != valueVersion {
+		c.err = fmt.Errorf("%w: version %d of a value", txn.ErrNewerVersion, v)
+	}
+}
+
+func (c *cursor) end() {
+	if len(c.b) > 0 {
+		c.fail("%d bytes too many", len(c.b))
+	}
+}

@@ -1,0 +1,439 @@
+package queue
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// ErrCorrupt is returned when keys and values are not what a State has written: the tree is damaged, or part of it is
+// missing.
+var ErrCorrupt = errors.New("the stored state is corrupt")
+
+// Loader rebuilds a State from the keys and values that its batches have put into the tree.
+type Loader struct {
+	s       *State
+	byQueue map[uint64]*Queue
+	hasMain bool
+	count   int
+	// maxChunks is how far apart the chunks of one queue may be, because all in between take a little memory.
+	maxChunks uint64
+}
+
+const defaultMaxChunks = 1 << 24
+
+// NewLoader begins with an empty state.
+func NewLoader() *Loader {
+	return &Loader{s: New(), byQueue: make(map[uint64]*Queue), maxChunks: defaultMaxChunks}
+}
+
+// Put adds a key with its value, in any order; it keeps neither. Keys of package store's index are skipped. The errors
+// wrap ErrCorrupt or txn.ErrNewerVersion.
+func (l *Loader) Put(key, value []byte) error {
+	k, v := cursor{b: key}, cursor{b: value}
+	l.count++
+	switch kind := k.u8(); kind {
+	case keyIndex:
+		l.count--
+		return nil
+	case keyAcks:
+		l.acks(&k, &v)
+	case keySizes:
+		l.sizes(&k, &v)
+	case keyCounts:
+		l.counts(&k, &v)
+	case keyState:
+		l.state(&v)
+	case keyProducer:
+		l.producer(&k, &v)
+	case keyQueue:
+		l.queue(&k, &v)
+	case keySub:
+		l.sub(&k, &v)
+	default:
+		k.fail("a key of the unknown kind %q", kind)
+	}
+	k.end()
+	v.end()
+	if err := errors.Join(k.err, v.err); err != nil {
+		return fmt.Errorf("key %.40x: %w", key, err)
+	}
+	return nil
+}
+
+// Finish checks that the parts fit together and gives the state, which stands at record applied. The Loader is then
+// used up. The error wraps ErrCorrupt.
+func (l *Loader) Finish(applied uint64) (*State, error) {
+	s := l.s
+	s.applied = applied
+	if l.count > 0 && !l.hasMain {
+		return nil, fmt.Errorf("%w: the record of the state as a whole is missing", ErrCorrupt)
+	}
+	queues := make([]*Queue, 0, len(l.byQueue))
+	for _, q := range l.byQueue {
+		queues = append(queues, q)
+	}
+	slices.SortFunc(queues, func(a, b *Queue) int { return cmp.Compare(a.name, b.name) })
+	for _, q := range queues {
+		if err := l.finishQueue(q); err != nil {
+			return nil, fmt.Errorf("queue %d %.40q: %w", q.id, q.name, err)
+		}
+	}
+	if err := s.producers.finish(); err != nil {
+		return nil, err
+	}
+	if problems := s.Check(); len(problems) > 0 {
+		return nil, fmt.Errorf("%w: %s", ErrCorrupt, problems[0])
+	}
+	l.s = nil
+	return s, nil
+}
+
+func (l *Loader) finishQueue(q *Queue) error {
+	s := l.s
+	switch {
+	case !q.loaded:
+		return fmt.Errorf("%w: its record is missing", ErrCorrupt)
+	case q.id >= s.nextQueue:
+		return fmt.Errorf("%w: its number was not yet given out", ErrCorrupt)
+	case s.byName[q.name] != nil:
+		return fmt.Errorf("%w: another queue has the same name", ErrCorrupt)
+	}
+	slices.SortFunc(q.subs, func(a, b *Sub) int { return cmp.Compare(a.id, b.id) })
+	for _, sub := range q.subs {
+		if !sub.loaded || sub.id >= q.nextSub || sub.acks.floor > q.nextSeq || sub.start > sub.acks.floor {
+			return fmt.Errorf("%w: the record of subscription %d is missing or impossible", ErrCorrupt, sub.id)
+		}
+		if !sub.place(l.maxChunks) {
+			return fmt.Errorf("%w: subscription %d has acknowledged what was not published", ErrCorrupt, sub.id)
+		}
+	}
+	q.subs = slices.Clip(q.subs)
+	if !q.placeSizes(l.maxChunks) {
+		return fmt.Errorf("%w: messages are counted that cannot be there", ErrCorrupt)
+	}
+	q.handedOut, q.tail.first = q.nextSeq, q.nextSeq
+	s.messages += q.messages
+	s.bytes += q.bytes
+	s.addQueue(q)
+	return nil
+}
+
+func (l *Loader) getQueue(k *cursor) *Queue {
+	id := k.be64()
+	if id == 0 {
+		k.fail("queue number 0")
+	}
+	q := l.byQueue[id]
+	if q == nil {
+		q = &Queue{id: id}
+		l.byQueue[id] = q
+	}
+	return q
+}
+
+func (l *Loader) getSub(k *cursor) *Sub {
+	q := l.getQueue(k)
+	id := k.be32()
+	if id == 0 {
+		k.fail("subscription number 0")
+	}
+	// Keys come in order, so that it is the last one or new.
+	for i := len(q.subs) - 1; i >= 0; i-- {
+		if q.subs[i].id == id {
+			return q.subs[i]
+		}
+	}
+	sub := &Sub{q: q, id: id}
+	q.subs = append(q.subs, sub)
+	return sub
+}
+
+func (l *Loader) state(v *cursor) {
+	v.version()
+	l.s.nextQueue = v.uvarint(math.MaxUint64)
+	l.s.producers.forgotten = v.uvarint(math.MaxUint64)
+	l.s.digest = v.u64()
+	l.hasMain = true
+}
+
+func (l *Loader) queue(k, v *cursor) {
+	q := l.getQueue(k)
+	v.version()
+	q.name = string(v.take(v.uvarint(txn.MaxNameBytes)))
+	if v.err != nil {
+		return
+	}
+	config, rest, err := txn.DecodeConfig(v.b)
+	if err != nil {
+		v.err = err
+		return
+	}
+	q.config, v.b = config, rest
+	q.nextSeq = v.uvarint(math.MaxUint64 >> 1)
+	q.nextSub = uint32(v.uvarint(math.MaxUint32)) //nolint:gosec // limited
+	q.messages = v.uvarint(math.MaxUint64)
+	q.bytes = v.uvarint(math.MaxUint64)
+	q.digest = v.u64()
+	if v.err == nil && (q.nextSeq == 0 || q.nextSub == 0 || txn.CheckName(q.name) != nil) {
+		v.fail("an impossible number or name")
+	}
+	q.loaded = true
+}
+
+func (l *Loader) sub(k, v *cursor) {
+	sub := l.getSub(k)
+	v.version()
+	sub.name = string(v.take(v.uvarint(txn.MaxNameBytes)))
+	sub.start = v.uvarint(math.MaxUint64)
+	sub.acks.floor = v.uvarint(math.MaxUint64)
+	if v.err == nil && (sub.acks.floor == 0 || txn.CheckName(sub.name) != nil) {
+		v.fail("an impossible number or name")
+	}
+	sub.loaded, sub.stored = true, true
+}
+
+// acks keeps the chunks in slots without order, with the number of the chunk in gone: the floor is not known yet.
+func (l *Loader) acks(k, v *cursor) {
+	a := &l.getSub(k).acks
+	chunk := k.be64()
+	slot := ackSlot{stored: true}
+	if len(v.b) == 0 {
+		slot.full = true
+		a.above += ChunkSize
+	} else {
+		slot.c = new(ackChunk)
+		for w := range slot.c.words {
+			slot.c.words[w] = v.u64()
+			slot.c.n += ones(slot.c.words[w])
+		}
+		if v.err == nil && (slot.c.n == 0 || slot.c.n == ChunkSize) {
+			v.fail("a chunk of acknowledgements that should have another form")
+		}
+		a.above += uint64(slot.c.n) //nolint:gosec // at most ChunkSize
+	}
+	a.slots, a.gone = append(a.slots, slot), append(a.gone, chunk)
+}
+
+// place puts the chunks where they belong. It gives false if one is not between the floor and the end.
+func (s *Sub) place(maxChunks uint64) bool {
+	a := &s.acks
+	slots, chunks := a.slots, a.gone
+	a.slots, a.gone = nil, nil
+	for i, chunk := range chunks {
+		if chunk < a.floor>>chunkBits || chunk > (s.q.nextSeq-1)>>chunkBits || chunk-a.floor>>chunkBits > maxChunks {
+			return false
+		}
+		slot := a.ensure(chunk)
+		if slot.stored {
+			return false
+		}
+		*slot = slots[i]
+		for w := range chunkWords {
+			v := ^uint64(0)
+			if slot.c != nil {
+				v = slot.c.words[w]
+			}
+			ok := published(chunk, w, s.q.nextSeq)
+			if first := wordFirst(chunk, w); first < a.floor {
+				ok &^= belowMask(a.floor - first)
+			}
+			if v&^ok != 0 {
+				return false
+			}
+		}
+	}
+	for chunk := range s.counts.chunks {
+		if chunk > (s.q.nextSeq-1)>>chunkBits {
+			return false
+		}
+	}
+	return !a.has(a.floor)
+}
+
+// sizes keeps the chunks like acks does.
+func (l *Loader) sizes(k, v *cursor) {
+	z := &l.getQueue(k).sizes
+	chunk := k.be64()
+	c := new(sizeChunk)
+	for w := range c.alive {
+		if c.alive[w] = v.u8(); c.alive[w] > 64 {
+			v.fail("more messages than there can be")
+		}
+		if c.alive[w] > 0 {
+			c.bytes[w] = v.uvarint(64 * txn.MaxRecordBytes)
+			c.n += int(c.alive[w])
+		}
+	}
+	if v.err == nil && c.n == 0 {
+		v.fail("a chunk without messages")
+	}
+	z.slots, z.gone = append(z.slots, sizeSlot{c: c, stored: true}), append(z.gone, chunk)
+}
+
+func (q *Queue) placeSizes(maxChunks uint64) bool {
+	z := &q.sizes
+	slots, chunks := z.slots, z.gone
+	z.slots, z.gone = nil, nil
+	if len(chunks) == 0 {
+		return true
+	}
+	first := slices.Min(chunks)
+	z.base = first
+	for i, chunk := range chunks {
+		if chunk > (q.nextSeq-1)>>chunkBits || chunk-first > maxChunks {
+			return false
+		}
+		for uint64(len(z.slots)) <= chunk-first {
+			z.slots = append(z.slots, sizeSlot{})
+		}
+		slot := &z.slots[chunk-first]
+		if slot.c != nil {
+			return false
+		}
+		*slot = slots[i]
+	}
+	return true
+}
+
+func (l *Loader) counts(k, v *cursor) {
+	sub := l.getSub(k)
+	c := sub.counts.chunk(k.be64())
+	c.stored = true
+	n := v.uvarint(ChunkSize)
+	last := -1
+	for range n {
+		e := countEntry{offset: uint16(v.uvarint(chunkMask)), count: uint32(v.uvarint(math.MaxUint32))} //nolint:gosec // limited
+		if v.err == nil && (int(e.offset) <= last || e.count == 0) {
+			v.fail("delivery counts out of order")
+		}
+		if v.err != nil {
+			return
+		}
+		last = int(e.offset)
+		c.entries = append(c.entries, e)
+	}
+	if n == 0 {
+		v.fail("a chunk without delivery counts")
+	}
+}
+
+func (l *Loader) producer(k, v *cursor) {
+	p := &producer{id: string(k.b), stored: true}
+	k.b = nil
+	v.version()
+	p.epoch = uint32(v.uvarint(math.MaxUint32)) //nolint:gosec // limited
+	p.floor = v.uvarint(math.MaxUint64)
+	p.usedLSN = v.uvarint(math.MaxUint64)
+	n := v.uvarint(ProducerWindow)
+	kept := keptResult{sequence: p.floor}
+	for range n {
+		step := v.uvarint(math.MaxUint64)
+		next := keptResult{sequence: kept.sequence + step, lsn: kept.lsn + uint64(v.varint())} //nolint:gosec // modulo 2^64
+		if v.err == nil && next.sequence <= kept.sequence {
+			v.fail("results out of order")
+		}
+		v.result(&next)
+		if v.err != nil {
+			return
+		}
+		p.results = append(p.results, next)
+		p.ops += next.ops()
+		kept = next
+	}
+	if p.id == "" || len(p.id) > txn.MaxProducerIDBytes || l.s.producers.byID[p.id] != nil {
+		v.fail("a producer's id that is impossible or there already")
+		return
+	}
+	l.s.producers.byID[p.id] = p
+	l.s.producers.totalOps += p.ops
+}
+
+func (c *cursor) result(k *keptResult) {
+	k.code = txn.Code(c.u8())
+	if k.code != txn.OK {
+		k.op = int16(c.uvarint(txn.MaxOps)) - 1 //nolint:gosec // limited
+		return
+	}
+	k.op = -1
+	n := c.uvarint(txn.MaxOps)
+	if n > uint64(len(c.b)) {
+		c.fail("more results than there are bytes")
+		return
+	}
+	ops := make([]txn.OpResult, n)
+	for i := range ops {
+		ops[i] = txn.OpResult{
+			FirstSequence: c.uvarint(math.MaxUint64), ID: c.uvarint(math.MaxUint64), Changed: c.uvarint(math.MaxUint64),
+		}
+	}
+	switch n {
+	case 0:
+		c.fail("a transaction without results")
+	case 1:
+		k.one = ops[0]
+	default:
+		k.more = ops
+	}
+}
+
+// finish links the producers in the order of their last use.
+func (ps *producers) finish() error {
+	list := make([]*producer, 0, len(ps.byID))
+	for _, p := range ps.byID {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(a, b *producer) int {
+		return cmp.Or(cmp.Compare(a.usedLSN, b.usedLSN), cmp.Compare(a.id, b.id))
+	})
+	for _, p := range list {
+		ps.link(p)
+		switch rich := len(p.results) > 0; {
+		case rich && ps.oldestRich == nil:
+			ps.oldestRich = p
+		case !rich && ps.oldestRich != nil:
+			return fmt.Errorf("%w: producer %.40x has lost its results before older ones did", ErrCorrupt, p.id)
+		}
+	}
+	return nil
+}
+
+// All gives the whole state as keys and values, in the order of the keys: what the tree holds after a checkpoint. Two
+// nodes at the same LSN give the same.
+func (s *State) All(yield func(key, value []byte) bool) {
+	var keys []KV
+	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }
+	add([]byte{keyState}, s.appendState)
+	for id, p := range s.producers.byID {
+		add(producerKey(nil, id), p.appendValue)
+	}
+	for _, q := range s.queues {
+		add(queueKey(nil, keyQueue, q.id), q.appendValue)
+		for i := range q.sizes.slots {
+			if c := q.sizes.slots[i].c; c != nil {
+				add(sizesKey(nil, q.id, q.sizes.base+uint64(i)), c.appendValue) //nolint:gosec // not negative
+			}
+		}
+		for _, sub := range q.subs {
+			add(subKey(nil, keySub, q.id, sub.id), sub.appendValue)
+			for i := range sub.acks.slots {
+				if slot := &sub.acks.slots[i]; slot.full || slot.c != nil {
+					add(chunkKey(nil, keyAcks, q.id, sub.id, sub.acks.base+uint64(i)), slot.appendValue) //nolint:gosec // not negative
+				}
+			}
+			for chunk, c := range sub.counts.chunks {
+				add(chunkKey(nil, keyCounts, q.id, sub.id, chunk), c.appendValue)
+			}
+		}
+	}
+	slices.SortFunc(keys, func(a, b KV) int { return slices.Compare(a.Key, b.Key) })
+	for _, kv := range keys {
+		if !yield(kv.Key, kv.Value) {
+			return
+		}
+	}
+}

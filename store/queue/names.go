@@ -1,0 +1,62 @@
+package queue
+
+import (
+	"slices"
+	"strings"
+)
+
+// nameList keeps queues in the order of their names: in short sorted lists, so that a change moves a few kilobytes at
+// most however many queues there are.
+type nameList struct{ parts [][]*Queue } // none is empty
+
+const maxPart = 512
+
+// find gives the part and the place in it where name is or belongs.
+func (l *nameList) find(name string) (part, at int) {
+	part, ok := slices.BinarySearchFunc(l.parts, name, func(p []*Queue, n string) int { return strings.Compare(p[0].name, n) })
+	if !ok && part > 0 {
+		part--
+	}
+	if part == len(l.parts) {
+		return part, 0
+	}
+	at, _ = slices.BinarySearchFunc(l.parts[part], name, func(q *Queue, n string) int { return strings.Compare(q.name, n) })
+	return part, at
+}
+
+func (l *nameList) insert(q *Queue) {
+	part, at := l.find(q.name)
+	if part == len(l.parts) {
+		l.parts = append(l.parts, []*Queue{q})
+		return
+	}
+	p := slices.Insert(l.parts[part], at, q)
+	l.parts[part] = p
+	if len(p) > maxPart {
+		half := slices.Clone(p[len(p)/2:])
+		clear(p[len(p)/2:])
+		l.parts[part] = p[:len(p)/2]
+		l.parts = slices.Insert(l.parts, part+1, half)
+	}
+}
+
+func (l *nameList) remove(q *Queue) {
+	part, at := l.find(q.name)
+	l.parts[part] = slices.Delete(l.parts[part], at, at+1)
+	if len(l.parts[part]) == 0 {
+		l.parts = slices.Delete(l.parts, part, part+1)
+	}
+}
+
+// from calls yield for the queues whose names are not below name, in order, until it gives false.
+func (l *nameList) from(name string, yield func(*Queue) bool) {
+	part, at := l.find(name)
+	for ; part < len(l.parts); part++ {
+		for _, q := range l.parts[part][at:] {
+			if !yield(q) {
+				return
+			}
+		}
+		at = 0
+	}
+}

@@ -1,0 +1,23 @@
+package queue
+
+import "github.com/lockstep-mq/lockstep/store/txn"
+
+// Prior tells what Apply would say to a transaction of producer p before it looks at the transaction: the result of the one
+// that was applied under the same sequence, or why it would be refused. With neither, it would be applied. It changes
+// nothing, so that a server can answer a retry whose queue is gone or full by now (INV-10).
+func (s *State) Prior(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
+	known := s.producers.byID[string(p.ID)]
+	switch {
+	case known == nil, p.Epoch > known.epoch:
+		return txn.Result{}, false, txn.OK
+	case p.Epoch < known.epoch:
+		return txn.Result{}, false, txn.ErrFenced
+	case p.Sequence <= known.floor:
+		return txn.Result{}, false, txn.ErrTooOld
+	}
+	i, found := known.find(p.Sequence)
+	if !found {
+		return txn.Result{}, false, txn.OK
+	}
+	return known.window()[i].result(), true, txn.OK
+}

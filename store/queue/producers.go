@@ -1,0 +1,225 @@
+package queue
+
+import (
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// producers answers retries (INV-10). For each producer it keeps the results of its last transactions by sequence, and
+// floor: a sequence at or below it is too old to be answered. A sequence above the floor without a result was never
+// applied, so that transactions of one producer may arrive out of order. Refused transactions are kept as well: a retry
+// gets the same answer, whatever has happened since.
+//
+// All of it is decided by the order of the log: no clock can make a producer expire.
+type producers struct {
+	limits limits
+	byID   map[string]*producer
+
+	// A list in the order of last use. Those older than oldestRich have lost their results.
+	newest, oldest, oldestRich *producer
+
+	totalOps  int    // operations' results, over all producers
+	forgotten uint64 // producers that were forgotten, ever
+	dirty     []*producer
+	gone      []string // stored producers that were forgotten since the last Collect
+}
+
+type producer struct {
+	id           string
+	epoch        uint32
+	floor        uint64
+	usedLSN      uint64 // record of its last use
+	results      []keptResult
+	head         int // results before it are gone
+	ops          int // operations' results in results
+	newer, older *producer
+	isDirty      bool
+	stored       bool
+	dropped      bool
+}
+
+// keptResult is a txn.Result in less memory; results are in the order of sequence.
+type keptResult struct {
+	sequence uint64
+	lsn      uint64
+	code     txn.Code
+	op       int16
+	one      txn.OpResult
+	more     []txn.OpResult // instead of one, when there is more than one
+}
+
+func (k *keptResult) ops() int { return max(1, len(k.more)) }
+
+func (k *keptResult) result() txn.Result {
+	r := txn.Result{LSN: k.lsn, Duplicate: true, Code: k.code, Op: int(k.op), Ops: k.more}
+	if k.code == txn.OK && k.more == nil {
+		r.Ops = []txn.OpResult{k.one}
+	}
+	return r
+}
+
+func (p *producer) window() []keptResult { return p.results[p.head:] }
+
+// find gives the place of a sequence in the window.
+func (p *producer) find(sequence uint64) (int, bool) {
+	w := p.window()
+	if n := len(w); n == 0 || w[n-1].sequence < sequence {
+		return n, false // the usual case
+	}
+	return slices.BinarySearchFunc(w, sequence, func(k keptResult, s uint64) int {
+		switch {
+		case k.sequence < s:
+			return -1
+		case k.sequence > s:
+			return 1
+		}
+		return 0
+	})
+}
+
+// admit tells what is to be done with a transaction of producer p: apply it (OK and no result), answer it with an earlier
+// result, or refuse it. It changes nothing but the order of use.
+func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *keptResult, code txn.Code) {
+	known := ps.byID[string(p.ID)]
+	switch {
+	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.forgottenThreshold): //nolint:gosec // positive
+		// It may have been known. A new producer's first sequences are let in, because some of its transactions may have
+		// been refused before they came to the log, so that its first one here needs not be number 1.
+		return nil, txn.ErrProducerForgotten
+	case known == nil || p.Epoch > known.epoch:
+		return nil, txn.OK
+	case p.Epoch < known.epoch:
+		return nil, txn.ErrFenced
+	case p.Sequence <= known.floor:
+		return nil, txn.ErrTooOld
+	}
+	i, ok := known.find(p.Sequence)
+	if !ok {
+		return nil, txn.OK
+	}
+	ps.touch(known, lsn)
+	return &known.window()[i], txn.OK
+}
+
+// record keeps the result of a transaction that was admitted.
+func (ps *producers) record(p txn.Producer, r *txn.Result) {
+	known := ps.byID[string(p.ID)]
+	if known == nil {
+		known = &producer{id: string(p.ID)}
+		ps.byID[known.id] = known
+		ps.link(known)
+	}
+	if p.Epoch > known.epoch {
+		ps.strip(known)
+		known.epoch, known.floor = p.Epoch, 0
+	}
+	kept := keptResult{sequence: p.Sequence, lsn: r.LSN, code: r.Code, op: int16(r.Op)} //nolint:gosec // at most MaxOps
+	switch {
+	case len(r.Ops) == 1:
+		kept.one = r.Ops[0]
+	case len(r.Ops) > 1:
+		kept.more = r.Ops
+	}
+	ps.insert(known, kept)
+	ps.touch(known, r.LSN)
+	ps.bound(known)
+}
+
+func (ps *producers) insert(p *producer, k keptResult) {
+	if len(p.results) == cap(p.results) && p.head > 0 {
+		n := copy(p.results, p.window())
+		clear(p.results[n:])
+		p.results, p.head = p.results[:n], 0
+	}
+	i, _ := p.find(k.sequence)
+	p.results = slices.Insert(p.results, p.head+i, k)
+	p.ops += k.ops()
+	ps.totalOps += k.ops()
+	for len(p.window()) > ps.limits.producerWindow || p.ops > ps.limits.producerOps && len(p.window()) > 1 {
+		first := &p.results[p.head]
+		p.floor = first.sequence
+		p.ops -= first.ops()
+		ps.totalOps -= first.ops()
+		*first = keptResult{}
+		p.head++
+	}
+}
+
+// bound keeps the number of producers and of their results within the limits. used is never its victim.
+func (ps *producers) bound(used *producer) {
+	for len(ps.byID) > ps.limits.producers && ps.oldest != used {
+		ps.forget(ps.oldest)
+	}
+	for ps.totalOps > ps.limits.totalOps && ps.oldestRich != nil && ps.oldestRich != used {
+		p := ps.oldestRich
+		p.floor = p.window()[len(p.window())-1].sequence
+		ps.strip(p)
+		ps.oldestRich = p.newer
+		ps.mark(p)
+	}
+}
+
+// strip drops the results of p.
+func (ps *producers) strip(p *producer) {
+	ps.totalOps -= p.ops
+	p.results, p.head, p.ops = nil, 0, 0
+}
+
+func (ps *producers) forget(p *producer) {
+	ps.strip(p)
+	ps.unlink(p)
+	delete(ps.byID, p.id)
+	p.dropped = true
+	ps.forgotten++
+	if p.stored {
+		ps.gone = append(ps.gone, p.id)
+	}
+}
+
+// touch makes p, which has results, the one that was used last.
+func (ps *producers) touch(p *producer, lsn uint64) {
+	p.usedLSN = lsn
+	ps.mark(p)
+	if ps.newest != p {
+		ps.unlink(p)
+		ps.link(p)
+	}
+	if ps.oldestRich == nil {
+		ps.oldestRich = p
+	}
+}
+
+func (ps *producers) mark(p *producer) {
+	if !p.isDirty {
+		p.isDirty = true
+		ps.dirty = append(ps.dirty, p)
+	}
+}
+
+func (ps *producers) link(p *producer) {
+	p.newer, p.older = nil, ps.newest
+	if ps.newest != nil {
+		ps.newest.newer = p
+	} else {
+		ps.oldest = p
+	}
+	ps.newest = p
+}
+
+func (ps *producers) unlink(p *producer) {
+	if ps.oldestRich == p {
+		ps.oldestRich = p.newer
+	}
+	if p.newer != nil {
+		p.newer.older = p.older
+	} else {
+		ps.newest = p.older
+	}
+	if p.older != nil {
+		p.older.newer = p.newer
+	} else {
+		ps.oldest = p.newer
+	}
+	p.newer, p.older = nil, nil
+}

@@ -1,0 +1,276 @@
+package queue
+
+import (
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Queue is one queue. See the package comment for when it may be used.
+type Queue struct {
+	id       uint64
+	name     string
+	config   txn.Config
+	nextSeq  uint64
+	nextSub  uint32
+	subs     []*Sub // by id
+	messages uint64 // alive
+	bytes    uint64 // of those
+	digest   uint64
+	sizes    sizeSet
+	tail     tail
+
+	// slow is the place in subs where the search for a subscription that still needs a message begins: the one that
+	// answered last is likely to answer again. Only a matter of speed.
+	slow int
+
+	// What the page file has to know.
+	handedOut uint64       // sequences below were handed out by Collect, or were in pages at the start
+	died      []chunkRange // chunks in which messages died that were handed out
+	dirty     bool
+	loaded    bool // the Loader saw its record
+	gone      [][]byte
+
+	deleted bool
+	touched bool
+
+	// What the transaction that is being checked would add.
+	pendingLSN, pendingMessages, pendingBytes uint64
+
+	tailNewer, tailOlder *Queue // list of the queues that have a tail
+}
+
+// Sub is one subscription of a queue. See the package comment for when it may be used.
+type Sub struct {
+	q      *Queue
+	id     uint32
+	name   string
+	start  uint64
+	acks   ackSet
+	counts countSet
+	dirty  bool
+	stored bool
+	loaded bool
+}
+
+// chunkRange is an inclusive range of chunks.
+type chunkRange struct{ first, last uint64 }
+
+// ID is the queue's number, at least 1, never reused.
+func (q *Queue) ID() uint64 { return q.id }
+
+// Name of the queue.
+func (q *Queue) Name() string { return q.name }
+
+// Config is what can be altered.
+func (q *Queue) Config() txn.Config { return q.config }
+
+// NextSequence is the sequence that the next message will get.
+func (q *Queue) NextSequence() uint64 { return q.nextSeq }
+
+// Messages is the number of messages that some subscription has still to acknowledge.
+func (q *Queue) Messages() uint64 { return q.messages }
+
+// Bytes of those messages, as stored. When messages of different sizes were acknowledged out of a group of 64, the
+// remaining ones are counted with the group's average.
+func (q *Queue) Bytes() uint64 { return q.bytes }
+
+// Digest is a rolling hash of everything that was ever applied to the queue.
+func (q *Queue) Digest() uint64 { return q.digest }
+
+// SubCount is the number of subscriptions.
+func (q *Queue) SubCount() int { return len(q.subs) }
+
+// Subs iterates over the subscriptions in the order of their numbers.
+func (q *Queue) Subs(yield func(*Sub) bool) {
+	for _, s := range q.subs {
+		if !yield(s) {
+			return
+		}
+	}
+}
+
+// Sub gives a subscription by its number; nil if there is none.
+func (q *Queue) Sub(id uint32) *Sub {
+	// A short list in order of number: the usual queue has one subscription, number 1.
+	if i := int(id) - 1; i >= 0 && i < len(q.subs) && q.subs[i].id == id {
+		return q.subs[i]
+	}
+	for _, s := range q.subs {
+		if s.id == id {
+			return s
+		}
+	}
+	return nil
+}
+
+// SubByName gives a subscription by its name; nil if there is none.
+func (q *Queue) SubByName(name string) *Sub {
+	for _, s := range q.subs {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+// ID is the subscription's number in its queue, at least 1, never reused.
+func (s *Sub) ID() uint32 { return s.id }
+
+// Name of the subscription.
+func (s *Sub) Name() string { return s.name }
+
+// Queue is the subscription's queue.
+func (s *Sub) Queue() *Queue { return s.q }
+
+// Start is the sequence below which everything was acknowledged when the subscription was made.
+func (s *Sub) Start() uint64 { return s.start }
+
+// Floor: every sequence below it is acknowledged.
+func (s *Sub) Floor() uint64 { return s.acks.floor }
+
+// Backlog is the number of messages that are not acknowledged.
+func (s *Sub) Backlog() uint64 { return s.q.nextSeq - s.acks.floor - s.acks.above }
+
+// Acked tells whether a published sequence is acknowledged.
+func (s *Sub) Acked(seq uint64) bool { return s.acks.has(seq) }
+
+// NextUnacked gives the first sequence from from on that is not acknowledged; the queue's NextSequence when there is none.
+func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nextSeq) }
+
+// DeliveryCount tells how many times a message that is not acknowledged was released.
+func (s *Sub) DeliveryCount(seq uint64) uint32 { return s.counts.get(seq) }
+
+// TailFirst is the sequence of the first message that is in memory; the queue's NextSequence when there is none. All
+// messages alive before it are in pages.
+func (q *Queue) TailFirst() uint64 {
+	if q.tail.n == 0 {
+		return q.nextSeq
+	}
+	return q.tail.first
+}
+
+// TailRecord gives a message that is in memory. ok is false when it is not: then it is dead, or in pages.
+func (q *Queue) TailRecord(seq uint64) (rec []byte, ok bool) {
+	if e := q.tail.entry(seq); e != nil && *e != nil {
+		return *e, true
+	}
+	return nil, false
+}
+
+// Dead tells whether no subscription needs a published sequence any more.
+func (q *Queue) Dead(seq uint64) bool {
+	return q.deadWord(seq>>chunkBits, int(seq&chunkMask)>>6)>>(seq&63)&1 == 1
+}
+
+// AllDead tells whether no subscription needs any of the published sequences first to first+span-1, as of now.
+func (q *Queue) AllDead(first, span uint64) bool {
+	return span == 0 || q.NextAlive(first) >= first+span
+}
+
+// NextAlive gives the first sequence from from on that some subscription has still to acknowledge; the queue's
+// NextSequence when there is none.
+func (q *Queue) NextAlive(from uint64) uint64 {
+	for seq := max(from, 1); seq < q.nextSeq; {
+		chunk := seq >> chunkBits
+		c := q.sizes.chunk(chunk)
+		if c == nil {
+			if chunk < q.sizes.base && len(q.sizes.slots) > 0 {
+				chunk = q.sizes.base - 1 // nothing before the first slot is alive
+			} else if len(q.sizes.slots) == 0 {
+				break
+			}
+			seq = (chunk + 1) << chunkBits
+			continue
+		}
+		w := int(seq&chunkMask) >> 6
+		if alive := (published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w)) >> (seq & 63); alive != 0 {
+			return seq + uint64(trailingZeros(alive)) //nolint:gosec // 0 to 63
+		}
+		seq = (seq | 63) + 1
+	}
+	return max(q.nextSeq, from)
+}
+
+// deadWord gives 64 bits of a chunk: set for those that no subscription needs. Bits of sequences that are not published
+// mean nothing.
+func (q *Queue) deadWord(chunk uint64, w int) uint64 {
+	c := q.sizes.chunk(chunk)
+	switch {
+	case c == nil || c.alive[w] == 0:
+		return ^uint64(0)
+	case c.alive[w] == 64:
+		return 0
+	}
+	return q.ackedByAll(nil, chunk, w)
+}
+
+// ackedByAll gives the bits that all subscriptions but except have acknowledged.
+func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
+	v := ^uint64(0)
+	for _, s := range q.subs {
+		if s == except {
+			continue
+		}
+		if v &= s.acks.word(chunk, w); v == 0 {
+			break
+		}
+	}
+	return v
+}
+
+// othersAcked is ackedByAll for the hot path of Apply: it asks the subscription first that is likely to say no.
+func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
+	n := len(q.subs)
+	for k := range n {
+		i := q.slow + k
+		if i >= n {
+			i -= n
+		}
+		s := q.subs[i]
+		if s == except {
+			continue
+		}
+		if want &= s.acks.word(chunk, w); want == 0 {
+			q.slow = i
+			return 0
+		}
+	}
+	return want
+}
+
+// die takes messages out of the counts that no subscription needs any more. The bits of mask were alive.
+func (st *State) die(q *Queue, chunk uint64, w int, mask uint64) {
+	n := ones(mask)
+	share := q.sizes.remove(&st.sizePool, chunk, w, n)
+	q.messages -= uint64(n) //nolint:gosec // 1 to 64
+	q.bytes -= share
+	st.messages -= uint64(n) //nolint:gosec // 1 to 64
+	st.bytes -= share
+	first := wordFirst(chunk, w)
+	if first+uint64(trailingZeros(mask)) < q.handedOut { //nolint:gosec // 0 to 63
+		q.markDied(chunk)
+	}
+	if first+63 < q.tail.first {
+		return
+	}
+	for ; mask != 0; mask &= mask - 1 {
+		st.tailBytes -= q.tail.drop(first + uint64(trailingZeros(mask))) //nolint:gosec // 0 to 63
+	}
+}
+
+// markDied remembers that the store has to look for pages that are not needed any more. Deaths mostly come in order.
+func (q *Queue) markDied(chunk uint64) {
+	if n := len(q.died); n > 0 {
+		last := &q.died[n-1]
+		if chunk >= last.first && chunk <= last.last {
+			return
+		}
+		if chunk == last.last+1 {
+			last.last = chunk
+			return
+		}
+	}
+	q.died = append(q.died, chunkRange{chunk, chunk})
+	if len(q.died) >= 64 && len(q.died)&(len(q.died)-1) == 0 {
+		q.died = normalize(q.died, 1)
+	}
+}

@@ -1,0 +1,143 @@
+package queue
+
+import "math/bits"
+
+// sizeChunk counts the messages of a chunk that are alive, and their bytes, in groups of 64 sequences.
+//
+// The bytes of each single message are not in memory, because memory is a budget and not a function of what is stored.
+// When some messages of a group die, they take their share of the group's bytes with them, as if all of the group were of
+// one size. The count of bytes is exact when a group is all alive or all dead, or its messages are of one size, and it is
+// the same on both nodes.
+type sizeChunk struct {
+	bytes [chunkWords]uint64
+	alive [chunkWords]uint8
+	n     int // messages alive in the chunk
+}
+
+// sizeSlot without a chunk: nothing in it is alive.
+type sizeSlot struct {
+	c      *sizeChunk
+	dirty  bool
+	stored bool
+}
+
+type sizeSet struct {
+	base  uint64
+	slots []sizeSlot
+	gone  []uint64 // stored chunks that were dropped since the last Collect
+}
+
+type sizePool struct{ free []*sizeChunk }
+
+func (p *sizePool) get() *sizeChunk {
+	n := len(p.free)
+	if n == 0 {
+		return new(sizeChunk)
+	}
+	c := p.free[n-1]
+	p.free = p.free[:n-1]
+	return c
+}
+
+func (p *sizePool) put(c *sizeChunk) {
+	if len(p.free) >= maxPooled {
+		return
+	}
+	*c = sizeChunk{}
+	p.free = append(p.free, c)
+}
+
+func (z *sizeSet) slot(chunk uint64) *sizeSlot {
+	if i := chunk - z.base; chunk >= z.base && i < uint64(len(z.slots)) {
+		return &z.slots[i]
+	}
+	return nil
+}
+
+func (z *sizeSet) chunk(chunk uint64) *sizeChunk {
+	if s := z.slot(chunk); s != nil {
+		return s.c
+	}
+	return nil
+}
+
+// ensure gives the slot of a chunk, which is not below the first one.
+func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
+	if len(z.slots) == 0 {
+		z.base = chunk
+	}
+	for uint64(len(z.slots)) <= chunk-z.base {
+		z.slots = append(z.slots, sizeSlot{})
+	}
+	return &z.slots[chunk-z.base]
+}
+
+// add counts a message that was published.
+func (z *sizeSet) add(p *sizePool, seq, size uint64) {
+	s := z.ensure(seq >> chunkBits)
+	if s.c == nil {
+		s.c = p.get()
+	}
+	s.dirty = true
+	w := seq & chunkMask >> 6
+	s.c.bytes[w] += size
+	s.c.alive[w]++
+	s.c.n++
+}
+
+// remove takes away n messages of a group and gives their share of its bytes.
+func (z *sizeSet) remove(p *sizePool, chunk uint64, w, n int) uint64 {
+	s := z.slot(chunk)
+	alive, b := uint64(s.c.alive[w]), s.c.bytes[w]
+	// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.
+	share := b * uint64(n) / alive //nolint:gosec // n is 1 to 64
+	s.c.alive[w] -= uint8(n)       //nolint:gosec // n is 1 to 64
+	s.c.bytes[w] -= share
+	s.c.n -= n
+	s.dirty = true
+	if s.c.n == 0 {
+		p.put(s.c)
+		s.c = nil
+		z.trim()
+	}
+	return share
+}
+
+// trim forgets the slots before the first chunk that has something alive.
+func (z *sizeSet) trim() {
+	k := 0
+	for k < len(z.slots) && z.slots[k].c == nil {
+		if z.slots[k].stored {
+			z.gone = append(z.gone, z.base+uint64(k)) //nolint:gosec // k is not negative
+		}
+		k++
+	}
+	if k == 0 {
+		return
+	}
+	z.base += uint64(k) //nolint:gosec // k is not negative
+	n := copy(z.slots, z.slots[k:])
+	clear(z.slots[n:])
+	z.slots = z.slots[:n]
+	if n == 0 && cap(z.slots) > maxPooled {
+		z.slots = nil
+	}
+}
+
+// published gives the bits of word w whose sequences are in [1, next).
+func published(chunk uint64, w int, next uint64) uint64 {
+	first := wordFirst(chunk, w)
+	if first >= next {
+		return 0
+	}
+	mask := ^uint64(0)
+	if next-first < 64 {
+		mask = 1<<(next-first) - 1
+	}
+	if first == 0 {
+		mask &^= 1
+	}
+	return mask
+}
+
+func ones(v uint64) int { return bits.OnesCount64(v) }
