@@ -1,0 +1,198 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// Append writes frames as one block, in one write. They must continue End, and end with the position end. The caller has verified
+// them; only their headers are looked at here. They are in the page cache when it returns nil, and durable after the next Sync.
+//
+// An error leaves the log as it was for ErrNotContiguous, ErrTooLarge and ErrNoSpace. Any other one is final: ErrFailed. Append is for
+// one goroutine. It keeps no reference to frames and allocates nothing, unless a new segment begins.
+func (l *Log) Append(frames []byte, end lsn.Position) error {
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	l.ended = l.ended[:0]
+	info, err := walkFrames(frames, l.end, func(pos lsn.Position) { l.ended = append(l.ended, pos) })
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrNotContiguous, err)
+	case len(frames) == 0 || info.last != end:
+		return fmt.Errorf("%w: %d bytes after %s end with %s and should end with %s", ErrNotContiguous, len(frames), l.end, info.last, end)
+	case info.maxPayload > l.o.MaxFrameBytes:
+		return fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrTooLarge, info.maxPayload, l.o.MaxFrameBytes)
+	case len(frames) > math.MaxUint32-frameAlign:
+		return fmt.Errorf("%w: a block of %d bytes", ErrTooLarge, len(frames))
+	}
+	seg, err := l.room(int64(len(frames)))
+	if err != nil {
+		return err
+	}
+	if err := l.writeBlock(seg, blockHeader{firstLSN: info.first.LSN}, frames, end); err != nil {
+		return err
+	}
+	if l.o.Sync == SyncInterval {
+		wake(l.wakeKeeper)
+	}
+	return nil
+}
+
+// room returns the segment that the next block of that many bytes of frames goes to, and begins a new one if it must. writeMu is held.
+func (l *Log) room(frameBytes int64) (*segment, error) {
+	l.mu.RLock()
+	seg := l.segs[len(l.segs)-1]
+	// A seal must always fit behind the block. A block that fits no segment gets one for itself, which grows.
+	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes || seg.empty()
+	l.mu.RUnlock()
+	if fits {
+		return seg, nil
+	}
+	return l.roll()
+}
+
+// roll begins a new segment. Its header and its name become durable with the next sync, as its first block does. writeMu is held.
+func (l *Log) roll() (*segment, error) {
+	spare, ready, err := l.spares.take()
+	wake(l.wakePrepare)
+	if err != nil {
+		if errors.Is(err, ErrNoSpace) {
+			return nil, err
+		}
+		return nil, l.fail("making a segment", err)
+	}
+	seg := &segment{
+		first: l.end.LSN + 1, prev: l.end, last: l.end, file: spare.file, sizeBytes: spare.sizeBytes,
+		seed: segmentSeed(l.o.LogID, l.end.LSN+1), path: filepath.Join(l.o.Dir, segmentName(l.end.LSN+1)),
+		end: segmentDataStart, indexed: true,
+	}
+	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: seg.prev}
+	if _, err := seg.file.WriteAt(header.encode(), 0); err != nil {
+		return nil, errors.Join(l.fail("writing a segment header", err), seg.file.Close())
+	}
+	if err := l.o.FS.Rename(spare.path, seg.path); err != nil {
+		return nil, errors.Join(l.fail("naming a segment", err), seg.file.Close())
+	}
+	l.counters.rolls.Add(1)
+	if !ready {
+		l.counters.stalledRolls.Add(1)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.segs = append(l.segs, seg)
+	l.dirtyDir = true
+	return seg, nil
+}
+
+// writeBlock writes a block behind the last one and makes it part of the log. writeMu is held.
+func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
+	h.length = uint32(len(frames)) //nolint:gosec // Append checked it
+	l.mu.RLock()
+	offset := seg.end
+	h.durableLSN = l.synced.LSN
+	l.mu.RUnlock()
+	h.encode(l.header[:], seg.seed, offset)
+
+	l.vec[0], l.vec[1] = l.header[:], frames
+	l.writeFrom.Store(time.Now().UnixNano())
+	n, err := seg.file.WriteVec(offset, l.vec[:]...)
+	l.writeFrom.Store(0)
+	l.vec[1] = nil
+	if err != nil {
+		return l.fail("writing a block", err)
+	}
+	l.counters.appends.Add(1)
+	l.counters.appendedBytes.Add(uint64(n)) //nolint:gosec // a count is not negative
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(frames) > 0 {
+		seg.addBlock(h.firstLSN, offset)
+		l.termEnds = append(l.termEnds, l.ended...)
+	}
+	seg.end, seg.last, l.end = offset+int64(n), end, end
+	seg.sizeBytes = max(seg.sizeBytes, seg.end)
+	l.marked = max(l.marked, h.durableLSN)
+	if n := len(l.dirty); n == 0 || l.dirty[n-1] != seg {
+		l.dirty = append(l.dirty, seg)
+	}
+	return nil
+}
+
+// wantsSeal tells whether there are synced records that no block header promises yet.
+func (l *Log) wantsSeal() bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.synced == l.end && l.marked < l.end.LSN
+}
+
+// writeSeal writes an empty block if it is of any use. The caller syncs. writeMu is held.
+func (l *Log) writeSeal() error {
+	if err := l.failure.Load(); err != nil {
+		return *err
+	}
+	if !l.wantsSeal() {
+		return nil
+	}
+	l.mu.RLock()
+	seg, end := l.segs[len(l.segs)-1], l.end
+	l.mu.RUnlock()
+	l.counters.seals.Add(1)
+	return l.writeBlock(seg, blockHeader{flags: blockFlagSeal, firstLSN: end.LSN + 1}, nil, end)
+}
+
+// Sync makes everything that was appended before it durable, as far as the sync mode asks for it: with SyncAlways it returns when the
+// disk has it, with SyncInterval and SyncOff at once. It may run beside Append, and serves all that wait for it at the same time. An
+// error is final (INV-7).
+func (l *Log) Sync() error {
+	if err := l.usable(); err != nil {
+		return err
+	}
+	if l.o.Sync != SyncAlways {
+		return nil
+	}
+	err := l.syncDirty()
+	if err == nil && l.wantsSeal() {
+		wake(l.wakeKeeper)
+	}
+	return err
+}
+
+// syncDirty syncs whatever was written, in any mode.
+func (l *Log) syncDirty() error {
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	if err := l.failure.Load(); err != nil {
+		return *err
+	}
+	l.mu.Lock()
+	target, dir := l.end, l.dirtyDir
+	l.syncing, l.dirty, l.dirtyDir = l.dirty, l.syncing[:0], false
+	l.mu.Unlock()
+
+	l.syncFrom.Store(time.Now().UnixNano())
+	defer l.syncFrom.Store(0)
+	for _, seg := range l.syncing {
+		if err := seg.file.Sync(); err != nil {
+			return l.fail("fsync", err)
+		}
+		l.counters.syncs.Add(1)
+	}
+	if dir {
+		if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+			return l.fail("fsync of the log directory", err)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.synced = target
+	return nil
+}

@@ -1,0 +1,113 @@
+package wal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// A block is what one Append writes, at a multiple of 8:
+//
+//	 0       4       8        12      16           24          32
+//	+-------+-------+--------+-------+------------+-----------+--------+
+//	| magic | crc   | length | flags | durable    | first     | frames |
+//	| u32   | u32   | u32    | u32   | LSN u64    | LSN u64   | length |
+//	+-------+-------+--------+-------+------------+-----------+--------+
+//
+// durable LSN is how far the log was known to be durable when the block was written: the promise that recovery tells a damaged
+// middle from a torn tail by. crc is the CRC-32C of bytes 8 to 31, begun not with 0 but with a value made of the log id, the first
+// LSN of the segment and the offset of the block in the file. That makes the header of a block that belongs elsewhere (left over
+// from the segment's earlier life, a segment that was published as a message) invalid. A block without frames is a seal.
+const (
+	blockMagic       = 0x4b424c6c // "lLBK"
+	blockHeaderBytes = 32
+	blockFlagSeal    = 1
+)
+
+type blockHeader struct {
+	length     uint32 // of the frames, in bytes
+	flags      uint32
+	durableLSN uint64
+	firstLSN   uint64 // of the first frame; of the next block's in a seal
+}
+
+var errNoBlock = errors.New("there is no block here")
+
+// segmentSeed begins the checksums of all block headers in a segment.
+func segmentSeed(logID [16]byte, first uint64) uint32 {
+	var b [24]byte
+	copy(b[:], logID[:])
+	binary.LittleEndian.PutUint64(b[16:], first)
+	return checksum(0, b[:])
+}
+
+// encode writes the header for a place in the segment with the seed. scratch must have room for the header.
+func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
+	binary.LittleEndian.PutUint32(scratch[0:], blockMagic)
+	binary.LittleEndian.PutUint32(scratch[8:], h.length)
+	binary.LittleEndian.PutUint32(scratch[12:], h.flags)
+	binary.LittleEndian.PutUint64(scratch[16:], h.durableLSN)
+	binary.LittleEndian.PutUint64(scratch[24:], h.firstLSN)
+	binary.LittleEndian.PutUint32(scratch[4:], blockChecksum(scratch, seed, offset))
+}
+
+func blockChecksum(b []byte, seed uint32, offset int64) uint32 {
+	// Two different beginnings never give the same checksum of the same bytes, so the offset needs no mixing.
+	crc := seed ^ uint32(offset) ^ uint32(offset>>32)*0x9e3779b1 //nolint:gosec // an offset is not negative
+	return checksum(crc, b[8:blockHeaderBytes])
+}
+
+// decodeBlockHeader returns errNoBlock for anything that is not a block header of this place.
+func decodeBlockHeader(b []byte, seed uint32, offset int64) (blockHeader, error) {
+	if len(b) < blockHeaderBytes || binary.LittleEndian.Uint32(b) != blockMagic ||
+		binary.LittleEndian.Uint32(b[4:]) != blockChecksum(b, seed, offset) {
+		return blockHeader{}, errNoBlock
+	}
+	h := blockHeader{
+		length:     binary.LittleEndian.Uint32(b[8:]),
+		flags:      binary.LittleEndian.Uint32(b[12:]),
+		durableLSN: binary.LittleEndian.Uint64(b[16:]),
+		firstLSN:   binary.LittleEndian.Uint64(b[24:]),
+	}
+	if h.length%frameAlign != 0 || h.durableLSN >= h.firstLSN {
+		return blockHeader{}, errNoBlock
+	}
+	return h, nil
+}
+
+// blockInfo is what can be told from the headers of a block's frames.
+type blockInfo struct {
+	first, last lsn.Position
+	firstPrev   uint32
+	maxPayload  int
+}
+
+// walkFrames goes over the headers of frames without verifying checksums. termEnd is called with the last position of each term that
+// ends within the frames or just before them, where the position before them is prev.
+func walkFrames(frames []byte, prev lsn.Position, termEnd func(lsn.Position)) (blockInfo, error) {
+	var info blockInfo
+	for last := prev; len(frames) > 0; {
+		h, size, err := frameHeader(frames)
+		if err != nil {
+			return info, err
+		}
+		if size > len(frames) {
+			return info, fmt.Errorf("%w: %d bytes are missing", ErrShortFrame, size-len(frames))
+		}
+		if h.pos.LSN != last.LSN+1 || h.prevCRC != last.Chain || h.pos.Term < last.Term {
+			return info, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC, last)
+		}
+		if info.first.LSN == 0 {
+			info.first, info.firstPrev = h.pos, h.prevCRC
+		}
+		if h.pos.Term != last.Term && last.LSN > 0 {
+			termEnd(last)
+		}
+		info.maxPayload = max(info.maxPayload, h.length)
+		info.last, last = h.pos, h.pos
+		frames = frames[size:]
+	}
+	return info, nil
+}

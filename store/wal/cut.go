@@ -1,0 +1,395 @@
+package wal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// To cut the log takes several steps, and a crash between them would leave something that looks like damage: a gap, behind which blocks
+// promise that what is gone was durable. So the intent comes first, in a file of its own that appears as a whole. While it is there,
+// Open does the cut, again if need be, before it looks at anything else. The file, little endian:
+//
+//	 0          8         12   16       32                   52      56         64           72         80
+//	+----------+---------+----+--------+--------------------+-------+----------+------------+----------+
+//	| LSLOGCUT | version | op | log id | term, LSN, crc of  | 0     | segment: | zero from: | zero to: |
+//	| 8 bytes  | u32     |u32 | 16     | the new end        | u32   | first LSN| offset     | offset   |
+//	+----------+---------+----+--------+--------------------+-------+----------+------------+----------+
+//	 80           88                    120    124
+//	+------------+---------------------+------+
+//	| header at: | block header to be  | crc  |
+//	| offset, 0  | written there       | u32  |
+//	+------------+---------------------+------+
+//
+// op 1 cuts: later segments are removed, the range is zeroed and, if the end lies within a block, the block gets a header with the
+// shorter length. op 2 resets: everything is removed and the log begins anew behind the new end.
+const (
+	cutFile    = "cut.intent"
+	cutMagic   = "LSLOGCUT"
+	cutVersion = 1
+	cutBytes   = 124
+
+	cutTail  = 1
+	cutReset = 2
+)
+
+type cutIntent struct {
+	op               uint32
+	logID            [16]byte
+	end              lsn.Position
+	segment          uint64
+	zeroFrom, zeroTo int64
+	headerAt         int64 // 0: none
+	header           [blockHeaderBytes]byte
+}
+
+func (c *cutIntent) encode() []byte {
+	b := make([]byte, cutBytes)
+	copy(b, cutMagic)
+	binary.LittleEndian.PutUint32(b[8:], cutVersion)
+	binary.LittleEndian.PutUint32(b[12:], c.op)
+	copy(b[16:], c.logID[:])
+	binary.LittleEndian.PutUint64(b[32:], c.end.Term)
+	binary.LittleEndian.PutUint64(b[40:], c.end.LSN)
+	binary.LittleEndian.PutUint32(b[48:], c.end.Chain)
+	binary.LittleEndian.PutUint64(b[56:], c.segment)
+	binary.LittleEndian.PutUint64(b[64:], uint64(c.zeroFrom)) //nolint:gosec // offsets are not negative
+	binary.LittleEndian.PutUint64(b[72:], uint64(c.zeroTo))   //nolint:gosec // offsets are not negative
+	binary.LittleEndian.PutUint64(b[80:], uint64(c.headerAt)) //nolint:gosec // offsets are not negative
+	copy(b[88:], c.header[:])
+	binary.LittleEndian.PutUint32(b[120:], checksum(0, b[:120]))
+	return b
+}
+
+var errBadIntent = errors.New("the intent of a cut is not readable")
+
+func decodeCutIntent(b []byte) (*cutIntent, error) {
+	if len(b) != cutBytes || string(b[:8]) != cutMagic || checksum(0, b[:120]) != binary.LittleEndian.Uint32(b[120:]) {
+		return nil, errBadIntent
+	}
+	if version := binary.LittleEndian.Uint32(b[8:]); version != cutVersion {
+		return nil, fmt.Errorf("%w: an interrupted cut of format %d, this program knows format %d", ErrNewerVersion, version, cutVersion)
+	}
+	c := &cutIntent{
+		op:    binary.LittleEndian.Uint32(b[12:]),
+		logID: [16]byte(b[16:32]),
+		end: lsn.Position{
+			Term:  binary.LittleEndian.Uint64(b[32:]),
+			LSN:   binary.LittleEndian.Uint64(b[40:]),
+			Chain: binary.LittleEndian.Uint32(b[48:]),
+		},
+		segment:  binary.LittleEndian.Uint64(b[56:]),
+		zeroFrom: int64(binary.LittleEndian.Uint64(b[64:])), //nolint:gosec // checked below
+		zeroTo:   int64(binary.LittleEndian.Uint64(b[72:])), //nolint:gosec // checked below
+		headerAt: int64(binary.LittleEndian.Uint64(b[80:])), //nolint:gosec // checked below
+		header:   [blockHeaderBytes]byte(b[88:120]),
+	}
+	known := c.op == cutTail || c.op == cutReset
+	if !known || c.zeroFrom < 0 || c.zeroTo < c.zeroFrom || c.zeroTo > 2*maxSegmentBytes || c.headerAt < 0 || c.headerAt > c.zeroFrom {
+		return nil, errBadIntent
+	}
+	return c, nil
+}
+
+// finishCut does a cut that a crash interrupted.
+func (l *Log) finishCut() error {
+	path := filepath.Join(l.o.Dir, cutFile)
+	b, err := vfs.ReadFile(l.o.FS, path, cutBytes)
+	if isMissing(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading an interrupted cut of the log: %w", err)
+	}
+	c, err := decodeCutIntent(b)
+	switch {
+	case errors.Is(err, errBadIntent):
+		return &DamagedError{Segment: path, Err: err}
+	case err != nil:
+		return err
+	case c.logID != l.o.LogID:
+		return fmt.Errorf("%w: %s. Were the files of two nodes mixed?", ErrOtherLog, path)
+	}
+	if err := l.redoCut(c); err != nil {
+		return fmt.Errorf("finishing an interrupted cut of the log: %w", err)
+	}
+	l.recovery.FinishedCut = true
+	if c.op == cutReset {
+		if err := l.begin(c.end); err != nil {
+			return err
+		}
+		if err := l.segs[0].file.Close(); err != nil { // load opens it again
+			return fmt.Errorf("closing the first log segment: %w", err)
+		}
+		l.segs = nil
+	}
+	return l.forgetCut()
+}
+
+// redoCut does what an intent says, however much of it is done already.
+func (l *Log) redoCut(c *cutIntent) error {
+	names, err := l.o.FS.ReadDir(l.o.Dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Backward(names) {
+		first, isSegment := parseName(name, segmentSuffix)
+		_, isSpare := parseName(name, spareSuffix)
+		if isSegment && (c.op == cutReset || first > c.segment) || isSpare {
+			// Spares go too: they hold blocks of LSNs that the log may come to once more.
+			if err := l.o.FS.Remove(filepath.Join(l.o.Dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+		return err
+	}
+	if c.op == cutReset {
+		return nil
+	}
+	f, err := l.openFile(filepath.Join(l.o.Dir, segmentName(c.segment)), os.O_RDWR)
+	if err != nil {
+		return err
+	}
+	if c.headerAt > 0 {
+		_, err = f.WriteAt(c.header[:], c.headerAt)
+	}
+	if err == nil {
+		err = zeroRange(f, c.zeroFrom, c.zeroTo)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func (l *Log) forgetCut() error {
+	if err := l.o.FS.Remove(filepath.Join(l.o.Dir, cutFile)); err != nil {
+		return fmt.Errorf("removing the intent of a finished cut: %w", err)
+	}
+	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+		return fmt.Errorf("syncing the log directory after a cut: %w", err)
+	}
+	return nil
+}
+
+// TruncateAfter removes all records behind pos, which must be in the log (or just before its first record), and returns how many. If
+// aside is not empty, they are kept in a file of that name, which InspectFile reads. Both are durable when it returns. Open readers
+// get ErrCut. ErrTrimmed and ErrNotInLog leave the log as it was; after any other error it may have failed.
+func (l *Log) TruncateAfter(pos lsn.Position, aside string) (cutRecords int, err error) {
+	l.trimMu.Lock()
+	defer l.trimMu.Unlock()
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	if err := l.usable(); err != nil {
+		return 0, err
+	}
+	if pos == l.end {
+		return 0, nil
+	}
+	if err := l.checkCut(pos); err != nil {
+		return 0, err
+	}
+	if err := l.syncDirty(); err != nil { // what stays may be just written
+		return 0, err
+	}
+	if aside != "" {
+		if err := l.keepAside(pos, aside); err != nil {
+			return 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", aside, err)
+		}
+	}
+	intent, at, err := l.planCut(pos)
+	if err != nil {
+		return 0, err
+	}
+	cutRecords = int(l.end.LSN - pos.LSN) //nolint:gosec // far below 2^63 records fit a log
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	if err := l.doCut(intent); err != nil {
+		return 0, l.fail("cutting the log", err)
+	}
+	l.afterCut(pos, at, intent.zeroFrom)
+	return cutRecords, nil
+}
+
+func (l *Log) checkCut(pos lsn.Position) error {
+	l.mu.RLock()
+	before := l.segs[0].prev.LSN
+	l.mu.RUnlock()
+	if pos.LSN < before {
+		return fmt.Errorf("%w: it holds what follows record %d and cannot be cut after %s", ErrTrimmed, before, pos)
+	}
+	if at, ok := l.PositionOf(pos.LSN); !ok || at != pos {
+		return fmt.Errorf("%w: %s; the log has %s there and ends with %s", ErrNotInLog, pos, at, l.end)
+	}
+	return nil
+}
+
+// planCut finds out where the log has to end, and returns the number of the segment too. writeMu is held.
+func (l *Log) planCut(pos lsn.Position) (*cutIntent, int, error) {
+	l.mu.RLock()
+	at := len(l.segs) - 1
+	for at > 0 && l.segs[at].first > pos.LSN {
+		at--
+	}
+	seg := l.segs[at]
+	l.mu.RUnlock()
+	if err := l.ensureIndexed(seg); err != nil {
+		return nil, 0, err
+	}
+	c := &cutIntent{op: cutTail, logID: l.o.LogID, end: pos, segment: seg.first, zeroFrom: segmentDataStart, zeroTo: seg.end}
+	if pos.LSN < seg.first {
+		return c, at, nil
+	}
+	_, err := scanSegment(seg.file, seg.seed, seg.end, seg.prev, func(offset int64, h blockHeader, frames []byte) error {
+		body := offset + blockHeaderBytes
+		switch {
+		case h.length == 0: // a seal
+			return nil
+		case h.firstLSN > pos.LSN:
+			return io.EOF
+		}
+		for rest := frames; len(rest) > 0; {
+			head, size, err := frameHeader(rest)
+			if err != nil {
+				return err
+			}
+			rest = rest[size:]
+			c.zeroFrom = body + int64(len(frames)-len(rest))
+			if head.pos.LSN == pos.LSN && len(rest) > 0 {
+				h.length = uint32(len(frames) - len(rest)) //nolint:gosec // shorter than it was
+				c.headerAt = offset
+				h.encode(c.header[:], seg.seed, offset)
+			}
+			if head.pos.LSN == pos.LSN {
+				return io.EOF
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, 0, fmt.Errorf("reading log segment %s: %w", seg.path, err)
+	}
+	return c, at, nil
+}
+
+// doCut makes the intent durable, does it, and forgets it.
+func (l *Log) doCut(c *cutIntent) error {
+	if err := vfs.WriteFileAtomic(l.o.FS, filepath.Join(l.o.Dir, cutFile), c.encode()); err != nil {
+		return err
+	}
+	l.spares.makeMu.Lock() // none may appear while they are removed
+	defer l.spares.makeMu.Unlock()
+	if err := l.spares.drop(); err != nil {
+		return err
+	}
+	if err := l.redoCut(c); err != nil {
+		return err
+	}
+	if c.op == cutReset {
+		if err := l.begin(c.end); err != nil {
+			return err
+		}
+	}
+	return l.forgetCut()
+}
+
+// afterCut makes the state in memory what the disk is now. writeMu and syncMu are held.
+func (l *Log) afterCut(pos lsn.Position, at int, end int64) {
+	l.mu.Lock()
+	removed := slices.Clone(l.segs[at+1:])
+	l.segs = l.segs[:at+1]
+	seg := l.segs[at]
+	seg.end, seg.last = end, pos
+	seg.index = slices.DeleteFunc(seg.index, func(e indexEntry) bool { return e.offset >= end })
+	l.end, l.synced, l.marked = pos, pos, min(l.marked, pos.LSN)
+	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN >= pos.LSN })
+	l.dirty, l.dirtyDir = nil, false
+	l.cuts++
+	l.mu.Unlock()
+	for _, s := range removed {
+		_ = s.file.Close() // the file is gone already
+	}
+	wake(l.wakePrepare)
+}
+
+// keepAside copies the records behind pos to a file of their own. writeMu is held.
+func (l *Log) keepAside(pos lsn.Position, path string) error {
+	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	if err = l.copyTail(pos, f); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return l.o.FS.SyncDir(filepath.Dir(path))
+}
+
+func (l *Log) copyTail(pos lsn.Position, f vfs.File) error {
+	header := segmentHeader{logID: l.o.LogID, first: pos.LSN + 1, prev: pos}
+	if _, err := f.WriteAt(header.encode(), 0); err != nil {
+		return err
+	}
+	r, err := l.ReadFrom(pos.LSN + 1)
+	if err != nil {
+		return err
+	}
+	seed, offset, first := segmentSeed(l.o.LogID, pos.LSN+1), int64(segmentDataStart), pos.LSN+1
+	for {
+		frames, last, _, err := r.ReadBatch(scanChunk)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var b [blockHeaderBytes]byte
+		blockHeader{length: uint32(len(frames)), firstLSN: first}.encode(b[:], seed, offset) //nolint:gosec // a block's limit
+		n, err := f.WriteVec(offset, b[:], frames)
+		if err != nil {
+			return err
+		}
+		offset, first = offset+int64(n), last.LSN+1
+	}
+}
+
+// Reset drops all records and makes the log continue after start, as it must when a snapshot was installed. It is durable when it
+// returns. Open readers get ErrCut; holds are without effect from then on.
+func (l *Log) Reset(start lsn.Position) error {
+	l.trimMu.Lock()
+	defer l.trimMu.Unlock()
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	if err := l.usable(); err != nil {
+		return err
+	}
+	l.mu.RLock()
+	old := slices.Clone(l.segs)
+	l.mu.RUnlock()
+	if err := l.doCut(&cutIntent{op: cutReset, logID: l.o.LogID, end: start}); err != nil {
+		return l.fail("resetting the log", err)
+	}
+	l.mu.Lock()
+	l.cuts++
+	l.released = 0
+	clear(l.holds)
+	l.mu.Unlock()
+	for _, s := range old {
+		_ = s.file.Close() // the file is gone already
+	}
+	wake(l.wakePrepare)
+	return nil
+}

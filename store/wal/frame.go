@@ -1,0 +1,169 @@
+package wal
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// A frame is a record in the log and on the wire, little endian, at a multiple of 8:
+//
+//	 0        4        8        12    13     14        16       24        32
+//	+--------+--------+--------+-----+------+---------+--------+---------+---------+-----------+
+//	| length | crc    | prev   |kind |flags | 0       | LSN    | term    | payload | 0…        |
+//	| u32    | u32    | crc u32|u8   |u8    | u16     | u64    | u64     | length  | to 8      |
+//	+--------+--------+--------+-----+------+---------+--------+---------+---------+-----------+
+//
+// length counts the payload alone. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload; as prev is among these, it
+// speaks for all frames before this one as well.
+const (
+	// FrameHeaderBytes is what a frame is longer than its payload, not counting the padding.
+	FrameHeaderBytes = 32
+	// MaxPayloadBytes is the longest payload that a frame can have, whatever the options say.
+	MaxPayloadBytes = 1 << 30
+
+	frameAlign = 8
+
+	frameLength  = 0
+	frameCRC     = 4
+	framePrevCRC = 8
+	frameKind    = 12
+	frameLSN     = 16
+	frameTerm    = 24
+)
+
+// Kind tells what the payload of a frame is. Kinds that this version does not know are kept and passed on like any other.
+type Kind uint8
+
+const (
+	// KindTermStart begins the records of a new active.
+	KindTermStart Kind = 1
+	// KindTxn is a transaction in the encoding of package txn.
+	KindTxn Kind = 2
+)
+
+// String names the kind.
+func (k Kind) String() string {
+	switch k {
+	case KindTermStart:
+		return "term-start"
+	case KindTxn:
+		return "txn"
+	default:
+		return fmt.Sprintf("kind-%d", uint8(k))
+	}
+}
+
+// Frame is a decoded record.
+type Frame struct {
+	// Pos is the record's name.
+	Pos lsn.Position
+	// Kind tells what the payload is.
+	Kind Kind
+	// Payload refers to the bytes that were decoded; it is valid as long as they are.
+	Payload []byte
+}
+
+// FrameBytes returns the size of a frame with a payload of that many bytes.
+func FrameBytes(payloadBytes int) int {
+	return (FrameHeaderBytes + payloadBytes + frameAlign - 1) &^ (frameAlign - 1)
+}
+
+// AppendFrame appends the record that follows prev to dst and returns its position. dst must end at a multiple of 8 from where its
+// frames began, as it does if only frames were appended to it.
+func AppendFrame(dst []byte, prev lsn.Position, term uint64, kind Kind, payload []byte) ([]byte, lsn.Position) {
+	start := len(dst)
+	return EndFrame(append(BeginFrame(dst), payload...), start, prev, term, kind)
+}
+
+// BeginFrame appends room for a frame's header to dst. The caller appends the payload and then calls EndFrame with the length that
+// dst had before BeginFrame; so the payload is encoded where it will stay.
+func BeginFrame(dst []byte) []byte {
+	var header [FrameHeaderBytes]byte
+	return append(dst, header[:]...)
+}
+
+// EndFrame completes the frame that begins at buf[start] and whose payload is the rest of buf: it fills in the header, pads, and
+// returns the record's position. The record follows prev.
+func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
+	length := len(buf) - start - FrameHeaderBytes
+	var padding [frameAlign]byte
+	buf = append(buf, padding[:FrameBytes(length)-FrameHeaderBytes-length]...)
+	b := buf[start:]
+	pos := lsn.Position{Term: term, LSN: prev.LSN + 1}
+	binary.LittleEndian.PutUint32(b[frameLength:], uint32(length)) //nolint:gosec // the log checks the limit, far below 4 GiB
+	binary.LittleEndian.PutUint32(b[framePrevCRC:], prev.Chain)
+	binary.LittleEndian.PutUint32(b[frameKind:], uint32(kind)) // flags and the reserved bytes are 0
+	binary.LittleEndian.PutUint64(b[frameLSN:], pos.LSN)
+	binary.LittleEndian.PutUint64(b[frameTerm:], term)
+	pos.Chain = frameChecksum(b, length)
+	binary.LittleEndian.PutUint32(b[frameCRC:], pos.Chain)
+	return buf, pos
+}
+
+// DecodeFrame decodes the frame at the beginning of b, verifies it, and verifies that it follows prev: the next LSN, the same or a
+// higher term, and the checksum chain. It returns the rest of b behind the frame. It allocates nothing.
+func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
+	h, size, err := frameHeader(b)
+	if err != nil {
+		return Frame{}, nil, err
+	}
+	if len(b) < size {
+		return Frame{}, nil, fmt.Errorf("%w: it has %d bytes, %d are there", ErrShortFrame, size, len(b))
+	}
+	if got := frameChecksum(b, h.length); got != h.pos.Chain {
+		return Frame{}, nil, fmt.Errorf("%w: its checksum is %08x and should be %08x", ErrBadFrame, got, h.pos.Chain)
+	}
+	for _, pad := range b[FrameHeaderBytes+h.length : size] {
+		if pad != 0 {
+			return Frame{}, nil, fmt.Errorf("%w: its padding is not zero", ErrBadFrame)
+		}
+	}
+	if h.pos.LSN != prev.LSN+1 || h.prevCRC != prev.Chain || h.pos.Term < prev.Term {
+		return Frame{}, nil, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC, prev)
+	}
+	return Frame{Pos: h.pos, Kind: h.kind, Payload: b[FrameHeaderBytes : FrameHeaderBytes+h.length : FrameHeaderBytes+h.length]},
+		b[size:], nil
+}
+
+type frameHead struct {
+	pos     lsn.Position
+	prevCRC uint32
+	kind    Kind
+	length  int
+}
+
+// frameHeader reads the header without verifying anything but the length, and returns the size of the whole frame.
+func frameHeader(b []byte) (frameHead, int, error) {
+	if len(b) < FrameHeaderBytes {
+		return frameHead{}, 0, fmt.Errorf("%w: %d bytes are less than a header", ErrShortFrame, len(b))
+	}
+	length := binary.LittleEndian.Uint32(b[frameLength:])
+	if length > MaxPayloadBytes {
+		return frameHead{}, 0, fmt.Errorf("%w: a length of %d bytes is beyond the limit", ErrBadFrame, length)
+	}
+	h := frameHead{
+		pos: lsn.Position{
+			Term:  binary.LittleEndian.Uint64(b[frameTerm:]),
+			LSN:   binary.LittleEndian.Uint64(b[frameLSN:]),
+			Chain: binary.LittleEndian.Uint32(b[frameCRC:]),
+		},
+		prevCRC: binary.LittleEndian.Uint32(b[framePrevCRC:]),
+		kind:    Kind(b[frameKind]),
+		length:  int(length),
+	}
+	return h, FrameBytes(h.length), nil
+}
+
+// frameChecksum covers everything in a frame but the checksum itself and the padding.
+func frameChecksum(b []byte, length int) uint32 {
+	crc := checksum(0, b[:frameCRC])
+	return checksum(crc, b[framePrevCRC:FrameHeaderBytes+length])
+}
+
+// checksum continues a CRC-32C.
+func checksum(crc uint32, b []byte) uint32 {
+	return crc32.Update(crc, crc32.MakeTable(crc32.Castagnoli), b) // MakeTable returns the one shared table
+}

@@ -1,0 +1,263 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// readerChunk is how much a Reader reads from the disk at once, at least, in bytes.
+const readerChunk = 256 << 10
+
+// Reader reads the log record by record, while it grows. It is for one goroutine. It holds no resources and need not be closed. It does
+// not keep the log from being trimmed under it: that is what a Hold is for.
+type Reader struct {
+	l    *Log
+	cuts uint64
+	seg  *segment
+	prev lsn.Position // of the record that was read last
+	// anchored is false as long as prev is only known from the first record itself.
+	anchored bool
+	offset   int64 // of the next block or frame
+	left     int64 // how much of the block's frames lies there
+	limit    int64 // the end of the segment as it was when it was looked at last
+	window   window
+	batch    []byte
+}
+
+// ReadFrom returns a reader whose first record is the given one, which may be the one after End. ErrTrimmed if it is not in the log
+// any more, ErrNotInLog if it is beyond the end.
+func (l *Log) ReadFrom(record uint64) (*Reader, error) {
+	if err := l.usableForReading(); err != nil {
+		return nil, err
+	}
+	r, err := l.newReader(record)
+	if err != nil || r.anchored {
+		return r, err
+	}
+	if err := l.ensureIndexed(r.seg); err != nil {
+		return nil, err
+	}
+	l.mu.RLock()
+	at := r.seg.seek(record)
+	l.mu.RUnlock()
+	r.offset = at.offset
+	r.prev = lsn.Position{LSN: at.first - 1}
+	if at.first == r.seg.first {
+		r.prev, r.anchored = r.seg.prev, true
+	}
+	for r.prev.LSN+1 < record {
+		if _, err := r.Next(); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// newReader finds the segment, and everything else if the record is the next to be appended.
+func (l *Log) newReader(record uint64) (*Reader, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	r := &Reader{l: l, cuts: l.cuts}
+	at := len(l.segs) - 1
+	switch {
+	case record < l.segs[0].first:
+		return nil, fmt.Errorf("%w: record %d was asked for, the oldest is %d", ErrTrimmed, record, l.segs[0].first)
+	case record > l.end.LSN+1:
+		return nil, fmt.Errorf("%w: record %d was asked for, the last is %d", ErrNotInLog, record, l.end.LSN)
+	case record == l.end.LSN+1:
+		r.prev, r.anchored, r.offset = l.end, true, l.segs[at].end
+	}
+	for !r.anchored && l.segs[at].first > record {
+		at--
+	}
+	r.seg = l.segs[at]
+	r.window = window{file: r.seg.file, chunk: readerChunk}
+	return r, nil
+}
+
+// ensureIndexed reads a segment that Open passed over.
+func (l *Log) ensureIndexed(seg *segment) error {
+	l.mu.RLock()
+	indexed, expected := seg.indexed, seg.last
+	l.mu.RUnlock()
+	if indexed {
+		return nil
+	}
+	found, err := scanIndex(seg)
+	if err == nil && found.last != expected {
+		err = &DamagedError{Segment: seg.path, Offset: found.badOffset, LSN: found.badLSN, DurableLSN: expected.LSN, Err: found.err}
+	}
+	if err != nil {
+		l.mu.RLock()
+		defer l.mu.RUnlock()
+		if seg.trimmed { // and perhaps overwritten
+			return fmt.Errorf("%w: it was trimmed while record %d was looked for", ErrTrimmed, seg.first)
+		}
+		return err
+	}
+	found.termEnds = nil // known: Open passes only over segments of one term
+	l.adopt(seg, found)
+	return nil
+}
+
+// usableForReading is usable, but a log that failed can still be read.
+func (l *Log) usableForReading() error {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if l.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// Next returns the next record, verified. io.EOF means that there is none yet; Next may be called again later. The payload is valid
+// until the next call. ErrTrimmed and ErrCut end the reader, as does a *DamagedError.
+func (r *Reader) Next() (Frame, error) {
+	f, _, err := r.next()
+	return f, err
+}
+
+// ReadBatch returns as many records as fit into maxBytes, but at least one, as the bytes that AppendFrame makes; the position of the
+// last one, and how many there are. The bytes are valid until the next call. io.EOF means that there is none yet.
+func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n int, err error) {
+	r.batch = r.batch[:0]
+	for len(r.batch) < maxBytes || n == 0 {
+		if n > 0 && r.peekBytes() > maxBytes-len(r.batch) {
+			break
+		}
+		f, raw, err := r.next()
+		if err != nil {
+			if n > 0 && errors.Is(err, io.EOF) {
+				break
+			}
+			return nil, lsn.Position{}, 0, err
+		}
+		r.batch = append(r.batch, raw...)
+		last = f.Pos
+		n++
+	}
+	return r.batch, last, n, nil
+}
+
+// peekBytes returns the size of the next frame in the current block, or 0 if it is not known without reading more.
+func (r *Reader) peekBytes() int {
+	if r.left < FrameHeaderBytes {
+		return 0
+	}
+	b, err := r.window.at(r.offset, FrameHeaderBytes, r.limit)
+	if err != nil {
+		return 0
+	}
+	_, size, err := frameHeader(b)
+	if err != nil {
+		return 0
+	}
+	return size
+}
+
+func (r *Reader) next() (Frame, []byte, error) {
+	for r.left == 0 {
+		if err := r.enterBlock(); err != nil {
+			return Frame{}, nil, err
+		}
+	}
+	b, err := r.window.at(r.offset, FrameHeaderBytes, r.limit)
+	if err != nil {
+		return Frame{}, nil, r.bad(err)
+	}
+	h, size, err := frameHeader(b)
+	if err == nil && int64(size) > r.left {
+		err = fmt.Errorf("%w: it is longer than its block", ErrBadFrame)
+	}
+	if err == nil {
+		b, err = r.window.at(r.offset, size, r.limit)
+	}
+	if err != nil {
+		return Frame{}, nil, r.bad(err)
+	}
+	if !r.anchored {
+		// The reader begins in the middle of the log. The record itself says what it follows, and its checksum covers that.
+		r.prev.Chain, r.anchored = h.prevCRC, true
+	}
+	f, _, err := DecodeFrame(b, r.prev)
+	if err != nil {
+		return Frame{}, nil, r.bad(err)
+	}
+	r.prev = f.Pos
+	r.offset += int64(size)
+	r.left -= int64(size)
+	return f, b, nil
+}
+
+// enterBlock moves to the frames of the next block, through seals and into the next segment, or returns io.EOF.
+func (r *Reader) enterBlock() error {
+	next, err := r.look()
+	if err != nil {
+		return err
+	}
+	if r.offset >= r.limit {
+		if next == nil {
+			return io.EOF
+		}
+		r.seg, r.offset, r.limit = next, segmentDataStart, 0
+		r.window.reset(next.file)
+		return nil
+	}
+	b, err := r.window.at(r.offset, blockHeaderBytes, r.limit)
+	if err != nil {
+		return r.bad(err)
+	}
+	h, err := decodeBlockHeader(b, r.seg.seed, r.offset)
+	if err != nil {
+		return r.bad(err)
+	}
+	r.offset += blockHeaderBytes
+	r.left = int64(h.length)
+	if r.offset+r.left > r.limit {
+		return r.bad(ErrShortFrame)
+	}
+	return nil
+}
+
+// look finds out how far the segment reaches now, and which one follows it.
+func (r *Reader) look() (next *segment, err error) {
+	l := r.l
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if err := r.gone(); err != nil {
+		return nil, err
+	}
+	at := len(l.segs) - 1
+	for l.segs[at] != r.seg {
+		next = l.segs[at]
+		at--
+	}
+	r.limit = r.seg.end
+	return next, nil
+}
+
+// gone tells why the reader cannot go on where it is. l.mu is held.
+func (r *Reader) gone() error {
+	switch {
+	case r.l.closed:
+		return ErrClosed
+	case r.cuts != r.l.cuts:
+		return ErrCut
+	case r.seg.trimmed:
+		return fmt.Errorf("%w: it was trimmed while record %d was read", ErrTrimmed, r.prev.LSN+1)
+	}
+	return nil
+}
+
+// bad returns the error for something unreadable: damage, unless the file was taken away from under the reader.
+func (r *Reader) bad(err error) error {
+	r.l.mu.RLock()
+	defer r.l.mu.RUnlock()
+	if gone := r.gone(); gone != nil {
+		return gone
+	}
+	return &DamagedError{Segment: r.seg.path, Offset: r.offset, LSN: r.prev.LSN + 1, DurableLSN: r.l.synced.LSN, Err: err}
+}

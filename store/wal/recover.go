@@ -1,0 +1,349 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// load brings a log's directory into the state that the rest of the package relies on. It runs before any goroutine is started.
+func (l *Log) load() error {
+	if err := l.makeDir(); err != nil {
+		return err
+	}
+	if err := l.finishCut(); err != nil {
+		return err
+	}
+	names, err := l.o.FS.ReadDir(l.o.Dir)
+	if err != nil {
+		return fmt.Errorf("listing the log directory: %w", err)
+	}
+	if err := l.spares.adopt(names); err != nil {
+		return err
+	}
+	segs, err := l.openSegments(names)
+	if err != nil {
+		return err
+	}
+	if len(segs) == 0 {
+		l.recovery.Segments, l.recovery.End = 1, l.o.Start
+		return l.begin(l.o.Start)
+	}
+	l.segs = segs
+	r := recovering{l: l, segs: segs}
+	if err := r.run(); err != nil {
+		return err
+	}
+	return l.makeFoundDurable(r.marked)
+}
+
+func (l *Log) makeDir() error {
+	if _, err := l.o.FS.Stat(l.o.Dir); err == nil {
+		return nil
+	} else if !isMissing(err) {
+		return fmt.Errorf("looking for the log directory: %w", err)
+	}
+	if err := l.o.FS.MkdirAll(l.o.Dir, 0o700); err != nil {
+		return fmt.Errorf("creating the log directory: %w", err)
+	}
+	if err := l.o.FS.SyncDir(filepath.Dir(l.o.Dir)); err != nil {
+		return fmt.Errorf("syncing the directory above the log: %w", err)
+	}
+	return nil
+}
+
+// openSegments opens all segment files, oldest first. Their headers are looked at later.
+func (l *Log) openSegments(names []string) ([]*segment, error) {
+	var segs []*segment
+	fail := func(err error) ([]*segment, error) {
+		for _, s := range segs {
+			err = errors.Join(err, s.file.Close())
+		}
+		return nil, err
+	}
+	for _, name := range names { // sorted, and so are the numbers in them
+		first, ok := parseName(name, segmentSuffix)
+		if !ok {
+			continue
+		}
+		path := filepath.Join(l.o.Dir, name)
+		f, err := l.openFile(path, os.O_RDWR)
+		if err != nil {
+			return fail(err)
+		}
+		seg := &segment{first: first, path: path, file: f, seed: segmentSeed(l.o.LogID, first)}
+		segs = append(segs, seg)
+		if seg.sizeBytes, err = f.SizeBytes(); err != nil {
+			return fail(fmt.Errorf("reading the size of log segment %s: %w", path, err))
+		}
+	}
+	return segs, nil
+}
+
+// begin makes the first segment of an empty log, durable.
+func (l *Log) begin(start lsn.Position) error {
+	spare, _, err := l.spares.take()
+	if err != nil {
+		return err
+	}
+	seg := &segment{
+		first: start.LSN + 1, prev: start, last: start, file: spare.file, sizeBytes: spare.sizeBytes,
+		seed: segmentSeed(l.o.LogID, start.LSN+1), path: filepath.Join(l.o.Dir, segmentName(start.LSN+1)),
+		end: segmentDataStart, indexed: true,
+	}
+	// The header is durable before the file has its name: so the header of the oldest segment is always there, unless it is damaged.
+	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: start}
+	if _, err = seg.file.WriteAt(header.encode(), 0); err == nil {
+		err = seg.file.Sync()
+	}
+	if err == nil {
+		err = l.o.FS.Rename(spare.path, seg.path)
+	}
+	if err == nil {
+		err = l.o.FS.SyncDir(l.o.Dir)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("creating the first log segment: %w", err), seg.file.Close())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.segs = []*segment{seg}
+	l.end, l.synced, l.marked = start, start, start.LSN
+	l.termEnds, l.dirty, l.dirtyDir = nil, nil, false
+	return nil
+}
+
+// recovering is one reading of the log from the oldest segment to where it ends.
+type recovering struct {
+	l      *Log
+	segs   []*segment
+	last   lsn.Position
+	marked uint64
+	// stop is how the last segment that could be read ended.
+	stop scanEnd
+}
+
+func (r *recovering) run() error {
+	header, err := r.header(0)
+	if err != nil {
+		if errors.Is(err, errNoSegmentHeader) {
+			return &DamagedError{Segment: r.segs[0].path, LSN: r.segs[0].first, Err: err}
+		}
+		return err
+	}
+	r.last = header.prev
+	at := 0
+	for {
+		seg := r.segs[at]
+		seg.prev, seg.last = r.last, r.last
+		next, err := r.next(at)
+		if err != nil {
+			return err
+		}
+		if err := r.read(seg, next); err != nil {
+			return err
+		}
+		if next == nil || next.prev != r.last {
+			break
+		}
+		at++
+	}
+	r.l.recovery.Segments = at + 1
+	if err := r.decide(at); err != nil {
+		return err
+	}
+	if err := r.cut(at); err != nil {
+		return err
+	}
+	l := r.l
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.segs = r.segs[:at+1]
+	l.end, l.recovery.End = r.last, r.last
+	l.marked = r.marked
+	return nil
+}
+
+// header reads a segment's header; errNoSegmentHeader if there is none.
+func (r *recovering) header(i int) (segmentHeader, error) {
+	h, err := readSegmentHeader(r.segs[i].file)
+	if err == nil && h.logID != r.l.o.LogID {
+		err = fmt.Errorf("%w: %s. Were the files of two nodes mixed?", ErrOtherLog, r.segs[i].path)
+	}
+	return h, err
+}
+
+// next returns the header of the segment behind one, nil if there is none that is readable.
+func (r *recovering) next(at int) (*segmentHeader, error) {
+	if at+1 == len(r.segs) {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	h, err := r.header(at + 1)
+	if errors.Is(err, errNoSegmentHeader) {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	return &h, err
+}
+
+// read goes over one segment, or passes it if it is old and its successor says how it ends.
+func (r *recovering) read(seg *segment, next *segmentHeader) error {
+	l := r.l
+	old := next != nil && next.first <= l.o.VerifyFrom && next.prev.LSN >= r.last.LSN
+	if old && next.prev.Term == r.last.Term {
+		r.last, seg.last, seg.end = next.prev, next.prev, seg.sizeBytes
+		r.stop = scanEnd{offset: seg.sizeBytes, last: r.last}
+		return nil
+	}
+	found, err := scanIndex(seg)
+	if err != nil {
+		return err
+	}
+	l.adopt(seg, found)
+	end := found.scanEnd
+	r.last, r.stop = end.last, end
+	r.marked = max(r.marked, end.marked)
+	l.recovery.Records += end.records
+	return nil
+}
+
+// scanned is what there is to know about a segment.
+type scanned struct {
+	scanEnd
+	index    []indexEntry
+	termEnds []lsn.Position
+}
+
+// scanIndex reads a segment from front to back and notes what is where.
+func scanIndex(seg *segment) (scanned, error) {
+	var found scanned
+	var index segment
+	last := seg.prev
+	end, err := scanSegment(seg.file, seg.seed, seg.sizeBytes, seg.prev, func(offset int64, h blockHeader, frames []byte) error {
+		if len(frames) == 0 {
+			return nil
+		}
+		index.addBlock(h.firstLSN, offset)
+		info, err := walkFrames(frames, last, func(pos lsn.Position) { found.termEnds = append(found.termEnds, pos) })
+		last = info.last
+		return err
+	})
+	if err != nil {
+		return found, fmt.Errorf("reading log segment %s: %w", seg.path, err)
+	}
+	found.scanEnd, found.index = end, index.index
+	return found, nil
+}
+
+// adopt makes what was found known.
+func (l *Log) adopt(seg *segment, found scanned) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seg.index, seg.indexed, seg.end, seg.last = found.index, true, found.offset, found.last
+	l.termEnds = append(l.termEnds, found.termEnds...)
+}
+
+// decide tells a torn tail from a damaged middle. Reading stopped in segment at; any block behind that place which promises that the
+// first unread record was durable makes it damage.
+func (r *recovering) decide(at int) error {
+	unread := r.last.LSN + 1
+	stop := leftover{end: r.stop.offset + r.stop.torn}
+	var proof uint64
+	for i := at; i < len(r.segs); i++ {
+		seg, from := r.segs[i], int64(segmentDataStart)
+		if i == at {
+			from = min(r.stop.offset, seg.sizeBytes)
+		}
+		found, err := searchBlocks(seg.file, seg.seed, from, seg.sizeBytes, unread)
+		if err != nil {
+			return fmt.Errorf("reading log segment %s: %w", seg.path, err)
+		}
+		proof = max(proof, found.proofLSN)
+		if i == at {
+			stop.end = max(stop.end, found.end)
+		}
+	}
+	if proof >= unread {
+		bad := r.segs[at]
+		d := &DamagedError{Segment: bad.path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof, Err: r.stop.err}
+		if d.Offset == 0 {
+			d.Offset, d.LSN = r.stop.offset, unread
+		}
+		if d.Err == nil {
+			d.Err = errNoBlock
+		}
+		return d
+	}
+	rec := &r.l.recovery
+	if rec.TornBytes = min(stop.end, r.segs[at].sizeBytes) - r.stop.offset; rec.TornBytes > 0 {
+		rec.Torn, rec.TornSegment, rec.TornOffset = true, r.segs[at].path, r.stop.offset
+	}
+	if at+1 < len(r.segs) {
+		rec.Torn, rec.TornSegment, rec.TornOffset = true, r.segs[at].path, r.stop.offset
+	}
+	return nil
+}
+
+// cut removes what decide found to be a torn tail. A crash meanwhile leaves another torn tail: what is there promises nothing.
+func (r *recovering) cut(at int) error {
+	l, seg := r.l, r.segs[at]
+	for i := len(r.segs) - 1; i > at; i-- {
+		// Not kept as a spare: a later segment may begin with the same LSN, and what is in there would look as if it belonged to it.
+		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
+			return fmt.Errorf("removing what is behind the end of the log: %w", err)
+		}
+		r.segs = r.segs[:i]
+		l.segs = r.segs
+	}
+	if to := r.stop.offset + l.recovery.TornBytes; to > r.stop.offset {
+		if err := zeroRange(seg.file, r.stop.offset, to); err != nil {
+			return fmt.Errorf("cutting the torn tail of the log: %w", err)
+		}
+	}
+	return nil
+}
+
+// makeFoundDurable makes the claim true that everything which was found is durable. What no block promises may be in the page cache
+// alone, and after a failed fsync the system may even believe that it is on disk: so it is written once more, and synced.
+func (l *Log) makeFoundDurable(marked uint64) error {
+	for _, seg := range l.segs {
+		if !seg.indexed {
+			continue
+		}
+		if l.o.Sync != SyncOff && seg.last.LSN > marked {
+			if err := l.rewrite(seg, marked+1); err != nil {
+				return fmt.Errorf("writing the end of the log once more: %w", err)
+			}
+		}
+		if err := seg.file.Sync(); err != nil {
+			return fmt.Errorf("syncing log segment %s: %w", seg.path, err)
+		}
+	}
+	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+		return fmt.Errorf("syncing the log directory: %w", err)
+	}
+	l.synced = l.end
+	return nil
+}
+
+// rewrite writes a segment's header and its blocks from a record on as they are.
+func (l *Log) rewrite(seg *segment, record uint64) error {
+	from := int64(0)
+	if record > seg.first {
+		from = seg.seek(record).offset
+	}
+	buf := make([]byte, scanChunk)
+	for at := from; at < seg.end; {
+		b := buf[:min(int64(len(buf)), seg.end-at)]
+		if _, err := seg.file.ReadAt(b, at); err != nil {
+			return err
+		}
+		if _, err := seg.file.WriteAt(b, at); err != nil {
+			return err
+		}
+		at += int64(len(b))
+	}
+	return nil
+}

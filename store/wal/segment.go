@@ -1,0 +1,313 @@
+package wal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// A segment is a file <first LSN, 20 digits>.seg. Its header, at 0, little endian:
+//
+//	 0          8         12      16       32          40         48         56      60     64
+//	+----------+---------+-------+--------+-----------+----------+----------+-------+------+
+//	| LSLOGSEG | version | 0     | log id | first LSN | previous: term, LSN, crc    | crc  |
+//	| 8 bytes  | u32     | u32   | 16     | u64       | u64        u64        u32   | u32  |
+//	+----------+---------+-------+--------+-----------+----------+----------+-------+------+
+//
+// crc is the CRC-32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin at 4096, so that
+// a torn write of the first block cannot hurt the header.
+const (
+	segmentMagic       = "LSLOGSEG"
+	segmentVersion     = 1
+	segmentHeaderBytes = 64
+	segmentDataStart   = 4096
+	segmentSuffix      = ".seg"
+	spareSuffix        = ".spare" // a file that is ready to become a segment
+	unfinishedSuffix   = ".new"   // one that is still being made ready
+)
+
+// segment is one file of the log. What is guarded by Log.mu is said there.
+type segment struct {
+	first     uint64
+	prev      lsn.Position
+	seed      uint32
+	path      string
+	file      vfs.File
+	sizeBytes int64 // guarded
+
+	end     int64        // guarded: the offset behind the last block; unknown (the size) as long as indexed is false
+	last    lsn.Position // guarded: of the last record in it; prev if there is none
+	index   []indexEntry // guarded: some of the blocks
+	indexed bool         // guarded: end and index are known
+	trimmed bool         // guarded: it left the log, and its file may be overwritten
+}
+
+// indexEntry says where the block is that begins with a record.
+type indexEntry struct {
+	first  uint64
+	offset int64
+}
+
+// indexEvery is how far apart the blocks in the index are, in bytes.
+const indexEvery = 64 << 10
+
+func (s *segment) empty() bool { return s.end == segmentDataStart }
+
+// addBlock notes a block with records for the index.
+func (s *segment) addBlock(first uint64, offset int64) {
+	if n := len(s.index); n == 0 || offset-s.index[n-1].offset >= indexEvery {
+		s.index = append(s.index, indexEntry{first: first, offset: offset})
+	}
+}
+
+// seek returns a block at or before the one that holds the record; the segment is indexed and holds it.
+func (s *segment) seek(record uint64) indexEntry {
+	at := indexEntry{first: s.first, offset: segmentDataStart}
+	for lo, hi := 0, len(s.index); lo < hi; {
+		mid := (lo + hi) / 2
+		if s.index[mid].first <= record {
+			at, lo = s.index[mid], mid+1
+		} else {
+			hi = mid
+		}
+	}
+	return at
+}
+
+func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }
+
+// parseName returns the number in a file name with the suffix.
+func parseName(name, suffix string) (uint64, bool) {
+	digits, ok := strings.CutSuffix(name, suffix)
+	if !ok || len(digits) != 20 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	return n, err == nil
+}
+
+type segmentHeader struct {
+	logID [16]byte
+	first uint64
+	prev  lsn.Position
+}
+
+var errNoSegmentHeader = errors.New("the segment header is not readable")
+
+func (h segmentHeader) encode() []byte {
+	b := make([]byte, segmentHeaderBytes)
+	copy(b, segmentMagic)
+	binary.LittleEndian.PutUint32(b[8:], segmentVersion)
+	copy(b[16:], h.logID[:])
+	binary.LittleEndian.PutUint64(b[32:], h.first)
+	binary.LittleEndian.PutUint64(b[40:], h.prev.Term)
+	binary.LittleEndian.PutUint64(b[48:], h.prev.LSN)
+	binary.LittleEndian.PutUint32(b[56:], h.prev.Chain)
+	binary.LittleEndian.PutUint32(b[60:], checksum(0, b[:60]))
+	return b
+}
+
+// decodeSegmentHeader returns errNoSegmentHeader or ErrNewerVersion if it cannot be used.
+func decodeSegmentHeader(b []byte) (segmentHeader, error) {
+	if len(b) < segmentHeaderBytes || string(b[:8]) != segmentMagic || checksum(0, b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
+		return segmentHeader{}, errNoSegmentHeader
+	}
+	if version := binary.LittleEndian.Uint32(b[8:]); version != segmentVersion {
+		return segmentHeader{}, fmt.Errorf("%w: format %d, this program knows format %d; use the newer program",
+			ErrNewerVersion, version, segmentVersion)
+	}
+	h := segmentHeader{
+		logID: [16]byte(b[16:32]),
+		first: binary.LittleEndian.Uint64(b[32:]),
+		prev: lsn.Position{
+			Term:  binary.LittleEndian.Uint64(b[40:]),
+			LSN:   binary.LittleEndian.Uint64(b[48:]),
+			Chain: binary.LittleEndian.Uint32(b[56:]),
+		},
+	}
+	if h.first != h.prev.LSN+1 {
+		return segmentHeader{}, errNoSegmentHeader
+	}
+	return h, nil
+}
+
+// readSegmentHeader reads the header and verifies that it is the one that the file's name promises.
+func readSegmentHeader(f vfs.File) (segmentHeader, error) {
+	b := make([]byte, segmentHeaderBytes)
+	n, err := f.ReadAt(b, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return segmentHeader{}, fmt.Errorf("reading the header of log segment %s: %w", f.Name(), err)
+	}
+	h, err := decodeSegmentHeader(b[:n])
+	if err != nil {
+		return segmentHeader{}, err
+	}
+	if name := filepath.Base(f.Name()); name != segmentName(h.first) && strings.HasSuffix(name, segmentSuffix) {
+		return segmentHeader{}, errNoSegmentHeader
+	}
+	return h, nil
+}
+
+// window reads a file from front to back through a buffer.
+type window struct {
+	file  vfs.File
+	chunk int // how much to read at once, at least, in bytes
+	buf   []byte
+	start int64
+	n     int
+}
+
+// at returns n bytes at the offset, valid until the next call. It reads ahead, but not beyond limit, where the caller knows that
+// nothing is; the range itself lies before limit.
+func (w *window) at(offset int64, n int, limit int64) ([]byte, error) {
+	if from := offset - w.start; from >= 0 && from+int64(n) <= int64(w.n) {
+		return w.buf[from : from+int64(n)], nil
+	}
+	want := int(min(int64(max(n, w.chunk)), limit-offset))
+	if cap(w.buf) < want {
+		w.buf = make([]byte, want)
+	}
+	w.start, w.n = offset, 0
+	got, err := w.file.ReadAt(w.buf[:want], offset)
+	if got < n {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	w.n = got
+	return w.buf[:n], nil
+}
+
+// reset forgets what was read, for another file or because the file changed.
+func (w *window) reset(file vfs.File) { w.file, w.start, w.n = file, 0, 0 }
+
+// scanChunk is the size of a read when a whole segment is read.
+const scanChunk = 1 << 20
+
+// scanEnd is how far a segment could be read.
+type scanEnd struct {
+	offset  int64        // where the first block that is not there or not whole begins, or would begin
+	last    lsn.Position // of the last record in a whole block
+	marked  uint64       // the highest durable LSN that a block header promised
+	records uint64
+
+	// What was found at offset: errNoBlock if no header is there; otherwise what is wrong with a frame of the block, and with
+	// which one.
+	err       error
+	badOffset int64
+	badLSN    uint64
+	torn      int64 // the size of the block that is not whole, as its header says
+}
+
+// scanSegment reads and verifies a segment from its first block on. block is called for each whole block; it may be nil. The error
+// is one of reading or of block; a place that cannot be understood ends the scan without one.
+func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
+	block func(offset int64, h blockHeader, frames []byte) error,
+) (scanEnd, error) {
+	w := window{file: file, chunk: scanChunk}
+	end := scanEnd{offset: segmentDataStart, last: prev}
+	for {
+		end.err, end.badOffset, end.badLSN = errNoBlock, end.offset, end.last.LSN+1
+		if end.offset+blockHeaderBytes > sizeBytes {
+			return end, nil
+		}
+		b, err := w.at(end.offset, blockHeaderBytes, sizeBytes)
+		if err != nil {
+			return end, err
+		}
+		h, err := decodeBlockHeader(b, seed, end.offset)
+		if err != nil || h.firstLSN != end.last.LSN+1 {
+			return end, nil
+		}
+		frames, size := end.offset+blockHeaderBytes, int64(h.length)
+		if frames+size > sizeBytes {
+			end.err, end.torn = ErrShortFrame, blockHeaderBytes+size
+			return end, nil
+		}
+		b, err = w.at(frames, int(size), sizeBytes)
+		if err != nil {
+			return end, err
+		}
+		if !end.verify(b, h) {
+			return end, nil
+		}
+		if block != nil {
+			if err := block(end.offset, h, b); err != nil {
+				return end, err
+			}
+		}
+		end.marked = max(end.marked, h.durableLSN)
+		end.offset = frames + size
+	}
+}
+
+// verify decodes all frames of a block. It tells whether all are good, and notes the first that is not.
+func (e *scanEnd) verify(frames []byte, h blockHeader) bool {
+	last, at := e.last, e.offset+blockHeaderBytes
+	for rest := frames; len(rest) > 0; {
+		f, next, err := DecodeFrame(rest, last)
+		if err != nil {
+			e.err, e.badOffset, e.badLSN, e.torn = err, at, last.LSN+1, blockHeaderBytes+int64(h.length)
+			return false
+		}
+		at += int64(len(rest) - len(next))
+		last, rest = f.Pos, next
+	}
+	e.records += last.LSN - e.last.LSN
+	e.last = last
+	return true
+}
+
+// leftover is what was found behind the place where reading a log had to stop.
+type leftover struct {
+	proofLSN uint64 // the highest durable LSN that a block there promises
+	end      int64  // where the last block there ends that is newer than the stop
+}
+
+// searchBlocks looks for block headers anywhere behind the offset, and returns what they say about records from the LSN on.
+func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint64) (leftover, error) {
+	var found leftover
+	var magic [4]byte
+	binary.LittleEndian.PutUint32(magic[:], blockMagic)
+	buf := make([]byte, scanChunk)
+	for at := from; at < sizeBytes; {
+		n, err := file.ReadAt(buf[:min(int64(len(buf)), sizeBytes-at)], at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return found, err
+		}
+		b := buf[:n]
+		for i := 0; ; i++ {
+			next := bytes.Index(b[i:], magic[:])
+			if next < 0 {
+				break
+			}
+			i += next
+			offset := at + int64(i)
+			if offset%frameAlign != 0 {
+				continue
+			}
+			if h, err := decodeBlockHeader(b[i:], seed, offset); err == nil && h.firstLSN >= record {
+				found.proofLSN = max(found.proofLSN, h.durableLSN)
+				found.end = max(found.end, min(offset+blockHeaderBytes+int64(h.length), sizeBytes))
+			}
+		}
+		if n < len(buf) {
+			break
+		}
+		at += int64(n - blockHeaderBytes) // a header may lie across the border
+	}
+	return found, nil
+}
+
+// isMissing tells whether an error says that a file is not there.
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -1,0 +1,234 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// spares keeps files ready to become segments: of full size, and really written to, so that an fdatasync of a block has no metadata
+// to write. Their content is zeros or an old segment; no block header in there is valid in the file's next life.
+type spares struct {
+	fs        vfs.FS
+	dir       string
+	sizeBytes int64
+
+	// makeMu is held while a spare is made, so that there are never two at it.
+	makeMu sync.Mutex
+	// mu guards what is below; no disk access happens under it.
+	mu    sync.Mutex
+	ready []spareFile
+	next  uint64 // the number of the next file
+}
+
+type spareFile struct {
+	path      string
+	file      vfs.File
+	sizeBytes int64
+}
+
+const (
+	// readySpares is how many are kept; more are removed.
+	readySpares = 2
+	// firstSegmentBytes is the most that is prepared while somebody waits for it.
+	firstSegmentBytes = 4 << 20
+	// zeroChunk and zeroSyncEvery keep the preparation from flooding the disk that commits wait for.
+	zeroChunk     = 1 << 20
+	zeroSyncEvery = 4 << 20
+)
+
+var errStopped = errors.New("stopped")
+
+// take returns a file for a segment. If none is ready it makes a small one, rather than let the commit wait for a large one; ready
+// tells which it was. The error is ErrNoSpace if it is that.
+func (s *spares) take() (f spareFile, ready bool, err error) {
+	s.mu.Lock()
+	if n := len(s.ready); n > 0 {
+		f = s.ready[n-1]
+		s.ready = s.ready[:n-1]
+		s.mu.Unlock()
+		return f, true, nil
+	}
+	s.mu.Unlock()
+	f, err = s.make(min(s.sizeBytes, firstSegmentBytes), nil)
+	return f, false, err
+}
+
+// prepare makes a spare if none is ready. It stops early, with errStopped, when stop is closed.
+func (s *spares) prepare(stop <-chan struct{}) error {
+	s.makeMu.Lock()
+	defer s.makeMu.Unlock()
+	s.mu.Lock()
+	enough := len(s.ready) > 0
+	s.mu.Unlock()
+	if enough {
+		return nil
+	}
+	f, err := s.make(s.sizeBytes, stop)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = append(s.ready, f)
+	return nil
+}
+
+// wants tells whether a file of an old segment is worth keeping.
+func (s *spares) wants(sizeBytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sizeBytes == s.sizeBytes && len(s.ready) < readySpares
+}
+
+// offer adds a file under a name that newPath gave.
+func (s *spares) offer(f spareFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = append(s.ready, f)
+}
+
+// readyBytes is how much can be logged without new disk space.
+func (s *spares) readyBytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var total int64
+	for _, f := range s.ready {
+		total += f.sizeBytes - segmentDataStart
+	}
+	return total
+}
+
+// drop removes all spares, because their old content must not meet the log's new LSNs.
+func (s *spares) drop() error {
+	s.mu.Lock()
+	files := s.ready
+	s.ready = nil
+	s.mu.Unlock()
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.file.Close(), s.fs.Remove(f.path))
+	}
+	return errors.Join(errs...)
+}
+
+// close closes the files and leaves them for the next Open.
+func (s *spares) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, f := range s.ready {
+		errs = append(errs, f.file.Close())
+	}
+	s.ready = nil
+	return errors.Join(errs...)
+}
+
+// newPath returns a name for another spare, without suffix.
+func (s *spares) newPath() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	return filepath.Join(s.dir, fmt.Sprintf("%020d", s.next))
+}
+
+// adopt takes over the spare files that an earlier run left, and removes those that are not usable.
+func (s *spares) adopt(names []string) error {
+	for _, name := range names {
+		path := filepath.Join(s.dir, name)
+		if n, ok := parseName(name, spareSuffix); ok {
+			s.next = max(s.next, n)
+			if info, err := s.fs.Stat(path); err == nil && s.wants(info.SizeBytes) {
+				f, err := s.fs.OpenFile(path, os.O_RDWR, 0o600)
+				if err != nil {
+					return fmt.Errorf("opening the spare log segment: %w", err)
+				}
+				s.offer(spareFile{path: path, file: f, sizeBytes: info.SizeBytes})
+				continue
+			}
+		} else if n, ok := parseName(name, unfinishedSuffix); ok {
+			s.next = max(s.next, n)
+		} else {
+			continue
+		}
+		if err := s.fs.Remove(path); err != nil && !isMissing(err) {
+			return fmt.Errorf("removing an unusable spare log segment: %w", err)
+		}
+	}
+	return nil
+}
+
+// make creates and fills a file. It leaves nothing behind when it fails.
+func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) {
+	base := s.newPath()
+	unfinished := base + unfinishedSuffix
+	f, err := s.fs.OpenFile(unfinished, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return spareFile{}, spaceError(err)
+	}
+	err = fillZeros(f, sizeBytes, stop)
+	if err == nil {
+		err = s.fs.Rename(unfinished, base+spareSuffix)
+	}
+	if err != nil {
+		_ = f.Close()               // it is of no use any more
+		_ = s.fs.Remove(unfinished) // if this fails too, the next Open does it
+		return spareFile{}, spaceError(err)
+	}
+	return spareFile{path: base + spareSuffix, file: f, sizeBytes: sizeBytes}, nil
+}
+
+// spaceError makes a full disk an ErrNoSpace.
+func spaceError(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	}
+	if errors.Is(err, errStopped) {
+		return err
+	}
+	return fmt.Errorf("preparing a log segment: %w", err)
+}
+
+func fillZeros(f vfs.File, sizeBytes int64, stop <-chan struct{}) error {
+	// Reserving first gives the file few extents; writing makes them ones that need no conversion later.
+	if err := f.Allocate(0, sizeBytes); err != nil {
+		return err
+	}
+	zeros := make([]byte, min(zeroChunk, sizeBytes))
+	for at := int64(0); at < sizeBytes; {
+		select {
+		case <-stop:
+			return errStopped
+		default:
+		}
+		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), sizeBytes-at)], at)
+		if err != nil {
+			return err
+		}
+		at += int64(n)
+		if at%zeroSyncEvery == 0 || at >= sizeBytes {
+			if err := f.Sync(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// zeroRange overwrites a part of a file with zeros.
+func zeroRange(f vfs.File, from, to int64) error {
+	zeros := make([]byte, min(zeroChunk, max(to-from, 0)))
+	for from < to {
+		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), to-from)], from)
+		if err != nil {
+			return err
+		}
+		from += int64(n)
+	}
+	return nil
+}
