@@ -30,8 +30,12 @@ func sound() *History {
 	h.FinalRead = true
 	h.Drained = []string{"q/work"}
 	h.Deliveries = []Delivery{
-		{"q", "work", 1, ID{1, 1}, ms(3)}, {"q", "work", 2, ID{2, 1}, ms(4)}, {"q", "work", 1, ID{1, 1}, ms(5)},
-		{"q", "work", 3, ID{1, 2}, ms(6)}, {"q", "work", 4, ID{1, 3}, ms(8)}, {"q", "work", 5, ID{1, 4}, ms(10)},
+		{"q", "work", 1, ID{1, 1}, ms(3)},
+		{"q", "work", 2, ID{2, 1}, ms(4)},
+		{"q", "work", 1, ID{1, 1}, ms(5)},
+		{"q", "work", 3, ID{1, 2}, ms(6)},
+		{"q", "work", 4, ID{1, 3}, ms(8)},
+		{"q", "work", 5, ID{1, 4}, ms(10)},
 	}
 	h.Acks = []Ack{{"q", "work", 1, ms(6)}, {"q", "work", 2, ms(6)}, {"q", "work", 3, ms(9)}}
 	h.Digests = []Digest{{"a", 20, "cafe", 5}, {"b", 20, "cafe", 5}}

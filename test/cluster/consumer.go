@@ -151,7 +151,8 @@ func (c *clientConsumer) run(ctx context.Context) {
 // batch receives some messages and waits until their acknowledgements are confirmed.
 func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer) error {
 	var acked []uint64
-	rctx := ctx // the first message is waited for; of the others, what is there is taken
+	rctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for i := range clientBatch {
 		d, err := consumer.Receive(rctx)
 		if err != nil && i == 0 {
@@ -160,9 +161,8 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer) e
 			break
 		}
 		if i == 0 {
-			var cancel context.CancelFunc
-			rctx, cancel = context.WithTimeout(ctx, time.Millisecond)
-			defer cancel()
+			// The first message is waited for; of the others, what is there is taken.
+			time.AfterFunc(time.Millisecond, cancel)
 		}
 		c.w.delivered(c.queue, c.sub, d.Sequence, d.Body)
 		if d.DeliveryCount == 0 && c.rng.IntN(rawNack) == 0 {

@@ -26,7 +26,10 @@ const etcdReady = time.Minute
 
 func startEtcd(ctx context.Context, dir string) (*etcdServer, error) {
 	e := &etcdServer{dir: dir}
-	return e, e.start(ctx)
+	if err := e.start(ctx); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // address is where etcd listened last, host:port.
