@@ -1,0 +1,441 @@
+package tree
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// Edit is a new version of the tree in the making. It is for one goroutine. Reads of it see its own changes.
+type Edit struct {
+	reader
+	id       uint64
+	over     bool
+	err      error // of the first call that failed
+	changes  uint64
+	dropped  int64      // memory of nodes that were dirty and are not part of this version
+	obsolete []page.Run // of nodes that were clean and are not part of this version
+}
+
+// Edit begins a new version. It waits until an earlier Edit is over and no Flush is under way. The caller must call Commit
+// or Discard.
+func (t *Tree) Edit() *Edit {
+	t.writer.Lock()
+	t.edits++
+	return &Edit{reader: reader{t: t, root: *t.root.Load()}, id: t.edits}
+}
+
+// Commit publishes the version: Views that are taken from now on see it. Nothing is written; a crash before the next
+// Flush and checkpoint loses it. After a call that failed it publishes nothing and returns ErrEditOver with that failure:
+// half an edit must not be seen.
+func (e *Edit) Commit() error {
+	if e.over {
+		return ErrEditOver
+	}
+	defer e.Discard()
+	if e.err != nil {
+		return fmt.Errorf("%w: a call failed: %w", ErrEditOver, e.err)
+	}
+	root := e.root
+	e.t.dirty.Add(e.added(root) - e.dropped)
+	e.t.root.Store(&root)
+	e.t.obsolete = append(e.t.obsolete, e.obsolete...)
+	return nil
+}
+
+// Discard ends the edit without a trace. After Commit it does nothing.
+func (e *Edit) Discard() {
+	if !e.over {
+		e.over = true
+		e.t.writer.Unlock()
+	}
+}
+
+// added is the memory of the nodes that this edit made.
+func (e *Edit) added(k kid) int64 {
+	if k.n == nil || k.n.owner != e.id {
+		return 0
+	}
+	sum := k.n.memory()
+	for _, child := range k.n.kids {
+		sum += e.added(child)
+	}
+	return sum
+}
+
+// begin tells whether a change is possible.
+func (e *Edit) begin() error {
+	if e.over {
+		return ErrEditOver
+	}
+	if e.err != nil {
+		return e.err
+	}
+	e.changes++
+	return nil
+}
+
+// Scan is like View.Scan. The iterator ends with ErrChanged when the edit is changed while it is used.
+func (e *Edit) Scan(from, to []byte) *Iterator {
+	it := e.reader.Scan(from, to)
+	it.edit, it.changes = e, e.changes
+	return it
+}
+
+// Put sets the value under key. Both are copied. It returns ErrTooLarge, or why a page could not be read.
+func (e *Edit) Put(key, value []byte) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	if len(key) > MaxKeyBytes || len(value) > MaxValueBytes {
+		return fmt.Errorf("%w: key of %d bytes, value of %d", ErrTooLarge, len(key), len(value))
+	}
+	buf := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
+	key, value = buf[:len(key):len(key)], buf[len(key):]
+	if e.root.isZero() {
+		e.root = kid{n: &node{owner: e.id, last: -2}}
+	}
+	root, err := e.own(&e.root, -1)
+	if err != nil {
+		return e.failed(err)
+	}
+	siblings, err := e.put(root, key, value)
+	if err != nil {
+		return e.failed(err)
+	}
+	for len(siblings) > 0 {
+		above := &node{level: root.level + 1, owner: e.id, last: -2}
+		above.insert(0, root.keys[0], nil, kid{n: root})
+		siblings = e.split(above, above.adopt(0, siblings))
+		root = above
+	}
+	e.root = kid{n: root}
+	return nil
+}
+
+func (e *Edit) failed(err error) error {
+	e.err = err
+	return err
+}
+
+// own replaces what k refers to by a node that this edit may change, and returns that.
+func (e *Edit) own(k *kid, level int) (*node, error) {
+	n, err := e.t.load(*k, level)
+	if err != nil {
+		return nil, err
+	}
+	if n.owner == e.id {
+		return n, nil
+	}
+	e.retire(*k, n)
+	n = n.clone(e.id)
+	*k = kid{n: n}
+	return n, nil
+}
+
+// retire notes that a node, which is n if it is dirty, is no longer part of this version.
+func (e *Edit) retire(k kid, n *node) {
+	switch {
+	case k.n == nil:
+		e.obsolete = append(e.obsolete, k.run)
+	case n.owner != e.id:
+		e.dropped += n.memory()
+	}
+}
+
+// put sets a value below n, which is owned. It returns nodes that must come behind n, if n had to be split.
+func (e *Edit) put(n *node, key, value []byte) ([]*node, error) {
+	if n.level > 0 {
+		i := n.childIndex(key)
+		child, err := e.own(&n.kids[i], int(n.level)-1)
+		if err != nil {
+			return nil, err
+		}
+		if bytes.Compare(key, n.keys[0]) < 0 {
+			n.raw += entryBytes(key, 0) - entryBytes(n.keys[0], 0)
+			n.keys[0] = key
+		}
+		siblings, err := e.put(child, key, value)
+		if err != nil || len(siblings) == 0 {
+			return nil, err
+		}
+		return e.splitAfter(n, n.adopt(i, siblings)), nil
+	}
+	i, found := n.find(key)
+	if found {
+		n.raw += leafRest(value) - leafRest(n.vals[i])
+		n.vals[i] = value
+		return e.split(n, -1), nil
+	}
+	n.insert(i, key, value, kid{})
+	return e.splitAfter(n, i), nil
+}
+
+// splitAfter splits n if it has to be after an entry was inserted at pos, and remembers pos if not.
+func (e *Edit) splitAfter(n *node, pos int) []*node {
+	siblings := e.split(n, pos)
+	if len(siblings) == 0 {
+		n.last = pos
+	}
+	return siblings
+}
+
+// adopt puts nodes that were split off from child i behind it, and returns the position of the last one.
+func (n *node) adopt(i int, siblings []*node) int {
+	left := n.kids[i].n
+	for _, s := range siblings {
+		i++
+		key := s.keys[0] // of an inner node: that separated two children of the node that was split
+		if s.level == 0 {
+			key = separator(left.keys[len(left.keys)-1], key)
+		}
+		n.insert(i, key, nil, kid{n: s})
+		left = s
+	}
+	return i
+}
+
+// split divides n, if it has grown too large, and returns what comes behind it. pos is where an entry was inserted, or -1.
+func (e *Edit) split(n *node, pos int) []*node {
+	if n.size() <= e.t.nodeBytes || len(n.keys) < 2 || (n.level > 0 && len(n.keys) < 4) {
+		return nil
+	}
+	at := n.splitPoint(pos)
+	right := n.cut(at)
+	siblings := append(e.split(n, -1), right)
+	return append(siblings, e.split(right, -1)...)
+}
+
+// splitPoint says which entry is to be the first of the second half. If entries come in rising order, at the end or in the
+// middle (one queue's keys lie between those of two others), the first half is left as it is, full, and the next ones go into the
+// second or behind the first. Otherwise the two become equal.
+func (n *node) splitPoint(pos int) int {
+	least := 1 // entries that each half must have
+	if n.level > 0 {
+		least = 2
+	}
+	count := len(n.keys)
+	if pos == count-1 {
+		return count - least
+	}
+	if pos > 0 && pos == n.last+1 && pos+1 >= least && count-pos-1 >= least {
+		return pos + 1
+	}
+	best, bestSize, left := least, n.raw, 0
+	for i := range count - least {
+		left += n.entrySize(i)
+		if larger := max(left, n.raw-left); i+1 >= least && larger < bestSize {
+			best, bestSize = i+1, larger
+		}
+	}
+	return best
+}
+
+// Delete removes key, and tells whether it was there. The error says why a page could not be read.
+func (e *Edit) Delete(key []byte) (bool, error) {
+	if err := e.begin(); err != nil {
+		return false, err
+	}
+	_, found, err := e.Get(key)
+	if err != nil || !found {
+		return false, err
+	}
+	root, err := e.own(&e.root, -1)
+	if err == nil {
+		err = e.remove(root, key)
+	}
+	if err == nil {
+		err = e.shrinkRoot(root)
+	}
+	if err != nil {
+		return false, e.failed(err)
+	}
+	return true, nil
+}
+
+// remove removes a key that is somewhere below n, which is owned. n may be empty then.
+func (e *Edit) remove(n *node, key []byte) error {
+	if n.level == 0 {
+		if i, found := n.find(key); found {
+			n.remove(i, i+1)
+		}
+		return nil
+	}
+	i := n.childIndex(key)
+	child, err := e.own(&n.kids[i], int(n.level)-1)
+	if err != nil {
+		return err
+	}
+	if err := e.remove(child, key); err != nil {
+		return err
+	}
+	e.tidy(n, i)
+	return nil
+}
+
+// DeleteRange removes the keys with from <= key < to; nil stands for no bound. It reads the nodes at the edges of the range,
+// and of what is between them only those above the leaves. The error says why a page could not be read; the edit can only be
+// discarded then.
+func (e *Edit) DeleteRange(from, to []byte) error {
+	if err := e.begin(); err != nil {
+		return err
+	}
+	if e.root.isZero() || (from != nil && to != nil && bytes.Compare(from, to) >= 0) {
+		return nil
+	}
+	root, err := e.own(&e.root, -1)
+	if err == nil {
+		err = e.removeRange(root, from, to, nil, nil)
+	}
+	if err == nil {
+		err = e.shrinkRoot(root)
+	}
+	if err != nil {
+		return e.failed(err)
+	}
+	return nil
+}
+
+// removeRange removes keys below n, which is owned and has the keys [lo, hi). n may be empty then.
+func (e *Edit) removeRange(n *node, from, to, lo, hi []byte) error {
+	first, last := 0, len(n.keys)
+	if from != nil {
+		first, _ = n.find(from)
+	}
+	if to != nil {
+		last, _ = n.find(to)
+	}
+	if n.level == 0 {
+		n.remove(first, last)
+		return nil
+	}
+	if from != nil {
+		first = n.childIndex(from)
+	}
+	for i := max(last, 1) - 1; i >= first; i-- {
+		childLo, childHi := n.bounds(i, lo, hi)
+		if covers(from, to, childLo, childHi) {
+			if err := e.drop(n.kids[i], int(n.level)-1); err != nil {
+				return err
+			}
+			n.remove(i, i+1)
+			continue
+		}
+		child, err := e.own(&n.kids[i], int(n.level)-1)
+		if err != nil {
+			return err
+		}
+		if err := e.removeRange(child, from, to, childLo, childHi); err != nil {
+			return err
+		}
+		if len(child.keys) == 0 {
+			n.remove(i, i+1)
+		}
+	}
+	// What is left of the two edges are neighbours now.
+	e.tidy(n, first+1)
+	e.tidy(n, first)
+	return nil
+}
+
+// covers tells whether [from, to) covers [lo, hi), where nil means no bound.
+func covers(from, to, lo, hi []byte) bool {
+	return (from == nil || (lo != nil && bytes.Compare(from, lo) <= 0)) &&
+		(to == nil || (hi != nil && bytes.Compare(hi, to) <= 0))
+}
+
+// drop retires all nodes of a subtree.
+func (e *Edit) drop(k kid, level int) error {
+	n := k.n
+	if level > 0 {
+		var err error
+		if n, err = e.t.load(k, level); err != nil {
+			return err
+		}
+		for _, child := range n.kids {
+			if err := e.drop(child, level-1); err != nil {
+				return err
+			}
+		}
+	}
+	e.retire(k, n)
+	return nil
+}
+
+// tidy removes child i of n if it is empty, and merges it with a neighbour if it is small and both fit in one node. That is
+// only for saving space: if the neighbour cannot be read, nothing is done.
+func (e *Edit) tidy(n *node, i int) {
+	if i >= len(n.kids) || n.kids[i].n == nil || n.kids[i].n.owner != e.id {
+		return
+	}
+	child := n.kids[i].n
+	if len(child.keys) == 0 {
+		n.remove(i, i+1)
+		return
+	}
+	if child.size() >= e.t.nodeBytes/4 {
+		return
+	}
+	for _, left := range []int{i, i - 1} {
+		if left >= 0 && left+1 < len(n.kids) && e.merge(n, left) {
+			return
+		}
+	}
+}
+
+// merge makes one node of the children left and left+1, if that one has some room left.
+func (e *Edit) merge(n *node, left int) bool {
+	level := int(n.level) - 1
+	a, err := e.t.load(n.kids[left], level)
+	if err != nil {
+		return false
+	}
+	b, err := e.t.load(n.kids[left+1], level)
+	if err != nil {
+		return false
+	}
+	keys := [][]byte{a.keys[0], b.keys[len(b.keys)-1]}
+	prefix := len(commonPrefix(keys[0], keys[1]))
+	raw := a.raw + b.raw
+	if level > 0 {
+		raw += len(n.keys[left+1]) + 2 // its first key is replaced
+	}
+	if nodeHeaderBytes+prefix+raw-prefix*(len(a.keys)+len(b.keys)) > e.t.nodeBytes*3/4 {
+		return false
+	}
+	if a, err = e.own(&n.kids[left], level); err != nil {
+		return false
+	}
+	e.retire(n.kids[left+1], b)
+	for i, key := range b.keys {
+		switch {
+		case level == 0:
+			a.insert(len(a.keys), key, b.vals[i], kid{})
+		case i == 0:
+			// b's own first key may be greater than the separator, from which on keys belong below b.
+			a.insert(len(a.keys), n.keys[left+1], nil, b.kids[i])
+		default:
+			a.insert(len(a.keys), key, nil, b.kids[i])
+		}
+	}
+	a.last = -2
+	n.remove(left+1, left+2)
+	return true
+}
+
+// shrinkRoot makes the tree lower if its root has one child only, and empty if it has none.
+func (e *Edit) shrinkRoot(root *node) error {
+	for root.level > 0 && len(root.kids) == 1 {
+		k := root.kids[0]
+		n, err := e.t.load(k, int(root.level)-1)
+		if err != nil {
+			return err
+		}
+		e.root, root = k, n
+	}
+	if len(root.keys) == 0 {
+		e.root = kid{}
+	}
+	return nil
+}

@@ -1,0 +1,297 @@
+package tree
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// Limits.
+const (
+	// MaxKeyBytes is the length of the longest key.
+	MaxKeyBytes = 1024
+	// MaxValueBytes is the length of the longest value.
+	MaxValueBytes = 1 << 20
+
+	maxLevel = 64
+)
+
+// The payload of a node's run. Keys ascend strictly.
+//
+//	0  level u8       0: leaf
+//	1  reserved u8    0
+//	2  prefix u16     length of what all keys begin with
+//	4  count u32      entries
+//	8  prefix
+//	   entries of a leaf:      key length uvarint, key, value length uvarint, value
+//	   entries of other nodes: key length uvarint, key, child: page u64, checkpoint u64, pages u32
+//
+// (keys without the prefix). The key of a child is not greater than any key below it, and greater than any key below the
+// child before it. Keys that are less than the first child's belong to the first child.
+const (
+	nodeHeaderBytes = 8
+	childBytes      = 20
+)
+
+// kid refers to a child: by its run, or, while the child is dirty, by itself.
+type kid struct {
+	run page.Run
+	n   *node
+}
+
+func (k kid) isZero() bool { return k.n == nil && k.run.IsZero() }
+
+// node is a node in memory. Once it is published it does not change any more.
+type node struct {
+	level uint8
+	owner uint64 // the Edit that may change it
+	keys  [][]byte
+	vals  [][]byte // of a leaf
+	kids  []kid    // of other nodes
+	raw   int      // bytes of all entries, with whole keys
+	last  int      // where the last key was inserted, see splitPoint; -2: not known
+}
+
+func entryBytes(key []byte, rest int) int { return uvarintLen(len(key)) + len(key) + rest }
+
+func leafRest(val []byte) int { return uvarintLen(len(val)) + len(val) }
+
+// entrySize is what entry i adds to raw.
+func (n *node) entrySize(i int) int {
+	if n.level == 0 {
+		return entryBytes(n.keys[i], leafRest(n.vals[i]))
+	}
+	return entryBytes(n.keys[i], childBytes)
+}
+
+// size is how many bytes n takes when it is encoded, or a few more.
+func (n *node) size() int { return sizeOf(n.keys, n.raw) }
+
+func sizeOf(keys [][]byte, raw int) int {
+	if len(keys) == 0 {
+		return nodeHeaderBytes
+	}
+	prefix := len(commonPrefix(keys[0], keys[len(keys)-1]))
+	return nodeHeaderBytes + prefix + raw - prefix*len(keys)
+}
+
+// memory is about how much memory n takes.
+func (n *node) memory() int64 { return int64(n.raw + len(n.keys)*72 + 160) }
+
+// find returns where key is, or where it would be.
+func (n *node) find(key []byte) (int, bool) {
+	return slices.BinarySearchFunc(n.keys, key, bytes.Compare)
+}
+
+// childIndex returns which child has the keys that key belongs to.
+func (n *node) childIndex(key []byte) int {
+	i, found := n.find(key)
+	if !found && i > 0 {
+		i--
+	}
+	return i
+}
+
+// clone returns a copy that owner may change.
+func (n *node) clone(owner uint64) *node {
+	c := &node{level: n.level, owner: owner, raw: n.raw, last: n.last}
+	c.keys = append(make([][]byte, 0, len(n.keys)+4), n.keys...)
+	if n.level == 0 {
+		c.vals = append(make([][]byte, 0, len(n.vals)+4), n.vals...)
+	} else {
+		c.kids = append(make([]kid, 0, len(n.kids)+4), n.kids...)
+	}
+	return c
+}
+
+// insert puts an entry at position i: a value into a leaf, a child into another node.
+func (n *node) insert(i int, key, val []byte, k kid) {
+	n.keys = slices.Insert(n.keys, i, key)
+	if n.level == 0 {
+		n.vals = slices.Insert(n.vals, i, val)
+	} else {
+		n.kids = slices.Insert(n.kids, i, k)
+	}
+	n.raw += n.entrySize(i)
+}
+
+// remove takes out the entries [i, j).
+func (n *node) remove(i, j int) {
+	for x := i; x < j; x++ {
+		n.raw -= n.entrySize(x)
+	}
+	n.keys = slices.Delete(n.keys, i, j)
+	if n.level == 0 {
+		n.vals = slices.Delete(n.vals, i, j)
+	} else {
+		n.kids = slices.Delete(n.kids, i, j)
+	}
+	n.last = -2
+}
+
+// cut takes the entries from at on out of n into a node of their own.
+func (n *node) cut(at int) *node {
+	right := &node{level: n.level, owner: n.owner, last: n.last - at}
+	right.keys = slices.Clone(n.keys[at:])
+	if n.level == 0 {
+		right.vals = slices.Clone(n.vals[at:])
+	} else {
+		right.kids = slices.Clone(n.kids[at:])
+	}
+	for i := range right.keys {
+		right.raw += right.entrySize(i)
+	}
+	last := n.last
+	n.remove(at, len(n.keys))
+	n.last = last
+	return right
+}
+
+// encodedBytes is the exact length of the encoding.
+func (n *node) encodedBytes() int {
+	if len(n.keys) == 0 {
+		return nodeHeaderBytes
+	}
+	prefix := len(commonPrefix(n.keys[0], n.keys[len(n.keys)-1]))
+	size := nodeHeaderBytes + prefix
+	for i, key := range n.keys {
+		if n.level == 0 {
+			size += entryBytes(key[prefix:], leafRest(n.vals[i]))
+		} else {
+			size += entryBytes(key[prefix:], childBytes)
+		}
+	}
+	return size
+}
+
+// appendTo appends the encoding. childRun says where a child is that n refers to directly.
+func (n *node) appendTo(dst []byte, childRun func(*node) page.Run) []byte {
+	var prefix []byte
+	if len(n.keys) > 0 {
+		prefix = commonPrefix(n.keys[0], n.keys[len(n.keys)-1])
+	}
+	dst = append(dst, n.level, 0)
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(prefix)))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(n.keys)))
+	dst = append(dst, prefix...)
+	for i, key := range n.keys {
+		dst = binary.AppendUvarint(dst, uint64(len(key)-len(prefix)))
+		dst = append(dst, key[len(prefix):]...)
+		if n.level == 0 {
+			dst = binary.AppendUvarint(dst, uint64(len(n.vals[i])))
+			dst = append(dst, n.vals[i]...)
+			continue
+		}
+		run := n.kids[i].run
+		if n.kids[i].n != nil {
+			run = childRun(n.kids[i].n)
+		}
+		dst = binary.LittleEndian.AppendUint64(dst, uint64(run.First))
+		dst = binary.LittleEndian.AppendUint64(dst, run.Born)
+		dst = binary.LittleEndian.AppendUint32(dst, run.Pages)
+	}
+	return dst
+}
+
+// decodeNode decodes a node; it aliases b. The error is a page.DamagedError without a place.
+func decodeNode(b []byte) (*node, error) {
+	damaged := func(format string, args ...any) (*node, error) {
+		return nil, &page.DamagedError{Reason: "tree node: " + fmt.Sprintf(format, args...)}
+	}
+	if len(b) < nodeHeaderBytes || b[0] > maxLevel || b[1] != 0 {
+		return damaged("no header")
+	}
+	prefixLen, count := int(binary.LittleEndian.Uint16(b[2:])), int(binary.LittleEndian.Uint32(b[4:]))
+	rest := b[nodeHeaderBytes:]
+	if prefixLen > len(rest) || prefixLen > MaxKeyBytes {
+		return damaged("prefix of %d bytes", prefixLen)
+	}
+	prefix, rest := rest[:prefixLen], rest[prefixLen:]
+	if count == 0 || count > len(rest)/2 { // an entry has two bytes at least
+		return damaged("%d entries in %d bytes", count, len(rest))
+	}
+	n := &node{level: b[0], keys: make([][]byte, 0, count), last: -2}
+	var whole []byte // the keys with their prefix, if there is one
+	if prefixLen > 0 {
+		whole = make([]byte, 0, count*(prefixLen+8))
+	}
+	for range count {
+		suffix, after, ok := field(rest, MaxKeyBytes-prefixLen)
+		if !ok {
+			return damaged("entry %d: key", len(n.keys))
+		}
+		key := suffix
+		if prefixLen > 0 {
+			start := len(whole)
+			whole = append(append(whole, prefix...), suffix...)
+			key = whole[start:len(whole):len(whole)]
+		}
+		if i := len(n.keys); i > 0 && bytes.Compare(n.keys[i-1], key) >= 0 {
+			return damaged("entry %d: keys do not ascend", i)
+		}
+		n.keys = append(n.keys, key)
+		if rest, ok = n.decodeRest(after); !ok {
+			return damaged("entry %d: value or child", len(n.keys)-1)
+		}
+		n.raw += n.entrySize(len(n.keys) - 1)
+	}
+	if len(rest) != 0 {
+		return damaged("%d bytes too many", len(rest))
+	}
+	return n, nil
+}
+
+// decodeRest decodes what follows an entry's key.
+func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
+	if n.level == 0 {
+		val, rest, ok := field(b, MaxValueBytes)
+		n.vals = append(n.vals, val)
+		return rest, ok
+	}
+	if len(b) < childBytes {
+		return nil, false
+	}
+	run := page.Run{
+		First: page.No(binary.LittleEndian.Uint64(b)),
+		Born:  binary.LittleEndian.Uint64(b[8:]),
+		Pages: binary.LittleEndian.Uint32(b[16:]),
+	}
+	n.kids = append(n.kids, kid{run: run})
+	return b[childBytes:], run.First != 0 && run.Pages != 0
+}
+
+// field takes a length and that many bytes off b.
+func field(b []byte, limit int) (val, rest []byte, ok bool) {
+	size, n := binary.Uvarint(b)
+	if n <= 0 || size > uint64(limit) || size > uint64(len(b)-n) {
+		return nil, nil, false
+	}
+	end := n + int(size)
+	return b[n:end:end], b[end:], true
+}
+
+func uvarintLen(v int) int {
+	n := 1
+	for ; v >= 0x80; v >>= 7 {
+		n++
+	}
+	return n
+}
+
+func commonPrefix(a, b []byte) []byte {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return a[:i]
+		}
+	}
+	return a[:n]
+}
+
+// separator is a short key that is greater than left and not greater than right.
+func separator(left, right []byte) []byte {
+	return right[:len(commonPrefix(left, right))+1]
+}

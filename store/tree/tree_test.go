@@ -1,0 +1,551 @@
+package tree
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// newFile makes a page file in memory. Every test that uses it ends in checkPages.
+func newFile(t *testing.T, pageSize int) (*page.File, *vfs.Mem) {
+	t.Helper()
+	fs := vfs.NewMem()
+	require.NoError(t, fs.MkdirAll("data", 0o755))
+	f, err := page.Create(fs, "data/page.db", page.CreateOptions{PageSize: pageSize})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return f, fs
+}
+
+// checkpoint flushes the tree and proves that the checkpoint uses exactly the pages that the tree and the file need.
+func checkpoint(t *testing.T, f *page.File, tr *Tree) {
+	t.Helper()
+	root, err := tr.Flush()
+	require.NoError(t, err)
+	require.Zero(t, tr.Stats().DirtyBytes)
+	_, err = f.Checkpoint(page.Meta{Root: root})
+	require.NoError(t, err)
+	checkPages(t, f)
+}
+
+func checkPages(t *testing.T, f *page.File) {
+	t.Helper()
+	pin := f.Pin()
+	defer pin.Release()
+	used := make(map[page.No]bool)
+	for ext, err := range f.UsedExtents(pin) {
+		require.NoError(t, err)
+		for i := range page.No(ext.Pages) {
+			used[ext.First+i] = true
+		}
+	}
+	claim := func(run page.Run) {
+		for i := range page.No(run.Pages) {
+			require.True(t, used[run.First+i], "page %d is free or referenced twice", run.First+i)
+			delete(used, run.First+i)
+		}
+	}
+	own, err := f.OwnRuns(pin)
+	require.NoError(t, err)
+	for _, run := range own {
+		claim(run)
+	}
+	v := New(f, pin.Meta().Root, Options{}).View()
+	require.NoError(t, v.WalkRuns(func(run page.Run, _ int) error { claim(run); return nil }))
+	require.Empty(t, used, "pages are in use that nothing refers to")
+	require.NoError(t, v.Verify())
+}
+
+// model is the trivial tree.
+type model map[string]string
+
+func (m model) sorted() []string { return slices.Sorted(maps.Keys(m)) }
+
+func (m model) floor(key []byte) (string, bool) {
+	keys := m.sorted()
+	i, found := slices.BinarySearch(keys, string(key))
+	if !found {
+		i--
+	}
+	if i < 0 {
+		return "", false
+	}
+	return keys[i], true
+}
+
+type readable interface {
+	Get(key []byte) ([]byte, bool, error)
+	SeekFloor(key []byte) (k, v []byte, ok bool, err error)
+	Scan(from, to []byte) *Iterator
+}
+
+func requireSame(t *testing.T, m model, r readable, from, to []byte) {
+	t.Helper()
+	var keys []string
+	for _, k := range m.sorted() {
+		if (from == nil || k >= string(from)) && (to == nil || k < string(to)) {
+			keys = append(keys, k)
+		}
+	}
+	it := r.Scan(from, to)
+	for _, k := range keys {
+		require.True(t, it.Next(), "the scan ends before %q: %v", k, it.Err())
+		require.Equal(t, k, string(it.Key()))
+		require.True(t, m[k] == string(it.Value()), "value of %q", k)
+	}
+	require.False(t, it.Next())
+	require.NoError(t, it.Err())
+}
+
+func requireReads(t *testing.T, m model, r readable, key []byte) {
+	t.Helper()
+	v, ok, err := r.Get(key)
+	require.NoError(t, err)
+	want, wantOK := m[string(key)]
+	require.Equal(t, wantOK, ok, "get %x", key)
+	require.True(t, want == string(v))
+	k, v, ok, err := r.SeekFloor(key)
+	require.NoError(t, err)
+	floor, wantOK := m.floor(key)
+	require.Equal(t, wantOK, ok, "floor of %x", key)
+	require.Equal(t, floor, string(k))
+	require.True(t, m[floor] == string(v))
+}
+
+// randomKey draws from few queues and sequences, so that keys meet each other, in the shape that the store uses.
+func randomKey(rng *rand.Rand) []byte {
+	if rng.Intn(10) == 0 {
+		return fmt.Appendf(nil, "p%0*d", rng.Intn(40), rng.Intn(100))
+	}
+	key := binary.BigEndian.AppendUint64([]byte{"aiqs"[rng.Intn(4)]}, uint64(rng.Intn(4)))
+	return binary.BigEndian.AppendUint64(key, uint64(rng.Intn(400)))
+}
+
+func randomValue(rng *rand.Rand) []byte {
+	n := rng.Intn(40)
+	switch rng.Intn(200) {
+	case 0:
+		n = rng.Intn(60_000)
+	case 1, 2, 3:
+		n = rng.Intn(3000)
+	}
+	b := make([]byte, n)
+	rng.Read(b)
+	return b
+}
+
+// TestModel does random things to a tree and to a map, with commits, discards, flushes, checkpoints and reopened files in
+// between, and compares all reads; old views must not change.
+func TestModel(t *testing.T) {
+	for _, tt := range []struct{ pageSize, nodeBytes, cache int }{
+		{2048, 0, 0}, {2048, 200, 4000}, {4096, 0, 1}, {4096, 700, 30_000}, {32768, 0, 0}, {32768, 300, 10_000},
+	} {
+		for seed := range int64(3) {
+			t.Run(fmt.Sprintf("page=%d/node=%d/cache=%d/seed=%d", tt.pageSize, tt.nodeBytes, tt.cache, seed), func(t *testing.T) {
+				runModel(t, tt.pageSize, Options{NodeBytes: tt.nodeBytes, CacheBytes: int64(tt.cache)}, seed, 250)
+			})
+		}
+	}
+}
+
+type modelRun struct {
+	t    *testing.T
+	rng  *rand.Rand
+	m    model
+	file *page.File
+	fs   *vfs.Mem
+	tree *Tree
+	o    Options
+}
+
+func runModel(t *testing.T, pageSize int, o Options, seed int64, rounds int) {
+	r := &modelRun{t: t, rng: rand.New(rand.NewSource(seed)), m: model{}, o: o}
+	r.file, r.fs = newFile(t, pageSize)
+	r.tree = New(r.file, page.Run{}, o)
+	type old struct {
+		m     model
+		view  *View
+		guard *page.Guard
+	}
+	var olds []old
+	for range rounds {
+		r.edit()
+		requireReads(t, r.m, r.tree.View(), randomKey(r.rng))
+		if r.rng.Intn(12) == 0 {
+			guard := r.file.ReadGuard()
+			olds = append(olds, old{maps.Clone(r.m), r.tree.View(), guard})
+		}
+		if r.rng.Intn(8) == 0 {
+			checkpoint(t, r.file, r.tree)
+		}
+		if len(olds) > 0 && r.rng.Intn(12) == 0 {
+			requireSame(t, olds[0].m, olds[0].view, nil, nil)
+			olds[0].guard.Release()
+			olds = olds[1:]
+		}
+		if r.rng.Intn(60) == 0 {
+			for _, o := range olds {
+				requireSame(t, o.m, o.view, nil, nil)
+			}
+			olds = nil
+			r.reopen()
+		}
+	}
+	requireSame(t, r.m, r.tree.View(), nil, nil)
+	checkpoint(t, r.file, r.tree)
+	r.m = model{}
+	e := r.tree.Edit()
+	require.NoError(t, e.DeleteRange(nil, nil))
+	require.NoError(t, e.Commit())
+	checkpoint(t, r.file, r.tree)
+	require.True(t, r.file.Meta().Root.IsZero())
+}
+
+func (r *modelRun) reopen() {
+	checkpoint(r.t, r.file, r.tree)
+	require.NoError(r.t, r.file.Close())
+	var err error
+	r.file, err = page.Open(r.fs, "data/page.db", page.Options{})
+	require.NoError(r.t, err)
+	file := r.file
+	r.t.Cleanup(func() { require.NoError(r.t, file.Close()) })
+	r.tree = New(r.file, r.file.Meta().Root, r.o)
+	requireSame(r.t, r.m, r.tree.View(), nil, nil)
+}
+
+// edit does one Edit with some changes.
+func (r *modelRun) edit() {
+	before := maps.Clone(r.m)
+	e := r.tree.Edit()
+	for range 1 + r.rng.Intn(60) {
+		key := randomKey(r.rng)
+		switch r.rng.Intn(24) {
+		default:
+			value := randomValue(r.rng)
+			require.NoError(r.t, e.Put(key, value))
+			r.m[string(key)] = string(value)
+		case 0, 1, 2, 3, 4, 5, 6, 7:
+			if keys := r.m.sorted(); len(keys) > 0 && r.rng.Intn(2) == 0 {
+				key = []byte(keys[r.rng.Intn(len(keys))])
+			}
+			_, want := r.m[string(key)]
+			got, err := e.Delete(key)
+			require.NoError(r.t, err)
+			require.Equal(r.t, want, got)
+			delete(r.m, string(key))
+		case 8:
+			if r.rng.Intn(4) == 0 {
+				r.deleteRange(e)
+			}
+		case 9:
+			requireReads(r.t, r.m, e, key)
+		case 10:
+			to := randomKey(r.rng)
+			requireSame(r.t, r.m, e, key, to)
+		}
+	}
+	if r.rng.Intn(10) == 0 {
+		e.Discard()
+		r.m = before
+		return
+	}
+	require.NoError(r.t, e.Commit())
+}
+
+func (r *modelRun) deleteRange(e *Edit) {
+	from, to := randomKey(r.rng), randomKey(r.rng)
+	switch r.rng.Intn(6) {
+	case 0:
+		from = nil
+	case 1:
+		to = nil
+	case 2: // one queue's range
+		to = append(bytes.Clone(from), 0xff)
+		from = from[:min(9, len(from))]
+	}
+	require.NoError(r.t, e.DeleteRange(from, to))
+	for _, k := range r.m.sorted() {
+		if (from == nil || k >= string(from)) && (to == nil || k < string(to)) {
+			delete(r.m, k)
+		}
+	}
+}
+
+// TestAppend proves that rising keys leave full nodes behind, at the end of the tree and for several queues at once.
+func TestAppend(t *testing.T) {
+	for _, queues := range []int{1, 3, 20} {
+		f, _ := newFile(t, 4096)
+		tr := New(f, page.Run{}, Options{})
+		const perQueue = 3000
+		bytesOf := 0
+		for seq := 0; seq < perQueue; seq += 10 {
+			e := tr.Edit()
+			for q := range queues {
+				for i := range 10 {
+					key := binary.BigEndian.AppendUint64([]byte{'i'}, uint64(q))
+					key = binary.BigEndian.AppendUint64(key, uint64(seq+i))
+					value := []byte("span page pages")
+					bytesOf += len(value) + 5
+					require.NoError(t, e.Put(key, value))
+				}
+			}
+			require.NoError(t, e.Commit())
+		}
+		checkpoint(t, f, tr)
+		leaves := 0
+		require.NoError(t, tr.View().WalkRuns(func(run page.Run, level int) error {
+			require.EqualValues(t, 1, run.Pages)
+			if level == 0 {
+				leaves++
+			}
+			return nil
+		}))
+		require.Less(t, leaves, bytesOf/4096*5/4+2*queues, "leaves of %d queues", queues)
+	}
+}
+
+// TestConsume proves that a queue which is filled at one end and emptied at the other takes no more than what is in it.
+func TestConsume(t *testing.T) {
+	f, _ := newFile(t, 2048)
+	tr := New(f, page.Run{}, Options{})
+	key := func(seq int) []byte { return binary.BigEndian.AppendUint64([]byte("i queue "), uint64(seq)) }
+	const window = 300
+	for seq := range 20_000 {
+		e := tr.Edit()
+		require.NoError(t, e.Put(key(seq), []byte("0123456789")))
+		if seq%2 == 0 {
+			require.NoError(t, e.DeleteRange(nil, key(seq-window)))
+		} else if seq > window {
+			_, err := e.Delete(key(seq - window))
+			require.NoError(t, err)
+		}
+		require.NoError(t, e.Commit())
+		if seq%500 == 0 {
+			checkpoint(t, f, tr)
+		}
+	}
+	checkpoint(t, f, tr)
+	require.Less(t, f.Stats().Used, uint64(20))
+	require.Less(t, f.Stats().Pages, uint64(600))
+}
+
+// TestDeleteRangeReadsLittle proves that a range goes without reading the leaves in it.
+func TestDeleteRangeReadsLittle(t *testing.T) {
+	f, _ := newFile(t, 2048)
+	counting := &countingPager{File: f}
+	tr := New(counting, page.Run{}, Options{CacheBytes: 1})
+	key := func(i int) []byte { return fmt.Appendf(nil, "%08d", i) }
+	e := tr.Edit()
+	for i := range 20_000 {
+		require.NoError(t, e.Put(key(i), []byte("0123456789")))
+	}
+	require.NoError(t, e.Commit())
+	checkpoint(t, f, tr)
+	used := f.Stats().Used
+	counting.reads = 0
+	e = tr.Edit()
+	require.NoError(t, e.DeleteRange(key(5), key(19_995)))
+	require.NoError(t, e.Commit())
+	checkpoint(t, f, tr)
+	require.Less(t, counting.reads, 20)
+	require.Less(t, f.Stats().Used, used/20)
+}
+
+type countingPager struct {
+	*page.File
+	reads int
+}
+
+func (p *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
+	p.reads++
+	return p.File.ReadRun(run, buf)
+}
+
+// TestReaders lets readers read while the writer edits, flushes and makes checkpoints: each sees one version, whole.
+func TestReaders(t *testing.T) {
+	f, _ := newFile(t, 2048)
+	tr := New(f, page.Run{}, Options{NodeBytes: 300, CacheBytes: 3000})
+	put := func(round int) {
+		e := tr.Edit()
+		for i := range 100 {
+			require.NoError(t, e.Put(fmt.Appendf(nil, "key %03d", i), fmt.Appendf(nil, "%08d", round)))
+		}
+		require.NoError(t, e.Commit())
+	}
+	put(0)
+	stop := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 3 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := readOnce(f, tr); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for round := range 150 {
+		put(round)
+		root, err := tr.Flush()
+		require.NoError(t, err)
+		_, err = f.Checkpoint(page.Meta{Root: root})
+		require.NoError(t, err)
+	}
+	close(stop)
+	readers.Wait()
+	checkpoint(t, f, tr)
+	require.Less(t, f.Stats().Pages, uint64(3000), "pages are reused")
+}
+
+func readOnce(f *page.File, tr *Tree) error {
+	guard := f.ReadGuard()
+	defer guard.Release()
+	v := tr.View()
+	n, seen := 0, ""
+	it := v.Scan(nil, nil)
+	for ; it.Next(); n++ {
+		if value := string(it.Value()); seen == "" {
+			seen = value
+		} else if seen != value {
+			return fmt.Errorf("version %s and %s in one view", seen, value)
+		}
+	}
+	if it.Err() != nil || n != 100 {
+		return fmt.Errorf("%d entries, %w", n, it.Err())
+	}
+	return nil
+}
+
+func TestLimitsAndMisuse(t *testing.T) {
+	f, _ := newFile(t, 2048)
+	tr := New(f, page.Run{}, Options{})
+	e := tr.Edit()
+	require.ErrorIs(t, e.Put(make([]byte, MaxKeyBytes+1), nil), ErrTooLarge)
+	require.ErrorIs(t, e.Put(nil, make([]byte, MaxValueBytes+1)), ErrTooLarge)
+	require.NoError(t, e.Put(make([]byte, MaxKeyBytes), make([]byte, MaxValueBytes)))
+	require.NoError(t, e.Put(nil, nil))
+	it := e.Scan(nil, nil)
+	require.True(t, it.Next())
+	require.NoError(t, e.Put([]byte("x"), nil))
+	require.False(t, it.Next())
+	require.ErrorIs(t, it.Err(), ErrChanged)
+	require.NoError(t, e.Commit())
+	e.Discard()
+	require.ErrorIs(t, e.Commit(), ErrEditOver)
+	require.ErrorIs(t, e.Put(nil, nil), ErrEditOver)
+	checkpoint(t, f, tr)
+	v, ok, err := New(f, f.Meta().Root, Options{}).View().Get(make([]byte, MaxKeyBytes))
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Len(t, v, MaxValueBytes)
+}
+
+// failingPager fails reads and writes on demand.
+type failingPager struct {
+	*page.File
+	read, write, alloc error
+}
+
+func (p *failingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
+	if p.read != nil {
+		return 0, nil, p.read
+	}
+	return p.File.ReadRun(run, buf)
+}
+
+func (p *failingPager) WriteRuns(first page.No, buf []byte) error {
+	if p.write != nil {
+		return p.write
+	}
+	return p.File.WriteRuns(first, buf)
+}
+
+func (p *failingPager) AllocRuns(pages []uint32) ([]page.Run, error) {
+	if p.alloc != nil {
+		return nil, p.alloc
+	}
+	return p.File.AllocRuns(pages)
+}
+
+// TestFailures proves that a failed flush can be repeated, and that an edit that failed half-way publishes nothing.
+func TestFailures(t *testing.T) {
+	f, _ := newFile(t, 2048)
+	p := &failingPager{File: f}
+	tr := New(p, page.Run{}, Options{NodeBytes: 200, CacheBytes: 1})
+	m := model{}
+	fill := func(from, to int) {
+		e := tr.Edit()
+		for i := from; i < to; i++ {
+			k, v := fmt.Sprintf("%06d", i), fmt.Sprint(i)
+			require.NoError(t, e.Put([]byte(k), []byte(v)))
+			m[k] = v
+		}
+		require.NoError(t, e.Commit())
+	}
+	fill(0, 500)
+	checkpoint(t, f, tr)
+	fill(400, 800)
+	used := f.Stats().Used
+	for range 3 {
+		p.write = fmt.Errorf("broken disk")
+		_, err := tr.Flush()
+		require.ErrorIs(t, err, p.write)
+		p.write, p.alloc = nil, page.ErrFull
+		_, err = tr.Flush()
+		require.ErrorIs(t, err, page.ErrFull)
+		p.alloc = nil
+		require.Equal(t, used, f.Stats().Used)
+		requireSame(t, m, tr.View(), nil, nil)
+	}
+	checkpoint(t, f, tr)
+	requireSame(t, m, tr.View(), nil, nil)
+
+	e := tr.Edit()
+	p.read = page.ErrDamaged
+	require.ErrorIs(t, e.DeleteRange([]byte("000100"), []byte("000600")), page.ErrDamaged)
+	require.ErrorIs(t, e.Commit(), page.ErrDamaged)
+	it := tr.View().Scan(nil, nil)
+	require.False(t, it.Next())
+	require.ErrorIs(t, it.Err(), page.ErrDamaged)
+	_, _, err := tr.View().Get([]byte("000100"))
+	require.ErrorIs(t, err, page.ErrDamaged)
+	p.read = nil
+	requireSame(t, m, tr.View(), nil, nil)
+	checkpoint(t, f, tr)
+}
+
+// TestCacheIsBounded proves that reading everything takes no more memory than allowed.
+func TestCacheIsBounded(t *testing.T) {
+	f, _ := newFile(t, 2048)
+	const limit = 50_000
+	tr := New(f, page.Run{}, Options{CacheBytes: limit})
+	e := tr.Edit()
+	for i := range 20_000 {
+		require.NoError(t, e.Put(fmt.Appendf(nil, "%08d", i*7919%20_000), []byte("0123456789")))
+	}
+	require.NoError(t, e.Commit())
+	require.Greater(t, tr.Stats().DirtyBytes, int64(20_000*18))
+	checkpoint(t, f, tr)
+	it := tr.View().Scan(nil, nil)
+	for it.Next() {
+	}
+	require.NoError(t, it.Err())
+	require.LessOrEqual(t, tr.Stats().CachedBytes, int64(limit))
+	require.Greater(t, tr.Stats().CachedBytes, int64(limit/2))
+}

@@ -1,0 +1,263 @@
+package tree
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// reader reads one version of the tree.
+type reader struct {
+	t    *Tree
+	root kid
+}
+
+// View is the tree at one instant. It does not change, and any number of goroutines may use it.
+type View struct{ reader }
+
+// Get returns the value under key. The error says that a page could not be read: page.ErrDamaged, or what the file says.
+func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
+	if r.root.isZero() {
+		return nil, false, nil
+	}
+	n, err := r.t.load(r.root, -1)
+	for err == nil && n.level > 0 {
+		n, err = r.t.load(n.kids[n.childIndex(key)], int(n.level)-1)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	if i, found := n.find(key); found {
+		return n.vals[i], true, nil
+	}
+	return nil, false, nil
+}
+
+// SeekFloor returns the entry with the greatest key that is not greater than key.
+func (r *reader) SeekFloor(key []byte) (k, value []byte, ok bool, err error) {
+	if r.root.isZero() {
+		return nil, nil, false, nil
+	}
+	n, err := r.t.load(r.root, -1)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	return r.floor(n, key)
+}
+
+func (r *reader) floor(n *node, key []byte) (k, value []byte, ok bool, err error) {
+	i, found := n.find(key)
+	if !found {
+		i--
+	}
+	if n.level == 0 {
+		if i < 0 {
+			return nil, nil, false, nil
+		}
+		return n.keys[i], n.vals[i], true, nil
+	}
+	// The child may have greater keys only; then it is the last entry of the one before.
+	for i = max(i, 0); i >= 0; i-- {
+		child, err := r.t.load(n.kids[i], int(n.level)-1)
+		if err != nil {
+			return nil, nil, false, err
+		}
+		if k, value, ok, err = r.floor(child, key); ok || err != nil {
+			return k, value, ok, err
+		}
+	}
+	return nil, nil, false, nil
+}
+
+// Scan returns an iterator over the entries with from <= key < to, in rising order. nil stands for no bound. from and to
+// must not be changed as long as it is used.
+func (r *reader) Scan(from, to []byte) *Iterator { return &Iterator{r: *r, from: from, to: to} }
+
+// Iterator walks over entries:
+//
+//	for it := view.Scan(from, to); it.Next(); {
+//		use(it.Key(), it.Value())
+//	}
+//	if err := it.Err(); err != nil { … }
+type Iterator struct {
+	r        reader
+	from, to []byte
+	path     []step // from the root to the current leaf
+	begun    bool
+	err      error
+	edit     *Edit  // what it walks over, if that is an Edit
+	changes  uint64 // the Edit's count of changes when it began
+}
+
+// step is a node on the way to the current entry, and the position in it.
+type step struct {
+	n *node
+	i int
+}
+
+// Next goes to the next entry. It returns false at the end and after an error.
+func (it *Iterator) Next() bool {
+	if it.err != nil {
+		return false
+	}
+	if it.edit != nil && it.edit.changes != it.changes {
+		it.err = ErrChanged
+		return false
+	}
+	if !it.begun {
+		it.begun = true
+		if !it.r.root.isZero() {
+			it.err = it.descend(it.r.root, -1, true)
+		}
+	} else if len(it.path) > 0 {
+		it.path[len(it.path)-1].i++
+	}
+	for it.err == nil && len(it.path) > 0 {
+		top := &it.path[len(it.path)-1]
+		switch {
+		case top.i >= len(top.n.keys):
+			it.path = it.path[:len(it.path)-1]
+			if len(it.path) > 0 {
+				it.path[len(it.path)-1].i++
+			}
+		case top.n.level > 0:
+			it.err = it.descend(top.n.kids[top.i], int(top.n.level)-1, false)
+		case it.to != nil && bytes.Compare(top.n.keys[top.i], it.to) >= 0:
+			it.path = nil
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// descend goes down to the leaf where the scan begins, or to the first one below k.
+func (it *Iterator) descend(k kid, level int, seek bool) error {
+	for {
+		n, err := it.r.t.load(k, level)
+		if err != nil {
+			return err
+		}
+		i := 0
+		if seek && it.from != nil {
+			if n.level > 0 {
+				i = n.childIndex(it.from)
+			} else {
+				i, _ = n.find(it.from)
+			}
+		}
+		it.path = append(it.path, step{n, i})
+		if n.level == 0 {
+			return nil
+		}
+		k, level = n.kids[i], int(n.level)-1
+	}
+}
+
+// Key of the current entry. It must not be changed.
+func (it *Iterator) Key() []byte {
+	top := it.path[len(it.path)-1]
+	return top.n.keys[top.i]
+}
+
+// Value of the current entry. It must not be changed.
+func (it *Iterator) Value() []byte {
+	top := it.path[len(it.path)-1]
+	return top.n.vals[top.i]
+}
+
+// Err says why the iterator ended early; nil if it did not.
+func (it *Iterator) Err() error { return it.err }
+
+// WalkRuns calls fn for the run of each node, parents first, with its level (0: leaf). Nodes that are not yet flushed have
+// none. Leaves are not read. An error of fn ends it.
+func (v *View) WalkRuns(fn func(run page.Run, level int) error) error {
+	if v.root.isZero() {
+		return nil
+	}
+	n, err := v.t.load(v.root, -1)
+	if err != nil {
+		return err
+	}
+	return v.walkRuns(v.root, int(n.level), fn)
+}
+
+func (v *View) walkRuns(k kid, level int, fn func(run page.Run, level int) error) error {
+	if k.n == nil {
+		if err := fn(k.run, level); err != nil {
+			return err
+		}
+	}
+	if level == 0 {
+		return nil
+	}
+	n, err := v.t.load(k, level)
+	if err != nil {
+		return err
+	}
+	for _, child := range n.kids {
+		if err := v.walkRuns(child, level-1, fn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Verify reads every node and returns what contradicts the rules of a tree: a page.DamagedError.
+func (v *View) Verify() error {
+	if v.root.isZero() {
+		return nil
+	}
+	n, err := v.t.load(v.root, -1)
+	if err != nil {
+		return err
+	}
+	return v.verify(v.root, int(n.level), nil, nil)
+}
+
+// verify checks the node k, all keys of which must be in [lo, hi).
+func (v *View) verify(k kid, level int, lo, hi []byte) error {
+	n, err := v.t.load(k, level)
+	if err != nil {
+		return err
+	}
+	damaged := func(format string, args ...any) error {
+		return &page.DamagedError{Page: k.run.First, Reason: fmt.Sprintf("tree node: "+format, args...)}
+	}
+	if len(n.keys) == 0 {
+		return damaged("it is empty")
+	}
+	raw := 0
+	for i, key := range n.keys {
+		raw += n.entrySize(i)
+		if i > 0 && bytes.Compare(n.keys[i-1], key) >= 0 {
+			return damaged("keys do not ascend at %d", i)
+		}
+		if (lo != nil && bytes.Compare(key, lo) < 0) || (hi != nil && bytes.Compare(key, hi) >= 0) {
+			return damaged("key %x is not in [%x, %x)", key, lo, hi)
+		}
+	}
+	if raw != n.raw {
+		return damaged("its size is %d and said to be %d", raw, n.raw)
+	}
+	for i := range n.kids {
+		from, to := n.bounds(i, lo, hi)
+		if err := v.verify(n.kids[i], level-1, from, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bounds returns the range of keys of child i of a node with the range [lo, hi).
+func (n *node) bounds(i int, lo, hi []byte) (from, to []byte) {
+	from, to = lo, hi
+	if i > 0 { // the first child has all that is less than the second one's key
+		from = n.keys[i]
+	}
+	if i+1 < len(n.keys) {
+		to = n.keys[i+1]
+	}
+	return from, to
+}
