@@ -1,0 +1,147 @@
+// Package out prints results: tables and sentences for people, JSON for programs.
+package out
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// Printer prints to one writer in one format. Not safe for concurrent use.
+type Printer struct {
+	w    io.Writer
+	json bool
+}
+
+// New makes a printer. format is "table" or "json".
+func New(w io.Writer, format string) (*Printer, error) {
+	switch format {
+	case "table":
+		return &Printer{w: w}, nil
+	case "json":
+		return &Printer{w: w, json: true}, nil
+	}
+	return nil, fmt.Errorf("--output %q is neither table nor json", format)
+}
+
+// JSON tells whether programs are to read the output.
+func (p *Printer) JSON() bool { return p.json }
+
+// Object prints v as one line of JSON. What is not for programs is not printed at all.
+func (p *Printer) Object(v any) error {
+	if !p.json {
+		return nil
+	}
+	enc := json.NewEncoder(p.w)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+// Sentence prints a line for people; nothing when programs read.
+func (p *Printer) Sentence(format string, args ...any) error {
+	if p.json {
+		return nil
+	}
+	return p.write(fmt.Sprintf(format, args...) + "\n")
+}
+
+// Raw prints bytes as they are.
+func (p *Printer) Raw(b []byte) error {
+	if _, err := p.w.Write(b); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+func (p *Printer) write(s string) error { return p.Raw([]byte(s)) }
+
+// Table prints rows for people. Numbers are aligned to the right.
+func (p *Printer) Table(header []string, rows [][]any) error {
+	if p.json {
+		return nil
+	}
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.Style().Options.DrawBorder = false
+	t.Style().Options.SeparateColumns = false
+	t.Style().Format.Header = text.FormatDefault
+	t.Style().Box.PaddingLeft = ""
+	t.Style().Box.PaddingRight = "  "
+	head := make(table.Row, len(header))
+	for i, h := range header {
+		head[i] = h
+	}
+	t.AppendHeader(head)
+	for _, r := range rows {
+		t.AppendRow(r)
+	}
+	return p.write(trimLines(t.Render()))
+}
+
+// Pairs prints names and values below each other for people.
+func (p *Printer) Pairs(rows [][2]string) error {
+	if p.json {
+		return nil
+	}
+	width := 0
+	for _, r := range rows {
+		width = max(width, len(r[0]))
+	}
+	var b strings.Builder
+	for _, r := range rows {
+		fmt.Fprintf(&b, "%-*s  %s\n", width, r[0], r[1])
+	}
+	return p.write(b.String())
+}
+
+// trimLines takes the blanks off the ends of lines.
+func trimLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// Count writes a number with separators: 1,234,567.
+func Count[T ~int | ~int64 | ~uint64 | ~uint32](n T) string {
+	s := strconv.FormatInt(int64(n), 10)
+	sign := ""
+	if s[0] == '-' {
+		sign, s = "-", s[1:]
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return sign + s
+}
+
+// Bytes writes a size: 512 B, 1.5 KiB, 2.0 GiB.
+func Bytes[T ~int | ~int64 | ~uint64](n T) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, i := float64(n)/1024, 0
+	for v >= 1024 && i < len(units)-1 {
+		v /= 1024
+		i++
+	}
+	return fmt.Sprintf("%.1f %ciB", v, units[i])
+}
+
+// YesNo writes a bool.
+func YesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

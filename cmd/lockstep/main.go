@@ -1,0 +1,58 @@
+// Command lockstep is all of Lockstep in one binary: the node, the commands that use and look after a pair, the tools for
+// a stopped node's files, the demonstration and the benchmarks.
+//
+// Each file of this directory holds one group of commands; root.go has what they share.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+// version is set by the linker: -X main.version=v1.2.3.
+var version string //nolint:gochecknoglobals // the linker can set nothing else
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := execute(ctx, os.Args[1:], &environment{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), lookup: os.LookupEnv,
+	})
+	stop()
+	os.Exit(code)
+}
+
+// execute runs one command line and returns the exit code.
+func execute(ctx context.Context, args []string, env *environment) int {
+	a := &app{environment: env}
+	root := a.rootCommand()
+	root.SetArgs(args)
+	root.SetIn(env.stdin)
+	root.SetOut(env.stdout)
+	root.SetErr(env.stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case !a.started, errors.Is(err, errUsage):
+		// Cobra found it, before any command began: an unknown command or flag, or a wrong number of arguments.
+		fmt.Fprintf(env.stderr, "lockstep: %v\n", err)
+		fmt.Fprintln(env.stderr, "Try `lockstep --help`, or --help after the command.")
+		return exitUsage
+	case errors.Is(err, errSilent):
+		return exitError
+	default:
+		fmt.Fprintf(env.stderr, "lockstep: %v\n", err)
+		return exitError
+	}
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+)
+
+// maxLineBytes bounds one line of standard input; it is the default limit of a message.
+const maxLineBytes = 64 << 20
+
+func (a *app) publishCommand() *cobra.Command {
+	var files, properties []string
+	var create bool
+	cmd := &cobra.Command{
+		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
+		Short: "Publish messages: arguments, files, or the lines of standard input",
+		Long: `Publish each argument as one message, or with --file each file, or else each line of standard input, in that order.
+It ends when everything is acknowledged, which means durable on both nodes.`,
+		Example: `  lockstep publish orders "one" "two"
+  lockstep publish orders --file invoice.pdf --property type=application/pdf
+  seq 1000 | lockstep publish orders`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			props, err := parseProperties(properties)
+			if err != nil {
+				return err
+			}
+			if len(files) > 0 && len(args) > 1 {
+				return usage("give messages as arguments or as files, not both")
+			}
+			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if create {
+					ctx, cancel := context.WithTimeout(ctx, a.timeout)
+					_, _, err := c.CreateQueue(ctx, args[0], client.CreateQueueOptions{IfNotExists: true})
+					cancel()
+					if err != nil {
+						return err
+					}
+				}
+				p := &publisher{app: a, queue: args[0], properties: props}
+				return p.run(ctx, c, func(send func([]byte) error) error {
+					switch {
+					case len(args) > 1:
+						return sendArguments(args[1:], send)
+					case len(files) > 0:
+						return sendFiles(files, send)
+					default:
+						return sendLines(a.stdin, send)
+					}
+				})
+			})
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "publish the content of this file as one message; may be repeated")
+	cmd.Flags().StringArrayVarP(&properties, "property", "p", nil, "property of each message, KEY=VALUE; may be repeated")
+	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
+	return cmd
+}
+
+func parseProperties(list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	m := make(map[string]string, len(list))
+	for _, s := range list {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, usage("--property %q is not KEY=VALUE", s)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+func sendArguments(args []string, send func([]byte) error) error {
+	for _, s := range args {
+		if err := send([]byte(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendFiles(files []string, send func([]byte) error) error {
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return fmt.Errorf("--file: %w", err)
+		}
+		if err := send(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendLines(r io.Reader, send func([]byte) error) error {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, maxLineBytes)
+	for s.Scan() {
+		if err := send([]byte(s.Text())); err != nil {
+			return err
+		}
+	}
+	if err := s.Err(); err != nil {
+		return fmt.Errorf("standard input: %w", err)
+	}
+	return nil
+}
+
+// publisher counts what comes back.
+type publisher struct {
+	*app
+	queue      string
+	properties map[string]string
+
+	mu          sync.Mutex // guards all below
+	count       uint64
+	first, last uint64
+	err         error // first failure
+}
+
+// publishedJSON is one acknowledged message for programs.
+type publishedJSON struct {
+	Queue     string `json:"queue"`
+	Sequence  uint64 `json:"sequence"`
+	LSN       uint64 `json:"lsn"`
+	Duplicate bool   `json:"duplicate,omitempty"`
+}
+
+// run publishes what source sends and waits for all answers.
+func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
+	// Without an active node there is nothing to begin with; once there was one, a failover is waited for.
+	wait, cancel := context.WithTimeout(ctx, p.timeout)
+	_, err := c.WaitActive(wait)
+	cancel()
+	if err != nil {
+		return err
+	}
+	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
+	if err != nil {
+		return err
+	}
+	sourceErr := source(func(body []byte) error {
+		if err := p.failure(); err != nil {
+			return err
+		}
+		return producer.PublishAsync(ctx, p.queue, client.Message{Body: body, Properties: p.properties}, p.answered)
+	})
+	err = producer.Flush(ctx)
+	if first := p.failure(); first != nil {
+		err = first
+	} else if sourceErr != nil {
+		err = sourceErr
+	}
+	p.mu.Lock()
+	count, first, last := p.count, p.first, p.last
+	p.mu.Unlock()
+	if count > 0 {
+		err = errors.Join(err, p.print.Sentence("published %s messages to %s, sequences %d to %d", out.Count(count), p.queue, first, last))
+	} else if err == nil {
+		err = p.print.Sentence("nothing to publish")
+	}
+	return err
+}
+
+func (p *publisher) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// answered is called by the producer, in order.
+func (p *publisher) answered(r client.Receipt, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		err = p.print.Object(publishedJSON{Queue: p.queue, Sequence: r.Sequence, LSN: r.LSN, Duplicate: r.Duplicate})
+		if p.count == 0 {
+			p.first = r.Sequence
+		}
+		p.count++
+		p.last = r.Sequence
+	}
+	if p.err == nil {
+		p.err = err
+	}
+}

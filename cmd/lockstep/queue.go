@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+func (a *app) queueCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
+		Short: "Create, list, show, alter, delete and purge queues",
+		Args:  cobra.NoArgs,
+		RunE:  needsSubcommand,
+	}
+	cmd.AddCommand(a.queueCreate(), a.queueList(), a.queueShow(), a.queueAlter(), a.queueDelete(), a.queuePurge())
+	return cmd
+}
+
+// needsSubcommand is run by a group that was called by itself.
+func needsSubcommand(cmd *cobra.Command, _ []string) error {
+	return usage("%s needs one of its commands; see `%s --help`", cmd.CommandPath(), cmd.CommandPath())
+}
+
+// queueJSON is a queue for programs.
+type queueJSON struct {
+	Name          string             `json:"name"`
+	ID            uint64             `json:"id"`
+	Messages      uint64             `json:"messages"`
+	Bytes         uint64             `json:"bytes"`
+	NextSequence  uint64             `json:"next_sequence"`
+	MaxMessages   uint64             `json:"max_messages"`
+	MaxBytes      uint64             `json:"max_bytes"`
+	Subscriptions []subscriptionJSON `json:"subscriptions"`
+	Digest        string             `json:"digest"`
+}
+
+// subscriptionJSON is a subscription for programs.
+type subscriptionJSON struct {
+	Name      string `json:"name"`
+	Floor     uint64 `json:"floor"`
+	Backlog   uint64 `json:"backlog"`
+	InFlight  uint64 `json:"in_flight"`
+	Consumers uint32 `json:"consumers"`
+}
+
+func toQueueJSON(q client.Queue) queueJSON {
+	j := queueJSON{
+		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
+		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, Digest: fmt.Sprintf("%016x", q.Digest),
+		Subscriptions: []subscriptionJSON{},
+	}
+	for _, s := range q.Subscriptions {
+		j.Subscriptions = append(j.Subscriptions, subscriptionJSON(s))
+	}
+	return j
+}
+
+// limitFlags are the flags of a queue's configuration.
+type limitFlags struct {
+	maxMessages uint64
+	maxBytes    string
+}
+
+func (l *limitFlags) register(cmd *cobra.Command) {
+	cmd.Flags().Uint64Var(&l.maxMessages, "max-messages", 0, "refuse publishes while the queue holds this many messages; 0: no limit")
+	cmd.Flags().StringVar(&l.maxBytes, "max-bytes", "0", "refuse publishes while the queue holds this much, such as 64MiB; 0: no limit")
+}
+
+func (l *limitFlags) config() (client.QueueConfig, error) {
+	size, err := config.ParseSize(l.maxBytes)
+	if err != nil {
+		return client.QueueConfig{}, usage("--max-bytes: %v", err)
+	}
+	return client.QueueConfig{MaxMessages: l.maxMessages, MaxBytes: uint64(size)}, nil
+}
+
+func (a *app) queueCreate() *cobra.Command {
+	var limits limitFlags
+	var o client.CreateQueueOptions
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Create a queue",
+		Long: "Create a queue. Without --subscription it gets one that is named \"default\".",
+		Example: `  lockstep queue create orders
+  lockstep queue create prices --subscription billing --subscription audit
+  lockstep queue create orders --if-not-exists --max-messages 1000000`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.Config, err = limits.config(); err != nil {
+				return err
+			}
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, created, err := c.CreateQueue(ctx, args[0], o)
+				if err != nil {
+					return err
+				}
+				if err := a.print.Object(toQueueJSON(q)); err != nil {
+					return err
+				}
+				if !created {
+					return a.print.Sentence("queue %s is there already", q.Name)
+				}
+				return a.print.Sentence("created queue %s", q.Name)
+			})
+		},
+	}
+	limits.register(cmd)
+	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil, "name of a subscription to begin with; may be repeated")
+	cmd.Flags().BoolVar(&o.Topic, "topic", false, "begin without any subscription: messages are kept only for those made later")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when the queue is there already")
+	return cmd
+}
+
+func (a *app) queueList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues, by name",
+		Example: "  lockstep queue list\n  lockstep queue list orders/ --output json",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix := ""
+			if len(args) > 0 {
+				prefix = args[0]
+			}
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, rows := []queueJSON{}, [][]any{}
+				for q, err := range c.Queues(ctx, prefix) {
+					if err != nil {
+						return err
+					}
+					consumers := uint32(0)
+					for _, s := range q.Subscriptions {
+						consumers += s.Consumers
+					}
+					list = append(list, toQueueJSON(q))
+					rows = append(rows, []any{q.Name, q.Messages, out.Bytes(q.Bytes), len(q.Subscriptions), consumers})
+				}
+				if err := a.print.Object(list); err != nil {
+					return err
+				}
+				if len(rows) == 0 {
+					return a.print.Sentence("no queues")
+				}
+				return a.print.Table([]string{"Queue", "Messages", "Size", "Subscriptions", "Consumers"}, rows)
+			})
+		},
+	}
+}
+
+func (a *app) queueShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "Show a queue with its subscriptions",
+		Example: "  lockstep queue show orders",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.showQueue(q)
+			})
+		},
+	}
+}
+
+// showQueue prints all about one queue.
+func (a *app) showQueue(q client.Queue) error {
+	if err := a.print.Object(toQueueJSON(q)); err != nil {
+		return err
+	}
+	limit := func(n uint64, text string) string {
+		if n == 0 {
+			return "none"
+		}
+		return text
+	}
+	err := a.print.Pairs([][2]string{
+		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
+		{"Messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
+		{"Next sequence", fmt.Sprint(q.NextSequence)},
+		{"Limits", fmt.Sprintf("messages: %s, bytes: %s",
+			limit(q.Config.MaxMessages, out.Count(q.Config.MaxMessages)), limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)))},
+		{"Digest", fmt.Sprintf("%016x", q.Digest)},
+	})
+	if err != nil || len(q.Subscriptions) == 0 {
+		return err
+	}
+	rows := make([][]any, 0, len(q.Subscriptions))
+	for _, s := range q.Subscriptions {
+		rows = append(rows, []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor})
+	}
+	if err := a.print.Sentence(""); err != nil {
+		return err
+	}
+	return a.print.Table([]string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}, rows)
+}
+
+func (a *app) queueAlter() *cobra.Command {
+	var limits limitFlags
+	cmd := &cobra.Command{
+		Use: "alter NAME", Short: "Change the limits of a queue",
+		Long:    "Change the limits of a queue. Limits that are not given stay as they are.",
+		Example: "  lockstep queue alter orders --max-messages 1000000\n  lockstep queue alter orders --max-bytes 0",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given, err := limits.config()
+			if err != nil {
+				return err
+			}
+			messages, bytes := cmd.Flags().Changed("max-messages"), cmd.Flags().Changed("max-bytes")
+			if !messages && !bytes {
+				return usage("give --max-messages or --max-bytes")
+			}
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if messages {
+					q.Config.MaxMessages = given.MaxMessages
+				}
+				if bytes {
+					q.Config.MaxBytes = given.MaxBytes
+				}
+				if q, err = c.AlterQueue(ctx, args[0], q.Config); err != nil {
+					return err
+				}
+				return a.showQueue(q)
+			})
+		},
+	}
+	limits.register(cmd)
+	return cmd
+}
+
+func (a *app) queueDelete() *cobra.Command {
+	var ifEmpty bool
+	cmd := &cobra.Command{
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all of its messages",
+		Example: "  lockstep queue delete orders --if-empty",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := c.DeleteQueue(ctx, args[0], ifEmpty)
+				if err != nil {
+					return err
+				}
+				return a.countResult("deleted queue "+args[0]+" with %s messages", "messages", n)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&ifEmpty, "if-empty", false, "refuse if there are messages")
+	return cmd
+}
+
+func (a *app) queuePurge() *cobra.Command {
+	var subscription string
+	cmd := &cobra.Command{
+		Use: "purge NAME", Short: "Drop all messages of a queue, or of one subscription",
+		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := c.PurgeQueue(ctx, args[0], subscription)
+				if err != nil {
+					return err
+				}
+				return a.countResult("purged %s messages of "+args[0], "messages", n)
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "only this subscription; default: all of them")
+	return cmd
+}
+
+// countResult prints one number: in a sentence that has a %s, or as an object with one field.
+func (a *app) countResult(sentence, field string, n uint64) error {
+	if err := a.print.Object(map[string]uint64{field: n}); err != nil {
+		return err
+	}
+	return a.print.Sentence(sentence, out.Count(n))
+}

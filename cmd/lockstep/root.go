@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+)
+
+const (
+	defaultAddr    = "127.0.0.1:7001,127.0.0.1:7002"
+	envAddr        = "LOCKSTEP_ADDR"
+	defaultTimeout = 10 * time.Second
+)
+
+// errUsage is returned when the command line makes no sense; the exit code is 2.
+var errUsage = errors.New("wrong usage")
+
+// errSilent is returned when all that is to be said was printed already.
+var errSilent = errors.New("failed")
+
+// environment is what the process was started with.
+type environment struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	environ        []string
+	lookup         func(string) (string, bool)
+}
+
+// app is what the commands share: the global flags, and where to print.
+type app struct {
+	*environment
+	addr    string
+	output  string
+	timeout time.Duration
+	started bool // a command began: what fails from now on is no wrong usage
+	print   *out.Printer
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "lockstep",
+		Short: "A durable message store on two nodes that fail over without losing a message",
+		Long: `Lockstep keeps queues on two nodes. Every message is on both before it is acknowledged; when the active node
+dies, the other takes over within milliseconds and nothing acknowledged is lost.
+
+Start with one of:
+  lockstep demo     a pair that is killed before your eyes (20 seconds)
+  lockstep dev      a pair on this machine to play with, until Ctrl-C
+  lockstep serve    one node`,
+		Example: `  lockstep dev
+  lockstep publish orders "first message"
+  lockstep consume orders
+  lockstep status`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+			if a.print, err = out.New(a.stdout, a.output); err != nil {
+				return fmt.Errorf("%w: %w", errUsage, err)
+			}
+			a.started = true
+			return nil
+		},
+	}
+	addr := defaultAddr
+	if v, ok := a.lookup(envAddr); ok && v != "" {
+		addr = v
+	}
+	f := root.PersistentFlags()
+	f.StringVar(&a.addr, "addr", addr, "addresses of the nodes, comma-separated (environment: "+envAddr+")")
+	f.StringVarP(&a.output, "output", "o", "table", "form of the output: table, for people, or json, for programs")
+	f.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long to look for a node that can do it")
+	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "address" {
+			name = "addr"
+		}
+		return pflag.NormalizedName(name)
+	})
+	root.AddGroup(
+		&cobra.Group{ID: "run", Title: "Run:"},
+		&cobra.Group{ID: "use", Title: "Use:"},
+		&cobra.Group{ID: "operate", Title: "Operate:"},
+	)
+	root.AddCommand(
+		a.queueCommand(), a.subscriptionCommand(), a.publishCommand(), a.consumeCommand(), a.browseCommand(),
+		a.statusCommand(), a.switchoverCommand(), a.checkpointCommand(),
+		a.versionCommand(),
+	)
+	return root
+}
+
+// addresses are the nodes to talk to.
+func (a *app) addresses() ([]string, error) {
+	var list []string
+	for s := range strings.SplitSeq(a.addr, ",") {
+		if s = strings.TrimSpace(s); s != "" {
+			list = append(list, s)
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%w: --addr names no node", errUsage)
+	}
+	return list, nil
+}
+
+// withClient runs fn with a client of the pair.
+func (a *app) withClient(ctx context.Context, fn func(context.Context, *client.Client) error) error {
+	addrs, err := a.addresses()
+	if err != nil {
+		return err
+	}
+	c, err := client.Open(ctx, client.Options{Addresses: addrs})
+	if errors.Is(err, client.ErrInvalid) {
+		return fmt.Errorf("%w: --addr: %w", errUsage, err)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(ctx, c), c.Close())
+}
+
+// withTimeout runs fn with a client and a context that ends after --timeout: for commands that are one question.
+func (a *app) withTimeout(ctx context.Context, fn func(context.Context, *client.Client) error) error {
+	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+		return fn(ctx, c)
+	})
+}
+
+// usage makes an error with exit code 2.
+func usage(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errUsage, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	var watch bool
+	var interval time.Duration
+	cmd := &cobra.Command{
+		Use: "status", GroupID: "operate",
+		Short: "Show what both nodes are and know",
+		Long: `Show role, positions and content of each node, and the pair's record. Nodes that do not answer are shown, too.
+The exit code is 1 when no node answers. With --watch it is shown again whenever it changed, until Ctrl-C.`,
+		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if watch {
+					return a.watchStatus(ctx, c, interval)
+				}
+				s := a.askStatus(ctx, c, min(a.timeout, 2*time.Second))
+				if err := a.printStatus(s); err != nil {
+					return err
+				}
+				if s.answered() == 0 {
+					return errors.New("no node answers; are the addresses right (--addr, " + envAddr + ")?")
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever it changed")
+	cmd.Flags().DurationVar(&interval, "interval", 500*time.Millisecond, "with --watch: how often to look")
+	return cmd
+}
+
+// statusJSON is the status of all nodes for programs.
+type statusJSON struct {
+	Pair  *pairJSON  `json:"pair,omitempty"`
+	Nodes []nodeJSON `json:"nodes"`
+}
+
+// pairJSON is the pair's record.
+type pairJSON struct {
+	PairID               string   `json:"pair_id"`
+	Config               uint64   `json:"config"`
+	Term                 uint64   `json:"term"`
+	Active               string   `json:"active"`
+	InSync               []string `json:"in_sync"`
+	MinInSync            uint32   `json:"min_in_sync"`
+	Coordinator          string   `json:"coordinator"`
+	CoordinatorReachable bool     `json:"coordinator_reachable"`
+}
+
+// nodeJSON is one node.
+type nodeJSON struct {
+	Address       string    `json:"address"`
+	Error         string    `json:"error,omitempty"`
+	Name          string    `json:"name,omitempty"`
+	NodeID        string    `json:"node_id,omitempty"`
+	Role          string    `json:"role,omitempty"`
+	Reason        string    `json:"reason,omitempty"`
+	InSync        bool      `json:"in_sync"`
+	Version       string    `json:"version,omitempty"`
+	StartedAt     time.Time `json:"started_at,omitzero"`
+	Term          uint64    `json:"term"`
+	LogEnd        uint64    `json:"log_end"`
+	LogDurable    uint64    `json:"log_durable"`
+	LogFirst      uint64    `json:"log_first"`
+	LogBytes      uint64    `json:"log_bytes"`
+	Commit        uint64    `json:"commit"`
+	Applied       uint64    `json:"applied"`
+	Checkpoint    uint64    `json:"checkpoint"`
+	CheckpointLSN uint64    `json:"checkpoint_lsn"`
+	PageSize      uint32    `json:"page_size"`
+	Pages         uint64    `json:"pages"`
+	PagesUsed     uint64    `json:"pages_used"`
+	Queues        uint64    `json:"queues"`
+	Messages      uint64    `json:"messages"`
+	MessageBytes  uint64    `json:"message_bytes"`
+	Sync          string    `json:"sync,omitempty"`
+	DiskFree      uint64    `json:"disk_free"`
+	Standby       string    `json:"standby,omitempty"`
+	StandbyLag    uint64    `json:"standby_lag"`
+}
+
+func (s statusJSON) answered() int {
+	n := 0
+	for _, node := range s.Nodes {
+		if node.Error == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// askStatus asks all nodes at the same time.
+func (a *app) askStatus(ctx context.Context, c *client.Client, timeout time.Duration) statusJSON {
+	addrs, err := a.addresses()
+	if err != nil {
+		return statusJSON{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	s := statusJSON{Nodes: make([]nodeJSON, len(addrs))}
+	pairs := make([]*pb.PairStatus, len(addrs))
+	var wg sync.WaitGroup
+	for i, addr := range addrs {
+		wg.Go(func() {
+			resp, err := nodeStatus(ctx, c, addr)
+			if err != nil {
+				s.Nodes[i] = nodeJSON{Address: addr, Error: shortError(err)}
+				return
+			}
+			s.Nodes[i], pairs[i] = toNodeJSON(addr, resp), resp.GetPair()
+		})
+	}
+	wg.Wait()
+	for _, p := range pairs {
+		// The newest record that somebody knows.
+		if p.GetPairId() != "" && (s.Pair == nil || p.GetConfig() > s.Pair.Config) {
+			s.Pair = toPairJSON(p)
+		}
+	}
+	return s
+}
+
+func nodeStatus(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusResponse, error) {
+	n, err := c.Node(addr)
+	if err != nil {
+		return nil, err
+	}
+	return n.Status(ctx)
+}
+
+// shortError gives the last part of an error, which says what the system says.
+func shortError(err error) string {
+	s := err.Error()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "no answer"
+	case strings.Contains(s, "connection refused"):
+		return "connection refused"
+	}
+	return s
+}
+
+func roleName(r pb.Role) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_")), "_", "-")
+}
+
+func toPairJSON(p *pb.PairStatus) *pairJSON {
+	j := &pairJSON{
+		PairID: p.GetPairId(), Config: p.GetConfig(), Term: p.GetTerm(), MinInSync: p.GetMinInSync(), InSync: []string{},
+		Coordinator: p.GetCoordinator(), CoordinatorReachable: p.GetCoordinatorReachable(),
+	}
+	for _, n := range p.GetNodes() {
+		if n.GetActive() {
+			j.Active = n.GetName()
+		}
+		if n.GetInSync() {
+			j.InSync = append(j.InSync, n.GetName())
+		}
+	}
+	return j
+}
+
+func toNodeJSON(addr string, r *pb.GetStatusResponse) nodeJSON {
+	s := r.GetStore()
+	j := nodeJSON{
+		Address: addr, Name: r.GetNode().GetName(), NodeID: r.GetNode().GetNodeId(), Role: roleName(r.GetRole()), Reason: r.GetReason(),
+		InSync: r.GetNode().GetInSync(), Version: r.GetVersion(), StartedAt: r.GetStartedAt().AsTime(), Term: s.GetLogEnd().GetTerm(),
+		LogEnd: s.GetLogEnd().GetLsn(), LogDurable: s.GetLogDurable().GetLsn(), LogFirst: s.GetLogFirstLsn(), LogBytes: s.GetLogBytes(),
+		Commit: s.GetCommitLsn(), Applied: s.GetAppliedLsn(), Checkpoint: s.GetCheckpoint(), CheckpointLSN: s.GetCheckpointLsn(),
+		PageSize: s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(), Messages: s.GetMessages(),
+		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
+	}
+	if r.GetStandby() != nil {
+		j.Standby, j.StandbyLag = r.GetStandby().GetState(), r.GetStandby().GetLagRecords()
+	}
+	return j
+}
+
+func (a *app) printStatus(s statusJSON) error {
+	if a.print.JSON() {
+		return a.print.Object(s)
+	}
+	rows := make([][]any, 0, len(s.Nodes))
+	for _, n := range s.Nodes {
+		if n.Error != "" {
+			rows = append(rows, []any{"?", n.Address, "unreachable", "", "", "", "", "", "", n.Error})
+			continue
+		}
+		notes := n.Reason
+		if n.Standby != "" {
+			notes = strings.TrimPrefix(fmt.Sprintf("%s; standby %s, %s records behind", notes, n.Standby, out.Count(n.StandbyLag)), "; ")
+		}
+		rows = append(rows, []any{
+			n.Name, n.Address, n.Role, out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied, n.Queues, out.Count(n.Messages), notes,
+		})
+	}
+	header := []string{"Node", "Address", "Role", "In sync", "Term", "Durable LSN", "Applied LSN", "Queues", "Messages", "Notes"}
+	if err := a.print.Table(header, rows); err != nil || s.Pair == nil {
+		return err
+	}
+	reachable := "reachable"
+	if !s.Pair.CoordinatorReachable {
+		reachable = "NOT reachable"
+	}
+	return a.print.Sentence("\npair %s: term %d, config %d, in sync: %s; coordinator %s is %s",
+		s.Pair.PairID, s.Pair.Term, s.Pair.Config, strings.Join(s.Pair.InSync, " and "), s.Pair.Coordinator, reachable)
+}
+
+// watchStatus prints the status whenever it is not what was printed last, until ctx ends.
+func (a *app) watchStatus(ctx context.Context, c *client.Client, interval time.Duration) error {
+	if interval <= 0 {
+		return usage("--interval must be more than 0")
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	last := ""
+	for ctx.Err() == nil {
+		s := a.askStatus(ctx, c, max(interval, 500*time.Millisecond))
+		if text := fmt.Sprintf("%+v %+v", s.Pair, s.Nodes); text != last && ctx.Err() == nil {
+			last = text
+			if err := a.print.Sentence("\n%s", time.Now().Format(time.TimeOnly)); err != nil {
+				return err
+			}
+			if err := a.printStatus(s); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
