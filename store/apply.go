@@ -1,0 +1,171 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+const (
+	// applyRecords bounds how many records are applied under one hold of the lock, so that queries get in between.
+	applyRecords = 512
+	// catchUpBytes is how much is read from the log at once when it has to be.
+	catchUpBytes = 1 << 20
+)
+
+// Apply applies the committed records up to and including LSN upTo, in order, and calls done for each one after it is
+// visible. A record that is no transaction (a term start) has a nil result. The result is valid during the call; what it
+// points to may be kept.
+//
+// The caller vouches that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. It waits while the messages
+// in memory exceed their share of the memory budget, until the pager has written some.
+func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
+	for s.Applied().LSN < upTo {
+		if err := s.waitForRoom(); err != nil {
+			return err
+		}
+		frames, before, err := s.nextFrames()
+		if err != nil {
+			return err
+		}
+		if err := s.applyFrames(frames, before, upTo, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextFrames returns frames that follow the last applied record: from memory if they are still there, else from the log.
+func (s *Store) nextFrames() ([]byte, lsn.Position, error) {
+	applied := s.Applied()
+	s.recentMu.Lock()
+	for len(s.recent) > 0 && s.recent[0].end.LSN <= applied.LSN {
+		s.recent[0] = appended{}
+		s.recent = s.recent[1:]
+	}
+	var first *appended
+	if len(s.recent) > 0 {
+		first = &s.recent[0]
+	}
+	if first != nil && first.before.LSN <= applied.LSN {
+		frames, before := first.frames, first.before
+		s.recentMu.Unlock()
+		return frames, before, nil
+	}
+	s.recentMu.Unlock()
+	return s.framesFromLog(applied)
+}
+
+// framesFromLog serves the start of a node and whatever else is not in memory.
+func (s *Store) framesFromLog(after lsn.Position) ([]byte, lsn.Position, error) {
+	r := s.reader
+	if r == nil || s.readerAt != after {
+		var err error
+		if r, err = s.ReadLog(after.LSN + 1); err != nil {
+			return nil, lsn.Position{}, err
+		}
+		s.reader = r
+	}
+	frames, last, n, err := r.ReadBatch(catchUpBytes)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, lsn.Position{}, fmt.Errorf("apply: read the log after %v: %w", after, err)
+	case n == 0:
+		return nil, lsn.Position{}, fmt.Errorf("apply: the log ends at %v: %w", after, io.ErrUnexpectedEOF)
+	}
+	s.readerAt = last
+	return frames, after, nil
+}
+
+// applyFrames applies the frames that are neither applied yet nor beyond upTo.
+func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result)) error {
+	applied := s.Applied().LSN
+	for len(frames) > 0 && before.LSN < upTo {
+		s.results = s.results[:0]
+		s.mu.Lock()
+		for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
+			f, rest, err := wal.DecodeFrame(frames, before)
+			if err != nil {
+				s.mu.Unlock()
+				return fmt.Errorf("apply: record after %v: %w", before, err)
+			}
+			frames, before = rest, f.Pos
+			if f.Pos.LSN <= applied {
+				continue
+			}
+			res := outcome{lsn: f.Pos.LSN, isTxn: f.Kind == wal.KindTxn}
+			if res.isTxn {
+				res.result = s.state.Apply(f.Pos.LSN, f.Payload)
+			} else {
+				s.state.Advance(f.Pos.LSN)
+			}
+			if res.result.Code == txn.ErrNewerVersion {
+				s.mu.Unlock()
+				return fmt.Errorf("apply: record %v: %w; upgrade this node to the version of its peer", f.Pos, res.result.Err())
+			}
+			s.results = append(s.results, res)
+			s.applied = f.Pos
+		}
+		s.touched = s.state.TakeTouched(s.touched[:0])
+		s.mu.Unlock()
+		for i := range s.results {
+			if r := &s.results[i]; done != nil {
+				done(r.lsn, r.txnResult())
+			}
+		}
+		s.watch.wake(s.touched)
+	}
+	s.trimRecent(before, frames)
+	return nil
+}
+
+// outcome is what became of one record.
+type outcome struct {
+	lsn    uint64
+	isTxn  bool
+	result txn.Result
+}
+
+func (o *outcome) txnResult() *txn.Result {
+	if !o.isTxn {
+		return nil
+	}
+	return &o.result
+}
+
+// trimRecent remembers how far the first batch in memory was applied, so that the next call need not walk it again.
+func (s *Store) trimRecent(at lsn.Position, rest []byte) {
+	s.recentMu.Lock()
+	defer s.recentMu.Unlock()
+	if len(s.recent) == 0 {
+		return
+	}
+	if first := &s.recent[0]; first.before.LSN <= at.LSN && at.LSN < first.end.LSN {
+		first.frames, first.before = rest, at
+	}
+}
+
+// Applied is the last record that was applied.
+func (s *Store) Applied() lsn.Position {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.applied
+}
+
+// waitForRoom blocks while the messages in memory exceed their share of the budget.
+func (s *Store) waitForRoom() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.state.TailBytes() > s.o.MemoryBudget/2 {
+		if err := s.usable(); err != nil {
+			return err
+		}
+		s.kickPager()
+		s.room.Wait()
+	}
+	return s.usable()
+}

@@ -1,0 +1,231 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// maxProblems bounds a report: a store that is damaged all over need not say so page by page.
+const maxProblems = 1000
+
+// Report is the outcome of Check.
+type Report struct {
+	// Problems, in words; empty when the store is sound.
+	Problems []string
+	// Messages that decoded.
+	Messages uint64
+	// Pages that were looked at.
+	Pages uint64
+	// Checkpoint that was checked.
+	Checkpoint uint64
+	// Position that it holds.
+	LSN uint64
+}
+
+// Check writes a checkpoint and walks everything that it refers to: each page is referenced exactly once or free, each
+// page and message decodes, each message that a subscription still wants is there. Online: no transaction waits for it.
+// What is wrong is in the report; the error says that the check itself could not go on.
+func (s *Store) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
+	if _, err := s.Checkpoint(ctx); err != nil {
+		return Report{}, err
+	}
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
+	return checkFile(ctx, s.file, s.o.MemoryBudget/16, progress)
+}
+
+// checkFile checks the last durable checkpoint of a page file.
+func checkFile(ctx context.Context, file *page.File, cacheBytes int64, progress func(done, total uint64)) (Report, error) {
+	p, err := openPinned(file, cacheBytes)
+	if err != nil {
+		if errors.Is(err, ErrDataLoss) {
+			return Report{Problems: []string{err.Error()}}, nil
+		}
+		return Report{}, err
+	}
+	defer p.close()
+	c := checker{p: p, progress: progress, seen: newPageSet(p.meta.Pages)}
+	c.report.Checkpoint, c.report.LSN = p.meta.Checkpoint, p.meta.Position.LSN
+	if err := c.walk(ctx); err != nil {
+		return c.report, err
+	}
+	return c.report, nil
+}
+
+// checker is one check under way.
+type checker struct {
+	p        *pinned
+	report   Report
+	progress func(done, total uint64)
+	seen     pageSet
+	// Of the queue that is being walked: the next sequence that should still come, if any subscription wants it.
+	queue uint64
+	next  uint64
+}
+
+func (c *checker) problem(format string, args ...any) {
+	if len(c.report.Problems) < maxProblems {
+		c.report.Problems = append(c.report.Problems, fmt.Sprintf(format, args...))
+	}
+}
+
+func (c *checker) walk(ctx context.Context) error {
+	err := c.p.view.WalkRuns(func(run page.Run, level int) error {
+		c.mark(run, fmt.Sprintf("tree node at level %d", level))
+		return nil
+	})
+	if err != nil {
+		c.problem("tree: %v", err)
+	}
+	own, err := c.p.file.OwnRuns(c.p.pin)
+	if err != nil {
+		c.problem("free-page map: %v", err)
+	}
+	for _, run := range own {
+		c.mark(run, "free-page map")
+	}
+	if err := c.p.runs(ctx, c.run); err != nil {
+		return err
+	}
+	c.endQueue()
+	for q := range c.p.state.Queues {
+		c.emptyQueue(q)
+	}
+	return c.compareFree()
+}
+
+// mark notes that a run is in use, and whose.
+func (c *checker) mark(run page.Run, what string) {
+	c.report.Pages += uint64(run.Pages)
+	if c.progress != nil && c.report.Pages%256 == 0 {
+		c.progress(c.report.Pages, c.p.meta.UsedPages)
+	}
+	for i := range page.No(run.Pages) {
+		switch no := run.First + i; {
+		case uint64(no) > c.p.meta.Pages:
+			c.problem("page %d (%s) lies beyond the end of the file", no, what)
+		case !c.seen.add(no):
+			c.problem("page %d (%s) is referenced twice", no, what)
+		}
+	}
+}
+
+// run checks one run of messages.
+func (c *checker) run(e indexEntry, payload []byte, err error) error {
+	c.mark(e.run, fmt.Sprintf("queue %d, sequences %d to %d", e.queue, e.first, e.last()))
+	if e.queue != c.queue {
+		c.endQueue()
+		c.queue, c.next = e.queue, 1
+	}
+	if err != nil {
+		c.problem("queue %d, sequences %d to %d: %v", e.queue, e.first, e.last(), err)
+		c.next = e.last() + 1
+		return nil
+	}
+	q := c.p.state.Queue(e.queue)
+	if q == nil {
+		c.problem("page %d belongs to queue %d, which is not there", e.run.First, e.queue)
+		return nil
+	}
+	r, err := newRunReader(payload)
+	if err != nil || r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count {
+		c.problem("page %d does not hold what the index says (queue %d, sequence %d, %d messages)", e.run.First, e.queue, e.first, e.count)
+		return nil
+	}
+	for {
+		seq, record, more, err := r.next()
+		if err != nil {
+			c.problem("page %d: %v", e.run.First, err)
+			break
+		}
+		if !more {
+			break
+		}
+		if want := q.NextAlive(c.next); want < seq {
+			c.problem("queue %d: sequence %d is wanted and not stored", e.queue, want)
+		}
+		if _, err := txn.DecodeMessage(record); err != nil {
+			c.problem("queue %d, sequence %d: %v", e.queue, seq, err)
+		}
+		c.next = seq + 1
+		c.report.Messages++
+	}
+	if c.next-1 > e.last() {
+		c.problem("page %d holds sequences beyond %d", e.run.First, e.last())
+	}
+	return nil
+}
+
+// endQueue checks that nothing is missing at the end of the queue that was walked.
+func (c *checker) endQueue() {
+	if c.queue == 0 {
+		return
+	}
+	if q := c.p.state.Queue(c.queue); q != nil {
+		c.missing(q, c.next)
+	}
+}
+
+// missing reports a message that is wanted and was not found from a sequence on.
+func (c *checker) missing(q *queue.Queue, from uint64) {
+	if want := q.NextAlive(from); want < q.NextSequence() {
+		c.problem("queue %d: sequence %d is wanted and not stored", q.ID(), want)
+	}
+}
+
+// emptyQueue checks that a queue without a single page wants no message.
+func (c *checker) emptyQueue(q *queue.Queue) {
+	from, to := indexKeys(q.ID())
+	if it := c.p.view.Scan(from, to); !it.Next() {
+		c.missing(q, 1)
+	}
+}
+
+// compareFree proves that what nothing refers to is free, and the other way round.
+func (c *checker) compareFree() error {
+	used := newPageSet(c.p.meta.Pages)
+	for ext, err := range c.p.file.UsedExtents(c.p.pin) {
+		if err != nil {
+			c.problem("free-page map: %v", err)
+			return nil
+		}
+		for i := range page.No(ext.Pages) {
+			used.add(ext.First + i)
+		}
+	}
+	for no := page.No(1); uint64(no) <= c.p.meta.Pages; no++ {
+		switch refd, inUse := c.seen.has(no), used.has(no); {
+		case refd && !inUse:
+			c.problem("page %d is in use and marked free", no)
+		case !refd && inUse:
+			c.problem("page %d is marked in use and nothing refers to it", no)
+		}
+	}
+	if c.progress != nil {
+		c.progress(c.report.Pages, c.report.Pages)
+	}
+	return nil
+}
+
+// pageSet is a set of page numbers.
+type pageSet []uint64
+
+func newPageSet(pages uint64) pageSet { return make(pageSet, pages/64+1) }
+
+func (s pageSet) has(n page.No) bool {
+	return int(n/64) < len(s) && s[n/64]&(1<<(n%64)) != 0
+}
+
+// add returns false if n was there already.
+func (s pageSet) add(n page.No) bool {
+	if int(n/64) >= len(s) || s.has(n) {
+		return false
+	}
+	s[n/64] |= 1 << (n % 64)
+	return true
+}

@@ -1,0 +1,24 @@
+// Package store is one node's persistent message store: a log that makes transactions durable, and a page file where
+// messages live once they have been around for a while.
+//
+// # How data flows
+//
+// Append writes encoded log frames and Sync makes them durable. Nothing is visible yet: whoever replicates the store
+// (package replication) decides which records are committed, and calls Apply up to that LSN (INV-5). Apply runs the
+// deterministic state machine of package queue; messages stay in memory in the tail of their queue, as slices of the
+// very frames that were appended. A background goroutine, the pager, writes old tail messages to free pages of page.db
+// and, now and then, a checkpoint: one copy-on-write tree with everything that Apply changed, made durable by flipping a
+// meta slot. Then the log before the checkpoint can be recycled.
+//
+// A message is written to the log once and, if it is still wanted when the pager comes by, to page.db once. One that was
+// consumed before that never reaches page.db.
+//
+// # Locks
+//
+//   - Store.mu guards state, the tail and the published tree view. Apply takes it for writing, a few hundred records at a
+//     time; queries take it for reading and never do I/O under it.
+//   - Store.ioMu is held for reading during page I/O by queries and for writing while a snapshot replaces page.db.
+//   - Store.recentMu guards the frames that were appended and not yet applied.
+//
+// Order: ioMu before mu. The pager goroutine alone edits the tree and writes checkpoints.
+package store

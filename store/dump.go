@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// MetaDump is what a page file says about itself and its last checkpoint.
+type MetaDump struct {
+	// Path of the file.
+	Path string
+	// Meta of the last checkpoint.
+	Meta page.Meta
+	// StoreID in the header.
+	StoreID [16]byte
+	// Recovery tells what is to be said of the meta slots.
+	Recovery page.Recovery
+}
+
+// DumpMeta reads header and meta slots of a node that is not running. Read-only.
+func DumpMeta(fsys vfs.FS, dir string) (_ MetaDump, err error) {
+	file, done, err := openOffline(fsys, dir)
+	if err != nil {
+		return MetaDump{}, err
+	}
+	defer func() {
+		if cerr := done(); err == nil {
+			err = cerr
+		}
+	}()
+	return MetaDump{
+		Path: filepath.Join(dir, pageFileName), Meta: file.Meta(), StoreID: file.StoreID(), Recovery: file.Recovery(),
+	}, nil
+}
+
+// PageDump is what is in a page.
+type PageDump struct {
+	// Run that begins at the page, and what it holds.
+	Run  page.Run
+	Kind page.Kind
+	// Payload in bytes.
+	Payload []byte
+	// Queue and Messages, for a run of messages.
+	Queue    uint64
+	Messages []MessageDump
+}
+
+// MessageDump describes a message in a page.
+type MessageDump struct {
+	// Sequence in its queue.
+	Sequence uint64
+	// Message itself.
+	Message txn.Message
+}
+
+// DumpPage reads and verifies the run that begins at a page of a node that is not running. Read-only.
+func DumpPage(fsys vfs.FS, dir string, no page.No) (_ PageDump, err error) {
+	file, done, err := openOffline(fsys, dir)
+	if err != nil {
+		return PageDump{}, err
+	}
+	defer func() {
+		if cerr := done(); err == nil {
+			err = cerr
+		}
+	}()
+	if no == 0 || uint64(no) > file.Meta().Pages {
+		return PageDump{}, fmt.Errorf("there is no page %d: the file has pages 1 to %d", no, file.Meta().Pages)
+	}
+	head := make([]byte, file.PageSize())
+	if err := file.ReadPages(no, head); err != nil {
+		return PageDump{}, fmt.Errorf("read page %d: %w", no, err)
+	}
+	h, err := page.PeekRun(head)
+	if err != nil {
+		return PageDump{}, fmt.Errorf("page %d: %w; it may be free, or lie in the middle of a run", no, err)
+	}
+	if h.Run.First != no {
+		return PageDump{}, fmt.Errorf("page %d says that it is page %d: it lies in the middle of a run, or its write went astray", no, h.Run.First)
+	}
+	d := PageDump{Run: h.Run}
+	if d.Kind, d.Payload, err = file.ReadRun(h.Run, nil); err != nil {
+		return d, fmt.Errorf("page %d: %w", no, err)
+	}
+	if d.Kind == page.KindPacked || d.Kind == page.KindLarge {
+		err = d.decode()
+	}
+	return d, err
+}
+
+// decode reads the messages of a run.
+func (d *PageDump) decode() error {
+	r, err := newRunReader(d.Payload)
+	if err != nil {
+		return err
+	}
+	d.Queue = r.queue
+	for {
+		seq, record, ok, err := r.next()
+		if err != nil || !ok {
+			return err
+		}
+		m, err := txn.DecodeMessage(record)
+		if err != nil {
+			return fmt.Errorf("%w: sequence %d: %w", ErrDataLoss, seq, err)
+		}
+		d.Messages = append(d.Messages, MessageDump{Sequence: seq, Message: m})
+	}
+}
+
+// WriteTree writes the keys of the last checkpoint's tree, one a line, for those who debug the format. Read-only.
+func WriteTree(ctx context.Context, fsys vfs.FS, dir string, w io.Writer) (err error) {
+	file, done, err := openOffline(fsys, dir)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := done(); err == nil {
+			err = cerr
+		}
+	}()
+	p, err := openPinned(file, offlineCacheBytes)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	it := p.view.Scan(nil, nil)
+	for it.Next() {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("walk the tree: %w", err)
+		}
+		if _, err := fmt.Fprintf(w, "%q\t%x\n", it.Key(), it.Value()); err != nil {
+			return fmt.Errorf("write the tree: %w", err)
+		}
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("walk the tree: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package store
+
+import "errors"
+
+// Errors of Open.
+var (
+	// ErrInUse is returned when another process has the data directory open.
+	ErrInUse = errors.New("data directory is in use by another process")
+	// ErrIdentity is returned when the identity file is damaged or of a newer format.
+	ErrIdentity = errors.New("identity file cannot be used")
+	// ErrLogGap is returned when the log does not continue the checkpoint in page.db.
+	ErrLogGap = errors.New("log does not continue the checkpoint")
+)
+
+// Errors of an open store.
+var (
+	// ErrClosed is returned by every call after Close.
+	ErrClosed = errors.New("store is closed")
+	// ErrFailed is returned by every call after a write or fsync failed (INV-7): only a restart can tell what is on disk.
+	ErrFailed = errors.New("store has failed and must be reopened")
+	// ErrFenceLower is returned when a fence below the persisted one is set (INV-1).
+	ErrFenceLower = errors.New("fence is below the persisted one")
+	// ErrOtherPair is returned when the data directory belongs to another pair.
+	ErrOtherPair = errors.New("data directory belongs to another pair")
+	// ErrApplied is returned when a cut would remove records that were applied already (INV-5).
+	ErrApplied = errors.New("record was applied and cannot be cut")
+	// ErrNoQueue is returned when a queue or subscription is not there (any more).
+	ErrNoQueue = errors.New("no such queue or subscription")
+	// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.
+	ErrDataLoss = errors.New("stored message is damaged")
+	// ErrSnapshotGone is returned when an interrupted snapshot transfer cannot go on.
+	ErrSnapshotGone = errors.New("snapshot is no longer kept")
+)

@@ -1,0 +1,242 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// writeBufferBytes is how many neighbouring pages are collected for one write.
+const writeBufferBytes = 1 << 20
+
+// runWriter builds runs in the very form that they have in the file, and writes about a megabyte of them at a time: one
+// allocation for all of them, and as few writes as the free space allows.
+type runWriter struct {
+	file    *page.File
+	buf     []byte
+	staged  []stagedRun
+	pages   []uint32
+	entries []indexEntry
+}
+
+// stagedRun is a run that is built and not yet written.
+type stagedRun struct {
+	offset, payload int // in buf: where it begins, and how long its payload is
+	entry           indexEntry
+}
+
+// writeTails writes the messages of the batch to new runs and returns their index entries. On an error everything that
+// it allocated is free again.
+func (p *pager) writeTails(tails []queue.TailRun) ([]indexEntry, error) {
+	w := runWriter{file: p.s.file, buf: p.buf[:0]}
+	var err error
+	for i := range tails {
+		if err = w.writeTail(&tails[i]); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = w.flush()
+	}
+	if p.buf = w.buf[:0]; cap(p.buf) > 2*writeBufferBytes {
+		p.buf = nil // a very large message should not hold so much memory for good
+	}
+	if err != nil {
+		for i := range w.entries {
+			p.s.file.Free(w.entries[i].run)
+		}
+		return nil, fmt.Errorf("write messages to pages: %w", err)
+	}
+	return w.entries, nil
+}
+
+// writeTail packs one queue's messages: as many small ones as fit into a page, a large one into a run of its own.
+func (w *runWriter) writeTail(t *queue.TailRun) error {
+	room := w.file.Capacity(1)
+	var b runBuilder
+	for i, record := range t.Records {
+		if record == nil {
+			continue // dead before it was written
+		}
+		seq := t.First + uint64(i)
+		if b.count > 0 && (b.sizeWith(seq, record) > room || seq-b.first >= queue.MaxRunSpan) {
+			if err := w.end(&b); err != nil {
+				return err
+			}
+		}
+		if b.count == 0 {
+			w.begin(&b, t.Queue)
+		}
+		b.add(seq, record)
+	}
+	if b.count == 0 {
+		return nil
+	}
+	return w.end(&b)
+}
+
+// begin starts a run at the end of the buffer.
+func (w *runWriter) begin(b *runBuilder, queueID uint64) {
+	start := len(w.buf)
+	w.buf = append(w.buf, make([]byte, page.RunHeaderBytes)...)
+	b.begin(w.buf, start+page.RunHeaderBytes, queueID)
+}
+
+// end closes the run that is being built, and writes what is staged if that is enough.
+func (w *runWriter) end(b *runBuilder) error {
+	b.finish()
+	w.buf = b.buf
+	payload := b.size()
+	pages := w.file.PagesFor(payload)
+	w.staged = append(w.staged, stagedRun{offset: b.start - page.RunHeaderBytes, payload: payload, entry: indexEntry{
+		queue: b.queue, first: b.first, span: b.last - b.first + 1,
+		count: uint64(b.count), bytes: uint64(payload - runHeaderLen), //nolint:gosec // not negative
+	}})
+	w.pages = append(w.pages, pages)
+	whole := b.start - page.RunHeaderBytes + int(pages)*w.file.PageSize()
+	w.buf = append(w.buf, make([]byte, whole-len(w.buf))...)
+	b.count = 0
+	if len(w.buf) < writeBufferBytes {
+		return nil
+	}
+	return w.flush()
+}
+
+// flush allocates pages for what is staged and writes it.
+func (w *runWriter) flush() error {
+	if len(w.staged) == 0 {
+		return nil
+	}
+	runs, err := w.file.AllocRuns(w.pages)
+	if err != nil {
+		return fmt.Errorf("allocate: %w", err)
+	}
+	begin := 0 // of the stretch of neighbouring runs
+	for i := range w.staged {
+		st := &w.staged[i]
+		st.entry.run = runs[i]
+		w.entries = append(w.entries, st.entry)
+		kind := page.KindPacked
+		if runs[i].Pages > 1 {
+			kind = page.KindLarge
+		}
+		end := st.offset + int(runs[i].Pages)*w.file.PageSize()
+		page.SealRun(w.buf[st.offset:end], runs[i], kind, st.payload)
+	}
+	for i := range w.staged {
+		if i+1 < len(w.staged) && runs[i+1].First == runs[i].End() {
+			continue
+		}
+		from, to := w.staged[begin].offset, len(w.buf)
+		if i+1 < len(w.staged) {
+			to = w.staged[i+1].offset
+		}
+		if err := w.file.WriteRuns(runs[begin].First, w.buf[from:to]); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		begin = i + 1
+	}
+	w.buf, w.staged, w.pages = w.buf[:0], w.staged[:0], w.pages[:0]
+	return nil
+}
+
+// editTree puts everything but the new messages into the tree and returns the runs that nothing refers to any more.
+func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
+	var freed []page.Run
+	for _, kv := range b.Puts {
+		if err := edit.Put(kv.Key, kv.Value); err != nil {
+			return nil, fmt.Errorf("write the tree: %w", err)
+		}
+	}
+	for _, key := range b.Deletes {
+		if _, err := edit.Delete(key); err != nil {
+			return nil, fmt.Errorf("write the tree: %w", err)
+		}
+	}
+	var err error
+	for _, id := range b.DeletedQueues {
+		if freed, err = dropQueue(edit, id, freed); err != nil {
+			return nil, err
+		}
+	}
+	for i := range b.Dead {
+		if freed, err = dropDead(edit, &b.Dead[i], freed); err != nil {
+			return nil, err
+		}
+	}
+	return freed, nil
+}
+
+// dropQueue removes every trace of a deleted queue.
+func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error) {
+	from, to := indexKeys(id)
+	it := edit.Scan(from, to)
+	for it.Next() {
+		e, err := decodeIndexEntry(it.Key(), it.Value())
+		if err != nil {
+			return nil, err
+		}
+		freed = append(freed, e.run)
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("read the index of deleted queue %d: %w", id, err)
+	}
+	for _, r := range append(queue.QueueKeys(id), queue.KeyRange{From: from, To: to}) {
+		if err := edit.DeleteRange(r.From, r.To); err != nil {
+			return nil, fmt.Errorf("remove deleted queue %d: %w", id, err)
+		}
+	}
+	return freed, nil
+}
+
+// dropDead frees the runs in the range in which no message is wanted any more.
+func dropDead(edit *tree.Edit, d *queue.DeadRange, freed []page.Run) ([]page.Run, error) {
+	from := appendIndexKey(nil, d.Queue, d.First)
+	k, v, ok, err := edit.SeekFloor(from) // the run that First is in may begin before it
+	if err != nil {
+		return nil, fmt.Errorf("read the index: %w", err)
+	}
+	if e, found, err := entryOf(k, v, ok, d.Queue); err != nil {
+		return nil, err
+	} else if found {
+		from = appendIndexKey(from[:0], d.Queue, e.first)
+	}
+	_, to := indexKeys(d.Queue)
+	if d.Last != ^uint64(0) {
+		to = appendIndexKey(nil, d.Queue, d.Last+1)
+	}
+	var gone [][]byte
+	it := edit.Scan(from, to)
+	for it.Next() {
+		e, err := decodeIndexEntry(it.Key(), it.Value())
+		if err != nil {
+			return nil, err
+		}
+		if d.AllDead(e.first, e.span) {
+			gone = append(gone, appendIndexKey(nil, d.Queue, e.first))
+			freed = append(freed, e.run)
+		}
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("read the index: %w", err)
+	}
+	return freed, deleteKeys(edit, gone)
+}
+
+// deleteKeys removes sorted keys; a whole prefix of a queue, which is what a plain consumer leaves behind, key by key is
+// still cheap, for each delete finds its leaf in memory.
+func deleteKeys(edit *tree.Edit, keys [][]byte) error {
+	var err error
+	for _, key := range keys {
+		if _, e := edit.Delete(key); e != nil {
+			err = errors.Join(err, e)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove index entries: %w", err)
+	}
+	return nil
+}

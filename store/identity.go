@@ -1,0 +1,245 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+const (
+	identityName    = "identity"
+	identityVersion = 1
+	// identityMaxBytes bounds what is read of an identity file; a real one has a few hundred bytes.
+	identityMaxBytes = 64 << 10
+)
+
+// Fence is the highest configuration and term that a node has obeyed. It never goes back (INV-1).
+type Fence struct {
+	// Config is the version number of the pair's record.
+	Config uint64 `json:"config"`
+	// Term grows whenever the active changes.
+	Term uint64 `json:"term"`
+}
+
+// Identity says who a node and its store are. It is kept in the file "identity", replaced atomically.
+type Identity struct {
+	// NodeID names the node for as long as its data directory lives.
+	NodeID uuid.UUID
+	// StoreID names the content: a data directory that is wiped or restored gets a new one.
+	StoreID uuid.UUID
+	// PairID is the pair that the node belongs to; zero until it joined one.
+	PairID uuid.UUID
+	// Incarnation grows when the store may have lost acknowledged bytes, so that the pair's record no longer matches it (INV-6).
+	Incarnation uint64
+	// Fence is what the node has promised to obey.
+	Fence Fence
+	// MayHaveLost is true when acknowledged bytes may be gone: a start followed an unclean stop of the operating system with
+	// sync=off or interval (INV-6). It stays true over restarts until ClearLoss.
+	MayHaveLost bool
+}
+
+// identityFile is the JSON form of what is kept in the identity file.
+type identityFile struct {
+	Version     int       `json:"version"`
+	NodeID      uuid.UUID `json:"node_id"`
+	StoreID     uuid.UUID `json:"store_id"`
+	PairID      uuid.UUID `json:"pair_id"`
+	Incarnation uint64    `json:"incarnation"`
+	Fence       Fence     `json:"fence"`
+	// BootID is the operating system's boot of the last start.
+	BootID string `json:"boot_id"`
+	// Clean is true after a Close that synced everything.
+	Clean bool `json:"clean"`
+	// Sync is the sync mode of the last run.
+	Sync string `json:"sync"`
+	// MayHaveLost, until ClearLoss.
+	MayHaveLost bool `json:"may_have_lost,omitempty"`
+	// Install is set while a received snapshot replaces page.db and the log.
+	Install *installMark `json:"install,omitempty"`
+}
+
+// installMark makes the replacement of page.db and log by a snapshot atomic: see Install.Commit.
+type installMark struct {
+	Position lsn.Position `json:"position"`
+}
+
+// readIdentity returns fs.ErrNotExist for a directory that has none yet.
+func readIdentity(fsys vfs.FS, dir string) (identityFile, error) {
+	var id identityFile
+	name := filepath.Join(dir, identityName)
+	f, err := fsys.OpenFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return id, fmt.Errorf("open identity: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	size, err := f.SizeBytes()
+	if err != nil {
+		return id, fmt.Errorf("read identity: %w", err)
+	}
+	if size > identityMaxBytes {
+		return id, fmt.Errorf("%w: %s has %d bytes, more than any identity file", ErrIdentity, name, size)
+	}
+	raw := make([]byte, size)
+	if _, err := f.ReadAt(raw, 0); err != nil && size > 0 {
+		return id, fmt.Errorf("read identity: %w", err)
+	}
+	return decodeIdentity(name, raw)
+}
+
+// decodeIdentity checks the second line, a CRC32C of the first, before it believes the first.
+func decodeIdentity(name string, raw []byte) (identityFile, error) {
+	var id identityFile
+	line, sum, ok := bytes.Cut(raw, []byte("\n"))
+	want := fmt.Sprintf("crc32c=%08x", crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli)))
+	if !ok || strings.TrimSpace(string(sum)) != want {
+		return id, fmt.Errorf("%w: %s fails its checksum; restore it from a backup, or wipe the data directory to let "+
+			"this node copy everything from its peer", ErrIdentity, name)
+	}
+	if err := json.Unmarshal(line, &id); err != nil {
+		return id, fmt.Errorf("%w: %s: %w", ErrIdentity, name, err)
+	}
+	if id.Version > identityVersion {
+		return id, fmt.Errorf("%w: %s has format %d and this program knows up to %d; start the newer program that wrote it",
+			ErrIdentity, name, id.Version, identityVersion)
+	}
+	return id, nil
+}
+
+// writeIdentity replaces the file atomically and is durable before it returns.
+func writeIdentity(fsys vfs.FS, dir string, id identityFile) error {
+	line, err := json.Marshal(id)
+	if err != nil {
+		return fmt.Errorf("encode identity: %w", err)
+	}
+	sum := crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli))
+	raw := fmt.Appendf(nil, "%s\ncrc32c=%08x\n", line, sum)
+	name := filepath.Join(dir, identityName)
+	tmp := name + ".tmp"
+	if err := writeFileSync(fsys, tmp, raw); err != nil {
+		return err
+	}
+	if err := fsys.Rename(tmp, name); err != nil {
+		return fmt.Errorf("replace identity: %w", err)
+	}
+	if err := fsys.SyncDir(dir); err != nil {
+		return fmt.Errorf("replace identity: %w", err)
+	}
+	return nil
+}
+
+// writeFileSync writes a small file whole and syncs it.
+func writeFileSync(fsys vfs.FS, name string, raw []byte) error {
+	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	_, werr := f.WriteAt(raw, 0)
+	if werr == nil {
+		werr = f.Sync()
+	}
+	if err := errors.Join(werr, f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// openIdentity reads or creates the identity and settles whether bytes may have been lost since the last run (INV-6).
+func openIdentity(o *Options) (identityFile, error) {
+	id, err := readIdentity(o.FS, o.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		id = identityFile{Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1}
+	case err != nil:
+		return id, err
+	case !id.Clean && id.Sync != wal.SyncAlways.String() && id.BootID != o.BootID:
+		id.MayHaveLost = true
+	}
+	id.BootID, id.Clean, id.Sync = o.BootID, false, o.Sync.String()
+	if err := writeIdentity(o.FS, o.Dir, id); err != nil {
+		return id, err
+	}
+	return id, nil
+}
+
+// Identity returns who this node and store are.
+func (s *Store) Identity() Identity {
+	s.idMu.Lock()
+	defer s.idMu.Unlock()
+	return s.id.public()
+}
+
+func (id *identityFile) public() Identity {
+	return Identity{
+		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,
+		Fence: id.Fence, MayHaveLost: id.MayHaveLost,
+	}
+}
+
+// SetFence persists the configuration and term that the node obeys from now on; durable before it returns (INV-1).
+// Setting the present fence again costs nothing. It returns ErrFenceLower rather than go back.
+func (s *Store) SetFence(f Fence) error {
+	return s.changeIdentity(func(id *identityFile) error {
+		if f.Config < id.Fence.Config || f.Term < id.Fence.Term {
+			return fmt.Errorf("%w: asked for config %d term %d, have config %d term %d",
+				ErrFenceLower, f.Config, f.Term, id.Fence.Config, id.Fence.Term)
+		}
+		id.Fence = f
+		return nil
+	})
+}
+
+// ClearLoss forgets MayHaveLost and raises the incarnation, so that no record that still trusts this store to be complete
+// can match it again. To be called when the pair's record does not name it in sync any more. Durable before it returns.
+func (s *Store) ClearLoss() error {
+	return s.changeIdentity(func(id *identityFile) error {
+		if id.MayHaveLost {
+			id.MayHaveLost = false
+			id.Incarnation++
+		}
+		return nil
+	})
+}
+
+// JoinPair makes the node a member of a pair for good; durable before it returns. It returns ErrOtherPair if it is
+// a member of another one.
+func (s *Store) JoinPair(pair uuid.UUID) error {
+	return s.changeIdentity(func(id *identityFile) error {
+		if id.PairID != uuid.Nil && id.PairID != pair {
+			return fmt.Errorf("%w: %s belongs to pair %s, and the coordinator names pair %s; point the node at its own "+
+				"data directory, or at its own pair's prefix in the coordinator", ErrOtherPair, s.o.Dir, id.PairID, pair)
+		}
+		id.PairID = pair
+		return nil
+	})
+}
+
+// changeIdentity applies change to the identity and persists it if anything is different.
+func (s *Store) changeIdentity(change func(*identityFile) error) error {
+	s.idMu.Lock()
+	defer s.idMu.Unlock()
+	next := s.id
+	if err := change(&next); err != nil {
+		return err
+	}
+	if next == s.id {
+		return nil
+	}
+	if err := writeIdentity(s.o.FS, s.o.Dir, next); err != nil {
+		s.fail(err)
+		return err
+	}
+	s.id = next
+	return nil
+}

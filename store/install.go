@@ -1,0 +1,211 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// Install receives another node's snapshot into a file beside page.db and then puts it in its place.
+//
+// The replacement of page.db and of the log must look atomic to a crash. Commit therefore writes a mark with the
+// snapshot's position into the identity file first; then it renames, resets the log, and takes the mark away. A start that
+// finds the mark looks at page.db: if it holds the mark's position, the rename was done and the log reset is done again;
+// if not, nothing had happened yet and the received file is dropped (recoverInstall).
+type Install struct {
+	s      *Store
+	header SnapshotHeader
+	imp    *page.Importer
+	offset uint64
+}
+
+// BeginInstall starts to receive a snapshot; what an earlier Install left behind is dropped. The node must not be serving.
+func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	return &Install{s: s, header: h}, nil
+}
+
+// WriteAt stores a piece of the page file at its offset. Pieces come in the order of their offsets; the first one, at
+// offset 0, describes the checkpoint.
+func (in *Install) WriteAt(offset uint64, data []byte) error {
+	if offset < in.offset {
+		return fmt.Errorf("receive snapshot: piece at offset %d after one that ended at %d", offset, in.offset)
+	}
+	if in.imp == nil {
+		if offset != 0 {
+			return fmt.Errorf("receive snapshot: first piece is at offset %d", offset)
+		}
+		return in.begin(data)
+	}
+	if err := in.imp.WriteAt(int64(offset), data); err != nil { //nolint:gosec // checked by the importer
+		return fmt.Errorf("receive snapshot: %w", err)
+	}
+	in.offset = offset + uint64(len(data))
+	return nil
+}
+
+// begin takes the first piece and makes the file that the others go to.
+func (in *Install) begin(data []byte) error {
+	s, h := in.s, in.header
+	imp, err := page.NewImporter(s.o.FS, filepath.Join(s.o.Dir, receiveName), page.ImportOptions{
+		Meta: data, PageSize: h.PageSize, FileBytes: int64(h.FileBytes), StoreID: s.Identity().StoreID, //nolint:gosec // compared, not used
+	})
+	if err != nil {
+		return fmt.Errorf("receive snapshot: %w", err)
+	}
+	if at := imp.Meta().Position; at != h.Position {
+		imp.Abort()
+		return fmt.Errorf("receive snapshot: announced for %v, and stands at %v", h.Position, at)
+	}
+	in.imp, in.offset = imp, uint64(len(data))
+	return nil
+}
+
+// Offset is where the next piece is expected at the earliest: what a resumed transfer asks for.
+func (in *Install) Offset() uint64 { return in.offset }
+
+// Abort drops what was received.
+func (in *Install) Abort() {
+	if in.imp != nil {
+		in.imp.Abort()
+	}
+}
+
+// Commit puts the snapshot in the place of page.db, empties the log and loads the new state; durable before it returns.
+// The old page.db is kept as page.db_old. No append or apply may be under way.
+func (in *Install) Commit() error {
+	s := in.s
+	if in.imp == nil {
+		return errors.New("receive snapshot: nothing was received")
+	}
+	if err := in.imp.Finish(); err != nil {
+		return fmt.Errorf("receive snapshot: %w", err)
+	}
+	s.pager.mu.Lock()
+	defer s.pager.mu.Unlock()
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	if err := s.changeIdentity(func(id *identityFile) error {
+		id.Install = &installMark{Position: in.header.Position}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := s.swapPages(); err != nil {
+		s.fail(err)
+		return err
+	}
+	if err := s.finishInstall(in.header); err != nil {
+		s.fail(err)
+		return err
+	}
+	s.o.Logger.Info("snapshot installed", zap.Stringer("position", in.header.Position), zap.Uint64("bytes", in.header.DataBytes))
+	return nil
+}
+
+// swapPages renames page.db away and the received file into its place.
+func (s *Store) swapPages() error {
+	if err := s.file.Close(); err != nil {
+		return fmt.Errorf("close page.db: %w", err)
+	}
+	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
+	if err := s.o.FS.Rename(at(pageFileName), at(oldFileName)); err != nil {
+		return fmt.Errorf("keep the old page.db: %w", err)
+	}
+	// A crash here leaves no page.db: recoverInstall finishes the second rename.
+	if err := s.o.FS.Rename(at(receiveName), at(pageFileName)); err != nil {
+		return fmt.Errorf("put the snapshot in place: %w", err)
+	}
+	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+		return fmt.Errorf("put the snapshot in place: %w", err)
+	}
+	return nil
+}
+
+// finishInstall opens the new page.db, resets the log and takes the mark away.
+func (s *Store) finishInstall(h SnapshotHeader) error {
+	if err := s.openPages(); err != nil {
+		return err
+	}
+	if err := s.log.Reset(h.Position); err != nil {
+		return fmt.Errorf("reset the log: %w", err)
+	}
+	s.recentMu.Lock()
+	s.recent = nil
+	s.recentMu.Unlock()
+	s.logSinceCheckpoint.Store(0)
+	s.pager.previous, s.pager.todo = h.Position.LSN, nil
+	return s.changeIdentity(func(id *identityFile) error {
+		id.Install = nil
+		return nil
+	})
+}
+
+// recoverInstall brings a replacement that a crash interrupted to one of its two ends, before anything is opened.
+func (s *Store) recoverInstall() error {
+	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
+	mark := s.id.Install
+	if mark != nil {
+		_, err := s.o.FS.Stat(at(pageFileName))
+		if errors.Is(err, fs.ErrNotExist) {
+			if err := s.o.FS.Rename(at(receiveName), at(pageFileName)); err != nil {
+				return fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+			}
+		} else if err != nil {
+			return fmt.Errorf("look at page.db: %w", err)
+		}
+		if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+			return fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+		}
+		if err := s.resetLogAfterInstall(*mark); err != nil {
+			return err
+		}
+		s.id.Install = nil
+		if err := writeIdentity(s.o.FS, s.o.Dir, s.id); err != nil {
+			return err
+		}
+	}
+	if err := s.o.FS.Remove(at(receiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove a half received snapshot: %w", err)
+	}
+	return nil
+}
+
+// resetLogAfterInstall removes the log that belonged to the old page.db, if the new one is in place.
+func (s *Store) resetLogAfterInstall(mark installMark) error {
+	file, err := page.Open(s.o.FS, filepath.Join(s.o.Dir, pageFileName), page.Options{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+	}
+	done := file.Meta().Position == mark.Position
+	if err := file.Close(); err != nil {
+		return fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+	}
+	if !done {
+		return nil
+	}
+	dir := filepath.Join(s.o.Dir, logDirName)
+	names, err := s.o.FS.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+	}
+	for _, name := range names {
+		if err := s.o.FS.Remove(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+		}
+	}
+	if err := s.o.FS.SyncDir(dir); err != nil {
+		return fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,32 @@
+package store
+
+import (
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// loadState rebuilds the state machine from a checkpoint's tree. It reads everything but the index of messages, so that
+// its time depends on queues, subscriptions and producers, not on what is stored.
+func loadState(v *tree.View, meta page.Meta) (*queue.State, error) {
+	l := queue.NewLoader()
+	// All but the index, which is most of the tree.
+	for _, r := range [][2][]byte{{nil, []byte{indexLetter}}, {[]byte{indexLetter + 1}, nil}} {
+		it := v.Scan(r[0], r[1])
+		for it.Next() {
+			if err := l.Put(it.Key(), it.Value()); err != nil {
+				return nil, fmt.Errorf("%w: checkpoint record %q: %w", ErrDataLoss, it.Key(), err)
+			}
+		}
+		if err := it.Err(); err != nil {
+			return nil, fmt.Errorf("read the checkpoint: %w", err)
+		}
+	}
+	state, err := l.Finish(meta.Position.LSN)
+	if err != nil {
+		return nil, fmt.Errorf("%w: checkpoint: %w", ErrDataLoss, err)
+	}
+	return state, nil
+}

@@ -1,0 +1,114 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// appended is a batch of frames that is in the log and not yet wholly applied.
+type appended struct {
+	frames []byte
+	before lsn.Position
+	end    lsn.Position
+}
+
+// Append writes frames, one or more whole log frames that continue End, to the log as one write. It is not durable before
+// Sync returns. The store keeps the slice: the caller must not touch it again. One goroutine at a time may append.
+//
+// It returns an error that wraps wal.ErrNoSpace when the disk is full: nothing was written, and the same frames can be
+// appended later. Every other failed write is final (INV-7).
+func (s *Store) Append(frames []byte, end lsn.Position) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	before := s.log.End()
+	if err := s.log.Append(frames, end); err != nil {
+		if !errors.Is(err, wal.ErrNoSpace) {
+			s.fail(err)
+		}
+		return fmt.Errorf("append to the log: %w", err)
+	}
+	s.recentMu.Lock()
+	s.recent = append(s.recent, appended{frames: frames, before: before, end: end})
+	s.recentMu.Unlock()
+	if s.logSinceCheckpoint.Add(int64(len(frames))) > s.o.CheckpointBytes {
+		s.kickPager()
+	}
+	return nil
+}
+
+// Sync makes everything appended durable, as far as the sync mode asks for. A failed fsync is fatal (INV-7).
+func (s *Store) Sync() error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if err := s.log.Sync(); err != nil {
+		s.fail(err)
+		return fmt.Errorf("sync the log: %w", err)
+	}
+	return nil
+}
+
+// End is the last record in the log.
+func (s *Store) End() lsn.Position { return s.log.End() }
+
+// Durable is the last record that counts as durable under the sync mode.
+func (s *Store) Durable() lsn.Position { return s.log.Durable() }
+
+// FirstLSN is the oldest record that the log still has; 0 when it has none.
+func (s *Store) FirstLSN() uint64 { return s.log.First() }
+
+// TermEnds returns the last position of each term that the log has records of, newest first.
+func (s *Store) TermEnds() []lsn.Position { return s.log.TermEnds() }
+
+// PositionOf returns the full position of a record that the log has.
+func (s *Store) PositionOf(n uint64) (lsn.Position, bool) { return s.log.PositionOf(n) }
+
+// ReadLog returns a reader of the log that begins with record from; wal.ErrTrimmed if the log begins later.
+func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
+	r, err := s.log.ReadFrom(from)
+	if err != nil {
+		return nil, fmt.Errorf("read the log from LSN %d: %w", from, err)
+	}
+	return r, nil
+}
+
+// HoldLog keeps the records from n on in the log until the hold is released.
+func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
+
+// CutReport tells what CutTail did.
+type CutReport struct {
+	// Records that were cut.
+	Records int
+	// Aside is the file that keeps them, readable as a log segment; empty when nothing was cut.
+	Aside string
+}
+
+// CutTail removes every record after the given one, which must be in the log, and keeps what it cut in a file aside.
+// It returns ErrApplied if one of them was applied already: a divergence below that needs a snapshot (INV-5).
+// Durable before it returns. No append or apply may be under way.
+func (s *Store) CutTail(after lsn.Position) (CutReport, error) {
+	if err := s.usable(); err != nil {
+		return CutReport{}, err
+	}
+	if applied := s.Applied(); after.LSN < applied.LSN {
+		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, applied up to %v", ErrApplied, after, applied)
+	}
+	if after == s.log.End() {
+		return CutReport{}, nil
+	}
+	aside := filepath.Join(s.o.Dir, fmt.Sprintf("cut-%020d-%s.seg", after.LSN+1, time.Now().UTC().Format("20060102T150405.000")))
+	n, err := s.log.TruncateAfter(after, aside)
+	if err != nil {
+		return CutReport{}, fmt.Errorf("cut the log after %v: %w", after, err)
+	}
+	s.recentMu.Lock()
+	s.recent = nil // what is left of them is read from the log
+	s.recentMu.Unlock()
+	return CutReport{Records: n, Aside: aside}, nil
+}

@@ -1,0 +1,199 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// TestRandomOperations compares a store with a trivial model over random transactions, checkpoints, restarts and crashes, at
+// several page sizes; the same history must give the same content and digest at each.
+func TestRandomOperations(t *testing.T) {
+	for seed := range uint64(4) {
+		var digests []store.Digest
+		for _, pageSize := range []int{2048, 4096, 32768} {
+			t.Run(fmt.Sprintf("seed=%d/page=%d", seed, pageSize), func(t *testing.T) {
+				digests = append(digests, randomRun(t, seed, pageSize))
+			})
+		}
+		require.Len(t, digests, 3)
+		for _, d := range digests[1:] {
+			require.Equal(t, digests[0], d, "the digest depends on the page size")
+		}
+	}
+}
+
+func randomRun(t *testing.T, seed uint64, pageSize int) store.Digest {
+	ops, other := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, uint64(pageSize)))
+	mem := vfs.NewMem()
+	o := options(mem)
+	o.PageSize = pageSize
+	n := openNode(t, o)
+	m := &model{}
+	for i := range 400 {
+		require.NoError(t, n.appendTxn(m.step(t, ops, 40_000)))
+		if other.IntN(3) == 0 {
+			n.applyAll()
+		}
+		switch other.IntN(60) {
+		case 0:
+			n.applyAll()
+			_, err := n.s.Checkpoint(context.Background())
+			require.NoError(t, err)
+		case 1: // a clean restart
+			require.NoError(t, n.s.Close())
+			n = openNode(t, o)
+		case 2: // a crash of the machine: everything that was synced is there, of the rest only a part
+			mem = mem.CrashClone(crashRand(other))
+			o.FS = mem
+			n = openNode(t, o)
+		}
+		if i%50 == 49 {
+			n.applyAll()
+			require.Equal(t, m.dump(), dumpStore(t, n.s), "after %d transactions", i+1)
+			n.check()
+		}
+	}
+	n.applyAll()
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	n.check()
+	d, err := n.s.Digest(context.Background())
+	require.NoError(t, err)
+	return d
+}
+
+// TestCrashEverywhere stops the machine before each write, sync and rename of a run with checkpoints and looks at what a
+// restart makes of what is left: every transaction that was synced, none half, and a sound page file.
+func TestCrashEverywhere(t *testing.T) {
+	type crash struct {
+		what    string
+		mem     *vfs.Mem
+		durable uint64
+	}
+	var mu sync.Mutex // the hook runs in whatever goroutine does I/O
+	var crashes []crash
+	rng := rand.New(rand.NewPCG(7, 7))
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	o := options(fault)
+	o.SegmentBytes = 64 << 10
+	n := openNode(t, o)
+	var durable atomic.Uint64
+	record := func(op vfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		switch op.Kind {
+		case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpRemove, vfs.OpAllocate:
+			crashes = append(crashes, crash{fmt.Sprintf("%s %s", op.Kind, op.Name), mem.CrashClone(crashRand(rng)), durable.Load()})
+		default:
+		}
+		return nil
+	}
+	m, ops := &model{}, rand.New(rand.NewPCG(8, 8))
+	dumps := []string{""}
+	for i := range 120 {
+		payload := m.step(t, ops, 5_000)
+		dumps = append(dumps, m.dump())
+		if i == 20 {
+			fault.SetHook(record)
+		}
+		require.NoError(t, n.appendTxn(payload))
+		durable.Store(n.s.Durable().LSN)
+		n.applyAll()
+		if i%15 == 14 {
+			_, err := n.s.Checkpoint(context.Background())
+			require.NoError(t, err)
+		}
+	}
+	fault.SetHook(nil)
+	require.Greater(t, len(crashes), 100)
+	for i, c := range crashes {
+		o := options(c.mem)
+		o.SegmentBytes = 64 << 10
+		s, err := store.Open(o)
+		require.NoError(t, err, "crash %d before %s", i, c.what)
+		end := s.End().LSN
+		require.GreaterOrEqual(t, end, c.durable, "crash %d before %s lost a synced transaction", i, c.what)
+		require.NoError(t, s.Apply(end, nil))
+		require.Equal(t, dumps[end], dumpStore(t, s), "crash %d before %s", i, c.what)
+		report, err := s.Check(context.Background(), nil)
+		require.NoError(t, err)
+		require.Empty(t, report.Problems, "crash %d before %s", i, c.what)
+		require.NoError(t, s.Close())
+	}
+	t.Logf("%d crashes", len(crashes))
+}
+
+// TestSnapshotMakesATwin sends a snapshot while the store goes on, installs it elsewhere, and lets the twin catch up from
+// the log.
+func TestSnapshotMakesATwin(t *testing.T) {
+	ops := rand.New(rand.NewPCG(3, 3))
+	n := openNode(t, options(vfs.NewMem()))
+	m := &model{}
+	run := func(k int) {
+		for range k {
+			require.NoError(t, n.appendTxn(m.step(t, ops, 40_000)))
+		}
+		n.applyAll()
+	}
+	run(200)
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	snap, err := n.s.OpenSnapshot()
+	require.NoError(t, err)
+
+	twinFS := vfs.NewMem()
+	to := options(twinFS)
+	to.PageSize = 8192 // it takes over the sender's
+	twin := openNode(t, to)
+	twin.commit(m.stranger(t)) // it has a past of its own
+	in, err := twin.s.BeginInstall(snap.Header)
+	require.NoError(t, err)
+	var sent uint64
+	for {
+		at, data, err := snap.ReadNext(in.Offset(), 10_000)
+		if err != nil {
+			break
+		}
+		require.NoError(t, in.WriteAt(at, data))
+		sent += uint64(len(data))
+		run(3) // the sender goes on
+	}
+	require.Equal(t, snap.Header.DataBytes, sent)
+	require.NoError(t, in.Commit())
+	require.Equal(t, snap.Header.Position, twin.s.End())
+	snap.Close()
+
+	for _, frames := range n.raw[snap.Header.Position.LSN:] {
+		f, _, err := wal.DecodeFrame(frames, twin.s.End())
+		require.NoError(t, err)
+		require.NoError(t, twin.s.Append(frames, f.Pos))
+	}
+	require.NoError(t, twin.s.Sync())
+	twin.applyAll()
+	require.Equal(t, m.dump(), dumpStore(t, twin.s))
+	twin.check()
+	mine, err := n.s.Digest(context.Background())
+	require.NoError(t, err)
+	yours, err := twin.s.Digest(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, mine, yours)
+	require.NoError(t, twin.s.Close())
+	_, err = twinFS.Stat("/data/page.db_old")
+	require.NoError(t, err, "the old page file is kept")
+	_, err = twinFS.Stat("/data/page.db_recv")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	again := openNode(t, to)
+	again.applyAll()
+	require.Equal(t, m.dump(), dumpStore(t, again.s))
+}

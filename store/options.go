@@ -1,0 +1,100 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// Defaults and limits of Options.
+const (
+	DefaultPageSize           = 2048
+	DefaultMemoryBudget       = 256 << 20
+	MinMemoryBudget           = 16 << 20
+	DefaultCheckpointBytes    = 64 << 20
+	DefaultCheckpointInterval = 30 * time.Second
+	DefaultLogKeepBytes       = 256 << 20
+	DefaultSegmentBytes       = 64 << 20
+	DefaultMaxFrameBytes      = 128 << 20
+)
+
+// Options configure a store. The zero value of a field means its default.
+type Options struct {
+	// FS is the filesystem; nil means the operating system's.
+	FS vfs.FS
+	// Dir is the data directory; made if it is not there.
+	Dir string
+	// PageSize is the page size of a page.db that is made now, in bytes: a multiple of 2048. An existing file keeps its own.
+	PageSize int
+	// Sync says when an appended record counts as durable.
+	Sync wal.SyncMode
+	// SyncInterval is the time between syncs with wal.SyncInterval.
+	SyncInterval time.Duration
+	// MemoryBudget bounds the messages and index nodes held in memory, in bytes; at least MinMemoryBudget.
+	MemoryBudget int64
+	// CheckpointBytes starts a checkpoint when so much log was written since the last one.
+	CheckpointBytes int64
+	// CheckpointInterval starts a checkpoint when the last one is so old and something changed.
+	CheckpointInterval time.Duration
+	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from.
+	LogKeepBytes int64
+	// SegmentBytes is the size of a log segment.
+	SegmentBytes int64
+	// MaxFrameBytes bounds one transaction.
+	MaxFrameBytes int
+	// BootID names the operating system's boot; empty reads it from the kernel.
+	BootID string
+	// Logger gets what an operator should know; nil means none.
+	Logger *zap.Logger
+	// OnFatal is called once, from a goroutine of its own, when a write or fsync failed (INV-7): the process must stop.
+	OnFatal func(error)
+}
+
+// withDefaults fills in the defaults and checks the rest.
+func (o Options) withDefaults() (Options, error) {
+	if o.Dir == "" {
+		return o, errors.New("store: no data directory given")
+	}
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	setDefault(&o.PageSize, DefaultPageSize)
+	setDefault(&o.MemoryBudget, DefaultMemoryBudget)
+	setDefault(&o.CheckpointBytes, DefaultCheckpointBytes)
+	setDefault(&o.CheckpointInterval, DefaultCheckpointInterval)
+	setDefault(&o.LogKeepBytes, DefaultLogKeepBytes)
+	setDefault(&o.SegmentBytes, DefaultSegmentBytes)
+	setDefault(&o.MaxFrameBytes, DefaultMaxFrameBytes)
+	if o.MemoryBudget < MinMemoryBudget {
+		return o, fmt.Errorf("store: memory budget of %d bytes is below the minimum of %d", o.MemoryBudget, MinMemoryBudget)
+	}
+	if o.BootID == "" {
+		o.BootID = kernelBootID()
+	}
+	return o, nil
+}
+
+func setDefault[T int | int64 | time.Duration](v *T, def T) {
+	if *v == 0 {
+		*v = def
+	}
+}
+
+// kernelBootID is empty where the kernel does not tell; then every start counts as the same boot.
+func kernelBootID() string {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}

@@ -1,0 +1,277 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+const (
+	// flushRoundBytes is how many messages one background flush round takes out of the tail.
+	flushRoundBytes = 4 << 20
+	// pagerTick is how often the pager looks at the clock.
+	pagerTick = 500 * time.Millisecond
+)
+
+// pager is the goroutine that writes old tail messages to pages and makes checkpoints. It alone edits the tree.
+type pager struct {
+	s      *Store
+	kicks  chan struct{}
+	ask    chan chan checkpointReply
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu   sync.Mutex // guards the page file, the tree's edits and what is below, against Close, Install and Check
+	last time.Time  // of the last checkpoint
+	// previous is the LSN of the checkpoint before the last one: the log is kept from there, so that a damaged meta slot
+	// costs nothing.
+	previous uint64
+	todo     *work
+	buf      []byte
+}
+
+type checkpointReply struct {
+	info CheckpointInfo
+	err  error
+}
+
+// CheckpointInfo describes a checkpoint.
+type CheckpointInfo struct {
+	// Checkpoint is its number.
+	Checkpoint uint64
+	// Position is the last record that it holds.
+	Position lsn.Position
+}
+
+func (p *pager) start(s *Store) {
+	p.s, p.kicks, p.ask = s, make(chan struct{}, 1), make(chan chan checkpointReply)
+	p.last, p.previous = time.Now(), s.file.Meta().Position.LSN
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	p.done.Go(func() { p.run(ctx) })
+}
+
+// stop ends the goroutine and waits for it.
+func (p *pager) stop() {
+	if p.cancel != nil {
+		p.cancel()
+		p.done.Wait()
+	}
+}
+
+func (p *pager) kick() {
+	select {
+	case p.kicks <- struct{}{}:
+	default: // already awake
+	}
+}
+
+func (p *pager) run(ctx context.Context) {
+	tick := time.NewTicker(pagerTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case reply := <-p.ask:
+			info, err := p.checkpoint()
+			reply <- checkpointReply{info, err}
+			continue
+		case <-p.kicks:
+		case <-tick.C:
+		}
+		if err := p.once(); err != nil {
+			p.report(ctx, err)
+		}
+	}
+}
+
+// report makes an I/O error fatal, but for a full disk, which goes away when something is deleted.
+func (p *pager) report(ctx context.Context, err error) {
+	if p.s.usable() != nil {
+		return
+	}
+	if !(errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)) {
+		p.s.fail(fmt.Errorf("write pages: %w", err))
+		return
+	}
+	p.s.o.Logger.Error("the disk is full: messages stay in memory and in the log, and publishing will stop; free some space", zap.Error(err))
+	select { // do not spin on a full disk
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+}
+
+// once does whatever is due.
+func (p *pager) once() error {
+	if p.checkpointDue() {
+		_, err := p.checkpoint()
+		return err
+	}
+	for p.tailBytes() > p.s.o.MemoryBudget/4 {
+		if err := p.flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pager) tailBytes() int64 {
+	p.s.mu.RLock()
+	defer p.s.mu.RUnlock()
+	return p.s.state.TailBytes()
+}
+
+func (p *pager) checkpointDue() bool {
+	n := p.s.logSinceCheckpoint.Load()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return n > p.s.o.CheckpointBytes || (n > 0 && time.Since(p.last) > p.s.o.CheckpointInterval)
+}
+
+// work is a batch that was taken out of the state. It is finished before anything else is taken, so that an error which
+// can go away (a full disk) loses nothing.
+type work struct {
+	batch *queue.Batch
+	// checkpoint is true when the batch has everything up to at, and is to end in a checkpoint.
+	checkpoint bool
+	at         lsn.Position
+	// logBytes were in the log since the last checkpoint when the batch was taken.
+	logBytes int64
+	// written: the batch is in pages and tree.
+	written bool
+}
+
+// flush writes some of the oldest tail messages to pages.
+func (p *pager) flush() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.todo != nil {
+		_, err := p.finish()
+		return err
+	}
+	p.s.mu.Lock()
+	p.todo = &work{batch: p.s.state.Collect(flushRoundBytes, false)}
+	p.s.mu.Unlock()
+	_, err := p.finish()
+	return err
+}
+
+// checkpoint makes everything applied up to now durable in page.db.
+func (p *pager) checkpoint() (CheckpointInfo, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.todo != nil {
+		if info, err := p.finish(); err != nil {
+			return info, err
+		}
+	}
+	s := p.s
+	logBytes := s.logSinceCheckpoint.Load()
+	s.mu.Lock()
+	at, meta := s.applied, s.file.Meta()
+	if at == meta.Position {
+		s.mu.Unlock()
+		p.last = time.Now()
+		return CheckpointInfo{Checkpoint: meta.Checkpoint, Position: meta.Position}, nil
+	}
+	p.todo = &work{batch: s.state.Collect(0, true), checkpoint: true, at: at, logBytes: logBytes}
+	s.mu.Unlock()
+	return p.finish()
+}
+
+// finish does what is left of the work under way.
+func (p *pager) finish() (CheckpointInfo, error) {
+	w, s := p.todo, p.s
+	if !w.written {
+		if err := p.write(w.batch); err != nil {
+			return CheckpointInfo{}, err
+		}
+		w.written = true
+	}
+	var info CheckpointInfo
+	if w.checkpoint {
+		root, err := s.index.Flush()
+		if err != nil {
+			return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: write the tree: %w", w.at, err)
+		}
+		meta, err := s.file.Checkpoint(page.Meta{Position: w.at, Root: root, CreatedMS: time.Now().UnixMilli()})
+		if err != nil {
+			return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: %w", w.at, err)
+		}
+		s.logSinceCheckpoint.Add(-w.logBytes)
+		s.log.Release(p.previous)
+		p.previous, p.last = w.at.LSN, time.Now()
+		info = CheckpointInfo{Checkpoint: meta.Checkpoint, Position: w.at}
+	}
+	p.todo = nil
+	return info, nil
+}
+
+// write puts the batch's messages into pages and everything else into the tree, and publishes both at once.
+func (p *pager) write(b *queue.Batch) error {
+	entries, err := p.writeTails(b.Tails)
+	if err != nil {
+		return err
+	}
+	edit := p.s.index.Edit()
+	defer edit.Discard()
+	key, value := make([]byte, 0, indexKeyLen), make([]byte, 0, 32)
+	for i := range entries {
+		key = appendIndexKey(key[:0], entries[i].queue, entries[i].first)
+		value = entries[i].appendValue(value[:0])
+		if err := edit.Put(key, value); err != nil {
+			return fmt.Errorf("index a run: %w", err)
+		}
+	}
+	freed, err := p.editTree(edit, b)
+	if err != nil {
+		return err
+	}
+	if err := p.publish(edit, b); err != nil {
+		return err
+	}
+	for _, run := range freed {
+		p.s.file.Free(run) // only now does no new reader find it
+	}
+	return nil
+}
+
+// publish shows the messages in their pages to readers and takes them out of memory, in one step.
+func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if err := edit.Commit(); err != nil {
+		return fmt.Errorf("publish the index: %w", err)
+	}
+	for i := range b.Tails {
+		p.s.state.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
+	}
+	p.s.room.Broadcast()
+	return nil
+}
+
+// Checkpoint makes everything applied so far durable in page.db and returns when it is.
+func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
+	if err := s.usable(); err != nil {
+		return CheckpointInfo{}, err
+	}
+	reply := make(chan checkpointReply, 1)
+	select {
+	case s.pager.ask <- reply:
+	case <-ctx.Done():
+		return CheckpointInfo{}, fmt.Errorf("wait for the pager: %w", ctx.Err())
+	}
+	r := <-reply
+	return r.info, r.err
+}

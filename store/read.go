@@ -1,0 +1,284 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// readAheadBytes is how much of neighbouring runs one read fetches at most.
+const readAheadBytes = 256 << 10
+
+// Delivery is a message as Read returns it.
+type Delivery struct {
+	// Sequence in the queue.
+	Sequence uint64
+	// DeliveryCount is how often the subscription released it.
+	DeliveryCount uint32
+	// Record is the stored message, to be decoded by txn.DecodeMessage. It must not be changed.
+	Record []byte
+}
+
+// ReadRequest says what to read.
+type ReadRequest struct {
+	// Queue to read.
+	Queue uint64
+	// Sub skips what the subscription has acknowledged; 0 reads everything that some subscription still wants.
+	Sub uint32
+	// From is the first sequence of interest.
+	From uint64
+	// MaxMessages ends the read; at least 1.
+	MaxMessages int
+	// MaxBytes ends the read once reached; the first message is returned whatever its size.
+	MaxBytes int
+}
+
+// Read appends messages to dst in order of sequence and returns it with the sequence to go on from. It reads what was
+// applied at the time of the call, and never holds up a transaction. An empty result means there is nothing at or
+// after From now.
+//
+// It returns ErrNoQueue if the queue or subscription is not there, ErrDataLoss if a message's page is damaged.
+func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
+	if err := s.usable(); err != nil {
+		return dst, req.From, err
+	}
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
+	r := reading{s: s, req: req, dst: dst, next: max(req.From, 1), limit: len(dst) + max(req.MaxMessages, 1)}
+	for len(r.dst) < r.limit {
+		stored, err := r.fromTail()
+		if err != nil || !stored {
+			return r.dst, r.next, err
+		}
+		err = r.fromPages(ctx)
+		r.release()
+		if err != nil || r.full {
+			return r.dst, r.next, err
+		}
+	}
+	return r.dst, r.next, nil
+}
+
+// wanted is a message to be fetched from the pages.
+type wanted struct {
+	seq   uint64
+	count uint32
+}
+
+// reading is the state of one Read.
+type reading struct {
+	s     *Store
+	req   ReadRequest
+	dst   []Delivery
+	next  uint64
+	limit int
+	bytes int
+	full  bool
+
+	view  *tree.View
+	guard *page.Guard
+	want  []wanted
+	buf   []byte
+}
+
+// fromTail takes messages from memory. When the next one is in the pages instead, it notes which ones to fetch from there,
+// pins what is needed to do so, and returns true.
+func (r *reading) fromTail() (stored bool, err error) {
+	r.s.mu.RLock()
+	defer r.s.mu.RUnlock()
+	q := r.s.state.Queue(r.req.Queue)
+	if q == nil {
+		return false, fmt.Errorf("%w: queue %d", ErrNoQueue, r.req.Queue)
+	}
+	var sub *queue.Sub
+	if r.req.Sub != 0 {
+		if sub = q.Sub(r.req.Sub); sub == nil {
+			return false, fmt.Errorf("%w: queue %s, subscription %d", ErrNoQueue, q.Name(), r.req.Sub)
+		}
+	}
+	r.want = r.want[:0]
+	for len(r.dst)+len(r.want) < r.limit {
+		seq := nextWanted(q, sub, r.next)
+		if seq >= q.NextSequence() {
+			break
+		}
+		var count uint32
+		if sub != nil {
+			count = sub.DeliveryCount(seq)
+		}
+		record, inTail := q.TailRecord(seq)
+		if !inTail {
+			r.want = append(r.want, wanted{seq: seq, count: count})
+			r.next = seq + 1
+			continue
+		}
+		if len(r.want) > 0 {
+			break // first what is in the pages
+		}
+		if !r.take(seq, count, record) {
+			return false, nil
+		}
+	}
+	if len(r.want) == 0 {
+		return false, nil
+	}
+	r.view, r.guard = r.s.index.View(), r.s.file.ReadGuard()
+	return true, nil
+}
+
+// nextWanted is the first sequence at or after from that sub has not acknowledged, or that any subscription still wants.
+func nextWanted(q *queue.Queue, sub *queue.Sub, from uint64) uint64 {
+	if sub != nil {
+		return sub.NextUnacked(from)
+	}
+	return q.NextAlive(from)
+}
+
+// take adds a message unless the byte limit is reached.
+func (r *reading) take(seq uint64, count uint32, record []byte) bool {
+	if r.req.MaxBytes > 0 && r.bytes > 0 && r.bytes+len(record) > r.req.MaxBytes {
+		r.full = true
+		return false
+	}
+	r.dst = append(r.dst, Delivery{Sequence: seq, DeliveryCount: count, Record: record})
+	r.bytes += len(record)
+	r.next = seq + 1
+	return true
+}
+
+func (r *reading) release() {
+	r.guard.Release()
+	r.guard, r.view = nil, nil
+}
+
+// fromPages fetches the wanted messages, several neighbouring runs with one read.
+func (r *reading) fromPages(ctx context.Context) error {
+	next := r.want[0].seq // where to go on if this ends early
+	defer func() { r.next = next }()
+	for len(r.want) > 0 {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+		group, err := r.nextGroup(r.want[0].seq, r.want[len(r.want)-1].seq)
+		if err != nil {
+			return err
+		}
+		if err := r.readGroup(group); err != nil {
+			return err
+		}
+		if len(r.want) > 0 {
+			next = r.want[0].seq
+		} else {
+			next = r.dst[len(r.dst)-1].Sequence + 1
+		}
+		if r.full {
+			return nil
+		}
+	}
+	return nil
+}
+
+// nextGroup finds the run that holds seq and those after it that lie next to it in the file.
+func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
+	key := appendIndexKey(nil, r.req.Queue, seq)
+	k, v, ok, err := r.view.SeekFloor(key)
+	if err != nil {
+		return nil, fmt.Errorf("read the index: %w", err)
+	}
+	first, found, err := entryOf(k, v, ok, r.req.Queue)
+	if err != nil {
+		return nil, err
+	}
+	if !found || first.last() < seq {
+		return nil, fmt.Errorf("%w: queue %d has no page for sequence %d", ErrDataLoss, r.req.Queue, seq)
+	}
+	group := []indexEntry{first}
+	pages := int64(first.run.Pages)
+	it := r.view.Scan(appendIndexKey(nil, r.req.Queue, first.last()+1), appendIndexKey(nil, r.req.Queue, last+1))
+	for it.Next() {
+		e, err := decodeIndexEntry(it.Key(), it.Value())
+		if err != nil {
+			return nil, err
+		}
+		before := group[len(group)-1].run
+		if e.run.First != before.First+page.No(before.Pages) ||
+			(pages+int64(e.run.Pages))*int64(r.s.file.PageSize()) > readAheadBytes {
+			break
+		}
+		pages += int64(e.run.Pages)
+		group = append(group, e)
+	}
+	if err := it.Err(); err != nil {
+		return nil, fmt.Errorf("read the index: %w", err)
+	}
+	return group, nil
+}
+
+func entryOf(k, v []byte, ok bool, queueID uint64) (indexEntry, bool, error) {
+	if !ok || len(k) != indexKeyLen || k[0] != indexLetter {
+		return indexEntry{}, false, nil
+	}
+	e, err := decodeIndexEntry(k, v)
+	if err != nil || e.queue != queueID {
+		return indexEntry{}, false, err
+	}
+	return e, true, nil
+}
+
+// readGroup reads neighbouring runs at once and takes the wanted messages out of them.
+func (r *reading) readGroup(group []indexEntry) error {
+	size := r.s.file.PageSize()
+	pages := 0
+	for i := range group {
+		pages += int(group[i].run.Pages)
+	}
+	buf := make([]byte, pages*size) // the deliveries alias it
+	if err := r.s.file.ReadPages(group[0].run.First, buf); err != nil {
+		return fmt.Errorf("read %d pages at %d: %w", pages, group[0].run.First, err)
+	}
+	for i := range group {
+		e := &group[i]
+		n := int(e.run.Pages) * size
+		_, payload, err := r.s.file.DecodeRun(e.run, buf[:n:n])
+		if err != nil {
+			return fmt.Errorf("%w: queue %d, sequences %d to %d: %w", ErrDataLoss, e.queue, e.first, e.last(), err)
+		}
+		buf = buf[n:]
+		if err := r.takeFrom(e, payload); err != nil || r.full {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeFrom takes the wanted messages out of one run.
+func (r *reading) takeFrom(e *indexEntry, payload []byte) error {
+	rr, err := newRunReader(payload)
+	if err != nil {
+		return err
+	}
+	if rr.queue != e.queue || rr.first != e.first {
+		return fmt.Errorf("%w: page %d holds queue %d, sequence %d, where the index has queue %d, sequence %d",
+			ErrDataLoss, e.run.First, rr.queue, rr.first, e.queue, e.first)
+	}
+	for len(r.want) > 0 && r.want[0].seq <= e.last() {
+		seq, record, ok, err := rr.next()
+		if err != nil {
+			return err
+		}
+		if !ok || seq > r.want[0].seq {
+			return fmt.Errorf("%w: queue %d, sequence %d is not in its page", ErrDataLoss, e.queue, r.want[0].seq)
+		}
+		if seq < r.want[0].seq {
+			continue
+		}
+		if !r.take(seq, r.want[0].count, record) {
+			return nil
+		}
+		r.want = r.want[1:]
+	}
+	return nil
+}

@@ -1,0 +1,171 @@
+package store
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// snapshotIdle is how long an interrupted transfer can be resumed before its snapshot is let go.
+const snapshotIdle = 2 * time.Minute
+
+// Snapshot is a pinned checkpoint being read for another node. No transaction waits for it, and the log from its position
+// on is held as long as it is open.
+type Snapshot struct {
+	// ID names it, so that an interrupted transfer can go on.
+	ID string
+	// Header describes it to the receiver.
+	Header SnapshotHeader
+
+	s       *Store
+	pin     *page.Pin
+	hold    *wal.Hold
+	meta    []byte // the checkpoint's description: the first piece, at offset 0
+	extents []page.Run
+	mu      sync.Mutex // guards the two below
+	closed  bool
+	expire  *time.Timer
+}
+
+// SnapshotHeader is what a receiver needs to know beforehand.
+type SnapshotHeader struct {
+	// Position that the snapshot holds.
+	Position lsn.Position
+	// FileBytes is the size of the page file up to its last page in use.
+	FileBytes uint64
+	// DataBytes is how much will be sent: free extents are left out.
+	DataBytes uint64
+	// PageSize in bytes.
+	PageSize int
+}
+
+// snapshotSet keeps interrupted snapshots for a while.
+type snapshotSet struct {
+	mu   sync.Mutex
+	byID map[string]*Snapshot
+}
+
+// OpenSnapshot pins the last durable checkpoint. The caller must call Close.
+func (s *Store) OpenSnapshot() (*Snapshot, error) {
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	pin := s.file.Pin()
+	meta := pin.Meta()
+	snap := &Snapshot{
+		ID: uuid.NewString(), s: s, pin: pin, hold: s.log.Hold(meta.Position.LSN + 1), meta: meta.Encode(),
+	}
+	var pages uint64
+	for ext, err := range s.file.UsedExtents(pin) {
+		if err != nil {
+			snap.release()
+			return nil, fmt.Errorf("open snapshot: %w", err)
+		}
+		snap.extents = append(snap.extents, ext)
+		pages += uint64(ext.Pages)
+	}
+	snap.Header = SnapshotHeader{
+		Position: meta.Position, PageSize: meta.PageSize, FileBytes: uint64(meta.FileBytes()), //nolint:gosec // not negative
+		DataBytes: pages*uint64(meta.PageSize) + uint64(len(snap.meta)), //nolint:gosec // not negative
+	}
+	s.snapshots.mu.Lock()
+	defer s.snapshots.mu.Unlock()
+	if s.snapshots.byID == nil {
+		s.snapshots.byID = make(map[string]*Snapshot)
+	}
+	s.snapshots.byID[snap.ID] = snap
+	return snap, nil
+}
+
+// ResumeSnapshot returns a snapshot whose transfer was interrupted a short time ago (see Suspend), or ErrSnapshotGone.
+func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
+	s.snapshots.mu.Lock()
+	defer s.snapshots.mu.Unlock()
+	snap, ok := s.snapshots.byID[id]
+	if !ok {
+		return nil, fmt.Errorf("%w: %s", ErrSnapshotGone, id)
+	}
+	snap.mu.Lock()
+	defer snap.mu.Unlock()
+	if snap.expire != nil && !snap.expire.Stop() {
+		return nil, fmt.Errorf("%w: %s", ErrSnapshotGone, id)
+	}
+	snap.expire = nil
+	return snap, nil
+}
+
+// ReadNext reads the piece of the page file at or after the offset, at most limit bytes (at least one page), and returns
+// its offset; the next call goes on at that plus the length. The first piece is the checkpoint's description, in the place
+// of the file's own head. io.EOF means that all was read.
+func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
+	if offset < uint64(len(sn.meta)) {
+		return offset, sn.meta[offset:], nil
+	}
+	size := sn.s.file.PageSize()
+	for _, ext := range sn.extents {
+		from := uint64(page.OffsetOf(ext.First, size))
+		end := from + uint64(ext.Pages)*uint64(size)
+		if end <= offset {
+			continue
+		}
+		from = max(from, offset)
+		n := max(min(end-from, uint64(limit)/uint64(size)*uint64(size)), uint64(size))
+		data := make([]byte, n)
+		if err := sn.s.file.ReadPages(page.NoAt(int64(from), size), data); err != nil {
+			return 0, nil, fmt.Errorf("read snapshot at offset %d: %w", from, err)
+		}
+		return from, data, nil
+	}
+	return 0, nil, io.EOF
+}
+
+// Suspend keeps the snapshot for a while so that its transfer can be resumed; then it closes by itself.
+func (sn *Snapshot) Suspend() {
+	sn.mu.Lock()
+	defer sn.mu.Unlock()
+	if !sn.closed && sn.expire == nil {
+		sn.expire = time.AfterFunc(snapshotIdle, sn.Close)
+	}
+}
+
+// Close lets the checkpoint and the log go.
+func (sn *Snapshot) Close() {
+	sn.s.snapshots.mu.Lock()
+	delete(sn.s.snapshots.byID, sn.ID)
+	sn.s.snapshots.mu.Unlock()
+	sn.release()
+}
+
+func (sn *Snapshot) release() {
+	sn.mu.Lock()
+	defer sn.mu.Unlock()
+	if sn.closed {
+		return
+	}
+	sn.closed = true
+	if sn.expire != nil {
+		sn.expire.Stop()
+	}
+	sn.pin.Release()
+	sn.hold.Release()
+}
+
+func (ss *snapshotSet) closeAll() {
+	ss.mu.Lock()
+	all := make([]*Snapshot, 0, len(ss.byID))
+	for _, snap := range ss.byID {
+		all = append(all, snap)
+	}
+	ss.byID = nil
+	ss.mu.Unlock()
+	for _, snap := range all {
+		snap.release()
+	}
+}

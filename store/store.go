@@ -1,0 +1,250 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// Names in the data directory.
+const (
+	lockName     = "lock"
+	logDirName   = "log"
+	pageFileName = "page.db"
+	receiveName  = "page.db_recv"
+	oldFileName  = "page.db_old"
+)
+
+// Store is one node's message store. Its methods are safe for concurrent use but for the restrictions that they name.
+type Store struct {
+	o    Options
+	lock io.Closer
+
+	idMu sync.Mutex
+	id   identityFile
+
+	log                *wal.Log
+	logSinceCheckpoint atomic.Int64
+
+	ioMu  sync.RWMutex // guards the two below against being replaced; see doc.go
+	file  *page.File
+	index *tree.Tree
+
+	mu      sync.RWMutex // guards the three below
+	state   *queue.State
+	applied lsn.Position
+	room    *sync.Cond // on mu: the tail became shorter, or the store unusable
+
+	recentMu sync.Mutex
+	recent   []appended // appended, not wholly applied; oldest first
+
+	// Used by the one goroutine that applies.
+	reader   *wal.Reader
+	readerAt lsn.Position
+	results  []outcome
+	touched  []uint64
+
+	watch     watchers
+	snapshots snapshotSet
+	pager     pager
+
+	closed   atomic.Bool
+	failed   atomic.Pointer[error]
+	failOnce sync.Once
+}
+
+// Open opens or makes the store in o.Dir and brings back the last checkpoint. The log beyond it is there, but nothing of it
+// is applied: whether it is committed is for the caller to find out (INV-5).
+//
+// Errors: ErrInUse, ErrIdentity, ErrLogGap, and those of packages page (not a page file, newer version, damaged) and
+// wal (damaged middle); each says what to do.
+func Open(o Options) (_ *Store, err error) {
+	o, err = o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{o: o}
+	s.room = sync.NewCond(&s.mu)
+	defer func() {
+		if err != nil {
+			s.closeFiles()
+		}
+	}()
+	if err := s.lockDir(); err != nil {
+		return nil, err
+	}
+	if s.id, err = openIdentity(&s.o); err != nil {
+		return nil, err
+	}
+	if err := s.recoverInstall(); err != nil {
+		return nil, err
+	}
+	if err := s.openPages(); err != nil {
+		return nil, err
+	}
+	if err := s.openLog(); err != nil {
+		return nil, err
+	}
+	s.pager.start(s)
+	return s, nil
+}
+
+func (s *Store) lockDir() error {
+	if err := s.o.FS.MkdirAll(s.o.Dir, 0o750); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	if err := s.o.FS.SyncDir(filepath.Dir(filepath.Clean(s.o.Dir))); err != nil {
+		return fmt.Errorf("make the data directory durable: %w", err)
+	}
+	var err error
+	s.lock, err = s.o.FS.Lock(filepath.Join(s.o.Dir, lockName))
+	if errors.Is(err, vfs.ErrLocked) {
+		return fmt.Errorf("%w: %s; stop that process, or give this node a data directory of its own", ErrInUse, s.o.Dir)
+	}
+	if err != nil {
+		return fmt.Errorf("lock the data directory: %w", err)
+	}
+	return nil
+}
+
+// openPages opens or makes page.db and loads the state of its checkpoint.
+func (s *Store) openPages() error {
+	name := filepath.Join(s.o.Dir, pageFileName)
+	file, err := page.Open(s.o.FS, name, page.Options{})
+	if errors.Is(err, fs.ErrNotExist) {
+		file, err = page.Create(s.o.FS, name, page.CreateOptions{PageSize: s.o.PageSize, StoreID: s.id.StoreID})
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", name, err)
+	}
+	return s.usePages(file)
+}
+
+// usePages makes file the store's page file and its checkpoint the store's state.
+func (s *Store) usePages(file *page.File) error {
+	meta := file.Meta()
+	index := tree.New(file, meta.Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
+	state, err := loadState(index.View(), meta)
+	if err != nil {
+		return errors.Join(fmt.Errorf("load checkpoint %d: %w", meta.Checkpoint, err), file.Close())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.file, s.index, s.state, s.applied = file, index, state, meta.Position
+	return nil
+}
+
+// openLog opens the log and checks that it continues the checkpoint.
+func (s *Store) openLog() error {
+	at := s.file.Meta().Position
+	var err error
+	s.log, err = wal.Open(wal.Options{
+		FS: s.o.FS, Dir: filepath.Join(s.o.Dir, logDirName), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
+		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
+		Start: at, VerifyFrom: at.LSN, Logger: s.o.Logger, OnFatal: s.fail,
+	})
+	if err != nil {
+		return fmt.Errorf("open the log: %w", err)
+	}
+	end := s.log.End()
+	if end.LSN < at.LSN {
+		// With sync=off the log may lose what a checkpoint, which is always synced, already holds.
+		s.o.Logger.Warn("the log ends before the checkpoint; going on from the checkpoint",
+			zap.Stringer("log_end", end), zap.Stringer("checkpoint", at))
+		if err := s.log.Reset(at); err != nil {
+			return fmt.Errorf("reset the log to the checkpoint: %w", err)
+		}
+		return nil
+	}
+	if have, ok := s.log.PositionOf(at.LSN); !ok || have != at {
+		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v; restore a backup, or "+
+			"wipe the data directory to let this node copy everything from its peer", ErrLogGap, at, s.log.First(), end)
+	}
+	s.logSinceCheckpoint.Store(s.log.Bytes())
+	return nil
+}
+
+// Close writes a checkpoint, syncs and closes everything. The directory is then marked clean.
+func (s *Store) Close() error {
+	if !s.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	s.pager.stop()
+	s.mu.Lock()
+	s.room.Broadcast()
+	s.mu.Unlock()
+	s.snapshots.closeAll()
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	var err error
+	if s.failed.Load() == nil {
+		_, err = s.pager.checkpoint()
+	}
+	err = errors.Join(err, s.closeFiles())
+	return err
+}
+
+// closeFiles closes what is open, in reverse order, and marks the directory clean if nothing went wrong.
+func (s *Store) closeFiles() error {
+	var err error
+	if s.log != nil {
+		err = errors.Join(err, s.log.Close())
+	}
+	if s.file != nil {
+		err = errors.Join(err, s.file.Close())
+	}
+	if err == nil && s.log != nil && s.failed.Load() == nil {
+		s.idMu.Lock()
+		s.id.Clean = true
+		err = writeIdentity(s.o.FS, s.o.Dir, s.id)
+		s.idMu.Unlock()
+	}
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Close())
+	}
+	return err
+}
+
+// fail makes the store unusable for good (INV-7) and tells the owner once.
+func (s *Store) fail(err error) {
+	s.failOnce.Do(func() {
+		s.failed.Store(&err)
+		s.o.Logger.Error("store failed; the process must stop and recover by a restart", zap.Error(err))
+		go s.wakeRoom()
+		if s.o.OnFatal != nil {
+			go s.o.OnFatal(err)
+		}
+	})
+}
+
+func (s *Store) wakeRoom() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.room.Broadcast()
+}
+
+// usable returns why the store cannot be used, or nil.
+func (s *Store) usable() error {
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	if err := s.failed.Load(); err != nil {
+		return fmt.Errorf("%w: %w", ErrFailed, *err)
+	}
+	return nil
+}
+
+func (s *Store) kickPager() { s.pager.kick() }
