@@ -188,10 +188,11 @@ func (id *identityFile) public() Identity {
 }
 
 // SetFence persists the configuration and term that the node obeys from now on; durable before it returns (INV-1).
-// Setting the present fence again costs nothing. It returns ErrFenceLower rather than go back.
+// Setting the present fence again costs nothing. It returns ErrFenceLower rather than go back. Fences are ordered by Config
+// first: {c, t+1} of a node that tried to take over is passed again by {c+1, t} of the active that won.
 func (s *Store) SetFence(f Fence) error {
 	return s.changeIdentity(func(id *identityFile) error {
-		if f.Config < id.Fence.Config || f.Term < id.Fence.Term {
+		if f.Config < id.Fence.Config || f.Config == id.Fence.Config && f.Term < id.Fence.Term {
 			return fmt.Errorf("%w: asked for config %d term %d, have config %d term %d",
 				ErrFenceLower, f.Config, f.Term, id.Fence.Config, id.Fence.Term)
 		}
