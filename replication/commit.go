@@ -1,0 +1,248 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// applyStep bounds how many records are applied before somebody who wants to stop is asked again.
+const applyStep = 4096
+
+// Submit accepts a transaction, encoded by package txn, and calls done when its outcome is known. The transactions of one
+// caller commit in the order of its calls. payload may be reused when Submit returns.
+//
+// Submit waits while too much is accepted and unanswered, and during a switchover; ctx bounds that wait and nothing else. It
+// returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, and then done is not called and nothing was logged.
+func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
+	if len(payload) > p.o.MaxTxnBytes {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(payload), p.o.MaxTxnBytes)
+	}
+	if err := p.queue.refused(); err != nil {
+		return err
+	}
+	weight := min(int64(len(payload))+itemOverheadBytes, p.o.QueueBytes)
+	if err := p.room.Acquire(ctx, weight); err != nil {
+		return fmt.Errorf("too many transactions wait to be committed: %w", err)
+	}
+	if err := p.queue.add(ctx, wal.KindTxn, payload, done, weight); err != nil {
+		p.room.Release(weight)
+		return err
+	}
+	return nil
+}
+
+// outcome is what a waiter gets.
+type outcome struct {
+	result *txn.Result
+	err    error
+}
+
+// waiter is a reusable Done with a channel.
+type waiter struct {
+	ch   chan outcome
+	done Done
+}
+
+func newWaiter() *waiter {
+	w := &waiter{ch: make(chan outcome, 1)}
+	w.done = func(r *txn.Result, err error) { w.ch <- outcome{r, err} }
+	return w
+}
+
+// Commit is Submit and the wait for the outcome. When ctx ends before that, it returns ErrOutcomeUnknown and the context's error.
+func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
+	w, _ := p.waiters.Get().(*waiter)
+	if err := p.Submit(ctx, payload, w.done); err != nil {
+		p.waiters.Put(w)
+		return nil, err
+	}
+	select {
+	case o := <-w.ch:
+		p.waiters.Put(w)
+		return o.result, o.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err()) // the waiter stays with the transaction
+	}
+}
+
+// ioClock knows since when a write or sync of the log is under way.
+type ioClock struct{ since atomic.Int64 }
+
+func (c *ioClock) begin() { c.since.Store(time.Now().UnixNano()) }
+func (c *ioClock) end()   { c.since.Store(0) }
+
+// stalled tells whether it has been under way for longer than limit.
+func (c *ioClock) stalled(limit time.Duration) bool {
+	since := c.since.Load()
+	return since != 0 && time.Now().UnixNano()-since > int64(limit)
+}
+
+// runCommitter is the only goroutine that appends to the log.
+func (p *Primary) runCommitter(ctx context.Context) {
+	defer p.wg.Done()
+	var batches []batch
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.queue.wake:
+		}
+		p.awaitMore(ctx)
+		for ctx.Err() == nil {
+			if batches = p.queue.take(batches[:0]); len(batches) == 0 {
+				break
+			}
+			err := p.commitBatches(batches)
+			clear(batches)
+			if err != nil {
+				p.fail(err)
+				return
+			}
+		}
+	}
+}
+
+// awaitMore is the commit delay.
+func (p *Primary) awaitMore(ctx context.Context) {
+	if p.o.CommitDelay <= 0 {
+		return
+	}
+	t := time.NewTimer(p.o.CommitDelay)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-p.queue.wake: // a batch is full
+		signal(p.queue.wake)
+	case <-t.C:
+	}
+}
+
+// commitBatches gives the batches to the sessions first: the local write and the way to the standby take their time
+// together. Then it writes each and syncs all of them at once.
+func (p *Primary) commitBatches(batches []batch) error {
+	for _, b := range batches {
+		p.tail.publish(b)
+	}
+	p.wakeSession()
+	p.io.begin()
+	defer p.io.end()
+	for _, b := range batches {
+		if err := p.o.Store.Append(b.frames, b.end); err != nil {
+			return fmt.Errorf("commit: %w", err)
+		}
+		p.tail.appended(b.end.LSN)
+	}
+	if err := p.o.Store.Sync(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	p.mu.Lock()
+	p.durable = batches[len(batches)-1].end.LSN
+	p.advance()
+	p.mu.Unlock()
+	return nil
+}
+
+// advance moves the commit LSN to what is durable on every node that must have it (INV-2). mu is held.
+func (p *Primary) advance() {
+	if !p.cfg.Serve || p.ended {
+		return
+	}
+	n := p.durable
+	if p.cfg.RequireStandby {
+		n = min(n, p.standbyDurable)
+	}
+	if n <= p.commit.Load() {
+		return
+	}
+	p.commit.Store(n)
+	signal(p.applyWake)
+	if p.session != nil {
+		signal(p.session.wake)
+	}
+}
+
+// runApplier is the only goroutine that applies, and that answers transactions with a result.
+func (p *Primary) runApplier(ctx context.Context) {
+	defer p.wg.Done()
+	ready := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.applyWake:
+		}
+		for p.applied.Load() < p.commit.Load() {
+			if ctx.Err() != nil {
+				return
+			}
+			upTo := min(p.commit.Load(), p.applied.Load()+applyStep)
+			if err := p.o.Store.Apply(upTo, p.answer); err != nil {
+				p.fail(fmt.Errorf("apply committed records: %w", err))
+				return
+			}
+			p.applied.Store(upTo)
+			if !ready && upTo >= p.termStart {
+				ready = true
+				p.events.post(ActiveReady{})
+			}
+		}
+		signal(p.progress)
+	}
+}
+
+// answer completes the transaction of record n.
+func (p *Primary) answer(n uint64, r *txn.Result) {
+	done, free := p.queue.answer(n)
+	if done != nil {
+		done(r, nil)
+	}
+	if free > 0 {
+		p.room.Release(free)
+	}
+}
+
+// abandon fails everybody who waits. New transactions get refuse.
+func (p *Primary) abandon(refuse, unlogged error) {
+	logged, never, free := p.queue.block(refuse)
+	if free > 0 {
+		p.room.Release(free)
+	}
+	unknown := outcomeUnknown(refuse)
+	for _, done := range logged {
+		done(nil, unknown)
+	}
+	for _, done := range never {
+		done(nil, unlogged)
+	}
+}
+
+// outcomeUnknown tells the reason in words only: the reason's sentinel says that nothing was logged.
+func outcomeUnknown(reason error) error {
+	return fmt.Errorf("%w (%s)", ErrOutcomeUnknown, reason.Error())
+}
+
+// fail ends the role after a failure of the store (INV-7).
+func (p *Primary) fail(err error) {
+	p.mu.Lock()
+	already := p.ended
+	p.ended = true
+	if p.session != nil {
+		p.session.end(errStopped)
+	}
+	p.mu.Unlock()
+	if already {
+		return
+	}
+	refuse := fmt.Errorf("%w: %w", ErrNotActive, err)
+	p.abandon(refuse, refuse) // the committer has ended: what it did not take is not logged
+	p.events.post(Failed{Err: err})
+}
+
+// errStopped ends the sessions of a primary that stops.
+var errStopped = errors.New("the active stops")

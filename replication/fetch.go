@@ -1,0 +1,118 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// fetch receives a snapshot and installs it. What was received stays when the connection ends, and the next call goes on
+// from there if the active still has the same snapshot.
+func (f *Follower) fetch(ctx context.Context, conn Conn) error {
+	id := f.o.Store.Identity()
+	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config}
+	if f.install != nil {
+		req.ResumeID, req.ResumeOffset = f.installID, f.install.Offset()
+	}
+	stream, err := conn.FetchSnapshot(ctx, req)
+	if err != nil {
+		return fmt.Errorf("fetch snapshot: %w", err)
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return fmt.Errorf("fetch snapshot: %w", err)
+	}
+	f.heard.Store(true)
+	h := first.Header
+	if h == nil {
+		return fmt.Errorf("%w: the first piece of a snapshot has no header", ErrProtocol)
+	}
+	if err := f.admit(h.Config, h.Term); err != nil {
+		return err
+	}
+	if err := f.beginInstall(h); err != nil {
+		return err
+	}
+	f.connected(h.Config, h.Term)
+	f.snapshotProgress(f.install.Offset(), h.FileBytes)
+	defer f.snapshotProgress(0, 0)
+	if err := f.receiveChunks(stream, h); err != nil {
+		return err
+	}
+	f.busy.Store(true)
+	defer f.busy.Store(false)
+	install := f.install
+	f.install = nil
+	if err := install.Commit(); err != nil {
+		return fmt.Errorf("%w: install snapshot: %w", errStore, err)
+	}
+	f.events.post(SnapshotInstalled{Position: h.Position})
+	return nil
+}
+
+// beginInstall prepares to receive the snapshot, unless it is the one whose transfer was interrupted.
+func (f *Follower) beginInstall(h *SnapshotHeader) error {
+	if f.install != nil && f.installID == h.ID {
+		f.log.Info("the snapshot transfer goes on", zap.String("id", h.ID), zap.Uint64("offset", f.install.Offset()))
+		return nil
+	}
+	f.dropInstall()
+	install, err := f.o.Store.BeginInstall(store.SnapshotHeader{
+		Position: h.Position, FileBytes: h.FileBytes, DataBytes: h.DataBytes, PageSize: int(h.PageSize),
+	})
+	if err != nil {
+		return fmt.Errorf("prepare to receive the snapshot: %w", err)
+	}
+	f.install, f.installID = install, h.ID
+	f.log.Info("receiving a snapshot", zap.String("id", h.ID), zap.Stringer("position", h.Position), zap.Uint64("bytes", h.DataBytes))
+	return nil
+}
+
+// receiveChunks writes the pieces until the last one came.
+func (f *Follower) receiveChunks(stream SnapshotStream, h *SnapshotHeader) error {
+	for {
+		c, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("fetch snapshot: %w", io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return fmt.Errorf("fetch snapshot: %w", err)
+		}
+		f.heard.Store(true)
+		if crc32.Checksum(c.Data, castagnoli) != c.Checksum {
+			return fmt.Errorf("%w: snapshot at offset %d", ErrChecksum, c.Offset)
+		}
+		if len(c.Data) > 0 {
+			if c.Offset+uint64(len(c.Data)) > h.FileBytes {
+				return fmt.Errorf("%w: snapshot of %d bytes has data at offset %d", ErrProtocol, h.FileBytes, c.Offset)
+			}
+			if err := f.install.WriteAt(c.Offset, c.Data); err != nil {
+				return fmt.Errorf("receive snapshot: %w", err)
+			}
+			f.snapshotProgress(f.install.Offset(), h.FileBytes)
+		}
+		if c.Finished {
+			return nil
+		}
+	}
+}
+
+func (f *Follower) snapshotProgress(received, total uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.SnapshotBytes, f.status.SnapshotTotalBytes = received, total
+}
+
+// dropInstall gives up what was received.
+func (f *Follower) dropInstall() {
+	if f.install != nil {
+		f.install.Abort()
+		f.install = nil
+	}
+}

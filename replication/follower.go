@@ -1,0 +1,298 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+const (
+	redialFirst = 2 * time.Millisecond
+	redialMost  = 50 * time.Millisecond
+)
+
+// errStore marks failures of this node's own store: no reconnect helps.
+var errStore = errors.New("this node's store")
+
+// errSnapshot makes the follower fetch a snapshot.
+var errSnapshot = errors.New("the log cannot bring this node up to date")
+
+// FollowerOptions say whom to follow.
+type FollowerOptions struct {
+	// Store is recovered and nobody else appends to it or applies from now on.
+	Store *store.Store
+	// Dialer reaches the active at Address.
+	Dialer  Dialer
+	Address string
+	// Events gets what the owner must know; nil ignores them.
+	Events func(Event)
+	// Logger gets what an operator should know; nil means none.
+	Logger *zap.Logger
+	Tuning
+}
+
+// Follower is the standby's role: it keeps the store equal to the active's, and connects again whenever that ends, until Stop.
+// Whom it obeys is decided by the fence in the store's identity (INV-1).
+type Follower struct {
+	o      FollowerOptions
+	log    *zap.Logger
+	events *eventQueue
+	io     ioClock
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+	// heard is set by everything that arrives from the active.
+	heard atomic.Bool
+	// busy is set while this node is at work and listens to nobody.
+	busy atomic.Bool
+
+	// install is the snapshot that is being received, installID its name at the active. Of the run goroutine.
+	install   *store.Install
+	installID string
+
+	mu sync.Mutex // guards all below
+	// cancel ends what is under way with the active, with a cause.
+	cancel context.CancelCauseFunc
+	// told is the last cause that was reported; zero while connected.
+	told   LostCause
+	status FollowerStatus
+	link   *link
+}
+
+// FollowerStatus is a snapshot of what a follower does.
+type FollowerStatus struct {
+	// Connected: the active has welcomed us. Required: it waits for our acks.
+	Connected, Required bool
+	// Durable and AppliedLSN are this node's; ActiveCommitLSN is what the active told last.
+	Durable         lsn.Position
+	AppliedLSN      uint64
+	ActiveCommitLSN uint64
+	// SnapshotBytes of SnapshotTotalBytes were received, while a snapshot is being fetched.
+	SnapshotBytes, SnapshotTotalBytes uint64
+}
+
+// StartFollower begins to follow. The caller must call Stop.
+func StartFollower(o FollowerOptions) *Follower {
+	o.Tuning = o.Tuning.withDefaults()
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	f := &Follower{o: o, log: o.Logger, events: startEventQueue(o.Events), stop: cancel}
+	f.wg.Add(2)
+	go f.run(ctx)
+	go f.watch(ctx)
+	return f
+}
+
+// Stop ends following. When it returns nothing more of the active is accepted or acknowledged (INV-4), and what was
+// acknowledged is durable.
+func (f *Follower) Stop() {
+	f.stop()
+	f.wg.Wait()
+	f.events.close()
+}
+
+// Status tells what the follower does now.
+func (f *Follower) Status() FollowerStatus {
+	f.mu.Lock()
+	st, l := f.status, f.link
+	f.mu.Unlock()
+	st.Durable, st.AppliedLSN = f.o.Store.Durable(), f.o.Store.Applied().LSN
+	if l != nil {
+		st.ActiveCommitLSN = l.commit.Load()
+	}
+	return st
+}
+
+// run connects again and again.
+func (f *Follower) run(ctx context.Context) {
+	defer f.wg.Done()
+	defer f.dropInstall()
+	delay := time.Duration(0)
+	for ctx.Err() == nil {
+		worked, err := f.attempt(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, errStore) {
+			f.log.Error("cannot follow any more", zap.Error(err))
+			f.events.post(Failed{Err: err})
+			return
+		}
+		f.lost(err)
+		if worked {
+			delay = 0 // at once: a refused reconnect is the proof that the process is gone
+			continue
+		}
+		delay = min(max(2*delay, redialFirst), redialMost)
+		t := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// lost reports an outage, once for each cause.
+func (f *Follower) lost(err error) {
+	if err == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.Connected, f.status.Required = false, false
+	cause := causeOf(err)
+	if cause == LostAhead {
+		cause = LostRejected // the active says that it is behind us
+	}
+	switch {
+	case cause == f.told,
+		cause == LostReset && f.told != 0,                                         // says nothing new
+		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected): // nobody is there to say anything
+		return
+	}
+	f.told = cause
+	f.log.Warn("active lost", zap.String("address", f.o.Address), zap.Stringer("cause", cause), zap.Error(err))
+	f.events.post(FollowerLost{Cause: cause, Err: err})
+}
+
+// connected reports that the outage is over.
+func (f *Follower) connected(config, term uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told = 0
+	f.status.Connected = true
+	f.events.post(FollowerConnected{Config: config, Term: term})
+}
+
+// attempt makes one connection and uses it until it ends. worked tells whether the active welcomed us.
+func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f.mu.Lock()
+	f.cancel = cancel
+	f.mu.Unlock()
+	defer func() {
+		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrSilent) {
+			err = cause
+		}
+	}()
+	dialCtx, done := context.WithTimeout(ctx, f.o.ActiveTimeout)
+	conn, err := f.o.Dialer.Dial(dialCtx, f.o.Address)
+	done()
+	if err != nil {
+		return false, fmt.Errorf("connect to the active at %s: %w", f.o.Address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	worked, err = f.follow(ctx, conn)
+	if errors.Is(err, errSnapshot) {
+		f.log.Warn("fetching a snapshot from the active", zap.Error(err))
+		if err := f.fetch(ctx, conn); err != nil {
+			return false, err
+		}
+		return true, nil
+	}
+	return worked, err
+}
+
+// watch looks after silence and a stalled disk.
+func (f *Follower) watch(ctx context.Context) {
+	defer f.wg.Done()
+	step := max(f.o.ActiveTimeout/20, time.Millisecond)
+	t := time.NewTicker(step)
+	defer t.Stop()
+	var quiet silence
+	stalled := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			if d := quiet.step(now, step, f.heard.Swap(false) || f.busy.Load()); d >= f.o.ActiveTimeout {
+				quiet.quiet = 0
+				f.silent(d)
+			}
+			if s := f.io.stalled(f.o.DiskStallTimeout); s != stalled {
+				if stalled = s; s {
+					f.log.Error("the log's disk does not answer; heartbeats are stopped", zap.Duration("for", f.o.DiskStallTimeout))
+					f.events.post(DiskStalled{})
+				}
+			}
+		}
+	}
+}
+
+// silent ends what is under way and reports it.
+func (f *Follower) silent(d time.Duration) {
+	err := fmt.Errorf("%w: nothing from the active for %v", ErrSilent, d)
+	f.mu.Lock()
+	cancel := f.cancel
+	f.mu.Unlock()
+	if cancel != nil {
+		cancel(err)
+	}
+	f.lost(err)
+}
+
+// admit obeys config and term of a message, or refuses them (INV-1): a higher fence is persisted before it is obeyed.
+func (f *Follower) admit(config, term uint64) error {
+	have := f.o.Store.Identity().Fence
+	own, theirs := fence{have.Config, have.Term}, fence{config, term}
+	switch {
+	case theirs == own:
+		return nil
+	case theirs.less(own):
+		return fmt.Errorf("%w: the active has config %d term %d, this node obeys config %d term %d", ErrStale,
+			config, term, own.config, own.term)
+	}
+	if err := f.o.Store.SetFence(store.Fence{Config: config, Term: term}); err != nil {
+		return fmt.Errorf("%w: persist the fence: %w", errStore, err)
+	}
+	return nil
+}
+
+// hello says what this node has; all of it is durable.
+func (f *Follower) hello() (*StandbyMessage, error) {
+	s := f.o.Store
+	if err := s.Sync(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errStore, err)
+	}
+	id := s.Identity()
+	return &StandbyMessage{Config: id.Fence.Config, Term: id.Fence.Term, AppliedLSN: s.Applied().LSN, Hello: &Hello{
+		Pair: id.PairID, Member: Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation},
+		LogEnd: s.End(), Applied: s.Applied(), TermEnds: s.TermEnds(), Protocol: ProtocolVersion,
+	}}, nil
+}
+
+// align makes this node's log end with the last common record.
+func (f *Follower) align(common lsn.Position) error {
+	s := f.o.Store
+	end := s.End()
+	if end == common {
+		return nil
+	}
+	if own, ok := s.PositionOf(common.LSN); !ok || own != common {
+		return fmt.Errorf("%w: the active says that %v is common, and this node has %v there", errSnapshot, common, own)
+	}
+	f.busy.Store(true)
+	defer f.busy.Store(false)
+	cut, err := s.CutTail(common)
+	if errors.Is(err, store.ErrApplied) {
+		return fmt.Errorf("%w: %w", errSnapshot, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errStore, err)
+	}
+	f.log.Warn("cut records that the active does not have; they were never acknowledged",
+		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end), zap.String("kept_in", cut.Aside))
+	return nil
+}

@@ -1,0 +1,354 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+const (
+	// syncBytes bounds what is appended before one sync, so that acks keep coming.
+	syncBytes = 8 << 20
+	// backlogBytes bounds what is received and not yet written. The active's window is far below.
+	backlogBytes = 256 << 20
+)
+
+// link is one connection of a follower that the active has welcomed. Four goroutines: one receives and verifies, one
+// appends and syncs (and acknowledges), one applies, one sends signs of life.
+type link struct {
+	f      *Follower
+	stream ActiveStream
+
+	// received is the last record that was verified; partial the pieces of a batch that came so far. Of the receiver.
+	received lsn.Position
+	partial  []byte
+	required bool
+
+	mu           sync.Mutex // guards the two below
+	backlog      []batch
+	backlogBytes int
+	writeWake    chan struct{}
+
+	commit    atomic.Uint64 // the active's
+	durable   atomic.Uint64
+	applied   atomic.Uint64
+	applyWake chan struct{}
+	beatWake  chan struct{}
+
+	sendMu sync.Mutex // guards sending and all below
+	acked  lsn.Position
+	// sentApplied was told last, at lastSent.
+	sentApplied uint64
+	lastSent    time.Time
+}
+
+// follow says hello, aligns the log, and then follows until the connection ends. worked tells whether the active welcomed us.
+func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err error) {
+	g, ctx := errgroup.WithContext(ctx)
+	defer func() {
+		if werr := g.Wait(); worked {
+			err = werr
+		}
+		f.setLink(nil)
+	}()
+	hello, err := f.hello()
+	if err != nil {
+		return false, err
+	}
+	stream, err := conn.Replicate(ctx) // it ends when the first of the goroutines below has failed
+	if err != nil {
+		return false, fmt.Errorf("say hello to the active: %w", err)
+	}
+	l, err := f.welcome(stream, hello)
+	if err != nil {
+		return false, err
+	}
+	f.setLink(l)
+	g.Go(func() error { return l.receive() })
+	g.Go(func() error { return l.write(ctx) })
+	g.Go(func() error { return l.apply(ctx) })
+	g.Go(func() error { return l.beat(ctx) })
+	return true, nil
+}
+
+func (f *Follower) setLink(l *link) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.link = l
+}
+
+// welcome exchanges hello and welcome, and makes the log end where they met.
+func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, error) {
+	if err := stream.Send(hello); err != nil {
+		return nil, fmt.Errorf("say hello to the active: %w", err)
+	}
+	m, err := stream.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("hello was not answered: %w", err)
+	}
+	f.heard.Store(true)
+	switch w := m.Welcome; {
+	case w == nil:
+		return nil, fmt.Errorf("%w: the first message is no welcome", ErrProtocol)
+	case w.Protocol != ProtocolVersion:
+		return nil, fmt.Errorf("%w: the active speaks version %d, this node version %d; run the same release on both",
+			ErrProtocol, w.Protocol, ProtocolVersion)
+	}
+	if err := f.admit(m.Config, m.Term); err != nil {
+		return nil, err
+	}
+	if m.Welcome.SnapshotRequired {
+		return nil, fmt.Errorf("%w: %s", errSnapshot, m.Welcome.Reason)
+	}
+	if err := f.align(m.Welcome.ResumeAfter); err != nil {
+		return nil, err
+	}
+	f.connected(m.Config, m.Term)
+	end := f.o.Store.End()
+	l := &link{
+		f: f, stream: stream, received: end, acked: end, lastSent: time.Now(),
+		writeWake: make(chan struct{}, 1), applyWake: make(chan struct{}, 1), beatWake: make(chan struct{}, 1),
+	}
+	l.durable.Store(end.LSN)
+	l.applied.Store(f.o.Store.Applied().LSN)
+	l.sentApplied = l.applied.Load()
+	l.committed(m.CommitLSN)
+	return l, l.take(m)
+}
+
+// receive handles messages until the stream ends.
+func (l *link) receive() error {
+	for {
+		m, err := l.stream.Recv()
+		if err != nil {
+			return fmt.Errorf("connection to the active: %w", err)
+		}
+		l.f.heard.Store(true)
+		if err := l.f.admit(m.Config, m.Term); err != nil {
+			return err
+		}
+		if err := l.take(m); err != nil {
+			return err
+		}
+		l.committed(m.CommitLSN)
+	}
+}
+
+// committed notes the active's commit LSN.
+func (l *link) committed(n uint64) {
+	if n > l.commit.Load() {
+		l.commit.Store(n)
+		signal(l.applyWake)
+	}
+}
+
+// take verifies the records of a message and gives them to the writer.
+func (l *link) take(m *ActiveMessage) error {
+	if m.AckRequired && !l.required {
+		l.f.required()
+	}
+	l.required = m.AckRequired
+	if len(m.Records) == 0 {
+		return nil
+	}
+	frames := m.Records
+	if m.Last.IsZero() || l.partial != nil {
+		if len(l.partial)+len(frames) > l.f.o.MaxTxnBytes+2*l.f.o.BatchBytes {
+			return fmt.Errorf("%w: a batch of more than %d bytes", ErrProtocol, l.f.o.MaxTxnBytes)
+		}
+		l.partial = append(l.partial, frames...)
+		if m.Last.IsZero() {
+			return nil
+		}
+		frames, l.partial = l.partial, nil
+	}
+	if m.Previous != l.received {
+		return fmt.Errorf("%w: records that follow %v came after %v", ErrProtocol, m.Previous, l.received)
+	}
+	at, err := verifyFrames(frames, m.Previous)
+	if err != nil {
+		return err
+	}
+	if at != m.Last || at.Term > m.Term {
+		return fmt.Errorf("%w: records up to %v announced as up to %v by the active of term %d", ErrProtocol, at, m.Last, m.Term)
+	}
+	l.received = at
+	l.mu.Lock()
+	l.backlog = append(l.backlog, batch{frames: frames, prev: m.Previous, end: at})
+	l.backlogBytes += len(frames)
+	full := l.backlogBytes > backlogBytes+l.f.o.MaxTxnBytes
+	l.mu.Unlock()
+	if full {
+		return fmt.Errorf("%w: the active sent more than %d bytes ahead of the acks", ErrProtocol, backlogBytes)
+	}
+	signal(l.writeWake)
+	return nil
+}
+
+// verifyFrames checks every frame and the chain, and returns the position of the last one.
+func verifyFrames(frames []byte, prev lsn.Position) (lsn.Position, error) {
+	for len(frames) > 0 {
+		f, rest, err := wal.DecodeFrame(frames, prev)
+		if err != nil {
+			return prev, fmt.Errorf("%w: record after %v: %w", ErrChecksum, prev, err)
+		}
+		frames, prev = rest, f.Pos
+	}
+	return prev, nil
+}
+
+// required reports that the active waits for acks.
+func (f *Follower) required() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.Required = true
+	f.events.post(FollowerRequired{})
+}
+
+// write appends what was received; everything that waits is synced at once and acknowledged with one message.
+func (l *link) write(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.writeWake:
+		}
+		for ctx.Err() == nil {
+			todo := l.takeBacklog()
+			if len(todo) == 0 {
+				break
+			}
+			if err := l.append(todo); err != nil {
+				return fmt.Errorf("%w: %w", errStore, err)
+			}
+			if err := l.tell(todo[len(todo)-1].end); err != nil {
+				return err
+			}
+			signal(l.applyWake)
+		}
+	}
+}
+
+// takeBacklog returns what waits, with small batches joined: one write instead of many.
+func (l *link) takeBacklog() []batch {
+	l.mu.Lock()
+	n, size := 0, 0
+	for n < len(l.backlog) && (n == 0 || size+len(l.backlog[n].frames) <= syncBytes) {
+		size += len(l.backlog[n].frames)
+		n++
+	}
+	todo := l.backlog[:n:n]
+	l.backlog = l.backlog[n:]
+	l.backlogBytes -= size
+	if len(l.backlog) == 0 {
+		l.backlog = nil
+	}
+	more := len(l.backlog) > 0
+	l.mu.Unlock()
+	if more {
+		signal(l.writeWake)
+	}
+	var joined []batch
+	for len(todo) > 0 {
+		n, frames := join(todo)
+		joined = append(joined, batch{frames: frames, prev: todo[0].prev, end: todo[n-1].end})
+		todo = todo[n:]
+	}
+	return joined
+}
+
+func (l *link) append(todo []batch) error {
+	l.f.io.begin()
+	defer l.f.io.end()
+	for _, b := range todo {
+		if err := l.f.o.Store.Append(b.frames, b.end); err != nil {
+			return fmt.Errorf("append: %w", err)
+		}
+	}
+	if err := l.f.o.Store.Sync(); err != nil {
+		return fmt.Errorf("sync: %w", err)
+	}
+	l.durable.Store(todo[len(todo)-1].end.LSN)
+	return nil
+}
+
+// tell sends an acknowledgement (INV-1: with the fence that this node obeys). A zero position repeats the last one.
+func (l *link) tell(durable lsn.Position) error {
+	have := l.f.o.Store.Identity().Fence
+	l.sendMu.Lock()
+	defer l.sendMu.Unlock()
+	if durable.LSN > l.acked.LSN {
+		l.acked = durable
+	}
+	l.sentApplied, l.lastSent = l.applied.Load(), time.Now()
+	m := &StandbyMessage{Config: have.Config, Term: have.Term, Durable: l.acked, AppliedLSN: l.sentApplied}
+	if err := l.stream.Send(m); err != nil {
+		return fmt.Errorf("acknowledge: %w", err)
+	}
+	return nil
+}
+
+// apply applies what is committed and durable here (INV-2, INV-5).
+func (l *link) apply(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.applyWake:
+		}
+		for ctx.Err() == nil {
+			applied := l.applied.Load()
+			upTo := min(l.commit.Load(), l.durable.Load(), applied+applyStep)
+			if upTo <= applied {
+				break
+			}
+			if err := l.f.o.Store.Apply(upTo, nil); err != nil {
+				return fmt.Errorf("%w: apply: %w", errStore, err)
+			}
+			l.applied.Store(upTo)
+		}
+		if l.applied.Load() == l.durable.Load() {
+			signal(l.beatWake) // idle: the active may wait for this to hand over
+		}
+	}
+}
+
+// beat sends a message when none was sent for a heartbeat, and soon after everything was applied.
+func (l *link) beat(ctx context.Context) error {
+	t := time.NewTimer(l.f.o.Heartbeat)
+	defer t.Stop()
+	for {
+		soon := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.beatWake:
+			soon = true
+		case <-t.C:
+		}
+		l.sendMu.Lock()
+		wait := l.f.o.Heartbeat - time.Since(l.lastSent)
+		if news := l.applied.Load() > l.sentApplied; news && soon {
+			wait = min(wait, l.f.o.CommitNotice)
+		} else if news {
+			wait = 0
+		}
+		l.sendMu.Unlock()
+		if wait <= 0 {
+			if !l.f.io.stalled(l.f.o.DiskStallTimeout) { // a node whose disk does not answer must not look alive
+				if err := l.tell(lsn.Position{}); err != nil {
+					return err
+				}
+			}
+			wait = l.f.o.Heartbeat
+		}
+		t.Reset(wait)
+	}
+}

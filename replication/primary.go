@@ -1,0 +1,333 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// ActiveConfig are the conditions under which a primary acknowledges. They follow from the pair's record.
+type ActiveConfig struct {
+	// Config that every message to the standby carries (INV-1).
+	Config uint64
+	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). False: durable here is
+	// enough.
+	RequireStandby bool
+	// Standby whose acks are required; the zero Member means that nothing can be committed now.
+	Standby Member
+	// Serve is false when no transaction may be acknowledged: new ones and those that wait fail, and the commit LSN stays.
+	Serve bool
+	// Reason for the errors that callers get while Serve is false.
+	Reason string
+}
+
+// PrimaryOptions say how to take up the active role.
+type PrimaryOptions struct {
+	// Store is recovered and nobody else appends to it or applies from now on.
+	Store *store.Store
+	// Term that the log goes on under; never used before, by anybody.
+	Term uint64
+	// Config are the conditions to begin with.
+	Config ActiveConfig
+	// Events gets what the owner must know; nil ignores them.
+	Events func(Event)
+	// Logger gets what an operator should know; nil means none.
+	Logger *zap.Logger
+	Tuning
+}
+
+// Primary is the active role of one node for one term. Its methods may be called from any goroutine.
+type Primary struct {
+	o       PrimaryOptions
+	log     *zap.Logger
+	queue   *queue
+	tail    *tail
+	room    *semaphore.Weighted
+	waiters sync.Pool
+	events  *eventQueue
+	io      ioClock
+
+	// termStart is the LSN of the record that begins the term.
+	termStart uint64
+	commit    atomic.Uint64
+	applied   atomic.Uint64
+	applyWake chan struct{}
+	// progress is signalled when something that Drain waits for may have happened.
+	progress chan struct{}
+
+	stop     context.CancelFunc
+	stopped  chan struct{} // closed when Stop begins
+	stopOnce sync.Once
+	wg       sync.WaitGroup
+
+	snapshots snapshotService
+
+	mu  sync.Mutex // guards all below
+	cfg ActiveConfig
+	// ended: the role is over, nothing is acknowledged any more.
+	ended bool
+	// durable is the last record that is durable here.
+	durable uint64
+	// standbyDurable is the last record that cfg.Standby acknowledged, in any of its sessions.
+	standbyDurable uint64
+	// syncTarget is the commit LSN at the moment when the acks of cfg.Standby became required.
+	syncTarget uint64
+	session    *session
+	// absentSince is when the required standby was last there, and absentTold whether its absence was reported.
+	absentSince time.Time
+	absentTold  bool
+}
+
+// StartPrimary takes up the active role: it begins the term with a term-start record and lets standbys in. What the log
+// already has is committed together with that record, when Config allows it (event ActiveReady).
+//
+// It returns ErrTermUsed or ErrFence for a term or configuration that this node must not act under. The caller must call Stop.
+func StartPrimary(o PrimaryOptions) (*Primary, error) {
+	o.Tuning = o.Tuning.withDefaults()
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	id, end := o.Store.Identity(), o.Store.End()
+	if have := (fence{id.Fence.Config, id.Fence.Term}); (fence{o.Config.Config, o.Term}).less(have) {
+		return nil, fmt.Errorf("%w: asked to be active under config %d term %d, promised to obey config %d term %d",
+			ErrFence, o.Config.Config, o.Term, have.config, have.term)
+	}
+	if end.Term >= o.Term {
+		return nil, fmt.Errorf("%w: asked for term %d, and the log ends at %v", ErrTermUsed, o.Term, end)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Primary{
+		o: o, log: o.Logger, queue: newQueue(o.Term, o.BatchBytes, end), tail: newTail(o.TailBytes, end),
+		room: semaphore.NewWeighted(o.QueueBytes), events: startEventQueue(o.Events),
+		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), progress: make(chan struct{}, 1),
+		stop: cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,
+	}
+	p.waiters.New = func() any { return newWaiter() }
+	applied := o.Store.Applied().LSN
+	p.commit.Store(applied)
+	p.applied.Store(applied)
+	p.syncTarget, p.absentSince = applied, time.Now()
+	// Nobody else has the queue yet, so that the term-start record is the first of its term.
+	if err := p.queue.add(ctx, wal.KindTermStart, id.NodeID[:], nil, 0); err != nil {
+		cancel()
+		p.events.close()
+		return nil, err
+	}
+	if !o.Config.Serve {
+		p.queue.block(blockedBy(o.Config.Reason))
+	}
+	p.wg.Add(3)
+	go p.runCommitter(ctx)
+	go p.runApplier(ctx)
+	go p.runWatch(ctx)
+	p.log.Info("active", zap.Uint64("term", o.Term), zap.Uint64("config", o.Config.Config), zap.Stringer("log_end", end))
+	return p, nil
+}
+
+func blockedBy(reason string) error {
+	if reason == "" {
+		return ErrBlocked
+	}
+	return fmt.Errorf("%w: %s", ErrBlocked, reason)
+}
+
+// Configure changes the conditions. When it returns, the commit LSN does not move under the old ones any more.
+func (p *Primary) Configure(cfg ActiveConfig) {
+	p.mu.Lock()
+	was := p.cfg
+	p.cfg = cfg
+	switch {
+	case cfg.RequireStandby && (!was.RequireStandby || was.Standby != cfg.Standby):
+		p.require()
+	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
+		// It connects again and catches up under a new requirement. What it had achieved under the old one must not count:
+		// an event about that may be under way to somebody who would then add it to in_sync (INV-3).
+		p.session.end(ErrDropped)
+	}
+	p.advance()
+	if p.session != nil {
+		p.session.announce()
+	}
+	p.mu.Unlock()
+	switch {
+	case !cfg.Serve:
+		blocked := blockedBy(cfg.Reason)
+		p.abandon(blocked, outcomeUnknown(blocked)) // what waits stays in the queue and may commit later
+	case !was.Serve:
+		p.queue.unblock()
+	}
+}
+
+// require begins to count the acks of cfg.Standby. mu is held.
+func (p *Primary) require() {
+	p.standbyDurable, p.syncTarget = 0, p.commit.Load()
+	p.absentSince, p.absentTold = time.Now(), false
+	if s := p.session; s != nil && s.member == p.cfg.Standby {
+		s.synced = false
+		p.count(s)
+	}
+}
+
+// count takes what session s, the required standby's, has acknowledged. mu is held.
+func (p *Primary) count(s *session) {
+	p.standbyDurable = max(p.standbyDurable, s.acked.LSN)
+	if !s.synced && p.standbyDurable >= p.syncTarget {
+		s.synced = true
+		p.events.post(StandbySynced{Member: s.member})
+	}
+	p.advance()
+}
+
+// Stop ends the role. When it returns nothing more is appended, applied, acknowledged or sent, and everybody who waited has
+// an answer: ErrOutcomeUnknown, or ErrNotActive if the transaction was not logged.
+func (p *Primary) Stop() {
+	p.stopOnce.Do(func() {
+		p.mu.Lock()
+		p.ended = true
+		if p.session != nil {
+			p.session.end(errStopped)
+		}
+		p.mu.Unlock()
+		close(p.stopped)
+		p.queue.mu.Lock()
+		p.queue.refuse = ErrNotActive
+		p.queue.mu.Unlock()
+		p.stop()
+	})
+	p.wg.Wait()
+	p.abandon(ErrNotActive, ErrNotActive)
+	p.snapshots.close()
+	p.events.close()
+}
+
+// Drain prepares a planned hand-over: new transactions wait, those under way are answered, and the required standby is durable
+// and has applied everything. When it returns nil nothing is appended until Resume or Stop. Position is the end of the log.
+//
+// When ctx ends first it returns an error, and transactions go on waiting until Resume.
+func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
+	p.queue.hold()
+	for {
+		empty, end := p.queue.empty()
+		if empty && p.standbyHas(end) {
+			return end, nil
+		}
+		select {
+		case <-p.progress:
+		case <-p.queue.idle:
+		case <-p.stopped:
+			return end, ErrNotActive
+		case <-ctx.Done():
+			return end, fmt.Errorf("drain: the standby has not applied everything up to %v in time: %w", end, ctx.Err())
+		}
+	}
+}
+
+// standbyHas tells whether the required standby is durable and applied up to end.
+func (p *Primary) standbyHas(end lsn.Position) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.session
+	return s != nil && p.cfg.RequireStandby && s.member == p.cfg.Standby && s.acked.LSN >= end.LSN && s.applied >= end.LSN
+}
+
+// Resume undoes Drain.
+func (p *Primary) Resume() { p.queue.resume() }
+
+// PrimaryStatus is a snapshot of what a primary does.
+type PrimaryStatus struct {
+	Term      uint64
+	Config    ActiveConfig
+	End       lsn.Position
+	CommitLSN uint64
+	// AppliedLSN follows CommitLSN closely.
+	AppliedLSN uint64
+	// Standby is the one that is connected, nil if none is.
+	Standby *StandbyStatus
+}
+
+// StandbyStatus is a snapshot of a connected standby.
+type StandbyStatus struct {
+	Member Member
+	// Durable and AppliedLSN are what the standby told last.
+	Durable    lsn.Position
+	AppliedLSN uint64
+	// InFlightBytes were sent and are not acknowledged.
+	InFlightBytes int
+	// CaughtUp: it is within the window. Required: transactions wait for its acks.
+	CaughtUp, Required bool
+}
+
+// Status tells what the primary does now.
+func (p *Primary) Status() PrimaryStatus {
+	_, end := p.queue.empty()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := PrimaryStatus{
+		Term: p.o.Term, Config: p.cfg, End: end, CommitLSN: p.commit.Load(), AppliedLSN: p.applied.Load(),
+	}
+	if s := p.session; s != nil {
+		st.Standby = &StandbyStatus{
+			Member: s.member, Durable: s.acked, AppliedLSN: s.applied, InFlightBytes: s.inFlightBytes,
+			CaughtUp: s.caughtUp, Required: p.requires(s),
+		}
+	}
+	return st
+}
+
+// requires tells whether transactions wait for the acks of s. mu is held.
+func (p *Primary) requires(s *session) bool { return p.cfg.RequireStandby && p.cfg.Standby == s.member }
+
+// CommitLSN is the last committed record.
+func (p *Primary) CommitLSN() uint64 { return p.commit.Load() }
+
+func (p *Primary) wakeSession() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.session != nil {
+		signal(p.session.wake)
+	}
+}
+
+// runWatch looks after what no message tells: a stalled disk, and a required standby that does not come.
+func (p *Primary) runWatch(ctx context.Context) {
+	defer p.wg.Done()
+	t := time.NewTicker(p.o.Heartbeat)
+	defer t.Stop()
+	stalled := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-t.C:
+			if s := p.io.stalled(p.o.DiskStallTimeout); s != stalled {
+				if stalled = s; s {
+					p.log.Error("the log's disk does not answer; heartbeats are stopped", zap.Duration("for", p.o.DiskStallTimeout))
+					p.events.post(DiskStalled{})
+				}
+			}
+			p.checkAbsent(now)
+		}
+	}
+}
+
+// checkAbsent tells once that the required standby has not been connected for the timeout.
+func (p *Primary) checkAbsent(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	present := p.session != nil && p.requires(p.session)
+	if present || !p.cfg.RequireStandby || p.absentTold || now.Sub(p.absentSince) < p.o.StandbyTimeout {
+		return
+	}
+	p.absentTold = true
+	p.events.post(StandbyLost{Member: p.cfg.Standby, Cause: LostSilence, Err: errors.New("the required standby is not connected")})
+}

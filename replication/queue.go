@@ -1,0 +1,248 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// itemOverheadBytes is what a waiting transaction counts besides its payload: it bounds their number, too.
+const itemOverheadBytes = 128
+
+// minBufferBytes is the smallest buffer of a new batch.
+const minBufferBytes = 1 << 10
+
+// Done gets the outcome of a transaction, exactly once, in commit order, from the applier's goroutine: it must not block
+// and must not submit. The result belongs to the callee. A nil error means committed on every member of in_sync (INV-2)
+// and applied here; the result may still say that the transaction itself was refused.
+type Done func(r *txn.Result, err error)
+
+// group is a batch and who waits for its records.
+type group struct {
+	batch
+	// waiters has one entry for each record, nil where nobody waits.
+	waiters []Done
+	// weight is what the group takes of the queue's room.
+	weight int64
+	// next is the first record that is not yet answered.
+	next int
+}
+
+// queue holds the transactions between Submit and their answer: those that wait for the committer, already encoded as log
+// frames, and those in flight. One lock for both, so that each has exactly one answer whatever happens.
+type queue struct {
+	term       uint64
+	batchBytes int
+	// wake is signalled when the first transaction arrives, and again when a batch is full.
+	wake chan struct{}
+	// idle is signalled when nothing waits or flies any more.
+	idle chan struct{}
+
+	mu      sync.Mutex // guards all below
+	waiting []*group
+	flight  []*group
+	// end is the last record that was encoded.
+	end lsn.Position
+	// refuse is what new transactions get, unless nil.
+	refuse error
+	// gate holds new transactions back until it is closed, unless nil.
+	gate chan struct{}
+	// typical follows the size of batches, for the next buffer.
+	typical int
+	free    []*group
+}
+
+func newQueue(term uint64, batchBytes int, end lsn.Position) *queue {
+	return &queue{
+		term: term, batchBytes: batchBytes, end: end,
+		wake: make(chan struct{}, 1), idle: make(chan struct{}, 1),
+	}
+}
+
+// refused returns what a new transaction would get now.
+func (q *queue) refused() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.refuse
+}
+
+// add encodes a record into the open batch. It waits while the gate is closed.
+func (q *queue) add(ctx context.Context, kind wal.Kind, payload []byte, done Done, weight int64) error {
+	for {
+		q.mu.Lock()
+		switch {
+		case q.refuse != nil:
+			err := q.refuse
+			q.mu.Unlock()
+			return err
+		case q.gate == nil:
+			q.encode(kind, payload, done, weight)
+			q.mu.Unlock()
+			return nil
+		}
+		gate := q.gate
+		q.mu.Unlock()
+		select {
+		case <-gate:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: waiting for a switchover: %w", ErrBlocked, ctx.Err())
+		}
+	}
+}
+
+// encode appends the frame. mu is held: the copy and the checksum of a payload are cheaper than handing it to another
+// goroutine, and whoever waits here would wait for them there.
+func (q *queue) encode(kind wal.Kind, payload []byte, done Done, weight int64) {
+	first := len(q.waiting) == 0
+	var g *group
+	if !first {
+		g = q.waiting[len(q.waiting)-1]
+	}
+	if g == nil || len(g.frames)+len(payload) > q.batchBytes {
+		g = q.newGroup(len(payload))
+		q.waiting = append(q.waiting, g)
+	}
+	g.frames, q.end = wal.AppendFrame(g.frames, q.end, q.term, kind, payload)
+	g.end = q.end
+	g.waiters = append(g.waiters, done)
+	g.weight += weight
+	if first || len(g.frames) >= q.batchBytes {
+		signal(q.wake)
+	}
+}
+
+func (q *queue) newGroup(payload int) *group {
+	var g *group
+	if n := len(q.free); n > 0 {
+		g, q.free = q.free[n-1], q.free[:n-1]
+	} else {
+		g = &group{}
+	}
+	// The buffer lives as long as its messages are in memory: a guess that is too large is paid for, too.
+	size := max(payload+2*itemOverheadBytes, q.typical+q.typical/4, minBufferBytes)
+	g.batch = batch{frames: make([]byte, 0, size), prev: q.end, end: q.end}
+	return g
+}
+
+// take moves what waits into flight and appends its batches to dst.
+func (q *queue) take(dst []batch) []batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, g := range q.waiting {
+		q.typical += (len(g.frames) - q.typical) / 4
+		dst = append(dst, g.batch)
+		g.frames = nil // log, stream and tail have it
+	}
+	q.flight = append(q.flight, q.waiting...)
+	clear(q.waiting)
+	q.waiting = q.waiting[:0]
+	return dst
+}
+
+// answer returns who waits for record n, nil for nobody, and the room that became free. Records are answered in order.
+func (q *queue) answer(n uint64) (done Done, free int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.flight) > 0 {
+		g := q.flight[0]
+		if n <= g.prev.LSN {
+			return nil, free // a record of an earlier term
+		}
+		if n <= g.end.LSN {
+			g.next = int(n - g.prev.LSN)
+			done, g.waiters[g.next-1] = g.waiters[g.next-1], nil
+			if n == g.end.LSN {
+				free += q.pop()
+			}
+			return done, free
+		}
+		free += q.pop()
+	}
+	return nil, free
+}
+
+// pop removes the first group in flight, all of whose records are answered, and returns its room. mu is held.
+func (q *queue) pop() int64 {
+	g := q.flight[0]
+	q.flight[0] = nil
+	q.flight = q.flight[1:]
+	if len(q.flight) == 0 {
+		q.flight = nil
+		if len(q.waiting) == 0 {
+			signal(q.idle)
+		}
+	}
+	weight := g.weight
+	clear(g.waiters)
+	*g = group{waiters: g.waiters[:0]}
+	if len(q.free) < 4 {
+		q.free = append(q.free, g)
+	}
+	return weight
+}
+
+// block makes new transactions get refuse, and takes everybody who waits off the list; the records stay. logged is who
+// waits for a record in flight, unlogged for one that was not given to the committer.
+func (q *queue) block(refuse error) (logged, unlogged []Done, free int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.refuse = refuse
+	logged, freeA := strip(q.flight)
+	unlogged, freeB := strip(q.waiting)
+	if q.gate != nil {
+		close(q.gate)
+		q.gate = nil
+	}
+	return logged, unlogged, freeA + freeB
+}
+
+func strip(groups []*group) (waiters []Done, free int64) {
+	for _, g := range groups {
+		for i, w := range g.waiters {
+			if w != nil {
+				waiters = append(waiters, w)
+				g.waiters[i] = nil
+			}
+		}
+		free += g.weight
+		g.weight = 0
+	}
+	return waiters, free
+}
+
+// unblock accepts transactions again.
+func (q *queue) unblock() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.refuse = nil
+}
+
+// hold holds new transactions back.
+func (q *queue) hold() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.gate == nil {
+		q.gate = make(chan struct{})
+	}
+}
+
+// resume lets them go on.
+func (q *queue) resume() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.gate != nil {
+		close(q.gate)
+		q.gate = nil
+	}
+}
+
+// empty tells whether every accepted transaction was answered, and the last record that was encoded.
+func (q *queue) empty() (bool, lsn.Position) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting) == 0 && len(q.flight) == 0, q.end
+}

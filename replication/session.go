@@ -1,0 +1,346 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// sent is what was sent with one batch and is not acknowledged.
+type sent struct {
+	end   lsn.Position
+	bytes int
+}
+
+// session is one connection of a standby. Three goroutines share it: the one that called Replicate watches the time, one
+// receives, one sends. Only the watcher returns to the transport, which then ends the stream: so a Send or Recv that
+// blocks for ever cannot keep a session alive.
+type session struct {
+	p      *Primary
+	stream StandbyStream
+	member Member
+	// wake is signalled when the sender may have something to do.
+	wake chan struct{}
+	// tell makes the sender send something at once.
+	tell atomic.Bool
+	// heard is set by each message that arrives.
+	heard atomic.Bool
+
+	endOnce sync.Once
+	done    chan struct{}
+	err     error // set before done is closed
+
+	// The fields below are guarded by Primary.mu.
+
+	// acked is the last record that the standby has durable, applied the last one that it applied.
+	acked   lsn.Position
+	applied uint64
+	// inFlight was sent and is not acknowledged, oldest first; progress is when that last got shorter or began.
+	inFlight      []sent
+	inFlightBytes int
+	progress      time.Time
+	// windowFull: the sender waits for an ack.
+	windowFull bool
+	// caughtUp: StandbyCaughtUp was posted. synced: StandbySynced was posted for the present requirement.
+	caughtUp, synced bool
+}
+
+// end ends the session with the given reason; the first one counts.
+func (s *session) end(err error) {
+	s.endOnce.Do(func() {
+		s.err = err
+		close(s.done)
+	})
+}
+
+// announce makes the sender tell a new configuration at once.
+func (s *session) announce() {
+	s.tell.Store(true)
+	signal(s.wake)
+}
+
+// enter counts a call that uses the primary; false when it has ended.
+func (p *Primary) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return false
+	}
+	p.wg.Add(1)
+	return true
+}
+
+// Replicate serves one connection of a standby; see Service. A new connection replaces the one before it.
+func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
+	if !p.enter() {
+		return ErrNotActive
+	}
+	defer p.wg.Done()
+	s := &session{p: p, stream: stream, wake: make(chan struct{}, 1), done: make(chan struct{}), progress: time.Now()}
+	first := make(chan *StandbyMessage, 1)
+	p.wg.Add(1)
+	go s.receive(first)
+
+	welcome, err := s.handshake(ctx, first)
+	if err != nil {
+		s.end(err)
+		return err
+	}
+	if welcome.SnapshotRequired {
+		return s.sendToSnapshot(welcome)
+	}
+	if err := p.register(s, welcome.ResumeAfter); err != nil {
+		s.end(err)
+		return err
+	}
+	p.log.Info("standby connected", zap.Stringer("standby", s.member), zap.Stringer("resumes_after", welcome.ResumeAfter),
+		zap.String("note", welcome.Reason))
+	p.wg.Add(1)
+	go s.send(welcome)
+	s.watch(ctx)
+	p.leave(s)
+	return s.err
+}
+
+// handshake waits for the hello and decides how the standby goes on.
+func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (Welcome, error) {
+	p := s.p
+	t := time.NewTimer(p.o.StandbyTimeout)
+	defer t.Stop()
+	var m *StandbyMessage
+	select {
+	case m = <-first:
+	case <-t.C:
+		return Welcome{}, fmt.Errorf("%w: no hello came", ErrSilent)
+	case <-s.done:
+		return Welcome{}, s.err
+	case <-p.stopped:
+		return Welcome{}, ErrNotActive
+	case <-ctx.Done():
+		return Welcome{}, fmt.Errorf("handshake: %w", ctx.Err())
+	}
+	id := p.o.Store.Identity()
+	switch h := m.Hello; {
+	case h == nil:
+		return Welcome{}, fmt.Errorf("%w: the first message is no hello", ErrProtocol)
+	case h.Protocol != ProtocolVersion:
+		return Welcome{}, fmt.Errorf("%w: the standby speaks version %d, the active version %d; run the same release on both",
+			ErrProtocol, h.Protocol, ProtocolVersion)
+	case h.Pair != id.PairID:
+		return Welcome{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member, h.Pair, id.PairID)
+	case h.Member.Node == id.NodeID:
+		return Welcome{}, fmt.Errorf("%w: the standby has this node's own id %s; a data directory must not be copied to a second node",
+			ErrProtocol, id.NodeID)
+	}
+	s.member = m.Hello.Member
+	if err := p.refuseAhead(s.member, m.Config, m.Term); err != nil {
+		return Welcome{}, err
+	}
+	s.applied = m.Hello.Applied.LSN
+	return matchLogs(p.o.Store, m.Hello), nil
+}
+
+// refuseAhead refuses and reports a standby that obeys a higher configuration (INV-1).
+func (p *Primary) refuseAhead(m Member, config, term uint64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.checkAhead(config, term)
+	if err != nil && !p.ended {
+		p.events.post(StandbyLost{Member: m, Cause: LostAhead, Err: err})
+	}
+	return err
+}
+
+// checkAhead returns ErrAhead for a standby that obeys a higher configuration (INV-1). mu is held.
+func (p *Primary) checkAhead(config, term uint64) error {
+	own, theirs := fence{p.cfg.Config, p.o.Term}, fence{config, term}
+	if !own.less(theirs) {
+		return nil
+	}
+	return fmt.Errorf("%w: it obeys config %d term %d, this active has config %d term %d", ErrAhead, config, term, own.config, own.term)
+}
+
+// sendToSnapshot tells the standby that the log cannot help it.
+func (s *session) sendToSnapshot(w Welcome) error {
+	p := s.p
+	p.mu.Lock()
+	config := p.cfg.Config
+	if p.requires(s) && !p.ended {
+		err := fmt.Errorf("%w: %s", ErrLostRecords, w.Reason)
+		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
+	}
+	p.mu.Unlock()
+	p.log.Warn("standby needs a snapshot", zap.Stringer("standby", s.member), zap.String("reason", w.Reason))
+	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
+	err := s.stream.Send(&ActiveMessage{Config: config, Term: p.o.Term, Welcome: &w})
+	s.end(err)
+	return err
+}
+
+// register makes s the session of the standby, in place of an older one.
+func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return ErrNotActive
+	}
+	if p.requires(s) && resumeAfter.LSN < p.standbyDurable {
+		err := fmt.Errorf("%w: it has nothing after %v and had acknowledged LSN %d; it must leave in_sync before it can catch up",
+			ErrLostRecords, resumeAfter, p.standbyDurable)
+		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
+		return err
+	}
+	if p.session != nil {
+		p.session.end(ErrReplaced)
+	}
+	p.session = s
+	s.acked = resumeAfter
+	p.snapshots.passed(resumeAfter)
+	p.events.post(StandbyConnected{Member: s.member})
+	if p.requires(s) {
+		p.count(s)
+	}
+	return nil
+}
+
+// leave takes s away if nothing has replaced it.
+func (p *Primary) leave(s *session) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.session != s {
+		return
+	}
+	p.session = nil
+	p.absentSince, p.absentTold = time.Now(), true
+	if p.ended {
+		return
+	}
+	p.log.Warn("standby lost", zap.Stringer("standby", s.member), zap.Error(s.err))
+	p.events.post(StandbyLost{Member: s.member, Cause: causeOf(s.err), Err: s.err})
+}
+
+// causeOf maps what ended a session to what failover needs to know.
+func causeOf(err error) LostCause {
+	switch {
+	case errors.Is(err, ErrRefused):
+		return LostRefused
+	case errors.Is(err, ErrSilent):
+		return LostSilence
+	case errors.Is(err, ErrSlow):
+		return LostSlow
+	case errors.Is(err, ErrAhead):
+		return LostAhead
+	case errors.Is(err, ErrNotActive), errors.Is(err, ErrOtherPair), errors.Is(err, ErrStale), errors.Is(err, ErrProtocol),
+		errors.Is(err, ErrLostRecords):
+		return LostRejected
+	default:
+		return LostReset
+	}
+}
+
+// watch returns when the session has ended: by itself, by silence, or by slowness.
+func (s *session) watch(ctx context.Context) {
+	step := max(s.p.o.StandbyTimeout/8, time.Millisecond)
+	t := time.NewTicker(step)
+	defer t.Stop()
+	var quiet silence
+	var slow silence
+	for {
+		select {
+		case <-s.done:
+			return
+		case <-ctx.Done():
+			s.end(fmt.Errorf("connection of the standby: %w", ctx.Err()))
+			return
+		case now := <-t.C:
+			if d := quiet.step(now, step, s.heard.Swap(false)); d >= s.p.o.StandbyTimeout {
+				s.end(fmt.Errorf("%w: nothing from the standby for %v", ErrSilent, d))
+				return
+			}
+			if d := slow.step(now, step, s.progressed(now, step)); d >= s.p.o.AckTimeout {
+				s.end(fmt.Errorf("%w: no ack for %v", ErrSlow, d))
+				return
+			}
+		}
+	}
+}
+
+// progressed tells whether nothing waits for an ack or one came within the last step.
+func (s *session) progressed(now time.Time, step time.Duration) bool {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	return len(s.inFlight) == 0 || now.Sub(s.progress) < 2*step
+}
+
+// receive reads until the stream ends.
+func (s *session) receive(first chan<- *StandbyMessage) {
+	defer s.p.wg.Done()
+	for {
+		m, err := s.stream.Recv()
+		if err != nil {
+			s.end(fmt.Errorf("connection of the standby: %w", err))
+			return
+		}
+		s.heard.Store(true)
+		if first != nil {
+			first <- m
+			first = nil
+			continue
+		}
+		if err := s.p.acknowledge(s, m); err != nil {
+			s.end(err)
+			return
+		}
+	}
+}
+
+// acknowledge takes what a standby has told (INV-2).
+func (p *Primary) acknowledge(s *session, m *StandbyMessage) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.checkAhead(m.Config, m.Term); err != nil {
+		return err
+	}
+	if p.ended || p.session != s {
+		return ErrReplaced
+	}
+	s.applied = max(s.applied, m.AppliedLSN)
+	if m.Durable.LSN > s.acked.LSN {
+		if err := s.acknowledged(m.Durable); err != nil {
+			return err
+		}
+		if p.requires(s) {
+			p.count(s)
+		}
+		if s.windowFull || !s.caughtUp {
+			signal(s.wake)
+		}
+	}
+	signal(p.progress)
+	return nil
+}
+
+// acknowledged removes what is acknowledged from what is in flight. Acks name the end of a batch that was sent, with the
+// checksum of the whole history. mu is held.
+func (s *session) acknowledged(at lsn.Position) error {
+	i := 0
+	for i < len(s.inFlight) && s.inFlight[i].end.LSN < at.LSN {
+		s.inFlightBytes -= s.inFlight[i].bytes
+		i++
+	}
+	if i == len(s.inFlight) || s.inFlight[i].end != at {
+		return fmt.Errorf("%w: the standby acknowledges %v, which is the end of nothing that was sent", ErrProtocol, at)
+	}
+	s.inFlightBytes -= s.inFlight[i].bytes
+	s.inFlight = s.inFlight[i+1:]
+	s.acked = at
+	s.progress = time.Now()
+	return nil
+}

@@ -1,0 +1,195 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"sync"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// snapshotService remembers the transfer under way and the snapshot that is kept for the standby to resume, or to go on
+// from with the log.
+type snapshotService struct {
+	mu sync.Mutex // guards all below
+	// cancel ends the transfer under way; ended is closed when it has.
+	cancel context.CancelFunc
+	ended  chan struct{}
+	// kept was sent, wholly or partly, and keeps the log that follows it.
+	kept *store.Snapshot
+}
+
+// begin makes the caller's the only transfer. It waits until an older one, whose connection must be dead, has ended.
+func (ss *snapshotService) begin(ctx context.Context) (context.Context, func(), error) {
+	for {
+		ss.mu.Lock()
+		if ss.cancel == nil {
+			ctx, cancel := context.WithCancel(ctx)
+			ended := make(chan struct{})
+			ss.cancel, ss.ended = cancel, ended
+			ss.mu.Unlock()
+			return ctx, func() {
+				cancel()
+				ss.mu.Lock()
+				ss.cancel, ss.ended = nil, nil
+				ss.mu.Unlock()
+				close(ended)
+			}, nil
+		}
+		ss.cancel()
+		ended := ss.ended
+		ss.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("wait for the end of an older snapshot transfer: %w", ctx.Err())
+		}
+	}
+}
+
+// keep suspends snap and lets an older one go.
+func (ss *snapshotService) keep(snap *store.Snapshot) {
+	snap.Suspend()
+	ss.mu.Lock()
+	old := ss.kept
+	ss.kept = snap
+	ss.mu.Unlock()
+	if old != nil && old != snap {
+		old.Close()
+	}
+}
+
+// passed lets the snapshot go when the standby has what it holds.
+func (ss *snapshotService) passed(at lsn.Position) {
+	ss.mu.Lock()
+	snap := ss.kept
+	if snap == nil || snap.Header.Position.LSN > at.LSN || ss.cancel != nil {
+		ss.mu.Unlock()
+		return
+	}
+	ss.kept = nil
+	ss.mu.Unlock()
+	snap.Close()
+}
+
+func (ss *snapshotService) close() {
+	ss.mu.Lock()
+	snap := ss.kept
+	ss.kept = nil
+	ss.mu.Unlock()
+	if snap != nil {
+		snap.Close()
+	}
+}
+
+// FetchSnapshot sends a checkpoint; see Service. The log after it is held until the standby has come back for it, or for
+// two minutes. A new transfer replaces the one before it.
+func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
+	if !p.enter() {
+		return ErrNotActive
+	}
+	defer p.wg.Done()
+	if id := p.o.Store.Identity(); req.Pair != id.PairID {
+		return fmt.Errorf("%w: standby has pair %s, this node has pair %s", ErrOtherPair, req.Pair, id.PairID)
+	}
+	if err := p.refuseAhead(Member{Node: req.Node}, req.Config, 0); err != nil {
+		return err
+	}
+	ctx, end, err := p.snapshots.begin(ctx)
+	if err != nil {
+		return err
+	}
+	// The transfer has a goroutine of its own, so that a Send that blocks on a dead connection does not outlive this call.
+	result := make(chan error, 1)
+	p.wg.Add(1)
+	go func() {
+		defer p.wg.Done()
+		defer end()
+		result <- p.transfer(ctx, req, send)
+	}()
+	select {
+	case err := <-result:
+		return err
+	case <-p.stopped:
+		return ErrNotActive
+	case <-ctx.Done():
+		return fmt.Errorf("snapshot transfer: %w", ctx.Err())
+	}
+}
+
+// transfer sends the header and then every used extent.
+func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
+	snap, offset, err := p.openSnapshot(req)
+	if err != nil {
+		return err
+	}
+	defer p.snapshots.keep(snap)
+	h := snap.Header
+	p.log.Info("sending a snapshot", zap.Stringer("to", req.Node), zap.String("id", snap.ID), zap.Uint64("bytes", h.DataBytes),
+		zap.Uint64("from_offset", offset))
+	p.mu.Lock()
+	config := p.cfg.Config
+	p.mu.Unlock()
+	err = send(&SnapshotChunk{Header: &SnapshotHeader{
+		ID: snap.ID, Position: h.Position, FileBytes: h.FileBytes, DataBytes: h.DataBytes,
+		PageSize: uint32(h.PageSize), Config: config, Term: p.o.Term,
+	}})
+	for err == nil {
+		if err := p.goOn(ctx); err != nil {
+			return err
+		}
+		at, data, rerr := snap.ReadNext(offset, p.o.SnapshotChunkBytes)
+		if errors.Is(rerr, io.EOF) {
+			err = send(&SnapshotChunk{Offset: offset, Finished: true})
+			break
+		}
+		if rerr != nil {
+			return fmt.Errorf("send snapshot: %w", rerr)
+		}
+		err = send(&SnapshotChunk{Offset: at, Data: data, Checksum: crc32.Checksum(data, castagnoli)})
+		offset = at + uint64(len(data))
+	}
+	if err != nil {
+		return fmt.Errorf("send snapshot: %w", err)
+	}
+	return nil
+}
+
+// goOn returns an error when a transfer must end.
+func (p *Primary) goOn(ctx context.Context) error {
+	select {
+	case <-p.stopped:
+		return ErrNotActive
+	case <-ctx.Done():
+		return fmt.Errorf("send snapshot: %w", ctx.Err())
+	default:
+		return nil
+	}
+}
+
+// openSnapshot resumes the snapshot that was asked for, or opens a new one.
+func (p *Primary) openSnapshot(req SnapshotRequest) (*store.Snapshot, uint64, error) {
+	if _, err := uuid.Parse(req.ResumeID); err == nil {
+		snap, err := p.o.Store.ResumeSnapshot(req.ResumeID)
+		if err == nil {
+			return snap, req.ResumeOffset, nil
+		}
+		if !errors.Is(err, store.ErrSnapshotGone) {
+			return nil, 0, fmt.Errorf("resume snapshot: %w", err)
+		}
+	}
+	snap, err := p.o.Store.OpenSnapshot()
+	if err != nil {
+		return nil, 0, fmt.Errorf("open snapshot: %w", err)
+	}
+	return snap, 0, nil
+}

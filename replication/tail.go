@@ -1,0 +1,105 @@
+package replication
+
+import (
+	"fmt"
+	"sort"
+	"sync"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// batch is what is written to the log with one write: frames that follow prev and end with end. Immutable once published.
+type batch struct {
+	frames    []byte
+	prev, end lsn.Position
+}
+
+// tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so that
+// it travels while it is written, and is only dropped when it is in the log: what is no longer here can be read there.
+type tail struct {
+	mu      sync.Mutex // guards all below
+	limit   int
+	batches []batch
+	bytes   int
+	end     lsn.Position
+	logged  uint64
+}
+
+func newTail(limit int, end lsn.Position) *tail { return &tail{limit: limit, end: end} }
+
+// publish adds a batch that continues the last one.
+func (t *tail) publish(b batch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.batches = append(t.batches, b)
+	t.bytes += len(b.frames)
+	t.end = b.end
+}
+
+// appended tells that everything up to LSN n is in the log, and drops what is too much.
+func (t *tail) appended(n uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.logged = n
+	for len(t.batches) > 1 && t.bytes > t.limit && t.batches[0].end.LSN <= n {
+		t.bytes -= len(t.batches[0].frames)
+		t.batches[0] = batch{}
+		t.batches = t.batches[1:]
+	}
+}
+
+// after returns batches that follow record n, appended to dst: at least one if there is any, and no more than limit bytes
+// besides. ok is false when the tail begins later than that.
+func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n >= t.end.LSN {
+		return dst, true, nil
+	}
+	if len(t.batches) == 0 || n < t.batches[0].prev.LSN {
+		return dst, false, nil
+	}
+	i := sort.Search(len(t.batches), func(i int) bool { return t.batches[i].end.LSN > n })
+	for sum := 0; i < len(t.batches); i++ {
+		b := t.batches[i]
+		if b.prev.LSN < n { // the reader of the log stops anywhere
+			if b, err = b.from(n); err != nil {
+				return dst, false, err
+			}
+		}
+		if sum += len(b.frames); sum > limit && len(dst) > 0 {
+			break
+		}
+		dst = append(dst, b)
+	}
+	return dst, true, nil
+}
+
+// from returns the part of the batch that follows its record n.
+func (b batch) from(n uint64) (batch, error) {
+	for b.prev.LSN < n {
+		f, rest, err := wal.DecodeFrame(b.frames, b.prev)
+		if err != nil {
+			return b, fmt.Errorf("record after %v in memory: %w", b.prev, err)
+		}
+		b.frames, b.prev = rest, f.Pos
+	}
+	return b, nil
+}
+
+// behind returns how many bytes follow record n in the tail; ok as in after.
+func (t *tail) behind(n uint64) (bytes int, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n >= t.end.LSN {
+		return 0, true
+	}
+	if len(t.batches) == 0 || n < t.batches[0].prev.LSN {
+		return 0, false
+	}
+	for i := len(t.batches) - 1; i >= 0 && t.batches[i].end.LSN > n; i-- {
+		bytes += len(t.batches[i].frames)
+	}
+	return bytes, true
+}

@@ -1,0 +1,325 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// The one place where replication meets gRPC and protobuf.
+
+const (
+	// maxMessageBytes is above everything that the active sends in one message: Tuning.BatchBytes, or a snapshot chunk with
+	// its page rounding.
+	maxMessageBytes = 16 << 20
+	// windowBytes is how much one stream may carry before the receiver has read it. Fixed, since gRPC's own estimate
+	// starts small and a standby that catches up is a bulk transfer from its first message on.
+	windowBytes = 8 << 20
+	// keepaliveTime is a last resort for a connection without messages; heartbeats come long before.
+	keepaliveTime = 20 * time.Second
+)
+
+// NewDialer returns a Dialer over gRPC. The options are added to its own; without any, the connection is not encrypted.
+func NewDialer(options ...grpc.DialOption) Dialer { return grpcDialer{options} }
+
+type grpcDialer struct{ options []grpc.DialOption }
+
+// Dial makes the TCP connection itself, because gRPC hides whether it was refused.
+func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
+	var nd net.Dialer
+	tcp, err := nd.DialContext(ctx, "tcp", address)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	var used atomic.Bool
+	options := append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if used.Swap(true) {
+				return nil, errors.New("connection ended")
+			}
+			return tcp, nil
+		}),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+		grpc.WithInitialWindowSize(windowBytes), grpc.WithInitialConnWindowSize(2 * windowBytes),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTime}),
+		grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
+	}, d.options...)
+	cc, err := grpc.NewClient("passthrough:///"+address, options...)
+	if err != nil {
+		_ = tcp.Close()
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	return &grpcConn{cc: cc, tcp: tcp, client: lockstepv1.NewReplicationServiceClient(cc)}, nil
+}
+
+type grpcConn struct {
+	cc     *grpc.ClientConn
+	tcp    net.Conn
+	client lockstepv1.ReplicationServiceClient
+}
+
+func (c *grpcConn) Close() error {
+	err := c.cc.Close()
+	_ = c.tcp.Close() // gRPC may never have asked for it
+	if err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
+
+func (c *grpcConn) Replicate(ctx context.Context) (ActiveStream, error) {
+	s, err := c.client.Replicate(ctx)
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	return activeStream{s}, nil
+}
+
+func (c *grpcConn) FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error) {
+	s, err := c.client.FetchSnapshot(ctx, &lockstepv1.FetchSnapshotRequest{
+		PairId: req.Pair.String(), NodeId: req.Node.String(), Config: req.Config,
+		ResumeId: req.ResumeID, ResumeOffset: req.ResumeOffset,
+	})
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	return snapshotStream{s}, nil
+}
+
+type activeStream struct {
+	s grpc.BidiStreamingClient[lockstepv1.ReplicateRequest, lockstepv1.ReplicateResponse]
+}
+
+func (a activeStream) Send(m *StandbyMessage) error {
+	req := &lockstepv1.ReplicateRequest{
+		Config: m.Config, Term: m.Term, Durable: toPosition(m.Durable), AppliedLsn: m.AppliedLSN, Hello: toHello(m.Hello),
+	}
+	if err := a.s.Send(req); errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: %w", errStreamEnded, err) // Recv has the reason
+	} else if err != nil {
+		return fromStatus(err)
+	}
+	return nil
+}
+
+// errStreamEnded is returned when a message is sent on a stream that the other end has ended.
+var errStreamEnded = errors.New("the other end has ended the stream")
+
+func (a activeStream) Recv() (*ActiveMessage, error) {
+	r, err := a.s.Recv()
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	m := &ActiveMessage{
+		Config: r.GetConfig(), Term: r.GetTerm(), Previous: fromPosition(r.GetPrevious()), Records: r.GetRecords(),
+		Last: fromPosition(r.GetLast()), CommitLSN: r.GetCommitLsn(), AckRequired: r.GetAckRequired(),
+	}
+	if w := r.GetWelcome(); w != nil {
+		m.Welcome = &Welcome{
+			ResumeAfter: fromPosition(w.GetResumeAfter()), SnapshotRequired: w.GetSnapshotRequired(),
+			Reason: w.GetReason(), Protocol: w.GetProtocol(),
+		}
+	}
+	return m, nil
+}
+
+type snapshotStream struct {
+	s grpc.ServerStreamingClient[lockstepv1.FetchSnapshotResponse]
+}
+
+func (s snapshotStream) Recv() (*SnapshotChunk, error) {
+	r, err := s.s.Recv()
+	if errors.Is(err, io.EOF) {
+		return nil, io.EOF
+	}
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	c := &SnapshotChunk{Offset: r.GetOffset(), Data: r.GetData(), Checksum: r.GetChecksum(), Finished: r.GetFinished()}
+	if h := r.GetHeader(); h != nil {
+		c.Header = &SnapshotHeader{
+			ID: h.GetId(), Position: fromPosition(h.GetPosition()), FileBytes: h.GetFileBytes(), DataBytes: h.GetDataBytes(),
+			PageSize: h.GetPageSize(), Config: h.GetConfig(), Term: h.GetTerm(),
+		}
+	}
+	return c, nil
+}
+
+// server is the gRPC service of a node. It hands each call to the node's present role.
+type server struct {
+	lockstepv1.UnimplementedReplicationServiceServer
+	active func() (Service, error)
+}
+
+// NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary while it has
+// one, and otherwise an error, as a rule ErrNotActive; it is called for each connection.
+func NewServer(active func() (Service, error)) lockstepv1.ReplicationServiceServer {
+	return &server{active: active}
+}
+
+func (s *server) Replicate(stream grpc.BidiStreamingServer[lockstepv1.ReplicateRequest, lockstepv1.ReplicateResponse]) error {
+	service, err := s.active()
+	if err != nil {
+		return toStatus(err)
+	}
+	return toStatus(service.Replicate(stream.Context(), standbyStream{stream}))
+}
+
+func (s *server) FetchSnapshot(req *lockstepv1.FetchSnapshotRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchSnapshotResponse]) error {
+	service, err := s.active()
+	if err != nil {
+		return toStatus(err)
+	}
+	pair, perr := uuid.Parse(req.GetPairId())
+	node, nerr := uuid.Parse(req.GetNodeId())
+	if err := errors.Join(perr, nerr); err != nil {
+		return toStatus(fmt.Errorf("%w: %w", ErrProtocol, err))
+	}
+	return toStatus(service.FetchSnapshot(stream.Context(), SnapshotRequest{
+		Pair: pair, Node: node, Config: req.GetConfig(), ResumeID: req.GetResumeId(), ResumeOffset: req.GetResumeOffset(),
+	}, func(c *SnapshotChunk) error { return sendChunk(stream, c) }))
+}
+
+func sendChunk(stream grpc.ServerStreamingServer[lockstepv1.FetchSnapshotResponse], c *SnapshotChunk) error {
+	r := &lockstepv1.FetchSnapshotResponse{Offset: c.Offset, Data: c.Data, Checksum: c.Checksum, Finished: c.Finished}
+	if h := c.Header; h != nil {
+		r.Header = &lockstepv1.SnapshotHeader{
+			Id: h.ID, Position: toPosition(h.Position), FileBytes: h.FileBytes, DataBytes: h.DataBytes,
+			PageSize: h.PageSize, Config: h.Config, Term: h.Term,
+		}
+	}
+	return fromStatus(stream.Send(r))
+}
+
+type standbyStream struct {
+	s grpc.BidiStreamingServer[lockstepv1.ReplicateRequest, lockstepv1.ReplicateResponse]
+}
+
+func (s standbyStream) Send(m *ActiveMessage) error {
+	r := &lockstepv1.ReplicateResponse{
+		Config: m.Config, Term: m.Term, Previous: toPosition(m.Previous), Records: m.Records, Last: toPosition(m.Last),
+		CommitLsn: m.CommitLSN, AckRequired: m.AckRequired,
+	}
+	if w := m.Welcome; w != nil {
+		r.Welcome = &lockstepv1.Welcome{
+			ResumeAfter: toPosition(w.ResumeAfter), SnapshotRequired: w.SnapshotRequired, Reason: w.Reason, Protocol: w.Protocol,
+		}
+	}
+	return fromStatus(s.s.Send(r))
+}
+
+func (s standbyStream) Recv() (*StandbyMessage, error) {
+	r, err := s.s.Recv()
+	if err != nil {
+		return nil, fromStatus(err)
+	}
+	m := &StandbyMessage{
+		Config: r.GetConfig(), Term: r.GetTerm(), Durable: fromPosition(r.GetDurable()), AppliedLSN: r.GetAppliedLsn(),
+	}
+	if r.GetHello() == nil {
+		return m, nil
+	}
+	m.Hello, err = fromHello(r.GetHello())
+	return m, err
+}
+
+func toHello(h *Hello) *lockstepv1.Hello {
+	if h == nil {
+		return nil
+	}
+	p := &lockstepv1.Hello{
+		PairId: h.Pair.String(), NodeId: h.Member.Node.String(), StoreId: h.Member.Store.String(),
+		Incarnation: h.Member.Incarnation, LogEnd: toPosition(h.LogEnd), Applied: toPosition(h.Applied), Protocol: h.Protocol,
+	}
+	for _, e := range h.TermEnds {
+		p.TermEnds = append(p.TermEnds, toPosition(e))
+	}
+	return p
+}
+
+func fromHello(p *lockstepv1.Hello) (*Hello, error) {
+	h := &Hello{
+		LogEnd: fromPosition(p.GetLogEnd()), Applied: fromPosition(p.GetApplied()), Protocol: p.GetProtocol(),
+		Member: Member{Incarnation: p.GetIncarnation()},
+	}
+	var perr, nerr, serr error
+	h.Pair, perr = uuid.Parse(p.GetPairId())
+	h.Member.Node, nerr = uuid.Parse(p.GetNodeId())
+	h.Member.Store, serr = uuid.Parse(p.GetStoreId())
+	for _, e := range p.GetTermEnds() {
+		h.TermEnds = append(h.TermEnds, fromPosition(e))
+	}
+	if err := errors.Join(perr, nerr, serr); err != nil {
+		return nil, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
+	}
+	return h, nil
+}
+
+// toPosition leaves the zero position out.
+func toPosition(p lsn.Position) *lockstepv1.Position {
+	if p.IsZero() {
+		return nil
+	}
+	return &lockstepv1.Position{Term: p.Term, Lsn: p.LSN, Chain: p.Chain}
+}
+
+func fromPosition(p *lockstepv1.Position) lsn.Position {
+	return lsn.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: p.GetChain()}
+}
+
+// statusCodes says which code stands for which error on the wire, in both directions. Everything else is Unavailable, and
+// for the standby a lost connection.
+var statusCodes = []struct {
+	err  error
+	code codes.Code
+}{
+	{ErrNotActive, codes.FailedPrecondition},
+	{ErrAhead, codes.Aborted},
+	{ErrOtherPair, codes.PermissionDenied},
+	{ErrProtocol, codes.InvalidArgument},
+	{ErrLostRecords, codes.DataLoss},
+}
+
+func toStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, c := range statusCodes {
+		if errors.Is(err, c.err) {
+			return status.Error(c.code, err.Error())
+		}
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+func fromStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	code := status.Code(err)
+	for _, c := range statusCodes {
+		if c.code == code {
+			return fmt.Errorf("%w: %w", c.err, err)
+		}
+	}
+	return fmt.Errorf("rpc: %w", err)
+}

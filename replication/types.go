@@ -1,0 +1,180 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// ProtocolVersion is what both ends of a stream must speak.
+const ProtocolVersion = 1
+
+// Member names one store in one state of trust, as the pair's record does.
+type Member struct {
+	// Node names the data directory's owner.
+	Node uuid.UUID
+	// Store names the content.
+	Store uuid.UUID
+	// Incarnation grows when the store may have lost acknowledged bytes (INV-6).
+	Incarnation uint64
+}
+
+// String gives the form that logs use.
+func (m Member) String() string {
+	return fmt.Sprintf("node %s store %s/%d", m.Node, m.Store, m.Incarnation)
+}
+
+// Hello introduces a standby to the active.
+type Hello struct {
+	// Pair that the standby belongs to.
+	Pair uuid.UUID
+	// Member is who the standby is.
+	Member Member
+	// LogEnd is the last record of the standby's log; durable there.
+	LogEnd lsn.Position
+	// Applied is the last record that the standby applied: its log cannot be cut below it.
+	Applied lsn.Position
+	// TermEnds has the last position of each term in the standby's log, newest first.
+	TermEnds []lsn.Position
+	// Protocol is the standby's ProtocolVersion.
+	Protocol uint32
+}
+
+// StandbyMessage is what a standby sends: an acknowledgement and a sign of life.
+type StandbyMessage struct {
+	// Config and Term are the fence that the standby obeys (INV-1).
+	Config, Term uint64
+	// Hello is set in the first message only.
+	Hello *Hello
+	// Durable is the last record that is durable on the standby; cumulative. Zero in the first message.
+	Durable lsn.Position
+	// AppliedLSN is the last record that the standby applied; cumulative.
+	AppliedLSN uint64
+}
+
+// Welcome answers a Hello.
+type Welcome struct {
+	// ResumeAfter is the last common record. The standby cuts what its log has after it.
+	ResumeAfter lsn.Position
+	// SnapshotRequired tells that the log cannot help: it begins too late, or the histories differ below what the standby applied.
+	SnapshotRequired bool
+	// Reason says in words why, for the log.
+	Reason string
+	// Protocol is the active's ProtocolVersion.
+	Protocol uint32
+}
+
+// ActiveMessage is what the active sends: records, the commit LSN, and a sign of life.
+type ActiveMessage struct {
+	// Config and Term are the active's (INV-1).
+	Config, Term uint64
+	// Welcome is set in the first message only.
+	Welcome *Welcome
+	// Previous is the record before the first of Records.
+	Previous lsn.Position
+	// Records are whole log frames; or, while Last is zero, a piece of them, and the next messages bring the rest.
+	Records []byte
+	// Last is the last of Records.
+	Last lsn.Position
+	// CommitLSN is the active's: the standby may apply up to here what it has durable.
+	CommitLSN uint64
+	// AckRequired tells the standby that the active waits for its acks (SYNCING or in sync).
+	AckRequired bool
+}
+
+// SnapshotRequest asks for a checkpoint of the active.
+type SnapshotRequest struct {
+	// Pair that the standby belongs to.
+	Pair uuid.UUID
+	// Node is the standby.
+	Node uuid.UUID
+	// Config that the standby obeys (INV-1).
+	Config uint64
+	// ResumeID names an interrupted transfer to go on with; empty for a new one.
+	ResumeID string
+	// ResumeOffset is where in the page file to go on, in bytes.
+	ResumeOffset uint64
+}
+
+// SnapshotHeader describes a snapshot that is being sent.
+type SnapshotHeader struct {
+	// ID names the pinned checkpoint for as long as the active keeps it.
+	ID string
+	// Position that it holds: the log goes on after it.
+	Position lsn.Position
+	// FileBytes is the size of the page file up to its last used page.
+	FileBytes uint64
+	// DataBytes is how much is sent in all: free extents are left out.
+	DataBytes uint64
+	// PageSize in bytes.
+	PageSize uint32
+	// Config and Term of the active (INV-1).
+	Config, Term uint64
+}
+
+// SnapshotChunk is a piece of a snapshot.
+type SnapshotChunk struct {
+	// Header is set in the first chunk only.
+	Header *SnapshotHeader
+	// Offset of Data in the page file.
+	Offset uint64
+	// Data of at most SnapshotChunkBytes.
+	Data []byte
+	// Checksum is the CRC32C of Data.
+	Checksum uint32
+	// Finished is true in the last chunk.
+	Finished bool
+}
+
+// StandbyStream is the active's end of a standby's connection. One goroutine sends and another one receives.
+// Both calls return an error once the connection is gone or the call of Service.Replicate has returned.
+type StandbyStream interface {
+	// Send does not keep the message or its records when it has returned.
+	Send(m *ActiveMessage) error
+	// Recv blocks until a message arrives.
+	Recv() (*StandbyMessage, error)
+}
+
+// Service is what the active offers to a standby. Primary implements it; a transport calls it.
+type Service interface {
+	// Replicate serves one connection of a standby until it ends. The transport must end the stream, so that a blocked
+	// Send or Recv returns, as soon as Replicate has returned.
+	Replicate(ctx context.Context, stream StandbyStream) error
+	// FetchSnapshot sends a checkpoint, chunk by chunk. send does not keep the chunk when it has returned.
+	FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error
+}
+
+// ActiveStream is the standby's end of a connection. Sends are serialised by the caller; one other goroutine receives.
+// Both calls return an error once the connection is gone or the context that it was made with has ended.
+type ActiveStream interface {
+	// Send does not keep the message when it has returned.
+	Send(m *StandbyMessage) error
+	// Recv blocks until a message arrives; the message and its records belong to the caller.
+	Recv() (*ActiveMessage, error)
+}
+
+// SnapshotStream brings the chunks of a snapshot.
+type SnapshotStream interface {
+	// Recv blocks until a chunk arrives; it belongs to the caller. io.EOF after the last one.
+	Recv() (*SnapshotChunk, error)
+}
+
+// Conn is a connection to an active.
+type Conn interface {
+	// Replicate opens the record stream; it ends with ctx.
+	Replicate(ctx context.Context) (ActiveStream, error)
+	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
+	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
+	// Close ends everything on the connection.
+	Close() error
+}
+
+// Dialer makes connections to an active.
+type Dialer interface {
+	// Dial returns an error that wraps ErrRefused when the address can be reached and nobody listens there: the
+	// process is gone.
+	Dial(ctx context.Context, address string) (Conn, error)
+}
