@@ -61,7 +61,7 @@ etcd_port=$(free_port)
 peer_port=$(free_port)
 a=127.0.0.1:$(free_port)
 b=127.0.0.1:$(free_port)
-export LOCKSTEP_ADDRESS=$a,$b
+export LOCKSTEP_ADDR=$a,$b
 
 # Waits until a command succeeds, for at most 30 s.
 until_ok() {
@@ -76,8 +76,7 @@ until_ok() {
   done
 }
 # role_is <address> <role>: asks one node.
-role_is() { "$binary" status --address "$1" --output json | grep -q "\"ROLE_$2\""; }
-role_of() { "$binary" status --address "$1" --output json | grep -o 'ROLE_[A-Z_]*' | head -n 1; }
+role_is() { "$binary" status --addr "$1" --output json | grep -q "\"role\": *\"$2\""; }
 
 start_node() {
   local name=$1 address=$2
@@ -95,27 +94,27 @@ pid[etcd]=$!
 
 say "node a at $a makes the pair, node b at $b joins"
 start_node a "$a"
-until_ok role_is "$a" ACTIVE_ALONE
+until_ok role_is "$a" active-alone
 start_node b "$b"
-until_ok role_is "$b" STANDBY
-until_ok role_is "$a" ACTIVE
+until_ok role_is "$b" standby
+until_ok role_is "$a" active
 run "$binary" status
 
 say "publish"
 run "$binary" queue create orders
 run "$binary" publish orders "the first message"
-seq 1 500 | run "$binary" publish orders -
+seq 1 500 | run "$binary" publish orders
 run "$binary" queue list
 
 say "kill -9 of the active, in the middle of a publish"
-seq 501 5000 | "$binary" publish orders - >"$work/published.out" 2>&1 &
+seq 501 5000 | "$binary" publish orders >"$work/published.out" 2>&1 &
 publisher=$!
 sleep 0.2
 run kill -KILL "${pid[a]}"
 wait "${pid[a]}" 2>/dev/null || true
 wait "$publisher"
 echo "the publisher ended without an error"
-until_ok role_is "$b" ACTIVE_ALONE
+until_ok role_is "$b" active-alone
 run "$binary" status
 
 say "consume from the survivor: 5001 messages, each once, in order"
@@ -125,13 +124,13 @@ echo "the same 5001 messages, in the same order"
 
 say "start a again: it catches up"
 start_node a "$a"
-until_ok role_is "$a" STANDBY
-until_ok role_is "$b" ACTIVE
+until_ok role_is "$a" standby
+until_ok role_is "$b" active
 
 say "hand over to a, without an error for anybody"
 run "$binary" switchover
-until_ok role_is "$a" ACTIVE
-until_ok role_is "$b" STANDBY
+until_ok role_is "$a" active
+until_ok role_is "$b" standby
 run "$binary" status
 
 say "stop both in order, and look into a store"
