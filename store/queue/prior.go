@@ -6,18 +6,9 @@ import "github.com/lockstep-mq/lockstep/store/txn"
 // that was applied under the same sequence, or why it would be refused. With neither, it would be applied. It changes
 // nothing, so that a server can answer a retry whose queue is gone or full by now (INV-10).
 func (s *State) Prior(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
-	known := s.producers.byID[string(p.ID)]
-	switch {
-	case known == nil, p.Epoch > known.epoch:
-		return txn.Result{}, false, txn.OK
-	case p.Epoch < known.epoch:
-		return txn.Result{}, false, txn.ErrFenced
-	case p.Sequence <= known.floor:
-		return txn.Result{}, false, txn.ErrTooOld
+	_, kept, code := s.producers.lookup(p)
+	if kept == nil {
+		return txn.Result{}, false, code
 	}
-	i, found := known.find(p.Sequence)
-	if !found {
-		return txn.Result{}, false, txn.OK
-	}
-	return known.window()[i].result(), true, txn.OK
+	return kept.result(), true, txn.OK
 }

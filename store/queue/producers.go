@@ -78,28 +78,35 @@ func (p *producer) find(sequence uint64) (int, bool) {
 	})
 }
 
-// admit tells what is to be done with a transaction of producer p: apply it (OK and no result), answer it with an earlier
-// result, or refuse it. It changes nothing but the order of use.
-func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *keptResult, code txn.Code) {
-	known := ps.byID[string(p.ID)]
+// lookup tells what is to be done with a transaction of producer p: apply it (OK and no result), answer it with an earlier
+// result, or refuse it.
+func (ps *producers) lookup(p txn.Producer) (known *producer, prior *keptResult, code txn.Code) {
+	known = ps.byID[string(p.ID)]
 	switch {
 	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.forgottenThreshold): //nolint:gosec // positive
 		// It may have been known. A new producer's first sequences are let in, because some of its transactions may have
 		// been refused before they came to the log, so that its first one here needs not be number 1.
-		return nil, txn.ErrProducerForgotten
+		return nil, nil, txn.ErrProducerForgotten
 	case known == nil || p.Epoch > known.epoch:
-		return nil, txn.OK
+		return known, nil, txn.OK
 	case p.Epoch < known.epoch:
-		return nil, txn.ErrFenced
+		return known, nil, txn.ErrFenced
 	case p.Sequence <= known.floor:
-		return nil, txn.ErrTooOld
+		return known, nil, txn.ErrTooOld
 	}
-	i, ok := known.find(p.Sequence)
-	if !ok {
-		return nil, txn.OK
+	if i, ok := known.find(p.Sequence); ok {
+		prior = &known.window()[i]
 	}
-	ps.touch(known, lsn)
-	return &known.window()[i], txn.OK
+	return known, prior, txn.OK
+}
+
+// admit is lookup for Apply. It changes nothing but the order of use.
+func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *keptResult, code txn.Code) {
+	known, prior, code := ps.lookup(p)
+	if prior != nil {
+		ps.touch(known, lsn)
+	}
+	return prior, code
 }
 
 // record keeps the result of a transaction that was admitted.

@@ -12,7 +12,8 @@ type tail struct {
 }
 
 const (
-	blockEntries = 1024
+	// blockEntries is also the number of messages that a TailRun has at most: no more than a DeadRange can tell about.
+	blockEntries = MaxRunSpan
 	// entryBytes is what an entry costs beside its record.
 	entryBytes = 24
 	// keepEntries is the size up to which the block of a tail that became empty is kept: an idle queue is to stay small.

@@ -1,0 +1,337 @@
+package txn
+
+import (
+	"encoding/hex"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestMessageRoundTrip(t *testing.T) {
+	for _, props := range []map[string]string{nil, {"k": ""}, {"b": "2", "a": strings.Repeat("x", 300)}} {
+		for _, body := range []string{"", "x", strings.Repeat("body", 5000)} {
+			list := Properties(props)
+			rec, err := AppendMessage([]byte("before"), -5, list, []byte(body))
+			require.NoError(t, err)
+			rec = rec[len("before"):]
+			require.Len(t, rec, MessageBytes(list, []byte(body)))
+
+			m, err := DecodeMessage(rec)
+			require.NoError(t, err)
+			require.Equal(t, int64(-5), m.TimestampMS)
+			require.Equal(t, body, string(m.Body))
+			require.Equal(t, len(props), m.PropertyCount())
+			require.Equal(t, props, m.PropertyMap())
+
+			for cut := range min(len(rec), 400) {
+				_, err := DecodeMessage(rec[:cut])
+				require.ErrorIs(t, err, ErrMalformed, "cut to %d bytes", cut)
+			}
+			_, err = DecodeMessage(append(rec, 0))
+			require.ErrorIs(t, err, ErrMalformed)
+		}
+	}
+}
+
+func TestMessageLimits(t *testing.T) {
+	big := make([]byte, MaxBodyBytes+1)
+	require.NoError(t, CheckMessage(nil, big[:MaxBodyBytes]))
+	require.ErrorIs(t, CheckMessage(nil, big), ErrTooLarge)
+	require.ErrorIs(t, CheckMessage([]Property{{Key: ""}}, nil), ErrInvalidName)
+	require.ErrorIs(t, CheckMessage([]Property{{Key: strings.Repeat("k", 256)}}, nil), ErrInvalidName)
+	require.ErrorIs(t, CheckMessage([]Property{{Key: "k", Value: strings.Repeat("v", MaxPropertiesBytes)}}, nil), ErrTooLarge)
+
+	largest := []Property{{Key: "k", Value: strings.Repeat("v", MaxPropertiesBytes-6)}}
+	rec, err := AppendMessage(nil, 0, largest, []byte("body"))
+	require.NoError(t, err)
+	m, err := DecodeMessage(rec)
+	require.NoError(t, err, "what the limits allow must decode")
+	require.Equal(t, "body", string(m.Body))
+
+	rec, err = AppendMessage(nil, 0, nil, []byte("body"))
+	require.NoError(t, err)
+	rec[sizeFieldBytes] = 2
+	_, err = DecodeMessage(rec)
+	require.ErrorIs(t, err, ErrNewerVersion, "an unknown flag")
+}
+
+func TestCheckName(t *testing.T) {
+	for _, ok := range []string{"a", "0", "orders/eu-1.dead_letter", strings.Repeat("n", MaxNameBytes)} {
+		require.NoError(t, CheckName(ok))
+	}
+	for _, bad := range []string{"", ".", "-a", "/a", "_a", "a b", "ä", "a\x00", strings.Repeat("n", MaxNameBytes+1)} {
+		require.ErrorIs(t, CheckName(bad), ErrInvalidName, "%q", bad)
+	}
+}
+
+// all reads a whole transaction.
+func all(t *testing.T, payload []byte) (ops []Op) {
+	t.Helper()
+	var r Reader
+	require.NoError(t, r.Reset(payload))
+	for {
+		o, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return ops
+		}
+		require.NoError(t, err)
+		ops = append(ops, *o)
+	}
+}
+
+func build(t *testing.T, fill func(b *Builder)) []byte {
+	t.Helper()
+	var b Builder
+	b.Begin(nil, 1, nil)
+	fill(&b)
+	payload, err := b.Finish()
+	require.NoError(t, err)
+	return payload
+}
+
+func TestTransactionRoundTrip(t *testing.T) {
+	ranges := []Range{{5, 9}, {1, 1}, {1 << 63, 1<<64 - 1}, {7, 7}}
+	var b Builder
+	b.Begin([]byte("dst"), 1234, &Producer{ID: []byte("me"), Epoch: 7, Sequence: 8})
+	b.BeginPublish(3)
+	b.Message(11, nil, []byte("one"))
+	b.Message(12, []Property{{"k", "v"}}, []byte("two"))
+	b.EndPublish()
+	b.Ack(4, 5, ranges...)
+	b.Release(6, 7, Range{8, 9})
+	payload, err := b.Finish()
+	require.NoError(t, err)
+	require.Equal(t, "dst", string(payload[:3]))
+	payload = payload[3:]
+
+	var r Reader
+	require.NoError(t, r.Reset(payload))
+	require.Equal(t, int64(1234), r.TimeMS())
+	p, ok := r.Producer()
+	require.True(t, ok)
+	require.Equal(t, Producer{ID: []byte("me"), Epoch: 7, Sequence: 8}, p)
+
+	ops := all(t, payload)
+	require.Len(t, ops, 3)
+	require.Equal(t, uint64(3), ops[0].Queue)
+	require.NoError(t, ops[0].CheckRecords())
+	var bodies []string
+	for rec := range ops[0].Records {
+		m, err := DecodeMessage(rec)
+		require.NoError(t, err)
+		bodies = append(bodies, string(m.Body))
+	}
+	require.Equal(t, []string{"one", "two"}, bodies)
+	require.Equal(t, OpAck, ops[1].Code)
+	require.Equal(t, uint32(5), ops[1].Sub)
+	require.Equal(t, ranges, slices.Collect(ops[1].Ranges))
+	require.Equal(t, OpRelease, ops[2].Code)
+	require.Equal(t, []Range{{8, 9}}, slices.Collect(ops[2].Ranges))
+}
+
+func TestSingleOperations(t *testing.T) {
+	c := Config{MaxMessages: 300, MaxBytes: 1 << 40}
+	o := all(t, build(t, func(b *Builder) { b.CreateQueue("q", c, "default", "other") }))[0]
+	require.Equal(t, "q", string(o.Name))
+	require.Equal(t, c, o.Config)
+	var names []string
+	for n := range o.Subscriptions {
+		names = append(names, string(n))
+	}
+	require.Equal(t, []string{"default", "other"}, names)
+
+	o = all(t, build(t, func(b *Builder) { b.AlterQueue(9, c) }))[0]
+	require.Equal(t, Op{Code: OpAlterQueue, Queue: 9, Config: c}, o)
+	o = all(t, build(t, func(b *Builder) { b.DeleteQueue(9, true) }))[0]
+	require.Equal(t, Op{Code: OpDeleteQueue, Queue: 9, IfEmpty: true}, o)
+	o = all(t, build(t, func(b *Builder) { b.Purge(9, 2) }))[0]
+	require.Equal(t, Op{Code: OpPurge, Queue: 9, Sub: 2}, o)
+	o = all(t, build(t, func(b *Builder) { b.DeleteSubscription(9, 2) }))[0]
+	require.Equal(t, Op{Code: OpDeleteSubscription, Queue: 9, Sub: 2}, o)
+	o = all(t, build(t, func(b *Builder) { b.CreateSubscription(9, "s", StartEarliest) }))[0]
+	require.Equal(t, Op{Code: OpCreateSubscription, Queue: 9, Name: []byte("s"), Start: StartEarliest}, o)
+}
+
+func TestBuilderRefuses(t *testing.T) {
+	publish := func(b *Builder, n int) {
+		b.BeginPublish(1)
+		for range n {
+			b.Message(0, nil, nil)
+		}
+		b.EndPublish()
+	}
+	body := make([]byte, MaxBodyBytes)
+	for name, c := range map[string]struct {
+		code Code
+		fill func(b *Builder)
+	}{
+		"nothing":            {ErrMalformed, func(*Builder) {}},
+		"no messages":        {ErrTooLarge, func(b *Builder) { publish(b, 0) }},
+		"too many messages":  {ErrTooLarge, func(b *Builder) { publish(b, MaxPublishMessages+1) }},
+		"not ended":          {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.Message(0, nil, nil) }},
+		"begun twice":        {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.BeginPublish(2) }},
+		"outside":            {ErrMalformed, func(b *Builder) { b.Message(0, nil, nil); publish(b, 1) }},
+		"ended twice":        {ErrMalformed, func(b *Builder) { publish(b, 1); b.EndPublish() }},
+		"mixed":              {ErrMixed, func(b *Builder) { b.Purge(1, 0); publish(b, 1) }},
+		"no ranges":          {ErrTooLarge, func(b *Builder) { b.Ack(1, 1) }},
+		"range of nothing":   {ErrMalformed, func(b *Builder) { b.Ack(1, 1, Range{2, 1}) }},
+		"sequence 0":         {ErrMalformed, func(b *Builder) { b.Release(1, 1, Range{0, 1}) }},
+		"name":               {ErrInvalidName, func(b *Builder) { b.CreateQueue("", Config{}) }},
+		"subscription name":  {ErrInvalidName, func(b *Builder) { b.CreateQueue("q", Config{}, "?") }},
+		"subscription name2": {ErrInvalidName, func(b *Builder) { b.CreateSubscription(1, "?", StartLatest) }},
+		"raw record":         {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.Record([]byte("no record")); b.EndPublish() }},
+		"too many operations": {ErrTooLarge, func(b *Builder) {
+			for range MaxOps + 1 {
+				b.Ack(1, 1, Range{1, 1})
+			}
+		}},
+		"too large": {ErrTooLarge, func(b *Builder) {
+			b.BeginPublish(1)
+			b.Message(0, nil, body)
+			b.Message(0, nil, body)
+			b.EndPublish()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b Builder
+			b.Begin([]byte("dst"), 0, nil)
+			c.fill(&b)
+			dst, err := b.Finish()
+			require.ErrorIs(t, err, c.code)
+			require.Equal(t, "dst", string(dst))
+		})
+	}
+	var b Builder
+	b.Begin(nil, 0, &Producer{ID: nil, Sequence: 1})
+	publish(&b, 1)
+	_, err := b.Finish()
+	require.ErrorIs(t, err, ErrMalformed)
+	b.Begin(nil, 0, &Producer{ID: []byte("p")})
+	publish(&b, 1)
+	_, err = b.Finish()
+	require.ErrorIs(t, err, ErrMalformed)
+}
+
+func TestReaderRefuses(t *testing.T) {
+	payload := build(t, func(b *Builder) {
+		b.BeginPublish(1)
+		b.Message(0, []Property{{"k", "v"}}, []byte("body"))
+		b.EndPublish()
+		b.Ack(1, 1, Range{1, 3})
+	})
+	read := func(p []byte) error {
+		var r Reader
+		if err := r.Reset(p); err != nil {
+			return err
+		}
+		for {
+			o, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			if err == nil && o.Code == OpPublish {
+				err = o.CheckRecords()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	require.NoError(t, read(payload))
+	for cut := range payload {
+		require.ErrorIs(t, read(payload[:cut]), ErrMalformed, "cut to %d bytes", cut)
+	}
+	require.ErrorIs(t, read(append(slices.Clone(payload), 0)), ErrMalformed)
+	for at, want := range map[int]Code{0: ErrNewerVersion, 1: ErrNewerVersion, headerBytes: ErrNewerVersion} {
+		changed := slices.Clone(payload)
+		changed[at] = 99
+		require.ErrorIs(t, read(changed), want)
+	}
+}
+
+func TestConfigOfALaterVersion(t *testing.T) {
+	c, rest, err := DecodeConfig([]byte{3, 1, 2, 0, 'x'})
+	require.NoError(t, err, "a field that is not in use")
+	require.Equal(t, Config{MaxMessages: 1, MaxBytes: 2}, c)
+	require.Equal(t, "x", string(rest))
+	_, _, err = DecodeConfig([]byte{3, 1, 2, 9})
+	require.ErrorIs(t, err, ErrNewerVersion)
+	_, _, err = DecodeConfig([]byte{3, 1, 2})
+	require.ErrorIs(t, err, ErrMalformed)
+}
+
+// TestGolden holds the bytes of version 1: a log that was written once must be readable for good.
+func TestGolden(t *testing.T) {
+	const golden = "01010200d204000000000000" + "026d65" + "0700000008000000" + "00000000" +
+		"0727000000" + "03" + "01000000" + "1e000000" + "01" + "0b00000000000000" + "01016b03766178" + "7468652062" +
+		"6f647920696e206974" + "0805000000" + "0405010a04"
+	want, err := hex.DecodeString(golden)
+	require.NoError(t, err)
+	var b Builder
+	b.Begin(nil, 1234, &Producer{ID: []byte("me"), Epoch: 7, Sequence: 8})
+	b.BeginPublish(3)
+	b.Message(11, []Property{{"k", "vax"}}, []byte("the body in it"))
+	b.EndPublish()
+	b.Ack(4, 5, Range{5, 9})
+	got, err := b.Finish()
+	require.NoError(t, err)
+	require.Equal(t, hex.EncodeToString(want), hex.EncodeToString(got))
+	require.Len(t, all(t, want), 2)
+}
+
+func TestCodesHaveTexts(t *testing.T) {
+	known := 0
+	for c := range 256 {
+		if text := Code(c).Error(); !strings.HasPrefix(text, "error code") {
+			known++
+		}
+	}
+	require.Equal(t, 19, known, "every code must have a text")
+	r := Result{Code: ErrQueueFull, Op: 3}
+	require.ErrorIs(t, r.Err(), ErrQueueFull)
+	require.ErrorContains(t, r.Err(), "operation 3")
+	r = Result{Code: ErrFenced, Op: -1}
+	require.NotContains(t, r.Err().Error(), "operation")
+	r = Result{}
+	require.NoError(t, r.Err())
+}
+
+func TestDecodingDoesNotAllocate(t *testing.T) {
+	payload := build(t, func(b *Builder) {
+		b.BeginPublish(1)
+		for range 1000 {
+			b.Message(0, []Property{{"key", "value"}}, []byte("body"))
+		}
+		b.EndPublish()
+		b.Ack(1, 1, Range{1, 3}, Range{9, 10})
+	})
+	var r Reader
+	bytes := 0
+	allocs := testing.AllocsPerRun(20, func() {
+		if r.Reset(payload) != nil {
+			t.Fatal("reset")
+		}
+		for {
+			o, err := r.Next()
+			if err != nil {
+				break
+			}
+			for rec := range o.Records {
+				m, err := DecodeMessage(rec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				bytes += len(m.Body)
+			}
+			for rg := range o.Ranges {
+				bytes += int(rg.Last)
+			}
+		}
+	})
+	require.Zero(t, allocs)
+	require.NotZero(t, bytes)
+}
