@@ -67,7 +67,7 @@ type holding struct {
 type batch struct {
 	number   uint64
 	ack      []uint64
-	answered uint64 // Consumer.answered when it was sent
+	answered uint64 // Consumer.answered when it was sent; 0 if more was left to send
 }
 
 // Delivery is a message that was handed to the application and waits for its answer.

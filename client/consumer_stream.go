@@ -17,6 +17,8 @@ const (
 	maxConfirms = 64
 	// fullAcks are sent whatever is under way.
 	fullAcks = 1024
+	// maxAcks are sent in one request: a node takes 10,000 ranges.
+	maxAcks = 5000
 )
 
 // run consumes from one stream after another until ctx ends or a node says that it makes no sense.
@@ -163,13 +165,28 @@ func (co *Consumer) nextRequest() *pb.ConsumeRequest {
 func (co *Consumer) request(answers bool) *pb.ConsumeRequest {
 	r := &pb.ConsumeRequest{Credit: co.credit}
 	co.credit = 0
-	if answers && len(co.ack)+len(co.nack) > 0 {
-		co.number++
-		r.Ack, r.Nack, r.Confirm = toRanges(co.ack), toRanges(co.nack), co.number
-		co.unconfirmed.push(batch{number: co.number, ack: co.ack, answered: co.answered})
-		co.ack, co.nack = nil, nil
+	if !answers || len(co.ack)+len(co.nack) == 0 {
+		return r
 	}
+	var ack, nack []uint64
+	ack, co.ack = cut(co.ack)
+	nack, co.nack = cut(co.nack)
+	co.number++
+	b := batch{number: co.number, ack: ack}
+	if len(co.ack)+len(co.nack) == 0 {
+		b.answered = co.answered // with this request, everything is sent
+	}
+	co.unconfirmed.push(b)
+	r.Ack, r.Nack, r.Confirm = toRanges(ack), toRanges(nack), co.number
 	return r
+}
+
+// cut takes what fits in one request.
+func cut(sequences []uint64) (head, tail []uint64) {
+	if len(sequences) <= maxAcks {
+		return sequences, nil
+	}
+	return sequences[:maxAcks:maxAcks], sequences[maxAcks:]
 }
 
 // handle takes what the node sent.

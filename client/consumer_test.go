@@ -155,3 +155,26 @@ func TestTxnMoves(t *testing.T) {
 	require.Equal(t, 3, p.ackedCount("q"))
 	require.Equal(t, []string{"1", "2", "3"}, p.bodies("out"))
 }
+
+// TestManyAcks: more acknowledgements at once than fit in one request, in no order.
+func TestManyAcks(t *testing.T) {
+	const total = 12_000
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	for range total / 1000 {
+		fill(t, c, 1000)
+	}
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{Prefetch: total})
+	require.NoError(t, err)
+	var held []*client.Delivery
+	for range total {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		held = append(held, d)
+	}
+	for i := range held {
+		held[(i*7919)%total].Ack()
+	}
+	require.NoError(t, co.Flush(soon(t)))
+	require.Equal(t, total, p.ackedCount("q"))
+}
