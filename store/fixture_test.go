@@ -272,3 +272,10 @@ func (m *model) stranger(_ *testing.T) func(b *txn.Builder) {
 func crashRand(rng *rand.Rand) *oldrand.Rand {
 	return oldrand.New(oldrand.NewSource(rng.Int64())) //nolint:gosec // a test
 }
+
+func parseSync(t *testing.T, name string) wal.SyncMode {
+	t.Helper()
+	m, err := wal.ParseSyncMode(name)
+	require.NoError(t, err)
+	return m
+}

@@ -1,0 +1,367 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// filled is a store with a few messages in pages.
+func filled(t *testing.T, o store.Options) (*node, *model) {
+	t.Helper()
+	n, m := openNode(t, o), &model{}
+	ops := rand.New(rand.NewPCG(5, 5))
+	for range 60 {
+		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+	}
+	n.applyAll()
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	return n, m
+}
+
+// TestInstallIsAtomic stops the machine before each step of putting a snapshot in place. A restart finds the old content
+// or the new one, never a mixture.
+func TestInstallIsAtomic(t *testing.T) {
+	source, m := filled(t, options(vfs.NewMem()))
+	snap, err := source.s.OpenSnapshot()
+	require.NoError(t, err)
+	defer snap.Close()
+
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	twin := openNode(t, options(fault))
+	stranger := &model{}
+	twin.commit(stranger.stranger(t))
+	_, err = twin.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	before := dumpStore(t, twin.s)
+	in, err := twin.s.BeginInstall(snap.Header)
+	require.NoError(t, err)
+	for {
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		if err != nil {
+			break
+		}
+		require.NoError(t, in.WriteAt(at, data))
+	}
+	var mu sync.Mutex
+	var clones []*vfs.Mem
+	var ops []string
+	rng := rand.New(rand.NewPCG(9, 9))
+	fault.SetHook(func(op vfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		clones, ops = append(clones, mem.CrashClone(crashRand(rng))), append(ops, fmt.Sprintf("%s %s", op.Kind, op.Name))
+		return nil
+	})
+	require.NoError(t, in.Commit())
+	fault.SetHook(nil)
+	clones, ops = append(clones, mem.CrashClone(nil)), append(ops, "the end")
+	var olds, news int
+	for i, clone := range clones {
+		n := openNode(t, options(clone))
+		n.applyAll()
+		switch got := dumpStore(t, n.s); got {
+		case before:
+			olds++
+			require.Zero(t, news, "crash before %s brought the old content back", ops[i])
+		default:
+			require.Equal(t, m.dump(), got, "crash before %s", ops[i])
+			require.Equal(t, snap.Header.Position, n.s.End(), "crash before %s", ops[i])
+			news++
+		}
+		n.check()
+		require.NoError(t, n.s.Close())
+	}
+	require.Positive(t, olds)
+	require.Positive(t, news)
+}
+
+// TestDamagedPage flips a bit of every page in turn. Check must see it, and a read must fail rather than return what was
+// never published.
+func TestDamagedPage(t *testing.T) {
+	mem := vfs.NewMem()
+	n, m := filled(t, options(mem))
+	want := m.dump()
+	stats, err := n.s.Stats()
+	require.NoError(t, err)
+	pages := stats.Pages
+	require.NoError(t, n.s.Close())
+	f, err := mem.OpenFile(store.PageFile("/data"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	var found int
+	for no := page.No(1); uint64(no) <= pages; no++ {
+		at := page.OffsetOf(no, 2048) + 37
+		var b [1]byte
+		_, err := f.ReadAt(b[:], at)
+		require.NoError(t, err)
+		_, err = f.WriteAt([]byte{b[0] ^ 0x10}, at)
+		require.NoError(t, err)
+		report, err := store.CheckDir(context.Background(), mem, "/data", nil)
+		if err != nil || len(report.Problems) > 0 {
+			found++
+		}
+		_, err = f.WriteAt(b[:], at)
+		require.NoError(t, err)
+	}
+	require.Greater(t, found, 10, "most pages of the store are in use")
+	report, err := store.CheckDir(context.Background(), mem, "/data", nil)
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
+	again := openNode(t, options(mem))
+	again.applyAll()
+	require.Equal(t, want, dumpStore(t, again.s))
+}
+
+// TestDamagedMessageIsNotSkipped reads across a damaged page: everything before it arrives, then DATA_LOSS.
+func TestDamagedMessageIsNotSkipped(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+	for i := range 40 {
+		n.commit(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			b.Message(1, nil, []byte(fmt.Sprintf("%0900d", i)))
+			b.EndPublish()
+		})
+	}
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	f, err := mem.OpenFile(store.PageFile("/data"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{0xff, 0xff}, page.OffsetOf(10, 2048)+500)
+	require.NoError(t, err)
+	var got []store.Delivery
+	from := uint64(1)
+	for {
+		got, from, err = n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 3}, got)
+		if err != nil || from > 40 {
+			break
+		}
+	}
+	require.ErrorIs(t, err, store.ErrDataLoss)
+	require.ErrorIs(t, err, page.ErrDamaged)
+	for i, d := range got {
+		require.Equal(t, uint64(i+1), d.Sequence, "nothing may be skipped")
+	}
+	require.Less(t, len(got), 40)
+	_ = n.s.Close()
+}
+
+// TestFullDisk lets the page file run out of space in the middle of checkpoints. Nothing fails for good, and everything
+// arrives once there is space again.
+func TestFullDisk(t *testing.T) {
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	n, m := filled(t, options(fault))
+	var full atomic.Bool
+	fault.SetHook(func(op vfs.Op) error {
+		if full.Load() && op.Name == store.PageFile("/data") && (op.Kind == vfs.OpWrite || op.Kind == vfs.OpAllocate) {
+			return fmt.Errorf("write: %w", syscall.ENOSPC)
+		}
+		return nil
+	})
+	ops := rand.New(rand.NewPCG(6, 6))
+	for round := range 6 {
+		full.Store(true)
+		for range 20 {
+			require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		}
+		n.applyAll()
+		_, err := n.s.Checkpoint(context.Background())
+		require.Error(t, err, "round %d", round)
+		require.Equal(t, m.dump(), dumpStore(t, n.s))
+		full.Store(false)
+		n.check()
+	}
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+}
+
+// TestFailedSyncIsFinal fails one fsync of the log: the store accepts nothing any more, tells its owner, and a restart
+// brings back everything that was acknowledged.
+func TestFailedSyncIsFinal(t *testing.T) {
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	o := options(fault)
+	told := make(chan error, 1)
+	o.OnFatal = func(err error) { told <- err }
+	n, m := filled(t, o)
+	want := m.dump()
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpSync {
+			return syscall.EIO
+		}
+		return nil
+	})
+	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.stranger(t))), syscall.EIO)
+	fault.SetHook(nil)
+	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.stranger(t))), store.ErrFailed, "a later fsync that succeeds proves nothing (INV-7)")
+	select {
+	case err := <-told:
+		require.ErrorIs(t, err, syscall.EIO)
+	case <-time.After(5 * time.Second):
+		t.Fatal("the owner was not told")
+	}
+	_ = n.s.Close()
+	again := openNode(t, options(mem.CrashClone(nil)))
+	again.applyAll()
+	require.Equal(t, want, dumpStore(t, again.s))
+}
+
+// TestIdentity keeps who a node is, and refuses what it must not do.
+func TestIdentity(t *testing.T) {
+	mem := vfs.NewMem()
+	o := options(mem)
+	n := openNode(t, o)
+	first := n.s.Identity()
+	require.NotEqual(t, uuid.Nil, first.NodeID)
+	pair := uuid.New()
+	require.NoError(t, n.s.JoinPair(pair))
+	require.ErrorIs(t, n.s.JoinPair(uuid.New()), store.ErrOtherPair)
+	require.NoError(t, n.s.SetFence(store.Fence{Config: 5, Term: 2}))
+	require.ErrorIs(t, n.s.SetFence(store.Fence{Config: 4, Term: 2}), store.ErrFenceLower)
+	require.ErrorIs(t, n.s.SetFence(store.Fence{Config: 5, Term: 1}), store.ErrFenceLower)
+
+	_, err := store.Open(o)
+	require.ErrorIs(t, err, store.ErrInUse)
+
+	crashed := openNode(t, options(mem.CrashClone(nil)))
+	got := crashed.s.Identity()
+	require.Equal(t, store.Fence{Config: 5, Term: 2}, got.Fence, "a fence is durable before it is obeyed (INV-1)")
+	require.Equal(t, pair, got.PairID)
+	require.Equal(t, first.NodeID, got.NodeID)
+	require.False(t, got.MayHaveLost)
+}
+
+// TestDamagedIdentity is refused; a node that forgot its fence could obey an old active.
+func TestDamagedIdentity(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	require.NoError(t, n.s.Close())
+	f, err := mem.OpenFile("/data/identity", os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{'9'}, 30)
+	require.NoError(t, err)
+	_, err = store.Open(options(mem))
+	require.ErrorIs(t, err, store.ErrIdentity)
+}
+
+// TestMayHaveLost follows INV-6: only another boot, an unclean stop and a lax sync mode together can have lost anything.
+func TestMayHaveLost(t *testing.T) {
+	for _, c := range []struct {
+		sync, boot string
+		clean      bool
+		lost       bool
+	}{
+		{"always", "boot-2", false, false},
+		{"off", "boot-1", false, false},
+		{"off", "boot-2", true, false},
+		{"off", "boot-2", false, true},
+		{"interval", "boot-2", false, true},
+	} {
+		t.Run(fmt.Sprintf("%s/%s/clean=%v", c.sync, c.boot, c.clean), func(t *testing.T) {
+			mem := vfs.NewMem()
+			o := options(mem)
+			o.Sync = parseSync(t, c.sync)
+			n := openNode(t, o)
+			if c.clean {
+				require.NoError(t, n.s.Close())
+			}
+			o.FS, o.BootID = mem.CrashClone(nil), c.boot
+			again := openNode(t, o)
+			require.Equal(t, c.lost, again.s.Identity().MayHaveLost)
+			if !c.lost {
+				return
+			}
+			before := again.s.Identity().Incarnation
+			require.NoError(t, again.s.ClearLoss())
+			require.False(t, again.s.Identity().MayHaveLost)
+			require.Greater(t, again.s.Identity().Incarnation, before)
+		})
+	}
+}
+
+// TestReadersDuringCheckpoints reads all the time while messages move from memory to pages and pages are freed and reused.
+func TestReadersDuringCheckpoints(t *testing.T) {
+	n := openNode(t, options(vfs.NewMem()))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
+	ctx, cancel := context.WithCancel(context.Background())
+	var readers sync.WaitGroup
+	errs := make(chan error, 4)
+	for range 3 {
+		readers.Go(func() {
+			for ctx.Err() == nil {
+				if err := readAll(ctx, n.s); err != nil && !errors.Is(err, context.Canceled) {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	for i := range uint64(400) {
+		n.commit(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			for j := range uint64(3) {
+				b.Message(1, nil, []byte(fmt.Sprintf("%d %0*d", i*3+j+1, 100+int(i%7)*700, 0)))
+			}
+			b.EndPublish()
+		})
+		if i > 20 {
+			n.commit(func(b *txn.Builder) {
+				b.Ack(1, 1, txn.Range{First: 1, Last: (i - 20) * 3})
+				b.Ack(1, 2, txn.Range{First: 1, Last: (i - 20) * 3})
+			})
+		}
+		if i%10 == 0 {
+			_, err := n.s.Checkpoint(context.Background())
+			require.NoError(t, err)
+		}
+	}
+	cancel()
+	readers.Wait()
+	select {
+	case err := <-errs:
+		t.Fatal(err)
+	default:
+	}
+	n.check()
+}
+
+// readAll reads the queue once and checks that each body says its own sequence.
+func readAll(ctx context.Context, s *store.Store) error {
+	from, last := uint64(1), uint64(0)
+	for {
+		got, next, err := s.Read(ctx, store.ReadRequest{Queue: 1, Sub: 2, From: from, MaxMessages: 20}, nil)
+		if err != nil || len(got) == 0 {
+			return err
+		}
+		for _, d := range got {
+			m, err := txn.DecodeMessage(d.Record)
+			if err != nil {
+				return err
+			}
+			var seq uint64
+			if _, err := fmt.Sscanf(string(m.Body), "%d ", &seq); err != nil || seq != d.Sequence || seq <= last {
+				return fmt.Errorf("sequence %d after %d holds message %d: %w", d.Sequence, last, seq, err)
+			}
+			last = seq
+		}
+		from = next
+	}
+}
