@@ -185,8 +185,9 @@ func (l *loop) announce(ctx context.Context) {
 }
 
 func (l *loop) loadRecord(ctx context.Context) {
+	limit := l.state.set.CoordinatorTimeout
 	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, l.state.set.CoordinatorTimeout)
+		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		rec, rev, err := l.r.opts.Coordinator.Load(ctx)
 		l.r.post(Loaded{Record: rec, Revision: rev, Err: err})
@@ -194,8 +195,9 @@ func (l *loop) loadRecord(ctx context.Context) {
 }
 
 func (l *loop) swapRecord(ctx context.Context, e SwapRecord) {
+	limit := l.state.set.CoordinatorTimeout
 	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, l.state.set.CoordinatorTimeout)
+		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		rev, err := l.r.opts.Coordinator.Swap(ctx, e.Expect, e.Next)
 		l.r.post(Swapped{OpID: e.Next.OpID, Revision: rev, Err: err})

@@ -1,0 +1,386 @@
+// Package coordtest is the suite that every coordinator has to pass.
+package coordtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// bound is the time within which anything has to happen.
+const bound = 15 * time.Second
+
+// Fixture is a fresh coordinator without a record.
+type Fixture struct {
+	// Connect opens another connection to it; the suite closes it.
+	Connect func(t *testing.T) failover.Coordinator
+	// Stop makes the coordinator unreachable; it forgets nothing.
+	Stop func(t *testing.T)
+	// Start makes it reachable again.
+	Start func(t *testing.T)
+}
+
+// Run runs the suite. `fresh` makes a Fixture for each test.
+func Run(t *testing.T, fresh func(t *testing.T) Fixture) {
+	t.Helper()
+	tests := []struct {
+		name string
+		run  func(*testing.T, Fixture)
+	}{
+		{"Missing", testMissing},
+		{"CreateOnce", testCreateOnce},
+		{"SwapChain", testSwapChain},
+		{"SwapStale", testSwapStale},
+		{"SwapSameOperation", testSwapSameOperation},
+		{"SwapInvalid", testSwapInvalid},
+		{"Linearizable", testLinearizable},
+		{"Watch", testWatch},
+		{"WatchSlowReader", testWatchSlowReader},
+		{"Announce", testAnnounce},
+		{"Outage", testOutage},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) { tt.run(t, fresh(t)) })
+	}
+}
+
+// SampleRecord makes a valid first record.
+func SampleRecord(op string) failover.Record {
+	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "127.0.0.1:1"}
+	return failover.Record{
+		Version: failover.RecordVersion, PairID: uuid.New(), Config: 1, Term: 1, Active: node.ID,
+		InSync: []failover.Member{{Node: node.ID, Store: uuid.New(), Incarnation: 1}}, MinInSync: 1, OpID: op,
+		Nodes: []failover.NodeInfo{node},
+	}
+}
+
+func connect(t *testing.T, f Fixture) failover.Coordinator {
+	t.Helper()
+	c := f.Connect(t)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func timed(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func testMissing(t *testing.T, f Fixture) {
+	c := connect(t, f)
+	_, _, err := c.Load(timed(t))
+	require.ErrorIs(t, err, failover.ErrNoRecord)
+	await(t, c, "it is missing", func(o failover.Observation) bool { return o.Missing && o.Record == nil && o.Reachable })
+}
+
+func testCreateOnce(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	const n = 4
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		c := connect(t, f)
+		wg.Go(func() { _, errs[i] = c.Swap(ctx, 0, SampleRecord(fmt.Sprint(i))) })
+	}
+	wg.Wait()
+	won := -1
+	for i, err := range errs {
+		if err == nil {
+			require.Equal(t, -1, won, "two have created the record")
+			won = i
+			continue
+		}
+		require.ErrorIs(t, err, failover.ErrConflict)
+	}
+	require.NotEqual(t, -1, won)
+	rec, rev, err := connect(t, f).Load(ctx)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprint(won), rec.OpID)
+	require.Positive(t, rev)
+}
+
+func testSwapChain(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	a, b := connect(t, f), connect(t, f)
+	rec := SampleRecord("op1")
+	rec.Switchover = &failover.Switchover{ID: "s", To: uuid.New()}
+	rev, err := a.Swap(ctx, 0, rec)
+	require.NoError(t, err)
+	for i := range 5 {
+		got, at, err := b.Load(ctx)
+		require.NoError(t, err)
+		require.Equal(t, rec, got)
+		require.Equal(t, rev, at)
+		rec.Config++
+		rec.OpID = fmt.Sprint("chain", i)
+		next, err := b.Swap(ctx, rev, rec)
+		require.NoError(t, err)
+		require.Greater(t, next, rev)
+		rev = next
+		a, b = b, a
+	}
+}
+
+func testSwapStale(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	c := connect(t, f)
+	rec := SampleRecord("op1")
+	first, err := c.Swap(ctx, 0, rec)
+	require.NoError(t, err)
+	rec.Config, rec.OpID = 2, "op2"
+	second, err := c.Swap(ctx, first, rec)
+	require.NoError(t, err)
+
+	lost := rec
+	lost.Config, lost.OpID = 3, "lost"
+	for _, expect := range []failover.Revision{0, first, second + 1} {
+		_, err = c.Swap(ctx, expect, lost)
+		require.ErrorIs(t, err, failover.ErrConflict, "expected revision %d", expect)
+	}
+	got, at, err := c.Load(ctx)
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.Equal(t, second, at)
+}
+
+func testSwapSameOperation(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	a, b := connect(t, f), connect(t, f)
+	rec := SampleRecord("op1")
+	first, err := a.Swap(ctx, 0, rec)
+	require.NoError(t, err)
+	again, err := b.Swap(ctx, 0, rec) // as after an unknown outcome
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+}
+
+func testSwapInvalid(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	c := connect(t, f)
+	rec := SampleRecord("op1")
+	rec.InSync = nil
+	_, err := c.Swap(ctx, 0, rec)
+	require.ErrorIs(t, err, failover.ErrRecordInvalid)
+	_, _, err = c.Load(ctx)
+	require.ErrorIs(t, err, failover.ErrNoRecord)
+}
+
+// await waits until an observation meets the condition.
+func await(t *testing.T, c failover.Coordinator, what string, ok func(failover.Observation) bool) failover.Observation {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	var last failover.Observation
+	for o := range c.Watch(ctx) {
+		if last = o; ok(o) {
+			return o
+		}
+	}
+	require.FailNow(t, "not observed: "+what, "last: %+v", last)
+	return last
+}
+
+func testWatch(t *testing.T, f Fixture) {
+	ctx, cancel := context.WithCancel(timed(t))
+	a, b := connect(t, f), connect(t, f)
+	seen := b.Watch(ctx)
+	rec := SampleRecord("op1")
+	rev, err := a.Swap(ctx, 0, rec)
+	require.NoError(t, err)
+	for i := range 3 {
+		got := await(t, b, "the record", func(o failover.Observation) bool { return o.Record != nil && o.Record.Config == rec.Config })
+		require.Equal(t, rec, *got.Record)
+		require.Equal(t, rev, got.Revision)
+		require.False(t, got.Missing)
+		rec.Config++
+		rec.OpID = fmt.Sprint("w", i)
+		rev, err = a.Swap(ctx, rev, rec)
+		require.NoError(t, err)
+	}
+	cancel()
+	require.Eventually(t, func() bool {
+		for {
+			select {
+			case _, ok := <-seen:
+				if !ok {
+					return true
+				}
+			default:
+				return false
+			}
+		}
+	}, bound, time.Millisecond, "the channel is closed when ctx ends")
+}
+
+func testWatchSlowReader(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	a, b := connect(t, f), connect(t, f)
+	seen := b.Watch(ctx)
+	rec := SampleRecord("op")
+	rev, err := a.Swap(ctx, 0, rec)
+	require.NoError(t, err)
+	for i := range 50 {
+		rec.Config++
+		rec.OpID = fmt.Sprint("w", i)
+		rev, err = a.Swap(ctx, rev, rec)
+		require.NoError(t, err)
+	}
+	var last uint64
+	for o := range seen {
+		if o.Record == nil {
+			continue
+		}
+		require.GreaterOrEqual(t, o.Record.Config, last, "the watch went back")
+		if last = o.Record.Config; last == rec.Config {
+			return
+		}
+	}
+	require.FailNow(t, "the newest record was not observed", "last config %d of %d", last, rec.Config)
+}
+
+func testAnnounce(t *testing.T, f Fixture) {
+	a, b := connect(t, f), connect(t, f)
+	ctx, cancel := context.WithCancel(timed(t))
+	live := failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}, Process: "p1"}
+	done := make(chan error, 1)
+	go func() { done <- a.Announce(ctx, live) }()
+
+	o := await(t, b, "the liveness key", func(o failover.Observation) bool { _, ok := o.LiveNode(live.Node.ID); return ok })
+	require.Equal(t, []failover.Live{live}, o.Live)
+	require.Zero(t, o.LeaseUntil, "a lease belongs to the one who announced itself")
+	o = await(t, a, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() })
+	require.Greater(t, time.Until(o.LeaseUntil), time.Duration(0))
+	first := o.LeaseUntil
+	await(t, a, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(first) })
+
+	cancel()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(bound):
+		require.FailNow(t, "Announce did not end with its context")
+	}
+	await(t, b, "no liveness key", func(o failover.Observation) bool { return len(o.Live) == 0 && o.LiveKnown })
+}
+
+func testOutage(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	a, b := connect(t, f), connect(t, f)
+	actx, cancel := context.WithCancel(ctx)
+	live := failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}, Process: "p1"}
+	done := make(chan error, 1)
+	go func() { done <- a.Announce(actx, live) }()
+	rec := SampleRecord("op1")
+	rev, err := a.Swap(ctx, 0, rec)
+	require.NoError(t, err)
+	await(t, a, "reachable", func(o failover.Observation) bool { return o.Reachable && len(o.Live) == 1 })
+
+	f.Stop(t)
+	await(t, a, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
+	short, cancelShort := context.WithTimeout(ctx, 2*time.Second)
+	defer cancelShort()
+	_, _, err = a.Load(short)
+	require.ErrorIs(t, err, failover.ErrUnreachable)
+	next := rec
+	next.Config, next.OpID = 2, "during"
+	_, err = b.Swap(short, rev, next)
+	require.ErrorIs(t, err, failover.ErrUnknownOutcome)
+	require.NotErrorIs(t, err, failover.ErrConflict)
+
+	f.Start(t)
+	await(t, a, "reachable again", func(o failover.Observation) bool { return o.Reachable && o.Record != nil })
+	require.Eventually(t, func() bool {
+		now, at, err := b.Load(ctx)
+		if err != nil {
+			return false
+		}
+		next = now
+		next.Config, next.OpID = now.Config+1, "after"
+		_, err = b.Swap(ctx, at, next)
+		return err == nil
+	}, bound, 20*time.Millisecond)
+	await(t, a, "a change after the outage", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "after" })
+	await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// casInput and casOutput are one operation of the linearizability test.
+type casInput struct {
+	load   bool
+	expect string // OpID that the swap expects
+	next   string
+}
+
+type casOutput struct {
+	op string // what a load has found
+	ok bool   // the swap was done
+}
+
+func casModel() porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return "" },
+		Step: func(state, input, output any) (bool, any) {
+			now, in, out := state.(string), input.(casInput), output.(casOutput)
+			switch {
+			case in.load:
+				return out.op == now, now
+			case out.ok:
+				return now == in.expect, in.next
+			default:
+				return now != in.expect, now
+			}
+		},
+	}
+}
+
+// testLinearizable records what several clients see and has the history checked.
+func testLinearizable(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	const clients, rounds = 4, 25
+	var mu sync.Mutex
+	var history []porcupine.Operation
+	base := time.Now()
+	var wg sync.WaitGroup
+	for i := range clients {
+		c := connect(t, f)
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(1, uint64(i))) //nolint:gosec // a test
+			note := func(in casInput, out casOutput, call time.Duration) {
+				ret := time.Since(base)
+				mu.Lock()
+				defer mu.Unlock()
+				history = append(history, porcupine.Operation{ClientId: i, Input: in, Output: out, Call: int64(call), Return: int64(ret)})
+			}
+			for n := range rounds {
+				call := time.Since(base)
+				rec, rev, err := c.Load(ctx)
+				if err != nil && !errors.Is(err, failover.ErrNoRecord) {
+					continue
+				}
+				note(casInput{load: true}, casOutput{op: rec.OpID}, call)
+				if rng.IntN(3) == 0 {
+					continue
+				}
+				next := SampleRecord(fmt.Sprintf("%d/%d", i, n))
+				call = time.Since(base)
+				_, err = c.Swap(ctx, rev, next)
+				note(casInput{expect: rec.OpID, next: next.OpID}, casOutput{ok: err == nil}, call)
+			}
+		})
+	}
+	wg.Wait()
+	require.True(t, porcupine.CheckOperations(casModel(), history), "the history of loads and swaps is not linearizable")
+}

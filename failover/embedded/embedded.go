@@ -1,0 +1,94 @@
+// Package embedded starts an etcd server inside this process: for the demo, for development and for tests. One member,
+// on loopback only. A pair that matters needs an etcd cluster that does not die with one of its nodes.
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+)
+
+// startLimit bounds the start if the context does not.
+const startLimit = 30 * time.Second
+
+// Options of Start.
+type Options struct {
+	// Dir for the data; made if it is not there. An existing one is gone on with.
+	Dir string
+	// Address to listen on for clients, host:port. Default 127.0.0.1:0: a free port.
+	Address string
+	// UnsafeNoFsync skips every fsync: for tests and the demo only, since a crash of the machine loses the pair's record.
+	UnsafeNoFsync bool
+	// Logger for errors of etcd; it is quiet otherwise. Nil: no logs.
+	Logger *zap.Logger
+}
+
+// Server is a running etcd.
+type Server struct {
+	etcd    *embed.Etcd
+	address string
+}
+
+// Start starts an etcd and waits until it serves. When it returns an error, nothing is left running.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	if o.Dir == "" {
+		return nil, errors.New("embedded etcd: no data directory")
+	}
+	if o.Address == "" {
+		o.Address = "127.0.0.1:0"
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	cfg := embed.NewConfig()
+	cfg.Name = "lockstep"
+	cfg.Dir = filepath.Clean(o.Dir)
+	cfg.UnsafeNoFsync = o.UnsafeNoFsync
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(o.Logger.Named("etcd").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))
+	client := url.URL{Scheme: "http", Host: o.Address}
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // nobody connects: there is one member
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	// One member elects itself; the shorter its clock, the sooner it is ready.
+	cfg.TickMs, cfg.ElectionMs = 10, 100
+	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "revision", "1000"
+
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("embedded etcd in %s on %s: %w: is the port in use, or the directory in use by another process?", o.Dir, o.Address, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	select {
+	case <-e.Server.ReadyNotify():
+		return &Server{etcd: e, address: e.Clients[0].Addr().String()}, nil
+	case err := <-e.Err():
+		e.Close()
+		return nil, fmt.Errorf("embedded etcd in %s: %w", o.Dir, err)
+	case <-ctx.Done():
+		e.Close()
+		return nil, fmt.Errorf("embedded etcd in %s is not ready: %w", o.Dir, ctx.Err())
+	}
+}
+
+// Address, host:port, that clients connect to.
+func (s *Server) Address() string { return s.address }
+
+// Endpoints for etcd.Options.
+func (s *Server) Endpoints() []string { return []string{s.address} }
+
+// Err sends an error if etcd fails while it runs.
+func (s *Server) Err() <-chan error { return s.etcd.Err() }
+
+// Close stops the server and waits until it has stopped. What was written stays in the directory.
+func (s *Server) Close() error {
+	s.etcd.Close()
+	return nil
+}

@@ -1,0 +1,199 @@
+// Package etcd is the coordinator for a pair that has an etcd cluster.
+//
+// It does without etcd's concurrency package: Election.Campaign does not check its own key after waiting, and
+// Session.Done fires up to a second after the key is gone; both have let two clients lead at once. Here the record is a key
+// without a lease that is written by compare-and-swap on its mod revision, and leases are for hints only.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/internal/latest"
+)
+
+// Defaults of Options.
+const (
+	DefaultPrefix         = "/lockstep/default"
+	DefaultLeaseTTL       = 3 * time.Second
+	DefaultRequestTimeout = time.Second
+)
+
+// Options of Open.
+type Options struct {
+	// Endpoints of the cluster, host:port or URLs. At least one.
+	Endpoints []string
+	// Prefix of all keys of this pair, without a slash at the end. Each pair needs its own. Default DefaultPrefix.
+	Prefix string
+	// TLS for the connections; nil: none.
+	TLS *tls.Config
+	// Username and Password; empty: no authentication.
+	Username, Password string
+	// LeaseTTL of the liveness key; etcd counts in whole seconds. Default 3 s.
+	LeaseTTL time.Duration
+	// RequestTimeout of the requests that this package makes by itself. Default 1 s.
+	RequestTimeout time.Duration
+	// Logger for the connection's state. Nil: no logs.
+	Logger *zap.Logger
+}
+
+// Coordinator implements failover.Coordinator on an etcd cluster.
+type Coordinator struct {
+	client  *clientv3.Client
+	log     *zap.Logger
+	record  string // key of the record
+	livedir string // prefix of the liveness keys
+	opts    Options
+
+	seen *latest.Value[failover.Observation]
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+var _ failover.Coordinator = (*Coordinator)(nil)
+
+// Open prepares the connection and starts to watch; it does not wait until etcd answers (Ping does). Errors are about the
+// options only.
+func Open(o Options) (*Coordinator, error) {
+	if len(o.Endpoints) == 0 {
+		return nil, errors.New("etcd: no endpoints: set the addresses of the etcd cluster, host:port")
+	}
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	o.Prefix = strings.TrimRight(o.Prefix, "/")
+	if o.LeaseTTL <= 0 {
+		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.RequestTimeout <= 0 {
+		o.RequestTimeout = DefaultRequestTimeout
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
+		DialTimeout: o.RequestTimeout,
+		// etcd closes connections that ping more often than every 5 s.
+		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		// One try per endpoint and one more. The default of 100 hides an outage until the request's time is up.
+		MaxUnaryRetries: uint(len(o.Endpoints) + 1), //nolint:gosec // a handful
+		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: o.RequestTimeout,
+		})},
+		Logger: o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	c := &Coordinator{
+		client: client, log: o.Logger, record: o.Prefix + "/record", livedir: o.Prefix + "/live/", opts: o,
+		seen: latest.New(failover.Observation{}), stop: stop,
+	}
+	c.wg.Go(func() { c.watch(ctx) })
+	return c, nil
+}
+
+// Name implements failover.Coordinator.
+func (c *Coordinator) Name() string { return "etcd" }
+
+// Ping reads the record's key once; nil means that etcd answers, whether or not there is a record.
+func (c *Coordinator) Ping(ctx context.Context) error {
+	if _, err := c.client.Get(ctx, c.record); err != nil {
+		return fmt.Errorf("etcd at %s does not answer: %w: check that it runs, and the addresses, TLS and user in the configuration",
+			strings.Join(c.opts.Endpoints, ", "), err)
+	}
+	return nil
+}
+
+// Load implements failover.Coordinator.
+func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
+	resp, err := c.client.Get(ctx, c.record) // linearizable unless asked otherwise
+	if err != nil {
+		c.reached(false)
+		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
+	}
+	c.reached(true)
+	if len(resp.Kvs) == 0 {
+		return failover.Record{}, 0, fmt.Errorf("key %s: %w", c.record, failover.ErrNoRecord)
+	}
+	rec, err := failover.DecodeRecord(resp.Kvs[0].Value)
+	if err != nil {
+		return failover.Record{}, 0, fmt.Errorf("key %s: %w", c.record, err)
+	}
+	return rec, failover.Revision(resp.Kvs[0].ModRevision), nil
+}
+
+// Swap implements failover.Coordinator.
+func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next failover.Record) (failover.Revision, error) {
+	value, err := next.Encode()
+	if err != nil {
+		return 0, fmt.Errorf("swap the pair's record: %w", err)
+	}
+	resp, err := c.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))). // 0: the key does not exist
+		Then(clientv3.OpPut(c.record, string(value))).
+		Else(clientv3.OpGet(c.record)).
+		Commit()
+	if err != nil {
+		// Whatever it was, the request may have arrived, or may still arrive (INV-8).
+		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err)
+	}
+	c.reached(true)
+	if resp.Succeeded {
+		return failover.Revision(resp.Header.Revision), nil
+	}
+	if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) == 1 {
+		// The client library, or an earlier call, may have sent the same swap before.
+		if now, err := failover.DecodeRecord(kvs[0].Value); err == nil && now.OpID == next.OpID {
+			return failover.Revision(kvs[0].ModRevision), nil
+		}
+	}
+	return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+}
+
+// Watch implements failover.Coordinator.
+func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
+	return c.seen.Watch(ctx)
+}
+
+// Close implements failover.Coordinator.
+func (c *Coordinator) Close() error {
+	c.stop()
+	err := c.client.Close()
+	c.wg.Wait()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("etcd: close: %w", err)
+	}
+	return nil
+}
+
+// reached notes whether etcd has answered, and logs when that changes.
+func (c *Coordinator) reached(ok bool) {
+	changed := false
+	c.seen.Update(func(o *failover.Observation) bool {
+		changed = o.Reachable != ok
+		o.Reachable = ok
+		return changed
+	})
+	switch {
+	case changed && ok:
+		c.log.Info("etcd answers", zap.Strings("endpoints", c.opts.Endpoints))
+	case changed:
+		c.log.Warn("etcd does not answer; role changes are frozen until it does", zap.Strings("endpoints", c.opts.Endpoints))
+	}
+}

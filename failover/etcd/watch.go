@@ -1,0 +1,128 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// relistDelay between two attempts to list and watch.
+const relistDelay = 200 * time.Millisecond
+
+// watch lists the pair's keys and follows their changes; whenever that ends (compaction, a member without a leader, a
+// broken stream) it lists again, so that nothing can be missed for good.
+func (c *Coordinator) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		from, err := c.list(ctx)
+		if err == nil {
+			err = c.follow(ctx, from)
+		} else if ctx.Err() == nil {
+			c.reached(false)
+		}
+		c.log.Debug("etcd watch starts again", zap.Error(err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(relistDelay):
+		}
+	}
+}
+
+// list reads everything and returns the revision to watch from.
+func (c *Coordinator) list(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
+	defer cancel()
+	resp, err := c.client.Get(ctx, c.opts.Prefix+"/", clientv3.WithPrefix())
+	if err != nil {
+		return 0, fmt.Errorf("list: %w", err)
+	}
+	c.reached(true)
+	c.seen.Update(func(o *failover.Observation) bool {
+		o.Record, o.Revision, o.RecordErr, o.Missing = nil, 0, nil, true
+		o.Live, o.LiveKnown = nil, true
+		for _, kv := range resp.Kvs {
+			c.put(o, kv)
+		}
+		return true
+	})
+	return resp.Header.Revision + 1, nil
+}
+
+// follow applies changes until the watch ends.
+func (c *Coordinator) follow(ctx context.Context, from int64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// WithRequireLeader: a member that was cut off from the others ends the watch instead of being silent.
+	changes := c.client.Watch(clientv3.WithRequireLeader(ctx), c.opts.Prefix+"/", clientv3.WithPrefix(), clientv3.WithRev(from))
+	for w := range changes {
+		if err := w.Err(); err != nil {
+			return fmt.Errorf("watch: %w", err) // among others ErrCompacted
+		}
+		if len(w.Events) == 0 {
+			continue
+		}
+		c.seen.Update(func(o *failover.Observation) bool {
+			for _, ev := range w.Events {
+				if ev.Type == mvccpb.DELETE {
+					c.remove(o, ev.Kv)
+				} else {
+					c.put(o, ev.Kv)
+				}
+			}
+			return true
+		})
+	}
+	return ctx.Err()
+}
+
+// put notes a key. Called under the lock of c.seen.
+func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
+	key := string(kv.Key)
+	switch {
+	case key == c.record:
+		o.Missing = false
+		rec, err := failover.DecodeRecord(kv.Value)
+		if err != nil {
+			o.RecordErr = fmt.Errorf("key %s: %w", key, err)
+			return
+		}
+		o.Record, o.Revision, o.RecordErr = &rec, failover.Revision(kv.ModRevision), nil
+	case strings.HasPrefix(key, c.livedir):
+		var l failover.Live
+		id, err := uuid.Parse(key[len(c.livedir):])
+		if err != nil || json.Unmarshal(kv.Value, &l) != nil || l.Node.ID != id {
+			return // a hint that cannot be read is none
+		}
+		lives := withoutNode(o.Live, id)
+		lives = append(lives, l)
+		slices.SortFunc(lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
+		o.Live = lives
+	}
+}
+
+// remove notes that a key is gone. Called under the lock of c.seen.
+func (c *Coordinator) remove(o *failover.Observation, kv *mvccpb.KeyValue) {
+	key := string(kv.Key)
+	if key == c.record {
+		o.Record, o.Revision, o.RecordErr, o.Missing = nil, 0, nil, true
+		return
+	}
+	if id, err := uuid.Parse(strings.TrimPrefix(key, c.livedir)); err == nil {
+		o.Live = withoutNode(o.Live, id)
+	}
+}
+
+// withoutNode returns a new slice.
+func withoutNode(lives []failover.Live, id uuid.UUID) []failover.Live {
+	return slices.DeleteFunc(slices.Clone(lives), func(l failover.Live) bool { return l.Node.ID == id })
+}

@@ -1,0 +1,64 @@
+// Package latest hands the newest version of a value to any number of readers. A slow reader skips versions; nobody waits
+// for it.
+package latest
+
+import (
+	"context"
+	"sync"
+)
+
+// Value is a value with watchers. The zero Value is not ready; use New.
+type Value[T any] struct {
+	mu      sync.Mutex // guards what follows
+	v       T
+	changed chan struct{}
+}
+
+// New makes a Value.
+func New[T any](v T) *Value[T] { return &Value[T]{v: v, changed: make(chan struct{})} }
+
+// Get returns the value. What it points to must not be changed.
+func (l *Value[T]) Get() T {
+	v, _ := l.get()
+	return v
+}
+
+func (l *Value[T]) get() (T, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.v, l.changed
+}
+
+// Update lets f change the value and wakes the watchers if f returns true. f runs under the lock: it must be short, must
+// not call back, and must replace slices and pointers instead of changing what they point to.
+func (l *Value[T]) Update(f func(*T) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f(&l.v) {
+		close(l.changed)
+		l.changed = make(chan struct{})
+	}
+}
+
+// Watch sends the value now and after each change, until ctx ends; then it closes the channel.
+func (l *Value[T]) Watch(ctx context.Context) <-chan T {
+	out := make(chan T)
+	go func() {
+		defer close(out)
+		for {
+			v, changed := l.get()
+			select {
+			case out <- v:
+				select {
+				case <-changed:
+				case <-ctx.Done():
+					return
+				}
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}

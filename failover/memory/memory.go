@@ -1,0 +1,268 @@
+// Package memory is a coordinator without a network and without a disk: for simulations, and for a node without a
+// partner, which needs an authority in form only.
+package memory
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/internal/latest"
+)
+
+// DefaultLeaseTTL is how long a liveness key outlives the last sign of its node.
+const DefaultLeaseTTL = 3 * time.Second
+
+// Server holds the record of one pair.
+type Server struct {
+	ttl time.Duration
+
+	mu     sync.Mutex // guards what follows
+	down   bool
+	record *failover.Record
+	rev    failover.Revision
+	live   map[uuid.UUID]lease
+	conns  []*Coordinator
+}
+
+type lease struct {
+	live  failover.Live
+	until time.Time
+	timer *time.Timer
+}
+
+// NewServer makes a coordinator without a record. leaseTTL 0 means DefaultLeaseTTL.
+func NewServer(leaseTTL time.Duration) *Server {
+	if leaseTTL <= 0 {
+		leaseTTL = DefaultLeaseTTL
+	}
+	return &Server{ttl: leaseTTL, live: make(map[uuid.UUID]lease)}
+}
+
+// Standalone makes a coordinator for a node without a partner. It holds nothing that the store does not hold: from the
+// store's identity it makes the record that the node must have obeyed last. The node then activates in the next term.
+func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
+	s := NewServer(0)
+	if id.Empty() {
+		return s
+	}
+	s.record = &failover.Record{
+		Version: failover.RecordVersion, PairID: id.PairID, Config: max(id.Fence.Config, 1), Term: max(id.Fence.Term, id.End.Term, 1),
+		Active: self.ID, InSync: []failover.Member{id.Member()}, MinInSync: 1, OpID: "standalone", Nodes: []failover.NodeInfo{self},
+	}
+	s.rev = 1
+	return s
+}
+
+// Connect makes a connection for one node.
+func (s *Server) Connect() *Coordinator {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := &Coordinator{s: s, seen: latest.New(failover.Observation{}), closed: make(chan struct{})}
+	s.conns = append(s.conns, c)
+	s.tell()
+	return c
+}
+
+// SetDown makes the server unreachable for everybody, or reachable again. It forgets nothing.
+func (s *Server) SetDown(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+	s.tell()
+}
+
+// Forget drops the record, as if the coordinator's data had been lost.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record = nil
+	s.rev++
+	s.tell()
+}
+
+// tell updates what each connection sees. Called with s.mu held.
+func (s *Server) tell() {
+	lives := make([]failover.Live, 0, len(s.live))
+	for _, l := range s.live {
+		lives = append(lives, l.live)
+	}
+	slices.SortFunc(lives, func(a, b failover.Live) int { return slices.Compare(a.Node.ID[:], b.Node.ID[:]) })
+	for _, c := range s.conns {
+		c.seen.Update(func(o *failover.Observation) bool {
+			o.Reachable = c.up()
+			if !o.Reachable {
+				return true
+			}
+			o.Record, o.Revision, o.Missing = s.record, s.rev, s.record == nil
+			o.Live, o.LiveKnown = lives, true
+			return true
+		})
+	}
+}
+
+// Coordinator is one node's connection. It implements failover.Coordinator.
+type Coordinator struct {
+	s      *Server
+	seen   *latest.Value[failover.Observation]
+	closed chan struct{}
+
+	// What follows is guarded by s.mu.
+	cut       bool
+	loseReply bool
+	isClosed  bool
+}
+
+var _ failover.Coordinator = (*Coordinator)(nil)
+
+// SetReachable cuts this connection, or restores it.
+func (c *Coordinator) SetReachable(reachable bool) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.cut = !reachable
+	c.s.tell()
+}
+
+// LoseNextReply makes the next Swap return ErrUnknownOutcome although it was done.
+func (c *Coordinator) LoseNextReply() {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.loseReply = true
+}
+
+// up is called with s.mu held.
+func (c *Coordinator) up() bool { return !c.s.down && !c.cut && !c.isClosed }
+
+// Name implements failover.Coordinator.
+func (c *Coordinator) Name() string { return "memory" }
+
+// Load implements failover.Coordinator.
+func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	switch {
+	case ctx.Err() != nil || !c.up():
+		return failover.Record{}, 0, failover.ErrUnreachable
+	case c.s.record == nil:
+		return failover.Record{}, 0, failover.ErrNoRecord
+	default:
+		return c.s.record.Clone(), c.s.rev, nil
+	}
+}
+
+// Swap implements failover.Coordinator.
+func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next failover.Record) (failover.Revision, error) {
+	if err := next.Validate(); err != nil {
+		return 0, err
+	}
+	next = next.Clone()
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if ctx.Err() != nil || !c.up() {
+		return 0, failover.ErrUnknownOutcome
+	}
+	now := failover.Revision(0)
+	if c.s.record != nil {
+		now = c.s.rev
+	}
+	switch {
+	case now != expect && c.s.record != nil && c.s.record.OpID == next.OpID:
+		return now, nil
+	case now != expect:
+		return 0, failover.ErrConflict
+	}
+	c.s.rev++
+	c.s.record = &next
+	c.s.tell()
+	if c.loseReply {
+		c.loseReply = false
+		return 0, failover.ErrUnknownOutcome
+	}
+	return c.s.rev, nil
+}
+
+// Watch implements failover.Coordinator.
+func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
+	return c.seen.Watch(ctx)
+}
+
+// Announce implements failover.Coordinator.
+func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
+	if strings.TrimSpace(live.Process) == "" {
+		return errors.New("announce: a process id is needed")
+	}
+	tick := time.NewTicker(c.s.ttl / 3)
+	defer tick.Stop()
+	for {
+		c.renew(live)
+		select {
+		case <-ctx.Done():
+			c.withdraw(live.Node.ID)
+			return nil
+		case <-c.closed:
+			return errors.New("announce: the coordinator's connection was closed")
+		case <-tick.C:
+		}
+	}
+}
+
+// renew puts or prolongs the liveness key.
+func (c *Coordinator) renew(live failover.Live) {
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.up() {
+		return
+	}
+	until := time.Now().Add(s.ttl)
+	old, ok := s.live[live.Node.ID]
+	if ok {
+		old.timer.Stop()
+	}
+	s.live[live.Node.ID] = lease{live: live, until: until, timer: time.AfterFunc(s.ttl, func() { s.expire(live.Node.ID) })}
+	c.seen.Update(func(o *failover.Observation) bool {
+		o.LeaseUntil = until
+		return true
+	})
+	if !ok || old.live != live {
+		s.tell()
+	}
+}
+
+// expire drops a liveness key whose lease has ended.
+func (s *Server) expire(node uuid.UUID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l, ok := s.live[node]; ok && !time.Now().Before(l.until) {
+		delete(s.live, node)
+		s.tell()
+	}
+}
+
+func (c *Coordinator) withdraw(node uuid.UUID) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if l, ok := c.s.live[node]; ok && c.up() {
+		l.timer.Stop()
+		delete(c.s.live, node)
+		c.s.tell()
+	}
+}
+
+// Close implements failover.Coordinator.
+func (c *Coordinator) Close() error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if !c.isClosed {
+		c.isClosed = true
+		close(c.closed)
+		c.s.conns = slices.DeleteFunc(c.s.conns, func(o *Coordinator) bool { return o == c })
+	}
+	return nil
+}
