@@ -18,6 +18,8 @@ import (
 
 const (
 	envPrefix      = "LOCKSTEP_"
+	envAddr        = envPrefix + "ADDR"   // of the commands that use a pair
+	envConfig      = envPrefix + "CONFIG" // of `serve`: the file itself
 	flagStandalone = "standalone"
 	keyCoordinator = "coordinator.type"
 )
@@ -102,7 +104,9 @@ func (l *loader) environment(environ []string) error {
 		TransformFunc: func(name, value string) (string, any) {
 			key, ok := byName[name]
 			if !ok {
-				l.warnVariable(name, byName)
+				if name != envAddr && name != envConfig {
+					l.warnVariable(name, byName)
+				}
 				return "", nil
 			}
 			l.sources[key] = "environment variable " + name

@@ -16,8 +16,10 @@ type Consumer struct {
 	outbox      []Message
 	outboxBytes int
 	inFlight    map[uint64]bool // given and not answered; true once Next has returned it
+	asked       uint64          // the highest confirmation asked for
 	confirmed   uint64
 	told        uint64 // the last `confirmed` that Next has returned
+	finishing   bool
 }
 
 // Event is what a consumer's client has to be sent.
@@ -66,6 +68,7 @@ func (c *Consumer) Settle(ctx context.Context, acks, nacks []Range, confirm uint
 		d.pending.releases = append(d.pending.releases, c.drop(r)...)
 	}
 	if confirm != 0 {
+		c.asked = max(c.asked, confirm)
 		d.pending.confirms = append(d.pending.confirms, confirmation{consumer: c, number: confirm})
 	}
 	signal(d.work)
@@ -73,7 +76,37 @@ func (c *Consumer) Settle(ctx context.Context, acks, nacks []Range, confirm uint
 	return nil
 }
 
-// Next waits for something to send. It returns the reason when the consumer was ended by the server, and ctx's error.
+// Finish tells that the client will send nothing more: it gets no more messages, and Next returns ErrFinished once all
+// confirmations that were asked for are told.
+func (c *Consumer) Finish() {
+	d := c.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.finishing = true
+	var unsent []uint64
+	for _, m := range c.outbox {
+		if _, still := c.inFlight[m.Sequence]; still {
+			delete(c.inFlight, m.Sequence)
+			unsent = append(unsent, m.Sequence)
+		}
+	}
+	c.outbox, c.outboxBytes = nil, 0
+	d.giveBack(unsent)
+	signal(c.notify)
+}
+
+// Fail ends the consumer: Next returns err.
+func (c *Consumer) Fail(err error) {
+	c.d.mu.Lock()
+	defer c.d.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+	signal(c.notify)
+}
+
+// Next waits for something to send. It returns ErrFinished after Finish, the reason when the consumer was ended otherwise,
+// and ctx's error.
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
@@ -102,6 +135,9 @@ func (c *Consumer) take() (Event, error) {
 	var event Event
 	if c.confirmed > c.told {
 		event.Confirmed, c.told = c.confirmed, c.confirmed
+	}
+	if c.finishing && event.Confirmed == 0 && c.told >= c.asked {
+		return Event{}, ErrFinished
 	}
 	if d.paused { // INV-2: a blocked node delivers nothing
 		return event, nil
@@ -135,7 +171,7 @@ func (c *Consumer) take() (Event, error) {
 // canTake tells how many more messages the consumer can be given. The dispatcher's lock is held.
 func (c *Consumer) canTake() int {
 	limits := &c.d.registry.limits
-	if c.outboxBytes >= limits.OutboxBytes {
+	if c.finishing || c.err != nil || c.outboxBytes >= limits.OutboxBytes {
 		return 0
 	}
 	return max(0, min(c.credit, limits.Outstanding-len(c.inFlight)))

@@ -21,12 +21,17 @@ import (
 	"sync"
 
 	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // Errors of this package.
 var (
 	// ErrClosed is returned by Attach and Next when the registry was closed without a reason.
 	ErrClosed = errors.New("consumers are closed")
+	// ErrFinished is returned by Next when the client is done and has been told everything.
+	ErrFinished = errors.New("consumer is finished")
 	// ErrTooManyConsumers is returned by Attach when the node has as many consumers as it may have.
 	ErrTooManyConsumers = errors.New("too many consumers")
 	// ErrTooMuchCredit is returned by AddCredit when the consumer's credit would exceed what is allowed.
@@ -44,17 +49,10 @@ type Key struct {
 }
 
 // Range is an inclusive range of sequences, First <= Last.
-type Range struct{ First, Last uint64 }
+type Range = txn.Range
 
 // Message is a stored message on its way to a consumer.
-type Message struct {
-	// Sequence is its place in the queue.
-	Sequence uint64
-	// DeliveryCount is how many times it was given back.
-	DeliveryCount uint32
-	// Record is the encoded message; it must not be changed.
-	Record []byte
-}
+type Message = store.Delivery
 
 // Source is what a dispatcher reads from.
 type Source interface {

@@ -7,8 +7,12 @@ import (
 	"sort"
 )
 
-// maxPendingRanges bounds what gathers while a transaction is being committed, and so the size of the next one.
-const maxPendingRanges = 1 << 16
+const (
+	// maxPendingRanges bounds what gathers while a transaction is being committed.
+	maxPendingRanges = 1 << 15
+	// maxSettleItems bounds the ranges and the released messages of one transaction: half of what the store takes.
+	maxSettleItems = 1 << 15
+)
 
 // settlement is what waits to be committed.
 type settlement struct {
@@ -126,12 +130,17 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	return batch, batch.empty() && len(d.consumers) == 0
 }
 
+// commit takes one transaction; more when a crowd of messages is given back at once.
 func (d *dispatcher) commit(ctx context.Context, batch *settlement) error {
-	acks, releases := merged(batch.acks), asRanges(batch.releases)
-	if len(acks) == 0 && len(releases) == 0 {
-		return nil // only confirmations of what is committed already
+	acks, releases := merged(batch.acks), batch.releases
+	for len(acks) > 0 || len(releases) > 0 {
+		a, r := min(len(acks), maxSettleItems), min(len(releases), maxSettleItems)
+		if err := d.registry.settler.Settle(ctx, d.key, acks[:a], asRanges(releases[:r])); err != nil {
+			return err
+		}
+		acks, releases = acks[a:], releases[r:]
 	}
-	return d.registry.settler.Settle(ctx, d.key, acks, releases)
+	return nil
 }
 
 // committed lets the released messages go out again and answers the confirmations.

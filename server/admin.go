@@ -1,0 +1,245 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+const (
+	// switchoverTimeout is how long a switchover may take when the request does not say.
+	switchoverTimeout = 10 * time.Second
+	// statusInterval is how often WatchStatus looks at what changes all the time, such as log positions.
+	statusInterval = time.Second
+	// checkInterval is how often Check tells its progress.
+	checkInterval = 200 * time.Millisecond
+)
+
+// NodeState is what a node knows about itself.
+type NodeState struct {
+	// Pair is the state of failover.
+	Pair failover.Status
+	// Coordinator is the kind that was configured.
+	Coordinator string
+	// Primary is set while the node holds the active role, Follower while it follows.
+	Primary  *replication.PrimaryStatus
+	Follower *replication.FollowerStatus
+	// Version of the software.
+	Version string
+	// StartedAt is when the process started.
+	StartedAt time.Time
+}
+
+// Node is what the admin service operates.
+type Node interface {
+	// State is what the node is and knows.
+	State() NodeState
+	// Changed returns a channel that is closed when the role or the record changes; nil channel: never.
+	Changed() <-chan struct{}
+	// Closing is closed when the node is about to stop.
+	Closing() <-chan struct{}
+	// Switchover hands the active role to the other node.
+	Switchover(ctx context.Context) (failover.SwitchoverResult, error)
+}
+
+// AdminServer implements lockstep.v1.AdminService.
+type AdminServer struct {
+	pb.UnimplementedAdminServiceServer
+
+	node  Node
+	store *store.Store
+}
+
+// NewAdminServer makes the service.
+func NewAdminServer(node Node, s *store.Store) *AdminServer {
+	return &AdminServer{node: node, store: s}
+}
+
+// GetStatus tells what the node is and knows.
+func (a *AdminServer) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+	resp, err := a.status()
+	return resp, ToStatus(err)
+}
+
+func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
+	stats, err := a.store.Stats()
+	if err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	st := a.node.State()
+	resp := &pb.GetStatusResponse{
+		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
+		Store: storeStatus(a.store.Identity().StoreID, &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
+	}
+	switch {
+	case st.Primary != nil:
+		resp.Store.CommitLsn = st.Primary.CommitLSN
+		resp.Standby = standbyStatus(st.Primary, &st.Pair)
+	case st.Follower != nil:
+		resp.Store.CommitLsn = min(st.Follower.ActiveCommitLSN, stats.Durable.LSN)
+	}
+	if st.Coordinator != "none" && st.Pair.Record != nil {
+		resp.Pair = pairStatus(&st)
+	}
+	return resp, nil
+}
+
+func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {
+	out := &pb.NodeStatus{NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID)}
+	if st.Record != nil {
+		_, out.InSync = st.Record.Member(n.ID)
+		out.Active = st.Record.Active == n.ID
+	}
+	return out
+}
+
+func pairStatus(st *NodeState) *pb.PairStatus {
+	r := st.Pair.Record
+	out := &pb.PairStatus{
+		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync), //nolint:gosec // 1 or 2
+		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable,
+	}
+	for _, n := range r.Nodes {
+		if l, ok := (failover.Observation{Live: st.Pair.Live}).LiveNode(n.ID); ok {
+			n = l.Node // knows a newer address than the record
+		}
+		out.Nodes = append(out.Nodes, nodeStatus(&st.Pair, n))
+	}
+	return out
+}
+
+func storeStatus(id uuid.UUID, s *store.Stats) *pb.StoreStatus {
+	return &pb.StoreStatus{
+		StoreId: id.String(), LogEnd: position(s.End), LogDurable: position(s.Durable), CommitLsn: s.Applied.LSN,
+		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
+		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues, //nolint:gosec // at most 1 MiB
+		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync, //nolint:gosec // not negative
+		DiskFree: s.DiskFree,
+	}
+}
+
+func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.StandbyStatus {
+	s := p.Standby
+	if s == nil {
+		return nil
+	}
+	out := &pb.StandbyStatus{NodeId: s.Member.Node.String(), DurableLsn: s.Durable.LSN, State: "catching-up"}
+	if s.Durable.LSN < p.End.LSN {
+		out.LagRecords = p.End.LSN - s.Durable.LSN
+	}
+	inSync := false
+	if st.Record != nil {
+		m, ok := st.Record.Member(s.Member.Node)
+		inSync = ok && m.Store == s.Member.Store && m.Incarnation == s.Member.Incarnation
+	}
+	switch {
+	case s.Required && inSync:
+		out.State = "in-sync"
+	case s.Required:
+		out.State = "syncing"
+	}
+	return out
+}
+
+// WatchStatus sends the status now and after each change. What changes all the time, such as log positions, is looked at
+// once a second.
+func (a *AdminServer) WatchStatus(_ *pb.WatchStatusRequest, stream grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
+	ticker := time.NewTicker(statusInterval)
+	defer ticker.Stop()
+	for {
+		changed := a.node.Changed() // before the status is read, so that no change is missed
+		st, err := a.status()
+		if err != nil {
+			return ToStatus(err)
+		}
+		if err := stream.Send(&pb.WatchStatusResponse{Status: st}); err != nil {
+			return ToStatus(fmt.Errorf("watch status: %w", err))
+		}
+		select {
+		case <-changed:
+		case <-ticker.C:
+		case <-a.node.Closing():
+			return ToStatus(fmt.Errorf("watch status: the node stops: %w", store.ErrClosed))
+		case <-stream.Context().Done():
+			return ToStatus(stream.Context().Err())
+		}
+	}
+}
+
+// Switchover hands the active role to the other node. Sent to either node.
+func (a *AdminServer) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
+	timeout := req.GetTimeout().AsDuration()
+	if timeout < 0 {
+		return nil, ToStatus(fmt.Errorf("%w: a negative timeout", ErrInvalid))
+	}
+	if timeout == 0 {
+		timeout = switchoverTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	result, err := a.node.Switchover(ctx)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	return &pb.SwitchoverResponse{
+		ActiveNode: result.Active.ID.String(), ActiveAddress: result.Active.Address, Term: result.Term, Pause: durationpb.New(result.Pause),
+	}, nil
+}
+
+// Checkpoint writes a checkpoint of this node's page file now.
+func (a *AdminServer) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.CheckpointResponse, error) {
+	info, err := a.store.Checkpoint(ctx)
+	if err != nil {
+		return nil, ToStatus(fmt.Errorf("checkpoint: %w", err))
+	}
+	return &pb.CheckpointResponse{Checkpoint: info.Checkpoint, Lsn: info.Position.LSN}, nil
+}
+
+// Check walks this node's whole store and reports what it finds.
+func (a *AdminServer) Check(_ *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
+	var sendErr error
+	var told time.Time
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	report, err := a.store.Check(ctx, func(done, total uint64) {
+		if sendErr != nil || time.Since(told) < checkInterval {
+			return
+		}
+		told = time.Now()
+		if sendErr = stream.Send(&pb.CheckResponse{PagesDone: done, PagesTotal: total}); sendErr != nil {
+			cancel()
+		}
+	})
+	if err := errors.Join(sendErr, err); err != nil {
+		return ToStatus(fmt.Errorf("check: %w", err))
+	}
+	err = stream.Send(&pb.CheckResponse{
+		PagesDone: report.Pages, PagesTotal: report.Pages, Finished: true, Problems: report.Problems, Messages: report.Messages,
+	})
+	if err != nil {
+		return ToStatus(fmt.Errorf("check: %w", err))
+	}
+	return nil
+}
+
+// GetDigest reads this node's whole store and hashes its logical content.
+func (a *AdminServer) GetDigest(ctx context.Context, _ *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
+	d, err := a.store.Digest(ctx)
+	if err != nil {
+		return nil, ToStatus(fmt.Errorf("digest: %w", err))
+	}
+	return &pb.GetDigestResponse{Lsn: d.Position.LSN, Content: hex.EncodeToString(d.Content[:]), Messages: d.Messages}, nil
+}

@@ -1,0 +1,91 @@
+package server
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// queueConfig converts a queue's configuration; none means no limits.
+func queueConfig(c *pb.QueueConfig) txn.Config {
+	return txn.Config{MaxMessages: c.GetMaxMessages(), MaxBytes: c.GetMaxBytes()}
+}
+
+// queueToProto describes a queue. The store's lock is held.
+func queueToProto(q *queue.Queue) *pb.Queue {
+	c := q.Config()
+	out := &pb.Queue{
+		Name: q.Name(), Id: q.ID(), Config: &pb.QueueConfig{MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes},
+		NextSequence: q.NextSequence(), Messages: q.Messages(), Bytes: q.Bytes(), Digest: q.Digest(),
+		Subscriptions: make([]*pb.Subscription, 0, q.SubCount()),
+	}
+	for sub := range q.Subs {
+		out.Subscriptions = append(out.Subscriptions, &pb.Subscription{Name: sub.Name(), Floor: sub.Floor(), Backlog: sub.Backlog()})
+	}
+	slices.SortFunc(out.GetSubscriptions(), func(a, b *pb.Subscription) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return out
+}
+
+// addConsumers adds what only the active knows.
+func (s *QueueServer) addConsumers(session *Session, q *pb.Queue) {
+	ids := make(map[string]uint32, len(q.GetSubscriptions()))
+	err := s.store.View(func(st *queue.State) error {
+		if found := st.Queue(q.GetId()); found != nil {
+			for sub := range found.Subs {
+				ids[sub.Name()] = sub.ID()
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return // the store is being closed; the rest of the answer stands
+	}
+	for _, sub := range q.GetSubscriptions() {
+		if id, ok := ids[sub.GetName()]; ok {
+			sub.InFlight, sub.Consumers = session.Consumers.Stats(dispatch.Key{Queue: q.GetId(), Sub: id})
+		}
+	}
+}
+
+// storedMessage decodes a record. The message aliases the record, which never changes.
+func storedMessage(d *store.Delivery, headersOnly bool) (*pb.StoredMessage, error) {
+	m, err := txn.DecodeMessage(d.Record)
+	if err != nil {
+		return nil, fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, d.Sequence, err)
+	}
+	out := &pb.StoredMessage{
+		Sequence: d.Sequence, DeliveryCount: d.DeliveryCount, PublishedAt: timestamppb.New(time.UnixMilli(m.TimestampMS)),
+		Message: &pb.Message{Properties: m.PropertyMap()},
+	}
+	if !headersOnly {
+		out.Message.Body = m.Body
+	}
+	return out, nil
+}
+
+func storedMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.StoredMessage, error) {
+	out := make([]*pb.StoredMessage, 0, len(deliveries))
+	for i := range deliveries {
+		m, err := storedMessage(&deliveries[i], headersOnly)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// position converts the name of a log record.
+func position(p lsn.Position) *pb.Position {
+	return &pb.Position{Term: p.Term, Lsn: p.LSN, Chain: p.Chain}
+}

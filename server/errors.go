@@ -1,0 +1,220 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// errorDomain is the domain of google.rpc.ErrorInfo in all of Lockstep's errors.
+const errorDomain = "lockstep.v1"
+
+// Errors of this package.
+var (
+	// ErrInvalid is returned when a request can never work.
+	ErrInvalid = errors.New("invalid request")
+	// ErrLimit is returned when a limit of the node would be exceeded.
+	ErrLimit = errors.New("limit exceeded")
+	// ErrDiskLow is returned for a publish while the filesystem has less than disk.low-watermark available.
+	ErrDiskLow = errors.New("the disk of the active node is nearly full; consume messages or free space")
+	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
+	ErrPaused = errors.New("this node delivers nothing at the moment")
+	// ErrSlowStream is returned when the client of a stream does not read its answers.
+	ErrSlowStream = errors.New("the client does not read the answers of its stream")
+)
+
+// NotActiveError is returned when the node does not serve clients now. It is a replication.ErrNotActive.
+type NotActiveError struct {
+	// ActiveAddress of the active, host:port, as far as this node knows; empty while there is none.
+	ActiveAddress string
+	// ActiveNode is its UUID; empty while there is none.
+	ActiveNode string
+	// Role of the node that answered.
+	Role string
+	// RetryAfter is a sensible time to wait when there is no active.
+	RetryAfter time.Duration
+}
+
+// Error says where to go.
+func (e *NotActiveError) Error() string {
+	if e.ActiveAddress == "" {
+		return fmt.Sprintf("this node is not active (%s) and knows of no active node; try the other one, or again in a moment", e.Role)
+	}
+	return fmt.Sprintf("this node is not active (%s); the active one is %s", e.Role, e.ActiveAddress)
+}
+
+// Is makes errors.Is(err, replication.ErrNotActive) true.
+func (e *NotActiveError) Is(target error) bool { return target == replication.ErrNotActive }
+
+// mapping is one line of the table.
+type mapping struct {
+	err    error
+	code   codes.Code
+	reason string
+}
+
+// mappings is the table of all errors that clients can see, both ways: err → code and reason, and reason → err. The first
+// line that matches counts, so the more special error comes first.
+func mappings() []mapping {
+	return []mapping{
+		// This node cannot serve now.
+		{replication.ErrNotActive, codes.FailedPrecondition, "NOT_ACTIVE"},
+		{replication.ErrOutcomeUnknown, codes.Unavailable, "OUTCOME_UNKNOWN"},
+		{replication.ErrBlocked, codes.Unavailable, "BLOCKED"},
+		{ErrPaused, codes.Unavailable, "PAUSED"},
+		{store.ErrDataLoss, codes.DataLoss, "DATA_LOSS"},
+		{store.ErrFailed, codes.Unavailable, "STORE_FAILED"},
+		{store.ErrClosed, codes.Unavailable, "SHUTTING_DOWN"},
+		{dispatch.ErrClosed, codes.Unavailable, "CONSUMERS_CLOSED"},
+		// The queue or subscription.
+		{txn.ErrQueueNotFound, codes.NotFound, "QUEUE_NOT_FOUND"},
+		{txn.ErrSubscriptionNotFound, codes.NotFound, "SUBSCRIPTION_NOT_FOUND"},
+		{store.ErrNoQueue, codes.NotFound, "QUEUE_NOT_FOUND"},
+		{txn.ErrQueueExists, codes.AlreadyExists, "QUEUE_EXISTS"},
+		{txn.ErrSubscriptionExists, codes.AlreadyExists, "SUBSCRIPTION_EXISTS"},
+		{txn.ErrQueueNotEmpty, codes.FailedPrecondition, "QUEUE_NOT_EMPTY"},
+		// Limits that pass.
+		{txn.ErrQueueFull, codes.ResourceExhausted, "QUEUE_FULL"},
+		{txn.ErrTooManyQueues, codes.ResourceExhausted, "TOO_MANY_QUEUES"},
+		{txn.ErrTooManySubscriptions, codes.ResourceExhausted, "TOO_MANY_SUBSCRIPTIONS"},
+		{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, "TOO_MANY_CONSUMERS"},
+		{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, "TOO_MUCH_CREDIT"},
+		{ErrDiskLow, codes.ResourceExhausted, "DISK_LOW"},
+		{ErrLimit, codes.ResourceExhausted, "LIMIT"},
+		{ErrSlowStream, codes.ResourceExhausted, "SLOW_STREAM"},
+		// Requests that can never work.
+		{txn.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
+		{replication.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
+		{txn.ErrInvalidName, codes.InvalidArgument, "INVALID_NAME"},
+		{txn.ErrBeyondEnd, codes.InvalidArgument, "BEYOND_END"},
+		{dispatch.ErrNotDelivered, codes.InvalidArgument, "BEYOND_END"},
+		{txn.ErrTooManyReleased, codes.InvalidArgument, "TOO_MANY_RELEASED"},
+		{txn.ErrMixed, codes.InvalidArgument, "MIXED"},
+		{txn.ErrMalformed, codes.InvalidArgument, "MALFORMED"},
+		{ErrInvalid, codes.InvalidArgument, "INVALID"},
+		// Producers.
+		{txn.ErrFenced, codes.Aborted, "PRODUCER_FENCED"},
+		{txn.ErrTooOld, codes.OutOfRange, "TOO_OLD"},
+		{txn.ErrProducerForgotten, codes.OutOfRange, "PRODUCER_FORGOTTEN"},
+		// Operators.
+		{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
+		{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
+		{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},
+		// The caller.
+		{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
+		{context.Canceled, codes.Canceled, "CANCELED"},
+	}
+}
+
+// lookup finds the line for err; an error that nobody foresaw is INTERNAL.
+func lookup(err error) mapping {
+	for _, m := range mappings() {
+		if errors.Is(err, m.err) {
+			return m
+		}
+	}
+	return mapping{err: err, code: codes.Internal, reason: "INTERNAL"}
+}
+
+// ToStatus turns an error into what a gRPC handler returns: a status with the reason in an ErrorInfo and, if the node is
+// not active, a NotActive detail. nil stays nil, and a status stays what it is.
+func ToStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, is := status.FromError(err); is {
+		return err
+	}
+	m := lookup(err)
+	st, detailErr := status.New(m.code, err.Error()).WithDetails(&errdetails.ErrorInfo{Reason: m.reason, Domain: errorDomain})
+	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
+		return status.Error(m.code, err.Error())
+	}
+	var notActive *NotActiveError
+	if errors.As(err, &notActive) {
+		with, detailErr := st.WithDetails(&pb.NotActive{
+			ActiveAddress: notActive.ActiveAddress, ActiveNode: notActive.ActiveNode, Role: notActive.Role,
+			RetryAfter: durationpb.New(notActive.RetryAfter),
+		})
+		if detailErr == nil {
+			st = with
+		}
+	}
+	return st.Err()
+}
+
+// ToRequestError turns an error into the answer to one request of a stream.
+func ToRequestError(err error) *pb.RequestError {
+	m := lookup(err)
+	return &pb.RequestError{Code: uint32(m.code), Message: err.Error(), Reason: m.reason}
+}
+
+// concernsNode tells whether an error is about the node and not about one request: a stream ends with it.
+func concernsNode(err error) bool {
+	switch m := lookup(err); m.code { //nolint:exhaustive // the others are about the request
+	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
+		return true
+	default:
+		return m.reason == "NOT_ACTIVE"
+	}
+}
+
+// FromStatus turns a status that another node answered back into an error that errors.Is knows. It returns err itself if
+// it is no status of this package's.
+func FromStatus(err error) error {
+	st, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	reason := ""
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *pb.NotActive:
+			return &NotActiveError{
+				ActiveAddress: d.GetActiveAddress(), ActiveNode: d.GetActiveNode(), Role: d.GetRole(),
+				RetryAfter: d.GetRetryAfter().AsDuration(),
+			}
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == errorDomain {
+				reason = d.GetReason()
+			}
+		}
+	}
+	return fromReason(err, reason, st.Message())
+}
+
+// FromRequestError turns the error of one request of a stream back into an error that errors.Is knows.
+func FromRequestError(e *pb.RequestError) error {
+	return fromReason(status.Error(codes.Code(e.GetCode()), e.GetMessage()), e.GetReason(), e.GetMessage())
+}
+
+func fromReason(fallback error, reason, message string) error {
+	for _, m := range mappings() {
+		if m.reason == reason {
+			return &remoteError{kind: m.err, message: message}
+		}
+	}
+	return fallback
+}
+
+// remoteError is an error of another node: its message, and what errors.Is knows it as.
+type remoteError struct {
+	kind    error
+	message string
+}
+
+func (e *remoteError) Error() string { return e.message }
+func (e *remoteError) Unwrap() error { return e.kind }

@@ -1,0 +1,254 @@
+// Package node runs one node of a pair: it opens the store, listens, joins the pair through the coordinator and serves,
+// and takes everything down in reverse. Run is the whole life of the process; read it from top to bottom.
+//
+// The node itself decides nothing about roles: package failover does, and calls the dataPlane (plane.go), which starts and
+// stops replication's Primary and Follower and, with them, the Session that clients are served with.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// Errors of Run, besides those of packages store and failover.
+var (
+	// ErrListen is returned when the node cannot listen on its address.
+	ErrListen = errors.New("cannot listen")
+	// ErrStandaloneData is returned when a data directory of a pair is to be served without the pair's coordinator.
+	ErrStandaloneData = errors.New("data directory belongs to a pair")
+)
+
+// stopLimit is how long open calls may take to end when the node stops.
+const stopLimit = 500 * time.Millisecond
+
+// Ready tells where a node can be reached.
+type Ready struct {
+	// Address that it is bound to, host:port.
+	Address string
+	// Advertise is the address that it tells others.
+	Advertise string
+	// NodeID is its UUID.
+	NodeID string
+}
+
+// Options of Run that are no settings.
+type Options struct {
+	// Version of the software, for the status.
+	Version string
+	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
+	OnReady func(Ready)
+}
+
+// Run runs a node until ctx ends (then it returns nil after a clean stop) or the node cannot go on. What a wrong setting
+// or a directory that cannot be used costs is an error before anything is served; a coordinator that cannot be reached is
+// waited for, with the reason in the status.
+func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) (err error) {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	for _, w := range cfg.Warnings {
+		logger.Warn(w)
+	}
+	n := &node{
+		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
+		closing: make(chan struct{}), health: health.NewServer(),
+	}
+	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
+
+	// The store comes first: as long as the port is closed, the other node knows that nobody is here.
+	if n.store, err = openStore(cfg, logger, n.failed); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.closeStore()) }()
+
+	listener, err := listen(ctx, cfg.Listen)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = listener.Close() }() // once more is no harm
+	if n.advertise, err = advertised(cfg, listener.Addr()); err != nil {
+		return err
+	}
+
+	if err := n.join(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.coordinator.Close()) }()
+
+	return n.serve(ctx, listener, o.OnReady)
+}
+
+// node is one running node.
+type node struct {
+	cfg       config.Config
+	log       *zap.Logger
+	version   string
+	startedAt time.Time
+	advertise string
+
+	store       *store.Store
+	coordinator failover.Coordinator
+	runner      *failover.Runner
+	plane       *dataPlane
+	health      *health.Server
+	disk        diskGuard
+
+	fatal     chan error // capacity 1: why the node cannot go on
+	closing   chan struct{}
+	closeOnce sync.Once
+}
+
+// failed is called when the store failed (INV-7).
+func (n *node) failed(err error) {
+	select {
+	case n.fatal <- fmt.Errorf("%w: %w", failover.ErrFailed, err):
+	default: // the first one counts
+	}
+}
+
+// join connects to the coordinator and makes the machine that follows it. Nothing runs yet.
+func (n *node) join() (err error) {
+	identity := n.store.Identity()
+	self := failover.NodeInfo{ID: identity.NodeID, Name: n.cfg.Node.Name, Address: n.advertise}
+	n.plane = newDataPlane(n, self)
+	if n.coordinator, err = openCoordinator(n.cfg, n.plane.Identity(), self, n.log); err != nil {
+		return err
+	}
+	n.runner, err = failover.New(failover.Options{
+		Coordinator: n.coordinator, Data: n.plane, Self: self, Logger: n.log,
+		Settings: failover.Settings{
+			FailoverTimeout: n.cfg.Failover.Timeout.Std(), StandbyWait: n.cfg.Failover.DropTimeout.Std(), MinInSync: n.cfg.MinInSync,
+			AcceptLoss: n.cfg.Coordinator.Type == config.CoordinatorNone,
+		},
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("node: %w", err), n.coordinator.Close())
+	}
+	n.log.Info("node", zap.Stringer("node_id", identity.NodeID), zap.String("name", self.Name), zap.String("address", self.Address),
+		zap.String("data", n.cfg.Data.Dir), zap.String("coordinator", n.cfg.Coordinator.Type), zap.Stringer("log_end", n.store.End()))
+	return nil
+}
+
+// serve runs everything until ctx ends or something fails, and stops it in reverse.
+func (n *node) serve(ctx context.Context, listener listener, onReady func(Ready)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	grpcServer := n.newServer()
+	var running sync.WaitGroup
+	defer running.Wait()
+
+	running.Go(func() {
+		if err := grpcServer.Serve(listener); err != nil && ctx.Err() == nil {
+			cancel(fmt.Errorf("serve %s: %w", listener.Addr(), err))
+		}
+	})
+	running.Go(func() { n.watchDisk(ctx) })
+	running.Go(func() { n.explain(ctx) })
+	machine := make(chan error, 1)
+	running.Go(func() { machine <- n.runner.Run(ctx) })
+	if onReady != nil {
+		onReady(Ready{Address: listener.Addr().String(), Advertise: n.advertise, NodeID: n.store.Identity().NodeID.String()})
+	}
+
+	err := n.wait(ctx, machine)
+	n.log.Info("stopping", zap.Error(err))
+	n.closeOnce.Do(func() { close(n.closing) })
+	n.health.Shutdown()
+	cancel(nil) // the machine gives up its role first, so that clients and the other node hear of it
+	select {
+	case <-n.plane.idle():
+	case <-time.After(stopLimit):
+	}
+	stopServer(grpcServer)
+	running.Wait()
+	return err
+}
+
+// wait returns why the node stops: nil when it was asked to.
+func (n *node) wait(ctx context.Context, machine <-chan error) error {
+	select {
+	case <-ctx.Done():
+		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
+			return cause
+		}
+		return nil
+	case err := <-n.fatal:
+		return err
+	case err := <-machine:
+		if err == nil && ctx.Err() == nil {
+			err = failover.ErrStopped
+		}
+		return explained(err)
+	}
+}
+
+// stopServer ends all calls: gently, then not.
+func stopServer(s *grpc.Server) {
+	done := make(chan struct{})
+	go func() {
+		s.GracefulStop()
+		close(done)
+	}()
+	timer := time.NewTimer(stopLimit)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		s.Stop()
+		<-done
+	}
+}
+
+// closeStore writes the last checkpoint and marks the directory clean.
+func (n *node) closeStore() error {
+	began := time.Now()
+	if err := n.store.Close(); err != nil {
+		return fmt.Errorf("close the store: %w", err)
+	}
+	n.log.Info("stopped", zap.Duration("closing_took", time.Since(began)))
+	return nil
+}
+
+// State is what the node is and knows.
+func (n *node) State() server.NodeState {
+	st := server.NodeState{
+		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
+	}
+	st.Primary, st.Follower = n.plane.roles()
+	return st
+}
+
+// Changed is closed when the role or the record changes.
+func (n *node) Changed() <-chan struct{} { return n.runner.Changed() }
+
+// Closing is closed when the node stops.
+func (n *node) Closing() <-chan struct{} { return n.closing }
+
+// Switchover hands the active role to the other node.
+func (n *node) Switchover(ctx context.Context) (failover.SwitchoverResult, error) {
+	if n.cfg.Coordinator.Type == config.CoordinatorNone {
+		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node runs alone (coordinator.type is none)", failover.ErrSwitchover)
+	}
+	result, err := n.runner.Switchover(ctx)
+	if err != nil {
+		return result, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
+	}
+	return result, nil
+}
+
+// DiskLow tells whether publishes are refused.
+func (n *node) DiskLow() bool { return n.disk.low.Load() }

@@ -1,0 +1,182 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/etcd"
+	"github.com/lockstep-mq/lockstep/failover/memory"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// frameSlackBytes is what a log frame has around a transaction.
+const frameSlackBytes = 1 << 20
+
+type listener = net.Listener
+
+// listen binds the node's port and explains why it cannot.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%w: %s is in use by another process; stop that one, or set listen to another port: %w", ErrListen, address, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%w: this machine has no address %s; set listen to one of its own: %w", ErrListen, address, err)
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("%w: no permission for %s; ports below 1024 need a privilege, set listen to a higher one: %w", ErrListen, address, err)
+	default:
+		return nil, fmt.Errorf("%w on %s: %w", ErrListen, address, err)
+	}
+}
+
+// advertised is the address that others reach the node by.
+func advertised(cfg config.Config, bound net.Addr) (string, error) {
+	if cfg.Advertise != "" {
+		return cfg.Advertise, nil
+	}
+	_, port, err := net.SplitHostPort(bound.String())
+	if err != nil {
+		return "", fmt.Errorf("%w: bound to %s, which is not host:port: %w", ErrListen, bound, err)
+	}
+	host, _, err := net.SplitHostPort(cfg.Listen)
+	if err != nil {
+		return "", fmt.Errorf("%w: listen is %s, which is not host:port: %w", ErrListen, cfg.Listen, err)
+	}
+	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
+		if host, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("%w: listen names no host and the machine's name cannot be read; set advertise: %w", ErrListen, err)
+		}
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// openStore opens the data directory and explains why it cannot.
+func openStore(cfg config.Config, logger *zap.Logger, failed func(error)) (*store.Store, error) {
+	mode, err := wal.ParseSyncMode(cfg.Sync)
+	if err != nil {
+		return nil, fmt.Errorf("%w: sync: %w", config.ErrInvalid, err)
+	}
+	s, err := store.Open(store.Options{
+		Dir: cfg.Data.Dir, PageSize: int(cfg.PageSize), Sync: mode, SyncInterval: cfg.SyncEvery.Std(),
+		MemoryBudget: cfg.Memory.Budget.Bytes(), CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
+		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: cfg.Log.KeepBytes.Bytes(),
+		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
+		Logger: logger.Named("store"), OnFatal: failed,
+	})
+	if err == nil {
+		return s, nil
+	}
+	hint := ""
+	switch {
+	case errors.Is(err, page.ErrNewerVersion), errors.Is(err, wal.ErrNewerVersion):
+		hint = "; the data was written by a newer version of lockstep: start that one, or wipe the directory to copy everything from the other node"
+	case errors.Is(err, page.ErrNotPageFile):
+		hint = "; data.dir names a directory that is not a store"
+	case errors.Is(err, os.ErrPermission):
+		hint = "; the directory must belong to the user that lockstep runs as"
+	}
+	return nil, fmt.Errorf("open the store in %s: %w%s", cfg.Data.Dir, err, hint)
+}
+
+// openCoordinator makes the connection to the coordinator. It does not wait for it: only wrong settings are errors.
+func openCoordinator(cfg config.Config, id failover.Identity, self failover.NodeInfo, logger *zap.Logger) (failover.Coordinator, error) {
+	if cfg.Coordinator.Type == config.CoordinatorNone {
+		if err := markStandalone(cfg.Data.Dir, id); err != nil {
+			return nil, err
+		}
+		return memory.Standalone(id, self).Connect(), nil
+	}
+	e := cfg.Coordinator.Etcd
+	tlsConfig, err := etcdTLS(e.TLS)
+	if err != nil {
+		return nil, fmt.Errorf("%w: coordinator.etcd.tls: %w", config.ErrInvalid, err)
+	}
+	c, err := etcd.Open(etcd.Options{
+		Endpoints: e.Endpoints, Prefix: e.Prefix, TLS: tlsConfig, Username: e.Username, Password: e.Password,
+		RequestTimeout: e.DialTimeout.Std(), Logger: logger,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: coordinator.etcd: %w", config.ErrInvalid, err)
+	}
+	return c, nil
+}
+
+// etcdTLS is nil when TLS is not configured.
+func etcdTLS(t config.TLS) (*tls.Config, error) {
+	if t.CA == "" && t.Cert == "" {
+		return nil, nil //nolint:nilnil // no TLS is no error
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fmt.Errorf("ca: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("ca: %s has no certificate in PEM", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fmt.Errorf("cert and key: %w", err)
+		}
+		out.Certificates = []tls.Certificate{cert}
+	}
+	return out, nil
+}
+
+// standaloneMark is a file in the data directory of a node that was made without a coordinator.
+const standaloneMark = "standalone"
+
+// markStandalone refuses to serve a pair's data without the pair's coordinator: the other node may be serving the same
+// queues. A new data directory is marked, and so is known the next time.
+func markStandalone(dir string, id failover.Identity) error {
+	fs := vfs.OS()
+	name := filepath.Join(dir, standaloneMark)
+	if _, err := fs.Stat(name); err == nil {
+		return nil
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("look for %s: %w", name, err)
+	}
+	if !id.Empty() || id.PairID != uuid.Nil {
+		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it with coordinator.type etcd, "+
+			"or, if that pair is gone for good, make an empty file %s", ErrStandaloneData, dir, id.PairID, name)
+	}
+	f, err := fs.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+	if err := errors.Join(f.Sync(), f.Close(), fs.SyncDir(dir)); err != nil {
+		return fmt.Errorf("make %s: %w", name, err)
+	}
+	return nil
+}
+
+// explained adds what to do to the errors that end a node's part in its pair.
+func explained(err error) error {
+	if err == nil || !errors.Is(err, store.ErrOtherPair) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", failover.ErrOtherPair, err)
+}

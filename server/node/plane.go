@@ -1,0 +1,366 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// retryAfter is what clients are told to wait while there is no active node.
+const retryAfter = 50 * time.Millisecond
+
+// errRole is returned when failover asks for something that the role does not allow; that would be a bug.
+var errRole = errors.New("this node does not have the role for it")
+
+// dataPlane carries out what failover decides: it owns the two roles and the session that clients are served with. Its
+// calls come from one goroutine; mu is for those who look.
+type dataPlane struct {
+	node   *node
+	self   failover.NodeInfo
+	tuning replication.Tuning
+	dialer replication.Dialer
+
+	mu       sync.Mutex // guards what is below
+	primary  *replication.Primary
+	follower *replication.Follower
+	session  *server.Session // clients are served with it; from ActiveReady until StopActive
+	ready    bool            // ActiveReady was reported
+	serving  failover.ActiveConfig
+	idleCh   chan struct{} // closed while neither role runs
+}
+
+func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
+	p := &dataPlane{node: n, self: self, dialer: replication.NewDialer(), idleCh: make(chan struct{})}
+	close(p.idleCh)
+	p.tuning = replication.Tuning{
+		StandbyTimeout: n.cfg.Failover.DropTimeout.Std(), ActiveTimeout: n.cfg.Failover.Timeout.Std(),
+		Heartbeat:        heartbeat(n.cfg.Failover),
+		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(),
+	}
+	return p
+}
+
+// heartbeat is short enough for a few to be lost before anybody counts as silent.
+func heartbeat(f config.Failover) time.Duration {
+	return max(5*time.Millisecond, min(replication.DefaultHeartbeat, f.DropTimeout.Std()/5))
+}
+
+var _ failover.DataPlane = (*dataPlane)(nil)
+
+// Identity of the store.
+func (p *dataPlane) Identity() failover.Identity {
+	id := p.node.store.Identity()
+	return failover.Identity{
+		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
+		Fence: failover.Fence{Config: id.Fence.Config, Term: id.Fence.Term}, End: p.node.store.End(), MayHaveLost: id.MayHaveLost,
+	}
+}
+
+// JoinPair makes the store part of a pair.
+func (p *dataPlane) JoinPair(_ context.Context, pair uuid.UUID) error {
+	if err := p.node.store.JoinPair(pair); err != nil {
+		return fmt.Errorf("join the pair: %w", err)
+	}
+	return nil
+}
+
+// SetFence raises the fence (INV-1, INV-4).
+func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
+	if !p.Identity().Fence.Less(f) {
+		return nil
+	}
+	err := p.node.store.SetFence(store.Fence{Config: f.Config, Term: f.Term})
+	if errors.Is(err, store.ErrFenceLower) {
+		return nil // the follower has raised it meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("persist the fence: %w", err)
+	}
+	return nil
+}
+
+// ClearLoss forgets that bytes may be missing (INV-6).
+func (p *dataPlane) ClearLoss(context.Context) error {
+	if err := p.node.store.ClearLoss(); err != nil {
+		return fmt.Errorf("forget a possible loss: %w", err)
+	}
+	return nil
+}
+
+// StartActive takes up the active role. Clients are let in when everything committed is applied.
+func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.primary != nil || p.follower != nil {
+		return fmt.Errorf("start the active role: %w: another one is running", errRole)
+	}
+	primary, err := replication.StartPrimary(replication.PrimaryOptions{
+		Store: p.node.store, Term: spec.Term, Config: activeConfig(spec.ActiveConfig), Logger: p.node.log.Named("primary"), Tuning: p.tuning,
+		Events: func(e replication.Event) { p.report(e, post) },
+	})
+	if err != nil {
+		return fmt.Errorf("start the active role: %w", err)
+	}
+	p.primary, p.ready, p.serving = primary, false, spec.ActiveConfig
+	p.idleCh = make(chan struct{})
+	return nil
+}
+
+// report passes an event on; clients are let in before the machine hears that they can be.
+func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
+	if _, ready := e.(replication.ActiveReady); ready {
+		p.letIn()
+	}
+	if event := dataEvent(e); event != nil {
+		post(event)
+	}
+	if _, stalled := e.(replication.DiskStalled); stalled {
+		p.node.log.Error("a write or sync of the log does not come back; the heartbeats are stopped, so that the other node takes over",
+			zap.Duration("after", p.tuning.DiskStallTimeout))
+	}
+}
+
+// letIn begins to serve clients.
+func (p *dataPlane) letIn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.primary == nil || p.session != nil {
+		return
+	}
+	p.session = server.NewSession(p.primary, p.node.store, p.node.cfg.Limits, p.node.log.Named("consumers"))
+	p.session.SetPaused(!p.serving.Deliver)
+	p.showHealth()
+}
+
+// ConfigureActive changes the conditions under which the active acknowledges and delivers.
+func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.primary == nil {
+		return fmt.Errorf("configure the active role: %w", errRole)
+	}
+	p.serving = cfg
+	if p.session != nil && !cfg.Deliver {
+		p.session.SetPaused(true) // INV-2: before anything else
+	}
+	p.primary.Configure(activeConfig(cfg))
+	if p.session != nil && cfg.Deliver {
+		p.session.SetPaused(false)
+	}
+	p.showHealth()
+	return nil
+}
+
+// StopActive ends the active role. Consumers and streams are told where to go.
+func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error {
+	p.mu.Lock()
+	primary, session := p.primary, p.session
+	p.primary, p.session = nil, nil
+	p.showHealth()
+	p.mu.Unlock()
+	if primary == nil {
+		return nil
+	}
+	if session != nil {
+		session.SetPaused(true)
+		session.End(p.notActive(next))
+	}
+	primary.Stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.idleCh)
+	return nil
+}
+
+// StartFollower begins to follow the active.
+func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, post func(failover.DataEvent)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.primary != nil || p.follower != nil {
+		return fmt.Errorf("start to follow: %w: another one is running", errRole)
+	}
+	p.follower = replication.StartFollower(replication.FollowerOptions{
+		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"), Tuning: p.tuning,
+		Events: func(e replication.Event) { p.report(e, post) },
+	})
+	p.idleCh = make(chan struct{})
+	return nil
+}
+
+// StopFollower ends following; nothing of the old active is accepted any more (INV-4).
+func (p *dataPlane) StopFollower(context.Context) error {
+	p.mu.Lock()
+	follower := p.follower
+	p.mu.Unlock()
+	if follower == nil {
+		return nil
+	}
+	follower.Stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.follower = nil
+	close(p.idleCh)
+	return nil
+}
+
+// Drain prepares a planned hand-over.
+func (p *dataPlane) Drain(ctx context.Context) (lsn.Position, error) {
+	primary, err := p.active()
+	if err != nil {
+		return lsn.Position{}, err
+	}
+	return primary.Drain(ctx) //nolint:wrapcheck // says what it is
+}
+
+// Resume undoes Drain.
+func (p *dataPlane) Resume(context.Context) error {
+	if primary, err := p.active(); err == nil {
+		primary.Resume()
+	}
+	return nil
+}
+
+// active returns the primary, for replication's service and for a switchover.
+func (p *dataPlane) active() (*replication.Primary, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.primary == nil {
+		return nil, replication.ErrNotActive
+	}
+	return p.primary, nil
+}
+
+// Service is what the other node connects to.
+func (p *dataPlane) service() (replication.Service, error) {
+	primary, err := p.active()
+	if err != nil {
+		return nil, err
+	}
+	return primary, nil
+}
+
+// idle returns a channel that is closed while neither role runs.
+func (p *dataPlane) idle() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.idleCh
+}
+
+// roles describes the role that runs.
+func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerStatus) {
+	p.mu.Lock()
+	primary, follower := p.primary, p.follower
+	p.mu.Unlock()
+	switch {
+	case primary != nil:
+		st := primary.Status()
+		return &st, nil
+	case follower != nil:
+		st := follower.Status()
+		return nil, &st
+	default:
+		return nil, nil
+	}
+}
+
+// showHealth sets the health of QueueService: SERVING only on the active, and only while it serves. mu is held.
+func (p *dataPlane) showHealth() {
+	status := healthpb.HealthCheckResponse_NOT_SERVING
+	if p.session != nil && p.serving.Serve && p.serving.Deliver {
+		status = healthpb.HealthCheckResponse_SERVING
+	}
+	p.node.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, status)
+}
+
+// Session returns what clients are served with.
+func (n *node) Session() (*server.Session, error) {
+	n.plane.mu.Lock()
+	session := n.plane.session
+	n.plane.mu.Unlock()
+	if session == nil {
+		return nil, n.NotActive()
+	}
+	return session, nil
+}
+
+// NotActive sends clients to the active node.
+func (n *node) NotActive() *server.NotActiveError { return n.plane.notActive(failover.NodeInfo{}) }
+
+// notActive names next, or else the active node of the record.
+func (p *dataPlane) notActive(next failover.NodeInfo) *server.NotActiveError {
+	st := p.node.runner.Status()
+	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
+		next = active
+	}
+	out := &server.NotActiveError{Role: st.Role.String(), RetryAfter: retryAfter}
+	if next.ID != uuid.Nil && next.ID != p.self.ID {
+		out.ActiveAddress, out.ActiveNode = next.Address, next.ID.String()
+	}
+	return out
+}
+
+// activeConfig converts the conditions of failover to those of replication.
+func activeConfig(c failover.ActiveConfig) replication.ActiveConfig {
+	return replication.ActiveConfig{
+		Config: c.Config, RequireStandby: c.RequireStandby, Standby: replication.Member(c.Standby), Serve: c.Serve, Reason: c.Reason,
+	}
+}
+
+// dataEvent converts what replication reports; nil for what failover need not know.
+func dataEvent(e replication.Event) failover.DataEvent {
+	switch e := e.(type) {
+	case replication.ActiveReady:
+		return failover.ActiveReady{}
+	case replication.StandbyConnected:
+		return failover.StandbyConnected{Member: failover.Member(e.Member)}
+	case replication.StandbyCaughtUp:
+		return failover.StandbyCaughtUp{Member: failover.Member(e.Member)}
+	case replication.StandbySynced:
+		return failover.StandbySynced{Member: failover.Member(e.Member)}
+	case replication.StandbyLost:
+		return failover.StandbyLost{Node: e.Member.Node, Cause: lostCause(e.Cause), Err: e.Err}
+	case replication.FollowerConnected:
+		return failover.FollowerConnected{Config: e.Config, Term: e.Term}
+	case replication.FollowerRequired:
+		return failover.FollowerRequired{}
+	case replication.FollowerLost:
+		return failover.FollowerLost{Cause: lostCause(e.Cause), Err: e.Err}
+	case replication.Failed:
+		return failover.Failed{Err: e.Err}
+	default:
+		return nil
+	}
+}
+
+func lostCause(c replication.LostCause) failover.LostCause {
+	switch c {
+	case replication.LostReset:
+		return failover.LostReset
+	case replication.LostRefused:
+		return failover.LostRefused
+	case replication.LostSilence:
+		return failover.LostSilence
+	case replication.LostRejected:
+		return failover.LostRejected
+	case replication.LostSlow:
+		return failover.LostSlow
+	case replication.LostAhead:
+		return failover.LostAhead
+	default:
+		return failover.LostReset
+	}
+}

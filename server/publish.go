@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Publish stores a batch of messages in one queue, all or none.
+func (s *QueueServer) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
+	resp, err := s.publish(ctx, req)
+	return resp, s.status(err)
+}
+
+func (s *QueueServer) publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, err
+	}
+	buf := s.buffer()
+	defer s.release(buf)
+	prior, err := s.encodePublish(buf, req)
+	if err != nil {
+		return nil, err
+	}
+	if prior != nil {
+		return published(req, prior)
+	}
+	result, err := session.Primary.Commit(ctx, *buf)
+	if err != nil {
+		return nil, err
+	}
+	return published(req, result)
+}
+
+// published makes the answer from the transaction's result.
+func published(req *pb.PublishRequest, r *txn.Result) (*pb.PublishResponse, error) {
+	if err := r.Err(); err != nil {
+		return nil, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
+	}
+	if len(r.Ops) != 1 {
+		return nil, errOtherTransaction(req.GetProducer())
+	}
+	return &pb.PublishResponse{FirstSequence: r.Ops[0].FirstSequence, Lsn: r.LSN, Duplicate: r.Duplicate}, nil
+}
+
+// errOtherTransaction: a retry must repeat the request.
+func errOtherTransaction(p *pb.Producer) error {
+	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction before; use the next sequence",
+		ErrInvalid, p.GetSequence(), p.GetId())
+}
+
+// encodePublish checks a request and encodes its transaction into *buf. It returns the stored result instead if the
+// request is a retry (INV-10): then nothing else is checked, because the queue may be full or gone by now.
+func (s *QueueServer) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior *txn.Result, err error) {
+	producer, err := checkProducer(req.GetProducer())
+	if err != nil {
+		return nil, err
+	}
+	sizeBytes, err := s.checkMessages(req.GetMessages())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkTransactionBytes(sizeBytes); err != nil {
+		return nil, err
+	}
+	if err := txn.CheckName(req.GetQueue()); err != nil {
+		return nil, err
+	}
+	var id uint64
+	err = s.store.View(func(st *queue.State) error {
+		if prior, err = priorResult(st, producer); err != nil || prior != nil {
+			return err
+		}
+		q := st.QueueByName(req.GetQueue())
+		if q == nil {
+			return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
+		}
+		id = q.ID()
+		return checkRoom(q, len(req.GetMessages()), sizeBytes)
+	})
+	if err != nil || prior != nil {
+		return prior, err
+	}
+	if s.node.DiskLow() {
+		return nil, ErrDiskLow
+	}
+	timeMS := now()
+	var b txn.Builder
+	b.Begin((*buf)[:0], timeMS, producer)
+	appendPublish(&b, id, timeMS, req.GetMessages())
+	*buf, err = b.Finish()
+	if err != nil {
+		return nil, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
+	}
+	return nil, nil //nolint:nilnil // the usual case: not a retry
+}
+
+func appendPublish(b *txn.Builder, id uint64, timeMS int64, messages []*pb.Message) {
+	b.BeginPublish(id)
+	for _, m := range messages {
+		b.Message(timeMS, txn.Properties(m.GetProperties()), m.GetBody())
+	}
+	b.EndPublish()
+}
+
+// priorResult tells what a retry is answered with. The store's lock is held.
+func priorResult(st *queue.State, p *txn.Producer) (*txn.Result, error) {
+	if p == nil {
+		return nil, nil //nolint:nilnil // not a retry
+	}
+	prior, ok, refused := st.Prior(*p)
+	if refused != txn.OK {
+		return nil, refused
+	}
+	if !ok {
+		return nil, nil //nolint:nilnil // not a retry
+	}
+	return &prior, nil
+}
+
+// checkRoom refuses what would be refused when it is applied, before it costs a place in the log. The last word is the
+// store's: others may publish at the same time.
+func checkRoom(q *queue.Queue, messages, sizeBytes int) error {
+	c := q.Config()
+	if q.SubCount() == 0 {
+		return nil // nothing will be kept
+	}
+	if c.MaxMessages > 0 && q.Messages()+uint64(messages) > c.MaxMessages { //nolint:gosec // not negative
+		return fmt.Errorf("%w: queue %q has %d messages, its max_messages is %d", txn.ErrQueueFull, q.Name(), q.Messages(), c.MaxMessages)
+	}
+	if c.MaxBytes > 0 && q.Bytes()+uint64(sizeBytes) > c.MaxBytes { //nolint:gosec // not negative
+		return fmt.Errorf("%w: queue %q has %d bytes, its max_bytes is %d", txn.ErrQueueFull, q.Name(), q.Bytes(), c.MaxBytes)
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package server
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// CreateQueue makes a queue and its first subscriptions.
+func (s *QueueServer) CreateQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
+	resp, err := s.createQueue(ctx, req)
+	return resp, s.status(err)
+}
+
+func (s *QueueServer) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, err
+	}
+	names, err := subscriptionNames(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := txn.CheckName(req.GetName()); err != nil {
+		return nil, err
+	}
+	err = s.checkNewQueue(req.GetName())
+	if err == nil {
+		_, err = s.commit(ctx, session, func(b *txn.Builder) { b.CreateQueue(req.GetName(), queueConfig(req.GetConfig()), names...) })
+	}
+	created := err == nil
+	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrQueueExists)) {
+		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
+	}
+	described, err := s.describe(session, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.CreateQueueResponse{Queue: described, Created: created}, nil
+}
+
+// checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit.
+func (s *QueueServer) checkNewQueue(name string) error {
+	return s.store.View(func(st *queue.State) error {
+		switch {
+		case st.QueueByName(name) != nil:
+			return txn.ErrQueueExists
+		case st.QueueCount() >= s.limits.Queues:
+			return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Queues)
+		}
+		return nil
+	})
+}
+
+// AlterQueue replaces the configuration of a queue.
+func (s *QueueServer) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
+	session, _, err := s.change(ctx, req.GetName(), func(b *txn.Builder, id uint64) { b.AlterQueue(id, queueConfig(req.GetConfig())) })
+	if err != nil {
+		return nil, s.status(fmt.Errorf("alter queue %q: %w", req.GetName(), err))
+	}
+	described, err := s.describe(session, req.GetName())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	return &pb.AlterQueueResponse{Queue: described}, nil
+}
+
+// DeleteQueue removes a queue with all of its messages and subscriptions.
+func (s *QueueServer) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (*pb.DeleteQueueResponse, error) {
+	_, result, err := s.change(ctx, req.GetName(), func(b *txn.Builder, id uint64) { b.DeleteQueue(id, req.GetIfEmpty()) })
+	if err != nil {
+		return nil, s.status(fmt.Errorf("delete queue %q: %w", req.GetName(), err))
+	}
+	return &pb.DeleteQueueResponse{Messages: result.Ops[0].Changed}, nil
+}
+
+// change commits one operation on an existing queue.
+func (s *QueueServer) change(ctx context.Context, name string, operation func(*txn.Builder, uint64)) (*Session, *txn.Result, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, nil, err
+	}
+	id, err := s.find(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	result, err := s.commit(ctx, session, func(b *txn.Builder) { operation(b, id) })
+	return session, result, err
+}
+
+// PurgeQueue acknowledges everything a subscription (or all of them) has not yet acknowledged.
+func (s *QueueServer) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*pb.PurgeQueueResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, s.status(err)
+	}
+	var id uint64
+	var sub uint32
+	if req.GetSubscription() == "" {
+		id, err = s.find(req.GetName())
+	} else {
+		id, sub, err = s.findSub(req.GetName(), req.GetSubscription())
+	}
+	if err != nil {
+		return nil, s.status(err)
+	}
+	result, err := s.commit(ctx, session, func(b *txn.Builder) { b.Purge(id, sub) })
+	if err != nil {
+		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
+	}
+	return &pb.PurgeQueueResponse{Messages: result.Ops[0].Changed}, nil
+}
+
+// GetQueue describes one queue.
+func (s *QueueServer) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, s.status(err)
+	}
+	described, err := s.describe(session, req.GetName())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	return &pb.GetQueueResponse{Queue: described}, nil
+}
+
+// ListQueues describes queues in the order of their names.
+func (s *QueueServer) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, s.status(err)
+	}
+	if len(req.GetPrefix()) > txn.MaxNameBytes {
+		return nil, s.status(fmt.Errorf("%w: a prefix of %d bytes, names have at most %d", ErrInvalid, len(req.GetPrefix()), txn.MaxNameBytes))
+	}
+	after, err := decodePageToken(req.GetPageToken())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	size := int(req.GetPageSize())
+	if size == 0 || size > maxPageSize {
+		size = maxPageSize
+	}
+	resp := &pb.ListQueuesResponse{}
+	err = s.store.View(func(st *queue.State) error {
+		for _, q := range st.List(nil, req.GetPrefix(), after, size+1) {
+			if len(resp.Queues) == size {
+				resp.NextPageToken = encodePageToken(resp.Queues[size-1].GetName())
+				break
+			}
+			resp.Queues = append(resp.Queues, queueToProto(q))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, s.status(err)
+	}
+	for _, q := range resp.GetQueues() {
+		s.addConsumers(session, q)
+	}
+	return resp, nil
+}
+
+func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }
+
+func decodePageToken(token string) (string, error) {
+	after, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(after) > txn.MaxNameBytes {
+		return "", fmt.Errorf("%w: page_token is not one that this service gave out", ErrInvalid)
+	}
+	return string(after), nil
+}
+
+// CreateSubscription adds a durable cursor to a queue.
+func (s *QueueServer) CreateSubscription(ctx context.Context, req *pb.CreateSubscriptionRequest) (*pb.CreateSubscriptionResponse, error) {
+	start, err := startPosition(req.GetStart())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	if err := txn.CheckName(req.GetName()); err != nil {
+		return nil, s.status(err)
+	}
+	session, _, err := s.change(ctx, req.GetQueue(), func(b *txn.Builder, id uint64) { b.CreateSubscription(id, req.GetName(), start) })
+	created := err == nil
+	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	described, err := s.describe(session, req.GetQueue())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	for _, sub := range described.GetSubscriptions() {
+		if sub.GetName() == req.GetName() {
+			return &pb.CreateSubscriptionResponse{Subscription: sub, Created: created}, nil
+		}
+	}
+	return nil, s.status(fmt.Errorf("%w: %q was deleted at the same time", txn.ErrSubscriptionNotFound, req.GetName()))
+}
+
+// DeleteSubscription removes a cursor; messages that only it had still to read are gone.
+func (s *QueueServer) DeleteSubscription(ctx context.Context, req *pb.DeleteSubscriptionRequest) (*pb.DeleteSubscriptionResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, s.status(err)
+	}
+	if err := txn.CheckName(req.GetName()); err != nil {
+		return nil, s.status(err)
+	}
+	id, sub, err := s.findSub(req.GetQueue(), req.GetName())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	if _, err := s.commit(ctx, session, func(b *txn.Builder) { b.DeleteSubscription(id, sub) }); err != nil {
+		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	return &pb.DeleteSubscriptionResponse{}, nil
+}

@@ -1,0 +1,144 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// ActiveNode tells the services whether this node serves clients now.
+type ActiveNode interface {
+	// Session returns the present session, or a *NotActiveError.
+	Session() (*Session, error)
+	// NotActive returns the error that sends clients to the active node.
+	NotActive() *NotActiveError
+	// DiskLow tells whether the filesystem has less than disk.low-watermark available.
+	DiskLow() bool
+}
+
+// QueueServer implements lockstep.v1.QueueService.
+type QueueServer struct {
+	pb.UnimplementedQueueServiceServer
+
+	node   ActiveNode
+	store  *store.Store
+	limits config.Limits
+	log    *zap.Logger
+	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
+	buffers sync.Pool
+}
+
+// maxPooledBytes is the largest buffer that is kept for another transaction.
+const maxPooledBytes = 1 << 20
+
+// NewQueueServer makes the service.
+func NewQueueServer(node ActiveNode, s *store.Store, l config.Limits, logger *zap.Logger) *QueueServer {
+	q := &QueueServer{node: node, store: s, limits: l, log: logger}
+	q.buffers.New = func() any { return new([]byte) }
+	return q
+}
+
+func (s *QueueServer) buffer() *[]byte {
+	b, _ := s.buffers.Get().(*[]byte)
+	return b
+}
+
+func (s *QueueServer) release(b *[]byte) {
+	if cap(*b) <= maxPooledBytes {
+		s.buffers.Put(b)
+	}
+}
+
+// status turns an error into what a handler returns; whoever is not active says who is.
+func (s *QueueServer) status(err error) error { return ToStatus(s.withHint(err)) }
+
+func (s *QueueServer) withHint(err error) error {
+	var has *NotActiveError
+	if errors.Is(err, replication.ErrNotActive) && !errors.As(err, &has) {
+		return s.node.NotActive()
+	}
+	return err
+}
+
+// now is what transactions are stamped with.
+func now() int64 { return time.Now().UnixMilli() }
+
+// commit encodes one operation and commits it.
+func (s *QueueServer) commit(ctx context.Context, session *Session, operation func(*txn.Builder)) (*txn.Result, error) {
+	buf := s.buffer()
+	defer s.release(buf)
+	var b txn.Builder
+	b.Begin((*buf)[:0], now(), nil)
+	operation(&b)
+	payload, err := b.Finish()
+	*buf = payload
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	result, err := session.Primary.Commit(ctx, payload)
+	if err != nil {
+		return nil, err
+	}
+	return result, result.Err()
+}
+
+// find looks up a queue by name.
+func (s *QueueServer) find(name string) (id uint64, err error) {
+	err = s.view(name, func(q *queue.Queue) error {
+		id = q.ID()
+		return nil
+	})
+	return id, err
+}
+
+// findSub looks up a subscription by name; the empty name means "default".
+func (s *QueueServer) findSub(name, sub string) (id uint64, subID uint32, err error) {
+	err = s.view(name, func(q *queue.Queue) error {
+		found := q.SubByName(subscriptionName(sub))
+		if found == nil {
+			return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, subscriptionName(sub), name)
+		}
+		id, subID = q.ID(), found.ID()
+		return nil
+	})
+	return id, subID, err
+}
+
+// view calls fn with the queue of that name, under the store's lock.
+func (s *QueueServer) view(name string, fn func(*queue.Queue) error) error {
+	if err := txn.CheckName(name); err != nil {
+		return err
+	}
+	return s.store.View(func(st *queue.State) error {
+		q := st.QueueByName(name)
+		if q == nil {
+			return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
+		}
+		return fn(q)
+	})
+}
+
+// describe gives the queue as it is now.
+func (s *QueueServer) describe(session *Session, name string) (*pb.Queue, error) {
+	var described *pb.Queue
+	err := s.view(name, func(q *queue.Queue) error {
+		described = queueToProto(q)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.addConsumers(session, described)
+	return described, nil
+}
