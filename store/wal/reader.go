@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -37,8 +38,10 @@ func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	if err != nil || r.anchored {
 		return r, err
 	}
-	if err := l.ensureIndexed(r.seg); err != nil {
-		return nil, err
+	if record != r.seg.first {
+		if err := l.ensureIndexed(r.seg); err != nil {
+			return nil, err
+		}
 	}
 	l.mu.RLock()
 	at := r.seg.seek(record)
@@ -124,63 +127,57 @@ func (r *Reader) Next() (Frame, error) {
 // last one, and how many there are. The bytes are valid until the next call. io.EOF means that there is none yet.
 func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n int, err error) {
 	r.batch = r.batch[:0]
-	for len(r.batch) < maxBytes || n == 0 {
-		if n > 0 && r.peekBytes() > maxBytes-len(r.batch) {
-			break
+	for {
+		size, err := r.peek()
+		if err != nil && (n == 0 || !errors.Is(err, io.EOF)) {
+			return nil, lsn.Position{}, 0, err
+		}
+		if err != nil || n > 0 && size > maxBytes-len(r.batch) {
+			return r.batch, last, n, nil
 		}
 		f, raw, err := r.next()
 		if err != nil {
-			if n > 0 && errors.Is(err, io.EOF) {
-				break
-			}
 			return nil, lsn.Position{}, 0, err
 		}
 		r.batch = append(r.batch, raw...)
 		last = f.Pos
 		n++
 	}
-	return r.batch, last, n, nil
 }
 
-// peekBytes returns the size of the next frame in the current block, or 0 if it is not known without reading more.
-func (r *Reader) peekBytes() int {
-	if r.left < FrameHeaderBytes {
-		return 0
-	}
-	b, err := r.window.at(r.offset, FrameHeaderBytes, r.limit)
-	if err != nil {
-		return 0
-	}
-	_, size, err := frameHeader(b)
-	if err != nil {
-		return 0
-	}
-	return size
-}
-
-func (r *Reader) next() (Frame, []byte, error) {
+// peek returns the size that the next frame claims to have, or io.EOF.
+func (r *Reader) peek() (int, error) {
 	for r.left == 0 {
 		if err := r.enterBlock(); err != nil {
-			return Frame{}, nil, err
+			return 0, err
 		}
 	}
 	b, err := r.window.at(r.offset, FrameHeaderBytes, r.limit)
 	if err != nil {
-		return Frame{}, nil, r.bad(err)
+		return 0, r.bad(err)
 	}
-	h, size, err := frameHeader(b)
-	if err == nil && int64(size) > r.left {
-		err = fmt.Errorf("%w: it is longer than its block", ErrBadFrame)
+	_, size, err := frameHeader(b)
+	if err != nil {
+		return 0, r.bad(err)
 	}
-	if err == nil {
-		b, err = r.window.at(r.offset, size, r.limit)
+	return size, nil
+}
+
+func (r *Reader) next() (Frame, []byte, error) {
+	size, err := r.peek()
+	if err != nil {
+		return Frame{}, nil, err
 	}
+	if int64(size) > r.left {
+		return Frame{}, nil, r.bad(fmt.Errorf("%w: it is longer than its block", ErrBadFrame))
+	}
+	b, err := r.window.at(r.offset, size, r.limit)
 	if err != nil {
 		return Frame{}, nil, r.bad(err)
 	}
 	if !r.anchored {
 		// The reader begins in the middle of the log. The record itself says what it follows, and its checksum covers that.
-		r.prev.Chain, r.anchored = h.prevCRC, true
+		r.prev.Chain, r.anchored = binary.LittleEndian.Uint32(b[framePrevCRC:]), true
 	}
 	f, _, err := DecodeFrame(b, r.prev)
 	if err != nil {
@@ -236,6 +233,9 @@ func (r *Reader) look() (next *segment, err error) {
 		at--
 	}
 	r.limit = r.seg.end
+	if !r.seg.indexed && r.prev == r.seg.last {
+		r.limit = r.offset // Open passed over this segment: its end is known only by its last record
+	}
 	return next, nil
 }
 

@@ -1,0 +1,425 @@
+package wal
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestTornTail cuts the last block, which no sync covers, at every byte, with zeros or garbage behind.
+func TestTornTail(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	l := mustOpen(t, o)
+	mustAppend(t, l, 1, 3, 100)
+	require.NoError(t, l.Sync())
+	safe, from := l.End(), l.segs[0].end
+	mustAppend(t, l, 1, 3, 100)
+	full, to := l.End(), l.segs[0].end
+	image := copyFS(t, mem, testDir)
+	whole, err := vfs.ReadFile(image, segmentPath(1), 1<<20)
+	require.NoError(t, err)
+
+	for _, fill := range []byte{0, 0x5a} {
+		for cut := from; cut <= to; cut++ {
+			o.FS = copyFS(t, image, testDir)
+			overwrite(t, o.FS, segmentPath(1), cut, bytes.Repeat([]byte{fill}, int(to-cut)))
+			l, err := Open(o)
+			require.NoError(t, err, "cut at %d", cut)
+			if cut == to {
+				require.Equal(t, full, l.End())
+				require.False(t, l.Recovery().Torn)
+				require.NoError(t, l.Close())
+				break
+			}
+			if l.End() != safe {
+				require.Equal(t, full, l.End())
+				require.Zero(t, fill)
+				require.Equal(t, make([]byte, to-cut), whole[cut:to], "only zeros are missing: the block is whole")
+			} else {
+				// If the block's header was there, it tells what is cut.
+				var header [blockHeaderBytes]byte
+				copy(header[:], whole[from:cut])
+				for i := max(cut-from, 0); i < blockHeaderBytes; i++ {
+					header[i] = fill
+				}
+				_, err := decodeBlockHeader(header[:], l.segs[0].seed, from)
+				require.Equal(t, err == nil, l.Recovery().Torn, "cut at %d", cut)
+			}
+			end := mustAppend(t, l, 2, 2, 10)
+			require.NoError(t, l.Close())
+			l, err = Open(o)
+			require.NoError(t, err)
+			require.Equal(t, end, l.End())
+			require.False(t, l.Recovery().Torn)
+			require.NoError(t, l.Close())
+		}
+	}
+}
+
+// buildDamage makes a sealed log of several segments and tells where each record's block, or the record itself, begins and ends.
+func buildDamage(t *testing.T) (image *vfs.Mem, o Options, end lsn.Position) {
+	t.Helper()
+	mem := newMem(t)
+	o = testOptions(mem)
+	o.SegmentBytes = minSegmentBytes
+	l := mustOpen(t, o)
+	for range 14 {
+		mustAppend(t, l, 1, 2, 300)
+		require.NoError(t, l.Sync())
+	}
+	end = l.End()
+	require.NoError(t, l.Close())
+	require.Greater(t, len(listSegments(t, mem)), 2)
+	return copyFS(t, mem, testDir), o, end
+}
+
+// TestDamagedMiddle flips bits everywhere in a log that was durable and sealed: it is always refused, and nothing is changed.
+func TestDamagedMiddle(t *testing.T) {
+	image, o, end := buildDamage(t)
+	for i, first := range listSegments(t, image) {
+		info, err := InspectFile(image, segmentPath(first), nil)
+		require.NoError(t, err)
+		lastSegment := i == len(listSegments(t, image))-1
+		for offset := int64(0); offset < info.UsedBytes; offset += 1 + offset%5 {
+			if offset >= segmentHeaderBytes && offset < segmentDataStart {
+				offset = segmentDataStart
+			}
+			damaged := copyFS(t, image, testDir)
+			flip(t, damaged, segmentPath(first), offset, uint(offset)%8)
+			o.FS = damaged
+			before := copyFS(t, damaged, testDir)
+			l, err := Open(o)
+			if lastSegment && offset >= info.UsedBytes-blockHeaderBytes {
+				require.NoError(t, err, "a seal holds no records")
+				require.Equal(t, end, l.End())
+				require.NoError(t, l.Close())
+				continue
+			}
+			var d *DamagedError
+			require.ErrorAs(t, err, &d, "segment %d, offset %d", first, offset)
+			require.ErrorIs(t, err, ErrDamaged)
+			require.Contains(t, err.Error(), "Nothing was cut")
+			if offset >= segmentDataStart || i == 0 {
+				require.Equal(t, segmentPath(first), d.Segment)
+				require.LessOrEqual(t, d.Offset, offset)
+				require.Greater(t, d.Offset+300+2*FrameHeaderBytes+blockHeaderBytes, offset)
+			}
+			require.Positive(t, d.LSN)
+			for _, name := range listSegments(t, before) {
+				want, err := vfs.ReadFile(before, segmentPath(name), 1<<20)
+				require.NoError(t, err)
+				got, err := vfs.ReadFile(damaged, segmentPath(name), 1<<20)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(want, got), "the evidence stays")
+			}
+		}
+	}
+}
+
+// TestDamagedByMissingPieces: zeroed sectors, segments that are gone.
+func TestDamagedByMissingPieces(t *testing.T) {
+	image, o, _ := buildDamage(t)
+	segs := listSegments(t, image)
+	for _, first := range segs {
+		damaged := copyFS(t, image, testDir)
+		overwrite(t, damaged, segmentPath(first), segmentDataStart, make([]byte, 512))
+		o.FS = damaged
+		_, err := Open(o)
+		require.ErrorIs(t, err, ErrDamaged)
+	}
+	damaged := copyFS(t, image, testDir)
+	require.NoError(t, damaged.Remove(segmentPath(segs[1])))
+	o.FS = damaged
+	_, err := Open(o)
+	var d *DamagedError
+	require.ErrorAs(t, err, &d)
+	require.Equal(t, segs[1], d.LSN)
+	require.Equal(t, segmentPath(segs[0]), d.Segment)
+}
+
+// TestLastRecordsWithoutProof: without a seal the last block cannot be told from a torn one. This is what seals are for.
+func TestLastRecordsWithoutProof(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	l := mustOpen(t, o)
+	mustAppend(t, l, 1, 1, 100)
+	require.NoError(t, l.Sync())
+	before := l.segs[0].end
+	mustAppend(t, l, 1, 1, 100)
+	require.NoError(t, l.Sync())
+
+	unsealed := copyFS(t, mem, testDir)
+	flip(t, unsealed, segmentPath(1), before+60, 0)
+	o.FS = unsealed
+	again := mustOpen(t, o)
+	require.EqualValues(t, 1, again.End().LSN)
+	require.True(t, again.Recovery().Torn)
+
+	l.tick(true)
+	sealed := copyFS(t, mem, testDir)
+	flip(t, sealed, segmentPath(1), before+60, 0)
+	o.FS = sealed
+	o.SealAfter = 1
+	_, err := Open(o)
+	require.NoError(t, err, "tick does not seal when it is told never to")
+
+	l.o.SealAfter = 1
+	l.tick(true)
+	sealed = copyFS(t, mem, testDir)
+	flip(t, sealed, segmentPath(1), before+60, 0)
+	o.FS = sealed
+	_, err = Open(o)
+	require.ErrorIs(t, err, ErrDamaged)
+}
+
+// TestStaleContentOfRecycledSegments: what is left in a file from its earlier life is neither read nor taken for a proof of damage.
+func TestStaleContentOfRecycledSegments(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	l := mustOpen(t, o)
+	for range 200 {
+		mustAppend(t, l, 1, 1, 500)
+		require.NoError(t, l.Sync())
+		l.Release(l.End().LSN)
+	}
+	active := l.segs[len(l.segs)-1]
+	image, err := vfs.ReadFile(mem, active.path, 1<<20)
+	require.NoError(t, err)
+	require.NotEqual(t, make([]byte, len(image)-int(active.end)), image[active.end:], "the test needs a recycled segment")
+	end := l.End()
+	// A power failure, in which everything was synced.
+	o.FS = mem.CrashClone(nil)
+	l = mustOpen(t, o)
+	require.Equal(t, end, l.End())
+	require.False(t, l.Recovery().Torn)
+	for range 100 {
+		mustAppend(t, l, 2, 1, 500)
+	}
+	require.NoError(t, l.Close())
+	l = mustOpen(t, o)
+	require.Equal(t, end.LSN+100, l.End().LSN)
+	requireRecords(t, l, 500)
+}
+
+// TestSegmentsPublishedAsMessages: a message may hold a log, even a copy of this one. It proves nothing when it is torn.
+func TestSegmentsPublishedAsMessages(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	l := mustOpen(t, o)
+	for range 8 {
+		mustAppend(t, l, 1, 1, 300)
+		require.NoError(t, l.Sync())
+	}
+	require.NoError(t, l.Sync())
+	l.o.SealAfter = 1
+	l.tick(true)
+	image, err := vfs.ReadFile(mem, segmentPath(1), 1<<20)
+	require.NoError(t, err)
+
+	end, at := l.End(), l.segs[0].end
+	evil := image[segmentDataStart:at]
+	frames, pos := AppendFrame(nil, end, 1, KindTxn, evil)
+	require.NoError(t, l.Append(frames, pos))
+	torn := copyFS(t, mem, testDir)
+	overwrite(t, torn, segmentPath(1), at+blockHeaderBytes+8, []byte{1, 2, 3})
+	o.FS = torn
+	again := mustOpen(t, o)
+	require.Equal(t, end, again.End())
+	require.True(t, again.Recovery().Torn)
+}
+
+func TestOpenRefusesForeignAndNewerSegments(t *testing.T) {
+	image, o, _ := buildDamage(t)
+	other := o
+	other.FS, other.LogID = image, [16]byte{9}
+	_, err := Open(other)
+	require.ErrorIs(t, err, ErrOtherLog)
+
+	newer := copyFS(t, image, testDir)
+	header, err := vfs.ReadFile(newer, segmentPath(1), 1<<20)
+	require.NoError(t, err)
+	header[8] = 2
+	putChecksum(header)
+	overwrite(t, newer, segmentPath(1), 0, header[:segmentHeaderBytes])
+	o.FS = newer
+	_, err = Open(o)
+	require.ErrorIs(t, err, ErrNewerVersion)
+	require.NotErrorIs(t, err, ErrDamaged)
+
+	// A segment under the name of another.
+	renamed := copyFS(t, image, testDir)
+	require.NoError(t, renamed.Rename(segmentPath(1), segmentPath(2)))
+	o.FS = renamed
+	_, err = Open(o)
+	require.ErrorIs(t, err, ErrDamaged)
+}
+
+func putChecksum(header []byte) {
+	crc := checksum(0, header[:60])
+	header[60], header[61], header[62], header[63] = byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24)
+}
+
+// TestTornRoll: the new segment's header did not reach the disk.
+func TestTornRoll(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	l := mustOpen(t, o)
+	for l.Stats().Rolls == 0 {
+		require.NoError(t, l.Sync())
+		mustAppend(t, l, 1, 1, 1000)
+	}
+	last := listSegments(t, mem)[1]
+	for _, lost := range []struct{ from, n int }{{0, segmentHeaderBytes}, {0, 5000}, {segmentDataStart, 512}, {0, 8 << 10}} {
+		clone := copyFS(t, mem, testDir)
+		overwrite(t, clone, segmentPath(last), int64(lost.from), make([]byte, lost.n))
+		o.FS = clone
+		l := mustOpen(t, o)
+		require.Equal(t, last-1, l.End().LSN, "%v", lost)
+		mustAppend(t, l, 2, 20, 1000)
+		end := l.End()
+		require.NoError(t, l.Close())
+		l = mustOpen(t, o)
+		require.Equal(t, end, l.End())
+		requireRecords(t, l, 1000)
+	}
+}
+
+// TestVerifyFrom: old segments are not read by Open, but everything about them is known, and they are verified when they are read.
+func TestVerifyFrom(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	l := mustOpen(t, o)
+	for i := range 200 {
+		mustAppend(t, l, uint64(1+i/70), 1, 500)
+	}
+	end, ends := l.End(), l.TermEnds()
+	require.NoError(t, l.Close())
+
+	o.VerifyFrom = 180
+	l = mustOpen(t, o)
+	require.Equal(t, end, l.End())
+	require.Equal(t, ends, l.TermEnds())
+	require.Less(t, l.Recovery().Records, uint64(120))
+	requireRecords(t, l, 500)
+	pos, ok := l.PositionOf(3)
+	require.True(t, ok)
+	require.EqualValues(t, 3, pos.LSN)
+	require.NoError(t, l.Close())
+
+	// Not in the first one: its records are of another term than what is before them, so it is read.
+	flip(t, mem, segmentPath(listSegments(t, mem)[1]), segmentDataStart+700, 0)
+	l = mustOpen(t, o)
+	r, err := l.ReadFrom(1)
+	if err == nil {
+		for err == nil {
+			_, err = r.Next()
+		}
+	}
+	require.ErrorIs(t, err, ErrDamaged)
+	require.NoError(t, l.Close())
+	o.VerifyFrom = 0
+	_, err = Open(o)
+	require.ErrorIs(t, err, ErrDamaged)
+}
+
+// TestReadErrorsAreNotDamage: a disk that cannot be read is another problem, and nothing may be cut because of it.
+func TestReadErrorsAreNotDamage(t *testing.T) {
+	image, o, end := buildDamage(t)
+	errDisk := errors.New("disk")
+	fault := vfs.NewFault(image)
+	o.FS = fault
+	for n := uint64(1); ; n++ {
+		start := fault.Count(vfs.OpRead)
+		hit := false
+		fault.SetHook(func(op vfs.Op) error {
+			if op.Kind == vfs.OpRead && op.Count == start+n {
+				hit = true
+				return errDisk
+			}
+			return nil
+		})
+		l, err := Open(o)
+		if !hit {
+			require.NoError(t, err)
+			require.Equal(t, end, l.End())
+			require.NoError(t, l.Close())
+			break
+		}
+		require.ErrorIs(t, err, errDisk, "read %d", n)
+		require.NotErrorIs(t, err, ErrDamaged)
+	}
+	fault.SetHook(nil)
+	l := mustOpen(t, o)
+	require.Equal(t, end, l.End())
+}
+
+func TestOpenLeavesNoGarbage(t *testing.T) {
+	mem := newMem(t)
+	require.NoError(t, mem.MkdirAll(testDir, 0o700))
+	for _, name := range []string{"00000000000000000007.new", "00000000000000000008.spare", "unknown.txt"} {
+		f, err := mem.OpenFile(testDir+"/"+name, os.O_RDWR|os.O_CREATE, 0o600)
+		require.NoError(t, err)
+		require.NoError(t, f.Truncate(100)) // not of a segment's size
+		require.NoError(t, f.Close())
+	}
+	l := mustOpen(t, testOptions(mem))
+	mustAppend(t, l, 1, 1, 1)
+	require.NoError(t, l.Close())
+	names, err := mem.ReadDir(testDir)
+	require.NoError(t, err)
+	require.Contains(t, names, "unknown.txt")
+	require.NotContains(t, names, "00000000000000000007.new")
+	require.NotContains(t, names, "00000000000000000008.spare")
+}
+
+func FuzzOpen(f *testing.F) {
+	mem := newMem(f)
+	o := testOptions(mem)
+	o.SegmentBytes = minSegmentBytes
+	l := mustOpen(f, o)
+	for range 3 {
+		mustAppend(f, l, 1, 2, 50)
+		require.NoError(f, l.Sync())
+	}
+	require.NoError(f, l.Close())
+	image, err := vfs.ReadFile(mem, segmentPath(1), 1<<20)
+	require.NoError(f, err)
+	f.Add(image[:4096+700], uint16(0), byte(0), false)
+	f.Add(image[:4096+700], uint16(4096+100), byte(1), true)
+	f.Add(image[:100], uint16(0), byte(0), true)
+	f.Fuzz(func(t *testing.T, segment []byte, at uint16, change byte, fixHeader bool) {
+		segment = append(bytes.Clone(segment), make([]byte, 1024)...)
+		if int(at) < len(segment) {
+			segment[at] ^= change
+		}
+		if fixHeader {
+			putChecksum(segment)
+		}
+		fsys := newMem(t)
+		require.NoError(t, fsys.MkdirAll(testDir, 0o700))
+		require.NoError(t, vfs.WriteFileAtomic(fsys, segmentPath(1), segment))
+		_, err := Inspect(fsys, testDir, nil)
+		require.NoError(t, err)
+		o := o
+		o.FS = fsys
+		l, err := Open(o)
+		if err != nil {
+			return
+		}
+		// What opens must be usable, and be the same when it is opened again.
+		frames, end := batch(l.End(), l.End().Term, 3, 10)
+		require.NoError(t, l.Append(frames, end))
+		require.NoError(t, l.Close())
+		l, err = Open(o)
+		require.NoError(t, err)
+		require.Equal(t, end, l.End())
+		require.NoError(t, l.Close())
+	})
+}
