@@ -15,10 +15,13 @@
 //
 // # Who decides what
 //
-// The primary never decides who is in sync. It reports (Event) and obeys (SetState). What it does by itself only makes it
-// stricter: it begins to require the acks of a standby that has caught up (SYNCING) before it reports it, so that the swap
-// which adds the standby to in_sync is always safe (INV-3), and it stops acknowledging when it hears of a higher
-// configuration (INV-1).
+// Package failover decides who is in sync; the primary reports (Event) and obeys (Primary.Configure). A standby that
+// connects catches up from the log files, then from memory. Once it is within the window the primary reports
+// StandbyCaughtUp; failover then requires its acks (SYNCING); once it is durable past everything that was committed before
+// that, the primary reports StandbySynced, and failover may add it to in_sync (INV-3).
+//
+// The follower obeys whoever is not below the fence in its store's identity, and persists a higher one before it obeys it
+// (INV-1). Stop ends that before it returns (INV-4).
 //
 // gRPC and protobuf appear in transport.go alone. Package memnet has an in-memory transport for tests and simulation.
 package replication

@@ -1,0 +1,360 @@
+package replication_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/replication/memnet"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// patience bounds every wait of these tests: generous, since the machine may be busy.
+const patience = 20 * time.Second
+
+// world is a pair's surroundings: a network and the pair id.
+type world struct {
+	t    *testing.T
+	pair uuid.UUID
+	net  *memnet.Network
+	grpc bool
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, pair: uuid.New(), net: &memnet.Network{}}
+}
+
+// overBoth runs a test over the in-memory network and over gRPC on loopback.
+func overBoth(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Run("memnet", func(t *testing.T) { test(t, newWorld(t)) })
+	t.Run("grpc", func(t *testing.T) {
+		w := newWorld(t)
+		w.grpc = true
+		test(t, w)
+	})
+}
+
+func (w *world) dialer() replication.Dialer {
+	if w.grpc {
+		return replication.NewDialer()
+	}
+	return w.net.Dialer()
+}
+
+// node is one node: a real store on a filesystem in memory, and the roles that a test gives it.
+type node struct {
+	w       *world
+	name    string
+	disk    *vfs.Mem
+	fault   *vfs.Fault
+	options store.Options
+	tuning  replication.Tuning
+	store   *store.Store
+	address string
+	close   func()
+
+	mu       sync.Mutex // guards all below
+	primary  *replication.Primary
+	follower *replication.Follower
+	events   []replication.Event
+	term     uint64
+	config   uint64
+	queueID  uint64
+}
+
+func (w *world) node(name string, change ...func(*node)) *node {
+	n := &node{w: w, name: name, disk: vfs.NewMem()}
+	n.options = store.Options{Dir: "/data", SegmentBytes: 1 << 20, MemoryBudget: store.MinMemoryBudget}
+	for _, c := range change {
+		c(n)
+	}
+	n.open()
+	n.listen()
+	w.t.Cleanup(func() {
+		n.stop()
+		n.close()
+		_ = n.store.Close()
+	})
+	return n
+}
+
+// open opens the store on the present disk.
+func (n *node) open() {
+	n.fault = vfs.NewFault(n.disk)
+	n.options.FS = n.fault
+	st, err := store.Open(n.options)
+	require.NoError(n.w.t, err)
+	require.NoError(n.w.t, st.JoinPair(n.w.pair))
+	n.store = st
+}
+
+func (n *node) active() (replication.Service, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.primary == nil {
+		return nil, replication.ErrNotActive
+	}
+	return n.primary, nil
+}
+
+func (n *node) listen() {
+	if !n.w.grpc {
+		n.address = n.name
+		n.close = n.w.net.Listen(n.name, n.active).Close
+		return
+	}
+	l, err := (&net.ListenConfig{}).Listen(n.w.t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(n.w.t, err)
+	srv := grpc.NewServer()
+	lockstepv1.RegisterReplicationServiceServer(srv, replication.NewServer(n.active))
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = srv.Serve(l)
+	}()
+	n.address = l.Addr().String()
+	n.close = sync.OnceFunc(func() {
+		srv.Stop()
+		<-served
+	})
+}
+
+func (n *node) member() replication.Member {
+	id := n.store.Identity()
+	return replication.Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation}
+}
+
+func (n *node) event(e replication.Event) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.events = append(n.events, e)
+}
+
+// lead makes the node the active. With a standby its acks are required from the beginning.
+func (n *node) lead(config, term uint64, standby *node) *replication.Primary {
+	cfg := replication.ActiveConfig{Config: config, Serve: true}
+	if standby != nil {
+		cfg.RequireStandby, cfg.Standby = true, standby.member()
+	}
+	return n.leadWith(term, cfg)
+}
+
+func (n *node) leadWith(term uint64, cfg replication.ActiveConfig) *replication.Primary {
+	p, err := replication.StartPrimary(replication.PrimaryOptions{
+		Store: n.store, Term: term, Config: cfg, Events: n.event, Tuning: n.tuning,
+	})
+	require.NoError(n.w.t, err)
+	require.NoError(n.w.t, n.store.SetFence(store.Fence{Config: cfg.Config, Term: term}))
+	n.mu.Lock()
+	n.primary, n.term, n.config = p, term, cfg.Config
+	n.mu.Unlock()
+	return p
+}
+
+// follow makes the node the standby of another one.
+func (n *node) follow(active *node) *replication.Follower {
+	return n.followVia(n.w.dialer(), active.address)
+}
+
+func (n *node) followVia(d replication.Dialer, address string) *replication.Follower {
+	f := replication.StartFollower(replication.FollowerOptions{
+		Store: n.store, Dialer: d, Address: address, Events: n.event, Tuning: n.tuning,
+	})
+	n.mu.Lock()
+	n.follower = f
+	n.mu.Unlock()
+	return f
+}
+
+// stop ends the node's role.
+func (n *node) stop() {
+	n.mu.Lock()
+	p, f := n.primary, n.follower
+	n.primary, n.follower = nil, nil
+	n.mu.Unlock()
+	if p != nil {
+		p.Stop()
+	}
+	if f != nil {
+		f.Stop()
+	}
+}
+
+// forget drops the events so far.
+func (n *node) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.events = nil
+}
+
+// seen returns the events so far.
+func (n *node) seen() []replication.Event {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.events)
+}
+
+// await waits for an event of a type that fits, and returns the first one.
+func await[T replication.Event](n *node, fits func(T) bool) T {
+	n.w.t.Helper()
+	var found T
+	require.Eventuallyf(n.w.t, func() bool {
+		for _, e := range n.seen() {
+			if e, ok := e.(T); ok && (fits == nil || fits(e)) {
+				found = e
+				return true
+			}
+		}
+		return false
+	}, patience, time.Millisecond, "%s: no %T came", n.name, found)
+	return found
+}
+
+func lost(cause replication.LostCause) func(replication.FollowerLost) bool {
+	return func(e replication.FollowerLost) bool { return e.Cause == cause }
+}
+
+func lostStandby(cause replication.LostCause) func(replication.StandbyLost) bool {
+	return func(e replication.StandbyLost) bool { return e.Cause == cause }
+}
+
+// sync brings b, which follows a, into in_sync as failover does (INV-3).
+func (n *node) sync(b *node) {
+	await(n, func(e replication.StandbyCaughtUp) bool { return e.Member == b.member() })
+	n.configure(func(c *replication.ActiveConfig) { c.RequireStandby, c.Standby = true, b.member() })
+	await(n, func(e replication.StandbySynced) bool { return e.Member == b.member() })
+	n.configure(func(c *replication.ActiveConfig) {})
+}
+
+// configure changes the active's conditions under a new config number.
+func (n *node) configure(change func(*replication.ActiveConfig)) {
+	n.mu.Lock()
+	p := n.primary
+	n.config++
+	config := n.config
+	n.mu.Unlock()
+	cfg := p.Status().Config
+	cfg.Config = config
+	change(&cfg)
+	p.Configure(cfg)
+	require.NoError(n.w.t, n.store.SetFence(store.Fence{Config: config, Term: n.term}))
+}
+
+// payload encodes a transaction that publishes one message.
+func payload(queue uint64, producer string, seq uint64, body []byte) []byte {
+	var b txn.Builder
+	var p *txn.Producer
+	if producer != "" {
+		p = &txn.Producer{ID: []byte(producer), Epoch: 1, Sequence: seq}
+	}
+	b.Begin(nil, 1000, p)
+	b.BeginPublish(queue)
+	b.Message(1000, nil, body)
+	b.EndPublish()
+	out, err := b.Finish()
+	if err != nil {
+		panic(err)
+	}
+	return out
+}
+
+// createQueue makes the queue "q" with one subscription.
+func (n *node) createQueue() {
+	n.w.t.Helper()
+	var b txn.Builder
+	b.Begin(nil, 1000, nil)
+	b.CreateQueue("q", txn.Config{}, "s")
+	raw, err := b.Finish()
+	require.NoError(n.w.t, err)
+	ctx, cancel := context.WithTimeout(n.w.t.Context(), patience)
+	defer cancel()
+	r, err := n.primary.Commit(ctx, raw)
+	require.NoError(n.w.t, err)
+	require.NoError(n.w.t, r.Err())
+	n.queueID = r.Ops[0].ID
+}
+
+// publish commits count messages of size bytes from some goroutines at once.
+func (n *node) publish(queue uint64, count, size, parallel int) {
+	n.w.t.Helper()
+	ctx, cancel := context.WithTimeout(n.w.t.Context(), patience)
+	defer cancel()
+	errs := make(chan error, parallel)
+	for g := range parallel {
+		go func() {
+			body := make([]byte, max(size, 16))
+			for i := g; i < count; i += parallel {
+				binary.LittleEndian.PutUint64(body, uint64(i))
+				r, err := n.primary.Commit(ctx, payload(queue, "", 0, body))
+				if err == nil {
+					err = r.Err()
+				}
+				if err != nil {
+					errs <- fmt.Errorf("message %d: %w", i, err)
+					return
+				}
+			}
+			errs <- nil
+		}()
+	}
+	for range parallel {
+		require.NoError(n.w.t, <-errs)
+	}
+}
+
+// requireEqual waits until both nodes applied the same log and compares log and content.
+func requireEqual(a, b *node) {
+	t := a.w.t
+	t.Helper()
+	require.Eventually(t, func() bool {
+		end := a.store.End()
+		return a.store.Applied() == end && b.store.End() == end && b.store.Applied() == end
+	}, patience, time.Millisecond, "a end %v applied %v, b end %v applied %v", a.store.End(), a.store.Applied(), b.store.End(), b.store.Applied())
+	da, err := a.store.Digest(t.Context())
+	require.NoError(t, err)
+	db, err := b.store.Digest(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, da, db)
+	for _, n := range []*node{a, b} {
+		report, err := n.store.Check(t.Context(), nil)
+		require.NoError(t, err)
+		require.Empty(t, report.Problems, n.name)
+	}
+}
+
+// messages returns the bodies of everything in the queue that its subscription still wants.
+func (n *node) messages() (bodies [][]byte) {
+	t := n.w.t
+	t.Helper()
+	id, ok := n.store.QueueID("q")
+	if !ok {
+		return nil
+	}
+	from := uint64(1)
+	for {
+		got, next, err := n.store.Read(t.Context(), store.ReadRequest{Queue: id, From: from, MaxMessages: 1000, MaxBytes: 1 << 20}, nil)
+		require.NoError(t, err)
+		if len(got) == 0 {
+			return bodies
+		}
+		for _, d := range got {
+			m, err := txn.DecodeMessage(d.Record)
+			require.NoError(t, err)
+			bodies = append(bodies, slices.Clone(m.Body))
+		}
+		from = next
+	}
+}

@@ -1,0 +1,232 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// frames makes a batch of n records after prev.
+func frames(prev lsn.Position, term uint64, n, payload int) batch {
+	b := batch{prev: prev, end: prev}
+	for range n {
+		b.frames, b.end = wal.AppendFrame(b.frames, b.end, term, wal.KindTxn, make([]byte, payload))
+	}
+	return b
+}
+
+func TestTailKeepsWhatIsNotLogged(t *testing.T) {
+	tl := newTail(1000, lsn.Position{})
+	var at lsn.Position
+	for range 10 {
+		b := frames(at, 1, 3, 100)
+		tl.publish(b)
+		at = b.end
+	}
+	got, ok, err := tl.after(0, 1<<20, nil)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Len(t, got, 10, "nothing is logged, so nothing may be dropped")
+
+	tl.appended(15)
+	_, ok, err = tl.after(0, 1<<20, nil)
+	require.NoError(t, err)
+	require.False(t, ok, "dropped after it was logged")
+	got, ok, err = tl.after(15, 1<<20, nil)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Len(t, got, 5)
+
+	tl.appended(30)
+	got, ok, err = tl.after(27, 1<<20, nil)
+	require.NoError(t, err)
+	require.True(t, ok, "the newest batch stays")
+	require.Len(t, got, 1)
+	got, ok, err = tl.after(30, 1<<20, nil)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Empty(t, got)
+}
+
+func TestTailBeginsInTheMiddleOfABatch(t *testing.T) {
+	tl := newTail(1<<20, lsn.Position{})
+	b := frames(lsn.Position{}, 1, 5, 50)
+	tl.publish(b)
+	for n := range uint64(5) {
+		got, ok, err := tl.after(n, 1, nil)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Len(t, got, 1)
+		require.Equal(t, n, got[0].prev.LSN)
+		end, err := verifyFrames(got[0].frames, got[0].prev)
+		require.NoError(t, err)
+		require.Equal(t, b.end, end)
+	}
+	behind, ok := tl.behind(0)
+	require.True(t, ok)
+	require.Equal(t, len(b.frames), behind)
+}
+
+func TestTailLimit(t *testing.T) {
+	tl := newTail(1<<20, lsn.Position{})
+	var at lsn.Position
+	for range 10 {
+		b := frames(at, 1, 1, 100)
+		tl.publish(b)
+		at = b.end
+	}
+	got, _, err := tl.after(0, 3*len(got0(t, tl)), nil)
+	require.NoError(t, err)
+	require.Len(t, got, 3)
+	got, _, err = tl.after(0, 1, nil)
+	require.NoError(t, err)
+	require.Len(t, got, 1, "one batch may always go")
+}
+
+func got0(t *testing.T, tl *tail) []byte {
+	got, _, err := tl.after(0, 1, nil)
+	require.NoError(t, err)
+	return got[0].frames
+}
+
+func TestJoinCopiesOnlySmallBatches(t *testing.T) {
+	small, large := frames(lsn.Position{}, 1, 1, 100), frames(lsn.Position{}, 1, 1, 2*joinBytes)
+	n, out := join([]batch{small, small, large})
+	require.Equal(t, 2, n)
+	require.Len(t, out, 2*len(small.frames))
+	n, out = join([]batch{large, small})
+	require.Equal(t, 1, n)
+	require.Same(t, &large.frames[0], &out[0])
+}
+
+func TestQueueAnswersEachOnce(t *testing.T) {
+	q := newQueue(7, 300, lsn.Position{Term: 6, LSN: 10, Chain: 99})
+	var got []int
+	for i := range 10 {
+		require.NoError(t, q.add(t.Context(), wal.KindTxn, make([]byte, 64), func(*txn.Result, error) { got = append(got, i) }, 1))
+	}
+	batches := q.take(nil)
+	require.Greater(t, len(batches), 1, "a batch is closed when it is large enough")
+	at := batches[0].prev
+	for _, b := range batches {
+		require.Equal(t, at, b.prev)
+		var err error
+		at, err = verifyFrames(b.frames, b.prev)
+		require.NoError(t, err)
+		require.Equal(t, b.end, at)
+	}
+	require.EqualValues(t, 20, at.LSN)
+
+	done, free := q.answer(9) // an earlier term's
+	require.Nil(t, done)
+	require.Zero(t, free)
+	room := int64(0)
+	for n := uint64(11); n <= 15; n++ {
+		done, free := q.answer(n)
+		done(nil, nil)
+		room += free
+	}
+	require.Equal(t, []int{0, 1, 2, 3, 4}, got)
+
+	require.NoError(t, q.add(t.Context(), wal.KindTxn, nil, func(*txn.Result, error) { got = append(got, 100) }, 1))
+	refuse := errors.New("no")
+	logged, unlogged, free := q.block(refuse)
+	require.Len(t, logged, 5)
+	require.Len(t, unlogged, 1)
+	room += free
+	require.ErrorIs(t, q.add(t.Context(), wal.KindTxn, nil, nil, 1), refuse)
+	q.unblock()
+	for n := uint64(16); n <= 20; n++ {
+		done, free := q.answer(n)
+		require.Nil(t, done, "answered by block")
+		room += free
+	}
+	require.EqualValues(t, 11, room, "all room came back, once")
+}
+
+func TestQueueGate(t *testing.T) {
+	q := newQueue(1, 1000, lsn.Position{})
+	q.hold()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := q.add(ctx, wal.KindTxn, nil, nil, 1)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, ErrBlocked)
+
+	added := make(chan error)
+	go func() { added <- q.add(context.Background(), wal.KindTxn, nil, nil, 1) }()
+	require.Empty(t, q.take(nil))
+	q.resume()
+	require.NoError(t, <-added)
+	require.Len(t, q.take(nil), 1)
+}
+
+func TestSilenceIgnoresOwnStop(t *testing.T) {
+	var s silence
+	now := time.Unix(1000, 0)
+	step := 10 * time.Millisecond
+	require.Zero(t, s.step(now, step, false))
+	now = now.Add(step)
+	require.Equal(t, step, s.step(now, step, false))
+	now = now.Add(time.Hour) // this process was stopped
+	require.Equal(t, 3*step, s.step(now, step, false))
+	now = now.Add(step)
+	require.Zero(t, s.step(now, step, true))
+}
+
+func TestFenceOrder(t *testing.T) {
+	require.True(t, fence{1, 5}.less(fence{2, 1}))
+	require.True(t, fence{1, 5}.less(fence{1, 6}))
+	require.False(t, fence{2, 5}.less(fence{2, 5}))
+	require.False(t, fence{3, 1}.less(fence{2, 9}))
+}
+
+func TestStatusCodesSurviveTheWire(t *testing.T) {
+	for _, c := range statusCodes {
+		require.ErrorIs(t, fromStatus(toStatus(c.err)), c.err)
+	}
+	require.NoError(t, fromStatus(toStatus(nil)))
+	require.Equal(t, LostReset, causeOf(fromStatus(toStatus(ErrReplaced))))
+	require.Equal(t, LostRejected, causeOf(fromStatus(toStatus(ErrNotActive))))
+}
+
+func TestEventQueueOrderAndClose(t *testing.T) {
+	var got []Event
+	all := make(chan struct{})
+	q := startEventQueue(func(e Event) {
+		got = append(got, e)
+		if len(got) == 100 {
+			close(all)
+		}
+	})
+	for i := range uint64(100) {
+		q.post(FollowerConnected{Config: i})
+	}
+	<-all
+	q.close()
+	for i := range uint64(100) {
+		require.Equal(t, FollowerConnected{Config: i}, got[i])
+	}
+	q.post(ActiveReady{})
+	require.Len(t, got, 100)
+}
+
+func FuzzVerifyFrames(f *testing.F) {
+	b := frames(lsn.Position{Term: 1, LSN: 3, Chain: 7}, 2, 3, 20)
+	f.Add(b.frames, uint64(1), uint64(3), uint32(7))
+	f.Add([]byte{}, uint64(0), uint64(0), uint32(0))
+	f.Fuzz(func(t *testing.T, raw []byte, term, n uint64, chain uint32) {
+		prev := lsn.Position{Term: term, LSN: n, Chain: chain}
+		end, err := verifyFrames(raw, prev)
+		if err == nil && len(raw) > 0 {
+			require.Greater(t, end.LSN, prev.LSN)
+		}
+	})
+}
