@@ -100,13 +100,15 @@ func writeEmpty(fsys vfs.FS, name string, meta Meta) error {
 	return errors.Join(err, file.Close())
 }
 
-// writeIdentity makes a file a page file: after it returns, header and slot 0 are durable, and so is what was written before.
+// writeIdentity makes a file a page file: after it returns, header and slots are durable, and so is what was written before.
 func writeIdentity(file vfs.File, meta Meta) error {
 	if _, err := file.WriteAt(encodeHeader(header{pageSize: meta.PageSize, storeID: meta.StoreID}), 0); err != nil {
 		return err
 	}
-	if _, err := file.WriteAt(meta.Encode(), slotOffset(0)); err != nil {
-		return err
+	for slot := range 2 {
+		if _, err := file.WriteAt(meta.Encode(), slotOffset(slot)); err != nil {
+			return err
+		}
 	}
 	return file.Sync()
 }

@@ -70,8 +70,12 @@ func encodeHeader(h header) []byte {
 	binary.LittleEndian.PutUint32(b[12:], FormatVersion)
 	binary.LittleEndian.PutUint32(b[16:], uint32(h.pageSize))
 	copy(b[24:40], h.storeID[:])
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:headerFields], castagnoli))
+	putHeaderSum(b)
 	return b
+}
+
+func putHeaderSum(b []byte) {
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b[12:headerFields], castagnoli))
 }
 
 // decodeHeader returns ErrNotPageFile, ErrNewerVersion or a DamagedError.

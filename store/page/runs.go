@@ -193,7 +193,8 @@ func (f *File) checkWrite(first No, buf []byte) error {
 		if h.Run.First != first || size == 0 || size > uint64(len(buf)) {
 			return fmt.Errorf("%w: run %v is to be written to page %d with %d bytes", ErrMisuse, h.Run, first, len(buf))
 		}
-		if h.Run.Born <= f.durable.Checkpoint || !h.Run.within(f.space.pages) || !f.space.isLive(uint64(first)-1, uint64(h.Run.Pages)) {
+		if h.Run.Born <= f.durable.Checkpoint || h.Run.Born > f.building.Load() || !h.Run.within(f.space.pages) ||
+			!f.space.isLive(uint64(first)-1, uint64(h.Run.Pages)) {
 			return fmt.Errorf("%w: run %v of checkpoint %d is to be written, but it is not newly allocated", ErrMisuse, h.Run, h.Run.Born)
 		}
 		first, buf = h.Run.End(), buf[size:]

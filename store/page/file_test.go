@@ -1,0 +1,526 @@
+package page
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+var pageSizes = []int{2048, 4096, 32768}
+
+// TestRandom does random things, with checkpoints and reopening in between: a checkpoint is always what was put into it, and
+// uses exactly the pages that it refers to.
+func TestRandom(t *testing.T) {
+	for _, pageSize := range pageSizes {
+		for seed := range int64(4) {
+			t.Run(fmt.Sprintf("page=%d/seed=%d", pageSize, seed), func(t *testing.T) {
+				mem := newMem(t)
+				w := newWorld(t, mem, pageSize, seed)
+				for range 60 {
+					w.step()
+					if w.rng.Intn(3) == 0 {
+						w.checkpoint()
+						w.requireSound(w.steps)
+					}
+					if w.rng.Intn(10) == 0 {
+						w.reopen(mem)
+					}
+				}
+				require.NoError(t, w.f.Close())
+			})
+		}
+	}
+}
+
+// TestOS does it on the real filesystem.
+func TestOS(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Create(vfs.OS(), dir+"/page.db", CreateOptions{PageSize: 4096})
+	require.NoError(t, err)
+	w := &world{t: t, f: f, rng: rand.New(rand.NewSource(1)), runs: map[uint64]Run{}, next: 1, states: map[uint64]map[uint64]Run{0: {}}}
+	for range 5 {
+		w.step()
+		w.checkpoint()
+	}
+	w.requireSound(5)
+	require.NoError(t, w.f.Close())
+	w.f, err = Open(vfs.OS(), dir+"/page.db", Options{ReadOnly: true})
+	require.NoError(t, err)
+	w.requireSound(5)
+	require.NoError(t, w.f.Close())
+}
+
+// TestThreeErrors: what is not a page file, what is a newer one, and what is damaged must not be taken for each other.
+func TestThreeErrors(t *testing.T) {
+	open := func(t *testing.T, change func(b []byte) []byte) error {
+		mem := newMem(t)
+		w := newWorld(t, mem, 2048, 1)
+		w.step()
+		w.checkpoint()
+		require.NoError(t, w.f.Close())
+		b, err := vfs.ReadFile(mem, pageFile, 1<<30)
+		require.NoError(t, err)
+		require.NoError(t, vfs.WriteFileAtomic(mem, pageFile, change(b)))
+		for _, readOnly := range []bool{true, false} {
+			f, openErr := Open(mem, pageFile, Options{ReadOnly: readOnly})
+			if openErr == nil {
+				require.NoError(t, f.Close())
+			}
+			err = openErr
+		}
+		return err
+	}
+	reseal := func(b []byte) []byte { // a header of another version with a good checksum
+		h := encodeHeader(header{pageSize: 2048, storeID: [16]byte{1, 2, 3}})
+		h[12] = FormatVersion + 1
+		putHeaderSum(h)
+		return append(h, b[headerBytes:]...)
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(b []byte) []byte
+		want   error
+	}{
+		{"empty", func([]byte) []byte { return nil }, ErrNotPageFile},
+		{"text", func([]byte) []byte { return []byte("hello, world, this is not a page file") }, ErrNotPageFile},
+		{"zeros", func(b []byte) []byte { return make([]byte, len(b)) }, ErrNotPageFile},
+		{"magic", func(b []byte) []byte { b[0] ^= 1; return b }, ErrNotPageFile},
+		{"newer", reseal, ErrNewerVersion},
+		{"version flipped", func(b []byte) []byte { b[12] ^= 2; return b }, ErrDamaged},
+		{"page size flipped", func(b []byte) []byte { b[17] ^= 8; return b }, ErrDamaged},
+		{"store id flipped", func(b []byte) []byte { b[30] ^= 8; return b }, ErrDamaged},
+		{"cut in the header", func(b []byte) []byte { return b[:20] }, ErrDamaged},
+		{"cut before the slots", func(b []byte) []byte { return b[:headerBytes] }, ErrDamaged},
+		{"cut in the pages", func(b []byte) []byte { return b[:len(b)-1] }, ErrDamaged},
+		{"both slots", func(b []byte) []byte {
+			b[slotOffset(0)+50] ^= 1
+			b[slotOffset(1)+50] ^= 1
+			return b
+		}, ErrDamaged},
+		{"other store's slots", func(b []byte) []byte {
+			h := encodeHeader(header{pageSize: 2048, storeID: [16]byte{9}})
+			return append(h, b[headerBytes:]...)
+		}, ErrDamaged},
+		{"sound", func(b []byte) []byte { return b }, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) { require.ErrorIs(t, open(t, tt.change), tt.want) })
+	}
+	_, err := Open(newMem(t), pageFile, Options{})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestCreate(t *testing.T) {
+	mem := newMem(t)
+	for _, size := range []int{1, 1024, 2047, 3000, MaxPageBytes + 2048, -2048} {
+		_, err := Create(mem, pageFile, CreateOptions{PageSize: size})
+		require.ErrorIs(t, err, ErrPageSize)
+	}
+	f, err := Create(mem, pageFile, CreateOptions{StoreID: [16]byte{4}})
+	require.NoError(t, err)
+	require.Equal(t, DefaultPageBytes, f.PageSize())
+	require.Equal(t, [16]byte{4}, f.StoreID())
+	require.Equal(t, Recovery{}, f.Recovery())
+	require.NoError(t, f.Close())
+	_, err = Create(mem, pageFile, CreateOptions{})
+	require.ErrorIs(t, err, fs.ErrExist)
+}
+
+// TestOtherSlot: when the newest slot goes bad, the older checkpoint is still whole, whatever was written since.
+func TestOtherSlot(t *testing.T) {
+	for seed := range int64(10) {
+		mem := newMem(t)
+		w := newWorld(t, mem, 2048, seed)
+		for range 20 {
+			w.step()
+			w.checkpoint()
+		}
+		slot := w.f.slot
+		w.step() // writes to free pages
+		require.NoError(t, w.f.Close())
+		flip(t, mem, slotOffset(slot)+int64(w.rng.Intn(metaFields)), 1)
+		f, err := Open(mem, pageFile, Options{})
+		require.NoError(t, err)
+		at, err := w.verify(f)
+		require.NoError(t, err)
+		require.Equal(t, w.steps-1, at)
+		require.ErrorIs(t, f.Recovery().Other, ErrDamaged)
+		require.NoError(t, f.Close())
+		f, err = Open(mem, pageFile, Options{})
+		require.NoError(t, err)
+		require.NoError(t, f.Recovery().Other, "Open wrote a good slot over the bad one")
+		require.NoError(t, f.Close())
+	}
+}
+
+func flip(t *testing.T, fsys vfs.FS, offset int64, mask byte) {
+	t.Helper()
+	file, err := fsys.OpenFile(pageFile, os.O_RDWR, 0)
+	require.NoError(t, err)
+	var b [1]byte
+	_, err = file.ReadAt(b[:], offset)
+	require.NoError(t, err)
+	b[0] ^= mask
+	_, err = file.WriteAt(b[:], offset)
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+}
+
+// TestBitFlips flips bits in every kind of page, one at a time.
+func TestBitFlips(t *testing.T) {
+	mem := newMem(t)
+	w := newWorld(t, mem, 2048, 5)
+	w.add(6)
+	w.checkpoint()
+	defer func() { require.NoError(t, w.f.Close()) }()
+	pin := w.f.Pin()
+	defer pin.Release()
+	runs := []Run{w.root}
+	for _, run := range w.runs {
+		runs = append(runs, run)
+	}
+	own, err := w.f.OwnRuns(pin)
+	require.NoError(t, err)
+	require.Len(t, own, 2)
+	seen := map[Kind]bool{}
+	for _, run := range append(runs, own...) {
+		kind, payload, err := w.f.ReadRun(run, nil)
+		require.NoError(t, err)
+		seen[kind] = true
+		for range 200 {
+			at := w.rng.Intn(RunHeaderBytes + len(payload))
+			if w.rng.Intn(2) == 0 {
+				at = w.rng.Intn(RunHeaderBytes)
+			}
+			offset, mask := OffsetOf(run.First, 2048)+int64(at), byte(1)<<w.rng.Intn(8)
+			flip(t, mem, offset, mask)
+			_, _, err := w.f.ReadRun(run, nil)
+			requireDamagedAt(t, err, run.First)
+			flip(t, mem, offset, mask)
+		}
+		_, _, err = w.f.ReadRun(run, nil)
+		require.NoError(t, err)
+	}
+	require.Len(t, seen, 5, "a page of every kind")
+	for _, run := range own { // without its bitmap a file does not open for writing, and does for reading
+		flip(t, mem, OffsetOf(run.First, 2048)+40, 4)
+		_, err := Open(mem, pageFile, Options{})
+		requireDamagedAt(t, err, run.First)
+		f, err := Open(mem, pageFile, Options{ReadOnly: true})
+		require.NoError(t, err)
+		at, err := w.verify(f)
+		requireDamagedAt(t, err, run.First)
+		require.Equal(t, w.steps, at)
+		require.NoError(t, f.Close())
+		flip(t, mem, OffsetOf(run.First, 2048)+40, 4)
+	}
+}
+
+func requireDamagedAt(t *testing.T, err error, page No) {
+	t.Helper()
+	require.ErrorIs(t, err, ErrDamaged)
+	var d *DamagedError
+	require.ErrorAs(t, err, &d)
+	require.Equal(t, page, d.Page)
+	require.Equal(t, OffsetOf(page, 2048), d.Offset)
+	require.Equal(t, pageFile, d.Path)
+}
+
+// TestLostAndMisdirectedWrites lets each write of a run get lost, or go to another place, where before something valid was.
+func TestLostAndMisdirectedWrites(t *testing.T) {
+	mem := newMem(t)
+	fault := vfs.NewFault(mem)
+	w := newWorld(t, fault, 2048, 6)
+	for range 30 { // fills the place that will be reused with valid old runs of one page
+		run, err := w.f.Alloc(1)
+		require.NoError(t, err)
+		require.NoError(t, w.f.WriteRun(run, KindPacked, []byte("old")))
+		w.f.Free(run)
+		w.checkpoint()
+	}
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpWrite {
+			return vfs.ErrDropped
+		}
+		return nil
+	})
+	stale := 0
+	for range 600 {
+		run, err := w.f.Alloc(1)
+		require.NoError(t, err)
+		require.NoError(t, w.f.WriteRun(run, KindPacked, []byte("new")))
+		_, _, err = w.f.ReadRun(run, nil)
+		require.ErrorIs(t, err, ErrDamaged)
+		if _, _, err := w.f.ReadRun(Run{First: run.First, Pages: 1}, nil); err == nil {
+			stale++ // without Born an older run is taken for the new one
+		}
+	}
+	require.Positive(t, stale)
+	fault.SetHook(nil)
+
+	a, err := w.f.Alloc(1)
+	require.NoError(t, err)
+	b, err := w.f.Alloc(1)
+	require.NoError(t, err)
+	require.NoError(t, w.f.WriteRun(a, KindPacked, []byte("a")))
+	buf, err := w.f.Encode(nil, a, KindPacked, []byte("a"))
+	require.NoError(t, err)
+	require.ErrorIs(t, w.f.WriteRuns(b.First, buf), ErrMisuse)
+	file, err := mem.OpenFile(pageFile, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = file.WriteAt(buf, OffsetOf(b.First, 2048)) // the disk did it
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+	_, _, err = w.f.ReadRun(Run{First: b.First, Pages: 1}, nil)
+	require.ErrorContains(t, err, "wrong place")
+	requireDamagedAt(t, err, b.First)
+	_, _, err = w.f.ReadRun(Run{First: 1 << 40, Pages: 1}, nil)
+	require.ErrorIs(t, err, ErrDamaged)
+	require.NoError(t, w.f.Close())
+}
+
+// TestLostAfterCrash: pages of a checkpoint that a crash prevented must not be taken for those written later in their place.
+func TestLostAfterCrash(t *testing.T) {
+	mem := newMem(t)
+	w := newWorld(t, mem, 2048, 1)
+	w.checkpoint()
+	before, err := w.f.Alloc(1)
+	require.NoError(t, err)
+	require.NoError(t, w.f.WriteRun(before, KindPacked, []byte("of the crash")))
+	crashed := mem.CrashClone(rand.New(rand.NewSource(0)))
+	for seed := int64(1); ; seed++ { // until the write survives
+		file, err := crashed.OpenFile(pageFile, os.O_RDONLY, 0)
+		require.NoError(t, err)
+		b := make([]byte, 2048)
+		_, _ = file.ReadAt(b, OffsetOf(before.First, 2048))
+		require.NoError(t, file.Close())
+		if _, _, err := DecodeRun(b, 2048, before); err == nil {
+			break
+		}
+		crashed = mem.CrashClone(rand.New(rand.NewSource(seed)))
+	}
+	fault := vfs.NewFault(crashed)
+	f, err := Open(fault, pageFile, Options{})
+	require.NoError(t, err)
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpWrite {
+			return vfs.ErrDropped
+		}
+		return nil
+	})
+	for range 600 {
+		run, err := f.Alloc(1)
+		require.NoError(t, err)
+		require.NoError(t, f.WriteRun(run, KindPacked, []byte("after the crash")))
+		_, _, err = f.ReadRun(run, nil)
+		require.ErrorIs(t, err, ErrDamaged)
+	}
+	require.NoError(t, f.Close())
+	require.NoError(t, w.f.Close())
+}
+
+// TestFull: a full disk is an error like any other; nothing breaks, and when there is space again, work goes on.
+func TestFull(t *testing.T) {
+	mem := newMem(t)
+	w := newWorld(t, mem, 2048, 2)
+	w.add(20)
+	w.checkpoint()
+	mem.SetCapacity(4 << 20)
+	for {
+		run, err := w.f.Alloc(uint32(1 + w.rng.Intn(5)))
+		if err != nil {
+			require.ErrorIs(t, err, ErrFull)
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			break
+		}
+		require.NoError(t, w.f.WriteRun(run, KindLarge, []byte("fills the disk")))
+	}
+	used := w.f.Stats().Used
+	_, err := w.f.AllocRuns([]uint32{1, 700, 1})
+	require.ErrorIs(t, err, ErrFull)
+	require.Equal(t, used, w.f.Stats().Used, "nothing stays allocated")
+	w.reopen(mem)
+	w.requireSound(1)
+	w.drop(10)
+	w.checkpoint()
+	w.requireSound(2)
+	require.NoError(t, w.f.Close())
+}
+
+// TestWriteFails: a checkpoint whose pages cannot be written leaves the previous one, and the next try succeeds.
+func TestWriteFails(t *testing.T) {
+	mem := newMem(t)
+	fault := vfs.NewFault(mem)
+	w := newWorld(t, fault, 2048, 2)
+	w.step()
+	w.checkpoint()
+	for round := range 10 {
+		w.step()
+		w.writeRoot()
+		fault.SetHook(func(op vfs.Op) error {
+			if op.Kind == vfs.OpWrite && op.Offset >= DataOffset {
+				return syscall.EIO
+			}
+			return nil
+		})
+		_, err := w.f.Checkpoint(w.meta())
+		require.ErrorIs(t, err, syscall.EIO)
+		require.NotErrorIs(t, err, ErrFailed)
+		fault.SetHook(nil)
+		w.requireSound(w.steps)
+		if round%3 == 0 {
+			w.reopen(fault)
+		}
+		w.checkpoint()
+		w.requireSound(w.steps)
+		w.checkpoint()
+		w.checkpoint()
+		w.requireSound(w.steps)
+	}
+	require.NoError(t, w.f.Close())
+}
+
+// TestSyncFails: a failed sync, or a failed write of a meta slot, is final (INV-7).
+func TestSyncFails(t *testing.T) {
+	for _, broken := range []func(op vfs.Op) bool{
+		func(op vfs.Op) bool { return op.Kind == vfs.OpSync },
+		func(op vfs.Op) bool { return op.Kind == vfs.OpWrite && op.Offset < DataOffset },
+	} {
+		mem := newMem(t)
+		fault := vfs.NewFault(mem)
+		w := newWorld(t, fault, 2048, 2)
+		w.step()
+		w.checkpoint()
+		w.step()
+		w.writeRoot()
+		fault.SetHook(func(op vfs.Op) error {
+			if broken(op) {
+				return syscall.EIO
+			}
+			return nil
+		})
+		_, err := w.f.Checkpoint(w.meta())
+		require.ErrorIs(t, err, ErrFailed)
+		require.ErrorIs(t, err, syscall.EIO)
+		fault.SetHook(nil)
+		_, err = w.f.Checkpoint(w.meta())
+		require.ErrorIs(t, err, ErrFailed, "never again")
+		_, err = w.f.Alloc(1)
+		require.ErrorIs(t, err, ErrFailed)
+		w.requireSound(w.steps) // reading goes on
+		w.reopen(mem)
+		w.requireSound(1)
+		require.NoError(t, w.f.Close())
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	mem := newMem(t)
+	w := newWorld(t, mem, 2048, 2)
+	w.add(3)
+	w.checkpoint()
+	durable := w.runs[1]
+	require.ErrorIs(t, w.f.WriteRun(durable, KindLarge, nil), ErrMisuse, "a durable checkpoint refers to it")
+	require.ErrorIs(t, w.f.WriteRun(Run{First: durable.First, Pages: 1, Born: 99}, KindLarge, nil), ErrMisuse, "of the future")
+	run, err := w.f.Alloc(2)
+	require.NoError(t, err)
+	require.ErrorIs(t, w.f.WriteRun(run, KindLarge, make([]byte, 4096)), ErrMisuse, "too long")
+	require.ErrorIs(t, w.f.WriteRun(run, 0, nil), ErrMisuse, "no kind")
+	require.NoError(t, w.f.WriteRun(run, KindLarge, make([]byte, w.f.Capacity(2))))
+	require.ErrorIs(t, w.f.WriteRuns(run.First, make([]byte, 4096)), ErrMisuse, "no header")
+	require.ErrorIs(t, w.f.WriteRun(Run{First: run.First + 100, Pages: 1, Born: run.Born}, KindLarge, nil), ErrMisuse, "not allocated")
+	_, err = w.f.Alloc(0)
+	require.ErrorIs(t, err, ErrMisuse)
+	_, err = w.f.Checkpoint(Meta{Root: Run{First: 1 << 30, Pages: 1}})
+	require.ErrorIs(t, err, ErrMisuse)
+	w.f.Free(run.Sub(0, 1))
+	w.f.Free(run.Sub(1, 1))
+	w.f.Free(run)
+	_, err = w.f.Checkpoint(w.meta())
+	require.ErrorIs(t, err, ErrMisuse, "freed twice")
+	require.ErrorIs(t, err, ErrFailed)
+	require.NoError(t, w.f.Close())
+	require.NoError(t, w.f.Close())
+	_, _, err = w.f.ReadRun(durable, nil)
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = w.f.Alloc(1)
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+func TestReadOnly(t *testing.T) {
+	mem := newMem(t)
+	w := newWorld(t, mem, 2048, 2)
+	w.step()
+	w.checkpoint()
+	before := w.f.Meta()
+	require.NoError(t, w.f.Close())
+	fault := vfs.NewFault(mem)
+	fault.SetHook(func(op vfs.Op) error {
+		switch op.Kind {
+		case vfs.OpWrite, vfs.OpSync, vfs.OpTruncate, vfs.OpCreate:
+			return fmt.Errorf("%v", op.Kind)
+		default:
+			return nil
+		}
+	})
+	f, err := Open(fault, pageFile, Options{ReadOnly: true})
+	require.NoError(t, err)
+	require.Equal(t, before, f.Meta())
+	require.Equal(t, before.UsedPages, f.Stats().Used)
+	_, err = w.verify(f)
+	require.NoError(t, err)
+	_, err = f.Alloc(1)
+	require.ErrorIs(t, err, ErrReadOnly)
+	_, err = f.Checkpoint(Meta{})
+	require.ErrorIs(t, err, ErrReadOnly)
+	require.ErrorIs(t, f.WriteRuns(1, nil), ErrReadOnly)
+	f.Free(Run{First: 1, Pages: 1})
+	require.NoError(t, f.Close())
+}
+
+// TestCheckpointCost: a small change to a large file costs little.
+func TestCheckpointCost(t *testing.T) {
+	mem := newMem(t)
+	fault := vfs.NewFault(mem)
+	w := newWorld(t, fault, 2048, 2)
+	const pages = 200_000
+	big, err := w.f.AllocRuns([]uint32{pages, 1})
+	require.NoError(t, err)
+	_, err = w.f.Checkpoint(Meta{Root: big[1]})
+	require.NoError(t, err)
+	w.f.Free(big[0].Sub(100_000, 1000))
+	for range 3 {
+		_, err = w.f.Checkpoint(Meta{Root: big[1]})
+		require.NoError(t, err)
+	}
+	var written, syncs, writes int64
+	var mu sync.Mutex
+	fault.SetHook(func(op vfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		switch op.Kind {
+		case vfs.OpWrite:
+			written += op.Length
+			writes++
+		case vfs.OpSync:
+			syncs++
+		}
+		return nil
+	})
+	run, err := w.f.Alloc(3)
+	require.NoError(t, err)
+	require.NoError(t, w.f.WriteRun(run, KindLarge, make([]byte, 5000)))
+	_, err = w.f.Checkpoint(Meta{Root: big[1]})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, syncs)
+	require.LessOrEqual(t, written, int64(20<<10))
+	require.LessOrEqual(t, writes, int64(6))
+	require.NoError(t, w.f.Close())
+}

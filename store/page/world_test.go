@@ -1,0 +1,269 @@
+package page
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+const pageFile = "data/page.db"
+
+// world drives a file with runs whose content follows from an id, and a root that lists them: each checkpoint can be
+// verified by itself.
+type world struct {
+	t     testing.TB
+	rng   *rand.Rand
+	f     *File
+	runs  map[uint64]Run // what the checkpoint that is being built refers to
+	root  Run
+	next  uint64
+	steps uint64 // the Position of the last checkpoint
+	// states is the content of each checkpoint, by Position.
+	states map[uint64]map[uint64]Run
+}
+
+func newMem(t testing.TB) *vfs.Mem {
+	t.Helper()
+	fs := vfs.NewMem()
+	require.NoError(t, fs.MkdirAll("data", 0o755))
+	require.NoError(t, fs.SyncDir("."))
+	return fs
+}
+
+func newWorld(t testing.TB, fs vfs.FS, pageSize int, seed int64) *world {
+	t.Helper()
+	f, err := Create(fs, pageFile, CreateOptions{PageSize: pageSize, StoreID: [16]byte{1, 2, 3}})
+	require.NoError(t, err)
+	return &world{
+		t: t, f: f, rng: rand.New(rand.NewSource(seed)), runs: map[uint64]Run{}, next: 1,
+		states: map[uint64]map[uint64]Run{0: {}},
+	}
+}
+
+// content of a run.
+func content(id uint64) []byte {
+	rng := rand.New(rand.NewSource(int64(id)))
+	size := rng.Intn(2000)
+	if rng.Intn(4) == 0 {
+		size = rng.Intn(30_000)
+	}
+	b := make([]byte, size)
+	rng.Read(b)
+	return b
+}
+
+func kindOf(id uint64) Kind { return []Kind{KindPacked, KindLarge}[id%2] }
+
+// add writes some runs, neighbouring ones together.
+func (w *world) add(count int) {
+	w.t.Helper()
+	payloads, sizes := make([][]byte, count), make([]uint32, count)
+	for i := range payloads {
+		payloads[i] = content(w.next + uint64(i))
+		sizes[i] = w.f.PagesFor(len(payloads[i])) + uint32(w.rng.Intn(10)/9)
+	}
+	runs, err := w.f.AllocRuns(sizes)
+	require.NoError(w.t, err)
+	var buf []byte
+	first, next := No(0), No(0)
+	for i, run := range runs {
+		require.Equal(w.t, sizes[i], run.Pages)
+		if run.First != next && len(buf) > 0 {
+			require.NoError(w.t, w.f.WriteRuns(first, buf))
+			buf = buf[:0]
+		}
+		if len(buf) == 0 {
+			first = run.First
+		}
+		buf, err = w.f.Encode(buf, run, kindOf(w.next), payloads[i])
+		require.NoError(w.t, err)
+		next = run.End()
+		w.runs[w.next] = run
+		w.next++
+	}
+	require.NoError(w.t, w.f.WriteRuns(first, buf))
+}
+
+// drop frees some runs.
+func (w *world) drop(count int) {
+	ids := slices.Sorted(maps.Keys(w.runs))
+	for range min(count, len(ids)) {
+		i := w.rng.Intn(len(ids))
+		w.f.Free(w.runs[ids[i]])
+		delete(w.runs, ids[i])
+		ids = slices.Delete(ids, i, i+1)
+	}
+}
+
+// writeRoot writes the list of runs.
+func (w *world) writeRoot() {
+	w.t.Helper()
+	if !w.root.IsZero() {
+		w.f.Free(w.root)
+	}
+	b := rootPayload(w.runs)
+	var err error
+	w.root, err = w.f.Alloc(w.f.PagesFor(len(b)))
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.f.WriteRun(w.root, KindNode, b))
+}
+
+func rootPayload(runs map[uint64]Run) []byte {
+	var b []byte
+	for _, id := range slices.Sorted(maps.Keys(runs)) {
+		run := runs[id]
+		for _, v := range []uint64{id, uint64(run.First), uint64(run.Pages), run.Born} {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+	}
+	return b
+}
+
+func (w *world) meta() Meta {
+	m := Meta{Position: lsn.Position{Term: 3, LSN: w.steps, Chain: 7}, Root: w.root, CreatedMS: int64(w.steps)}
+	m.AppData[63] = byte(w.steps)
+	return m
+}
+
+// checkpoint makes one.
+func (w *world) checkpoint() {
+	w.t.Helper()
+	w.writeRoot()
+	w.steps++
+	w.states[w.steps] = maps.Clone(w.runs)
+	m, err := w.f.Checkpoint(w.meta())
+	require.NoError(w.t, err)
+	require.Equal(w.t, m, w.f.Meta())
+}
+
+// step does a round of random changes.
+func (w *world) step() {
+	w.t.Helper()
+	w.add(1 + w.rng.Intn(12))
+	if w.rng.Intn(3) > 0 {
+		w.drop(w.rng.Intn(len(w.runs) + 1))
+	}
+}
+
+// verify reads everything that a checkpoint of f refers to and proves that it is one that was made, and that it uses exactly the
+// pages that it refers to. It returns its state.
+func (w *world) verify(f *File) (uint64, error) {
+	pin := f.Pin()
+	defer pin.Release()
+	m := pin.Meta()
+	at := m.Position.LSN
+	want, ok := w.states[at]
+	if !ok {
+		return 0, fmt.Errorf("no checkpoint was made at %d", at)
+	}
+	if m.AppData[63] != byte(at) || m.CreatedMS != int64(at) {
+		return 0, fmt.Errorf("application data of checkpoint %d are not what was given", at)
+	}
+	refs := make(map[No]bool)
+	claim := func(run Run) error {
+		for i := range No(run.Pages) {
+			if refs[run.First+i] {
+				return fmt.Errorf("page %d is referred to twice", run.First+i)
+			}
+			refs[run.First+i] = true
+		}
+		return nil
+	}
+	if at > 0 {
+		kind, payload, err := f.ReadRun(m.Root, nil)
+		if err != nil {
+			return 0, err
+		}
+		if kind != KindNode || string(payload) != string(rootPayload(want)) {
+			return 0, fmt.Errorf("the root of checkpoint %d is another one", at)
+		}
+		if err := claim(m.Root); err != nil {
+			return 0, err
+		}
+	}
+	var buf []byte
+	for id, run := range want {
+		kind, payload, err := f.ReadRun(run, buf)
+		if err != nil {
+			return 0, fmt.Errorf("run %d: %w", id, err)
+		}
+		if kind != kindOf(id) || string(payload) != string(content(id)) {
+			return 0, fmt.Errorf("run %d does not hold what was written", id)
+		}
+		if err := claim(run); err != nil {
+			return 0, err
+		}
+		buf = payload[:0]
+	}
+	return at, w.verifyUsed(f, pin, refs, claim)
+}
+
+func (w *world) verifyUsed(f *File, pin *Pin, refs map[No]bool, claim func(Run) error) error {
+	own, err := f.OwnRuns(pin)
+	if err != nil {
+		return err
+	}
+	for _, run := range own {
+		if err := claim(run); err != nil {
+			return err
+		}
+	}
+	used := 0
+	last := No(0)
+	for ext, err := range f.UsedExtents(pin) {
+		if err != nil {
+			return err
+		}
+		if ext.First <= last {
+			return fmt.Errorf("extent %v follows page %d", ext, last)
+		}
+		last = ext.End() // there is a free page in between
+		for i := range No(ext.Pages) {
+			used++
+			if !refs[ext.First+i] {
+				return fmt.Errorf("page %d is in use, and nothing refers to it", ext.First+i)
+			}
+		}
+	}
+	if used != len(refs) || pin.Meta().UsedPages != uint64(used) {
+		return fmt.Errorf("%d pages are in use by the bitmap, %d by references, %d by the meta slot", used, len(refs), pin.Meta().UsedPages)
+	}
+	return nil
+}
+
+// requireSound verifies the last durable checkpoint, which must be at the given position.
+func (w *world) requireSound(at uint64) {
+	w.t.Helper()
+	got, err := w.verify(w.f)
+	require.NoError(w.t, err)
+	require.Equal(w.t, at, got)
+}
+
+// reopen closes the file and opens it again; what is not in a checkpoint is gone.
+func (w *world) reopen(fs vfs.FS) {
+	w.t.Helper()
+	require.NoError(w.t, w.f.Close())
+	w.open(fs)
+}
+
+func (w *world) open(fs vfs.FS) {
+	w.t.Helper()
+	var err error
+	w.f, err = Open(fs, pageFile, Options{})
+	require.NoError(w.t, err)
+	at, err := w.verify(w.f)
+	require.NoError(w.t, err)
+	w.steps, w.root = at, w.f.Meta().Root
+	w.runs = maps.Clone(w.states[at])
+	st := w.f.Stats()
+	require.Equal(w.t, w.f.Meta().UsedPages, st.Used)
+	require.Zero(w.t, st.Pending, "after Open every page that is not used is free")
+}
