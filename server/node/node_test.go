@@ -1,0 +1,293 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lockstep-mq/lockstep/failover/embedded"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+)
+
+const patience = 15 * time.Second
+
+// startEtcd starts an etcd that lives as long as the test.
+func startEtcd(t *testing.T) *embedded.Server {
+	t.Helper()
+	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
+	return etcd
+}
+
+// settings for a node of a test.
+func settings(t *testing.T, name string) config.Config {
+	t.Helper()
+	c := config.Default()
+	c.Node.Name = name
+	c.Data.Dir = t.TempDir()
+	c.Listen = "127.0.0.1:0"
+	c.Coordinator.Type = config.CoordinatorNone
+	c.Log.SegmentBytes = 4 << 20
+	c.Disk.LowWatermark = 0
+	c.Memory.Budget = 32 << 20
+	return c
+}
+
+// settingsOfPair for a node of a pair.
+func settingsOfPair(t *testing.T, name string, etcd *embedded.Server) config.Config {
+	t.Helper()
+	c := settings(t, name)
+	c.Coordinator.Type = config.CoordinatorEtcd
+	c.Coordinator.Etcd.Endpoints = etcd.Endpoints()
+	return c
+}
+
+// testNode is a node that runs in this process.
+type testNode struct {
+	t       *testing.T
+	config  config.Config
+	ready   node.Ready
+	cancel  context.CancelFunc
+	done    chan struct{}
+	err     error // set before done is closed
+	conn    *grpc.ClientConn
+	queues  pb.QueueServiceClient
+	admin   pb.AdminServiceClient
+	stopped sync.Once
+}
+
+// start runs a node until the test ends or stop is called.
+func start(t *testing.T, c config.Config) *testNode {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	n := &testNode{t: t, config: c, cancel: cancel, done: make(chan struct{})}
+	ready := make(chan node.Ready, 1)
+	logger := zap.NewNop()
+	if os.Getenv("LOCKSTEP_TEST_LOGS") != "" {
+		logger = zaptest.NewLogger(t).Named(c.Node.Name)
+	}
+	go func() {
+		defer close(n.done)
+		n.err = node.Run(ctx, c, logger, node.Options{Version: "test", OnReady: func(r node.Ready) { ready <- r }})
+	}()
+	t.Cleanup(n.stop)
+	select {
+	case n.ready = <-ready:
+	case <-n.done:
+		require.NoError(t, n.err)
+		t.Fatal("the node stopped at once")
+	case <-time.After(patience):
+		t.Fatal("the node is not ready")
+	}
+	var err error
+	n.conn, err = grpc.NewClient("passthrough:///"+n.ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(80<<20), grpc.MaxCallSendMsgSize(160<<20)))
+	require.NoError(t, err)
+	n.queues, n.admin = pb.NewQueueServiceClient(n.conn), pb.NewAdminServiceClient(n.conn)
+	return n
+}
+
+// stop stops the node and waits for it.
+func (n *testNode) stop() {
+	n.stopped.Do(func() {
+		n.cancel()
+		select {
+		case <-n.done:
+			require.NoError(n.t, n.err)
+		case <-time.After(patience):
+			n.t.Error("the node does not stop")
+		}
+		if n.conn != nil {
+			_ = n.conn.Close()
+		}
+	})
+}
+
+func (n *testNode) role() pb.Role {
+	st, err := n.admin.GetStatus(n.t.Context(), &pb.GetStatusRequest{})
+	if err != nil {
+		return pb.Role_ROLE_UNSPECIFIED
+	}
+	return st.GetRole()
+}
+
+// waitFor waits until the node has the role.
+func (n *testNode) waitFor(role pb.Role) {
+	n.t.Helper()
+	require.Eventually(n.t, func() bool { return n.role() == role }, patience, 5*time.Millisecond, "%s should become %s", n.config.Node.Name, role)
+}
+
+// startAlone starts a node without a coordinator and waits until it serves.
+func startAlone(t *testing.T, change func(*config.Config)) *testNode {
+	t.Helper()
+	c := settings(t, "alone")
+	if change != nil {
+		change(&c)
+	}
+	n := start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	return n
+}
+
+// startPair starts two nodes and waits until the second is in sync.
+func startPair(t *testing.T, etcd *embedded.Server) (active, standby *testNode) {
+	t.Helper()
+	active = start(t, settingsOfPair(t, "a", etcd))
+	active.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	standby = start(t, settingsOfPair(t, "b", etcd))
+	standby.waitFor(pb.Role_ROLE_STANDBY)
+	active.waitFor(pb.Role_ROLE_ACTIVE)
+	return active, standby
+}
+
+func (n *testNode) createQueue(name string) *pb.Queue {
+	n.t.Helper()
+	resp, err := n.queues.CreateQueue(n.t.Context(), &pb.CreateQueueRequest{Name: name})
+	require.NoError(n.t, err)
+	return resp.GetQueue()
+}
+
+func batch(bodies ...string) []*pb.Message {
+	out := make([]*pb.Message, 0, len(bodies))
+	for _, b := range bodies {
+		out = append(out, &pb.Message{Body: []byte(b)})
+	}
+	return out
+}
+
+func (n *testNode) publish(queue string, bodies ...string) *pb.PublishResponse {
+	n.t.Helper()
+	resp, err := n.queues.Publish(n.t.Context(), &pb.PublishRequest{Queue: queue, Messages: batch(bodies...)})
+	require.NoError(n.t, err)
+	return resp
+}
+
+// kind gives the error that a status stands for.
+func kind(err error) error { return server.FromStatus(err) }
+
+// consumer is a consumer of a test.
+type consumer struct {
+	t      *testing.T
+	stream grpc.BidiStreamingClient[pb.ConsumeRequest, pb.ConsumeResponse]
+}
+
+func (n *testNode) consume(queue string, credit uint32) *consumer {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(n.t.Context())
+	n.t.Cleanup(cancel)
+	stream, err := n.queues.Consume(ctx)
+	require.NoError(n.t, err)
+	require.NoError(n.t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: queue}, Credit: credit}))
+	resp, err := stream.Recv()
+	require.NoError(n.t, err)
+	require.True(n.t, resp.GetAttached())
+	return &consumer{t: n.t, stream: stream}
+}
+
+// take waits for n messages.
+func (c *consumer) take(n int) []*pb.StoredMessage {
+	c.t.Helper()
+	var got []*pb.StoredMessage
+	for len(got) < n {
+		resp, err := c.stream.Recv()
+		require.NoError(c.t, err)
+		got = append(got, resp.GetMessages()...)
+	}
+	require.Len(c.t, got, n)
+	return got
+}
+
+// confirm sends a request and waits until it is confirmed; it returns the messages that came meanwhile.
+func (c *consumer) confirm(req *pb.ConsumeRequest) (got []*pb.StoredMessage) {
+	c.t.Helper()
+	require.NoError(c.t, c.stream.Send(req))
+	for {
+		resp, err := c.stream.Recv()
+		require.NoError(c.t, err)
+		got = append(got, resp.GetMessages()...)
+		if resp.GetConfirmed() >= req.GetConfirm() {
+			return got
+		}
+	}
+}
+
+func bodies(messages []*pb.StoredMessage) []string {
+	out := make([]string, 0, len(messages))
+	for _, m := range messages {
+		out = append(out, string(m.GetMessage().GetBody()))
+	}
+	return out
+}
+
+func span(first, last uint64) []*pb.SequenceRange {
+	return []*pb.SequenceRange{{First: first, Last: last}}
+}
+
+func TestAlonePublishConsume(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("orders")
+	for i := range 10 {
+		resp := n.publish("orders", fmt.Sprint(i))
+		require.Equal(t, uint64(i+1), resp.GetFirstSequence()) //nolint:gosec // small
+	}
+	c := n.consume("orders", 100)
+	require.Equal(t, []string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}, bodies(c.take(10)))
+	c.confirm(&pb.ConsumeRequest{Ack: span(1, 10), Confirm: 1})
+	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "orders"})
+	require.NoError(t, err)
+	require.Zero(t, q.GetQueue().GetMessages())
+	require.Equal(t, uint64(11), q.GetQueue().GetSubscriptions()[0].GetFloor())
+	require.Equal(t, uint32(1), q.GetQueue().GetSubscriptions()[0].GetConsumers())
+}
+
+// TestRestartAlone: what was acknowledged is there after a restart, and the port is free again.
+func TestRestartAlone(t *testing.T) {
+	c := settings(t, "alone")
+	n := start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("orders")
+	n.publish("orders", "one", "two")
+	n.stop()
+
+	c.Listen = n.ready.Address
+	n = start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	require.Equal(t, []string{"one", "two"}, bodies(n.consume("orders", 10).take(2)))
+}
+
+func TestTakeover(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("orders")
+	active.publish("orders", "one", "two")
+	active.stop()
+	began := time.Now()
+	require.Eventually(t, func() bool {
+		_, err := standby.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "orders", Messages: batch("three")})
+		return err == nil
+	}, patience, 2*time.Millisecond)
+	t.Logf("the next publish was acknowledged after %s", time.Since(began))
+	require.Equal(t, []string{"one", "two", "three"}, bodies(standby.consume("orders", 10).take(3)))
+}
+
+func freePort(t *testing.T) net.Listener {
+	t.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
