@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 // startLimit bounds the start if the context does not.
@@ -33,6 +34,7 @@ type Options struct {
 type Server struct {
 	etcd    *embed.Etcd
 	address string
+	stop    context.CancelFunc // ends the streams of all clients
 }
 
 // Start starts an etcd and waits until it serves. When it returns an error, nothing is left running.
@@ -60,19 +62,26 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	cfg.TickMs, cfg.ElectionMs = 10, 100
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "revision", "1000"
 
+	// etcd stops gracefully: it waits some seconds for its clients to end their watches, which they never do.
+	streams, stop := context.WithCancel(context.Background())
+	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(endWith(streams))}
+
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
+		stop()
 		return nil, fmt.Errorf("embedded etcd in %s on %s: %w: is the port in use, or the directory in use by another process?", o.Dir, o.Address, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	select {
 	case <-e.Server.ReadyNotify():
-		return &Server{etcd: e, address: e.Clients[0].Addr().String()}, nil
+		return &Server{etcd: e, address: e.Clients[0].Addr().String(), stop: stop}, nil
 	case err := <-e.Err():
+		stop()
 		e.Close()
 		return nil, fmt.Errorf("embedded etcd in %s: %w", o.Dir, err)
 	case <-ctx.Done():
+		stop()
 		e.Close()
 		return nil, fmt.Errorf("embedded etcd in %s is not ready: %w", o.Dir, ctx.Err())
 	}
@@ -89,6 +98,26 @@ func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
 // Close stops the server and waits until it has stopped. What was written stays in the directory.
 func (s *Server) Close() error {
+	s.stop()
 	s.etcd.Close()
 	return nil
 }
+
+// endWith makes every stream end when ctx does.
+func endWith(ctx context.Context) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		own, cancel := context.WithCancel(ss.Context())
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		return handler(srv, stream{ServerStream: ss, ctx: own})
+	}
+}
+
+// stream is a stream with another context.
+type stream struct {
+	grpc.ServerStream
+	ctx context.Context //nolint:containedctx // that is how gRPC hands a context on
+}
+
+// Context implements grpc.ServerStream.
+func (s stream) Context() context.Context { return s.ctx }

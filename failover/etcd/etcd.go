@@ -87,7 +87,8 @@ func Open(o Options) (*Coordinator, error) {
 		DialTimeout: o.RequestTimeout,
 		// etcd closes connections that ping more often than every 5 s.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		// One try per endpoint and one more. The default of 100 hides an outage until the request's time is up.
+		// One try per endpoint and one more; the machine has its own idea of when to try again. (Without any connection a
+		// request waits until its time is up.)
 		MaxUnaryRetries: uint(len(o.Endpoints) + 1), //nolint:gosec // a handful
 		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{

@@ -79,8 +79,8 @@ func (c *Coordinator) grant(ctx context.Context, key, value string) (clientv3.Le
 	return lease.ID, nil
 }
 
-// renew sends one keep-alive and waits for its answer. (The library's KeepAliveOnce does the same, but tries again without
-// a pause while the connection is refused: it would burn a core for as long as etcd is down.)
+// renew sends one keep-alive and waits for its answer. (The library's KeepAliveOnce waits for a connection and then tries
+// again without a pause until the time is up, whatever goes wrong; here an outage is to be noticed at once.)
 func (c *Coordinator) renew(ctx context.Context, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
