@@ -90,6 +90,7 @@ Start with one of:
 		&cobra.Group{ID: "operate", Title: "Operate:"},
 	)
 	root.AddCommand(
+		a.serveCommand(), a.devCommand(), a.demoCommand(),
 		a.queueCommand(), a.subscriptionCommand(), a.publishCommand(), a.consumeCommand(), a.browseCommand(),
 		a.statusCommand(), a.switchoverCommand(), a.checkpointCommand(),
 		a.versionCommand(),

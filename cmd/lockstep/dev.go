@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+)
+
+// restartAfter is how long `dev` lets a killed node be dead: long enough to see the other one alone.
+const restartAfter = 5 * time.Second
+
+func (a *app) devCommand() *cobra.Command {
+	var dir, listenA, listenB string
+	cmd := &cobra.Command{
+		Use: "dev", GroupID: "run",
+		Short: "Run a pair on this machine until Ctrl-C, to develop against and to break",
+		Long: `Runs an etcd and two node processes on this machine. The data stays in --dir; the next start goes on with it.
+A node that is killed is started again after 5 seconds.`,
+		Example: "  lockstep dev\n  lockstep dev --dir /tmp/pair --listen-a 127.0.0.1:8001 --listen-b 127.0.0.1:8002",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := os.MkdirAll(dir, 0o750); err != nil {
+				return fmt.Errorf("--dir: %w", err)
+			}
+			return a.dev(cmd.Context(), pair.Options{Dir: dir, Listen: [2]string{listenA, listenB}, Settings: smallNodes()})
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "directory for all data")
+	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7001", "address of node a")
+	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7002", "address of node b")
+	return cmd
+}
+
+func (a *app) dev(ctx context.Context, o pair.Options) (err error) {
+	p, err := pair.Start(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	c, err := client.Open(ctx, client.Options{Addresses: p.Addresses()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	err = p.WaitReady(ready, c, nil)
+	cancel()
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	printPair(a.stdout, p)
+	a.supervise(ctx, p)
+	return nil
+}
+
+// supervise starts nodes again that ended, until ctx ends.
+func (a *app) supervise(ctx context.Context, p *pair.Pair) {
+	done := make(chan struct{})
+	for _, n := range p.Nodes {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			for {
+				select {
+				case <-n.Exited():
+				case <-ctx.Done():
+					return
+				}
+				fmt.Fprintf(a.stdout, "node %s ended; starting it again in %v\n", n.Name, restartAfter)
+				timer := time.NewTimer(restartAfter)
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+					timer.Stop()
+					return
+				}
+				if err := n.Start(); err != nil {
+					fmt.Fprintf(a.stderr, "lockstep: %v\n", err)
+					return
+				}
+				fmt.Fprintf(a.stdout, "node %s runs again, process %d\n", n.Name, n.PID())
+			}
+		}()
+	}
+	for range p.Nodes {
+		<-done
+	}
+}

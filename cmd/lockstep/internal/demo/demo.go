@@ -1,0 +1,283 @@
+// Package demo kills the active node of a pair in the middle of a stream of messages, has it come back, and proves that
+// nothing that was acknowledged was lost or doubled.
+//
+// demo.go is the script, workload.go publishes and consumes, ledger.go keeps the books, screen.go shows it.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// Options of Run.
+type Options struct {
+	// Dir for all data; it must exist, and be empty.
+	Dir string
+	// Seed decides over the content of the messages and the moment of the kill.
+	Seed uint64
+	// Duration of publishing.
+	Duration time.Duration
+	// Rate of publishing, in messages per second.
+	Rate int
+	// Settings of the nodes, as in pair.Options.
+	Settings map[string]string
+	// Screen shows what happens.
+	Screen *Screen
+	// Keep, if not nil, is called after the verdict, while the pair still runs.
+	Keep func(ctx context.Context, p *pair.Pair)
+}
+
+// Verdict is what the demo found.
+type Verdict struct {
+	// Published is how many messages were handed to the client.
+	Published int `json:"published"`
+	// Acknowledged is how many of them the pair answered for.
+	Acknowledged int `json:"acknowledged"`
+	// Delivered is how many different messages the consumer received.
+	Delivered int `json:"delivered"`
+	// Lost is how many were acknowledged and not delivered under the sequence that was acknowledged.
+	Lost int `json:"lost"`
+	// Duplicated is how many deliveries were of a message that was stored twice, or had been acknowledged by the consumer
+	// and confirmed.
+	Duplicated int `json:"duplicated"`
+	// FailoverMS is the time from just before the kill to the first publish that the other node acknowledged, in ms.
+	FailoverMS float64 `json:"failover_ms"`
+	// DigestsEqual tells whether both stores hold the same at the same log position.
+	DigestsEqual bool `json:"digests_equal"`
+	// Coordinator that held the pair's record.
+	Coordinator string `json:"coordinator"`
+
+	// Redelivered is how many deliveries were repeated because their acknowledgement had not been confirmed: at least once.
+	Redelivered int `json:"-"`
+	// CatchUp is the time from the restart of the killed node until it was in sync.
+	CatchUp time.Duration `json:"-"`
+	// Digests of the two stores, and the log position that they were taken at.
+	Digests [2]string `json:"-"`
+	// LSN that the digests were taken at.
+	LSN uint64 `json:"-"`
+	// Seed that was used.
+	Seed uint64 `json:"-"`
+}
+
+// Passed tells whether nothing acknowledged was lost or doubled and both stores hold the same.
+func (v Verdict) Passed() bool {
+	return v.Lost == 0 && v.Duplicated == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
+}
+
+// Bounds on what the demo waits for. They are generous: what takes long is shown, what takes forever fails.
+const (
+	startBound    = 60 * time.Second
+	failoverBound = 60 * time.Second
+	catchUpBound  = 120 * time.Second
+	settleBound   = 60 * time.Second
+	queueName     = "demo"
+)
+
+// run is one demo under way.
+type run struct {
+	Options
+	pair    *pair.Pair
+	client  *client.Client
+	ledger  *ledger
+	verdict Verdict
+}
+
+// Run runs the demo. The verdict counts only if there is no error.
+func Run(ctx context.Context, o Options) (_ Verdict, err error) {
+	r := &run{Options: o, ledger: newLedger(), verdict: Verdict{Coordinator: "etcd", Seed: o.Seed}}
+	o.Screen.Event("starting etcd and two nodes in %s (seed %d)", o.Dir, o.Seed)
+	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: o.Settings}); err != nil {
+		return Verdict{}, err
+	}
+	defer func() { err = errors.Join(err, r.pair.Close()) }()
+	if r.client, err = client.Open(ctx, client.Options{Addresses: r.pair.Addresses()}); err != nil {
+		return Verdict{}, err
+	}
+	defer func() { err = errors.Join(err, r.client.Close()) }()
+	if err := r.waitInSync(ctx, startBound); err != nil {
+		return Verdict{}, err
+	}
+	for _, n := range r.pair.Nodes {
+		o.Screen.Event("node %s: %s, process %d", n.Name, n.Address, n.PID())
+	}
+	if _, _, err := r.client.CreateQueue(ctx, queueName, client.CreateQueueOptions{}); err != nil {
+		return Verdict{}, err
+	}
+	if err := r.script(ctx); err != nil {
+		return Verdict{}, err
+	}
+	if o.Keep != nil {
+		o.Keep(ctx, r.pair)
+	}
+	return r.verdict, nil
+}
+
+// script publishes and consumes, kills, restarts and compares.
+func (r *run) script(ctx context.Context) error {
+	w, err := startWorkload(ctx, r.client, r.ledger, r.Seed, r.Rate)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	r.Screen.Progress(r.ledger.line)
+	defer r.Screen.Progress(nil)
+	start := time.Now()
+	r.Screen.Event("publishing and consuming %d messages per second", r.Rate)
+	rng := rand.New(rand.NewPCG(r.Seed, 0)) //nolint:gosec // it decides when to kill, not a secret
+	quarter := r.Duration / 4
+	if err := w.run(ctx, quarter/2+time.Duration(rng.Int64N(int64(quarter)))); err != nil {
+		return err
+	}
+	killed, err := r.kill(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := w.run(ctx, quarter); err != nil {
+		return err
+	}
+	if err := r.restart(ctx, w, killed); err != nil {
+		return err
+	}
+	if err := w.run(ctx, max(quarter, r.Duration-time.Since(start))); err != nil {
+		return err
+	}
+	r.Screen.Event("publishing ends; the consumer reads what is left")
+	settle, cancel := context.WithTimeout(ctx, settleBound)
+	defer cancel()
+	if err := w.finish(settle); err != nil {
+		return err
+	}
+	r.Screen.Progress(nil)
+	r.ledger.count(&r.verdict)
+	return r.compare(settle)
+}
+
+// kill ends the active node with SIGKILL and waits for the first publish that the other one acknowledges.
+func (r *run) kill(ctx context.Context, w *workload) (*pair.Node, error) {
+	active, err := r.client.WaitActive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	victim := r.pair.Find(active.Address)
+	if victim == nil {
+		return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
+	}
+	r.Screen.Event("killing node %s, the active one, with SIGKILL (process %d)", victim.Name, victim.PID())
+	taken := r.ledger.expectTakeover(victim.Address)
+	if err := victim.Kill(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, failoverBound)
+	defer cancel()
+	select {
+	case took := <-taken:
+		r.verdict.FailoverMS = float64(took.Microseconds()) / 1000
+	case <-ctx.Done():
+		return nil, fmt.Errorf("no publish was acknowledged after the kill: %w\n%s", ctx.Err(), r.pair.Other(victim).LogTail())
+	case err := <-w.failed:
+		return nil, err
+	}
+	other := r.pair.Other(victim)
+	r.Screen.Event("node %s took over: first acknowledged publish %.1f ms after the kill", other.Name, r.verdict.FailoverMS)
+	return victim, nil
+}
+
+// restart starts the killed node and shows how it catches up.
+func (r *run) restart(ctx context.Context, w *workload, killed *pair.Node) error {
+	begun := time.Now()
+	if err := killed.Start(); err != nil {
+		return err
+	}
+	r.Screen.Event("starting node %s again (process %d)", killed.Name, killed.PID())
+	if err := r.waitInSync(ctx, catchUpBound); err != nil {
+		return err
+	}
+	r.verdict.CatchUp = time.Since(begun)
+	r.Screen.Event("node %s is in sync again, %.1f s after its start", killed.Name, r.verdict.CatchUp.Seconds())
+	return w.failure()
+}
+
+// waitInSync waits until one node is active and the other in sync, and shows the way there.
+func (r *run) waitInSync(ctx context.Context, bound time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	last := make(map[string]string)
+	return r.pair.WaitReady(ctx, r.client, func(status []*pb.GetStatusResponse) {
+		for i, s := range status {
+			name := r.pair.Nodes[i].Name
+			text := describe(s)
+			if text != "" && text != last[name] {
+				last[name] = text
+				r.Screen.Event("node %s: %s", name, text)
+			}
+		}
+	})
+}
+
+// describe says what a node is, in a few words; nothing when it did not answer.
+func describe(s *pb.GetStatusResponse) string {
+	switch s.GetRole() {
+	case pb.Role_ROLE_UNSPECIFIED:
+		return ""
+	case pb.Role_ROLE_RECOVERING:
+		return "recovering"
+	case pb.Role_ROLE_CATCHING_UP:
+		return "catching up"
+	case pb.Role_ROLE_SYNCING:
+		return "caught up, its acknowledgements are required now"
+	case pb.Role_ROLE_STANDBY:
+		if s.GetNode().GetInSync() {
+			return "standby, in sync"
+		}
+		return "standby"
+	case pb.Role_ROLE_ACTIVE:
+		return "active, with its standby in sync"
+	case pb.Role_ROLE_ACTIVE_ALONE:
+		return "active, alone"
+	case pb.Role_ROLE_CANDIDATE, pb.Role_ROLE_ACTIVATING:
+		return "taking over"
+	case pb.Role_ROLE_BLOCKED:
+		return "active, but it cannot acknowledge at the moment"
+	case pb.Role_ROLE_FENCED:
+		return "fenced"
+	default:
+		return s.GetRole().String()
+	}
+}
+
+// compare takes the digests of both stores at the same log position.
+func (r *run) compare(ctx context.Context) error {
+	r.Screen.Event("comparing the content of the two stores")
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		var d [2]*pb.GetDigestResponse
+		for i, n := range r.pair.Nodes {
+			admin, err := r.client.Node(n.Address)
+			if err != nil {
+				return err
+			}
+			if d[i], err = admin.Digest(ctx); err != nil {
+				return fmt.Errorf("node %s: %w", n.Name, err)
+			}
+		}
+		if d[0].GetLsn() == d[1].GetLsn() {
+			r.verdict.Digests = [2]string{d[0].GetContent(), d[1].GetContent()}
+			r.verdict.LSN = d[0].GetLsn()
+			r.verdict.DigestsEqual = d[0].GetContent() == d[1].GetContent() && d[0].GetContent() != ""
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return fmt.Errorf("the standby does not come to the active's position (LSN %d and %d): %w", d[0].GetLsn(), d[1].GetLsn(), ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package demo
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// ledger keeps the books: one record per message, by the number that the publisher gave it.
+type ledger struct {
+	mu           sync.Mutex // guards all below
+	records      []record
+	acknowledged int
+	delivered    int
+	redelivered  int
+	duplicated   int
+	active       string // address that acknowledged last
+
+	killed   string // address of the killed node
+	killedAt time.Time
+	taken    chan time.Duration // capacity 1: time from killedAt to the first acknowledgement by another node
+}
+
+// record is what is known about one message.
+type record struct {
+	acknowledged uint64 // sequence that the pair acknowledged; 0: none
+	delivered    uint64 // sequence that it was first delivered under; 0: none
+	confirmed    bool   // the consumer's acknowledgement was confirmed
+}
+
+func newLedger() *ledger { return &ledger{} }
+
+// next begins the record of another message and returns its number.
+func (l *ledger) next() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records = append(l.records, record{})
+	return len(l.records) - 1
+}
+
+// acknowledge notes the answer to a publish.
+func (l *ledger) acknowledge(n int, r client.Receipt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records[n].acknowledged = r.Sequence
+	l.acknowledged++
+	l.active = r.Address
+	if l.taken != nil && r.Address != l.killed {
+		l.taken <- time.Since(l.killedAt)
+		l.taken = nil
+	}
+}
+
+// expectTakeover starts the clock. The channel gets the time to the first acknowledgement by another node than killed;
+// answers of that one which are still on their way do not count.
+func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken := make(chan time.Duration, 1)
+	l.killed, l.killedAt, l.taken = killed, time.Now(), taken
+	return taken
+}
+
+// deliver notes a delivery and returns the number of the message.
+func (l *ledger) deliver(seed uint64, m client.Stored) (int, error) {
+	n, err := checkBody(seed, m.Body)
+	if err != nil {
+		return 0, fmt.Errorf("sequence %d: %w", m.Sequence, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n >= len(l.records) {
+		return 0, fmt.Errorf("sequence %d is message %d, which was never published", m.Sequence, n)
+	}
+	switch r := &l.records[n]; {
+	case r.delivered == 0:
+		r.delivered = m.Sequence
+		l.delivered++
+	case r.delivered != m.Sequence, r.confirmed:
+		l.duplicated++
+	default:
+		l.redelivered++
+	}
+	return n, nil
+}
+
+// confirm notes that the consumer's acknowledgements of these messages are committed.
+func (l *ledger) confirm(numbers []int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range numbers {
+		l.records[n].confirmed = true
+	}
+}
+
+// left is how many acknowledged messages are not yet delivered.
+func (l *ledger) left() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := 0
+	for _, r := range l.records {
+		if r.acknowledged != 0 && r.delivered == 0 {
+			left++
+		}
+	}
+	return left
+}
+
+// count fills the verdict in.
+func (l *ledger) count(v *Verdict) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v.Published, v.Acknowledged, v.Delivered = len(l.records), l.acknowledged, l.delivered
+	v.Duplicated, v.Redelivered = l.duplicated, l.redelivered
+	for _, r := range l.records {
+		if r.acknowledged != 0 && r.delivered != r.acknowledged {
+			v.Lost++
+		}
+	}
+}
+
+// line is the progress for the screen.
+func (l *ledger) line() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return fmt.Sprintf("published %d   acknowledged %d   delivered %d   active %s", len(l.records), l.acknowledged, l.delivered, l.active)
+}
+
+// Lengths of the messages' bodies.
+const (
+	headBytes   = 8
+	minPadBytes = 56
+	maxPadBytes = 1016
+)
+
+// makeBody makes the body of message n: its number, and content that only this message has.
+func makeBody(seed uint64, n int) []byte {
+	rng := rand.New(rand.NewPCG(seed, uint64(n)+1)) //nolint:gosec // it makes test data, not a secret
+	b := make([]byte, headBytes+minPadBytes+rng.IntN(maxPadBytes-minPadBytes))
+	binary.BigEndian.PutUint64(b, uint64(n))
+	for i := headBytes; i < len(b); i += 8 {
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], rng.Uint64())
+		copy(b[i:], word[:])
+	}
+	return b
+}
+
+// checkBody returns the number of a message whose body is as it was made.
+func checkBody(seed uint64, body []byte) (int, error) {
+	if len(body) < headBytes {
+		return 0, fmt.Errorf("the body has %d bytes only", len(body))
+	}
+	n := binary.BigEndian.Uint64(body)
+	if n > 1<<40 || !bytes.Equal(body, makeBody(seed, int(n))) {
+		return 0, fmt.Errorf("the body is not what was published as message %d", n)
+	}
+	return int(n), nil
+}

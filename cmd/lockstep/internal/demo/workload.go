@@ -1,0 +1,191 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// confirmEvery is how many deliveries the consumer acknowledges before it waits for the confirmation.
+const confirmEvery = 256
+
+// workload publishes and consumes until it is stopped.
+type workload struct {
+	ledger   *ledger
+	seed     uint64
+	producer *client.Producer
+	consumer *client.Consumer
+	failed   chan error // capacity 2: what went wrong, at most one by each of the two goroutines
+
+	stopPublishing context.CancelFunc
+	stopConsuming  context.CancelFunc
+	publishing     sync.WaitGroup
+	consuming      sync.WaitGroup
+}
+
+func startWorkload(ctx context.Context, c *client.Client, l *ledger, seed uint64, rate int) (*workload, error) {
+	w := &workload{ledger: l, seed: seed, failed: make(chan error, 2)}
+	var err error
+	if w.producer, err = c.NewProducer(ctx, client.ProducerOptions{}); err != nil {
+		return nil, err
+	}
+	if w.consumer, err = c.Consume(ctx, queueName, client.ConsumerOptions{}); err != nil {
+		return nil, err
+	}
+	publish, stopPublishing := context.WithCancel(ctx)
+	consume, stopConsuming := context.WithCancel(ctx)
+	w.stopPublishing, w.stopConsuming = stopPublishing, stopConsuming
+	w.publishing.Go(func() { w.report(w.publish(publish, rate)) })
+	w.consuming.Go(func() { w.report(w.consume(consume)) })
+	return w, nil
+}
+
+func (w *workload) report(err error) {
+	if err != nil {
+		w.failed <- err
+	}
+}
+
+// run lets it go on for a while.
+func (w *workload) run(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case err := <-w.failed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err() //nolint:wrapcheck // Ctrl-C
+	}
+}
+
+// failure tells what went wrong, if anything did.
+func (w *workload) failure() error {
+	select {
+	case err := <-w.failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// publish sends messages at an even rate. After a time without an active node it catches up.
+func (w *workload) publish(ctx context.Context, rate int) error {
+	const tick = time.Millisecond
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	start, sent := time.Now(), 0
+	refused := make(chan error, 1)
+	for {
+		select {
+		case <-ticker.C:
+		case err := <-refused:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+		for due := int(time.Since(start).Seconds() * float64(rate)); sent < due; sent++ {
+			n := w.ledger.next()
+			err := w.producer.PublishAsync(ctx, queueName, client.Message{Body: makeBody(w.seed, n)}, func(r client.Receipt, err error) {
+				if err == nil {
+					w.ledger.acknowledge(n, r)
+					return
+				}
+				select {
+				case refused <- fmt.Errorf("message %d: %w", n, err):
+				default:
+				}
+			})
+			if err != nil {
+				return fmt.Errorf("message %d: %w", n, err)
+			}
+		}
+	}
+}
+
+// consume receives and acknowledges until ctx ends.
+func (w *workload) consume(ctx context.Context) error {
+	var open []int // acknowledged, not yet confirmed
+	for {
+		wait, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		d, err := w.consumer.Receive(wait)
+		cancel()
+		idle := errors.Is(err, context.DeadlineExceeded)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !idle:
+			return err
+		case err == nil:
+			n, err := w.ledger.deliver(w.seed, d.Stored)
+			if err != nil {
+				return err
+			}
+			d.Ack()
+			open = append(open, n)
+		}
+		if len(open) >= confirmEvery || idle && len(open) > 0 {
+			if err := w.consumer.Flush(ctx); err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+			w.ledger.confirm(open)
+			open = open[:0]
+		}
+	}
+}
+
+// finish ends publishing, waits until all is answered and delivered, and ends consuming.
+func (w *workload) finish(ctx context.Context) error {
+	w.stopPublishing()
+	w.publishing.Wait()
+	if err := w.producer.Flush(ctx); err != nil {
+		return err
+	}
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	// When nothing comes any more, what is missing is lost; the verdict will say so.
+	const silence = 5 * time.Second
+	last, since := -1, time.Now()
+	for {
+		left := w.ledger.left()
+		if left != last {
+			last, since = left, time.Now()
+		}
+		if left == 0 || time.Since(since) > silence {
+			break
+		}
+		select {
+		case <-ticker.C:
+		case err := <-w.failed:
+			return err
+		case <-ctx.Done():
+			return fmt.Errorf("%d messages are still to be delivered: %w", left, ctx.Err())
+		}
+	}
+	// A little longer, so that a message that is delivered too often has the time to show.
+	if err := w.run(ctx, 200*time.Millisecond); err != nil {
+		return err
+	}
+	w.stopConsuming()
+	w.consuming.Wait()
+	if err := w.consumer.Flush(ctx); err != nil {
+		return err
+	}
+	return errors.Join(w.failure(), w.consumer.Close(), w.producer.Close())
+}
+
+// stop ends everything at once.
+func (w *workload) stop() {
+	w.stopPublishing()
+	w.stopConsuming()
+	w.publishing.Wait()
+	w.consuming.Wait()
+}

@@ -1,0 +1,58 @@
+//go:build unix
+
+package pair
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// port is a port of 127.0.0.1 that stays ours while no node listens on it, so that a killed node finds it free and
+// nothing else answers there meanwhile: a socket that is bound and never listens. A listener may be bound beside it, as
+// both set SO_REUSEADDR, but the system gives the port to nobody who asks for any.
+type port struct {
+	fd     int
+	number int
+}
+
+func reservePort() (_ *port, err error) {
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, fmt.Errorf("take a free port: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, syscall.Close(fd))
+		}
+	}()
+	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return nil, fmt.Errorf("take a free port: %w", err)
+	}
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return nil, fmt.Errorf("take a free port: %w", err)
+	}
+	name, err := syscall.Getsockname(fd)
+	if err != nil {
+		return nil, fmt.Errorf("take a free port: %w", err)
+	}
+	address, ok := name.(*syscall.SockaddrInet4)
+	if !ok {
+		return nil, fmt.Errorf("take a free port: the system returned a %T", name)
+	}
+	return &port{fd: fd, number: address.Port}, nil
+}
+
+func (p *port) address() string { return fmt.Sprintf("127.0.0.1:%d", p.number) }
+
+func (p *port) close() error {
+	if err := syscall.Close(p.fd); err != nil {
+		return fmt.Errorf("give a port back: %w", err)
+	}
+	return nil
+}

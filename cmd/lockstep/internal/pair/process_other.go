@@ -1,0 +1,9 @@
+//go:build !linux
+
+package pair
+
+import "syscall"
+
+// processAttributes: only Linux can kill a child together with its parent. Elsewhere a node that outlives this process
+// has to be ended by hand.
+func processAttributes() *syscall.SysProcAttr { return nil }

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "serve", GroupID: "run",
+		Short: "Run one node: of a pair, or with --standalone alone",
+		Long: `Run one node until SIGINT or SIGTERM. A pair is two nodes with the same etcd and the same coordinator.etcd.prefix.
+
+Settings come from the flags, the environment (log.keep-bytes is LOCKSTEP_LOG_KEEP_BYTES) and the file, in this order;
+a setting that does not exist is an error.`,
+		Example: `  lockstep serve --config /etc/lockstep/node.yaml
+  lockstep serve --data-dir /var/lib/lockstep --listen 10.0.0.1:7420 --coordinator-etcd-endpoints etcd-1:2379,etcd-2:2379
+  lockstep serve --standalone --data-dir ./data --listen 127.0.0.1:7001`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			// This one is the command line's own, for the other commands.
+			environ := slices.DeleteFunc(slices.Clone(a.environ), func(s string) bool { return strings.HasPrefix(s, envAddr+"=") })
+			cfg, err := config.Load(file, environ, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			logger, err := newLogger(a.stderr, cfg.Log.Level, cfg.Log.Format)
+			if err != nil {
+				return err
+			}
+			return node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), OnReady: func(r node.Ready) {
+				// Without a reader (a closed pipe) the node serves all the same.
+				_ = a.print.Sentence("lockstep %s serves on %s", versionName(), r.Address)
+				_ = a.print.Object(map[string]string{"address": r.Address, "advertise": r.Advertise, "node_id": r.NodeID})
+			}})
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
+	config.RegisterFlags(cmd.Flags())
+	return cmd
+}
+
+// newLogger makes the logger of a node: text for people, or one JSON object per line.
+func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
+	lowest, err := zapcore.ParseLevel(level)
+	if err != nil {
+		return nil, fmt.Errorf("log.level: %w", err)
+	}
+	c := zap.NewProductionEncoderConfig()
+	c.EncodeTime = zapcore.ISO8601TimeEncoder
+	encoder := zapcore.NewJSONEncoder(c)
+	if format != "json" {
+		c.EncodeLevel = zapcore.CapitalLevelEncoder
+		c.ConsoleSeparator = "  "
+		encoder = zapcore.NewConsoleEncoder(c)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), lowest)), nil
+}
