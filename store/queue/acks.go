@@ -132,7 +132,7 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 	return mask
 }
 
-// add acknowledges the sequences lo to hi (0 to chunkMask, at or above the floor) of a chunk. newly gets, for the words
+// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk. newly gets, for the words
 // that the range touches, what was not acknowledged before.
 func (a *ackSet) add(p *ackPool, chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
@@ -142,7 +142,7 @@ func (a *ackSet) add(p *ackPool, chunk, lo, hi uint64, newly *words) (n uint64) 
 	if n == 0 {
 		return 0
 	}
-	if chunk<<chunkBits+lo == a.floor {
+	if chunk<<chunkBits+lo <= a.floor { // the floor may have moved into the range while the chunk before was added
 		a.advance(p, chunk<<chunkBits+hi+1)
 		return n
 	}

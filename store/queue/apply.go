@@ -254,6 +254,7 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 	}
 	if q.tail.n == 0 {
 		q.tail.first = q.nextSeq
+		q.tail.reserve(o.Count)
 		s.linkTail(q)
 	}
 	before := q.tail.bytes

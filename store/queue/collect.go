@@ -295,10 +295,8 @@ func (q *Queue) dropKeys(sub *Sub) {
 			q.gone = append(q.gone, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
 		}
 	}
-	for _, chunk := range sub.counts.gone {
-		if sub.counts.chunks[chunk] == nil {
-			q.gone = append(q.gone, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
-		}
+	for _, chunk := range sub.counts.gone { // also one that came back: its key is still that of the time before
+		q.gone = append(q.gone, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
 	}
 	for _, chunk := range sub.counts.sorted() {
 		if sub.counts.chunks[chunk].stored {

@@ -22,14 +22,18 @@ const (
 
 func cost(rec []byte) int64 { return int64(len(rec)) + entryBytes }
 
+// reserve makes room in an empty tail for n entries that are about to come.
+func (t *tail) reserve(n int) {
+	if len(t.blocks) == 0 || t.n == 0 && cap(t.blocks[0]) < n {
+		t.blocks = append(t.blocks[:0], make([][]byte, 0, min(max(n, keepEntries), blockEntries)))
+		t.head = 0
+	}
+}
+
 func (t *tail) push(rec []byte) {
 	k := len(t.blocks) - 1
 	if k < 0 || len(t.blocks[k]) == blockEntries {
-		size := keepEntries
-		if k >= 0 {
-			size = blockEntries
-		}
-		t.blocks = append(t.blocks, make([][]byte, 0, size))
+		t.blocks = append(t.blocks, make([][]byte, 0, blockEntries))
 		k++
 	}
 	t.blocks[k] = append(t.blocks[k], rec)

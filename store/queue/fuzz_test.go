@@ -1,0 +1,102 @@
+package queue
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// FuzzApply applies anything at all to two states, one of which goes through the tree after each step: they must stay the
+// same, and sound.
+func FuzzApply(f *testing.F) {
+	seed := func(p *txn.Producer, fill func(b *txn.Builder)) []byte {
+		var b txn.Builder
+		b.Begin(nil, 0, p)
+		fill(&b)
+		payload, err := b.Finish()
+		if err != nil {
+			f.Fatal(err)
+		}
+		return append(binary.LittleEndian.AppendUint16(nil, uint16(len(payload))), payload...)
+	}
+	create := seed(nil, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
+	some := seed(origin("p", 1, 1), func(b *txn.Builder) { publish(b, 1, 70, 1) })
+	f.Add(append(create, some...))
+	f.Add(append(append(append([]byte{}, create...), some...), seed(nil, func(b *txn.Builder) {
+		b.Ack(1, 1, txn.Range{First: 1, Last: 60}, txn.Range{First: 62, Last: 65})
+		b.Release(1, 2, txn.Range{First: 3, Last: 9})
+	})...))
+	f.Add(append(append(append([]byte{}, create...), some...), seed(nil, func(b *txn.Builder) { b.DeleteSubscription(1, 2) })...))
+	f.Add(append(append(append([]byte{}, create...), some...), seed(nil, func(b *txn.Builder) { b.Purge(1, 0) })...))
+	f.Fuzz(func(t *testing.T, log []byte) {
+		a, b := &driver{t: t, s: New()}, &driver{t: t, s: New()}
+		for len(log) >= 2 && a.lsn < 50 {
+			n := min(int(binary.LittleEndian.Uint16(log)), len(log)-2)
+			payload := log[2 : 2+n]
+			log = log[2+n:]
+			a.lsn++
+			b.lsn++
+			ra, rb := a.s.Apply(a.lsn, payload), b.s.Apply(b.lsn, payload)
+			if ra.Code != rb.Code || len(ra.Ops) != len(rb.Ops) || a.s.Digest() != b.s.Digest() {
+				t.Fatalf("%+v and %+v", ra, rb)
+			}
+			if p := a.s.Check(); len(p) > 0 {
+				t.Fatal(p)
+			}
+			same(t, allOf(a.s), allOf(b.s), "both hold the same")
+			b.reload()
+		}
+	})
+}
+
+// FuzzLoader loads anything at all as keys and values: it must be refused or give a sound state.
+func FuzzLoader(f *testing.F) {
+	d := newDriver(f)
+	q := d.queue("q", txn.Config{MaxBytes: 1 << 40}, "a", "b")
+	d.publish(q, 9000)
+	d.ack(q, 1, 1, 100)
+	d.ack(q, 1, 200, 8500)
+	d.ack(q, 2, 7, 7)
+	d.do(func(b *txn.Builder) { b.Release(q.id, 2, txn.Range{First: 3, Last: 9}) })
+	d.apply(origin("p", 1, 7), one)
+	d.apply(origin("p", 1, 8), func(b *txn.Builder) { one(b); one(b) })
+	d.apply(origin("r", 1, 7), func(b *txn.Builder) { one(b); publish(b, 99, 1, 1) })
+	var all []byte
+	for k, v := range d.s.All {
+		all = append(all, byte(len(k)))
+		all = append(all, k...)
+		all = binary.LittleEndian.AppendUint16(all, uint16(len(v)))
+		all = append(all, v...)
+	}
+	f.Add(all)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		l := NewLoader()
+		l.maxChunks = 1000
+		for len(data) > 0 {
+			k := min(int(data[0]), len(data)-1)
+			key := data[1 : 1+k]
+			data = data[1+k:]
+			if len(data) < 2 {
+				break
+			}
+			n := min(int(binary.LittleEndian.Uint16(data)), len(data)-2)
+			if l.Put(key, data[2:2+n]) != nil {
+				return
+			}
+			data = data[2+n:]
+		}
+		s, err := l.Finish(100)
+		if err != nil {
+			return
+		}
+		d := &driver{t: t, s: s, lsn: 100}
+		d.reload()
+		for q := range d.s.Queues {
+			for sub := range q.Subs {
+				sub.NextUnacked(1)
+			}
+			q.NextAlive(1)
+		}
+	})
+}

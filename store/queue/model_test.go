@@ -1,0 +1,436 @@
+package queue
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// model is the state machine without any thought for speed or memory.
+type model struct {
+	rng    *rand.Rand
+	queues map[uint64]*modelQueue
+	nextID uint64
+	done   map[string]txn.Result // by producer, epoch and sequence
+	epochs map[string]uint32
+}
+
+type modelQueue struct {
+	id, next uint64
+	name     string
+	config   txn.Config
+	subs     map[uint32]*modelSub
+	nextSub  uint32
+	records  map[uint64][]byte
+}
+
+type modelSub struct {
+	id      uint32
+	name    string
+	needs   map[uint64]uint32 // delivery count by message
+	queueID uint64
+}
+
+func newModel(seed uint64) *model {
+	return &model{
+		rng: rand.New(rand.NewPCG(seed, 1)), queues: map[uint64]*modelQueue{}, nextID: 1, //nolint:gosec // a test
+		done: map[string]txn.Result{}, epochs: map[string]uint32{},
+	}
+}
+
+func (q *modelQueue) alive() (n int) {
+	for seq := range q.records {
+		for _, s := range q.subs {
+			if _, ok := s.needs[seq]; ok {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+func (m *model) pick() *modelQueue {
+	ids := make([]uint64, 0, len(m.queues))
+	for id := range m.queues {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	slices.Sort(ids)
+	return m.queues[ids[m.rng.IntN(len(ids))]]
+}
+
+func (m *model) pickSub(q *modelQueue) *modelSub {
+	ids := make([]uint32, 0, len(q.subs))
+	for id := range q.subs {
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	slices.Sort(ids)
+	return q.subs[ids[m.rng.IntN(len(ids))]]
+}
+
+// next makes a transaction, applies it to the model and gives the result that is expected.
+func (m *model) next(t *testing.T, lsn uint64) (payload []byte, want txn.Result) {
+	t.Helper()
+	var b txn.Builder
+	producer, key := m.producer()
+	b.Begin(nil, int64(lsn), producer)
+	want = txn.Result{LSN: lsn, Op: -1}
+	prior, retry := m.done[key]
+	if retry {
+		want, m = prior, newModel(0) // whatever it holds is not looked at
+		want.Duplicate = true
+		b.Ack(1, 1, txn.Range{First: 1, Last: 1})
+	} else {
+		m.fill(&b, &want)
+	}
+	payload, err := b.Finish()
+	require.NoError(t, err)
+	if !retry && key != "" {
+		m.done[key] = want
+	}
+	return payload, want
+}
+
+func (m *model) producer() (p *txn.Producer, key string) {
+	if m.rng.IntN(2) == 0 {
+		return nil, ""
+	}
+	id := fmt.Sprintf("p%d", m.rng.IntN(5))
+	if m.rng.IntN(60) == 0 {
+		m.epochs[id]++
+	}
+	p = &txn.Producer{ID: []byte(id), Epoch: m.epochs[id], Sequence: 1 + m.rng.Uint64N(200)}
+	return p, fmt.Sprintf("%s/%d/%d", id, p.Epoch, p.Sequence)
+}
+
+func (m *model) fill(b *txn.Builder, want *txn.Result) {
+	q := m.pick()
+	if k := m.rng.IntN(100); q == nil || k < 3 && len(m.queues) < 8 {
+		m.createQueue(b, want)
+	} else if k < 8 {
+		m.configure(b, want, q)
+	} else {
+		m.transaction(b, want)
+	}
+}
+
+func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
+	name := fmt.Sprintf("q%d", m.rng.IntN(10))
+	subs := []string{"a", "b", "c"}[:m.rng.IntN(4)]
+	b.CreateQueue(name, txn.Config{}, subs...)
+	for _, q := range m.queues {
+		if q.name == name {
+			want.Code, want.Op = txn.ErrQueueExists, 0
+			return
+		}
+	}
+	q := &modelQueue{id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{}, records: map[uint64][]byte{}}
+	m.nextID++
+	m.queues[q.id] = q
+	for _, s := range subs {
+		q.createSub(s, txn.StartLatest)
+	}
+	want.Ops = []txn.OpResult{{ID: q.id}}
+}
+
+func (q *modelQueue) createSub(name string, start txn.Start) *modelSub {
+	s := &modelSub{id: q.nextSub, name: name, needs: map[uint64]uint32{}, queueID: q.id}
+	q.nextSub++
+	if start == txn.StartEarliest {
+		for _, other := range q.subs {
+			for seq := range other.needs {
+				s.needs[seq] = 0
+			}
+		}
+	}
+	q.subs[s.id] = s
+	return s
+}
+
+func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
+	var r txn.OpResult
+	s := m.pickSub(q)
+	switch k := m.rng.IntN(20); {
+	case k < 3:
+		r.Changed = uint64(q.alive())
+		b.DeleteQueue(q.id, false)
+		delete(m.queues, q.id)
+	case k < 5:
+		b.DeleteQueue(q.id, true)
+		if q.alive() > 0 {
+			want.Code, want.Op = txn.ErrQueueNotEmpty, 0
+			return
+		}
+		delete(m.queues, q.id)
+	case k < 7:
+		q.config.MaxMessages = uint64(m.rng.IntN(4)) * 4000
+		b.AlterQueue(q.id, q.config)
+	case k < 10 && s != nil:
+		before := q.alive()
+		delete(q.subs, s.id)
+		r.Changed = uint64(before - q.alive())
+		b.DeleteSubscription(q.id, s.id)
+	case k < 14 && s != nil:
+		r.Changed = uint64(len(s.needs))
+		clear(s.needs)
+		b.Purge(q.id, s.id)
+	case k < 15:
+		for _, s := range q.subs {
+			r.Changed = max(r.Changed, uint64(len(s.needs)))
+			clear(s.needs)
+		}
+		b.Purge(q.id, 0)
+	default:
+		name, start := fmt.Sprintf("s%d", m.rng.IntN(6)), txn.Start(1+m.rng.IntN(2))
+		b.CreateSubscription(q.id, name, start)
+		for _, s := range q.subs {
+			if s.name == name {
+				want.Code, want.Op = txn.ErrSubscriptionExists, 0
+				return
+			}
+		}
+		r.ID = uint64(q.createSub(name, start).id)
+	}
+	want.Ops = []txn.OpResult{r}
+}
+
+// transaction makes one of several operations. The first one that fails undoes all of it.
+func (m *model) transaction(b *txn.Builder, want *txn.Result) {
+	n := 1
+	if m.rng.IntN(3) == 0 {
+		n += m.rng.IntN(4)
+	}
+	var changes []func()
+	added := map[uint64]uint64{}
+	for i := range n {
+		q := m.pick()
+		want.Ops = append(want.Ops, txn.OpResult{})
+		code, change := m.operation(b, q, added, want, i)
+		if code != txn.OK && want.Code == txn.OK {
+			want.Code, want.Op = code, i
+		}
+		changes = append(changes, change)
+	}
+	if want.Code != txn.OK {
+		want.Ops = nil
+		return
+	}
+	for _, change := range changes {
+		change()
+	}
+}
+
+func (m *model) operation(b *txn.Builder, q *modelQueue, added map[uint64]uint64, want *txn.Result, i int) (txn.Code, func()) {
+	s := m.pickSub(q)
+	k := m.rng.IntN(10)
+	switch {
+	case k == 9 && m.rng.IntN(10) == 0:
+		b.Ack(m.nextID+5, 1, txn.Range{First: 1, Last: 1})
+		return txn.ErrQueueNotFound, func() {}
+	case k < 5 || s == nil:
+		return m.publish(b, q, added, want, i)
+	}
+	if m.rng.IntN(50) == 0 {
+		b.Ack(q.id, q.nextSub+3, txn.Range{First: 1, Last: 1})
+		return txn.ErrSubscriptionNotFound, func() {}
+	}
+	ranges, beyond := m.ranges(q, s)
+	code := txn.OK
+	if beyond {
+		code = txn.ErrBeyondEnd
+	}
+	if k == 8 {
+		b.Release(q.id, s.id, ranges...)
+	} else {
+		b.Ack(q.id, s.id, ranges...)
+	}
+	return code, func() {
+		for _, r := range ranges {
+			for seq := r.First; seq <= r.Last; seq++ {
+				if _, ok := s.needs[seq]; ok {
+					want.Ops[i].Changed++
+					if s.needs[seq]++; k != 8 {
+						delete(s.needs, seq)
+					}
+				}
+			}
+		}
+	}
+}
+
+func (m *model) publish(b *txn.Builder, q *modelQueue, added map[uint64]uint64, want *txn.Result, i int) (txn.Code, func()) {
+	n := 1 + m.rng.IntN(5)
+	if m.rng.IntN(10) == 0 {
+		n = 1 + m.rng.IntN(3000)
+	}
+	b.BeginPublish(q.id)
+	var records [][]byte
+	for range n {
+		rec, err := txn.AppendMessage(nil, int64(i), nil, make([]byte, m.rng.IntN(60)))
+		if err != nil {
+			panic(err)
+		}
+		b.Record(rec)
+		records = append(records, rec)
+	}
+	b.EndPublish()
+	code := txn.OK
+	if len(q.subs) > 0 {
+		added[q.id] += uint64(n)
+		if limit := q.config.MaxMessages; limit > 0 && uint64(q.alive())+added[q.id] > limit {
+			code = txn.ErrQueueFull
+		}
+	}
+	return code, func() {
+		want.Ops[i] = txn.OpResult{FirstSequence: q.next, Changed: uint64(n)}
+		for _, rec := range records {
+			q.records[q.next] = rec
+			for _, s := range q.subs {
+				s.needs[q.next] = 0
+			}
+			q.next++
+		}
+	}
+}
+
+// ranges picks what a consumer would acknowledge: mostly what comes first, sometimes anything.
+func (m *model) ranges(q *modelQueue, s *modelSub) (ranges []txn.Range, beyond bool) {
+	for range 1 + m.rng.IntN(4) {
+		first := uint64(1)
+		if q.next > 1 {
+			first += m.rng.Uint64N(q.next - 1)
+		}
+		if m.rng.IntN(2) == 0 {
+			for seq := range s.needs {
+				first = min(first, seq)
+			}
+		}
+		span := m.rng.Uint64N(4)
+		if m.rng.IntN(5) == 0 {
+			span = m.rng.Uint64N(6000)
+		}
+		last := min(first+span, max(q.next-1, first))
+		if m.rng.IntN(200) == 0 {
+			last = q.next + 1
+		}
+		beyond = beyond || last >= q.next
+		ranges = append(ranges, txn.Range{First: first, Last: last})
+	}
+	return ranges, beyond
+}
+
+// check compares a replica with the model.
+func (m *model) check(t *testing.T, r *replica) {
+	t.Helper()
+	require.Empty(t, r.state.Check())
+	require.Equal(t, len(m.queues), r.state.QueueCount())
+	for id, want := range m.queues {
+		q := r.state.Queue(id)
+		require.NotNil(t, q)
+		require.Same(t, q, r.state.QueueByName(want.name))
+		require.Equal(t, want.next, q.NextSequence())
+		require.Equal(t, uint64(want.alive()), q.Messages())
+		require.Equal(t, len(want.subs), q.SubCount())
+		alive := q.NextAlive(1)
+		for seq := uint64(1); seq < want.next; seq++ {
+			needed := false
+			for _, s := range want.subs {
+				_, ok := s.needs[seq]
+				needed = needed || ok
+			}
+			if needed {
+				require.Equal(t, seq, alive)
+				require.Equal(t, want.records[seq], r.read(q, seq), "queue %d message %d", id, seq)
+				alive = q.NextAlive(seq + 1)
+			}
+			if q.Dead(seq) == needed {
+				require.Failf(t, "dead", "queue %d message %d: needed %v", id, seq, needed)
+			}
+		}
+		require.Equal(t, want.next, alive)
+		for _, ws := range want.subs {
+			ws.check(t, q.SubByName(ws.name), want.next)
+		}
+	}
+}
+
+func (ws *modelSub) check(t *testing.T, s *Sub, next uint64) {
+	t.Helper()
+	require.NotNil(t, s)
+	require.Equal(t, ws.id, s.ID())
+	require.Equal(t, uint64(len(ws.needs)), s.Backlog())
+	n := 0
+	for seq := s.NextUnacked(1); seq < next; seq = s.NextUnacked(seq + 1) {
+		count, ok := ws.needs[seq]
+		if !ok || s.Acked(seq) || count != s.DeliveryCount(seq) {
+			require.Failf(t, "unacknowledged", "message %d: needed %v, acked %v, count %d", seq, ok, s.Acked(seq), count)
+		}
+		n++
+	}
+	require.Len(t, ws.needs, n)
+}
+
+func TestModel(t *testing.T) {
+	first, seeds, steps := uint64(0), uint64(6), 500
+	if testing.Short() {
+		seeds = 2
+	}
+	if env := os.Getenv("LOCKSTEP_SEEDS"); env != "" { // first:number, or number
+		if a, b, ok := strings.Cut(env, ":"); ok {
+			first, env = parse(t, a), b
+		}
+		seeds = parse(t, env)
+	}
+	for seed := first; seed < first+seeds; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, steps) })
+	}
+}
+
+func parse(t *testing.T, s string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(s, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+// runModel applies the same history to the model and to two replicas that flush, checkpoint and restart when they like.
+func runModel(t *testing.T, seed uint64, steps int) {
+	m := newModel(seed)
+	nodes := []*replica{newReplica(t, seed), newReplica(t, seed+1000)}
+	for lsn := uint64(1); lsn <= uint64(steps); lsn++ {
+		payload, want := m.next(t, lsn)
+		for _, r := range nodes {
+			r.log = append(r.log, payload)
+			got := r.state.Apply(lsn, payload)
+			require.Equal(t, want.Err(), got.Err(), "record %d", lsn)
+			require.Equal(t, want, got, "record %d", lsn)
+			r.step()
+		}
+		require.Equal(t, nodes[0].state.Digest(), nodes[1].state.Digest())
+		if lsn%50 == 0 {
+			same(t, allOf(nodes[0].state), allOf(nodes[1].state), "both nodes hold the same")
+			for _, r := range nodes {
+				m.check(t, r)
+			}
+		}
+	}
+	for _, r := range nodes {
+		r.restart()
+		m.check(t, r)
+		require.NotZero(t, r.stableLSN)
+	}
+}

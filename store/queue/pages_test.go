@@ -1,0 +1,242 @@
+package queue
+
+import (
+	"bytes"
+	"cmp"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fakePages is what package store does with batches, without any disk: a tree, and runs of messages.
+type fakePages struct {
+	kv   map[string][]byte
+	runs map[uint64][]fakeRun // by queue, in order
+}
+
+type fakeRun struct {
+	first, span uint64
+	records     map[uint64][]byte
+}
+
+func newFakePages() *fakePages {
+	return &fakePages{kv: map[string][]byte{}, runs: map[uint64][]fakeRun{}}
+}
+
+func (p *fakePages) clone() *fakePages {
+	c := &fakePages{kv: maps.Clone(p.kv), runs: map[uint64][]fakeRun{}}
+	for q, runs := range p.runs {
+		c.runs[q] = slices.Clone(runs)
+	}
+	return c
+}
+
+// write does what package store does with a batch. dead tells whether a message must not be written.
+func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
+	t.Helper()
+	deletes := map[string]bool{}
+	for _, key := range b.Deletes {
+		deletes[string(key)] = true
+		delete(p.kv, string(key))
+	}
+	for i, kv := range b.Puts {
+		require.False(t, deletes[string(kv.Key)], "a key is both put and deleted: %x", kv.Key)
+		require.True(t, i == 0 || bytes.Compare(b.Puts[i-1].Key, kv.Key) < 0, "puts are in order")
+		p.kv[string(kv.Key)] = bytes.Clone(kv.Value)
+	}
+	for i := range b.Tails {
+		p.writeTail(t, &b.Tails[i], perRun)
+	}
+	for _, q := range b.DeletedQueues {
+		delete(p.runs, q)
+		for _, r := range QueueKeys(q) {
+			for key := range p.kv {
+				if key >= string(r.From) && key < string(r.To) {
+					delete(p.kv, key)
+				}
+			}
+		}
+	}
+	for i := range b.Dead {
+		d := &b.Dead[i]
+		p.runs[d.Queue] = slices.DeleteFunc(p.runs[d.Queue], func(r fakeRun) bool {
+			return r.first <= d.Last && r.first+r.span > d.First && d.AllDead(r.first, r.span)
+		})
+	}
+}
+
+func (p *fakePages) writeTail(t *testing.T, run *TailRun, perRun int) {
+	t.Helper()
+	require.LessOrEqual(t, len(run.Records), MaxRunSpan)
+	var r fakeRun
+	for i, rec := range run.Records {
+		if rec == nil {
+			continue
+		}
+		seq := run.First + uint64(i)
+		if r.records == nil {
+			r = fakeRun{first: seq, records: map[uint64][]byte{}}
+		}
+		r.records[seq] = rec
+		r.span = seq - r.first + 1
+		if len(r.records) == perRun {
+			p.runs[run.Queue] = append(p.runs[run.Queue], r)
+			r = fakeRun{}
+		}
+	}
+	if r.records != nil {
+		p.runs[run.Queue] = append(p.runs[run.Queue], r)
+	}
+	for i, r := range p.runs[run.Queue] {
+		require.True(t, i == 0 || p.runs[run.Queue][i-1].first+p.runs[run.Queue][i-1].span <= r.first, "runs overlap")
+	}
+}
+
+func (p *fakePages) read(q, seq uint64) []byte {
+	runs := p.runs[q]
+	i, ok := slices.BinarySearchFunc(runs, seq, func(r fakeRun, s uint64) int { return cmp.Compare(r.first, s) })
+	if !ok {
+		i--
+	}
+	if i < 0 {
+		return nil
+	}
+	return runs[i].records[seq]
+}
+
+func (p *fakePages) load(t *testing.T, lsn uint64) *State {
+	t.Helper()
+	l := NewLoader()
+	for _, key := range slices.Sorted(maps.Keys(p.kv)) {
+		require.NoError(t, l.Put([]byte(key), p.kv[key]))
+	}
+	s, err := l.Finish(lsn)
+	require.NoError(t, err)
+	return s
+}
+
+// same compares two states as keys and values, and names the first key that differs.
+func same(t *testing.T, want, got map[string][]byte, why string) {
+	t.Helper()
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		value, ok := got[key]
+		if !ok {
+			require.Failf(t, why, "key %x is missing", key)
+		}
+		if !bytes.Equal(want[key], value) {
+			require.Failf(t, why, "key %x is\n%x, should be\n%x", key, value, want[key])
+		}
+	}
+	for key := range got {
+		if _, ok := want[key]; !ok {
+			require.Failf(t, why, "key %x should not be there", key)
+		}
+	}
+}
+
+func allOf(s *State) map[string][]byte {
+	m := map[string][]byte{}
+	for k, v := range s.All {
+		m[string(k)] = bytes.Clone(v)
+	}
+	return m
+}
+
+// replica is one node: a state, its pages, and a schedule of its own for flushes, checkpoints and restarts.
+type replica struct {
+	t     *testing.T
+	rng   *rand.Rand
+	state *State
+	pages *fakePages
+	log   [][]byte // log[i] is record i+1
+
+	batch      *Batch
+	everything bool
+	want       map[string][]byte // All when the batch was collected
+	stable     *fakePages        // the last checkpoint
+	stableLSN  uint64
+	restarts   int
+}
+
+func newReplica(t *testing.T, seed uint64) *replica {
+	return &replica{
+		t: t, rng: rand.New(rand.NewPCG(seed, 77)), state: New(), //nolint:gosec // a test
+		pages: newFakePages(), stable: newFakePages(),
+	}
+}
+
+// step does something beside the applying, or nothing.
+func (r *replica) step() {
+	switch k := r.rng.IntN(100); {
+	case r.batch != nil && k < 30:
+		r.finish()
+	case r.batch == nil && k < 15:
+		r.batch, r.everything = r.state.Collect(r.rng.Int64N(100_000)+1, false), false
+	case r.batch == nil && k < 22:
+		r.want = allOf(r.state)
+		r.batch, r.everything = r.state.Collect(0, true), true
+	case k < 24:
+		r.restart()
+	}
+}
+
+func (r *replica) finish() {
+	b := r.batch
+	r.batch = nil
+	r.pages.write(r.t, b, 1+r.rng.IntN(100))
+	if r.everything {
+		r.checkCheckpoint(b)
+		r.stable, r.stableLSN = r.pages.clone(), b.LSN
+	}
+	for i := range b.Tails {
+		r.state.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
+	}
+	require.Empty(r.t, r.state.Check())
+}
+
+// checkCheckpoint loads what the batch has made of the pages: it must be the state at the batch's LSN, with all the
+// messages that were alive then and with no run that nobody needs.
+func (r *replica) checkCheckpoint(b *Batch) {
+	same(r.t, r.want, r.pages.kv, "the tree after the checkpoint is the state when it was collected")
+	s := r.pages.load(r.t, b.LSN)
+	same(r.t, r.want, allOf(s), "the state that was loaded is the one that was collected")
+	for q := range s.Queues {
+		for seq := q.NextAlive(1); seq < q.NextSequence(); seq = q.NextAlive(seq + 1) {
+			require.NotNil(r.t, r.pages.read(q.ID(), seq), "queue %d: message %d is in pages", q.ID(), seq)
+		}
+	}
+	for id, runs := range r.pages.runs {
+		q := s.Queue(id)
+		if q == nil {
+			require.Empty(r.t, runs, "pages of the deleted queue %d", id)
+			continue
+		}
+		for _, run := range runs {
+			require.False(r.t, q.AllDead(run.first, run.span), "queue %d: run %d+%d is dead and still there", id, run.first, run.span)
+		}
+	}
+}
+
+// restart goes back to the last checkpoint and applies the log again.
+func (r *replica) restart() {
+	r.batch = nil
+	r.restarts++
+	r.pages = r.stable.clone()
+	before := allOf(r.state)
+	r.state = r.pages.load(r.t, r.stableLSN)
+	for lsn := r.stableLSN + 1; lsn <= uint64(len(r.log)); lsn++ {
+		r.state.Apply(lsn, r.log[lsn-1])
+	}
+	same(r.t, before, allOf(r.state), "a restart changes nothing")
+}
+
+// read gives a message from wherever it is.
+func (r *replica) read(q *Queue, seq uint64) []byte {
+	if rec, ok := q.TailRecord(seq); ok {
+		return rec
+	}
+	return r.pages.read(q.ID(), seq)
+}
