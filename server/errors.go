@@ -71,8 +71,9 @@ type mapping struct {
 func mappings() []mapping {
 	return []mapping{
 		// This node cannot serve now.
-		{replication.ErrNotActive, codes.FailedPrecondition, "NOT_ACTIVE"},
+		// An unknown outcome goes before its reason: NOT_ACTIVE and BLOCKED tell the client that nothing was done.
 		{replication.ErrOutcomeUnknown, codes.Unavailable, "OUTCOME_UNKNOWN"},
+		{replication.ErrNotActive, codes.FailedPrecondition, "NOT_ACTIVE"},
 		{replication.ErrBlocked, codes.Unavailable, "BLOCKED"},
 		{ErrPaused, codes.Unavailable, "PAUSED"},
 		{store.ErrDataLoss, codes.DataLoss, "DATA_LOSS"},

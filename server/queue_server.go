@@ -65,6 +65,9 @@ func (s *QueueServer) status(err error) error { return ToStatus(s.withHint(err))
 
 func (s *QueueServer) withHint(err error) error {
 	var has *NotActiveError
+	if errors.Is(err, replication.ErrOutcomeUnknown) {
+		return err
+	}
 	if errors.Is(err, replication.ErrNotActive) && !errors.As(err, &has) {
 		return s.node.NotActive()
 	}
