@@ -387,6 +387,37 @@ func TestWriteFails(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
+// TestWriteFailsFarAway: what a failed checkpoint did not write of the bitmap is written by the next one, even if nothing changed
+// there in the meantime.
+func TestWriteFailsFarAway(t *testing.T) {
+	mem := newMem(t)
+	fault := vfs.NewFault(mem)
+	w := newWorld(t, fault, 2048, 2)
+	size := uint32(w.f.geo.chunkPages())
+	runs, err := w.f.AllocRuns([]uint32{1, 3 * size, 1})
+	require.NoError(t, err)
+	_, err = w.f.Checkpoint(Meta{Root: runs[0]})
+	require.NoError(t, err)
+	w.f.Free(runs[1].Sub(2*size, 100))
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpWrite {
+			return syscall.EIO
+		}
+		return nil
+	})
+	_, err = w.f.Checkpoint(Meta{Root: runs[0]})
+	require.ErrorIs(t, err, syscall.EIO)
+	fault.SetHook(nil)
+	m, err := w.f.Checkpoint(Meta{Root: runs[0]})
+	require.NoError(t, err)
+	require.NoError(t, w.f.Close())
+	w.f, err = Open(mem, pageFile, Options{})
+	require.NoError(t, err)
+	require.Equal(t, m.UsedPages, w.f.Stats().Used)
+	require.False(t, w.f.space.isLive(uint64(runs[1].First)-1+2*uint64(size), 1))
+	require.NoError(t, w.f.Close())
+}
+
 // TestSyncFails: a failed sync, or a failed write of a meta slot, is final (INV-7).
 func TestSyncFails(t *testing.T) {
 	for _, broken := range []func(op vfs.Op) bool{

@@ -130,7 +130,7 @@ func TestCrashInImport(t *testing.T) {
 		source.checkpoint()
 	}
 	pin := source.f.Pin()
-	c := newCrasher(t, 1, 3)
+	c := newCrasher(t, 1, 30)
 	c.start()
 	im, err := NewImporter(c.fault, importFile, ImportOptions{Meta: pin.Meta().Encode()})
 	require.NoError(t, err)

@@ -398,9 +398,6 @@ func (e *Edit) merge(n *node, left int) bool {
 	keys := [][]byte{a.keys[0], b.keys[len(b.keys)-1]}
 	prefix := len(commonPrefix(keys[0], keys[1]))
 	raw := a.raw + b.raw
-	if level > 0 {
-		raw += len(n.keys[left+1]) + 2 // its first key is replaced
-	}
 	if nodeHeaderBytes+prefix+raw-prefix*(len(a.keys)+len(b.keys)) > e.t.nodeBytes*3/4 {
 		return false
 	}
@@ -409,13 +406,9 @@ func (e *Edit) merge(n *node, left int) bool {
 	}
 	e.retire(n.kids[left+1], b)
 	for i, key := range b.keys {
-		switch {
-		case level == 0:
+		if level == 0 {
 			a.insert(len(a.keys), key, b.vals[i], kid{})
-		case i == 0:
-			// b's own first key may be greater than the separator, from which on keys belong below b.
-			a.insert(len(a.keys), n.keys[left+1], nil, b.kids[i])
-		default:
+		} else {
 			a.insert(len(a.keys), key, nil, b.kids[i])
 		}
 	}

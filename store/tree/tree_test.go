@@ -339,6 +339,35 @@ func TestConsume(t *testing.T) {
 	require.Less(t, f.Stats().Pages, uint64(600))
 }
 
+// TestThinOut proves that nodes which have become small are merged, at all levels.
+func TestThinOut(t *testing.T) {
+	f, _ := newFile(t, 2048)
+	tr := New(f, page.Run{}, Options{NodeBytes: 500})
+	m := model{}
+	e := tr.Edit()
+	for i := range 10_000 {
+		k := fmt.Sprintf("%08d", i)
+		require.NoError(t, e.Put([]byte(k), []byte("0123456789")))
+		m[k] = "0123456789"
+	}
+	require.NoError(t, e.Commit())
+	checkpoint(t, f, tr)
+	used := f.Stats().Used
+	e = tr.Edit()
+	rng := rand.New(rand.NewSource(1))
+	for _, i := range rng.Perm(10_000)[:9900] {
+		k := fmt.Sprintf("%08d", i)
+		found, err := e.Delete([]byte(k))
+		require.NoError(t, err)
+		require.True(t, found)
+		delete(m, k)
+	}
+	require.NoError(t, e.Commit())
+	checkpoint(t, f, tr)
+	require.Less(t, f.Stats().Used, used/20)
+	requireSame(t, m, tr.View(), nil, nil)
+}
+
 // TestDeleteRangeReadsLittle proves that a range goes without reading the leaves in it.
 func TestDeleteRangeReadsLittle(t *testing.T) {
 	f, _ := newFile(t, 2048)
