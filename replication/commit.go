@@ -200,7 +200,9 @@ func (p *Primary) runApplier(ctx context.Context) {
 func (p *Primary) answer(n uint64, r *txn.Result) {
 	done, free := p.queue.answer(n)
 	if done != nil {
-		done(r, nil)
+		// The store's own result is overwritten by a later record (store.Apply), and the callee may keep this one (Done).
+		kept := *r
+		done(&kept, nil)
 	}
 	if free > 0 {
 		p.room.Release(free)
