@@ -15,7 +15,7 @@ type Identity struct {
 	Node uuid.UUID
 	// Store UUID: made when the store was made.
 	Store uuid.UUID
-	// Incarnation of the store: raised when its content was replaced by a snapshot.
+	// Incarnation of the store: raised when its content was replaced, and by ClearLoss.
 	Incarnation uint64
 	// PairID that the store belongs to; uuid.Nil until JoinPair.
 	PairID uuid.UUID
@@ -52,8 +52,9 @@ type DataPlane interface {
 	// the order of Fence.Less) changes nothing and is no error.
 	SetFence(ctx context.Context, f Fence) error
 
-	// ClearLoss forgets MayHaveLost: the record does not name this store in sync any more, so nobody trusts it to be
-	// complete. Durable before it returns.
+	// ClearLoss forgets MayHaveLost and, in the same write, raises Incarnation: the record does not name this store in sync any
+	// more, and an active that has not noticed the restart yet cannot bring it back in as what it was. Durable before it
+	// returns.
 	ClearLoss(ctx context.Context) error
 
 	// StartActive takes up the active role: the log goes on under spec.Term, beginning with a term-start record; what the log
@@ -106,6 +107,8 @@ type ActiveConfig struct {
 	RequireStandby bool
 	// Standby whose acks are required. The zero Member (with RequireStandby) means that nothing can be committed now.
 	Standby Member
+	// Requirement numbers the times at which acks began to be required; StandbySynced repeats it.
+	Requirement uint64
 	// Serve is false when no transaction may be acknowledged: new ones and those that wait fail at once, as "unavailable,
 	// outcome unknown", and the commit point stays where it is.
 	Serve bool
@@ -194,8 +197,12 @@ type (
 	// (again after a fall-back), whether or not they are required already.
 	StandbyCaughtUp struct{ Member Member }
 	// StandbySynced: its acks are required, and it is durable at or past everything that was committed before that. Only
-	// now may it be swapped in (INV-3).
-	StandbySynced struct{ Member Member }
+	// now may it be swapped in (INV-3). Requirement is that of the ActiveConfig under which it got there: between two of
+	// them there may be commits that it does not have.
+	StandbySynced struct {
+		Member      Member
+		Requirement uint64
+	}
 	// StandbyLost: the standby's stream ended, it was silent for longer than the active tolerates, or it is too slow.
 	StandbyLost struct {
 		Node  uuid.UUID

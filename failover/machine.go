@@ -85,6 +85,7 @@ type acting struct {
 	ready   bool
 	standby standbyState
 	member  Member        // of the connected standby
+	needs   uint64        // number of the present requirement (ActiveConfig.Requirement)
 	cause   LostCause     // why the last standby was lost; 0 if none was
 	dropAt  time.Duration // when an absent standby in sync is dropped; never if it is `never`
 	blocked time.Duration // since when a required standby is absent; `never` if it is not

@@ -36,6 +36,9 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 // eligible tells whether this node's store is in sync as it is (INV-4, INV-6).
 func (s *State) eligible() bool {
 	me, ok := s.rec.Member(s.self.ID)
+	if s.set.AcceptLoss && len(s.rec.InSync) == 1 {
+		return ok && me.Store == s.ident.Store && !s.ident.MayHaveLost
+	}
 	return ok && me == s.ident.Member() && !s.ident.MayHaveLost
 }
 
@@ -84,13 +87,10 @@ func (m *machine) ownUpToLoss() bool {
 		return true
 	}
 	other, ok := m.rec.Other(m.self.ID)
-	if !ok && m.set.AcceptLoss {
-		if m.ident.MayHaveLost {
-			m.ident.MayHaveLost = false
-			m.warn("acknowledged transactions may be lost: the machine went down without a clean stop and sync is not \"always\"")
-			m.do(ClearLoss{})
-		}
-		return m.eligible()
+	if !ok && m.set.AcceptLoss && m.ident.MayHaveLost {
+		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and sync is not \"always\"")
+		m.do(ClearLoss{}) // IdentityChanged follows
+		return false
 	}
 	m.stopFollowing()
 	if ok && m.canSwap() {

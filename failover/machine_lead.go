@@ -21,7 +21,7 @@ func (m *machine) takeUp() {
 		m.act.dropAt = m.now + m.set.StandbyWait
 		m.act.blocked = m.now
 	}
-	m.act.sent = m.conditions()
+	m.act.sent = m.numbered(m.conditions())
 	m.do(StartActive{Epoch: m.epoch, Spec: ActiveSpec{Term: m.act.term, ActiveConfig: m.act.sent}})
 	m.raiseFence(m.rec.Fence())
 }
@@ -63,7 +63,8 @@ func (m *machine) reportedByActive(ev DataEvent) {
 			a.standby = standbyCaughtUp
 		}
 	case StandbySynced:
-		if a.standby == standbyCaughtUp && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member {
+		if a.standby == standbyCaughtUp && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member &&
+			a.sent.Requirement == e.Requirement {
 			a.standby = standbySynced
 		}
 	case StandbyLost:
@@ -151,10 +152,19 @@ func (m *machine) lead() {
 
 // configure sends the conditions to the data plane if they have changed.
 func (m *machine) configure() {
-	if c := m.conditions(); c != m.act.sent {
+	if c := m.numbered(m.conditions()); c != m.act.sent {
 		m.act.sent = c
 		m.do(ConfigureActive{Config: c})
 	}
+}
+
+// numbered gives the conditions a new requirement number if acks begin to be required by them.
+func (m *machine) numbered(c ActiveConfig) ActiveConfig {
+	if c.RequireStandby && (!m.act.sent.RequireStandby || m.act.sent.Standby != c.Standby) {
+		m.act.needs++
+	}
+	c.Requirement = m.act.needs
+	return c
 }
 
 // leadSwap proposes the change of the record that is due, if any.

@@ -43,7 +43,7 @@ func (l *loop) run(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 
-	l.step(ctx, Started{Identity: l.identity})
+	l.apply(ctx, Started{Identity: l.identity})
 	for !l.halted {
 		next := time.Hour
 		if at, ok := l.state.Deadline(); ok {
@@ -80,17 +80,22 @@ func (l *loop) observed(o Observation) Observed {
 	return ev
 }
 
-// step feeds one event, and the store's identity before it if that has changed.
+// step feeds one event, and what has changed in the store's identity before and by it.
 func (l *loop) step(ctx context.Context, ev Event) {
+	l.refresh(ctx)
+	l.apply(ctx, ev)
+	l.refresh(ctx)
+}
+
+// refresh tells the machine about the store's identity if it has changed.
+func (l *loop) refresh(ctx context.Context) {
 	id := l.r.opts.Data.Identity()
-	end := id.End
-	id.End = l.identity.End // changes all the time, and only the value at the start matters
-	if id != l.identity {
-		id.End = end
+	now := id
+	now.End = l.identity.End // changes all the time, and only the value at the start matters
+	if now != l.identity {
 		l.identity = id
 		l.apply(ctx, IdentityChanged{Identity: id})
 	}
-	l.apply(ctx, ev)
 }
 
 func (l *loop) apply(ctx context.Context, ev Event) {

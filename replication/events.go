@@ -66,7 +66,11 @@ type (
 	StandbyCaughtUp struct{ Member Member }
 	// StandbySynced tells that the acks of the standby are required and that it is durable past everything that was committed
 	// before they were: it may be added to in_sync now (INV-3). Once per connection and requirement.
-	StandbySynced struct{ Member Member }
+	StandbySynced struct {
+		Member Member
+		// Requirement of the ActiveConfig under which it got there.
+		Requirement uint64
+	}
 	// StandbyLost tells that a standby's connection ended; or that a required one has not connected within the timeout.
 	StandbyLost struct {
 		Member Member

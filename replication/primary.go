@@ -25,6 +25,8 @@ type ActiveConfig struct {
 	RequireStandby bool
 	// Standby whose acks are required; the zero Member means that nothing can be committed now.
 	Standby Member
+	// Requirement numbers the times at which acks began to be required; StandbySynced repeats it.
+	Requirement uint64
 	// Serve is false when no transaction may be acknowledged: new ones and those that wait fail, and the commit LSN stays.
 	Serve bool
 	// Reason for the errors that callers get while Serve is false.
@@ -147,7 +149,7 @@ func (p *Primary) Configure(cfg ActiveConfig) {
 	was := p.cfg
 	p.cfg = cfg
 	switch {
-	case cfg.RequireStandby && (!was.RequireStandby || was.Standby != cfg.Standby):
+	case cfg.RequireStandby && (!was.RequireStandby || was.Standby != cfg.Standby || was.Requirement != cfg.Requirement):
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
 		// It connects again and catches up under a new requirement. What it had achieved under the old one must not count:
@@ -183,7 +185,7 @@ func (p *Primary) count(s *session) {
 	p.standbyDurable = max(p.standbyDurable, s.acked.LSN)
 	if !s.synced && p.standbyDurable >= p.syncTarget {
 		s.synced = true
-		p.events.post(StandbySynced{Member: s.member})
+		p.events.post(StandbySynced{Member: s.member, Requirement: p.cfg.Requirement})
 	}
 	p.advance()
 }

@@ -316,7 +316,8 @@ func (p *dataPlane) notActive(next failover.NodeInfo) *server.NotActiveError {
 // activeConfig converts the conditions of failover to those of replication.
 func activeConfig(c failover.ActiveConfig) replication.ActiveConfig {
 	return replication.ActiveConfig{
-		Config: c.Config, RequireStandby: c.RequireStandby, Standby: replication.Member(c.Standby), Serve: c.Serve, Reason: c.Reason,
+		Config: c.Config, RequireStandby: c.RequireStandby, Standby: replication.Member(c.Standby),
+		Requirement: c.Requirement, Serve: c.Serve, Reason: c.Reason,
 	}
 }
 
@@ -330,7 +331,7 @@ func dataEvent(e replication.Event) failover.DataEvent {
 	case replication.StandbyCaughtUp:
 		return failover.StandbyCaughtUp{Member: failover.Member(e.Member)}
 	case replication.StandbySynced:
-		return failover.StandbySynced{Member: failover.Member(e.Member)}
+		return failover.StandbySynced{Member: failover.Member(e.Member), Requirement: e.Requirement}
 	case replication.StandbyLost:
 		return failover.StandbyLost{Node: e.Member.Node, Cause: lostCause(e.Cause), Err: e.Err}
 	case replication.FollowerConnected:

@@ -1,0 +1,490 @@
+package failover
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// action is one thing that can happen in a world.
+type action struct {
+	kind string
+	node int
+	arg  int
+}
+
+func (a action) String() string { return fmt.Sprintf("%s(%d,%d)", a.kind, a.node, a.arg) }
+
+// actions lists everything that can happen now.
+func (w *world) actions() []action {
+	var as []action
+	for i := range w.inflight {
+		as = append(as, action{"late-swap", 0, i})
+	}
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		if !n.up {
+			as = append(as, action{"restart", i, 0})
+			continue
+		}
+		as = w.coordinatorActions(as, i)
+		as = w.streamActions(as, i)
+		as = w.activeActions(as, i)
+		if w.left.crash > 0 {
+			as = append(as, action{"crash", i, len(n.log)})
+			if n.durable < len(n.log) {
+				as = append(as, action{"crash", i, n.durable})
+			}
+			if w.left.loss > 0 && len(n.log) > 0 {
+				as = append(as, action{"crash-loss", i, len(n.log) - 1})
+			}
+		}
+		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 {
+			as = append(as, action{"tick", i, 0})
+		}
+		if w.left.switchover > 0 && n.st.known {
+			as = append(as, action{"switchover", i, 0})
+		}
+	}
+	return as
+}
+
+func (w *world) coordinatorActions(as []action, i int) []action {
+	n := &w.nodes[i]
+	if w.rec != nil && (!n.st.known || n.st.rev != w.rev || !n.st.reachable) {
+		as = append(as, action{"observe", i, 0})
+	}
+	if n.st.reachable && w.left.unreach > 0 {
+		as = append(as, action{"unreachable", i, 0})
+	}
+	if n.load {
+		as = append(as, action{"load", i, 0})
+		if w.left.loadFail > 0 {
+			as = append(as, action{"load-fail", i, 0})
+		}
+	}
+	if n.swap != nil {
+		as = append(as, action{"swap", i, 0})
+		if w.left.unknown > 0 {
+			as = append(as, action{"swap-unknown", i, 0})
+		}
+	}
+	if len(n.queue) > 0 {
+		as = append(as, action{"event", i, 0})
+	}
+	return as
+}
+
+func (w *world) streamActions(as []action, i int) []action {
+	n, o := &w.nodes[i], &w.nodes[1-i]
+	f := n.follow
+	if f == nil || len(n.queue) > 3 || len(o.queue) > 3 {
+		return as
+	}
+	switch {
+	case f.connected && !f.alive:
+		as = append(as, action{"follower-notices", i, 0})
+	case f.connected:
+		if o.primary != nil && (len(n.log) != len(o.log) || n.fence != Fence{Config: o.primary.cfg.Config, Term: o.primary.term}) {
+			as = append(as, action{"replicate", i, 0})
+		}
+		if w.left.cut > 0 {
+			as = append(as, action{"cut", i, 0})
+		}
+	case !o.up && f.cause != LostRefused:
+		as = append(as, action{"refused", i, 0})
+	case o.up && o.primary == nil && f.cause != LostRejected:
+		as = append(as, action{"rejected", i, 0})
+	case o.primary != nil && (f.cause != LostRejected || n.fence.Admits(o.primary.cfg.Config, o.primary.term)):
+		as = append(as, action{"connect", i, 0})
+	}
+	return as
+}
+
+func (w *world) activeActions(as []action, i int) []action {
+	n := &w.nodes[i]
+	p := n.primary
+	if p == nil {
+		return as
+	}
+	if !p.ready {
+		as = append(as, action{"ready", i, 0})
+	}
+	if p.open && p.acked < p.sent {
+		as = append(as, action{"ack", i, 0})
+	}
+	if p.open && !p.alive {
+		as = append(as, action{"active-notices", i, 0})
+	}
+	if p.cfg.Serve && !n.held && w.left.write > 0 {
+		as = append(as, action{"write", i, 0})
+	}
+	if n.commitPoint() > p.commit {
+		as = append(as, action{"commit", i, 0})
+	}
+	if n.drain != 0 {
+		if p.open && p.acked == len(n.log) && p.commit == len(n.log) {
+			as = append(as, action{"drained", i, 0})
+		}
+		if w.left.drainFail > 0 {
+			as = append(as, action{"drain-fails", i, 0})
+		}
+	}
+	return as
+}
+
+// do makes a happen in a copy of the world.
+func (w world) do(a action) (world, error) {
+	err := w.act(a)
+	if err == nil {
+		w.sessionEvents(0)
+		w.sessionEvents(1)
+		err = w.check()
+	}
+	return w, err
+}
+
+func (w *world) act(a action) error {
+	n, o := &w.nodes[a.node], &w.nodes[1-a.node]
+	i := a.node
+	switch a.kind {
+	case "late-swap":
+		e := w.inflight[a.arg]
+		w.inflight = slices.Delete(slices.Clone(w.inflight), a.arg, a.arg+1)
+		if _, err := w.swapAt(e); errors.Is(err, errViolated) {
+			return err
+		}
+	case "restart":
+		return w.restart(i)
+	case "crash", "crash-loss":
+		w.left.crash--
+		w.crash(i, a.arg)
+		if a.kind == "crash-loss" {
+			w.left.loss--
+			n.loss = true
+		}
+	case "tick":
+		w.left.tick--
+		at, _ := n.st.Deadline()
+		return w.stepAt(i, at, Ticked{})
+	case "switchover":
+		w.left.switchover--
+		return w.feed(i, SwitchoverAsked{ID: fmt.Sprintf("x%d", w.left.switchover)})
+	case "event":
+		ev := n.queue[0]
+		n.queue = slices.Clone(n.queue[1:])
+		return w.feed(i, Reported{Epoch: n.st.epoch, Event: ev})
+	case "follower-notices":
+		f := *n.follow
+		f.connected, f.cause = false, LostReset
+		n.follow = &f
+		n.post(FollowerLost{Cause: LostReset})
+	case "replicate":
+		w.replicate(i)
+	case "cut":
+		w.left.cut--
+		w.breakLink(i, LostReset)
+	case "refused", "rejected":
+		f := *n.follow
+		f.cause = map[string]LostCause{"refused": LostRefused, "rejected": LostRejected}[a.kind]
+		n.follow = &f
+		n.post(FollowerLost{Cause: f.cause})
+	case "connect":
+		w.connect(i)
+	default:
+		if n.primary != nil {
+			return w.actActive(a, n, o)
+		}
+		return w.actCoordinator(a, n)
+	}
+	return nil
+}
+
+func (w *world) actActive(a action, n, _ *wnode) error {
+	p := *n.primary
+	switch a.kind {
+	case "ready":
+		p.ready = true
+		n.primary = &p
+		n.post(ActiveReady{})
+	case "ack":
+		p.acked = p.sent
+		n.primary = &p
+	case "active-notices":
+		p.open = false
+		n.primary = &p
+		n.post(StandbyLost{Node: testNodes[1-a.node].ID, Cause: LostReset})
+	case "write":
+		w.left.write--
+		w.writes++
+		n.log = append(slices.Clone(n.log), entry{term: uint8(p.term), id: w.writes})
+	case "commit":
+		return w.commit(a.node)
+	case "drained":
+		d := n.drain
+		n.drain = 0
+		return w.feed(a.node, DrainEnded{Drain: d})
+	case "drain-fails":
+		w.left.drainFail--
+		d := n.drain
+		n.drain = 0
+		return w.feed(a.node, DrainEnded{Drain: d, Err: errors.New("too slow")})
+	default:
+		return w.actCoordinator(a, n)
+	}
+	return nil
+}
+
+func (w *world) actCoordinator(a action, n *wnode) error {
+	i := a.node
+	switch a.kind {
+	case "observe":
+		rec := *w.rec
+		o := Observation{Record: &rec, Revision: w.rev, Reachable: true, LiveKnown: true}
+		for j := range w.nodes {
+			if w.nodes[j].up {
+				o.Live = append(o.Live, Live{Node: testNodes[j]})
+			}
+		}
+		return w.feed(i, Observed{Observation: o})
+	case "unreachable":
+		w.left.unreach--
+		return w.feed(i, Observed{Observation: Observation{Live: n.st.live, LiveKnown: n.st.liveKnown}})
+	case "load":
+		n.load = false
+		if w.rec == nil {
+			return w.feed(i, Loaded{Err: ErrNoRecord})
+		}
+		return w.feed(i, Loaded{Record: *w.rec, Revision: w.rev})
+	case "load-fail":
+		w.left.loadFail--
+		n.load = false
+		return w.feed(i, Loaded{Err: ErrUnreachable})
+	case "swap":
+		e := *n.swap
+		n.swap = nil
+		rev, err := w.swapAt(e)
+		if errors.Is(err, errViolated) {
+			return err
+		}
+		return w.feed(i, Swapped{OpID: e.Next.OpID, Revision: rev, Err: err})
+	case "swap-unknown":
+		w.left.unknown--
+		e := *n.swap
+		n.swap = nil
+		w.inflight = append(slices.Clone(w.inflight), e)
+		return w.feed(i, Swapped{OpID: e.Next.OpID, Err: ErrUnknownOutcome})
+	default:
+		return violated("action %s is not known to the model", a)
+	}
+}
+
+// quiet lists what happens by itself when nothing goes wrong.
+var quiet = []string{"event", "swap", "load", "observe", "ready", "connect", "replicate", "ack", "commit", "drained",
+	"follower-notices", "active-notices", "rejected", "refused", "late-swap"}
+
+// settle lets everything happen that happens by itself, and timers fire if nothing else does, until done says so.
+func settle(t *testing.T, w world, done func(*world) bool) world {
+	t.Helper()
+	w.left.tick = 50
+	for range 500 {
+		if done(&w) {
+			w.left = budget{}
+			return w
+		}
+		as := w.actions()
+		i := slices.IndexFunc(as, func(a action) bool { return slices.Contains(quiet, a.kind) })
+		if i < 0 {
+			i = slices.IndexFunc(as, func(a action) bool { return a.kind == "tick" })
+		}
+		require.GreaterOrEqual(t, i, 0, "stuck: a %s %q, b %s %q", w.nodes[0].st.Role(), w.nodes[0].st.Reason(), w.nodes[1].st.Role(), w.nodes[1].st.Reason())
+		var err error
+		w, err = w.do(as[i])
+		require.NoError(t, err)
+	}
+	require.FailNow(t, "not reached", "a %s %q, b %s %q", w.nodes[0].st.Role(), w.nodes[0].st.Reason(), w.nodes[1].st.Role(), w.nodes[1].st.Reason())
+	return w
+}
+
+// roles is a condition for settle.
+func roles(a, b Role) func(*world) bool {
+	return func(w *world) bool {
+		return w.nodes[0].st.Role() == a && w.nodes[1].st.Role() == b && len(w.nodes[0].queue)+len(w.nodes[1].queue) == 0 &&
+			(w.nodes[0].primary == nil || w.nodes[0].primary.commit == len(w.nodes[0].log))
+	}
+}
+
+// freshWorld has two empty nodes; b is not started.
+func freshWorld(t *testing.T) world {
+	t.Helper()
+	var w world
+	require.NoError(t, w.restart(0))
+	return w
+}
+
+// pairWorld has an active a and a standby b, both in sync, with one write.
+func pairWorld(t *testing.T) world {
+	t.Helper()
+	w := settle(t, freshWorld(t), func(w *world) bool { return w.nodes[0].st.Role() == RoleActiveAlone })
+	require.NoError(t, w.restart(1))
+	w = settle(t, w, roles(RoleActive, RoleStandby))
+	w.left.write = 1
+	w, err := w.do(action{"write", 0, 0})
+	require.NoError(t, err)
+	return settle(t, w, roles(RoleActive, RoleStandby))
+}
+
+// soloWorld has an active a; b is down and not in sync.
+func soloWorld(t *testing.T) world {
+	t.Helper()
+	w := pairWorld(t)
+	w.left.crash = 1
+	w, err := w.do(action{"crash", 1, len(w.nodes[1].log)})
+	require.NoError(t, err)
+	return settle(t, w, func(w *world) bool { return w.nodes[0].st.Role() == RoleActiveAlone && len(w.rec.InSync) == 1 })
+}
+
+type step struct {
+	parent int
+	a      action
+}
+
+func explain(steps []step, at int, last action) string {
+	path := []string{last.String()}
+	for at > 0 {
+		path = append(path, steps[at].a.String())
+		at = steps[at].parent
+	}
+	slices.Reverse(path)
+	return fmt.Sprint(path)
+}
+
+func envInt(name string, def int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return def
+}
+
+// explore visits all worlds that can be reached, breadth first, up to a number of worlds. It returns how many it saw
+// and how deep it went.
+func explore(t *testing.T, start world, limit int) (worlds, depth int, complete bool) {
+	t.Helper()
+	seen := map[[16]byte]struct{}{start.key(): {}}
+	level := []world{start}
+	ids := []int{0}
+	steps := []step{{}}
+	for len(level) > 0 {
+		var next []world
+		var nextIDs []int
+		for k, w := range level {
+			for _, a := range w.actions() {
+				v, err := w.do(a)
+				if err != nil {
+					require.NoError(t, err, "after %s", explain(steps, ids[k], a))
+				}
+				key := v.key()
+				if _, ok := seen[key]; ok {
+					continue
+				}
+				if len(seen) >= limit {
+					return len(seen), depth, false
+				}
+				seen[key] = struct{}{}
+				steps = append(steps, step{parent: ids[k], a: a})
+				next, nextIDs = append(next, v), append(nextIDs, len(steps)-1)
+			}
+		}
+		level, ids = next, nextIDs
+		depth++
+	}
+	return len(seen), depth, true
+}
+
+// TestExplore visits every world within reach of a few starting points. LOCKSTEP_EXPLORE is the number of worlds per start.
+func TestExplore(t *testing.T) {
+	limit := envInt("LOCKSTEP_EXPLORE", 12000)
+	for name, start := range exploreStarts(t) {
+		t.Run(name, func(t *testing.T) {
+			begin := time.Now()
+			n, depth, complete := explore(t, start, limit)
+			t.Logf("%d worlds, %d steps deep, complete: %t, %s", n, depth, complete, time.Since(begin).Round(time.Millisecond))
+		})
+	}
+}
+
+func exploreStarts(t *testing.T) map[string]world {
+	t.Helper()
+	starts := map[string]world{}
+	add := func(name string, w world, b budget) {
+		w.left = b
+		starts[name] = w
+	}
+	add("first start", freshWorld(t), budget{crash: 1, unknown: 1, write: 1, tick: 2})
+	add("pair, crash", pairWorld(t), budget{crash: 1, write: 1, tick: 2})
+	add("pair, cut link", pairWorld(t), budget{cut: 1, unknown: 1, write: 1, tick: 2})
+	add("pair, unknown swaps", pairWorld(t), budget{cut: 1, unknown: 2, tick: 2, loadFail: 1})
+	add("pair, loss", pairWorld(t), budget{crash: 1, loss: 1, tick: 2, write: 1})
+	add("standby rejoins, unknown swaps", soloWorld(t), budget{unknown: 2, write: 1, crash: 1, cut: 1})
+	add("switchover", pairWorld(t), budget{switchover: 1, unknown: 1, write: 1, tick: 2, drainFail: 1})
+	return starts
+}
+
+// TestWalk goes on many long random paths with much going wrong. LOCKSTEP_WALKS is their number, LOCKSTEP_SEED the first seed.
+func TestWalk(t *testing.T) {
+	walks, seed := envInt("LOCKSTEP_WALKS", 1500), envInt("LOCKSTEP_SEED", 1)
+	start := pairWorld(t)
+	starts := []world{freshWorld(t), start, soloWorld(t)}
+	taken := 0
+	for k := range walks {
+		rng := rand.New(rand.NewPCG(uint64(seed+k), 0)) //nolint:gosec // a test
+		w := starts[k%len(starts)]
+		w.left = budget{crash: 4, loss: 1, cut: 3, unknown: 4, loadFail: 3, unreach: 3, write: 5, tick: 40, switchover: 2, drainFail: 1}
+		var path []action
+		for range 250 {
+			as := w.actions()
+			if len(as) == 0 {
+				break
+			}
+			a := as[rng.IntN(len(as))]
+			path = append(path, a)
+			var err error
+			if w, err = w.do(a); err != nil {
+				require.NoError(t, err, "LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1 after %v", seed+k, path)
+			}
+			taken++
+		}
+		requireRecovers(t, w, seed+k)
+	}
+	t.Logf("%d walks, %d steps", walks, taken)
+}
+
+// requireRecovers lets everything heal, and then there is an active and a standby again, unless INV-6 forbids it.
+func requireRecovers(t *testing.T, w world, seed int) {
+	t.Helper()
+	for i := range w.nodes {
+		if !w.nodes[i].up {
+			require.NoError(t, w.restart(i))
+		}
+	}
+	for _, m := range w.rec.InSync {
+		if i := indexOf(m.Node); len(w.rec.InSync) == 1 && w.nodes[i].loss {
+			return // it waits for the operator
+		}
+	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1", seed)
+		}
+	}()
+	settle(t, w, func(w *world) bool {
+		return len(w.rec.InSync) == 2 && (roles(RoleActive, RoleStandby)(w) || roles(RoleStandby, RoleActive)(w))
+	})
+}

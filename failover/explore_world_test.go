@@ -1,0 +1,503 @@
+package failover
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// This file is a small model of everything around Step: two stores with logs, the stream between them, the coordinator, and
+// everything that can go wrong with them. explore_test.go walks through it.
+
+// entry is a record of a log: the term it was written in and a number. Number 0 is the term-start record.
+type entry struct{ term, id uint8 }
+
+// budget is how often each thing may still go wrong (or be asked for) on one path.
+type budget struct {
+	crash, loss, cut, unknown, loadFail, unreach, write, tick, switchover, drainFail int8
+}
+
+type world struct {
+	nodes     [2]wnode
+	rec       *Record
+	rev       Revision
+	inflight  []SwapRecord // swaps whose sender has given up waiting
+	committed []entry      // the longest log prefix that was acknowledged or applied anywhere
+	usedTerms [24]bool
+	left      budget
+	writes    uint8
+}
+
+type wnode struct {
+	up      bool
+	starts  int
+	st      State
+	log     []entry
+	durable int // so much of log survives any crash
+	inc     uint64
+	fence   Fence
+	pair    uuid.UUID
+	loss    bool
+	told    Identity // that the machine was told last
+	queue   []DataEvent
+	swap    *SwapRecord
+	load    bool
+	drain   uint64 // number of the drain under way
+	held    bool   // drained: nothing is appended
+	primary *wprimary
+	follow  *wfollower
+}
+
+type wprimary struct {
+	term    uint64
+	cfg     ActiveConfig
+	ready   bool
+	commit  int
+	open    bool // the standby's session as this side sees it
+	alive   bool // the other side of it is still there
+	acked   int  // acks that have arrived
+	sent    int  // acks that are under way or have arrived
+	caught  bool
+	synced  bool
+	session Member
+}
+
+type wfollower struct {
+	connected bool
+	alive     bool
+	cause     LostCause
+}
+
+// Fixed identities, so that equal worlds have equal keys.
+var (
+	testPair  = uuid.MustParse("99999999-0000-0000-0000-000000000000")
+	testNodes = [2]NodeInfo{
+		{ID: uuid.MustParse("aaaaaaaa-0000-0000-0000-000000000000"), Name: "a", Address: "a:1"},
+		{ID: uuid.MustParse("bbbbbbbb-0000-0000-0000-000000000000"), Name: "b", Address: "b:1"},
+	}
+	testStores = [2]uuid.UUID{
+		uuid.MustParse("a5a5a5a5-0000-0000-0000-000000000000"),
+		uuid.MustParse("b5b5b5b5-0000-0000-0000-000000000000"),
+	}
+)
+
+func (w *world) member(i int) Member { return w.nodes[i].identity(i).Member() }
+
+func indexOf(id uuid.UUID) int {
+	if id == testNodes[1].ID {
+		return 1
+	}
+	return 0
+}
+
+// errViolated is wrapped by every broken invariant.
+var errViolated = errors.New("violated")
+
+func violated(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errViolated, fmt.Sprintf(format, args...))
+}
+
+func (n *wnode) identity(i int) Identity {
+	id := Identity{
+		Node: testNodes[i].ID, Store: testStores[i], Incarnation: 1 + n.inc, PairID: n.pair, Fence: n.fence, MayHaveLost: n.loss,
+	}
+	if len(n.log) > 0 {
+		id.End = lsn.Position{Term: uint64(n.log[len(n.log)-1].term), LSN: uint64(len(n.log)), Chain: 1}
+	}
+	return id
+}
+
+// feed gives one event to a node's machine and does what it wants.
+func (w *world) feed(i int, ev Event) error {
+	_, first := ev.(Started)
+	if err := w.tell(i, !first); err != nil {
+		return err
+	}
+	if err := w.stepNode(i, ev); err != nil {
+		return err
+	}
+	return w.tell(i, true)
+}
+
+// tell lets a machine know that its store has changed.
+func (w *world) tell(i int, started bool) error {
+	n := &w.nodes[i]
+	id := n.identity(i)
+	if id.End = n.told.End; id == n.told || !started {
+		n.told = id
+		return nil
+	}
+	n.told = id
+	return w.stepNode(i, IdentityChanged{Identity: n.identity(i)})
+}
+
+func (w *world) stepNode(i int, ev Event) error { return w.stepAt(i, w.nodes[i].st.now, ev) }
+
+func (w *world) stepAt(i int, now time.Duration, ev Event) error {
+	n := &w.nodes[i]
+	st, effects := Step(n.st, now, ev)
+	n.st = st
+	for _, e := range effects {
+		if err := w.carryOut(i, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) carryOut(i int, e Effect) error {
+	n, o := &w.nodes[i], &w.nodes[1-i]
+	switch e := e.(type) {
+	case LoadRecord:
+		n.load = true
+	case SwapRecord:
+		n.swap = &e
+		if e.Next.Active == testNodes[i].ID && e.Next.Term > w.nodes[i].st.rec.Term && n.follow != nil {
+			return violated("INV-4: node %d swaps while it follows", i)
+		}
+		if w.rec != nil && e.Next.Active == testNodes[i].ID && e.Next.Term > n.st.rec.Term && n.fence.Admits(n.st.rec.Config, n.st.rec.Term) {
+			return violated("INV-4: node %d swaps behind a fence %s that lets the old active pass", i, n.fence)
+		}
+	case JoinPair:
+		n.pair = e.Pair
+	case SetFence:
+		if n.fence.Less(e.Fence) {
+			n.fence = e.Fence
+		}
+	case ClearLoss:
+		if n.loss {
+			n.loss = false
+			n.inc++
+		}
+	case StartActive:
+		if n.follow != nil || n.primary != nil {
+			return violated("node %d starts as active while another role runs", i)
+		}
+		if w.usedTerms[e.Spec.Term] {
+			return violated("term %d is used twice", e.Spec.Term)
+		}
+		w.usedTerms[e.Spec.Term] = true
+		n.primary = &wprimary{term: e.Spec.Term, cfg: e.Spec.ActiveConfig}
+		n.log = append(slices.Clone(n.log), entry{term: uint8(e.Spec.Term)})
+	case ConfigureActive:
+		p := *n.primary
+		if p.cfg.Requirement != e.Config.Requirement {
+			p.synced = false
+		}
+		p.cfg = e.Config
+		n.primary = &p
+	case StopActive:
+		n.primary, n.drain, n.held = nil, 0, false
+		if o.follow != nil {
+			f := *o.follow
+			f.alive = false
+			o.follow = &f
+		}
+	case StartFollower:
+		if n.primary != nil || n.follow != nil {
+			return violated("node %d starts to follow while another role runs", i)
+		}
+		n.follow = &wfollower{}
+	case StopFollower:
+		n.follow = nil
+		w.closePrimarySide(1 - i)
+	case BeginDrain:
+		n.drain, n.held = e.Drain, true
+	case Resume:
+		n.drain, n.held = 0, false
+	case Halt:
+		return violated("node %d halts: %v", i, e.Err)
+	case SwitchoverEnded, Warn:
+	default:
+		return violated("effect %T is not known to the model", e)
+	}
+	return nil
+}
+
+// closePrimarySide notes that node i's standby has gone; node i does not know it yet.
+func (w *world) closePrimarySide(i int) {
+	if p := w.nodes[i].primary; p != nil {
+		q := *p
+		q.alive = false
+		w.nodes[i].primary = &q
+	}
+}
+
+func (n *wnode) post(ev DataEvent) { n.queue = append(slices.Clone(n.queue), ev) }
+
+// swapAt does a swap in the coordinator.
+func (w *world) swapAt(e SwapRecord) (Revision, error) {
+	now := Revision(0)
+	if w.rec != nil {
+		now = w.rev
+	}
+	if now != e.Expect {
+		if w.rec != nil && w.rec.OpID == e.Next.OpID {
+			return now, nil
+		}
+		return 0, ErrConflict
+	}
+	if err := e.Next.Validate(); err != nil {
+		return 0, violated("an invalid record is written: %v", err)
+	}
+	if w.rec != nil {
+		if e.Next.Config != w.rec.Config+1 || e.Next.Term < w.rec.Term {
+			return 0, violated("record goes from %d/%d to %d/%d", w.rec.Config, w.rec.Term, e.Next.Config, e.Next.Term)
+		}
+		if e.Next.Term != w.rec.Term || e.Next.Active != w.rec.Active {
+			if _, ok := w.rec.Member(e.Next.Active); !ok {
+				return 0, violated("INV-4: a node that is not in sync becomes active")
+			}
+			if e.Next.Term != w.rec.Term+1 {
+				return 0, violated("the term does not grow with the activation")
+			}
+		}
+	}
+	next := e.Next
+	w.rec = &next
+	w.rev++
+	return w.rev, nil
+}
+
+// connect lets follower i reach the active o.
+func (w *world) connect(i int) {
+	n, o := &w.nodes[i], &w.nodes[1-i]
+	p := *o.primary
+	f := *n.follow
+	if !n.fence.Admits(p.cfg.Config, p.term) {
+		f.cause = LostRejected
+		n.follow = &f
+		n.post(FollowerLost{Cause: LostRejected})
+		o.post(StandbyLost{Node: testNodes[i].ID, Cause: LostAhead})
+		return
+	}
+	if n.fence.Less(Fence{Config: p.cfg.Config, Term: p.term}) {
+		n.fence = Fence{Config: p.cfg.Config, Term: p.term} // INV-1
+	}
+	if p.open {
+		o.post(StandbyLost{Node: testNodes[i].ID, Cause: LostReset})
+	}
+	common := commonPrefix(n.log, o.log)
+	n.log = slices.Clone(n.log[:common])
+	n.durable = min(n.durable, common)
+	f.connected, f.alive, f.cause = true, true, 0
+	p.open, p.alive, p.acked, p.sent, p.caught, p.synced = true, true, common, common, false, false
+	p.session = w.member(i)
+	n.follow, o.primary = &f, &p
+	n.post(FollowerConnected{Config: p.cfg.Config, Term: p.term})
+	o.post(StandbyConnected{Member: w.member(i)})
+}
+
+// replicate lets follower i receive all that the active has, and send its ack.
+func (w *world) replicate(i int) {
+	n, o := &w.nodes[i], &w.nodes[1-i]
+	p := *o.primary
+	if !n.fence.Admits(p.cfg.Config, p.term) {
+		w.breakLink(i, LostRejected)
+		return
+	}
+	if n.fence.Less(Fence{Config: p.cfg.Config, Term: p.term}) {
+		n.fence = Fence{Config: p.cfg.Config, Term: p.term}
+	}
+	n.log = slices.Clone(o.log)
+	n.durable = len(n.log)
+	p.sent = len(n.log)
+	o.primary = &p
+}
+
+// breakLink closes both sides; the follower knows it, the active will.
+func (w *world) breakLink(i int, cause LostCause) {
+	n := &w.nodes[i]
+	f := *n.follow
+	f.connected, f.alive, f.cause = false, false, cause
+	n.follow = &f
+	n.post(FollowerLost{Cause: cause})
+	w.closePrimarySide(1 - i)
+}
+
+func commonPrefix(a, b []entry) int {
+	i := 0
+	for i < len(a) && i < len(b) && a[i] == b[i] {
+		i++
+	}
+	return i
+}
+
+// sessionEvents reports what the active finds out about its standby. Called after each action.
+func (w *world) sessionEvents(i int) {
+	n := &w.nodes[i]
+	if n.primary == nil || !n.primary.open {
+		return
+	}
+	p := *n.primary
+	if !p.caught && p.acked == len(n.log) {
+		p.caught = true
+		n.post(StandbyCaughtUp{Member: p.session})
+	}
+	if p.caught && !p.synced && p.cfg.RequireStandby && p.cfg.Standby == p.session && p.acked >= p.commit {
+		p.synced = true
+		n.post(StandbySynced{Member: p.session, Requirement: p.cfg.Requirement})
+	}
+	n.primary = &p
+}
+
+// commitPoint is how far node i could commit now.
+func (n *wnode) commitPoint() int {
+	p := n.primary
+	switch {
+	case p == nil || !p.cfg.Serve:
+		return 0
+	case !p.cfg.RequireStandby:
+		return len(n.log)
+	case p.open && p.session == p.cfg.Standby:
+		return min(len(n.log), p.acked)
+	default:
+		return 0
+	}
+}
+
+// commit acknowledges everything up to the commit point.
+func (w *world) commit(i int) error {
+	n := &w.nodes[i]
+	p := *n.primary
+	p.commit = n.commitPoint()
+	n.durable = max(n.durable, p.commit)
+	n.primary = &p
+	prefix := n.log[:p.commit]
+	if c := commonPrefix(prefix, w.committed); c < len(prefix) && c < len(w.committed) {
+		return violated("INV-2: node %d acknowledges %v, but %v was acknowledged before", i, prefix, w.committed)
+	}
+	if len(prefix) > len(w.committed) {
+		w.committed = slices.Clone(prefix)
+	}
+	return nil
+}
+
+// crash stops a node. keep is how much of its log survives.
+func (w *world) crash(i, keep int) {
+	n := &w.nodes[i]
+	o := &w.nodes[1-i]
+	if n.primary != nil && o.follow != nil {
+		f := *o.follow
+		f.alive = false
+		o.follow = &f
+	}
+	if n.follow != nil {
+		w.closePrimarySide(1 - i)
+	}
+	if n.swap != nil { // the request may be on its way
+		w.inflight = append(slices.Clone(w.inflight), *n.swap)
+	}
+	*n = wnode{starts: n.starts, log: slices.Clone(n.log[:keep]), inc: n.inc, fence: n.fence, pair: n.pair, loss: n.loss}
+}
+
+func (w *world) restart(i int) error {
+	n := &w.nodes[i]
+	n.starts++
+	n.up = true
+	n.durable = len(n.log) // recovery has synced it
+	n.st = NewState(Settings{}, testNodes[i], fmt.Sprintf("%s%d", testNodes[i].Name, n.starts), testPair)
+	return w.feed(i, Started{Identity: n.identity(i)})
+}
+
+// check looks for what must never be.
+func (w *world) check() error {
+	alone := 0
+	for i := range w.nodes {
+		if p := w.nodes[i].primary; p != nil && p.cfg.Serve && !p.cfg.RequireStandby {
+			alone++
+		}
+	}
+	if alone > 1 {
+		return violated("both nodes may acknowledge without the other")
+	}
+	if w.rec == nil {
+		return nil
+	}
+	for _, m := range w.rec.InSync {
+		i := indexOf(m.Node)
+		n := &w.nodes[i]
+		if n.loss || m != w.member(i) {
+			continue // INV-6: it cannot act on its membership
+		}
+		if c := commonPrefix(n.log, w.committed); c < len(w.committed) {
+			return violated("INV-2: node %d is in sync, but its log %v lacks some of %v", i, n.log, w.committed)
+		}
+	}
+	return nil
+}
+
+// key identifies a world. Times count only by what is left of them.
+func (w *world) key() [16]byte {
+	b := make([]byte, 0, 1024)
+	b = fmt.Appendf(b, "%d %v %v %d %v|", w.rev, w.committed, w.left, w.writes, w.usedTerms)
+	if w.rec != nil {
+		b = appendRecord(b, *w.rec)
+	}
+	for _, e := range w.inflight {
+		b = fmt.Appendf(b, "~%d", e.Expect)
+		b = appendRecord(b, e.Next)
+	}
+	for i := range w.nodes {
+		n := &w.nodes[i]
+		b = fmt.Appendf(b, "|N%t%d%v%v%t%t%v%d%t%v %d %d", n.up, n.starts, n.log, n.fence, n.loss, n.load,
+			n.queue, n.drain, n.held, n.told.Fence, n.durable, n.inc)
+		if n.swap != nil {
+			b = appendRecord(fmt.Appendf(b, "s%d", n.swap.Expect), n.swap.Next)
+		}
+		if n.primary != nil {
+			b = fmt.Appendf(b, "p%v", *n.primary)
+		}
+		if n.follow != nil {
+			b = fmt.Appendf(b, "f%v", *n.follow)
+		}
+		if n.up {
+			b = n.st.appendKey(b)
+		}
+	}
+	sum := sha256.Sum256(b)
+	return [16]byte(sum[:16])
+}
+
+func appendRecord(b []byte, r Record) []byte {
+	b = fmt.Appendf(b, "{%d %d %d %s", r.Config, r.Term, indexOf(r.Active), r.OpID)
+	for _, m := range r.InSync {
+		b = fmt.Appendf(b, " %d/%d", indexOf(m.Node), m.Incarnation)
+	}
+	if r.Switchover != nil {
+		b = fmt.Appendf(b, " %s", r.Switchover.ID)
+	}
+	return append(b, '}')
+}
+
+// appendKey adds everything in s that matters for what it does next.
+func (s *State) appendKey(b []byte) []byte {
+	left := func(t time.Duration) time.Duration {
+		if t == never {
+			return never
+		}
+		return max(0, t-s.now)
+	}
+	b = fmt.Appendf(b, "S%t%t%d%q%t%d", s.known, s.missing, s.rev, s.trouble, s.reachable, s.bootTerm)
+	b = appendRecord(b, s.rec)
+	for _, p := range s.pending {
+		b = appendRecord(b, p)
+	}
+	b = fmt.Appendf(b, "%s %t%t%t%d m%d u%d %t%t", s.swapping, s.loading, s.needLoad, s.unknown, left(s.retryAt), s.mode, s.usedTerm,
+		s.candidate, s.fenced)
+	b = fmt.Appendf(b, "F%t%t%d %d %d", s.follow.connected, s.follow.ever, s.follow.cause, left(s.follow.since+s.set.FailoverTimeout),
+		left(s.started+s.set.StartupWait))
+	b = fmt.Appendf(b, "A%d %t %d %d %v", s.act.term, s.act.ready, s.act.standby, left(s.act.dropAt), s.act.sent)
+	if s.act.blocked != never {
+		b = fmt.Appendf(b, "b%d", left(s.act.blocked+s.set.RefuseAfter))
+	}
+	b = fmt.Appendf(b, "H%d%s%d %s", s.hand.phase, s.hand.id, left(s.hand.deadline), s.hand.declined)
+	b = fmt.Appendf(b, "Q%s%t%d L%d", s.ask.id, s.ask.seen, left(s.ask.deadline), len(s.live))
+	return b
+}
