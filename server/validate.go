@@ -45,7 +45,7 @@ func (s *QueueServer) checkMessages(messages []*pb.Message) (sizeBytes int, err 
 	for i, m := range messages {
 		n := len(m.GetBody())
 		if n > int(s.limits.MessageBytes) {
-			return 0, fmt.Errorf("%w: message %d has %d bytes, limits.message-bytes is %d", txn.ErrTooLarge, i, n, s.limits.MessageBytes)
+			return 0, fmt.Errorf("%w: message %d has %d bytes, limits.message-bytes is %s", txn.ErrTooLarge, i, n, s.limits.MessageBytes)
 		}
 		sizeBytes += messageOverheadBytes + n
 		for k, v := range m.GetProperties() {
@@ -61,7 +61,7 @@ const messageOverheadBytes = 13
 // checkTransactionBytes refuses a transaction before memory is taken for it.
 func (s *QueueServer) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.TransactionBytes) {
-		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %d", txn.ErrTooLarge, sizeBytes, s.limits.TransactionBytes)
+		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge, sizeBytes, s.limits.TransactionBytes)
 	}
 	return nil
 }
