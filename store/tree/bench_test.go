@@ -1,0 +1,70 @@
+package tree
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+func benchKey(dst []byte, i int) []byte {
+	return binary.BigEndian.AppendUint64(append(dst[:0], "i queue  "...), uint64(i))
+}
+
+// BenchmarkPut writes an index as the store does: rising keys, a thousand per edit, a flush now and then.
+func BenchmarkPut(b *testing.B) {
+	fs := vfs.NewMem()
+	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
+	require.NoError(b, err)
+	tr := New(f, page.Run{}, Options{})
+	var key []byte
+	i := 0
+	for b.Loop() {
+		e := tr.Edit()
+		for range 1000 {
+			key = benchKey(key, i)
+			i++
+			require.NoError(b, e.Put(key, key[:12]))
+		}
+		require.NoError(b, e.Commit())
+		if i%50_000 == 0 {
+			root, err := tr.Flush()
+			require.NoError(b, err)
+			_, err = f.Checkpoint(page.Meta{Root: root})
+			require.NoError(b, err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(i), "ns/put")
+	require.NoError(b, f.Close())
+}
+
+// BenchmarkGet reads entries of a tree of a million, all of it cached.
+func BenchmarkGet(b *testing.B) {
+	fs := vfs.NewMem()
+	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
+	require.NoError(b, err)
+	tr := New(f, page.Run{}, Options{CacheBytes: 1 << 30})
+	e := tr.Edit()
+	var key []byte
+	for i := range 1_000_000 {
+		key = benchKey(key, i)
+		require.NoError(b, e.Put(key, key[:12]))
+	}
+	require.NoError(b, e.Commit())
+	_, err = tr.Flush()
+	require.NoError(b, err)
+	v := tr.View()
+	i := 0
+	for b.Loop() {
+		key = benchKey(key, i*7919%1_000_000)
+		i++
+		_, _, ok, err := v.SeekFloor(key)
+		if !ok || err != nil {
+			b.Fatal(ok, err)
+		}
+	}
+	require.NoError(b, f.Close())
+}
