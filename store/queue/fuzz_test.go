@@ -52,16 +52,7 @@ func FuzzApply(f *testing.F) {
 
 // FuzzLoader loads anything at all as keys and values: it must be refused or give a sound state.
 func FuzzLoader(f *testing.F) {
-	d := newDriver(f)
-	q := d.queue("q", txn.Config{MaxBytes: 1 << 40}, "a", "b")
-	d.publish(q, 9000)
-	d.ack(q, 1, 1, 100)
-	d.ack(q, 1, 200, 8500)
-	d.ack(q, 2, 7, 7)
-	d.do(func(b *txn.Builder) { b.Release(q.id, 2, txn.Range{First: 3, Last: 9}) })
-	d.apply(origin("p", 1, 7), one)
-	d.apply(origin("p", 1, 8), func(b *txn.Builder) { one(b); one(b) })
-	d.apply(origin("r", 1, 7), func(b *txn.Builder) { one(b); publish(b, 99, 1, 1) })
+	d := everyKind(f)
 	var all []byte
 	for k, v := range d.s.All {
 		all = append(all, byte(len(k)))
@@ -86,17 +77,8 @@ func FuzzLoader(f *testing.F) {
 			}
 			data = data[2+n:]
 		}
-		s, err := l.Finish(100)
-		if err != nil {
-			return
-		}
-		d := &driver{t: t, s: s, lsn: 100}
-		d.reload()
-		for q := range d.s.Queues {
-			for sub := range q.Subs {
-				sub.NextUnacked(1)
-			}
-			q.NextAlive(1)
+		if s, err := l.Finish(100); err == nil {
+			use(t, s)
 		}
 	})
 }

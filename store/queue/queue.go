@@ -169,15 +169,15 @@ func (q *Queue) AllDead(first, span uint64) bool {
 // NextAlive gives the first sequence from from on that some subscription has still to acknowledge; the queue's
 // NextSequence when there is none.
 func (q *Queue) NextAlive(from uint64) uint64 {
-	for seq := max(from, 1); seq < q.nextSeq; {
+	z := &q.sizes
+	if len(z.slots) == 0 {
+		return max(q.nextSeq, from)
+	}
+	// Outside of the slots nothing is alive.
+	end := min((z.base+uint64(len(z.slots)))<<chunkBits, q.nextSeq)
+	for seq := max(from, z.base<<chunkBits, 1); seq < end; {
 		chunk := seq >> chunkBits
-		c := q.sizes.chunk(chunk)
-		if c == nil {
-			if chunk < q.sizes.base && len(q.sizes.slots) > 0 {
-				chunk = q.sizes.base - 1 // nothing before the first slot is alive
-			} else if len(q.sizes.slots) == 0 {
-				break
-			}
+		if z.chunk(chunk) == nil {
 			seq = (chunk + 1) << chunkBits
 			continue
 		}
