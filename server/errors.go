@@ -44,16 +44,22 @@ type NotActiveError struct {
 	ActiveNode string
 	// Role of the node that answered.
 	Role string
+	// Reason why it is in that role, in words; may be empty. It travels in the message only.
+	Reason string
 	// RetryAfter is a sensible time to wait when there is no active.
 	RetryAfter time.Duration
 }
 
 // Error says where to go.
 func (e *NotActiveError) Error() string {
-	if e.ActiveAddress == "" {
-		return fmt.Sprintf("this node is not active (%s) and knows of no active node; try the other one, or again in a moment", e.Role)
+	why := e.Role
+	if e.Reason != "" {
+		why += ": " + e.Reason
 	}
-	return fmt.Sprintf("this node is not active (%s); the active one is %s", e.Role, e.ActiveAddress)
+	if e.ActiveAddress == "" {
+		return fmt.Sprintf("this node does not serve clients (%s) and knows of no other that does; try the other node, or again in a moment", why)
+	}
+	return fmt.Sprintf("this node does not serve clients (%s); the active one is %s", why, e.ActiveAddress)
 }
 
 // Is makes errors.Is(err, replication.ErrNotActive) true.

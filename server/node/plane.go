@@ -306,7 +306,7 @@ func (p *dataPlane) notActive(next failover.NodeInfo) *server.NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active
 	}
-	out := &server.NotActiveError{Role: st.Role.String(), RetryAfter: retryAfter}
+	out := &server.NotActiveError{Role: st.Role.String(), Reason: st.Reason, RetryAfter: retryAfter}
 	if next.ID != uuid.Nil && next.ID != p.self.ID {
 		out.ActiveAddress, out.ActiveNode = next.Address, next.ID.String()
 	}

@@ -1,0 +1,186 @@
+package node_test
+
+import (
+	"context"
+	"encoding/binary"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/embedded"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// fails runs a node that cannot run and returns its error.
+func fails(t *testing.T, c config.Config) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := node.Run(ctx, c, zap.NewNop(), node.Options{})
+	require.Error(t, err)
+	require.NoError(t, ctx.Err(), "it should fail by itself")
+	return err
+}
+
+func TestPortInUse(t *testing.T) {
+	taken := freePort(t)
+	c := settings(t, "a")
+	c.Listen = taken.Addr().String()
+	err := fails(t, c)
+	require.ErrorIs(t, err, node.ErrListen)
+	require.ErrorContains(t, err, c.Listen)
+	require.ErrorContains(t, err, "set listen to another port")
+	require.NoError(t, taken.Close())
+	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start left nothing behind
+}
+
+func TestAddressOfAnotherMachine(t *testing.T) {
+	c := settings(t, "a")
+	c.Listen = "192.0.2.1:7420"
+	err := fails(t, c)
+	require.ErrorIs(t, err, node.ErrListen)
+	require.ErrorContains(t, err, "set listen to one of its own")
+}
+
+func TestDataInUse(t *testing.T) {
+	n := startAlone(t, nil)
+	c := n.config
+	c.Listen = "127.0.0.1:0"
+	err := fails(t, c)
+	require.ErrorIs(t, err, store.ErrInUse)
+	require.ErrorContains(t, err, c.Data.Dir)
+	n.createQueue("q") // the first one does not mind
+}
+
+func TestNewerFormat(t *testing.T) {
+	n := startAlone(t, nil)
+	n.stop()
+	name := store.PageFile(n.config.Data.Dir)
+	raw, err := os.ReadFile(name)
+	require.NoError(t, err)
+	binary.LittleEndian.PutUint32(raw[12:], 99) // see the layout in store/page/format.go
+	binary.LittleEndian.PutUint32(raw[8:], crc32.Checksum(raw[12:64], crc32.MakeTable(crc32.Castagnoli)))
+	require.NoError(t, os.WriteFile(name, raw, 0o600))
+	err = fails(t, n.config)
+	require.ErrorIs(t, err, page.ErrNewerVersion)
+	require.ErrorContains(t, err, "start that one")
+}
+
+func TestNotAStore(t *testing.T) {
+	c := settings(t, "a")
+	require.NoError(t, os.WriteFile(store.PageFile(c.Data.Dir), []byte("Dear diary"), 0o600))
+	err := fails(t, c)
+	require.ErrorIs(t, err, page.ErrNotPageFile)
+	require.ErrorContains(t, err, "data.dir")
+}
+
+// TestOtherPairsData: the store of one pair under the prefix of another.
+func TestOtherPairsData(t *testing.T) {
+	etcd := startEtcd(t)
+	first := start(t, settingsOfPair(t, "a", etcd))
+	first.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	first.stop()
+	other := settingsOfPair(t, "x", etcd)
+	other.Coordinator.Etcd.Prefix = "/lockstep/other"
+	stranger := start(t, other)
+	stranger.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+
+	c := first.config
+	c.Coordinator.Etcd.Prefix = "/lockstep/other"
+	err := fails(t, c)
+	require.ErrorIs(t, err, failover.ErrOtherPair)
+
+	// And under a prefix where no pair is (INV-9).
+	c.Coordinator.Etcd.Prefix = "/lockstep/empty"
+	err = fails(t, c)
+	require.ErrorIs(t, err, failover.ErrRecordLost)
+}
+
+// TestPairsDataAlone: a node of a pair must not be served without the coordinator by mistake.
+func TestPairsDataAlone(t *testing.T) {
+	etcd := startEtcd(t)
+	n := start(t, settingsOfPair(t, "a", etcd))
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	n.stop()
+	c := n.config
+	c.Coordinator.Type = config.CoordinatorNone
+	err := fails(t, c)
+	require.ErrorIs(t, err, node.ErrStandaloneData)
+	mark := filepath.Join(c.Data.Dir, "standalone")
+	require.ErrorContains(t, err, mark)
+	// The way out that the error names.
+	require.NoError(t, os.WriteFile(mark, nil, 0o600))
+	alone := start(t, c)
+	alone.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	alone.publish("q", "x")
+}
+
+// TestCoordinatorComesLater: a node whose etcd cannot be reached waits, says so, and goes on by itself.
+func TestCoordinatorComesLater(t *testing.T) {
+	port := freePort(t)
+	address := port.Addr().String()
+	require.NoError(t, port.Close())
+	c := settings(t, "a")
+	c.Coordinator.Type = config.CoordinatorEtcd
+	c.Coordinator.Etcd.Endpoints = []string{address}
+	n := start(t, c)
+	require.Eventually(t, func() bool {
+		st := n.status()
+		return st.GetRole() == pb.Role_ROLE_RECOVERING && st.GetReason() != "" && st.GetReason() != "starting"
+	}, patience, 10*time.Millisecond)
+	t.Logf("reason: %s", n.status().GetReason())
+	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Address: address, UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+}
+
+// TestCoordinatorGone: with both nodes up, the loss of etcd costs no write.
+func TestCoordinatorGone(t *testing.T) {
+	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	active, _ := startPair(t, etcd)
+	active.createQueue("q")
+	require.NoError(t, etcd.Close())
+	require.Eventually(t, func() bool { return !active.status().GetPair().GetCoordinatorReachable() }, patience, 10*time.Millisecond)
+	active.publish("q", "x")
+	require.Equal(t, pb.Role_ROLE_ACTIVE, active.role())
+}
+
+func TestWrongSettings(t *testing.T) {
+	c := settings(t, "a")
+	c.PageSize = 1000
+	require.ErrorIs(t, fails(t, c), config.ErrInvalid)
+	c = settings(t, "a")
+	c.Coordinator.Type = config.CoordinatorEtcd
+	c.Coordinator.Etcd.Endpoints = []string{"127.0.0.1:1"}
+	c.Coordinator.Etcd.TLS.CA = filepath.Join(t.TempDir(), "none.pem")
+	err := fails(t, c)
+	require.ErrorIs(t, err, config.ErrInvalid)
+	require.ErrorContains(t, err, "none.pem")
+	require.NoError(t, os.WriteFile(c.Coordinator.Etcd.TLS.CA, []byte("nothing"), 0o600))
+	require.ErrorContains(t, fails(t, c), "no certificate in PEM")
+}
+
+// TestStopsOnStopRequest: Run returns nil when it was asked to stop, with consumers and watchers attached.
+func TestStopsOnRequest(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	n.consume("q", 1)
+	_, err := n.admin.WatchStatus(t.Context(), &pb.WatchStatusRequest{})
+	require.NoError(t, err)
+	began := time.Now()
+	n.stop()
+	require.Less(t, time.Since(began), 5*time.Second)
+}

@@ -1,0 +1,349 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+func (n *testNode) health(service string) healthpb.HealthCheckResponse_ServingStatus {
+	n.t.Helper()
+	resp, err := healthpb.NewHealthClient(n.conn).Check(n.t.Context(), &healthpb.HealthCheckRequest{Service: service})
+	require.NoError(n.t, err)
+	return resp.GetStatus()
+}
+
+func (n *testNode) status() *pb.GetStatusResponse {
+	n.t.Helper()
+	st, err := n.admin.GetStatus(n.t.Context(), &pb.GetStatusRequest{})
+	require.NoError(n.t, err)
+	return st
+}
+
+// TestStandbySendsClientsAway: whatever a client asks of the standby, it is told where the active is.
+func TestStandbySendsClientsAway(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("q")
+	q, ctx := standby.queues, t.Context()
+	stream := func(s interface{ RecvMsg(any) error }, err error) error {
+		require.NoError(t, err)
+		return s.RecvMsg(&pb.ConsumeResponse{})
+	}
+	calls := map[string]func() error{
+		"publish": func() error {
+			_, err := q.Publish(ctx, &pb.PublishRequest{Queue: "q", Messages: batch("x")})
+			return err
+		},
+		"create": func() error { _, err := q.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "r"}); return err },
+		"get":    func() error { _, err := q.GetQueue(ctx, &pb.GetQueueRequest{Name: "q"}); return err },
+		"list":   func() error { _, err := q.ListQueues(ctx, &pb.ListQueuesRequest{}); return err },
+		"delete": func() error { _, err := q.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: "q"}); return err },
+		"purge":  func() error { _, err := q.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: "q"}); return err },
+		"alter":  func() error { _, err := q.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "q"}); return err },
+		"commit": func() error {
+			_, err := q.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{ackOp("q", 1, 1)}})
+			return err
+		},
+		"subscribe": func() error {
+			_, err := q.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "q", Name: "s"})
+			return err
+		},
+		"unsubscribe": func() error {
+			_, err := q.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: "q", Name: "default"})
+			return err
+		},
+		"browse":         func() error { return stream(q.Browse(ctx, &pb.BrowseRequest{Queue: "q"})) },
+		"consume":        func() error { return stream(q.Consume(ctx)) },
+		"publish stream": func() error { return stream(q.PublishStream(ctx)) },
+	}
+	require.Len(t, calls, len(pb.QueueService_ServiceDesc.Methods)+len(pb.QueueService_ServiceDesc.Streams))
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			err := call()
+			require.Equal(t, codes.FailedPrecondition, status.Code(err))
+			var notActive *server.NotActiveError
+			require.ErrorAs(t, kind(err), &notActive)
+			require.Equal(t, active.ready.Advertise, notActive.ActiveAddress)
+			require.Equal(t, active.ready.NodeID, notActive.ActiveNode)
+			require.Equal(t, "STANDBY", notActive.Role)
+			require.NotZero(t, notActive.RetryAfter)
+		})
+	}
+}
+
+func TestHealthAndReflection(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	const queues = "lockstep.v1.QueueService"
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, active.health(""))
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, active.health(queues))
+	require.Equal(t, healthpb.HealthCheckResponse_SERVING, standby.health(""))
+	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, standby.health(queues))
+
+	stream, err := reflectionpb.NewServerReflectionClient(standby.conn).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+	}))
+	resp, err := stream.Recv()
+	require.NoError(t, err)
+	var names []string
+	for _, s := range resp.GetListServicesResponse().GetService() {
+		names = append(names, s.GetName())
+	}
+	for _, want := range []string{queues, "lockstep.v1.AdminService", "lockstep.v1.ReplicationService", "grpc.health.v1.Health"} {
+		require.Contains(t, names, want)
+	}
+	active.stop()
+	require.Eventually(t, func() bool { return standby.health(queues) == healthpb.HealthCheckResponse_SERVING }, patience, 5*time.Millisecond)
+}
+
+func TestStatus(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("q")
+	active.publish("q", "x")
+	require.Eventually(t, func() bool {
+		return standby.status().GetStore().GetAppliedLsn() == active.status().GetStore().GetAppliedLsn()
+	}, patience, 5*time.Millisecond)
+	st := active.status()
+	require.Equal(t, "test", st.GetVersion())
+	require.Equal(t, "etcd", st.GetPair().GetCoordinator())
+	require.True(t, st.GetPair().GetCoordinatorReachable())
+	require.Len(t, st.GetPair().GetNodes(), 2)
+	require.True(t, st.GetNode().GetActive() && st.GetNode().GetInSync() && st.GetNode().GetLive())
+	require.Equal(t, "a", st.GetNode().GetName())
+	require.Equal(t, uint64(1), st.GetStore().GetMessages())
+	require.Equal(t, uint64(1), st.GetStore().GetQueues())
+	require.Equal(t, "always", st.GetStore().GetSync())
+	require.Equal(t, "in-sync", st.GetStandby().GetState())
+	require.Equal(t, standby.ready.NodeID, st.GetStandby().GetNodeId())
+	other := standby.status()
+	require.Nil(t, other.GetStandby())
+	require.False(t, other.GetNode().GetActive())
+	require.True(t, other.GetNode().GetInSync())
+	require.Equal(t, st.GetPair().GetPairId(), other.GetPair().GetPairId())
+}
+
+// TestRoleLoss: whoever is attached to a node that gives up its role is sent to the new active at once.
+func TestRoleLoss(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("q")
+	active.publish("q", "1", "2")
+	c := active.consume("q", 10)
+	c.take(2)
+	publisher, err := active.queues.PublishStream(t.Context())
+	require.NoError(t, err)
+	watch, err := standby.admin.WatchStatus(t.Context(), &pb.WatchStatusRequest{})
+	require.NoError(t, err)
+
+	result, err := standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{Timeout: durationpb.New(patience)})
+	require.NoError(t, err)
+	require.Equal(t, standby.ready.NodeID, result.GetActiveNode())
+	require.Equal(t, standby.ready.Advertise, result.GetActiveAddress())
+	t.Logf("the switchover paused commits for %s", result.GetPause().AsDuration())
+
+	for name, recv := range map[string]func() error{
+		"consumer":  func() error { return c.stream.RecvMsg(&pb.ConsumeResponse{}) },
+		"publisher": func() error { return publisher.RecvMsg(&pb.PublishStreamResponse{}) },
+	} {
+		var notActive *server.NotActiveError
+		require.ErrorAs(t, kind(recv()), &notActive, name)
+		require.Equal(t, standby.ready.Advertise, notActive.ActiveAddress, name)
+	}
+	for {
+		st, err := watch.Recv()
+		require.NoError(t, err)
+		if role := st.GetStatus().GetRole(); role == pb.Role_ROLE_ACTIVE {
+			break
+		}
+	}
+	active.waitFor(pb.Role_ROLE_STANDBY)
+	again := standby.consume("q", 10).take(2)
+	require.Equal(t, []string{"1", "2"}, bodies(again), "what was not acknowledged is delivered by the new active")
+
+	// And back, asked of the active this time.
+	_, err = standby.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+	require.NoError(t, err)
+	active.waitFor(pb.Role_ROLE_ACTIVE)
+	active.publish("q", "3")
+}
+
+// TestRetryAcrossTakeover is INV-10 across nodes: the new active knows what the old one committed.
+func TestRetryAcrossTakeover(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("q")
+	req := &pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Id: "p", Sequence: 1}}
+	first, err := active.queues.Publish(t.Context(), req)
+	require.NoError(t, err)
+	active.stop()
+	standby.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	again, err := standby.queues.Publish(t.Context(), req)
+	require.NoError(t, err)
+	require.True(t, again.GetDuplicate())
+	require.Equal(t, first.GetFirstSequence(), again.GetFirstSequence())
+	require.Equal(t, first.GetLsn(), again.GetLsn())
+}
+
+// TestPublishersAndConsumersAcrossRoles: a crowd works while the role moves to and fro, with a restart in between. Nothing
+// that was acknowledged is lost, nothing is there twice, and both stores end alike.
+func TestPublishersAndConsumersAcrossRoles(t *testing.T) {
+	etcd := startEtcd(t)
+	a, b := startPair(t, etcd)
+	nodes := []*testNode{a, b}
+	a.createQueue("q")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	acknowledged := make(chan string, 100_000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := uint64(1); ctx.Err() == nil; i++ {
+			publishSomewhere(ctx, nodes, i, acknowledged)
+		}
+	}()
+	for range 3 {
+		before := len(acknowledged)
+		require.Eventually(t, func() bool { return len(acknowledged) > before+50 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { // refused until the standby is in sync and has announced itself
+			_, err := a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+			return err == nil
+		}, patience, 2*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return slices.Contains([]pb.Role{a.role(), b.role()}, pb.Role_ROLE_STANDBY)
+		}, patience, 2*time.Millisecond)
+	}
+	before := len(acknowledged)
+	require.Eventually(t, func() bool { return len(acknowledged) > before+50 }, patience, time.Millisecond)
+	cancel()
+	<-done
+	close(acknowledged)
+	var want []string
+	for body := range acknowledged {
+		want = append(want, body)
+	}
+	active, standby := a, b
+	if b.role() == pb.Role_ROLE_ACTIVE {
+		active, standby = b, a
+	}
+	q, err := active.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	got := bodies(active.consume("q", 100_000).take(int(q.GetQueue().GetMessages()))) //nolint:gosec // small
+	seen := map[string]bool{}
+	for _, body := range got {
+		require.False(t, seen[body], "%s is there twice", body)
+		seen[body] = true
+	}
+	for _, body := range want {
+		require.True(t, seen[body], "%s was acknowledged and is lost", body)
+	}
+	require.Eventually(t, func() bool {
+		x, err := active.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
+		require.NoError(t, err)
+		y, err := standby.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
+		require.NoError(t, err)
+		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
+	}, patience, 10*time.Millisecond, "the two stores end alike")
+}
+
+// publishSomewhere tries both nodes, with the same producer sequence, until one answers.
+func publishSomewhere(ctx context.Context, nodes []*testNode, sequence uint64, acknowledged chan<- string) {
+	body := fmt.Sprint(sequence)
+	for try := 0; ctx.Err() == nil; try++ {
+		_, err := nodes[try%2].queues.Publish(ctx, &pb.PublishRequest{
+			Queue: "q", Messages: batch(body), Producer: &pb.Producer{Id: "p", Sequence: sequence},
+		})
+		if err == nil {
+			acknowledged <- body
+			return
+		}
+		if e := kind(err); !errors.Is(e, replication.ErrNotActive) && status.Code(err) != codes.Unavailable && ctx.Err() == nil {
+			nodes[0].t.Errorf("publish %d: %v", sequence, err)
+			return
+		}
+	}
+}
+
+func TestMaintenanceCalls(t *testing.T) {
+	active, standby := startPair(t, startEtcd(t))
+	active.createQueue("q")
+	for i := range 100 {
+		active.publish("q", fmt.Sprint(i))
+	}
+	for _, n := range []*testNode{active, standby} {
+		require.Eventually(t, func() bool { return n.status().GetStore().GetMessages() == 100 }, patience, 5*time.Millisecond)
+		cp, err := n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
+		require.NoError(t, err)
+		require.NotZero(t, cp.GetLsn())
+		stream, err := n.admin.Check(t.Context(), &pb.CheckRequest{})
+		require.NoError(t, err)
+		var last *pb.CheckResponse
+		for {
+			resp, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err)
+			last = resp
+		}
+		require.True(t, last.GetFinished())
+		require.Empty(t, last.GetProblems())
+		require.Equal(t, uint64(100), last.GetMessages())
+	}
+}
+
+func TestSwitchoverRefused(t *testing.T) {
+	n := startAlone(t, nil)
+	_, err := n.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+	require.ErrorIs(t, kind(err), failover.ErrSwitchover)
+	require.ErrorContains(t, err, "runs alone")
+	_, err = n.admin.Switchover(t.Context(), &pb.SwitchoverRequest{Timeout: durationpb.New(-1)})
+	require.ErrorIs(t, kind(err), server.ErrInvalid)
+	require.Nil(t, n.status().GetPair())
+
+	etcd := startEtcd(t)
+	single := start(t, settingsOfPair(t, "a", etcd))
+	single.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	_, err = single.admin.Switchover(t.Context(), &pb.SwitchoverRequest{Timeout: durationpb.New(time.Second)})
+	require.Error(t, err)
+}
+
+// TestTwoRequired: with min_in_sync 2 a node alone refuses to write and says why; it serves as soon as there are two.
+func TestTwoRequired(t *testing.T) {
+	etcd := startEtcd(t)
+	two := func(name string) config.Config {
+		c := settingsOfPair(t, name, etcd)
+		c.MinInSync = 2
+		return c
+	}
+	a := start(t, two("a"))
+	require.Eventually(t, func() bool { return strings.Contains(a.status().GetReason(), "min_in_sync") }, patience, 5*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := a.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q"})
+	require.ErrorContains(t, err, "min_in_sync")
+	b := start(t, two("b"))
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	a.waitFor(pb.Role_ROLE_ACTIVE)
+	a.createQueue("q")
+	b.stop()
+	a.waitFor(pb.Role_ROLE_BLOCKED)
+	_, err = a.queues.Publish(ctx, &pb.PublishRequest{Queue: "q", Messages: batch("x")})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}
