@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -78,7 +79,8 @@ func (s *Store) framesFromLog(after lsn.Position) ([]byte, lsn.Position, error) 
 		return nil, lsn.Position{}, fmt.Errorf("apply: the log ends at %v: %w", after, io.ErrUnexpectedEOF)
 	}
 	s.readerAt = last
-	return frames, after, nil
+	// The reader uses its buffer again; the messages in memory refer to these bytes until they are in pages.
+	return slices.Clone(frames), after, nil
 }
 
 // applyFrames applies the frames that are neither applied yet nor beyond upTo.
