@@ -196,7 +196,7 @@ func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chun
 
 func (g geometry) leavesFor(pages uint64) uint64 { return divideUp(g.chunksFor(pages), g.leafChunks()) }
 
-// maxPages is how many pages a file can have: 4 TiB with a page size of 2 KiB, 34 TiB with 4 KiB, and more with larger ones.
+// maxPages is how many pages a file can have: 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and more with larger ones.
 func (g geometry) maxPages() uint64 {
 	most := maxLeaves * g.leafChunks() * g.chunkPages()
 	if limit := uint64(1<<62) / uint64(g.pageSize); most > limit {
