@@ -50,7 +50,8 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]
-	// A seal must always fit behind the block. A block that fits no segment gets one for itself, which grows.
+	// A seal must always fit behind the block. A block that fits no segment gets one for itself, which grows. (A segment without
+	// records cannot be left behind: the next one would have the same name.)
 	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes || seg.empty()
 	l.mu.RUnlock()
 	if fits {
@@ -88,7 +89,7 @@ func (l *Log) roll() (*segment, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.segs = append(l.segs, seg)
-	l.dirtyDir = true
+	l.dirty, l.dirtyDir = append(l.dirty, seg), true
 	return seg, nil
 }
 

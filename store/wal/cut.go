@@ -182,8 +182,8 @@ func (l *Log) forgetCut() error {
 }
 
 // TruncateAfter removes all records behind pos, which must be in the log (or just before its first record), and returns how many. If
-// aside is not empty, they are kept in a file of that name, which InspectFile reads. Both are durable when it returns. Open readers
-// get ErrCut. ErrTrimmed and ErrNotInLog leave the log as it was; after any other error it may have failed.
+// aside is not empty, they are kept in a file of that name, which InspectFile reads. Both are durable when it returns, and so is pos,
+// in every sync mode. Open readers get ErrCut. ErrTrimmed and ErrNotInLog leave the log as it was; after any other error it may have failed.
 func (l *Log) TruncateAfter(pos lsn.Position, aside string) (cutRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -192,13 +192,11 @@ func (l *Log) TruncateAfter(pos lsn.Position, aside string) (cutRecords int, err
 	if err := l.usable(); err != nil {
 		return 0, err
 	}
-	if pos == l.end {
-		return 0, nil
-	}
 	if err := l.checkCut(pos); err != nil {
 		return 0, err
 	}
-	if err := l.syncDirty(); err != nil { // what stays may be just written
+	// What stays may be just written.
+	if err := l.syncDirty(); err != nil || pos == l.end {
 		return 0, err
 	}
 	if aside != "" {
@@ -313,6 +311,7 @@ func (l *Log) afterCut(pos lsn.Position, at int, end int64) {
 	l.end, l.synced, l.marked = pos, pos, min(l.marked, pos.LSN)
 	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN >= pos.LSN })
 	l.dirty, l.dirtyDir = nil, false
+	l.released = min(l.released, pos.LSN) // what comes now under these numbers is in no checkpoint
 	l.cuts++
 	l.mu.Unlock()
 	for _, s := range removed {

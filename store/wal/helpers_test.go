@@ -82,8 +82,9 @@ func requireRecords(t testing.TB, l *Log, size int) {
 // copyFS copies the files of a directory into a new filesystem, synced.
 func copyFS(t testing.TB, from vfs.FS, dir string) *vfs.Mem {
 	t.Helper()
-	to := vfs.NewMem()
+	to := newMem(t)
 	require.NoError(t, to.MkdirAll(dir, 0o700))
+	require.NoError(t, to.SyncDir("data"))
 	names, err := from.ReadDir(dir)
 	require.NoError(t, err)
 	for _, name := range names {

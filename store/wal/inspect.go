@@ -189,7 +189,15 @@ func (r *Report) judge() {
 	for _, s := range r.Segments[at:] {
 		proof = max(proof, s.ProofLSN, s.PromisedLSN)
 	}
-	if proof > r.End.LSN {
-		r.Problem = &DamagedError{Segment: stop.Name, Offset: stop.StopOffset, LSN: stop.StopLSN, DurableLSN: proof, Err: stop.Stop}
+	if proof <= r.End.LSN {
+		return
 	}
+	d := &DamagedError{Segment: stop.Name, Offset: stop.StopOffset, LSN: stop.StopLSN, DurableLSN: proof, Err: stop.Stop}
+	if stop.Stop == nil {
+		d.Offset, d.LSN, d.Err = stop.UsedBytes, r.End.LSN+1, errNoBlock
+	}
+	if at+1 < len(r.Segments) && r.Segments[at+1].First == d.LSN {
+		d.Segment, d.Offset, d.Err = r.Segments[at+1].Name, 0, errNoSegmentHeader
+	}
+	r.Problem = d
 }

@@ -21,7 +21,7 @@ func (l *Log) load() error {
 	if err != nil {
 		return fmt.Errorf("listing the log directory: %w", err)
 	}
-	if err := l.spares.adopt(names); err != nil {
+	if err := l.spares.clear(names); err != nil {
 		return err
 	}
 	segs, err := l.openSegments(names)
@@ -266,15 +266,7 @@ func (r *recovering) decide(at int) error {
 		}
 	}
 	if proof >= unread {
-		bad := r.segs[at]
-		d := &DamagedError{Segment: bad.path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof, Err: r.stop.err}
-		if d.Offset == 0 {
-			d.Offset, d.LSN = r.stop.offset, unread
-		}
-		if d.Err == nil {
-			d.Err = errNoBlock
-		}
-		return d
+		return r.damage(at, proof)
 	}
 	rec := &r.l.recovery
 	if rec.TornBytes = min(stop.end, r.segs[at].sizeBytes) - r.stop.offset; rec.TornBytes > 0 {
@@ -284,6 +276,19 @@ func (r *recovering) decide(at int) error {
 		rec.Torn, rec.TornSegment, rec.TornOffset = true, r.segs[at].path, r.stop.offset
 	}
 	return nil
+}
+
+// damage says where reading stopped and what is wrong there.
+func (r *recovering) damage(at int, proof uint64) *DamagedError {
+	d := &DamagedError{Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof, Err: r.stop.err}
+	if d.LSN == 0 { // the segment was not read, only passed over
+		d.Offset, d.LSN, d.Err = r.stop.offset, r.last.LSN+1, errNoBlock
+	}
+	if at+1 < len(r.segs) && r.segs[at+1].first == d.LSN {
+		// The record is not missing here: it would be in the next segment, which could not be entered.
+		d.Segment, d.Offset, d.Err = r.segs[at+1].path, 0, errNoSegmentHeader
+	}
+	return d
 }
 
 // cut removes what decide found to be a torn tail. A crash meanwhile leaves another torn tail: what is there promises nothing.

@@ -51,6 +51,10 @@ func (l *Log) trim() {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
 	for l.usable() == nil {
+		// The header and the name of what will be the oldest segment must be durable first: recovery relies on it.
+		if l.wantsTrim() && l.syncDirty() != nil {
+			return // sticky, and reported by keep
+		}
 		seg := l.detachOldest()
 		if seg == nil {
 			return
@@ -63,29 +67,47 @@ func (l *Log) trim() {
 	}
 }
 
+// wantsTrim tells whether the oldest segment may go but its successor is not known to be durable.
+func (l *Log) wantsTrim() bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.mayTrim() && !l.isFirm(l.segs[1])
+}
+
+// isFirm tells whether the name and the header of a segment are durable. mu is held.
+func (l *Log) isFirm(seg *segment) bool {
+	return !l.dirtyDir && (!slices.Contains(l.dirty, seg) || l.synced.LSN >= seg.first)
+}
+
+// mayTrim tells whether the oldest segment may go. mu is held.
+func (l *Log) mayTrim() bool {
+	if len(l.segs) == 1 {
+		return false
+	}
+	free := l.released
+	for _, held := range l.holds {
+		free = min(free, held-1)
+	}
+	if l.segs[0].last.LSN > free {
+		return false
+	}
+	var rest int64
+	for _, s := range l.segs[1:] {
+		rest += s.end - segmentDataStart
+	}
+	return rest >= l.o.KeepBytes
+}
+
 // detachOldest takes the oldest segment out of the log, if that is allowed. trimMu is held.
 func (l *Log) detachOldest() *segment {
 	l.syncMu.Lock() // the file must not be in the middle of an fsync when it is closed
 	defer l.syncMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.segs) == 1 {
+	if !l.mayTrim() || !l.isFirm(l.segs[1]) {
 		return nil
 	}
-	seg, free := l.segs[0], l.released
-	for _, held := range l.holds {
-		free = min(free, held-1)
-	}
-	if seg.last.LSN > free {
-		return nil
-	}
-	var rest int64
-	for _, s := range l.segs[1:] {
-		rest += s.end - segmentDataStart
-	}
-	if rest < l.o.KeepBytes {
-		return nil
-	}
+	seg := l.segs[0]
 	seg.trimmed = true
 	l.segs = slices.Delete(l.segs, 0, 1)
 	l.dirty = slices.DeleteFunc(l.dirty, func(s *segment) bool { return s == seg }) // a checkpoint holds what is in it

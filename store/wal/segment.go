@@ -60,7 +60,8 @@ type indexEntry struct {
 // indexEvery is how far apart the blocks in the index are, in bytes.
 const indexEvery = 64 << 10
 
-func (s *segment) empty() bool { return s.end == segmentDataStart }
+// empty tells whether there is no record in it; a seal may be.
+func (s *segment) empty() bool { return s.last.LSN < s.first }
 
 // addBlock notes a block with records for the index.
 func (s *segment) addBlock(first uint64, offset int64) {
@@ -151,7 +152,7 @@ func readSegmentHeader(f vfs.File) (segmentHeader, error) {
 	if err != nil {
 		return segmentHeader{}, err
 	}
-	if name := filepath.Base(f.Name()); name != segmentName(h.first) && strings.HasSuffix(name, segmentSuffix) {
+	if first, ok := parseName(filepath.Base(f.Name()), segmentSuffix); ok && first != h.first {
 		return segmentHeader{}, errNoSegmentHeader
 	}
 	return h, nil

@@ -117,7 +117,7 @@ func (s *spares) drop() error {
 	return errors.Join(errs...)
 }
 
-// close closes the files and leaves them for the next Open.
+// close closes the files and leaves their removal to the next Open.
 func (s *spares) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,27 +137,17 @@ func (s *spares) newPath() string {
 	return filepath.Join(s.dir, fmt.Sprintf("%020d", s.next))
 }
 
-// adopt takes over the spare files that an earlier run left, and removes those that are not usable.
-func (s *spares) adopt(names []string) error {
+// clear removes the files that an earlier run left. A spare is not used again: it may have been a segment that lost its name in a
+// crash, and hold blocks of an LSN that the log is about to come to once more.
+func (s *spares) clear(names []string) error {
 	for _, name := range names {
-		path := filepath.Join(s.dir, name)
-		if n, ok := parseName(name, spareSuffix); ok {
-			s.next = max(s.next, n)
-			if info, err := s.fs.Stat(path); err == nil && s.wants(info.SizeBytes) {
-				f, err := s.fs.OpenFile(path, os.O_RDWR, 0o600)
-				if err != nil {
-					return fmt.Errorf("opening the spare log segment: %w", err)
-				}
-				s.offer(spareFile{path: path, file: f, sizeBytes: info.SizeBytes})
-				continue
-			}
-		} else if n, ok := parseName(name, unfinishedSuffix); ok {
-			s.next = max(s.next, n)
-		} else {
+		_, isSpare := parseName(name, spareSuffix)
+		_, isUnfinished := parseName(name, unfinishedSuffix)
+		if !isSpare && !isUnfinished {
 			continue
 		}
-		if err := s.fs.Remove(path); err != nil && !isMissing(err) {
-			return fmt.Errorf("removing an unusable spare log segment: %w", err)
+		if err := s.fs.Remove(filepath.Join(s.dir, name)); err != nil && !isMissing(err) {
+			return fmt.Errorf("removing an old spare log segment: %w", err)
 		}
 	}
 	return nil

@@ -1,0 +1,225 @@
+package wal
+
+import (
+	"math/rand"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestTruncateAfterEveryRecord cuts behind each record, also in the middle of a block and in an earlier segment.
+func TestTruncateAfterEveryRecord(t *testing.T) {
+	image, o, end := buildDamage(t)
+	for record := uint64(0); record <= end.LSN; record++ {
+		mem := copyFS(t, image, testDir)
+		o.FS = mem
+		l := mustOpen(t, o)
+		pos, ok := l.PositionOf(record)
+		require.True(t, ok)
+		n, err := l.TruncateAfter(pos, "aside.seg")
+		require.NoError(t, err)
+		require.EqualValues(t, end.LSN-record, n)
+		require.Equal(t, pos, l.End())
+		require.Equal(t, pos, l.Durable())
+		requireRecords(t, l, 300)
+
+		if n > 0 {
+			var kept []uint64
+			info, err := InspectFile(mem, "aside.seg", func(i Item) error {
+				kept = append(kept, i.Frame.Pos.LSN)
+				require.Equal(t, payload(1, i.Frame.Pos.LSN, 300), i.Frame.Payload)
+				return nil
+			})
+			require.NoError(t, err)
+			require.NoError(t, info.Stop)
+			require.Equal(t, pos, info.Prev)
+			require.Equal(t, end, info.Last)
+			require.Len(t, kept, n)
+		}
+		// A crash right after it, and a log that goes on.
+		o.FS = mem.CrashClone(nil)
+		again := mustOpen(t, o)
+		require.Equal(t, pos, again.End())
+		require.False(t, again.Recovery().Torn)
+		mustAppend(t, again, 2, 30, 300)
+		newEnd := again.End()
+		require.NoError(t, again.Close())
+		again = mustOpen(t, o)
+		require.Equal(t, newEnd, again.End())
+		requireRecords(t, again, 300)
+		require.NoError(t, again.Close())
+	}
+}
+
+func TestTruncateAfterRefuses(t *testing.T) {
+	l := mustOpen(t, testOptions(newMem(t)))
+	for range 100 {
+		mustAppend(t, l, 3, 1, 500)
+	}
+	end := l.End()
+	l.Release(60)
+	first := l.First()
+	require.Greater(t, first, uint64(10))
+	for what, c := range map[string]struct {
+		pos  lsn.Position
+		want error
+	}{
+		"another history": {lsn.Position{Term: 3, LSN: 80, Chain: 1}, ErrNotInLog},
+		"another term":    {lsn.Position{Term: 2, LSN: end.LSN, Chain: end.Chain}, ErrNotInLog},
+		"beyond the end":  {lsn.Position{Term: 3, LSN: end.LSN + 1}, ErrNotInLog},
+		"trimmed":         {lsn.Position{Term: 3, LSN: first - 2}, ErrTrimmed},
+	} {
+		_, err := l.TruncateAfter(c.pos, "")
+		require.ErrorIs(t, err, c.want, what)
+	}
+	n, err := l.TruncateAfter(end, "aside")
+	require.NoError(t, err)
+	require.Zero(t, n)
+	before, ok := l.PositionOf(first - 1)
+	require.True(t, ok)
+	n, err = l.TruncateAfter(before, "")
+	require.NoError(t, err)
+	require.EqualValues(t, end.LSN-first+1, n)
+	require.Zero(t, l.First())
+	mustAppend(t, l, 4, 1, 500)
+	require.Equal(t, first, l.First())
+}
+
+func TestTruncateAfterAndTermEnds(t *testing.T) {
+	l := mustOpen(t, testOptions(newMem(t)))
+	var ends []lsn.Position
+	for term := uint64(1); term <= 5; term++ {
+		ends = append(ends, mustAppend(t, l, term, 3, 100))
+	}
+	mid, ok := l.PositionOf(8)
+	require.True(t, ok)
+	_, err := l.TruncateAfter(mid, "")
+	require.NoError(t, err)
+	require.Equal(t, []lsn.Position{mid, ends[1], ends[0]}, l.TermEnds())
+	_, err = l.TruncateAfter(ends[0], "")
+	require.NoError(t, err)
+	require.Equal(t, []lsn.Position{ends[0]}, l.TermEnds())
+	end := mustAppend(t, l, 9, 1, 10)
+	require.Equal(t, []lsn.Position{end, ends[0]}, l.TermEnds())
+}
+
+func TestReset(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	l := mustOpen(t, o)
+	for range 100 {
+		mustAppend(t, l, 3, 1, 500)
+	}
+	r, err := l.ReadFrom(50)
+	require.NoError(t, err)
+	_ = l.Hold(10)
+	start := lsn.Position{Term: 2, LSN: 42, Chain: 4711}
+	require.NoError(t, l.Reset(start))
+	_, err = r.Next()
+	require.ErrorIs(t, err, ErrCut)
+	require.Equal(t, start, l.End())
+	require.Equal(t, start, l.Durable())
+	require.Equal(t, []lsn.Position{start}, l.TermEnds())
+	require.Zero(t, l.First())
+	_, ok := l.PositionOf(41)
+	require.False(t, ok)
+
+	o.FS = mem.CrashClone(nil)
+	again := mustOpen(t, o)
+	require.Equal(t, start, again.End())
+	require.Equal(t, []uint64{43}, listSegments(t, o.FS))
+
+	for range 100 {
+		mustAppend(t, l, 3, 1, 500)
+	}
+	requireRecords(t, l, 500)
+	l.Release(142)
+	require.Greater(t, l.First(), uint64(100), "old holds do not matter")
+}
+
+// TestCutAcrossCrashes crashes at every single operation of a cut and of a reset: before or after, nothing between, and no damage.
+func TestCutAcrossCrashes(t *testing.T) {
+	image, o, end := buildDamage(t)
+	start := lsn.Position{Term: 9, LSN: 5, Chain: 9}
+	for _, reset := range []bool{false, true} {
+		for _, record := range []uint64{0, 3, 4, 13, end.LSN - 1} {
+			rng := rand.New(rand.NewSource(int64(record)))
+			mem := copyFS(t, image, testDir)
+			fault := vfs.NewFault(mem)
+			o.FS = fault
+			l := mustOpen(t, o)
+			after, _ := l.PositionOf(record)
+			if reset {
+				after = start
+			}
+			finished := 0
+			fault.SetHook(func(op vfs.Op) error {
+				if op.Kind == vfs.OpRead || op.Kind == vfs.OpOpen || op.Kind == vfs.OpStat {
+					return nil
+				}
+				for range 4 {
+					o := o
+					o.FS = mem.CrashClone(rng)
+					crashed, err := Open(o)
+					require.NoError(t, err)
+					require.Contains(t, []lsn.Position{end, after}, crashed.End(), describe(after))
+					if crashed.Recovery().FinishedCut {
+						finished++
+						require.Equal(t, after, crashed.End())
+					}
+					require.NoError(t, crashed.Close())
+				}
+				return nil
+			})
+			if reset {
+				require.NoError(t, l.Reset(start))
+			} else {
+				_, err := l.TruncateAfter(after, "aside.seg")
+				require.NoError(t, err)
+			}
+			fault.SetHook(nil)
+			require.Positive(t, finished)
+			o.FS = mem.CrashClone(nil)
+			require.Equal(t, after, mustOpen(t, o).End())
+		}
+	}
+}
+
+func TestDamagedCutIntent(t *testing.T) {
+	c := &cutIntent{op: cutTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000, zeroTo: 6000,
+		headerAt: 4096, header: [blockHeaderBytes]byte{1}}
+	b := c.encode()
+	got, err := decodeCutIntent(b)
+	require.NoError(t, err)
+	require.Equal(t, c, got)
+	for bit := range len(b) * 8 {
+		b[bit/8] ^= 1 << (bit % 8)
+		_, err := decodeCutIntent(b)
+		require.Error(t, err)
+		b[bit/8] ^= 1 << (bit % 8)
+	}
+	mem, o, _ := buildDamage(t)
+	b[20] ^= 1
+	require.NoError(t, vfs.WriteFileAtomic(mem, testDir+"/"+cutFile, b))
+	o.FS = mem
+	_, err = Open(o)
+	require.ErrorIs(t, err, ErrDamaged)
+}
+
+func FuzzDecodeCutIntent(f *testing.F) {
+	f.Add((&cutIntent{op: cutReset}).encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) == cutBytes {
+			crc := checksum(0, b[:120])
+			b[120], b[121], b[122], b[123] = byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24)
+		}
+		if c, err := decodeCutIntent(b); err == nil {
+			again, err := decodeCutIntent(c.encode())
+			require.NoError(t, err)
+			require.Equal(t, c, again)
+		}
+	})
+}

@@ -1,0 +1,275 @@
+package wal
+
+import (
+	"errors"
+	"io"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+func TestReleaseKeepsWhatItMust(t *testing.T) {
+	o := testOptions(newMem(t))
+	o.KeepBytes = 40 << 10
+	l := mustOpen(t, o)
+	for range 400 {
+		mustAppend(t, l, 1, 1, 500)
+	}
+	l.Release(50)
+	first := l.First()
+	require.Greater(t, first, uint64(1))
+	require.LessOrEqual(t, first, uint64(51), "only what is in a checkpoint")
+
+	h := l.Hold(120)
+	l.Release(400)
+	require.LessOrEqual(t, l.First(), uint64(120))
+	require.Greater(t, l.First(), uint64(80), "only whole segments stay for a hold")
+	h.Advance(100)
+	h.Advance(200)
+	l.Release(0)
+	require.LessOrEqual(t, l.First(), uint64(200))
+	require.Greater(t, l.First(), uint64(160))
+	h.Release()
+	h.Release()
+	require.Eventually(t, func() bool { return l.First() > 200 }, 10*time.Second, time.Millisecond)
+	require.GreaterOrEqual(t, l.Bytes(), o.KeepBytes)
+	require.Less(t, l.Bytes(), o.KeepBytes+2*o.SegmentBytes)
+	requireRecords(t, l, 500)
+
+	_, err := l.ReadFrom(100)
+	require.ErrorIs(t, err, ErrTrimmed)
+	_, err = l.ReadFrom(402)
+	require.ErrorIs(t, err, ErrNotInLog)
+	_, err = l.ReadFrom(401)
+	require.NoError(t, err)
+}
+
+// TestRecycling: after a while no new files are made.
+func TestRecycling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fault := vfs.NewFault(newMem(t))
+		l := mustOpen(t, testOptions(fault))
+		created := uint64(0)
+		for i := range 600 {
+			mustAppend(t, l, 1, 1, 500)
+			require.NoError(t, l.Sync())
+			l.Release(l.End().LSN)
+			synctest.Wait()
+			if i == 200 {
+				created = fault.Count(vfs.OpCreate)
+			}
+		}
+		require.Equal(t, created, fault.Count(vfs.OpCreate))
+		require.Greater(t, l.Stats().Rolls, uint64(15))
+		require.Zero(t, l.Stats().StalledRolls)
+		require.NoError(t, l.Close())
+	})
+}
+
+// TestReaderIsTrimmed: a reader without a hold gets a clear error, not another segment's content.
+func TestReaderIsTrimmed(t *testing.T) {
+	l := mustOpen(t, testOptions(newMem(t)))
+	for range 100 {
+		mustAppend(t, l, 1, 1, 500)
+	}
+	r, err := l.ReadFrom(1)
+	require.NoError(t, err)
+	_, err = r.Next()
+	require.NoError(t, err)
+	l.Release(100)
+	for range 300 { // the files are used again
+		mustAppend(t, l, 1, 1, 500)
+	}
+	for err == nil {
+		_, err = r.Next()
+	}
+	require.ErrorIs(t, err, ErrTrimmed)
+}
+
+var errDisk = errors.New("the disk is broken")
+
+// TestFailuresAreFinal: whatever of a commit fails, nothing works any more until the log is opened anew, which then finds what was
+// durable (INV-7).
+func TestFailuresAreFinal(t *testing.T) {
+	for what, breaks := range map[string]func(vfs.Op) bool{
+		"write":    func(op vfs.Op) bool { return op.Kind == vfs.OpWrite },
+		"sync":     func(op vfs.Op) bool { return op.Kind == vfs.OpSync },
+		"roll":     func(op vfs.Op) bool { return op.Kind == vfs.OpRename },
+		"sync dir": func(op vfs.Op) bool { return op.Kind == vfs.OpSyncDir },
+	} {
+		t.Run(what, func(t *testing.T) {
+			fault := vfs.NewFault(newMem(t))
+			o := testOptions(fault)
+			fatal := make(chan error, 1)
+			core, logs := observer.New(zap.ErrorLevel)
+			o.OnFatal, o.Logger = func(err error) { fatal <- err }, zap.New(core)
+			l := mustOpen(t, o)
+			for range 10 {
+				mustAppend(t, l, 1, 1, 500)
+				require.NoError(t, l.Sync())
+			}
+			durable := l.End()
+			fault.SetHook(func(op vfs.Op) error {
+				if breaks(op) {
+					return errDisk
+				}
+				return nil
+			})
+			var err error
+			for err == nil {
+				frames, end := batch(l.End(), 1, 1, 500)
+				if err = l.Append(frames, end); err == nil {
+					if err = l.Sync(); err == nil {
+						durable = end
+					}
+				}
+			}
+			require.ErrorIs(t, err, ErrFailed)
+			require.ErrorIs(t, err, errDisk)
+			fault.SetHook(nil) // it would work again, but must not be used
+			require.ErrorIs(t, <-fatal, errDisk)
+			require.Equal(t, 1, logs.Len())
+			frames, end := batch(l.End(), 1, 1, 500)
+			require.ErrorIs(t, l.Append(frames, end), ErrFailed)
+			require.ErrorIs(t, l.Sync(), ErrFailed)
+			_, err = l.TruncateAfter(durable, "")
+			require.ErrorIs(t, err, ErrFailed)
+			require.ErrorIs(t, l.Reset(durable), ErrFailed)
+			require.Equal(t, durable, l.Durable())
+			l.Release(durable.LSN)
+			writes := fault.Count(vfs.OpWrite)
+			require.NoError(t, l.Close())
+			require.Equal(t, writes, fault.Count(vfs.OpWrite), "Close does not write either")
+
+			l = mustOpen(t, o)
+			require.GreaterOrEqual(t, l.End().LSN, durable.LSN)
+			requireRecords(t, l, 500)
+		})
+	}
+}
+
+// TestFailedSyncIsNotBelievedLater: the system may think that what an fsync failed for is on the disk. Open writes it once more.
+func TestFailedSyncIsNotBelievedLater(t *testing.T) {
+	mem := newMem(t)
+	fault := vfs.NewFault(mem)
+	l := mustOpen(t, testOptions(fault))
+	mustAppend(t, l, 1, 3, 500)
+	require.NoError(t, l.Sync())
+	end := mustAppend(t, l, 1, 3, 500)
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpSync {
+			return errDisk
+		}
+		return nil
+	})
+	require.ErrorIs(t, l.Sync(), errDisk)
+	fault.SetHook(nil)
+	require.NoError(t, l.Close())
+	path, at := l.segs[0].path, l.segs[0].end
+
+	rewritten := int64(0)
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpWrite && op.Name == path {
+			rewritten = max(rewritten, op.Offset+op.Length)
+		}
+		return nil
+	})
+	l = mustOpen(t, testOptions(fault))
+	require.Equal(t, end, l.End())
+	require.Equal(t, at, rewritten)
+	require.Equal(t, end, mustOpen(t, testOptions(mem.CrashClone(nil))).End())
+}
+
+// TestDiskFull: without space for a new segment the log refuses, unharmed, and goes on when there is space.
+func TestDiskFull(t *testing.T) {
+	mem := newMem(t)
+	fault := vfs.NewFault(mem)
+	l := mustOpen(t, testOptions(fault))
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpAllocate {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	var err error
+	for err == nil {
+		frames, end := batch(l.End(), 1, 1, 500)
+		if err = l.Append(frames, end); err == nil {
+			require.NoError(t, l.Sync())
+		}
+	}
+	require.ErrorIs(t, err, ErrNoSpace)
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.NotErrorIs(t, err, ErrFailed)
+	full := l.End()
+	require.Less(t, l.ReadyBytes(), int64(700))
+	require.NoError(t, l.Sync())
+	l.Release(full.LSN)
+	requireRecords(t, l, 500)
+
+	fault.SetHook(nil)
+	mustAppend(t, l, 1, 20, 500)
+	require.NoError(t, l.Sync())
+	requireRecords(t, l, 500)
+	require.NoError(t, l.Close())
+	require.Equal(t, full.LSN+20, mustOpen(t, testOptions(mem)).End().LSN)
+}
+
+// TestStalledDisk shows in StalledFor while it lasts.
+func TestStalledDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fault := vfs.NewFault(newMem(t))
+		l := mustOpen(t, testOptions(fault))
+		mustAppend(t, l, 1, 1, 10)
+		require.Zero(t, l.StalledFor())
+		release := make(chan struct{})
+		fault.SetHook(func(op vfs.Op) error {
+			if op.Kind == vfs.OpSync {
+				<-release
+			}
+			return nil
+		})
+		done := make(chan error)
+		go func() { done <- l.Sync() }()
+		time.Sleep(5 * time.Second)
+		require.Equal(t, 5*time.Second, l.StalledFor())
+		mustAppend(t, l, 1, 1, 10)
+		r, err := l.ReadFrom(1)
+		require.NoError(t, err, "readers go on")
+		_, _, n, err := r.ReadBatch(1000)
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		_, err = r.Next()
+		require.ErrorIs(t, err, io.EOF)
+		close(release)
+		require.NoError(t, <-done)
+		require.Zero(t, l.StalledFor())
+		require.EqualValues(t, 1, l.SyncedLSN(), "the second record came after the sync began")
+		require.NoError(t, l.Close())
+	})
+}
+
+func TestAfterClose(t *testing.T) {
+	l := mustOpen(t, testOptions(newMem(t)))
+	mustAppend(t, l, 1, 2, 10)
+	r, err := l.ReadFrom(1)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	frames, end := batch(l.End(), 1, 1, 10)
+	require.ErrorIs(t, l.Append(frames, end), ErrClosed)
+	require.ErrorIs(t, l.Sync(), ErrClosed)
+	_, err = l.ReadFrom(1)
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = r.Next()
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = l.TruncateAfter(end, "")
+	require.ErrorIs(t, err, ErrClosed)
+	l.Release(5)
+}
