@@ -125,7 +125,8 @@ func (r *reading) fromTail() (stored bool, err error) {
 	if len(r.want) == 0 {
 		return false, nil
 	}
-	r.view, r.guard = r.s.index.View(), r.s.file.ReadGuard()
+	r.guard = r.s.file.ReadGuard() // before the view, so that nothing in it can be overwritten
+	r.view = r.s.index.View()
 	return true, nil
 }
 
