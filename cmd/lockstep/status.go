@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -174,6 +175,7 @@ func toPairJSON(p *pb.PairStatus) *pairJSON {
 			j.InSync = append(j.InSync, n.GetName())
 		}
 	}
+	slices.Sort(j.InSync)
 	return j
 }
 

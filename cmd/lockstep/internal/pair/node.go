@@ -29,9 +29,9 @@ type Node struct {
 
 	binary string
 	args   []string
-	port   *port
 
 	mu      sync.Mutex // guards all below
+	port    *port      // reserved for the node; nil when its address was given, and after close
 	cmd     *exec.Cmd  // nil while it does not run
 	exited  chan struct{}
 	failure error // why it ended, if nobody asked it to
@@ -171,8 +171,12 @@ func (n *Node) close() error {
 	} else if c := n.Exited(); c != nil {
 		<-c // killed before: wait until it is reaped
 	}
-	if n.port != nil {
-		err = errors.Join(err, n.port.close())
+	n.mu.Lock()
+	port := n.port
+	n.port = nil
+	n.mu.Unlock()
+	if port != nil {
+		err = errors.Join(err, port.close())
 	}
 	return err
 }

@@ -184,7 +184,7 @@ func (p *Pair) logs() string {
 	return s
 }
 
-// Close stops the nodes, which write a checkpoint, and then etcd.
+// Close stops the nodes, which write a checkpoint, and then etcd. A second call does nothing.
 func (p *Pair) Close() error {
 	errs := make(chan error, len(p.Nodes))
 	for _, n := range p.Nodes {
@@ -196,6 +196,7 @@ func (p *Pair) Close() error {
 	}
 	if p.etcd != nil {
 		all = append(all, p.etcd.Close())
+		p.etcd = nil
 	}
 	return errors.Join(all...)
 }

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// progressOf is a step of a check.
+type progressOf = *pb.CheckResponse
+
+// toStored makes of a message in a file what the client makes of one that was delivered.
+func toStored(sequence uint64, m txn.Message) client.Stored {
+	return client.Stored{
+		Sequence: sequence, PublishedAt: time.UnixMilli(m.TimestampMS),
+		Message: client.Message{Body: m.Body, Properties: m.PropertyMap()},
+	}
+}
+
+// logFlags choose what dump-log shows.
+type logFlags struct {
+	from, to uint64
+	limit    uint64
+	seals    bool
+	segments bool
+}
+
+func (a *app) storeDumpLog() *cobra.Command {
+	var f logFlags
+	cmd := &cobra.Command{
+		Use: "dump-log DIR", Short: "Show the log records of a stopped node",
+		Long: `Show the records of the log, one per line, and then the segments and whether the log is whole. A damaged log is shown
+as far as it can be read; the exit code is 1 then.`,
+		Example: `  lockstep store dump-log /var/lib/lockstep --from 1000 --limit 20
+  lockstep store dump-log /var/lib/lockstep --segments`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return a.dumpLog(args[0], f) },
+	}
+	cmd.Flags().Uint64Var(&f.from, "from", 0, "first LSN")
+	cmd.Flags().Uint64Var(&f.to, "to", 0, "last LSN; 0: the end")
+	cmd.Flags().Uint64VarP(&f.limit, "limit", "n", 0, "at most this many records; 0: all")
+	cmd.Flags().BoolVar(&f.seals, "seals", false, "show empty blocks, too, which only promise that the records before are durable")
+	cmd.Flags().BoolVar(&f.segments, "segments", false, "only the segments, no records")
+	return cmd
+}
+
+// recordJSON is a log record.
+type recordJSON struct {
+	positionJSON
+	Segment    string    `json:"segment"`
+	Offset     int64     `json:"offset"`
+	Kind       string    `json:"kind"`
+	Bytes      int       `json:"bytes"`
+	DurableLSN uint64    `json:"durable_lsn"`
+	Time       time.Time `json:"time,omitzero"`
+	Producer   string    `json:"producer,omitempty"`
+	Epoch      uint32    `json:"epoch,omitempty"`
+	Sequence   uint64    `json:"sequence,omitempty"`
+	Operations []string  `json:"operations,omitempty"`
+	Error      string    `json:"error,omitempty"`
+}
+
+func (a *app) dumpLog(dir string, f logFlags) error {
+	if s, err := vfs.OS().Stat(dir); err != nil || !s.IsDir {
+		return fmt.Errorf("%s is not a data directory", dir)
+	}
+	shown := uint64(0)
+	var reader txn.Reader
+	report, err := wal.Inspect(vfs.OS(), store.LogDir(dir), func(it wal.Item) error {
+		switch at := it.Frame.Pos.LSN; {
+		case f.segments, it.Seal && !f.seals, f.limit > 0 && shown >= f.limit:
+			return nil
+		case !it.Seal && (at < f.from || f.to > 0 && at > f.to):
+			return nil
+		}
+		shown++
+		return a.printRecord(&reader, it)
+	})
+	if err != nil {
+		return err
+	}
+	return a.printSegments(report)
+}
+
+func (a *app) printRecord(reader *txn.Reader, it wal.Item) error {
+	j := recordJSON{
+		Segment: filepath.Base(it.Segment), Offset: it.Offset, DurableLSN: it.DurableLSN, Kind: "seal",
+		positionJSON: toPositionJSON(it.Frame.Pos), Bytes: len(it.Frame.Payload),
+	}
+	if !it.Seal {
+		j.Kind = it.Frame.Kind.String()
+	}
+	if !it.Seal && it.Frame.Kind == wal.KindTxn {
+		describeTxn(reader, it.Frame.Payload, &j)
+	}
+	if a.print.JSON() {
+		return a.print.Object(j)
+	}
+	text := strings.Join(j.Operations, "; ")
+	if j.Producer != "" {
+		text += fmt.Sprintf("  [producer %s/%d #%d]", j.Producer, j.Epoch, j.Sequence)
+	}
+	if j.Error != "" {
+		text += "  " + j.Error
+	}
+	when := ""
+	if !j.Time.IsZero() {
+		when = j.Time.Local().Format("2006-01-02 15:04:05.000")
+	}
+	return a.print.Sentence("%10d  term %d  %s  %-10s  %-23s  %6d B  %s", j.LSN, j.Term, j.Chain, j.Kind, when, j.Bytes, text)
+}
+
+// describeTxn decodes a transaction as far as it can be decoded.
+func describeTxn(reader *txn.Reader, payload []byte, j *recordJSON) {
+	if err := reader.Reset(payload); err != nil {
+		j.Error = err.Error()
+		return
+	}
+	j.Time = time.UnixMilli(reader.TimeMS()).UTC()
+	if p, ok := reader.Producer(); ok {
+		j.Producer, j.Epoch, j.Sequence = string(p.ID), p.Epoch, p.Sequence
+	}
+	for range reader.Ops() {
+		op, err := reader.Next()
+		if err != nil {
+			j.Error = err.Error()
+			return
+		}
+		j.Operations = append(j.Operations, describeOp(op))
+	}
+}
+
+// describeOp says what an operation does.
+func describeOp(op *txn.Op) string {
+	s := op.Code.String()
+	if op.Queue != 0 {
+		s += fmt.Sprintf(" queue %d", op.Queue)
+	}
+	if op.Sub != 0 {
+		s += fmt.Sprintf(" subscription %d", op.Sub)
+	}
+	if len(op.Name) > 0 {
+		s += fmt.Sprintf(" %q", op.Name)
+	}
+	switch op.Code {
+	case txn.OpPublish:
+		s += fmt.Sprintf(": %d messages, %s", op.Count, out.Bytes(len(op.Raw)))
+	case txn.OpAck, txn.OpRelease:
+		var parts []string
+		for r := range op.Ranges {
+			if len(parts) == 8 {
+				parts = append(parts, "…")
+				break
+			}
+			if r.First == r.Last {
+				parts = append(parts, fmt.Sprint(r.First))
+			} else {
+				parts = append(parts, fmt.Sprintf("%d-%d", r.First, r.Last))
+			}
+		}
+		s += ": " + strings.Join(parts, ",")
+	case txn.OpCreateQueue:
+		var names []string
+		for name := range op.Subscriptions {
+			names = append(names, string(name))
+		}
+		s += " with subscriptions " + strings.Join(names, ", ")
+	default:
+	}
+	return s
+}
+
+// segmentJSON is a segment of the log.
+type segmentJSON struct {
+	Segment string `json:"segment"`
+	First   uint64 `json:"first"`
+	Last    uint64 `json:"last"`
+	Records uint64 `json:"records"`
+	Seals   uint64 `json:"seals"`
+	Bytes   int64  `json:"bytes"`
+	Used    int64  `json:"used"`
+	Stop    string `json:"stop,omitempty"`
+}
+
+func (a *app) printSegments(r wal.Report) error {
+	rows := make([][]any, 0, len(r.Segments))
+	segments := []segmentJSON{}
+	for _, s := range r.Segments {
+		j := segmentJSON{
+			Segment: filepath.Base(s.Name), First: s.First, Last: s.Last.LSN, Records: s.Records, Seals: s.Seals, Bytes: s.SizeBytes, Used: s.UsedBytes,
+		}
+		if s.Stop != nil {
+			j.Stop = fmt.Sprintf("at offset %d, record %d: %v", s.StopOffset, s.StopLSN, s.Stop)
+		}
+		segments = append(segments, j)
+		rows = append(rows, []any{j.Segment, j.First, j.Last, j.Records, out.Bytes(j.Used), out.Bytes(j.Bytes), j.Stop})
+	}
+	problem := ""
+	if r.Problem != nil {
+		problem = r.Problem.Error()
+	}
+	err := a.print.Object(map[string]any{
+		"log_id": fmt.Sprintf("%x", r.LogID), "segments": segments, "end": toPositionJSON(r.End), "interrupted_cut": r.InterruptedCut, "problem": problem,
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.print.Table([]string{"Segment", "First", "Last", "Records", "Used", "Size", "Ends with"}, rows); err != nil {
+		return err
+	}
+	if r.Problem != nil {
+		return errors.Join(errors.New("the log is not whole"), r.Problem)
+	}
+	return a.print.Sentence("the log ends with LSN %d, term %d, and is whole", r.End.LSN, r.End.Term)
+}
