@@ -256,7 +256,10 @@ func TestDamagedIdentity(t *testing.T) {
 	require.NoError(t, n.s.Close())
 	f, err := mem.OpenFile("/data/identity", os.O_RDWR, 0)
 	require.NoError(t, err)
-	_, err = f.WriteAt([]byte{'9'}, 30)
+	var b [1]byte
+	_, err = f.ReadAt(b[:], 30)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{b[0] ^ 1}, 30)
 	require.NoError(t, err)
 	_, err = store.Open(options(mem))
 	require.ErrorIs(t, err, store.ErrIdentity)
