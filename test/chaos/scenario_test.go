@@ -168,8 +168,9 @@ func TestEtcdStopped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestEtcdAndStandbyGone: nobody can say that the standby has not taken over, so writes fail with UNAVAILABLE; when either is back, the
-// pair goes on, and nothing is lost.
+// TestEtcdAndStandbyGone: nobody can say that the standby has not taken over, so writes fail with UNAVAILABLE. When etcd is back the active
+// goes on alone. A standby that comes back before etcd does not know whom to follow, and changes nothing until etcd is there. Nothing is
+// lost either way.
 func TestEtcdAndStandbyGone(t *testing.T) {
 	for _, back := range []string{"etcd", "standby"} {
 		t.Run(back+" comes back first", func(t *testing.T) {
@@ -187,14 +188,13 @@ func TestEtcdAndStandbyGone(t *testing.T) {
 			if back == "etcd" {
 				require.NoError(t, p.StartEtcd(limited(t)))
 				require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
-			} else {
-				require.NoError(t, standby.Start())
-			}
-			acked(t, w, bound)
-			if back == "etcd" {
+				acked(t, w, bound)
 				require.NoError(t, standby.Start())
 			} else {
+				require.NoError(t, standby.Start())
+				require.NoError(t, p.WaitRole(limited(t), standby, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_STANDBY))
 				require.NoError(t, p.StartEtcd(limited(t)))
+				acked(t, w, bound)
 			}
 			verify(t, p, w)
 		})

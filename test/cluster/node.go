@@ -144,7 +144,8 @@ func (n *Node) Kill() error {
 	return nil
 }
 
-// Stop asks the process to end (SIGTERM) and returns how it ended; after a generous time it is killed, which is an error.
+// Stop asks the process to end (SIGTERM) and returns how it ended. After a generous time it is ended with SIGQUIT, which is an error; what
+// it was doing, goroutine by goroutine, is in LogFile then.
 func (n *Node) Stop() error {
 	exited, err := n.signal(syscall.SIGTERM)
 	if err != nil {
@@ -157,7 +158,12 @@ func (n *Node) Stop() error {
 		}
 		return nil
 	case <-time.After(stopBound):
-		return errors.Join(fmt.Errorf("node %s did not end within %v of SIGTERM", n.Name, stopBound), n.Kill())
+		_, err := n.signal(syscall.SIGQUIT)
+		select {
+		case <-exited:
+		case <-time.After(stopBound):
+		}
+		return errors.Join(fmt.Errorf("node %s did not end within %v of SIGTERM", n.Name, stopBound), err, n.Kill())
 	}
 }
 
