@@ -18,8 +18,10 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/replication/memnet"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
 // patience bounds every wait of these tests: generous, since the machine may be busy.
@@ -357,4 +359,12 @@ func (n *node) messages() (bodies [][]byte) {
 		}
 		from = next
 	}
+}
+
+// frameAll encodes payloads as the frames that follow prev.
+func frameAll(prev lsn.Position, term uint64, payloads [][]byte) (frames []byte, end lsn.Position) {
+	for _, p := range payloads {
+		frames, prev = wal.AppendFrame(frames, prev, term, wal.KindTxn, p)
+	}
+	return frames, prev
 }

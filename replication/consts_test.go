@@ -1,8 +1,0 @@
-package replication_test
-
-import "github.com/lockstep-mq/lockstep/store/vfs"
-
-const (
-	opSync  = vfs.OpSync
-	opWrite = vfs.OpWrite
-)

@@ -1,0 +1,732 @@
+package replication_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// logFrames appends records to a node's log by hand, as a primary that was killed at once would have.
+func (n *node) logFrames(term uint64, payloads ...[]byte) {
+	t := n.w.t
+	t.Helper()
+	frames, end := frameAll(n.store.End(), term, payloads)
+	require.NoError(t, n.store.Append(frames, end))
+	require.NoError(t, n.store.Sync())
+}
+
+// TestTailCut: what the old active had logged and nobody else has is cut, kept aside, and never seen (INV-5).
+func TestTailCut(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		a.publish(a.queueID, 100, 50, 4)
+		requireEqual(a, b)
+		common := a.store.End()
+		b.stop()
+		a.stop()
+		a.logFrames(1, payload(1, "p", 1, []byte("never committed")), payload(1, "p", 2, []byte("nor this")))
+
+		b.lead(10, 2, nil)
+		b.publish(a.queueID, 50, 50, 4)
+		f := a.follow(b)
+		requireEqual(a, b)
+		require.True(t, f.Status().Connected)
+		p, ok := a.store.PositionOf(common.LSN + 1)
+		require.True(t, ok)
+		require.EqualValues(t, 2, p.Term)
+		require.Len(t, a.messages(), 150)
+		names, err := a.disk.ReadDir("/data")
+		require.NoError(t, err)
+		require.True(t, containsPrefix(names, "cut-"), "the tail is kept aside: %v", names)
+	})
+}
+
+func containsPrefix(names []string, prefix string) bool {
+	for _, name := range names {
+		if strings.HasPrefix(filepath.Base(name), prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestDivergenceBelowAppliedTakesASnapshot: what was applied cannot be cut.
+func TestDivergenceBelowAppliedTakesASnapshot(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		requireEqual(a, b)
+		b.stop()
+		a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+		a.publish(a.queueID, 30, 50, 4) // applied on a alone
+		a.stop()
+		b.lead(20, 2, nil) // as after `pair adopt`
+		b.publish(a.queueID, 10, 50, 4)
+		a.follow(b)
+		await[replication.SnapshotInstalled](a, nil)
+		requireEqual(a, b)
+		require.Len(t, a.messages(), 10)
+		c := await[replication.StandbyConnected](b, func(e replication.StandbyConnected) bool { return e.Snapshot })
+		require.Equal(t, a.member().Node, c.Member.Node)
+	})
+}
+
+// breakingDialer ends a connection after so many snapshot chunks, and notes where transfers begin.
+type breakingDialer struct {
+	replication.Dialer
+	chunks  int
+	mu      sync.Mutex
+	offsets []uint64
+}
+
+func (d *breakingDialer) Dial(ctx context.Context, address string) (replication.Conn, error) {
+	c, err := d.Dialer.Dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return &breakingConn{c, d}, nil
+}
+
+type breakingConn struct {
+	replication.Conn
+	d *breakingDialer
+}
+
+func (c *breakingConn) FetchSnapshot(ctx context.Context, req replication.SnapshotRequest) (replication.SnapshotStream, error) {
+	c.d.mu.Lock()
+	c.d.offsets = append(c.d.offsets, req.ResumeOffset)
+	c.d.mu.Unlock()
+	s, err := c.Conn.FetchSnapshot(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &breakingStream{s, c.d.chunks}, nil
+}
+
+type breakingStream struct {
+	replication.SnapshotStream
+	left int
+}
+
+func (s *breakingStream) Recv() (*replication.SnapshotChunk, error) {
+	if s.left--; s.left < 0 {
+		return nil, errors.New("connection broke")
+	}
+	return s.SnapshotStream.Recv()
+}
+
+// TestSnapshotTransfer: the log is gone, the transfer breaks again and again and goes on where it was, under load.
+func TestSnapshotTransfer(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		small := func(n *node) {
+			n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10
+			n.tuning.SnapshotChunkBytes = 32 << 10
+		}
+		a, b := w.node("a", small), w.node("b", small)
+		a.lead(1, 1, nil)
+		a.createQueue()
+		a.publish(a.queueID, 1500, 1000, 16)
+		for a.store.FirstLSN() < 1000 {
+			a.publish(a.queueID, 100, 100, 4)
+			_, err := a.store.Checkpoint(t.Context())
+			require.NoError(t, err)
+		}
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var load sync.WaitGroup
+		load.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := a.primary.Commit(t.Context(), payload(a.queueID, "", 0, make([]byte, 200))); err != nil {
+					t.Errorf("commit: %v", err)
+					return
+				}
+			}
+		})
+		d := &breakingDialer{Dialer: w.dialer(), chunks: 8}
+		b.followVia(d, a.address)
+		await[replication.SnapshotInstalled](b, nil)
+		a.sync(b)
+		cancel()
+		load.Wait()
+		requireEqual(a, b)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		require.Greater(t, len(d.offsets), 3)
+		require.Zero(t, d.offsets[0])
+		for i := 1; i < len(d.offsets); i++ {
+			require.Greater(t, d.offsets[i], d.offsets[i-1], "each transfer goes on where the last one broke")
+		}
+	})
+}
+
+// TestStandbyOfAnotherActiveRefusesTheOld: a stale active gets nothing acknowledged (INV-1).
+func TestFencedActiveGetsNoAck(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		requireEqual(a, b)
+		commit := a.primary.CommitLSN()
+		// b tries to take over: it raises the term under the configuration that it knows.
+		id := b.store.Identity()
+		require.NoError(t, b.store.SetFence(store.Fence{Config: id.Fence.Config, Term: id.Fence.Term + 1}))
+		errs := make(chan error, 1)
+		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "p", 1, nil), func(_ *txn.Result, err error) { errs <- err }))
+		await(a, lostStandby(replication.LostAhead))
+		await(b, lost(replication.LostRejected))
+		end := b.store.End()
+		require.Equal(t, commit, a.primary.CommitLSN())
+		require.Equal(t, commit, end.LSN, "the record was refused")
+		// The active won after all: a higher configuration passes the fence, and the record is committed.
+		a.configure(func(c *replication.ActiveConfig) {})
+		require.NoError(t, <-errs)
+		require.GreaterOrEqual(t, b.store.Durable().LSN, commit+1)
+		require.Equal(t, a.config, b.store.Identity().Fence.Config, "persisted")
+	})
+}
+
+// TestStaleActiveIsRefused: a follower that was told of a newer configuration does not obey an older one.
+func TestStaleActiveIsRefused(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, nil)
+	a.createQueue()
+	require.NoError(t, b.store.SetFence(store.Fence{Config: 5, Term: 1}))
+	b.follow(a)
+	await(b, lost(replication.LostRejected))
+	await(a, lostStandby(replication.LostAhead))
+	require.True(t, b.store.End().IsZero())
+	a.leadAgainAt(5)
+	requireEqual(a, b)
+}
+
+// leadAgainAt raises the primary's configuration.
+func (n *node) leadAgainAt(config uint64) {
+	n.mu.Lock()
+	n.config = config - 1
+	n.mu.Unlock()
+	n.configure(func(*replication.ActiveConfig) {})
+}
+
+// TestStandbyLoss: nothing is acknowledged until failover has removed the standby from in_sync (INV-2, INV-3).
+func TestStandbyLoss(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		a.publish(a.queueID, 100, 50, 4)
+		b.stop() // a crash, as far as a can see
+		await(a, lostStandby(replication.LostReset))
+		errs := make(chan error, 10)
+		for i := range 10 {
+			require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "p", uint64(i+1), nil), func(_ *txn.Result, err error) { errs <- err }))
+		}
+		require.Eventually(t, func() bool { return a.store.Durable().LSN >= a.primary.CommitLSN()+10 }, patience, time.Millisecond)
+		require.Empty(t, errs)
+		require.Equal(t, a.primary.CommitLSN(), a.store.Applied().LSN)
+		a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+		for range 10 {
+			require.NoError(t, <-errs)
+		}
+		// It comes back and is added again.
+		a.forget()
+		b.follow(a)
+		a.sync(b)
+		a.publish(a.queueID, 100, 50, 4)
+		requireEqual(a, b)
+	})
+}
+
+// TestSilentStandby is dropped within the timeout, and one that never came is told of.
+func TestSilentStandby(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.tuning.StandbyTimeout, b.tuning.StandbyTimeout = 200*time.Millisecond, 200*time.Millisecond
+	a.lead(1, 1, b)
+	e := await(a, lostStandby(replication.LostSilence))
+	require.Equal(t, b.member(), e.Member)
+	b.follow(a)
+	await[replication.StandbySynced](a, nil)
+	a.forget()
+	start := time.Now()
+	w.net.Cut("a")
+	e = await(a, lostStandby(replication.LostSilence))
+	require.Equal(t, b.member(), e.Member)
+	require.GreaterOrEqual(t, time.Since(start), 100*time.Millisecond)
+	require.ErrorIs(t, e.Err, replication.ErrSilent)
+	w.net.Heal("a")
+	await[replication.StandbyCaughtUp](a, nil)
+}
+
+// TestFailureDetection by a follower: refused at once, silence after the timeout, a reset that reconnects is nothing.
+func TestFailureDetection(t *testing.T) {
+	t.Run("killed", func(t *testing.T) {
+		overBoth(t, func(t *testing.T, w *world) {
+			a, b := w.node("a"), w.node("b")
+			b.tuning.ActiveTimeout = time.Hour // so that only the refusal can tell
+			a.lead(1, 1, nil)
+			b.follow(a)
+			await[replication.FollowerConnected](b, nil)
+			start := time.Now()
+			a.close()
+			e := await(b, lost(replication.LostRefused))
+			require.ErrorIs(t, e.Err, replication.ErrRefused)
+			require.Less(t, time.Since(start), 2*time.Second)
+		})
+	})
+	t.Run("silent", func(t *testing.T) {
+		w := newWorld(t)
+		a, b := w.node("a"), w.node("b")
+		b.tuning.ActiveTimeout = 200 * time.Millisecond
+		a.lead(1, 1, nil)
+		b.follow(a)
+		await[replication.FollowerConnected](b, nil)
+		w.net.Cut("a")
+		e := await(b, lost(replication.LostSilence))
+		require.ErrorIs(t, e.Err, replication.ErrSilent)
+		for _, e := range b.seen() {
+			if e, ok := e.(replication.FollowerLost); ok {
+				require.Equal(t, replication.LostSilence, e.Cause)
+			}
+		}
+		b.forget()
+		w.net.Heal("a")
+		await[replication.FollowerConnected](b, nil)
+	})
+	t.Run("reset", func(t *testing.T) {
+		w := newWorld(t)
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		await[replication.FollowerConnected](b, nil)
+		b.forget()
+		w.net.Reset("a")
+		await(b, lost(replication.LostReset))
+		await[replication.FollowerConnected](b, nil)
+		for _, e := range b.seen() {
+			if e, ok := e.(replication.FollowerLost); ok {
+				require.Equal(t, replication.LostReset, e.Cause)
+			}
+		}
+	})
+	t.Run("not active", func(t *testing.T) {
+		overBoth(t, func(t *testing.T, w *world) {
+			a, b := w.node("a"), w.node("b")
+			b.follow(a)
+			e := await(b, lost(replication.LostRejected))
+			require.ErrorIs(t, e.Err, replication.ErrNotActive)
+		})
+	})
+	t.Run("the active stops", func(t *testing.T) {
+		overBoth(t, func(t *testing.T, w *world) {
+			a, b := w.node("a"), w.node("b")
+			a.lead(1, 1, nil)
+			b.follow(a)
+			await[replication.FollowerConnected](b, nil)
+			a.stop()
+			await(b, lost(replication.LostRejected))
+		})
+	})
+}
+
+// TestStalledDisk: a node whose log write does not come back stops looking alive.
+func TestStalledDisk(t *testing.T) {
+	stall := func(n *node) (release func()) {
+		gate := make(chan struct{})
+		n.fault.SetHook(func(op vfs.Op) error {
+			if op.Kind == vfs.OpSync && strings.Contains(op.Name, "/log/") {
+				<-gate
+			}
+			return nil
+		})
+		return sync.OnceFunc(func() {
+			n.fault.SetHook(nil)
+			close(gate)
+		})
+	}
+	quick := func(n *node) {
+		n.tuning.DiskStallTimeout, n.tuning.StandbyTimeout, n.tuning.ActiveTimeout = 100*time.Millisecond, 200*time.Millisecond, 300*time.Millisecond
+	}
+	pair := func(t *testing.T) (a, b *node) {
+		w := newWorld(t)
+		a, b = w.node("a", quick), w.node("b", quick)
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		return a, b
+	}
+	submit := func(a *node) {
+		_ = a.primary.Submit(a.w.t.Context(), payload(a.queueID, "", 0, nil), func(*txn.Result, error) {})
+	}
+	t.Run("standby", func(t *testing.T) {
+		a, b := pair(t)
+		release := stall(b)
+		defer release()
+		submit(a)
+		await[replication.DiskStalled](b, nil)
+		await(a, lostStandby(replication.LostSilence))
+	})
+	t.Run("active", func(t *testing.T) {
+		a, b := pair(t)
+		release := stall(a)
+		defer release()
+		submit(a)
+		await[replication.DiskStalled](a, nil)
+		await(b, lost(replication.LostSilence))
+	})
+	t.Run("slow standby", func(t *testing.T) {
+		a, b := pair(t)
+		b.stop()
+		b.tuning.DiskStallTimeout = time.Hour // it goes on looking alive
+		a.stop()
+		a.tuning.AckTimeout = 300 * time.Millisecond
+		a.lead(10, 2, b)
+		b.follow(a)
+		await[replication.StandbySynced](a, nil)
+		release := stall(b)
+		defer release()
+		a.forget()
+		submit(a)
+		e := await[replication.StandbyLost](a, nil)
+		require.Equal(t, replication.LostSlow, e.Cause)
+	})
+}
+
+// TestFailedSync is fatal to the role (INV-7).
+func TestFailedSync(t *testing.T) {
+	broken := errors.New("disk is broken")
+	fail := func(n *node) {
+		n.fault.SetHook(func(op vfs.Op) error {
+			if op.Kind == vfs.OpSync && strings.Contains(op.Name, "/log/") {
+				return broken
+			}
+			return nil
+		})
+	}
+	t.Run("active", func(t *testing.T) {
+		w := newWorld(t)
+		a := w.node("a")
+		a.lead(1, 1, nil)
+		a.createQueue()
+		commit := a.primary.CommitLSN()
+		fail(a)
+		_, err := a.primary.Commit(t.Context(), payload(a.queueID, "", 0, nil))
+		require.ErrorIs(t, err, replication.ErrOutcomeUnknown)
+		e := await[replication.Failed](a, nil)
+		require.ErrorIs(t, e.Err, broken)
+		require.Equal(t, commit, a.primary.CommitLSN())
+		_, err = a.primary.Commit(t.Context(), payload(a.queueID, "", 0, nil))
+		require.ErrorIs(t, err, replication.ErrNotActive)
+	})
+	t.Run("standby", func(t *testing.T) {
+		w := newWorld(t)
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		requireEqual(a, b)
+		commit := a.primary.CommitLSN()
+		fail(b)
+		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "", 0, nil), func(*txn.Result, error) {}))
+		e := await[replication.Failed](b, nil)
+		require.ErrorIs(t, e.Err, broken)
+		await[replication.StandbyLost](a, nil)
+		require.Equal(t, commit, a.primary.CommitLSN())
+	})
+}
+
+// TestNewConnectionReplacesTheOld of the same standby, without a word of loss.
+func TestNewConnectionReplacesTheOld(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, b)
+	old := w.handshake(b, a)
+	m, err := old.Recv()
+	require.NoError(t, err)
+	require.NotNil(t, m.Welcome)
+	b.follow(a)
+	await[replication.StandbySynced](a, nil)
+	require.Eventually(t, func() bool {
+		_, err := old.Recv()
+		return errors.Is(err, replication.ErrReplaced)
+	}, patience, time.Millisecond)
+	for _, e := range a.seen() {
+		_, is := e.(replication.StandbyLost)
+		require.False(t, is, "%+v", e)
+	}
+	a.createQueue()
+	requireEqual(a, b)
+}
+
+// handshake connects as standby b by hand and says a correct hello, changed by the test.
+func (w *world) handshake(b, a *node, change ...func(*replication.StandbyMessage)) replication.ActiveStream {
+	t := w.t
+	t.Helper()
+	conn, err := w.dialer().Dial(t.Context(), a.address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	s, err := conn.Replicate(t.Context())
+	require.NoError(t, err)
+	id := b.store.Identity()
+	hello := &replication.StandbyMessage{Config: id.Fence.Config, Term: id.Fence.Term, Hello: &replication.Hello{
+		Pair: id.PairID, Member: b.member(), LogEnd: b.store.End(), Applied: b.store.Applied(), TermEnds: b.store.TermEnds(),
+		Protocol: replication.ProtocolVersion,
+	}}
+	for _, c := range change {
+		c(hello)
+	}
+	require.NoError(t, s.Send(hello))
+	return s
+}
+
+// TestBadPeers: whatever a peer sends, the active refuses it with words, and goes on.
+func TestBadPeers(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, nil)
+	a.createQueue()
+	cases := map[string]struct {
+		change func(*replication.StandbyMessage)
+		want   error
+	}{
+		"another pair":            {func(m *replication.StandbyMessage) { m.Hello.Pair = uuid.New() }, replication.ErrOtherPair},
+		"another protocol":        {func(m *replication.StandbyMessage) { m.Hello.Protocol = 99 }, replication.ErrProtocol},
+		"no hello":                {func(m *replication.StandbyMessage) { m.Hello = nil }, replication.ErrProtocol},
+		"a copied data directory": {func(m *replication.StandbyMessage) { m.Hello.Member.Node = a.member().Node }, replication.ErrProtocol},
+		"a higher fence":          {func(m *replication.StandbyMessage) { m.Config = 77 }, replication.ErrAhead},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := w.handshake(b, a, c.change)
+			_, err := s.Recv()
+			require.ErrorIs(t, err, c.want)
+		})
+	}
+	t.Run("an ack of what was never sent", func(t *testing.T) {
+		s := w.handshake(b, a)
+		_, err := s.Recv()
+		require.NoError(t, err)
+		require.NoError(t, s.Send(&replication.StandbyMessage{Config: 1, Term: 1, Durable: lsn.Position{Term: 1, LSN: 2, Chain: 3}}))
+		require.Eventually(t, func() bool {
+			_, err := s.Recv()
+			return errors.Is(err, replication.ErrProtocol)
+		}, patience, time.Millisecond)
+	})
+	t.Run("nothing at all", func(t *testing.T) {
+		conn, err := w.dialer().Dial(t.Context(), a.address)
+		require.NoError(t, err)
+		s, err := conn.Replicate(t.Context())
+		require.NoError(t, err)
+		_, err = s.Recv()
+		require.ErrorIs(t, err, replication.ErrSilent)
+	})
+	b.follow(a)
+	requireEqual(a, b)
+}
+
+// fakeActive answers a follower with whatever a test wants.
+type fakeActive struct {
+	send     []*replication.ActiveMessage
+	received chan *replication.StandbyMessage
+}
+
+func (f *fakeActive) Replicate(ctx context.Context, s replication.StandbyStream) error {
+	for _, m := range f.send {
+		if err := s.Send(m); err != nil {
+			return err
+		}
+	}
+	for {
+		m, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		select {
+		case f.received <- m:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *fakeActive) FetchSnapshot(context.Context, replication.SnapshotRequest, func(*replication.SnapshotChunk) error) error {
+	return errors.New("no snapshot here")
+}
+
+// TestFollowerRefusesBadRecords: nothing that fails a check reaches the log or is acknowledged.
+func TestFollowerRefusesBadRecords(t *testing.T) {
+	good, end := frameAll(lsn.Position{}, 1, [][]byte{payload(1, "", 0, []byte("x")), payload(1, "", 0, []byte("y"))})
+	flipped := append([]byte{}, good...)
+	flipped[len(flipped)/2] ^= 4
+	welcome := &replication.ActiveMessage{Config: 1, Term: 1, Welcome: &replication.Welcome{Protocol: replication.ProtocolVersion}}
+	records := func(m replication.ActiveMessage) *replication.ActiveMessage {
+		m.Config, m.Term = 1, 1
+		return &m
+	}
+	cases := map[string]*replication.ActiveMessage{
+		"a flipped bit":    records(replication.ActiveMessage{Records: flipped, Last: end}),
+		"a torn frame":     records(replication.ActiveMessage{Records: good[:len(good)-8], Last: end}),
+		"another last":     records(replication.ActiveMessage{Records: good, Last: lsn.Position{Term: 1, LSN: 2, Chain: 1}}),
+		"a gap":            records(replication.ActiveMessage{Records: good, Previous: lsn.Position{Term: 1, LSN: 7, Chain: 1}, Last: end}),
+		"a lower term":     {Config: 1, Term: 0, Records: good, Last: end},
+		"a later term":     {Config: 1, Term: 1, Records: mustFrames(2), Last: mustEnd(2)},
+		"garbage":          records(replication.ActiveMessage{Records: []byte("garbage"), Last: end}),
+		"a second welcome": {Config: 0, Term: 1, Welcome: &replication.Welcome{}},
+	}
+	for name, m := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			b := w.node("b")
+			fake := &fakeActive{send: []*replication.ActiveMessage{welcome, m}, received: make(chan *replication.StandbyMessage, 1000)}
+			l := w.net.Listen("fake", func() (replication.Service, error) { return fake, nil })
+			defer l.Close()
+			b.followVia(w.dialer(), "fake")
+			await[replication.FollowerLost](b, nil)
+			b.stop()
+			require.True(t, b.store.End().IsZero())
+			for len(fake.received) > 0 {
+				require.True(t, (<-fake.received).Durable.IsZero())
+			}
+		})
+	}
+	t.Run("and takes good ones", func(t *testing.T) {
+		w := newWorld(t)
+		b := w.node("b")
+		fake := &fakeActive{send: []*replication.ActiveMessage{welcome, records(replication.ActiveMessage{Records: good, Last: end})}, received: make(chan *replication.StandbyMessage, 1000)}
+		l := w.net.Listen("fake", func() (replication.Service, error) { return fake, nil })
+		defer l.Close()
+		b.followVia(w.dialer(), "fake")
+		require.Eventually(t, func() bool { return (<-fake.received).Durable == end }, patience, time.Millisecond)
+		require.Zero(t, b.store.Applied().LSN, "durable, but nothing was said of committed (INV-2)")
+	})
+}
+
+func mustFrames(term uint64) []byte {
+	b, _ := frameAll(lsn.Position{}, term, [][]byte{payload(1, "", 0, nil)})
+	return b
+}
+
+func mustEnd(term uint64) lsn.Position {
+	_, end := frameAll(lsn.Position{}, term, [][]byte{payload(1, "", 0, nil)})
+	return end
+}
+
+// TestStandbyThatLostWhatItAcknowledged does not count until it has left in_sync.
+func TestStandbyThatLostWhatItAcknowledged(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, nil)
+	b.follow(a)
+	a.createQueue()
+	a.sync(b)
+	a.publish(a.queueID, 10, 10, 1)
+	b.stop()
+	await[replication.StandbyLost](a, nil)
+	a.forget()
+	// It comes back without its last records, and says so.
+	s := w.handshake(b, a, func(m *replication.StandbyMessage) {
+		m.Hello.LogEnd, m.Hello.Applied, m.Hello.TermEnds = lsn.Position{}, lsn.Position{}, nil
+	})
+	_, err := s.Recv()
+	require.ErrorIs(t, err, replication.ErrLostRecords)
+	e := await(a, lostStandby(replication.LostRejected))
+	require.Equal(t, b.member(), e.Member)
+}
+
+// TestAnotherIncarnationDoesNotCount: only the member that the record names does (INV-6).
+func TestAnotherIncarnationDoesNotCount(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	other := b.member()
+	other.Incarnation++
+	a.leadWith(1, replication.ActiveConfig{Config: 1, Serve: true, RequireStandby: true, Standby: other})
+	b.follow(a)
+	await[replication.StandbyCaughtUp](a, nil)
+	require.Eventually(t, func() bool { return b.store.End().LSN == 1 }, patience, time.Millisecond)
+	await(a, lostStandby(replication.LostSilence))
+	require.Zero(t, a.primary.CommitLSN())
+	a.configure(func(c *replication.ActiveConfig) { c.Standby = b.member() })
+	await[replication.StandbySynced](a, nil)
+	await[replication.ActiveReady](a, nil)
+}
+
+// TestUnrequireDropsTheSession: what a standby achieved under a requirement that was given up must not count later (INV-3).
+func TestUnrequireDropsTheSession(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, nil)
+	b.follow(a)
+	a.createQueue()
+	a.sync(b)
+	a.forget()
+	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	await[replication.StandbyLost](a, nil)
+	await[replication.StandbyCaughtUp](a, nil)
+	for _, e := range a.seen() {
+		_, is := e.(replication.StandbySynced)
+		require.False(t, is, "%+v", e)
+	}
+}
+
+// TestFollowerStopIsFinal: nothing is appended or acknowledged after Stop (INV-4).
+func TestFollowerStopIsFinal(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a", func(n *node) { n.tuning.QueueBytes = 64 << 10 }), w.node("b")
+	a.lead(1, 1, nil)
+	a.createQueue()
+	for round := range 5 {
+		b.follow(a)
+		await[replication.FollowerConnected](b, nil)
+		var flood atomic.Bool
+		flood.Store(true)
+		var g sync.WaitGroup
+		g.Go(func() {
+			for flood.Load() {
+				_ = a.primary.Submit(t.Context(), payload(a.queueID, "", 0, make([]byte, 500)), func(*txn.Result, error) {})
+			}
+		})
+		at := b.store.End().LSN
+		require.Eventually(t, func() bool { return b.store.End().LSN > at+20 }, patience, 100*time.Microsecond)
+		b.stop()
+		end := b.store.End()
+		if st := a.primary.Status().Standby; st != nil {
+			require.LessOrEqual(t, st.Durable.LSN, b.store.Durable().LSN, fmt.Sprintf("round %d", round))
+		}
+		at = a.store.End().LSN
+		require.Eventually(t, func() bool { return a.store.End().LSN > at+20 }, patience, 100*time.Microsecond)
+		require.Equal(t, end, b.store.End())
+		flood.Store(false)
+		g.Wait()
+		b.forget()
+	}
+	b.follow(a)
+	requireEqual(a, b)
+}

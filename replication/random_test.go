@@ -1,0 +1,375 @@
+package replication_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+var (
+	seeds     = flag.Int("seeds", 8, "how many random histories TestRandomHistories runs")
+	firstSeed = flag.Uint64("seed", 1, "the first of them")
+)
+
+// TestRandomHistories crashes, cuts, resets, promotes and switches over at random, under load, with a driver that obeys the
+// invariants of failover in place of failover. Clients retry with the same sequence until they hear of success. At the
+// end nothing acknowledged is missing, nothing is there twice, order is kept, and both stores are equal.
+func TestRandomHistories(t *testing.T) {
+	for i := range *seeds {
+		seed := *firstSeed + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			h := newHistory(t, seed)
+			h.run(25)
+		})
+	}
+}
+
+// ack is what a client heard.
+type ack struct {
+	lsn, term uint64
+	client    int
+	seq       uint64
+}
+
+// history is one run.
+type history struct {
+	t      *testing.T
+	w      *world
+	rng    *rand.Rand
+	nodes  [2]*node
+	steps  []string
+	active int
+	// inSync tells whether the standby is a member of in_sync; the active always is.
+	inSync       bool
+	config, term uint64
+
+	// current is the active's primary as the clients know it.
+	current atomic.Pointer[endpoint]
+	stop    atomic.Bool
+	clients sync.WaitGroup
+	sent    [3]atomic.Uint64
+
+	mu   sync.Mutex
+	acks []ack
+}
+
+// endpoint is one activation, as clients see it. Under mu a crash and an acknowledgement cannot cross: what a client heard
+// was heard before the disk was cloned.
+type endpoint struct {
+	primary *replication.Primary
+	term    uint64
+	queue   uint64
+	mu      sync.RWMutex
+	dead    bool
+}
+
+func newHistory(t *testing.T, seed uint64) *history {
+	h := &history{t: t, w: newWorld(t), rng: rand.New(rand.NewSource(int64(seed))), config: 1, term: 1}
+	tune := func(n *node) {
+		n.options.SegmentBytes, n.options.LogKeepBytes = 64<<10, int64(h.rng.Intn(2)*1<<20+1)
+		n.options.PageSize = 2048 << h.rng.Intn(3)
+		n.tuning = replication.Tuning{
+			Heartbeat: 10 * time.Millisecond, WindowBytes: 16 << 10 << h.rng.Intn(4), TailBytes: 16 << 10, BatchBytes: 4 << 10,
+			SnapshotChunkBytes: 8 << 10,
+		}
+	}
+	h.nodes = [2]*node{h.w.node("a", tune), h.w.node("b", tune)}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("steps of seed %d: %v", seed, h.steps)
+		}
+	})
+	return h
+}
+
+func (h *history) lead() *node    { return h.nodes[h.active] }
+func (h *history) standby() *node { return h.nodes[1-h.active] }
+
+// serve makes the present active known to the clients.
+func (h *history) serve() {
+	n := h.lead()
+	h.current.Store(&endpoint{primary: n.primary, term: h.term, queue: h.nodes[0].queueID})
+}
+
+func (h *history) run(steps int) {
+	a, b := h.nodes[0], h.nodes[1]
+	a.lead(h.config, h.term, nil)
+	a.createQueue()
+	h.serve()
+	b.follow(a)
+	for c := range h.sent {
+		h.clients.Go(func() { h.client(c) })
+	}
+	for range steps {
+		h.step()
+	}
+	h.ensureSync()
+	h.stop.Store(true)
+	h.clients.Wait()
+	requireEqual(a, b)
+	h.check(a)
+	h.check(b)
+}
+
+// client publishes its numbers one after the other and repeats each until it hears of success.
+func (h *history) client(c int) {
+	for seq := uint64(1); !h.stop.Load(); seq++ {
+		h.sent[c].Store(seq)
+		body := binary.LittleEndian.AppendUint64([]byte{byte(c)}, seq)
+		for !h.publish(c, seq, body) {
+			if h.stop.Load() {
+				return
+			}
+		}
+	}
+}
+
+func (h *history) publish(c int, seq uint64, body []byte) bool {
+	e := h.current.Load()
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	r, err := e.primary.Commit(ctx, payload(e.queue, fmt.Sprint("client", c), seq, body))
+	switch {
+	case errors.Is(err, replication.ErrNotActive):
+		<-ctx.Done() // until somebody else is active
+		return false
+	case err != nil:
+		return false
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.dead {
+		return false // nobody was there any more to hear it
+	}
+	if rerr := r.Err(); rerr != nil {
+		h.t.Errorf("client %d seq %d: %v", c, seq, rerr)
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.acks = append(h.acks, ack{lsn: r.LSN, term: e.term, client: c, seq: seq})
+	return true
+}
+
+func (h *history) step() {
+	actions := []struct {
+		name string
+		do   func()
+	}{
+		{"crash-active", h.crashActive}, {"crash-standby", h.crashStandby}, {"switchover", h.switchover},
+		{"reset", func() { h.w.net.Reset(h.lead().name) }},
+		{"cut", h.cut}, {"sync", h.ensureSync}, {"sync", h.ensureSync}, {"checkpoint", h.checkpoint},
+		{"drop-standby", h.drop},
+	}
+	a := actions[h.rng.Intn(len(actions))]
+	h.steps = append(h.steps, a.name)
+	a.do()
+	h.progress(uint64(h.rng.Intn(30)))
+}
+
+// progress waits until the active has logged some more, so that steps happen under load.
+func (h *history) progress(records uint64) {
+	n := h.lead()
+	at := n.store.End().LSN
+	require.Eventually(h.t, func() bool { return n.store.End().LSN >= at+records || h.blocked() }, patience, 100*time.Microsecond)
+}
+
+// blocked tells whether the active waits for a standby that is not there; then nothing moves until the next step.
+func (h *history) blocked() bool {
+	st := h.lead().primary.Status()
+	return st.Config.RequireStandby && (st.Standby == nil || !st.Standby.Required)
+}
+
+// ensureSync brings the standby into in_sync as failover does (INV-3).
+func (h *history) ensureSync() {
+	h.w.net.Heal(h.nodes[0].name)
+	h.w.net.Heal(h.nodes[1].name)
+	if h.inSync {
+		if !h.blocked() {
+			return
+		}
+		h.drop()
+	}
+	n, s := h.lead(), h.standby()
+	var member replication.Member
+	require.Eventually(h.t, func() bool {
+		st := n.primary.Status().Standby
+		if st == nil || !st.CaughtUp {
+			return false
+		}
+		member = st.Member
+		return member == s.member()
+	}, patience, time.Millisecond, "%s does not catch up with %s", s.name, n.name)
+	n.forget()
+	h.config++
+	h.configure(replication.ActiveConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
+	deadline := time.Now().Add(patience)
+	for {
+		require.True(h.t, time.Now().Before(deadline), "never synced")
+		if h.saw(func(e replication.Event) bool { _, ok := e.(replication.StandbySynced); return ok }) {
+			h.config++
+			h.configure(replication.ActiveConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
+			h.inSync = true
+			return
+		}
+		if h.saw(func(e replication.Event) bool { _, ok := e.(replication.StandbyLost); return ok }) {
+			h.drop()
+			h.ensureSync()
+			return
+		}
+		time.Sleep(time.Millisecond) //nolint:forbidigo // a poll
+	}
+}
+
+func (h *history) saw(fits func(replication.Event) bool) bool {
+	for _, e := range h.lead().seen() {
+		if fits(e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *history) configure(cfg replication.ActiveConfig) {
+	n := h.lead()
+	n.primary.Configure(cfg)
+	require.NoError(h.t, n.store.SetFence(store.Fence{Config: cfg.Config, Term: h.term}))
+}
+
+// drop removes the standby from in_sync: first the record, then the requirement (INV-3).
+func (h *history) drop() {
+	h.inSync = false
+	h.config++
+	h.configure(replication.ActiveConfig{Config: h.config, Serve: true})
+}
+
+// crash loses what a node's disk had not synced, and opens what is left.
+func (h *history) crash(n *node) {
+	n.close()
+	e := h.current.Load()
+	if n == h.lead() {
+		e.mu.Lock()
+		e.dead = true
+	}
+	disk := n.disk.CrashClone(h.rng)
+	if n == h.lead() {
+		e.mu.Unlock()
+	}
+	n.stop()
+	_ = n.store.Close()
+	n.disk = disk
+	n.open()
+	n.listen()
+	n.forget()
+}
+
+func (h *history) crashActive() {
+	n, s := h.lead(), h.standby()
+	if !h.inSync || h.rng.Intn(4) == 0 { // it comes back as the active: alone, or requiring what it required
+		var required *node
+		if h.inSync {
+			required = s
+		}
+		h.crash(n)
+		h.w.net.Heal(n.name)
+		h.config++
+		h.term++
+		n.lead(h.config, h.term, required)
+		h.serve()
+		return
+	}
+	h.crash(n)
+	h.w.net.Heal(n.name)
+	h.promote()
+}
+
+// promote makes the standby, a member of in_sync, the active (INV-4).
+func (h *history) promote() {
+	n, s := h.lead(), h.standby()
+	s.stop()
+	require.NoError(h.t, s.store.SetFence(store.Fence{Config: h.config, Term: h.term + 1}))
+	h.config++
+	h.term++
+	h.active, h.inSync = 1-h.active, false
+	s.lead(h.config, h.term, nil)
+	h.serve()
+	n.follow(s)
+}
+
+func (h *history) crashStandby() {
+	n, s := h.lead(), h.standby()
+	h.w.net.Cut(n.name) // what is on the way was durable before the crash
+	h.crash(s)
+	if h.rng.Intn(2) == 0 {
+		h.drop()
+	}
+	h.w.net.Reset(n.name)
+	h.w.net.Heal(n.name)
+	s.follow(n)
+}
+
+func (h *history) cut() {
+	h.w.net.Cut(h.lead().name)
+	if h.rng.Intn(2) == 0 {
+		h.drop()
+	}
+	if h.rng.Intn(2) == 0 {
+		h.w.net.Heal(h.lead().name)
+	}
+}
+
+func (h *history) checkpoint() {
+	_, err := h.lead().store.Checkpoint(h.t.Context())
+	require.NoError(h.t, err)
+}
+
+// switchover hands over while both live.
+func (h *history) switchover() {
+	h.ensureSync()
+	n := h.lead()
+	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	defer cancel()
+	end, err := n.primary.Drain(ctx)
+	require.NoError(h.t, err)
+	require.GreaterOrEqual(h.t, h.standby().store.Applied().LSN, end.LSN)
+	n.stop()
+	h.promote()
+}
+
+// check compares what the clients heard with what the node has.
+func (h *history) check(n *node) {
+	t := h.t
+	at := map[[2]uint64]int{}
+	var last [len(h.sent)]uint64
+	for i, body := range n.messages() {
+		c, seq := body[0], binary.LittleEndian.Uint64(body[1:])
+		key := [2]uint64{uint64(c), seq}
+		require.NotContains(t, at, key, "%s: client %d seq %d is there twice", n.name, c, seq)
+		at[key] = i
+		require.Equal(t, last[c]+1, seq, "%s: order of client %d", n.name, c)
+		last[c] = seq
+	}
+	byLSN := map[uint64]ack{}
+	for _, a := range h.acks {
+		require.Contains(t, at, [2]uint64{uint64(a.client), a.seq}, "%s: client %d seq %d was acknowledged in term %d and is lost", n.name, a.client, a.seq, a.term)
+		before, twice := byLSN[a.lsn]
+		require.False(t, twice, "LSN %d was acknowledged for two transactions: %+v and %+v", a.lsn, before, a)
+		byLSN[a.lsn] = a
+	}
+	require.NotEmpty(t, h.acks)
+	if testing.Verbose() {
+		t.Logf("%s: %d messages, %d acknowledged, term %d", n.name, len(at), len(h.acks), h.term)
+	}
+}
