@@ -100,7 +100,7 @@ func (a *ackSet) word(chunk uint64, w int) uint64 {
 }
 
 func wordFirst(chunk uint64, w int) uint64 {
-	return chunk<<chunkBits + uint64(w)*64 //nolint:gosec // w is 0 to 63
+	return chunk<<chunkBits + uint64(w)*64
 }
 
 // none tells whether nothing in the chunk is acknowledged; all, whether everything is.
@@ -121,7 +121,7 @@ func (a *ackSet) has(seq uint64) bool {
 
 // rangeMask gives the bits of word w that stand for the chunk's sequences lo to hi (0 to chunkMask).
 func rangeMask(w int, lo, hi uint64) uint64 {
-	first := uint64(w) * 64 //nolint:gosec // w is 0 to 63
+	first := uint64(w) * 64
 	mask := ^uint64(0)
 	if lo > first {
 		mask <<= lo - first
@@ -137,7 +137,7 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 func (a *ackSet) add(p *ackPool, chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
-		n += uint64(bits.OnesCount64(newly[w])) //nolint:gosec // 0 to 64
+		n += uint64(bits.OnesCount64(newly[w]))
 	}
 	if n == 0 {
 		return 0
@@ -159,7 +159,7 @@ func (a *ackSet) add(p *ackPool, chunk, lo, hi uint64, newly *words) (n uint64) 
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		s.c.words[w] |= newly[w]
 	}
-	s.c.n += int(n) //nolint:gosec // at most ChunkSize
+	s.c.n += int(n)
 	if s.c.n == ChunkSize {
 		p.put(s.c)
 		s.c, s.full = nil, true
@@ -200,7 +200,7 @@ func (a *ackSet) absorb(s *ackSlot, to uint64) {
 	for a.floor < end {
 		w, bit := int(a.floor&chunkMask)>>6, a.floor&63
 		v := s.c.words[w] >> bit
-		step := uint64(bits.TrailingZeros64(^v)) //nolint:gosec // 0 to 64
+		step := uint64(bits.TrailingZeros64(^v))
 		if a.floor < to {
 			step = max(step, min(to-a.floor, 64-bit))
 		}
@@ -212,7 +212,7 @@ func (a *ackSet) absorb(s *ackSlot, to uint64) {
 		n := bits.OnesCount64(s.c.words[w] & cut)
 		s.c.words[w] &^= cut
 		s.c.n -= n
-		a.above -= uint64(n) //nolint:gosec // 0 to 64
+		a.above -= uint64(n)
 		a.floor += step
 	}
 }
@@ -220,9 +220,9 @@ func (a *ackSet) absorb(s *ackSlot, to uint64) {
 // trim forgets the slots below the floor.
 func (a *ackSet) trim(p *ackPool) {
 	k := 0
-	for k < len(a.slots) && a.base+uint64(k) < a.floor>>chunkBits { //nolint:gosec // k is not negative
+	for k < len(a.slots) && a.base+uint64(k) < a.floor>>chunkBits {
 		if a.slots[k].stored {
-			a.gone = append(a.gone, a.base+uint64(k)) //nolint:gosec // k is not negative
+			a.gone = append(a.gone, a.base+uint64(k))
 		}
 		p.put(a.slots[k].c)
 		k++
@@ -230,7 +230,7 @@ func (a *ackSet) trim(p *ackPool) {
 	if k == 0 {
 		return
 	}
-	a.base += uint64(k) //nolint:gosec // k is not negative
+	a.base += uint64(k)
 	n := copy(a.slots, a.slots[k:])
 	clear(a.slots[n:])
 	a.slots = a.slots[:n]
@@ -253,7 +253,7 @@ func (a *ackSet) next(from, end uint64) uint64 {
 		}
 		free := ^a.word(chunk, int(seq&chunkMask)>>6) >> (seq & 63)
 		if free != 0 {
-			return min(seq+uint64(bits.TrailingZeros64(free)), end) //nolint:gosec // 0 to 63
+			return min(seq+uint64(bits.TrailingZeros64(free)), end)
 		}
 		seq = (seq | 63) + 1
 	}

@@ -54,6 +54,7 @@ func (s *State) applyAdmitted(r *txn.Result) {
 		s.change(r)
 	case txn.ErrNewerVersion:
 		return
+	default: // refused: that is a result as well
 	}
 	if ok {
 		s.producers.record(producer, r) // INV-10: in the same transaction as its messages
@@ -159,7 +160,7 @@ func (q *Queue) checkPublish(o *txn.Op, lsn uint64) txn.Code {
 	if len(q.subs) == 0 {
 		return txn.OK // nothing will be kept
 	}
-	q.pendingMessages += uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+	q.pendingMessages += uint64(o.Count)
 	q.pendingBytes += uint64(len(o.Raw))
 	if limit := q.config.MaxMessages; limit > 0 && q.messages+q.pendingMessages > limit {
 		return txn.ErrQueueFull
@@ -176,10 +177,10 @@ func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
 			return txn.ErrBeyondEnd
 		}
 		if first := max(r.First, sub.acks.floor); o.Code == txn.OpRelease && first <= r.Last {
-			if r.Last-first >= uint64(s.limits.released-*released) { //nolint:gosec // never negative
+			if r.Last-first >= uint64(s.limits.released-*released) {
 				return txn.ErrTooManyReleased
 			}
-			*released += int(r.Last-first) + 1 //nolint:gosec // at most MaxReleased
+			*released += int(r.Last-first) + 1
 		}
 	}
 	return txn.OK
@@ -230,7 +231,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpDeleteSubscription:
 		r.Changed = s.deleteSub(q, q.Sub(o.Sub))
 	case txn.OpPublish:
-		r.FirstSequence, r.Changed = q.nextSeq, uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+		r.FirstSequence, r.Changed = q.nextSeq, uint64(o.Count)
 		s.publish(q, o)
 	case txn.OpAck:
 		sub := q.Sub(o.Sub)
@@ -249,7 +250,7 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 	q.digest = mix(mix(q.digest, q.nextSeq), uint64(crc32.Checksum(o.Raw, s.crc)))
 	s.touch(q)
 	if len(q.subs) == 0 {
-		q.nextSeq += uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+		q.nextSeq += uint64(o.Count)
 		return
 	}
 	if q.tail.n == 0 {
@@ -264,9 +265,9 @@ func (s *State) publish(q *Queue, o *txn.Op) {
 		q.nextSeq++
 	}
 	s.tailBytes += q.tail.bytes - before
-	q.messages += uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+	q.messages += uint64(o.Count)
 	q.bytes += uint64(len(o.Raw))
-	s.messages += uint64(o.Count) //nolint:gosec // at most MaxPublishMessages
+	s.messages += uint64(o.Count)
 	s.bytes += uint64(len(o.Raw))
 }
 
@@ -389,7 +390,7 @@ func (s *State) copyAcks(q *Queue, a *ackSet) {
 		}
 		slot := a.ensure(chunk)
 		slot.dirty = true
-		a.above += uint64(c.n) //nolint:gosec // at most ChunkSize
+		a.above += uint64(c.n)
 		if c.n == ChunkSize {
 			slot.full = true
 			continue
@@ -414,7 +415,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	before := q.messages
 	base, n := q.sizes.base, len(q.sizes.slots)
 	for i := range n {
-		chunk := base + uint64(i) //nolint:gosec // not negative
+		chunk := base + uint64(i)
 		for w := range chunkWords {
 			c := q.sizes.chunk(chunk) // die may drop it
 			if c == nil {

@@ -35,7 +35,7 @@ func (q *Queue) check(report func(string, ...any)) {
 		if c == nil {
 			continue
 		}
-		chunk, n := q.sizes.base+uint64(i), 0 //nolint:gosec // not negative
+		chunk, n := q.sizes.base+uint64(i), 0
 		for w := range chunkWords {
 			alive := published(chunk, w, q.nextSeq) &^ q.ackedByAll(nil, chunk, w)
 			if ones(alive) != int(c.alive[w]) {
@@ -47,7 +47,7 @@ func (q *Queue) check(report func(string, ...any)) {
 		if n != c.n || n == 0 {
 			bad("chunk %d has %d messages, %d are counted", chunk, n, c.n)
 		}
-		messages += uint64(n) //nolint:gosec // not negative
+		messages += uint64(n)
 	}
 	if messages != q.messages || bytes != q.bytes {
 		bad("it holds %d messages of %d bytes, its record says %d of %d", messages, bytes, q.messages, q.bytes)
@@ -65,7 +65,7 @@ func (s *Sub) check(bad func(string, ...any)) {
 	above := uint64(0)
 	for i := range s.acks.slots {
 		slot := &s.acks.slots[i]
-		chunk := s.acks.base + uint64(i) //nolint:gosec // not negative
+		chunk := s.acks.base + uint64(i)
 		switch {
 		case slot.full:
 			above += ChunkSize
@@ -83,7 +83,7 @@ func (s *Sub) check(bad func(string, ...any)) {
 		if n != slot.c.n || n == 0 || n == ChunkSize {
 			bad("subscription %d has %d acknowledgements in chunk %d, %d are counted", s.id, n, chunk, slot.c.n)
 		}
-		above += uint64(n) //nolint:gosec // not negative
+		above += uint64(n)
 	}
 	if above != s.acks.above || s.acks.floor > s.q.nextSeq || above > s.q.nextSeq-s.acks.floor {
 		bad("subscription %d has %d acknowledgements above its floor %d, %d are counted", s.id, above, s.acks.floor, s.acks.above)
@@ -102,12 +102,12 @@ func (s *Sub) check(bad func(string, ...any)) {
 
 func (q *Queue) checkTail(bad func(string, ...any)) {
 	t := &q.tail
-	if t.n > 0 && t.first+uint64(t.n) != q.nextSeq { //nolint:gosec // not negative
-		bad("its messages in memory are %d to %d, the next one is %d", t.first, t.first+uint64(t.n)-1, q.nextSeq) //nolint:gosec // same
+	if t.n > 0 && t.first+uint64(t.n) != q.nextSeq {
+		bad("its messages in memory are %d to %d, the next one is %d", t.first, t.first+uint64(t.n)-1, q.nextSeq)
 	}
 	bytes := int64(0)
 	for i := range t.n {
-		seq := t.first + uint64(i) //nolint:gosec // not negative
+		seq := t.first + uint64(i)
 		rec := *t.entry(seq)
 		if rec != nil {
 			bytes += cost(rec)

@@ -88,6 +88,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	b := &Batch{LSN: s.applied}
 	if everything {
 		maxTailBytes = math.MaxInt64
+		b.Tails = make([]TailRun, 0, s.tailQueues)
 	}
 	for q := s.tailOldest; q != nil && b.TailBytes < maxTailBytes; q = q.tailNewer {
 		b.TailBytes += q.tail.share(maxTailBytes-b.TailBytes, func(first uint64, records [][]byte) {
@@ -100,6 +101,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	}
 	queues := s.takeDirty()
 	c := collector{batch: b}
+	b.Puts = make([]KV, 0, 3*len(queues)+len(s.producers.dirty)+1) // most often just enough
 	c.acks(queues)
 	c.sizes(queues)
 	c.counts(queues)
@@ -191,7 +193,7 @@ func (c *collector) subAcks(queue uint64, sub *Sub) {
 		if !slot.dirty {
 			continue
 		}
-		chunk := a.base + uint64(i) //nolint:gosec // not negative
+		chunk := a.base + uint64(i)
 		switch {
 		case slot.full || slot.c != nil:
 			c.put(chunkKey(c.key(), keyAcks, queue, sub.id, chunk), slot.appendValue)
@@ -218,7 +220,7 @@ func (c *collector) sizes(queues []*Queue) {
 			if !slot.dirty {
 				continue
 			}
-			chunk := z.base + uint64(i) //nolint:gosec // not negative
+			chunk := z.base + uint64(i)
 			switch {
 			case slot.c != nil:
 				c.put(sizesKey(c.key(), q.id, chunk), slot.c.appendValue)
@@ -291,7 +293,7 @@ func (q *Queue) dropKeys(sub *Sub) {
 	}
 	for i := range sub.acks.slots {
 		if sub.acks.slots[i].stored {
-			chunk := sub.acks.base + uint64(i) //nolint:gosec // not negative
+			chunk := sub.acks.base + uint64(i)
 			q.gone = append(q.gone, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
 		}
 	}

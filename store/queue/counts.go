@@ -71,8 +71,8 @@ func (cs *countSet) remove(chunk, lo, hi uint64) {
 	if c == nil {
 		return
 	}
-	i, _ := c.find(uint16(lo))     //nolint:gosec // at most chunkMask
-	j, _ := c.find(uint16(hi + 1)) //nolint:gosec // at most ChunkSize
+	i, _ := c.find(uint16(lo))
+	j, _ := c.find(uint16(hi + 1))
 	if i == j {
 		return
 	}

@@ -100,8 +100,17 @@ func (s *ackSlot) appendValue(dst []byte) []byte {
 	return dst
 }
 
+// appendValue writes the groups from the first to the last one that has something alive.
 func (c *sizeChunk) appendValue(dst []byte) []byte {
-	for w := range chunkWords {
+	first, last := 0, chunkWords-1
+	for c.alive[first] == 0 {
+		first++
+	}
+	for c.alive[last] == 0 {
+		last--
+	}
+	dst = append(dst, byte(first))
+	for w := first; w <= last; w++ {
 		dst = append(dst, c.alive[w])
 		if c.alive[w] > 0 {
 			dst = binary.AppendUvarint(dst, c.bytes[w])
@@ -129,14 +138,14 @@ func (p *producer) appendValue(dst []byte) []byte {
 	for i := range p.window() {
 		k := &p.window()[i]
 		dst = binary.AppendUvarint(dst, k.sequence-sequence)
-		dst = binary.AppendVarint(dst, int64(k.lsn-lsn)) //nolint:gosec // modulo 2^64 both ways
+		dst = binary.AppendVarint(dst, int64(k.lsn-lsn))
 		sequence, lsn = k.sequence, k.lsn
 		dst = append(dst, byte(k.code))
 		if k.code != txn.OK {
-			dst = binary.AppendUvarint(dst, uint64(k.op+1)) //nolint:gosec // at least -1
+			dst = binary.AppendUvarint(dst, uint64(k.op+1))
 			continue
 		}
-		dst = binary.AppendUvarint(dst, uint64(k.ops())) //nolint:gosec // at least 1
+		dst = binary.AppendUvarint(dst, uint64(k.ops()))
 		if k.more == nil {
 			dst = appendOp(dst, k.one)
 			continue

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -175,7 +176,7 @@ func (l *Loader) queue(k, v *cursor) {
 	}
 	q.config, v.b = config, rest
 	q.nextSeq = v.uvarint(math.MaxUint64 >> 1)
-	q.nextSub = uint32(v.uvarint(math.MaxUint32)) //nolint:gosec // limited
+	q.nextSub = uint32(v.uvarint(math.MaxUint32))
 	q.messages = v.uvarint(math.MaxUint64)
 	q.bytes = v.uvarint(math.MaxUint64)
 	q.digest = v.u64()
@@ -214,7 +215,7 @@ func (l *Loader) acks(k, v *cursor) {
 		if v.err == nil && (slot.c.n == 0 || slot.c.n == ChunkSize) {
 			v.fail("a chunk of acknowledgements that should have another form")
 		}
-		a.above += uint64(slot.c.n) //nolint:gosec // at most ChunkSize
+		a.above += uint64(slot.c.n)
 	}
 	a.slots, a.gone = append(a.slots, slot), append(a.gone, chunk)
 }
@@ -260,7 +261,9 @@ func (l *Loader) sizes(k, v *cursor) {
 	z := &l.getQueue(k).sizes
 	chunk := k.be64()
 	c := new(sizeChunk)
-	for w := range c.alive {
+	first := int(v.u8())
+	last := first
+	for w := first; w < chunkWords && len(v.b) > 0; w++ {
 		if c.alive[w] = v.u8(); c.alive[w] > 64 {
 			v.fail("more messages than there can be")
 		}
@@ -268,9 +271,10 @@ func (l *Loader) sizes(k, v *cursor) {
 			c.bytes[w] = v.uvarint(64 * txn.MaxRecordBytes)
 			c.n += int(c.alive[w])
 		}
+		last = w
 	}
-	if v.err == nil && c.n == 0 {
-		v.fail("a chunk without messages")
+	if v.err == nil && (first >= chunkWords || c.alive[first] == 0 || c.alive[last] == 0) {
+		v.fail("a chunk of sizes that should have another form")
 	}
 	z.slots, z.gone = append(z.slots, sizeSlot{c: c, stored: true}), append(z.gone, chunk)
 }
@@ -307,7 +311,7 @@ func (l *Loader) counts(k, v *cursor) {
 	n := v.uvarint(ChunkSize)
 	last := -1
 	for range n {
-		e := countEntry{offset: uint16(v.uvarint(chunkMask)), count: uint32(v.uvarint(math.MaxUint32))} //nolint:gosec // limited
+		e := countEntry{offset: uint16(v.uvarint(chunkMask)), count: uint32(v.uvarint(math.MaxUint32))}
 		if v.err == nil && (int(e.offset) <= last || e.count == 0) {
 			v.fail("delivery counts out of order")
 		}
@@ -326,14 +330,14 @@ func (l *Loader) producer(k, v *cursor) {
 	p := &producer{id: string(k.b), stored: true}
 	k.b = nil
 	v.version()
-	p.epoch = uint32(v.uvarint(math.MaxUint32)) //nolint:gosec // limited
+	p.epoch = uint32(v.uvarint(math.MaxUint32))
 	p.floor = v.uvarint(math.MaxUint64)
 	p.usedLSN = v.uvarint(math.MaxUint64)
 	n := v.uvarint(ProducerWindow)
 	kept := keptResult{sequence: p.floor}
 	for range n {
 		step := v.uvarint(math.MaxUint64)
-		next := keptResult{sequence: kept.sequence + step, lsn: kept.lsn + uint64(v.varint())} //nolint:gosec // modulo 2^64
+		next := keptResult{sequence: kept.sequence + step, lsn: kept.lsn + uint64(v.varint())}
 		if v.err == nil && next.sequence <= kept.sequence {
 			v.fail("results out of order")
 		}
@@ -356,7 +360,7 @@ func (l *Loader) producer(k, v *cursor) {
 func (c *cursor) result(k *keptResult) {
 	k.code = txn.Code(c.u8())
 	if k.code != txn.OK {
-		k.op = int16(c.uvarint(txn.MaxOps)) - 1 //nolint:gosec // limited
+		k.op = int16(c.uvarint(txn.MaxOps)) - 1
 		return
 	}
 	k.op = -1
@@ -415,14 +419,14 @@ func (s *State) All(yield func(key, value []byte) bool) {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)
 		for i := range q.sizes.slots {
 			if c := q.sizes.slots[i].c; c != nil {
-				add(sizesKey(nil, q.id, q.sizes.base+uint64(i)), c.appendValue) //nolint:gosec // not negative
+				add(sizesKey(nil, q.id, q.sizes.base+uint64(i)), c.appendValue)
 			}
 		}
 		for _, sub := range q.subs {
 			add(subKey(nil, keySub, q.id, sub.id), sub.appendValue)
 			for i := range sub.acks.slots {
 				if slot := &sub.acks.slots[i]; slot.full || slot.c != nil {
-					add(chunkKey(nil, keyAcks, q.id, sub.id, sub.acks.base+uint64(i)), slot.appendValue) //nolint:gosec // not negative
+					add(chunkKey(nil, keyAcks, q.id, sub.id, sub.acks.base+uint64(i)), slot.appendValue)
 				}
 			}
 			for chunk, c := range sub.counts.chunks {
@@ -430,7 +434,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 			}
 		}
 	}
-	slices.SortFunc(keys, func(a, b KV) int { return slices.Compare(a.Key, b.Key) })
+	slices.SortFunc(keys, func(a, b KV) int { return bytes.Compare(a.Key, b.Key) })
 	for _, kv := range keys {
 		if !yield(kv.Key, kv.Value) {
 			return

@@ -97,3 +97,35 @@ func BenchmarkApplyPublish(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)*100/b.Elapsed().Seconds(), "messages/s")
 }
+
+// BenchmarkCheckpoint collects and loads a state of 100,000 queues that all have changed.
+func BenchmarkCheckpoint(b *testing.B) {
+	d := newDriver(b)
+	for i := range 100_000 {
+		q := d.queue(fmt.Sprintf("queue-%d", i), txn.Config{}, "default")
+		d.publish(q, 10)
+	}
+	b.Run("collect", func(b *testing.B) {
+		for b.Loop() {
+			batch := d.s.Collect(0, true)
+			b.StopTimer()
+			for q := range d.s.Queues {
+				d.s.mark(q)
+				q.subs[0].dirty = true
+				q.sizes.slots[0].dirty = true
+			}
+			require.Len(b, batch.Tails, 100_000)
+			b.StartTimer()
+		}
+	})
+	b.Run("load", func(b *testing.B) {
+		for b.Loop() {
+			l := NewLoader()
+			for k, v := range d.s.All {
+				require.NoError(b, l.Put(k, v))
+			}
+			_, err := l.Finish(d.lsn)
+			require.NoError(b, err)
+		}
+	})
+}

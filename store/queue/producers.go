@@ -83,7 +83,7 @@ func (p *producer) find(sequence uint64) (int, bool) {
 func (ps *producers) lookup(p txn.Producer) (known *producer, prior *keptResult, code txn.Code) {
 	known = ps.byID[string(p.ID)]
 	switch {
-	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.forgottenThreshold): //nolint:gosec // positive
+	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.forgottenThreshold):
 		// It may have been known. A new producer's first sequences are let in, because some of its transactions may have
 		// been refused before they came to the log, so that its first one here needs not be number 1.
 		return nil, nil, txn.ErrProducerForgotten
@@ -121,7 +121,7 @@ func (ps *producers) record(p txn.Producer, r *txn.Result) {
 		ps.strip(known)
 		known.epoch, known.floor = p.Epoch, 0
 	}
-	kept := keptResult{sequence: p.Sequence, lsn: r.LSN, code: r.Code, op: int16(r.Op)} //nolint:gosec // at most MaxOps
+	kept := keptResult{sequence: p.Sequence, lsn: r.LSN, code: r.Code, op: int16(r.Op)}
 	switch {
 	case len(r.Ops) == 1:
 		kept.one = r.Ops[0]

@@ -183,7 +183,7 @@ func (q *Queue) NextAlive(from uint64) uint64 {
 		}
 		w := int(seq&chunkMask) >> 6
 		if alive := (published(chunk, w, q.nextSeq) &^ q.deadWord(chunk, w)) >> (seq & 63); alive != 0 {
-			return seq + uint64(trailingZeros(alive)) //nolint:gosec // 0 to 63
+			return seq + uint64(trailingZeros(alive))
 		}
 		seq = (seq | 63) + 1
 	}
@@ -238,22 +238,22 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 }
 
 // die takes messages out of the counts that no subscription needs any more. The bits of mask were alive.
-func (st *State) die(q *Queue, chunk uint64, w int, mask uint64) {
+func (s *State) die(q *Queue, chunk uint64, w int, mask uint64) {
 	n := ones(mask)
-	share := q.sizes.remove(&st.sizePool, chunk, w, n)
-	q.messages -= uint64(n) //nolint:gosec // 1 to 64
+	share := q.sizes.remove(&s.sizePool, chunk, w, n)
+	q.messages -= uint64(n)
 	q.bytes -= share
-	st.messages -= uint64(n) //nolint:gosec // 1 to 64
-	st.bytes -= share
+	s.messages -= uint64(n)
+	s.bytes -= share
 	first := wordFirst(chunk, w)
-	if first+uint64(trailingZeros(mask)) < q.handedOut { //nolint:gosec // 0 to 63
+	if first+uint64(trailingZeros(mask)) < q.handedOut {
 		q.markDied(chunk)
 	}
 	if first+63 < q.tail.first {
 		return
 	}
 	for ; mask != 0; mask &= mask - 1 {
-		st.tailBytes -= q.tail.drop(first + uint64(trailingZeros(mask))) //nolint:gosec // 0 to 63
+		s.tailBytes -= q.tail.drop(first + uint64(trailingZeros(mask)))
 	}
 }
 

@@ -90,8 +90,8 @@ func (z *sizeSet) remove(p *sizePool, chunk uint64, w, n int) uint64 {
 	s := z.slot(chunk)
 	alive, b := uint64(s.c.alive[w]), s.c.bytes[w]
 	// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.
-	share := b * uint64(n) / alive //nolint:gosec // n is 1 to 64
-	s.c.alive[w] -= uint8(n)       //nolint:gosec // n is 1 to 64
+	share := b * uint64(n) / alive
+	s.c.alive[w] -= uint8(n)
 	s.c.bytes[w] -= share
 	s.c.n -= n
 	s.dirty = true
@@ -108,14 +108,14 @@ func (z *sizeSet) trim() {
 	k := 0
 	for k < len(z.slots) && z.slots[k].c == nil {
 		if z.slots[k].stored {
-			z.gone = append(z.gone, z.base+uint64(k)) //nolint:gosec // k is not negative
+			z.gone = append(z.gone, z.base+uint64(k))
 		}
 		k++
 	}
 	if k == 0 {
 		return
 	}
-	z.base += uint64(k) //nolint:gosec // k is not negative
+	z.base += uint64(k)
 	n := copy(z.slots, z.slots[k:])
 	clear(z.slots[n:])
 	z.slots = z.slots[:n]

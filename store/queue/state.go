@@ -31,6 +31,7 @@ type State struct {
 	deleted []uint64
 
 	tailOldest, tailNewest *Queue
+	tailQueues             int // in that list
 
 	crc      *crc32.Table
 	ackPool  ackPool
@@ -131,6 +132,7 @@ func (s *State) mark(q *Queue) {
 
 // linkTail puts q at the end of the list of queues that have a tail.
 func (s *State) linkTail(q *Queue) {
+	s.tailQueues++
 	q.tailNewer, q.tailOlder = nil, s.tailNewest
 	if s.tailNewest != nil {
 		s.tailNewest.tailNewer = q
@@ -141,6 +143,7 @@ func (s *State) linkTail(q *Queue) {
 }
 
 func (s *State) unlinkTail(q *Queue) {
+	s.tailQueues--
 	if q.tailNewer != nil {
 		q.tailNewer.tailOlder = q.tailOlder
 	} else {

@@ -42,8 +42,8 @@ func (t *tail) push(rec []byte) {
 }
 
 func (t *tail) entry(seq uint64) *[]byte {
-	if i := seq - t.first; seq >= t.first && i < uint64(t.n) { //nolint:gosec // n is not negative
-		k := i + uint64(t.head) //nolint:gosec // head is not negative
+	if i := seq - t.first; seq >= t.first && i < uint64(t.n) {
+		k := i + uint64(t.head)
 		return &t.blocks[k/blockEntries][k%blockEntries]
 	}
 	return nil
@@ -102,6 +102,15 @@ func (t *tail) trim() (freed int64) {
 // share hands out the first entries, at most max bytes of them but at least one, as one slice for each block.
 func (t *tail) share(maxBytes int64, yield func(first uint64, records [][]byte)) (taken int64) {
 	seq, head, left := t.first, t.head, t.n
+	if t.bytes <= maxBytes { // all of it: there is no need to look at each entry
+		for _, b := range t.blocks {
+			yield(seq, b[head:len(b):len(b)])
+			seq += uint64(len(b) - head)
+			head = 0
+		}
+		t.shared = max(t.shared, seq)
+		return t.bytes
+	}
 	for _, b := range t.blocks {
 		if left == 0 || taken >= maxBytes {
 			break
@@ -114,7 +123,7 @@ func (t *tail) share(maxBytes int64, yield func(first uint64, records [][]byte))
 			k++
 		}
 		yield(seq, b[head:k:k])
-		seq += uint64(k - head) //nolint:gosec // k is not below head
+		seq += uint64(k - head)
 		left -= k - head
 		head = 0
 	}

@@ -28,7 +28,7 @@ func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 		flags |= flagProducer
 	}
 	b.buf = append(b.buf, Version, flags, 0, 0)
-	b.buf = binary.LittleEndian.AppendUint64(b.buf, uint64(timeMS)) //nolint:gosec // the same 64 bits
+	b.buf = binary.LittleEndian.AppendUint64(b.buf, uint64(timeMS))
 	if producer == nil {
 		return
 	}
@@ -181,7 +181,7 @@ func (b *Builder) EndPublish() {
 	if b.err != nil {
 		return
 	}
-	binary.LittleEndian.PutUint32(b.buf[b.count:], uint32(b.msgs)) //nolint:gosec // checked above
+	binary.LittleEndian.PutUint32(b.buf[b.count:], uint32(b.msgs))
 	b.end()
 }
 
@@ -207,7 +207,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 			b.fail(fmt.Errorf("%w: the range %d to %d", ErrMalformed, r.First, r.Last))
 		}
 		// The distance wraps around, so that any two numbers can follow each other.
-		b.buf = binary.AppendVarint(b.buf, int64(r.First-last)) //nolint:gosec // modulo 2^64 both ways
+		b.buf = binary.AppendVarint(b.buf, int64(r.First-last))
 		b.buf = binary.AppendUvarint(b.buf, r.Last-r.First)
 		last = r.Last
 	}
@@ -231,7 +231,7 @@ func (b *Builder) Finish() ([]byte, error) {
 	if err != nil {
 		return buf[:start], err
 	}
-	binary.LittleEndian.PutUint16(buf[start+2:], uint16(ops)) //nolint:gosec // at most MaxOps
+	binary.LittleEndian.PutUint16(buf[start+2:], uint16(ops))
 	return buf, nil
 }
 
@@ -275,7 +275,7 @@ func (b *Builder) end() {
 		b.fail(errTooLarge())
 		return
 	}
-	binary.LittleEndian.PutUint32(b.buf[b.op+1:], uint32(n)) //nolint:gosec // checked above
+	binary.LittleEndian.PutUint32(b.buf[b.op+1:], uint32(n))
 	b.op = -1
 	b.ops++
 }

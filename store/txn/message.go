@@ -83,13 +83,13 @@ func AppendMessage(dst []byte, timestampMS int64, props []Property, body []byte)
 	}
 	size := MessageBytes(props, body) - sizeFieldBytes
 	dst = slices.Grow(dst, sizeFieldBytes+size)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(size)) //nolint:gosec // at most MaxRecordBytes
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(size))
 	flags := byte(0)
 	if len(props) > 0 {
 		flags = flagProperties
 	}
 	dst = append(dst, flags)
-	dst = binary.LittleEndian.AppendUint64(dst, uint64(timestampMS)) //nolint:gosec // the same 64 bits
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(timestampMS))
 	if len(props) > 0 {
 		dst = binary.AppendUvarint(dst, uint64(len(props)))
 		for i := range props {
@@ -144,7 +144,7 @@ func DecodeMessage(rec []byte) (Message, error) {
 		return Message{}, fmt.Errorf("%w: %d bytes follow the message", ErrMalformed, len(rest))
 	}
 	m := Message{
-		TimestampMS: int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:])), //nolint:gosec // the same 64 bits
+		TimestampMS: int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:])),
 		Body:        rec[recordHeaderBytes:],
 	}
 	if rec[sizeFieldBytes]&flagProperties == 0 {
@@ -275,17 +275,17 @@ func (d *decoder) varint() int64 {
 // count reads a number of things that must not be above limit.
 func (d *decoder) count(limit int) int {
 	v := d.uvarint()
-	if v > uint64(limit) { //nolint:gosec // limit is a positive constant
+	if v > uint64(limit) {
 		d.fail("a count above its limit")
 		return 0
 	}
-	return int(v) //nolint:gosec // at most limit
+	return int(v)
 }
 
 // bytes reads a length, at most limit, and that many bytes.
 func (d *decoder) bytes(limit int) []byte {
 	n := d.uvarint()
-	if n > uint64(limit) || n > uint64(len(d.b)) || n > math.MaxInt32 { //nolint:gosec // limit is a positive constant
+	if n > uint64(limit) || n > uint64(len(d.b)) || n > math.MaxInt32 {
 		d.fail("a length above its limit or beyond the end")
 		return nil
 	}

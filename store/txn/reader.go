@@ -33,7 +33,7 @@ func (r *Reader) Reset(payload []byte) error {
 		r.ops = int(binary.LittleEndian.Uint16(d.b))
 		d.b = d.b[2:]
 	}
-	r.timeMS = int64(d.u64()) //nolint:gosec // the same 64 bits
+	r.timeMS = int64(d.u64())
 	if flags&flagProducer != 0 {
 		d.producer(&r.producer)
 	}
@@ -255,7 +255,7 @@ func (o *Op) CheckRecords() error {
 }
 
 func (d *decoder) rng(last uint64) Range {
-	first := last + uint64(d.varint()) //nolint:gosec // modulo 2^64 both ways
+	first := last + uint64(d.varint())
 	return Range{First: first, Last: first + d.uvarint()}
 }
 
@@ -275,7 +275,7 @@ func (d *decoder) sub() uint32 {
 		d.fail("a subscription's number that is impossible")
 		return 0
 	}
-	return uint32(v) //nolint:gosec // checked
+	return uint32(v)
 }
 
 func (d *decoder) flag() bool {
