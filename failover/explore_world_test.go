@@ -29,7 +29,7 @@ type world struct {
 	rev       Revision
 	inflight  []SwapRecord // swaps whose sender has given up waiting
 	committed []entry      // the longest log prefix that was acknowledged or applied anywhere
-	usedTerms [24]bool
+	usedTerms [64]bool
 	left      budget
 	writes    uint8
 }
@@ -142,6 +142,9 @@ func (w *world) stepNode(i int, ev Event) error { return w.stepAt(i, w.nodes[i].
 func (w *world) stepAt(i int, now time.Duration, ev Event) error {
 	n := &w.nodes[i]
 	st, effects := Step(n.st, now, ev)
+	if st.epoch != n.st.epoch {
+		n.queue = nil // reports of a role that was stopped are ignored
+	}
 	n.st = st
 	for _, e := range effects {
 		if err := w.carryOut(i, e); err != nil {
