@@ -1,0 +1,223 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+)
+
+// openExample runs a real node in this process and opens a client for it; an application gives the addresses of both nodes
+// of its pair. A failure is printed, which is not the output that the example promises.
+func openExample() (c *client.Client, done func()) {
+	dir, err := os.MkdirTemp("", "lockstep-example-")
+	if err != nil {
+		panic(err)
+	}
+	cfg := config.Default()
+	cfg.Coordinator.Type, cfg.Data.Dir, cfg.Listen, cfg.Node.Name = config.CoordinatorNone, dir, "127.0.0.1:0", "example"
+	cfg.Disk.LowWatermark, cfg.Log.SegmentBytes = 16<<20, 8<<20
+	ctx, stop := context.WithCancel(context.Background())
+	ready, ended := make(chan string, 1), make(chan error, 1)
+	go func() {
+		ended <- node.Run(ctx, cfg, zap.NewNop(), node.Options{OnReady: func(r node.Ready) { ready <- r.Address }})
+	}()
+	var address string
+	select {
+	case address = <-ready:
+	case err := <-ended:
+		panic(err)
+	}
+	if c, err = client.Open(ctx, client.Options{Addresses: []string{address}}); err != nil {
+		panic(err)
+	}
+	return c, func() {
+		err := c.Close()
+		stop()
+		if err := errors.Join(err, <-ended, os.RemoveAll(dir)); err != nil {
+			fmt.Println(err)
+		}
+	}
+}
+
+// Publish a message and consume it.
+func Example() {
+	c, done := openExample() // client.Open(ctx, client.Options{Addresses: []string{"node-a:7420", "node-b:7420"}})
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+
+	if _, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{IfNotExists: true}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	receipt, err := c.Publish(ctx, "orders", client.Message{Body: []byte("one coffee")})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("stored on every in-sync node, sequence", receipt.Sequence)
+
+	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	delivery, err := consumer.Receive(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("received %q\n", delivery.Body)
+	if err := delivery.AckSync(ctx); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// stored on every in-sync node, sequence 1
+	// received "one coffee"
+}
+
+// A producer of its own pipelines: thousands of messages are under way at once, and stay in order.
+func ExampleProducer_PublishAsync() {
+	c, done := openExample()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, _, err := c.CreateQueue(ctx, "events", client.CreateQueueOptions{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	acknowledged := 0 // only the producer's goroutine writes it before Flush returns
+	for i := range 10_000 {
+		m := client.Message{Body: fmt.Appendf(nil, "event %d", i), Properties: map[string]string{"source": "example"}}
+		err := producer.PublishAsync(ctx, "events", m, func(_ client.Receipt, err error) {
+			if err == nil {
+				acknowledged++
+			}
+		})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	if err := producer.Flush(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(acknowledged, "acknowledged")
+	// Output: 10000 acknowledged
+}
+
+// A transaction moves a message from one queue to another: it is never in both, and never in none.
+func ExampleClient_Begin() {
+	c, done := openExample()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for _, queue := range []string{"in", "out"} {
+		if _, _, err := c.CreateQueue(ctx, queue, client.CreateQueueOptions{}); err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	if _, err := c.Publish(ctx, "in", client.Message{Body: []byte("5")}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	consumer, err := c.Consume(ctx, "in", client.ConsumerOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, err := consumer.Receive(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	result, err := c.Begin().Ack(d).Publish("out", client.Message{Body: append(d.Body, " doubled is 10"...)}).Commit(ctx)
+	if err != nil {
+		fmt.Println(err) // with client.ErrOutcomeUnknown, Commit may be called again
+		return
+	}
+	fmt.Println("acknowledged", result.Results[0].Changed)
+	for m, err := range c.Browse(ctx, "out", client.BrowseOptions{}) {
+		fmt.Printf("%s %v\n", m.Body, err)
+	}
+	q, err := c.GetQueue(ctx, "in")
+	fmt.Println(q.Messages, "left", err)
+	// Output:
+	// acknowledged 1
+	// 5 doubled is 10 <nil>
+	// 0 left <nil>
+}
+
+// Two subscriptions of one queue: the message is stored once, and each gets it.
+func ExampleClient_CreateSubscription() {
+	c, done := openExample()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	_, _, err := c.CreateQueue(ctx, "prices", client.CreateQueueOptions{Subscriptions: []string{"billing"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, err := c.Publish(ctx, "prices", client.Message{Body: []byte("tea 3.20")}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if _, _, err := c.CreateSubscription(ctx, "prices", "audit", client.StartEarliest, false); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, name := range []string{"billing", "audit"} {
+		consumer, err := c.Consume(ctx, "prices", client.ConsumerOptions{Subscription: name})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		d, err := consumer.Receive(ctx)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Printf("%s: %s\n", name, d.Body)
+		d.Ack()
+		if err := consumer.Flush(ctx); err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// billing: tea 3.20
+	// audit: tea 3.20
+}
+
+// Errors are told apart with errors.Is.
+func ExampleError() {
+	c, done := openExample()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	_, err := c.Publish(ctx, "nowhere", client.Message{Body: []byte("x")})
+	switch {
+	case errors.Is(err, client.ErrQueueNotFound):
+		fmt.Println("create it first")
+	case errors.Is(err, client.ErrLimit):
+		fmt.Println("the queue is full")
+	case errors.Is(err, client.ErrOutcomeUnknown):
+		fmt.Println("the context ended too early to know")
+	}
+	// Output: create it first
+}
