@@ -2,6 +2,9 @@ package queue
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"math/rand/v2"
 	"testing"
 
@@ -98,4 +101,16 @@ func TestLoaderSkipsTheIndex(t *testing.T) {
 	require.ErrorIs(t, l.Put([]byte("x"), nil), ErrCorrupt)
 	require.ErrorIs(t, l.Put(nil, nil), ErrCorrupt)
 	require.ErrorIs(t, l.Put([]byte("m"), []byte{9}), txn.ErrNewerVersion)
+}
+
+// TestGolden: what version 1 stores for a certain history, digests included, must never change without a new version.
+func TestGolden(t *testing.T) {
+	h := sha256.New()
+	for k, v := range everyKind(t).s.All {
+		h.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(k))))
+		h.Write(k)
+		h.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(v))))
+		h.Write(v)
+	}
+	require.Equal(t, "60586c5296b9e679ee95a6f9ef222b38d7e8e247085780a540290fe96a33406b", hex.EncodeToString(h.Sum(nil)))
 }
