@@ -13,14 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-func crashSeeds() *int {
-	if f := flag.Lookup("wal.seeds"); f != nil {
-		return nil
-	}
-	return flag.Int("wal.seeds", 60, "how many histories TestCrashes tries")
-}
-
-var seedsFlag = crashSeeds() //nolint:gochecknoglobals // a flag of the test
+var seedsFlag = flag.Int("wal.seeds", 60, "how many histories TestCrashes tries") //nolint:gochecknoglobals // a flag of the test
 
 // model is what the log must be able to give back: all records that were ever appended to the present history, the last of which may
 // not be durable yet.
@@ -181,9 +174,7 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 			m.set(now)
 		}
 	case what < 35:
-		l.o.SealAfter = 1
-		l.tick(true)
-		l.o.SealAfter = -1
+		l.seal()
 	case what < 37:
 		now.trimmed = max(now.trimmed, now.start.LSN+uint64(rng.Int63n(int64(now.end()-now.start.LSN)+1)))
 		m.set(now)

@@ -298,13 +298,18 @@ func (l *Log) tick(idle bool) bool {
 	if !idle {
 		return true
 	}
+	l.seal()
+	return false
+}
+
+// seal writes a seal, if it is of any use, and syncs it. Errors are sticky and reported by keep.
+func (l *Log) seal() {
 	l.writeMu.Lock()
 	err := l.writeSeal()
 	l.writeMu.Unlock()
 	if err == nil {
-		_ = l.syncDirty() // sticky, and reported by keep
+		_ = l.syncDirty()
 	}
-	return false
 }
 
 func (l *Log) hasDirty() bool {

@@ -161,20 +161,11 @@ func TestLastRecordsWithoutProof(t *testing.T) {
 	require.EqualValues(t, 1, again.End().LSN)
 	require.True(t, again.Recovery().Torn)
 
-	l.tick(true)
+	l.seal()
 	sealed := copyFS(t, mem, testDir)
 	flip(t, sealed, segmentPath(1), before+60, 0)
 	o.FS = sealed
-	o.SealAfter = 1
 	_, err := Open(o)
-	require.NoError(t, err, "tick does not seal when it is told never to")
-
-	l.o.SealAfter = 1
-	l.tick(true)
-	sealed = copyFS(t, mem, testDir)
-	flip(t, sealed, segmentPath(1), before+60, 0)
-	o.FS = sealed
-	_, err = Open(o)
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
@@ -217,8 +208,7 @@ func TestSegmentsPublishedAsMessages(t *testing.T) {
 		require.NoError(t, l.Sync())
 	}
 	require.NoError(t, l.Sync())
-	l.o.SealAfter = 1
-	l.tick(true)
+	l.seal()
 	image, err := vfs.ReadFile(mem, segmentPath(1), 1<<20)
 	require.NoError(t, err)
 
