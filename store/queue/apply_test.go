@@ -453,3 +453,38 @@ func TestApplyHardlyAllocates(t *testing.T) {
 	require.Zero(t, allocs, "for two acknowledgements in the wrong order")
 	require.Equal(t, uint64(2003), q.Sub(1).Floor())
 }
+
+// TestBatchIsReadBesideApply is for the race detector: a batch is written without the lock while the state goes on.
+func TestBatchIsReadBesideApply(t *testing.T) {
+	d := newDriver(t)
+	q := d.queue("q", txn.Config{}, "a")
+	d.publish(q, 3000)
+	d.do(func(b *txn.Builder) { b.Release(q.id, 1, txn.Range{First: 5, Last: 9}) })
+	d.ack(q, 1, 2500, 2600)
+	batch := d.s.Collect(0, true)
+	sum := make(chan uint64)
+	go func() {
+		n := uint64(0)
+		for _, run := range batch.Tails {
+			for _, rec := range run.Records {
+				n += uint64(len(rec))
+			}
+		}
+		for _, kv := range batch.Puts {
+			n += uint64(len(kv.Key) + len(kv.Value))
+		}
+		for i := range batch.Dead {
+			batch.Dead[i].AllDead(1, 3000)
+		}
+		sum <- n
+	}()
+	d.publish(q, 3000)
+	d.ack(q, 1, 1, 100)
+	d.ack(q, 1, 2700, 3100)
+	d.publish(q, 10)
+	require.NotZero(t, <-sum)
+	for i := range batch.Tails {
+		d.s.Flushed(q.id, batch.Tails[i].Last())
+	}
+	require.Empty(t, d.s.Check())
+}
