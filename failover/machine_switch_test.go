@@ -1,0 +1,149 @@
+package failover
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSwitchoverOfActive(t *testing.T) {
+	r := activePair(t, Settings{})
+	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
+	require.Equal(t, time.Second, drain.Limit)
+	r.now += 20 * time.Millisecond
+	swap := effect[SwapRecord](t, r.step(DrainEnded{Drain: drain.Drain}))
+	require.Equal(t, testNodes[1].ID, swap.Next.Active)
+	require.Equal(t, r.s.rec.Term+1, swap.Next.Term)
+	require.Len(t, swap.Next.InSync, 2, "both are complete")
+	effects := r.won()
+	require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(effects))
+	requireNo[SwitchoverEnded](t, effects)
+	r.now += 20 * time.Millisecond
+	end := effect[SwitchoverEnded](t, r.report(FollowerConnected{Config: swap.Next.Config, Term: swap.Next.Term}))
+	require.Equal(t, SwitchoverEnded{ID: "x", Pause: 40 * time.Millisecond}, end)
+	require.Equal(t, RoleStandby, r.s.Role())
+}
+
+// The standby's side: it takes the role as soon as it sees the record, without a swap of its own.
+func TestSwitchoverToStandby(t *testing.T) {
+	r := standbyPair(t, Settings{})
+	rec := recordWith(0, 0, 1)
+	rec.Config, rec.Term, rec.OpID = 6, 3, "handover"
+	effects := r.seeRecord(rec, 101)
+	require.Equal(t, []string{"stop-follower", "start-active", "fence"}, kinds(effects))
+	spec := effect[StartActive](t, effects).Spec
+	require.Equal(t, uint64(3), spec.Term)
+	require.True(t, spec.RequireStandby)
+	r.report(ActiveReady{})
+	r.report(StandbyConnected{Member: memberOf(1)})
+	require.Equal(t, RoleActive, r.s.Role())
+}
+
+func TestSwitchoverAskedOfStandby(t *testing.T) {
+	r := standbyPair(t, Settings{})
+	swap := effect[SwapRecord](t, r.step(SwitchoverAsked{ID: "x"}))
+	require.Equal(t, &Switchover{ID: "x", To: testNodes[0].ID}, swap.Next.Switchover)
+	require.Equal(t, testNodes[1].ID, swap.Next.Active)
+	r.won()
+	require.Equal(t, RoleStandby, r.s.Role())
+	rec := recordWith(0, 0, 1)
+	rec.Config, rec.Term, rec.OpID = 7, 3, "handover"
+	requireNo[SwitchoverEnded](t, r.seeRecord(rec, 102))
+	r.now += time.Millisecond
+	require.Equal(t, SwitchoverEnded{ID: "x", Pause: time.Millisecond}, effect[SwitchoverEnded](t, r.report(ActiveReady{})))
+}
+
+// … and the active does it.
+func TestSwitchoverAskedByStandby(t *testing.T) {
+	r := activePair(t, Settings{})
+	rec := r.s.rec
+	rec.Config, rec.OpID, rec.Switchover = rec.Config+1, "ask", &Switchover{ID: "x", To: testNodes[1].ID}
+	drain := effect[BeginDrain](t, r.seeRecord(rec, 102))
+	swap := effect[SwapRecord](t, r.step(DrainEnded{Drain: drain.Drain}))
+	require.Equal(t, testNodes[1].ID, swap.Next.Active)
+	require.Nil(t, swap.Next.Switchover)
+	require.Contains(t, kinds(r.won()), "stop-active")
+}
+
+func TestSwitchoverDrainFails(t *testing.T) {
+	r := activePair(t, Settings{})
+	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
+	effects := r.step(DrainEnded{Drain: drain.Drain, Err: errors.New("too slow")})
+	effect[Resume](t, effects)
+	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "too slow")
+	require.Equal(t, RoleActive, r.s.Role())
+
+	// Asked by the standby: the request is taken out of the record, once.
+	rec := r.s.rec
+	rec.Config, rec.OpID, rec.Switchover = rec.Config+1, "ask", &Switchover{ID: "y", To: testNodes[1].ID}
+	drain = effect[BeginDrain](t, r.seeRecord(rec, 102))
+	effects = r.step(DrainEnded{Drain: drain.Drain, Err: errors.New("too slow")})
+	effect[Resume](t, effects)
+	requireNo[BeginDrain](t, effects)
+	require.Nil(t, effect[SwapRecord](t, effects).Next.Switchover)
+	requireNo[BeginDrain](t, r.won())
+}
+
+func TestSwitchoverStandbyLostWhileDraining(t *testing.T) {
+	r := activePair(t, Settings{})
+	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
+	effects := r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset})
+	effect[Resume](t, effects)
+	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "lost")
+	require.Len(t, effect[SwapRecord](t, effects).Next.InSync, 1)
+	require.Empty(t, r.step(DrainEnded{Drain: drain.Drain}), "too late")
+}
+
+// The hand-over's swap has an unknown outcome: nothing is served till a read; then it is tried again until the deadline; then
+// the role stays here, and acks of the standby stay required since the swap may still be done.
+func TestSwitchoverUnknown(t *testing.T) {
+	r := activePair(t, Settings{})
+	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
+	first := effect[SwapRecord](t, r.step(DrainEnded{Drain: drain.Drain}))
+	effects := r.step(Swapped{OpID: first.Next.OpID, Err: ErrUnknownOutcome})
+	require.False(t, effect[ConfigureActive](t, effects).Config.Serve, "INV-8")
+	effects = r.step(Loaded{Record: r.s.rec, Revision: r.s.rev})
+	require.Equal(t, first, effect[SwapRecord](t, effects))
+	r.step(Swapped{OpID: first.Next.OpID, Err: ErrUnknownOutcome})
+	r.now += 5 * time.Second
+	effects = r.step(Loaded{Record: r.s.rec, Revision: r.s.rev})
+	effect[Resume](t, effects)
+	require.NotEmpty(t, effect[SwitchoverEnded](t, effects).Failure)
+	require.True(t, r.s.act.sent.Serve)
+	require.True(t, r.s.act.sent.RequireStandby)
+	require.Contains(t, kinds(r.seeRecord(first.Next, 300)), "stop-active", "it was done after all")
+}
+
+func TestSwitchoverRefused(t *testing.T) {
+	refused := func(r *rig, want string) {
+		t.Helper()
+		effects := r.step(SwitchoverAsked{ID: "x"})
+		require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, want)
+		requireNo[BeginDrain](t, effects)
+	}
+	r := activePair(t, Settings{})
+	r.step(SwitchoverAsked{ID: "first"})
+	refused(r, "another switchover")
+	r = activePair(t, Settings{})
+	r.observe(false, 0, 1)
+	refused(r, "coordinator")
+	r = newRig(t, Settings{})
+	r.start(usedIdentity(), recordWith(0, 0), 0)
+	r.won()
+	refused(r, "activating")
+	r.report(ActiveReady{})
+	refused(r, "no standby")
+	r = newRig(t, Settings{})
+	refused(r, "neither")
+}
+
+func TestSwitchoverAskedOfStandbyTimesOut(t *testing.T) {
+	r := standbyPair(t, Settings{})
+	r.step(SwitchoverAsked{ID: "x"})
+	r.won()
+	effects := r.after(10 * time.Second)
+	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "in time")
+	require.Nil(t, effect[SwapRecord](t, effects).Next.Switchover, "the request is taken back")
+}

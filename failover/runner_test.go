@@ -1,0 +1,586 @@
+package failover_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/embedded"
+	"github.com/lockstep-mq/lockstep/failover/etcd"
+	"github.com/lockstep-mq/lockstep/failover/memory"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+const bound = 20 * time.Second
+
+// hub is the network between planes: it knows who is there.
+type hub struct {
+	mu     sync.Mutex // guards everything in the hub and in its planes
+	planes map[string]*plane
+}
+
+// plane is a data plane without data: connections, fences and roles are real enough, logs have no records.
+type plane struct {
+	hub   *hub
+	addr  string
+	file  *os.File // the fence is synced, so that times are honest
+	dead  bool
+	drain error
+
+	id       failover.Identity
+	active   *failover.ActiveSpec
+	follow   *failover.FollowSpec
+	post     func(failover.DataEvent)
+	peer     *plane // connected
+	calls    []string
+	started  time.Time // of the last StartActive
+	lostPost time.Time // when FollowerLost{Refused} was posted
+}
+
+func (p *plane) note(call string) { p.calls = append(p.calls, call) }
+
+func (p *plane) Identity() failover.Identity {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	return p.id
+}
+
+func (p *plane) JoinPair(_ context.Context, pair uuid.UUID) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.id.PairID = pair
+	p.note("join")
+	return nil
+}
+
+func (p *plane) SetFence(_ context.Context, f failover.Fence) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	if !p.id.Fence.Less(f) {
+		return nil
+	}
+	p.id.Fence = f
+	p.note("fence")
+	if _, err := p.file.WriteAt([]byte(f.String()), 0); err != nil {
+		return err
+	}
+	return p.file.Sync()
+}
+
+func (p *plane) ClearLoss(context.Context) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.id.MayHaveLost = false
+	p.id.Incarnation++
+	p.note("clear-loss")
+	return nil
+}
+
+func (p *plane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.active, p.post, p.started = &spec, post, time.Now()
+	p.id.End = lsn.Position{Term: spec.Term, LSN: p.id.End.LSN + 1}
+	p.note("start-active")
+	post(failover.ActiveReady{})
+	p.hub.connectAll()
+	return nil
+}
+
+func (p *plane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.active.ActiveConfig = cfg
+	if p.peer != nil && cfg.RequireStandby && cfg.Standby == p.peer.id.Member() {
+		p.post(failover.StandbySynced{Member: cfg.Standby, Requirement: cfg.Requirement})
+	}
+	return nil
+}
+
+func (p *plane) StopActive(context.Context, failover.NodeInfo) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.note("stop-active")
+	p.hub.disconnect(p, failover.LostReset)
+	p.active, p.post = nil, nil
+	p.hub.connectAll()
+	return nil
+}
+
+func (p *plane) StartFollower(_ context.Context, spec failover.FollowSpec, post func(failover.DataEvent)) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.follow, p.post = &spec, post
+	p.note("start-follower")
+	p.hub.connectAll()
+	return nil
+}
+
+func (p *plane) StopFollower(context.Context) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.note("stop-follower")
+	p.hub.disconnect(p, failover.LostReset)
+	p.follow, p.post = nil, nil
+	return nil
+}
+
+func (p *plane) Drain(ctx context.Context) (lsn.Position, error) {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.note("drain")
+	if p.drain != nil {
+		return lsn.Position{}, p.drain
+	}
+	return p.id.End, ctx.Err()
+}
+
+func (p *plane) Resume(context.Context) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.note("resume")
+	return nil
+}
+
+// connectAll connects followers to actives, and tells the others why not. mu is held, as in what follows.
+func (h *hub) connectAll() {
+	for _, f := range h.planes {
+		if f.follow == nil || f.peer != nil || f.dead {
+			continue
+		}
+		a := h.planes[f.follow.Active.Address]
+		switch {
+		case a == nil || a.dead:
+			f.lost(failover.LostRefused)
+		case a.active == nil || a.peer != nil || !f.id.Fence.Admits(a.active.Config, a.active.Term):
+			f.lost(failover.LostRejected)
+		default:
+			f.peer, a.peer = a, f
+			f.id.End = a.id.End
+			f.id.Fence = failover.Fence{Config: a.active.Config, Term: a.active.Term}
+			f.post(failover.FollowerConnected{Config: a.active.Config, Term: a.active.Term})
+			a.post(failover.StandbyConnected{Member: f.id.Member()})
+			a.post(failover.StandbyCaughtUp{Member: f.id.Member()})
+		}
+	}
+}
+
+func (p *plane) lost(cause failover.LostCause) {
+	if cause == failover.LostRefused {
+		p.lostPost = time.Now()
+	}
+	p.post(failover.FollowerLost{Cause: cause})
+}
+
+// disconnect ends p's connection; both sides hear of it, unless they are dead.
+func (h *hub) disconnect(p *plane, cause failover.LostCause) {
+	o := p.peer
+	if o == nil {
+		return
+	}
+	p.peer, o.peer = nil, nil
+	for _, x := range []*plane{p, o} {
+		switch {
+		case x.dead || x.post == nil:
+		case x.follow != nil:
+			x.lost(cause)
+		default:
+			other := o
+			if x == o {
+				other = p
+			}
+			x.post(failover.StandbyLost{Node: other.id.Node, Cause: cause})
+		}
+	}
+}
+
+// config returns the conditions of the active.
+func (p *plane) config() (failover.ActiveConfig, bool) {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	if p.active == nil {
+		return failover.ActiveConfig{}, false
+	}
+	return p.active.ActiveConfig, true
+}
+
+// node is one node of a test: a plane, and a Runner while it runs.
+type node struct {
+	t     *testing.T
+	plane *plane
+	coord failover.Coordinator
+	run   *failover.Runner
+	stop  context.CancelFunc
+	done  chan error
+}
+
+// pair is two nodes and a coordinator.
+type pair struct {
+	hub     *hub
+	nodes   [2]*node
+	connect func() failover.Coordinator
+}
+
+func newPair(t *testing.T, connect func() failover.Coordinator) *pair {
+	t.Helper()
+	p := &pair{hub: &hub{planes: map[string]*plane{}}, connect: connect}
+	for i, name := range []string{"a", "b"} {
+		f, err := os.Create(filepath.Join(t.TempDir(), "fence"))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, f.Close()) })
+		pl := &plane{hub: p.hub, addr: name, file: f, dead: true, id: failover.Identity{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}}
+		p.hub.planes[name] = pl
+		p.nodes[i] = &node{t: t, plane: pl}
+		t.Cleanup(func() { p.nodes[i].end() })
+	}
+	return p
+}
+
+// start starts a node, with what its store has.
+func (p *pair) start(i int, set failover.Settings) {
+	n := p.nodes[i]
+	n.t.Helper()
+	p.hub.mu.Lock()
+	n.plane.dead = false
+	p.hub.mu.Unlock()
+	n.coord = p.connect()
+	var err error
+	n.run, err = failover.New(failover.Options{
+		Coordinator: n.coord, Data: n.plane, Settings: set, Logger: zaptest.NewLogger(n.t).Named(n.plane.addr),
+		Self: failover.NodeInfo{ID: n.plane.id.Node, Name: n.plane.addr, Address: n.plane.addr},
+	})
+	require.NoError(n.t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop, n.done = stop, make(chan error, 1)
+	go func() { n.done <- n.run.Run(ctx) }()
+}
+
+// end stops a node in an orderly way.
+func (n *node) end() {
+	if n.stop == nil {
+		return
+	}
+	n.stop()
+	require.NoError(n.t, <-n.done)
+	require.NoError(n.t, n.coord.Close())
+	n.stop = nil
+}
+
+// kill makes a node vanish: its connections break, and nobody hears from it any more.
+func (p *pair) kill(i int) {
+	n := p.nodes[i]
+	require.NoError(n.t, n.coord.Close()) // it cannot swap any more
+	p.hub.mu.Lock()
+	n.plane.dead = true
+	o := n.plane.peer
+	p.hub.disconnect(n.plane, failover.LostReset)
+	n.plane.active, n.plane.follow, n.plane.post = nil, nil, nil
+	if o != nil && o.follow != nil {
+		o.lost(failover.LostRefused) // dialled again at once
+	}
+	p.hub.mu.Unlock()
+	n.stop()
+	<-n.done
+	n.stop = nil
+}
+
+func (n *node) await(what string, ok func(failover.Status) bool) failover.Status {
+	n.t.Helper()
+	deadline := time.After(bound)
+	for {
+		changed := n.run.Changed()
+		st := n.run.Status()
+		if ok(st) {
+			return st
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			require.FailNow(n.t, "not reached: "+what, "node %s: %s %q %+v", n.plane.addr, st.Role, st.Reason, st.Record)
+		}
+	}
+}
+
+func (n *node) awaitRole(role failover.Role) failover.Status {
+	n.t.Helper()
+	return n.await(role.String(), func(s failover.Status) bool { return s.Role == role })
+}
+
+// both starts both nodes and waits until a is active and b in sync.
+func (p *pair) both(set failover.Settings) {
+	p.nodes[0].t.Helper()
+	p.start(0, set)
+	p.nodes[0].awaitRole(failover.RoleActiveAlone)
+	p.start(1, set)
+	p.nodes[0].awaitRole(failover.RoleActive)
+	p.nodes[1].awaitRole(failover.RoleStandby)
+}
+
+func memoryPair(t *testing.T) (*pair, *memory.Server) {
+	t.Helper()
+	s := memory.NewServer(0)
+	return newPair(t, func() failover.Coordinator { return s.Connect() }), s
+}
+
+// etcdServer is an embedded etcd that can be stopped and started again.
+type etcdServer struct {
+	t   *testing.T
+	dir string
+	srv *embedded.Server
+}
+
+func (e *etcdServer) start(address string) {
+	e.t.Helper()
+	var err error
+	e.srv, err = embedded.Start(e.t.Context(), embedded.Options{Dir: e.dir, Address: address, UnsafeNoFsync: true})
+	require.NoError(e.t, err)
+}
+
+func etcdPair(t *testing.T) (*pair, *etcdServer) {
+	t.Helper()
+	e := &etcdServer{t: t, dir: t.TempDir()}
+	e.start("")
+	addr := e.srv.Address()
+	t.Cleanup(func() { require.NoError(t, e.srv.Close()) })
+	return newPair(t, func() failover.Coordinator {
+		c, err := etcd.Open(etcd.Options{Endpoints: []string{addr}, RequestTimeout: 500 * time.Millisecond})
+		require.NoError(t, err)
+		return c
+	}), e
+}
+
+// The goal is less than 20 ms from "refused" to the start of the active role; the test allows for a busy machine.
+func TestTakeoverIsFast(t *testing.T) {
+	p, _ := etcdPair(t)
+	p.both(failover.Settings{})
+	var times []time.Duration
+	term := p.nodes[0].run.Status().Record.Term
+	for round := range 10 {
+		gone, next := round%2, 1-round%2
+		p.kill(gone)
+		st := p.nodes[next].awaitRole(failover.RoleActiveAlone)
+		require.Equal(t, term+1, st.Record.Term)
+		term = st.Record.Term
+		n := p.nodes[next].plane
+		p.hub.mu.Lock()
+		times = append(times, n.started.Sub(n.lostPost))
+		calls := slices.Clone(n.calls)
+		p.hub.mu.Unlock()
+		at := slices.Index(calls, "start-active")
+		require.Equal(t, []string{"stop-follower", "fence"}, calls[at-2:at], "INV-4")
+		p.start(gone, failover.Settings{})
+		p.nodes[next].awaitRole(failover.RoleActive)
+		st = p.nodes[gone].awaitRole(failover.RoleStandby)
+		require.Len(t, st.Record.InSync, 2)
+		p.hub.mu.Lock()
+		n.calls, p.nodes[gone].plane.calls = nil, nil
+		p.hub.mu.Unlock()
+	}
+	slices.Sort(times)
+	t.Logf("refused → StartActive: median %s, max %s", times[len(times)/2], times[len(times)-1])
+	require.Less(t, times[len(times)/2], 250*time.Millisecond)
+}
+
+// Losing etcd with both nodes up changes nothing but the status, and its return does not either.
+func TestEtcdStopped(t *testing.T) {
+	p, e := etcdPair(t)
+	p.both(failover.Settings{})
+	before := p.nodes[0].run.Status()
+	addr := e.srv.Address()
+	require.NoError(t, e.srv.Close())
+	for _, n := range p.nodes {
+		n.await("unreachable", func(s failover.Status) bool { return !s.CoordinatorReachable })
+	}
+	cfg, ok := p.nodes[0].plane.config()
+	require.True(t, ok)
+	require.True(t, cfg.Serve)
+	require.True(t, cfg.Deliver)
+	require.Equal(t, failover.RoleActive, p.nodes[0].run.Status().Role)
+	require.Equal(t, failover.RoleStandby, p.nodes[1].run.Status().Role)
+
+	// A broken connection heals without the coordinator: nobody has fenced anybody off.
+	p.hub.mu.Lock()
+	p.hub.disconnect(p.nodes[0].plane, failover.LostReset)
+	p.hub.mu.Unlock()
+	p.nodes[0].awaitRole(failover.RoleBlocked)
+	p.hub.mu.Lock()
+	p.hub.connectAll()
+	p.hub.mu.Unlock()
+	p.nodes[0].awaitRole(failover.RoleActive)
+
+	e.start(addr)
+	for _, n := range p.nodes {
+		n.await("reachable", func(s failover.Status) bool { return s.CoordinatorReachable })
+	}
+	p.nodes[0].awaitRole(failover.RoleActive)
+	p.nodes[1].awaitRole(failover.RoleStandby)
+	require.Equal(t, before.Record.Term, p.nodes[0].run.Status().Record.Term)
+}
+
+// Without etcd and without the standby nothing is acknowledged, and after the lease nothing is delivered; when etcd is back,
+// the active goes on alone.
+func TestEtcdAndStandbyGone(t *testing.T) {
+	p, e := etcdPair(t)
+	p.both(failover.Settings{})
+	addr := e.srv.Address()
+	require.NoError(t, e.srv.Close())
+	p.kill(1)
+	p.nodes[0].awaitRole(failover.RoleBlocked)
+	cfg, _ := p.nodes[0].plane.config()
+	require.True(t, cfg.RequireStandby)
+	p.nodes[0].await("refuses", func(s failover.Status) bool { return !s.Serve })
+	p.nodes[0].await("does not deliver", func(s failover.Status) bool { return !s.Deliver })
+
+	e.start(addr)
+	st := p.nodes[0].awaitRole(failover.RoleActiveAlone)
+	require.True(t, st.Serve)
+	require.True(t, st.Deliver)
+	require.Len(t, st.Record.InSync, 1)
+	cfg, _ = p.nodes[0].plane.config()
+	require.False(t, cfg.RequireStandby)
+	p.start(1, failover.Settings{})
+	p.nodes[0].awaitRole(failover.RoleActive)
+}
+
+func TestBothNodesRestart(t *testing.T) {
+	p, _ := etcdPair(t)
+	p.both(failover.Settings{})
+	p.kill(1) // the active may or may not have dropped it
+	p.kill(0)
+	p.start(1, failover.Settings{})
+	p.start(0, failover.Settings{})
+	ok := func() bool {
+		a, b := p.nodes[0].run.Status(), p.nodes[1].run.Status()
+		return a.Role == failover.RoleActive && b.Role == failover.RoleStandby || a.Role == failover.RoleStandby && b.Role == failover.RoleActive
+	}
+	require.Eventually(t, ok, bound, 5*time.Millisecond)
+}
+
+func TestSwitchover(t *testing.T) {
+	for _, asked := range []string{"active", "standby"} {
+		t.Run(asked, func(t *testing.T) {
+			p, _ := memoryPair(t)
+			p.both(failover.Settings{})
+			ask := p.nodes[0]
+			if asked == "standby" {
+				ask = p.nodes[1]
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			defer cancel()
+			res, err := ask.run.Switchover(ctx)
+			require.NoError(t, err)
+			require.Equal(t, p.nodes[1].plane.id.Node, res.Active.ID)
+			require.Equal(t, "b", res.Active.Address)
+			require.Equal(t, uint64(2), res.Term)
+			require.Less(t, res.Pause, 5*time.Second)
+			p.nodes[1].awaitRole(failover.RoleActive)
+			st := p.nodes[0].awaitRole(failover.RoleStandby)
+			require.Len(t, st.Record.InSync, 2)
+			_, ok := p.nodes[0].plane.config()
+			require.False(t, ok)
+		})
+	}
+}
+
+func TestSwitchoverFails(t *testing.T) {
+	p, s := memoryPair(t)
+	p.both(failover.Settings{})
+	p.hub.mu.Lock()
+	p.nodes[0].plane.drain = errors.New("a transaction hangs")
+	p.hub.mu.Unlock()
+	for _, n := range p.nodes {
+		_, err := n.run.Switchover(t.Context())
+		require.ErrorIs(t, err, failover.ErrSwitchover)
+	}
+	st := p.nodes[0].awaitRole(failover.RoleActive)
+	require.Equal(t, uint64(1), st.Record.Term)
+	p.hub.mu.Lock()
+	require.Contains(t, p.nodes[0].plane.calls, "resume")
+	p.hub.mu.Unlock()
+	p.nodes[0].await("no request", func(s failover.Status) bool { return s.Record.Switchover == nil })
+
+	s.SetDown(true)
+	p.nodes[0].await("unreachable", func(s failover.Status) bool { return !s.CoordinatorReachable })
+	_, err := p.nodes[0].run.Switchover(t.Context())
+	require.ErrorContains(t, err, "coordinator")
+	run := p.nodes[0].run
+	p.nodes[0].end()
+	_, err = run.Switchover(t.Context())
+	require.ErrorIs(t, err, failover.ErrStopped)
+}
+
+// The reply to a takeover's swap is lost: the node finds out and takes the role.
+func TestLostReply(t *testing.T) {
+	p, _ := memoryPair(t)
+	p.both(failover.Settings{})
+	p.nodes[1].coord.(*memory.Coordinator).LoseNextReply()
+	p.kill(0)
+	st := p.nodes[1].awaitRole(failover.RoleActiveAlone)
+	require.Equal(t, uint64(2), st.Record.Term)
+}
+
+func TestRunEnds(t *testing.T) {
+	p, s := memoryPair(t)
+	p.both(failover.Settings{})
+	p.nodes[0].end()
+	p.hub.mu.Lock()
+	require.Equal(t, "stop-active", p.nodes[0].plane.calls[len(p.nodes[0].plane.calls)-1])
+	p.hub.mu.Unlock()
+	require.ErrorContains(t, p.nodes[0].run.Run(t.Context()), "running already")
+
+	s.Forget()
+	p.start(0, failover.Settings{})
+	require.ErrorIs(t, <-p.nodes[0].done, failover.ErrRecordLost)
+	p.nodes[0].stop = nil
+
+	p.nodes[1].run.Post(failover.Failed{Err: os.ErrDeadlineExceeded})
+	err := <-p.nodes[1].done
+	require.ErrorIs(t, err, failover.ErrFailed)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	p.nodes[1].stop = nil
+}
+
+// A node without a partner activates in a new term each time.
+func TestStandalone(t *testing.T) {
+	p, _ := memoryPair(t)
+	n := p.nodes[0]
+	self := failover.NodeInfo{ID: n.plane.id.Node, Name: "a", Address: "a"}
+	p.connect = func() failover.Coordinator { return memory.Standalone(n.plane.Identity(), self).Connect() }
+	for term := range uint64(3) {
+		p.start(0, failover.Settings{AcceptLoss: true})
+		st := n.awaitRole(failover.RoleActiveAlone)
+		require.Equal(t, term+1, st.Record.Term)
+		require.True(t, st.Serve)
+		n.end()
+		n.plane.id.MayHaveLost = term == 1
+	}
+}
+
+func TestOptions(t *testing.T) {
+	c := memory.NewServer(0).Connect()
+	good := failover.Options{Coordinator: c, Data: &plane{}, Self: failover.NodeInfo{ID: uuid.New(), Address: "a"}}
+	_, err := failover.New(good)
+	require.NoError(t, err)
+	for _, spoil := range []func(*failover.Options){
+		func(o *failover.Options) { o.Coordinator = nil },
+		func(o *failover.Options) { o.Data = nil },
+		func(o *failover.Options) { o.Self.ID = uuid.Nil },
+		func(o *failover.Options) { o.Self.Address = "" },
+		func(o *failover.Options) { o.Settings.MinInSync = 3 },
+	} {
+		bad := good
+		spoil(&bad)
+		_, err := failover.New(bad)
+		require.Error(t, err)
+	}
+}
