@@ -29,19 +29,23 @@ func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 		if err := s.waitForRoom(); err != nil {
 			return err
 		}
-		frames, before, err := s.nextFrames()
+		frames, before, inMemory, err := s.nextFrames()
 		if err != nil {
 			return err
 		}
-		if err := s.applyFrames(frames, before, upTo, done); err != nil {
+		before, frames, err = s.applyFrames(frames, before, upTo, done)
+		if err != nil {
 			return err
+		}
+		if inMemory {
+			s.trimRecent(before, frames)
 		}
 	}
 	return nil
 }
 
 // nextFrames returns frames that follow the last applied record: from memory if they are still there, else from the log.
-func (s *Store) nextFrames() ([]byte, lsn.Position, error) {
+func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool, err error) {
 	applied := s.Applied()
 	s.recentMu.Lock()
 	for len(s.recent) > 0 && s.recent[0].end.LSN <= applied.LSN {
@@ -53,12 +57,13 @@ func (s *Store) nextFrames() ([]byte, lsn.Position, error) {
 		first = &s.recent[0]
 	}
 	if first != nil && first.before.LSN <= applied.LSN {
-		frames, before := first.frames, first.before
+		frames, before = first.frames, first.before
 		s.recentMu.Unlock()
-		return frames, before, nil
+		return frames, before, true, nil
 	}
 	s.recentMu.Unlock()
-	return s.framesFromLog(applied)
+	frames, before, err = s.framesFromLog(applied)
+	return frames, before, false, err
 }
 
 // framesFromLog serves the start of a node and whatever else is not in memory.
@@ -83,8 +88,9 @@ func (s *Store) framesFromLog(after lsn.Position) ([]byte, lsn.Position, error) 
 	return slices.Clone(frames), after, nil
 }
 
-// applyFrames applies the frames that are neither applied yet nor beyond upTo.
-func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result)) error {
+// applyFrames applies the frames that are neither applied yet nor beyond upTo. It returns the frames that are left, and the position
+// before them.
+func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result)) (lsn.Position, []byte, error) {
 	applied := s.Applied().LSN
 	for len(frames) > 0 && before.LSN < upTo {
 		s.results = s.results[:0]
@@ -93,7 +99,7 @@ func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, don
 			f, rest, err := wal.DecodeFrame(frames, before)
 			if err != nil {
 				s.mu.Unlock()
-				return fmt.Errorf("apply: record after %v: %w", before, err)
+				return before, frames, fmt.Errorf("apply: record after %v: %w", before, err)
 			}
 			frames, before = rest, f.Pos
 			if f.Pos.LSN <= applied {
@@ -107,7 +113,7 @@ func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, don
 			}
 			if res.result.Code == txn.ErrNewerVersion {
 				s.mu.Unlock()
-				return fmt.Errorf("apply: record %v: %w; upgrade this node to the version of its peer", f.Pos, res.result.Err())
+				return before, frames, fmt.Errorf("apply: record %v: %w; upgrade this node to the version of its peer", f.Pos, res.result.Err())
 			}
 			s.results = append(s.results, res)
 			s.applied = f.Pos
@@ -121,8 +127,7 @@ func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, don
 		}
 		s.watch.wake(s.touched)
 	}
-	s.trimRecent(before, frames)
-	return nil
+	return before, frames, nil
 }
 
 // outcome is what became of one record.
@@ -139,7 +144,8 @@ func (o *outcome) txnResult() *txn.Result {
 	return &o.result
 }
 
-// trimRecent remembers how far the first batch in memory was applied, so that the next call need not walk it again.
+// trimRecent remembers how far the first batch in memory was applied, so that the next call need not walk it again. rest must be of
+// that batch.
 func (s *Store) trimRecent(at lsn.Position, rest []byte) {
 	s.recentMu.Lock()
 	defer s.recentMu.Unlock()

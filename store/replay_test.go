@@ -10,6 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
 // TestReplayOfALongLog starts over a log that is read in several pieces: what was applied from an earlier piece, and is not in pages
@@ -50,5 +51,42 @@ func TestReplayOfALongLog(t *testing.T) {
 	got, err := second.s.Digest(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, want.Content, got.Content)
+	second.check()
+}
+
+// TestReplayEndsInABatch: what the log holds from before the start is read in pieces, and one of them ends in the middle of a batch that
+// was appended since and is in memory, too. Applying must go on with the rest of that batch.
+func TestReplayEndsInABatch(t *testing.T) {
+	mem := vfs.NewMem()
+	first := openNode(t, options(mem))
+	first.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+	id := first.s.Queues("", "", 1)[0].ID
+	publish := func(i int) []byte {
+		return encode(t, nil, func(b *txn.Builder) {
+			b.BeginPublish(id)
+			b.Message(1, nil, fmt.Appendf(nil, "%08000d", i))
+			b.EndPublish()
+		})
+	}
+	for i := range 80 {
+		require.NoError(t, first.appendTxn(publish(i)))
+	}
+
+	second := openNode(t, options(mem.CrashClone(nil)))
+	var batch []byte
+	end := second.s.End()
+	for i := range 100 {
+		batch, end = wal.AppendFrame(batch, end, second.term, wal.KindTxn, publish(80+i))
+	}
+	require.NoError(t, second.s.Append(batch, end))
+	require.NoError(t, second.s.Sync())
+	applied := 0
+	require.NoError(t, second.s.Apply(end.LSN, func(uint64, *txn.Result) {
+		applied++
+		require.LessOrEqual(t, applied, 181)
+	}))
+	require.Equal(t, end, second.s.Applied())
+	q, _ := second.s.QueueByName("q")
+	require.Equal(t, uint64(180), q.Messages)
 	second.check()
 }
