@@ -66,7 +66,8 @@ func TestRecycling(t *testing.T) {
 				created = fault.Count(vfs.OpCreate)
 			}
 		}
-		require.Equal(t, created, fault.Count(vfs.OpCreate))
+		// One more if the preparer was faster than the Release behind the same roll; then there are always enough.
+		require.LessOrEqual(t, fault.Count(vfs.OpCreate), created+1)
 		require.Greater(t, l.Stats().Rolls, uint64(15))
 		require.Zero(t, l.Stats().StalledRolls)
 		require.NoError(t, l.Close())
