@@ -1,0 +1,348 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/bench"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+func (a *app) benchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "bench", GroupID: "operate",
+		Short: "Measure publishing, consuming and the embedded store",
+		Long: `Measures on this machine: by default against a pair that is started for it, with its data in a temporary directory. With
+--addr it loads nodes that run already, in queues named bench-0, bench-1 and so on, which are deleted afterwards.
+
+Several rounds are run; the last line is the one with the median rate. With --output json there is one object per line.
+Latencies are in milliseconds, MB are 10^6 bytes of message bodies; CPU, memory and disk are those of the nodes and of
+this process together (in JSON also of each).`,
+		Args: cobra.NoArgs,
+		RunE: needsSubcommand,
+	}
+	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchStore())
+	return cmd
+}
+
+// benchFlags are the flags of the measurements through the client.
+type benchFlags struct {
+	pair, standalone bool
+	sync             string
+	pageSize         string
+	memory           string
+	sizes            []string
+	messages         int
+	queues           int
+	rounds           int
+	dir              string
+}
+
+func (f *benchFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
+	cmd.Flags().BoolVar(&f.standalone, "standalone", false, "start one node alone for it")
+	cmd.Flags().IntVar(&f.queues, "queues", 1, "queues to spread the messages over")
+	f.registerStore(cmd)
+	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
+}
+
+// registerStore registers those flags that the embedded store has, too.
+func (f *benchFlags) registerStore(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.sync, "sync", "always", "sync mode of what is started: always, interval or off")
+	cmd.Flags().StringVar(&f.pageSize, "page-size", "2KiB", "page size of what is started")
+	cmd.Flags().StringVar(&f.memory, "memory", "256MiB", "memory budget of what is started")
+	cmd.Flags().StringSliceVar(&f.sizes, "size", []string{"512"}, "bytes of a message; several, such as 512,15000, are measured one after the other")
+	cmd.Flags().IntVar(&f.messages, "messages", 200_000, "messages of a round")
+	cmd.Flags().IntVar(&f.rounds, "rounds", 3, "rounds")
+	cmd.Flags().StringVar(&f.dir, "dir", "", "directory for the data; default: a temporary one")
+}
+
+// parsed are the checked flags.
+type parsed struct {
+	sizes            []int
+	pageSize, memory config.Size
+}
+
+func (f *benchFlags) parse() (p parsed, err error) {
+	for _, s := range f.sizes {
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < 0 || n > 64<<20 {
+			return p, usage("--size %q is no number of bytes up to 64 MiB", s)
+		}
+		p.sizes = append(p.sizes, n)
+	}
+	if f.messages < 1 || f.rounds < 1 || f.queues < 0 {
+		return p, usage("--messages, --rounds and --queues must be at least 1")
+	}
+	if p.pageSize, err = config.ParseSize(f.pageSize); err != nil {
+		return p, usage("--page-size: %v", err)
+	}
+	if p.memory, err = config.ParseSize(f.memory); err != nil {
+		return p, usage("--memory: %v", err)
+	}
+	if f.sync != "always" && f.sync != "interval" && f.sync != "off" {
+		return p, usage("--sync %q is none of always, interval and off", f.sync)
+	}
+	return p, nil
+}
+
+// withTarget starts what is to be measured, or connects to it, and runs fn.
+func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, p parsed, fn func(bench.Target) error) (err error) {
+	if cmd.Flags().Changed("addr") && !f.pair && !f.standalone {
+		return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+			ctx, cancel := context.WithTimeout(ctx, a.timeout)
+			_, err := c.WaitActive(ctx)
+			cancel()
+			if err != nil {
+				return err
+			}
+			return fn(bench.Target{Client: c, Setup: "remote"})
+		})
+	}
+	dir, remove, err := benchDir(f.dir)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	settings := smallNodes()
+	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
+	delete(settings, "log-segment-bytes")
+	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Settings: settings})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, nodes.Close()) }()
+	c, err := client.Open(ctx, client.Options{Addresses: nodes.Addresses()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	ready, cancel := context.WithTimeout(ctx, time.Minute)
+	err = nodes.WaitReady(ready, c, nil)
+	cancel()
+	if err != nil {
+		return err
+	}
+	t := bench.Target{Client: c, Setup: "pair", Sync: f.sync, Processes: map[string]int{}}
+	if f.standalone {
+		t.Setup = "standalone"
+	}
+	for _, n := range nodes.Nodes {
+		t.Processes[n.Name] = n.PID()
+	}
+	return fn(t)
+}
+
+// benchDir makes the directory for the data, and what removes it.
+func benchDir(given string) (dir string, remove func(), err error) {
+	if given != "" {
+		if err := os.MkdirAll(given, 0o750); err != nil {
+			return "", nil, fmt.Errorf("--dir: %w", err)
+		}
+	}
+	if dir, err = os.MkdirTemp(given, "lockstep-bench-"); err != nil {
+		return "", nil, fmt.Errorf("bench: %w", err)
+	}
+	return dir, func() { _ = os.RemoveAll(dir) }, nil
+}
+
+// rounds runs a measurement for each size and round, and prints as it goes.
+func (a *app) rounds(f benchFlags, sizes []int, measure func(sizeBytes int) (bench.Result, error)) error {
+	for _, size := range sizes {
+		var all []bench.Result
+		for round := range f.rounds {
+			r, err := measure(size)
+			if err != nil {
+				return err
+			}
+			r.Round = round + 1
+			all = append(all, r)
+			if err := a.print.Object(r); err != nil {
+				return err
+			}
+		}
+		median := bench.Median(all)
+		if err := a.print.Object(median); err != nil {
+			return err
+		}
+		if err := a.printResults(append(all, median)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printResults prints a table for people.
+func (a *app) printResults(results []bench.Result) error {
+	rows := make([][]any, 0, len(results))
+	for _, r := range results {
+		name := fmt.Sprint(r.Round)
+		if r.Burst > 0 {
+			name = fmt.Sprint(r.Burst)
+		}
+		if r.Median {
+			name = "median"
+		}
+		rows = append(rows, []any{
+			r.Workload + " " + r.Phase, name, r.Setup, r.Sync, r.SizeBytes, r.Messages, fmt.Sprintf("%.0f", r.Rate), fmt.Sprintf("%.1f", r.MB),
+			digits(r.P50), digits(r.P99), digits(r.P999), digits(r.Max),
+			fmt.Sprintf("%.1f", r.CPU), fmt.Sprintf("%.0f", r.RSS), fmt.Sprintf("%.0f", r.DiskWritten),
+		})
+	}
+	return a.print.Table([]string{
+		"Measured", "Round", "Setup", "Sync", "Bytes", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "CPU s", "RSS MB", "Disk MB",
+	}, rows)
+}
+
+// digits writes milliseconds with a sensible number of digits.
+func digits(ms float64) string {
+	switch {
+	case ms < 1:
+		return fmt.Sprintf("%.3f", ms)
+	case ms < 100:
+		return fmt.Sprintf("%.2f", ms)
+	}
+	return fmt.Sprintf("%.0f", ms)
+}
+
+func (a *app) benchPublish() *cobra.Command {
+	var f benchFlags
+	var o bench.PublishOptions
+	cmd := &cobra.Command{
+		Use: "publish", Short: "Measure publishing: synchronous or pipelined, with one producer or many",
+		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable on both nodes.",
+		Example: `  lockstep bench publish
+  lockstep bench publish --producers 64 --sync off
+  lockstep bench publish --producers 5 --queues 5 --window 1000 --size 512,15000 --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.parse()
+			if err != nil {
+				return err
+			}
+			if o.Producers < 1 || o.Window < 1 || f.queues < 1 {
+				return usage("--producers, --window and --queues must be at least 1")
+			}
+			return a.withTarget(cmd.Context(), cmd, f, p, func(t bench.Target) error {
+				return a.rounds(f, p.sizes, func(size int) (bench.Result, error) {
+					o := o
+					o.SizeBytes, o.Messages, o.Queues = size, f.messages, f.queues
+					return bench.Publish(cmd.Context(), t, o)
+				})
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
+	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
+	return cmd
+}
+
+func (a *app) benchConsume() *cobra.Command {
+	var f benchFlags
+	var o bench.ConsumeOptions
+	cmd := &cobra.Command{
+		Use: "consume", Short: "Measure how fast filled queues are drained",
+		Long: `Measure how fast filled queues are drained: every message is received and acknowledged, and the time ends when all
+acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.`,
+		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.parse()
+			if err != nil {
+				return err
+			}
+			if o.Consumers < f.queues || o.Prefetch < 1 || f.queues < 1 {
+				return usage("--queues and --prefetch must be at least 1, and --consumers at least --queues")
+			}
+			return a.withTarget(cmd.Context(), cmd, f, p, func(t bench.Target) error {
+				return a.rounds(f, p.sizes, func(size int) (bench.Result, error) {
+					o := o
+					o.SizeBytes, o.Messages, o.Queues = size, f.messages, f.queues
+					return bench.Consume(cmd.Context(), t, o)
+				})
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "consumers at the same time")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages under way to each consumer")
+	return cmd
+}
+
+func (a *app) benchStore() *cobra.Command {
+	var f benchFlags
+	var batch, bursts int
+	cmd := &cobra.Command{
+		Use: "store", Short: "Measure the embedded store alone: write bursts and read them back, in one goroutine",
+		Long: `Measure the store without network and replication: write a burst of messages, read it back, and so on. Nothing is
+acknowledged, so the store grows. Of a write, a latency is that of one transaction of --batch messages; of a read, that of
+one read of up to 1000 messages or 1 MiB.`,
+		Example: `  lockstep bench store --size 512 --messages 2000000 --bursts 4 --sync off
+  lockstep bench store --sync always --batch 100`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.parse()
+			if err != nil {
+				return err
+			}
+			if batch < 1 || batch > 10_000 || bursts < 1 || bursts > f.messages {
+				return usage("--batch must be 1 to 10000 and --bursts 1 to --messages")
+			}
+			for _, size := range p.sizes {
+				if err := a.storeRounds(cmd.Context(), f, bench.StoreOptions{
+					SizeBytes: size, Messages: f.messages, Bursts: bursts, Batch: batch, Sync: f.sync, PageSize: int(p.pageSize), MemoryBudget: int64(p.memory),
+				}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	f.registerStore(cmd)
+	cmd.Flags().IntVar(&batch, "batch", 100, "messages of one transaction")
+	cmd.Flags().IntVar(&bursts, "bursts", 4, "bursts")
+	return cmd
+}
+
+// storeRounds measures one size, each round in a store of its own.
+func (a *app) storeRounds(ctx context.Context, f benchFlags, o bench.StoreOptions) error {
+	phases := map[string][]bench.Result{}
+	for round := range f.rounds {
+		dir, remove, err := benchDir(f.dir)
+		if err != nil {
+			return err
+		}
+		o.Dir = dir
+		var results []bench.Result
+		err = bench.Store(ctx, o, func(r bench.Result) error {
+			r.Round = round + 1
+			results = append(results, r)
+			phases[r.Phase] = append(phases[r.Phase], r)
+			return a.print.Object(r)
+		})
+		remove()
+		if err != nil {
+			return err
+		}
+		if err := a.printResults(results); err != nil {
+			return err
+		}
+	}
+	medians := []bench.Result{bench.Median(phases["write"]), bench.Median(phases["read"])}
+	for _, m := range medians {
+		if err := a.print.Object(m); err != nil {
+			return err
+		}
+	}
+	return a.printResults(medians)
+}

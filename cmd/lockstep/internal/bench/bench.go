@@ -1,0 +1,76 @@
+// Package bench measures Lockstep: rates, latencies, and what they cost.
+//
+// result.go is what a measurement tells, meter.go reads the processes, publish.go and consume.go load a running node or
+// pair through the client, store.go loads the embedded store alone.
+package bench
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// Target is what is loaded, and who it is.
+type Target struct {
+	// Client of the node or pair.
+	Client *client.Client
+	// Setup is "pair", "standalone" or "remote".
+	Setup string
+	// Sync is the sync mode, if it is known.
+	Sync string
+	// Processes to measure, by name; this one, "client", is added.
+	Processes map[string]int
+}
+
+// latencies are recorded in microseconds, from 1 µs to 5 minutes, with 3 digits.
+const maxLatency = 5 * time.Minute
+
+func newHistogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, maxLatency.Microseconds(), 3)
+}
+
+func record(h *hdrhistogram.Histogram, d time.Duration) {
+	// Within these bounds it cannot fail.
+	_ = h.RecordValue(min(max(d.Microseconds(), 1), maxLatency.Microseconds()))
+}
+
+// body makes a message that does not compress.
+func body(sizeBytes int) []byte {
+	b := make([]byte, sizeBytes)
+	_, _ = rand.Read(b) // never fails: it would end the process
+	return b
+}
+
+// queueNames are the queues of one run.
+func queueNames(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("bench-%d", i)
+	}
+	return out
+}
+
+// withQueues runs fn with fresh queues, which are deleted after it.
+func withQueues(ctx context.Context, c *client.Client, names []string, fn func() error) (err error) {
+	for _, name := range names {
+		if _, err := c.DeleteQueue(ctx, name, false); err != nil && !isNotFound(err) {
+			return err
+		}
+		if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{}); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		for _, name := range names {
+			if _, derr := c.DeleteQueue(ctx, name, false); derr != nil && err == nil {
+				err = derr
+			}
+		}
+	}()
+	return fn()
+}

@@ -1,0 +1,126 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// ConsumeOptions say what to consume.
+type ConsumeOptions struct {
+	// SizeBytes of a body.
+	SizeBytes int
+	// Messages in all; they are published before the measurement.
+	Messages int
+	// Consumers at the same time.
+	Consumers int
+	// Queues that messages and consumers are spread over.
+	Queues int
+	// Prefetch of each consumer.
+	Prefetch int
+}
+
+// Consume measures how fast queues are drained: every message is received and acknowledged, and at the end all
+// acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.
+func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
+	r := Result{
+		Workload: "consume", Phase: "drain", Setup: t.Setup, Sync: t.Sync,
+		SizeBytes: o.SizeBytes, Queues: o.Queues, Consumers: o.Consumers, Prefetch: o.Prefetch,
+	}
+	names := queueNames(o.Queues)
+	err := withQueues(ctx, t.Client, names, func() error {
+		if err := fill(ctx, t.Client, names, o); err != nil {
+			return err
+		}
+		consumers := make([]*client.Consumer, o.Consumers)
+		m, start := newMeter(t.Processes), time.Now()
+		for i := range consumers {
+			var err error
+			if consumers[i], err = t.Client.Consume(ctx, names[i%o.Queues], client.ConsumerOptions{Prefetch: o.Prefetch}); err != nil {
+				return err
+			}
+		}
+		h, err := drain(ctx, consumers, o.Messages)
+		if err != nil {
+			return err
+		}
+		r.took(time.Since(start), o.Messages, h)
+		r.cost(m.used())
+		for _, c := range consumers {
+			if err := c.Close(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return r, err
+}
+
+// fill publishes what is to be consumed.
+func fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptions) error {
+	const window = 4096
+	p := PublishOptions{SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: len(queues), Window: window, Queues: len(queues)}
+	producers := make([]*client.Producer, p.Producers)
+	for i := range producers {
+		var err error
+		if producers[i], err = c.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
+			return err
+		}
+	}
+	if _, err := publishAll(ctx, producers, queues, p); err != nil {
+		return err
+	}
+	for _, p := range producers {
+		if err := p.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drain receives and acknowledges until the last message was received, and waits for the confirmations.
+func drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hdrhistogram.Histogram, error) {
+	receive, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	finished := fmt.Errorf("all %d messages received", messages)
+	var received atomic.Int64
+	var wg sync.WaitGroup
+	histograms := make([]*hdrhistogram.Histogram, len(consumers))
+	for i, c := range consumers {
+		h := newHistogram()
+		histograms[i] = h
+		wg.Go(func() {
+			for {
+				start := time.Now()
+				d, err := c.Receive(receive)
+				if err != nil {
+					stop(err)
+					break
+				}
+				record(h, time.Since(start))
+				d.Ack()
+				if received.Add(1) == int64(messages) {
+					stop(finished)
+				}
+			}
+			if err := c.Flush(ctx); err != nil {
+				stop(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(receive); err != finished { //nolint:errorlint // this very value
+		return nil, fmt.Errorf("consume: %w", err)
+	}
+	all := histograms[0]
+	for _, h := range histograms[1:] {
+		all.Merge(h)
+	}
+	return all, nil
+}

@@ -1,0 +1,50 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
+const ticksPerSecond = 100
+
+// readUsage reads what a process has used so far. What cannot be read stays 0.
+func readUsage(pid int) Usage {
+	var u Usage
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	if b, err := os.ReadFile(dir + "stat"); err == nil {
+		// The name of the program may hold blanks: what counts comes after its closing parenthesis.
+		f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+		const user, system = 11, 12 // fields 14 and 15 of the whole line
+		if len(f) > system {
+			u.CPU = (number(f[user]) + number(f[system])) / ticksPerSecond
+		}
+	}
+	u.RSS = field(dir+"status", "VmRSS:") * 1024 / 1e6
+	u.DiskWritten = (field(dir+"io", "write_bytes:") - field(dir+"io", "cancelled_write_bytes:")) / 1e6
+	return u
+}
+
+// field returns the number after a key at the beginning of a line.
+func field(file, key string) float64 {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(b) {
+		if f := bytes.Fields(line); len(f) > 1 && string(f[0]) == key {
+			return number(f[1])
+		}
+	}
+	return 0
+}
+
+func number(b []byte) float64 {
+	n, err := strconv.ParseFloat(string(b), 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+func isNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound) }
+
+// PublishOptions say what to publish.
+type PublishOptions struct {
+	// SizeBytes of a body.
+	SizeBytes int
+	// Messages in all.
+	Messages int
+	// Producers at the same time, each a pipeline of its own.
+	Producers int
+	// Window is how many messages of one producer are not answered; 1 is synchronous.
+	Window int
+	// Queues that the producers are spread over.
+	Queues int
+}
+
+// Publish measures publishing. A latency is the time from the call to the acknowledgement.
+func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
+	r := Result{
+		Workload: "publish", Phase: "publish", Setup: t.Setup, Sync: t.Sync,
+		SizeBytes: o.SizeBytes, Queues: o.Queues, Producers: o.Producers, Window: o.Window,
+	}
+	names := queueNames(o.Queues)
+	err := withQueues(ctx, t.Client, names, func() error {
+		producers := make([]*client.Producer, o.Producers)
+		for i := range producers {
+			var err error
+			if producers[i], err = t.Client.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
+				return err
+			}
+			// The first one connects.
+			if _, err := producers[i].Publish(ctx, names[i%o.Queues], client.Message{Body: body(o.SizeBytes)}); err != nil {
+				return err
+			}
+		}
+		m, start := newMeter(t.Processes), time.Now()
+		h, err := publishAll(ctx, producers, names, o)
+		if err != nil {
+			return err
+		}
+		r.took(time.Since(start), o.Messages, h)
+		r.cost(m.used())
+		for _, p := range producers {
+			if err := p.Close(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return r, err
+}
+
+// publishAll publishes o.Messages, which the producers take from one counter.
+func publishAll(ctx context.Context, producers []*client.Producer, queues []string, o PublishOptions) (*hdrhistogram.Histogram, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	histograms := make([]*hdrhistogram.Histogram, len(producers))
+	for i, p := range producers {
+		h, queue := newHistogram(), queues[i%len(queues)]
+		histograms[i] = h
+		wg.Go(func() {
+			var err error
+			if o.Window == 1 {
+				err = publishOneByOne(ctx, p, queue, o, &next, h)
+			} else {
+				err = publishPipelined(ctx, p, queue, o, &next, h)
+			}
+			if err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("publish: %w", err)
+	}
+	all := histograms[0]
+	for _, h := range histograms[1:] {
+		all.Merge(h)
+	}
+	return all, nil
+}
+
+func publishOneByOne(ctx context.Context, p *client.Producer, queue string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
+	m := client.Message{Body: body(o.SizeBytes)}
+	for next.Add(1) <= int64(o.Messages) {
+		start := time.Now()
+		if _, err := p.Publish(ctx, queue, m); err != nil {
+			return err
+		}
+		record(h, time.Since(start))
+	}
+	return nil
+}
+
+func publishPipelined(ctx context.Context, p *client.Producer, queue string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
+	m := client.Message{Body: body(o.SizeBytes)}
+	window := make(chan struct{}, o.Window)
+	failed := make(chan error, 1)
+	for next.Add(1) <= int64(o.Messages) {
+		select {
+		case window <- struct{}{}:
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err() //nolint:wrapcheck // Ctrl-C, or another producer failed
+		}
+		start := time.Now()
+		err := p.PublishAsync(ctx, queue, m, func(_ client.Receipt, err error) { // one goroutine calls all of these
+			record(h, time.Since(start))
+			if err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
+			<-window
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := p.Flush(ctx); err != nil {
+		return err
+	}
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,79 @@
+package bench
+
+import (
+	"slices"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies; figures of processes are
+// for the time of the measurement, but for the memory, which is as it was at its end.
+type Result struct {
+	Workload  string `json:"workload"`
+	Phase     string `json:"phase"`
+	Setup     string `json:"setup"`
+	Sync      string `json:"sync,omitempty"`
+	Round     int    `json:"round"`
+	Burst     int    `json:"burst,omitempty"`
+	Median    bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all of them
+	SizeBytes int    `json:"size_bytes"`
+	Queues    int    `json:"queues,omitempty"`
+	Producers int    `json:"producers,omitempty"`
+	Window    int    `json:"window,omitempty"`
+	Consumers int    `json:"consumers,omitempty"`
+	Prefetch  int    `json:"prefetch,omitempty"`
+	Batch     int    `json:"batch,omitempty"`
+
+	Messages int     `json:"messages"`
+	Seconds  float64 `json:"seconds"`
+	Rate     float64 `json:"rate_per_s"`
+	RateMin  float64 `json:"rate_min_per_s,omitempty"`
+	RateMax  float64 `json:"rate_max_per_s,omitempty"`
+	MB       float64 `json:"mb_per_s"`
+	P50      float64 `json:"p50_ms"`
+	P99      float64 `json:"p99_ms"`
+	P999     float64 `json:"p999_ms"`
+	Max      float64 `json:"max_ms"`
+
+	CPU         float64 `json:"cpu_s"`           // of all processes
+	RSS         float64 `json:"rss_mb"`          // of all processes
+	DiskWritten float64 `json:"disk_written_mb"` // by all processes
+	Processes   []Usage `json:"processes,omitempty"`
+}
+
+// took fills in what follows from the time, the number of messages and the latencies.
+func (r *Result) took(d time.Duration, messages int, h *hdrhistogram.Histogram) {
+	r.Messages, r.Seconds = messages, d.Seconds()
+	r.Rate = float64(messages) / r.Seconds
+	r.MB = r.Rate * float64(r.SizeBytes) / 1e6
+	ms := func(us int64) float64 { return float64(us) / 1000 }
+	r.P50, r.P99, r.P999, r.Max = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)), ms(h.ValueAtQuantile(99.9)), ms(h.Max())
+}
+
+// cost fills in what the processes used.
+func (r *Result) cost(used []Usage) {
+	r.Processes = used
+	r.CPU, r.RSS, r.DiskWritten = 0, 0, 0
+	for _, u := range used {
+		r.CPU += u.CPU
+		r.RSS += u.RSS
+		r.DiskWritten += u.DiskWritten
+	}
+}
+
+// Median returns the result with the median rate, with the spread over all of them. There must be one.
+func Median(rounds []Result) Result {
+	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int {
+		switch {
+		case a.Rate < b.Rate:
+			return -1
+		case a.Rate > b.Rate:
+			return 1
+		}
+		return 0
+	})
+	m := sorted[len(sorted)/2]
+	m.Median, m.RateMin, m.RateMax = true, sorted[0].Rate, sorted[len(sorted)-1].Rate
+	return m
+}
