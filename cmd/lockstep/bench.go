@@ -25,8 +25,8 @@ func (a *app) benchCommand() *cobra.Command {
 --addr it loads nodes that run already, in queues named bench-0, bench-1 and so on, which are deleted afterwards.
 
 Several rounds are run; the last line is the one with the median rate. With --output json there is one object per line.
-Latencies are in milliseconds, MB are 10^6 bytes of message bodies; CPU, memory and disk are those of the nodes and of
-this process together (in JSON also of each).`,
+Latencies are in milliseconds, MB are 10^6 bytes of message bodies; CPU and memory are those of the nodes and of this
+process together (in JSON also of each); disk is what was written to the disk that holds the data, by whomever.`,
 		Args: cobra.NoArgs,
 		RunE: needsSubcommand,
 	}
@@ -132,7 +132,7 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	if err != nil {
 		return err
 	}
-	t := bench.Target{Client: c, Setup: "pair", Sync: f.sync, Processes: map[string]int{}}
+	t := bench.Target{Client: c, Setup: "pair", Sync: f.sync, Dir: dir, Processes: map[string]int{}}
 	if f.standalone {
 		t.Setup = "standalone"
 	}

@@ -31,3 +31,28 @@ func TestDemo(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left, "the temporary directory is removed")
 }
+
+// TestBench: each measurement, as short as can be.
+func TestBench(t *testing.T) {
+	c := cli{t: t}
+	for _, args := range [][]string{
+		{"publish", "--standalone", "--messages", "50"},
+		{"publish", "--pair", "--messages", "500", "--window", "100", "--producers", "2", "--queues", "2", "--sync", "off"},
+		{"consume", "--standalone", "--messages", "500", "--consumers", "2"},
+		{"store", "--messages", "500", "--bursts", "1"},
+	} {
+		lines := c.lines(append([]string{"bench", args[0], "--rounds", "2"}, args[1:]...)...)
+		require.GreaterOrEqual(t, len(lines), 3)
+		for _, l := range lines {
+			for _, field := range []string{
+				"workload", "phase", "size_bytes", "messages", "rate_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "cpu_s", "rss_mb", "disk_written_mb",
+			} {
+				require.Contains(t, l, field)
+			}
+			require.Positive(t, l["rate_per_s"])
+		}
+		require.Equal(t, true, lines[len(lines)-1]["median"])
+	}
+	_, _, code := c.run("", "bench", "publish", "--size", "x")
+	require.Equal(t, exitUsage, code)
+}

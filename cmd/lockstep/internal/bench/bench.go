@@ -25,6 +25,8 @@ type Target struct {
 	Sync string
 	// Processes to measure, by name; this one, "client", is added.
 	Processes map[string]int
+	// Dir with their data, to measure its disk; may be empty.
+	Dir string
 }
 
 // latencies are recorded in microseconds, from 1 µs to 5 minutes, with 3 digits.

@@ -39,7 +39,7 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 			return err
 		}
 		consumers := make([]*client.Consumer, o.Consumers)
-		m, start := newMeter(t.Processes), time.Now()
+		m, start := newMeter(t.Processes, t.Dir), time.Now()
 		for i := range consumers {
 			var err error
 			if consumers[i], err = t.Client.Consume(ctx, names[i%o.Queues], client.ConsumerOptions{Prefetch: o.Prefetch}); err != nil {
@@ -51,7 +51,7 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 			return err
 		}
 		r.took(time.Since(start), o.Messages, h)
-		r.cost(m.used())
+		r.cost(m)
 		for _, c := range consumers {
 			if err := c.Close(); err != nil {
 				return err

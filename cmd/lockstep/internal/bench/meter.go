@@ -14,18 +14,22 @@ type Usage struct {
 	CPU float64 `json:"cpu_s"`
 	// RSS is the resident memory in MB (10^6 bytes).
 	RSS float64 `json:"rss_mb"`
-	// DiskWritten is what the process had the system write to disks, in MB.
-	DiskWritten float64 `json:"disk_written_mb"`
+	// Dirtied is how much of the page cache the process dirtied, in MB, as the system counts it: a system that keeps files in
+	// large folios counts a whole one, up to 2 MiB, for each byte that is written to it.
+	Dirtied float64 `json:"dirtied_mb"`
 }
 
 // meter reads what processes used since it was made. Where the system does not tell, all is 0.
 type meter struct {
-	pids  map[string]int
-	begin map[string]Usage
+	pids    map[string]int
+	begin   map[string]Usage
+	dir     string
+	written float64
 }
 
-func newMeter(processes map[string]int) *meter {
-	m := &meter{pids: maps.Clone(processes), begin: make(map[string]Usage)}
+// newMeter begins to measure the processes, this one, and the disk that holds dir, if that is not empty.
+func newMeter(processes map[string]int, dir string) *meter {
+	m := &meter{pids: maps.Clone(processes), begin: make(map[string]Usage), dir: dir, written: deviceWritten(dir)}
 	if m.pids == nil {
 		m.pids = make(map[string]int)
 	}
@@ -36,6 +40,9 @@ func newMeter(processes map[string]int) *meter {
 	return m
 }
 
+// diskWritten returns what was written to the disk, by whomever, in MB.
+func (m *meter) diskWritten() float64 { return deviceWritten(m.dir) - m.written }
+
 // used returns the usage of each process, by name.
 func (m *meter) used() []Usage {
 	var out []Usage
@@ -43,7 +50,7 @@ func (m *meter) used() []Usage {
 		u, before := readUsage(m.pids[name]), m.begin[name]
 		u.Name = name
 		u.CPU -= before.CPU
-		u.DiskWritten -= before.DiskWritten
+		u.Dirtied -= before.Dirtied
 		out = append(out, u)
 	}
 	return out

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+
+	"golang.org/x/sys/unix"
 )
 
 // ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture that Go runs on.
@@ -23,8 +25,26 @@ func readUsage(pid int) Usage {
 		}
 	}
 	u.RSS = field(dir+"status", "VmRSS:") * 1024 / 1e6
-	u.DiskWritten = (field(dir+"io", "write_bytes:") - field(dir+"io", "cancelled_write_bytes:")) / 1e6
+	u.Dirtied = (field(dir+"io", "write_bytes:") - field(dir+"io", "cancelled_write_bytes:")) / 1e6
 	return u
+}
+
+// deviceWritten returns what was ever written to the block device that holds dir, in MB; 0 if dir is on none.
+func deviceWritten(dir string) float64 {
+	var st unix.Stat_t
+	if dir == "" || unix.Stat(dir, &st) != nil {
+		return 0
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/stat", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if err != nil {
+		return 0
+	}
+	const sectorsWritten, sectorBytes = 6, 512
+	f := bytes.Fields(b)
+	if len(f) <= sectorsWritten {
+		return 0
+	}
+	return number(f[sectorsWritten]) * sectorBytes / 1e6
 }
 
 // field returns the number after a key at the beginning of a line.

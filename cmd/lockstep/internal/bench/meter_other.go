@@ -4,3 +4,5 @@ package bench
 
 // readUsage: only Linux tells it in a way that this package knows.
 func readUsage(int) Usage { return Usage{} }
+
+func deviceWritten(string) float64 { return 0 }

@@ -32,8 +32,11 @@ type PublishOptions struct {
 // Publish measures publishing. A latency is the time from the call to the acknowledgement.
 func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 	r := Result{
-		Workload: "publish", Phase: "publish", Setup: t.Setup, Sync: t.Sync,
+		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,
 		SizeBytes: o.SizeBytes, Queues: o.Queues, Producers: o.Producers, Window: o.Window,
+	}
+	if o.Window == 1 {
+		r.Phase = "synchronous"
 	}
 	names := queueNames(o.Queues)
 	err := withQueues(ctx, t.Client, names, func() error {
@@ -48,13 +51,13 @@ func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 				return err
 			}
 		}
-		m, start := newMeter(t.Processes), time.Now()
+		m, start := newMeter(t.Processes, t.Dir), time.Now()
 		h, err := publishAll(ctx, producers, names, o)
 		if err != nil {
 			return err
 		}
 		r.took(time.Since(start), o.Messages, h)
-		r.cost(m.used())
+		r.cost(m)
 		for _, p := range producers {
 			if err := p.Close(); err != nil {
 				return err

@@ -38,7 +38,7 @@ type Result struct {
 
 	CPU         float64 `json:"cpu_s"`           // of all processes
 	RSS         float64 `json:"rss_mb"`          // of all processes
-	DiskWritten float64 `json:"disk_written_mb"` // by all processes
+	DiskWritten float64 `json:"disk_written_mb"` // to the disk that holds the data, by whomever; 0 if that is not known
 	Processes   []Usage `json:"processes,omitempty"`
 }
 
@@ -51,14 +51,13 @@ func (r *Result) took(d time.Duration, messages int, h *hdrhistogram.Histogram) 
 	r.P50, r.P99, r.P999, r.Max = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)), ms(h.ValueAtQuantile(99.9)), ms(h.Max())
 }
 
-// cost fills in what the processes used.
-func (r *Result) cost(used []Usage) {
-	r.Processes = used
-	r.CPU, r.RSS, r.DiskWritten = 0, 0, 0
-	for _, u := range used {
+// cost fills in what it took.
+func (r *Result) cost(m *meter) {
+	r.Processes, r.DiskWritten = m.used(), m.diskWritten()
+	r.CPU, r.RSS = 0, 0
+	for _, u := range r.Processes {
 		r.CPU += u.CPU
 		r.RSS += u.RSS
-		r.DiskWritten += u.DiskWritten
 	}
 }
 

@@ -72,11 +72,11 @@ func Store(ctx context.Context, o StoreOptions, report func(Result) error) (err 
 			result := Result{
 				Workload: "store", Phase: phase.name, Setup: "embedded", Sync: o.Sync, SizeBytes: o.SizeBytes, Batch: o.Batch, Burst: burst + 1,
 			}
-			m := newMeter(nil)
+			m := newMeter(nil, o.Dir)
 			if err := phase.run(ctx, messages, &result); err != nil {
 				return err
 			}
-			result.cost(m.used())
+			result.cost(m)
 			if err := report(result); err != nil {
 				return err
 			}

@@ -19,16 +19,16 @@ type workload struct {
 	seed     uint64
 	producer *client.Producer
 	consumer *client.Consumer
-	failed   chan error // capacity 2: what went wrong, at most one by each of the two goroutines
+	failed   chan error // capacity 1: the first thing that went wrong
 
-	stopPublishing context.CancelFunc
+	stopPublishing func()
 	stopConsuming  context.CancelFunc
 	publishing     sync.WaitGroup
 	consuming      sync.WaitGroup
 }
 
 func startWorkload(ctx context.Context, c *client.Client, l *ledger, seed uint64, rate int) (*workload, error) {
-	w := &workload{ledger: l, seed: seed, failed: make(chan error, 2)}
+	w := &workload{ledger: l, seed: seed, failed: make(chan error, 1)}
 	var err error
 	if w.producer, err = c.NewProducer(ctx, client.ProducerOptions{}); err != nil {
 		return nil, err
@@ -36,17 +36,21 @@ func startWorkload(ctx context.Context, c *client.Client, l *ledger, seed uint64
 	if w.consumer, err = c.Consume(ctx, queueName, client.ConsumerOptions{}); err != nil {
 		return nil, err
 	}
-	publish, stopPublishing := context.WithCancel(ctx)
+	stop := make(chan struct{})
 	consume, stopConsuming := context.WithCancel(ctx)
-	w.stopPublishing, w.stopConsuming = stopPublishing, stopConsuming
-	w.publishing.Go(func() { w.report(w.publish(publish, rate)) })
+	w.stopPublishing, w.stopConsuming = sync.OnceFunc(func() { close(stop) }), stopConsuming
+	w.publishing.Go(func() { w.report(w.publish(ctx, stop, rate)) })
 	w.consuming.Go(func() { w.report(w.consume(consume)) })
 	return w, nil
 }
 
 func (w *workload) report(err error) {
-	if err != nil {
-		w.failed <- err
+	if err == nil {
+		return
+	}
+	select {
+	case w.failed <- err:
+	default:
 	}
 }
 
@@ -74,34 +78,34 @@ func (w *workload) failure() error {
 	}
 }
 
-// publish sends messages at an even rate. After a time without an active node it catches up.
-func (w *workload) publish(ctx context.Context, rate int) error {
+// publish sends messages at an even rate until stop is closed; a message that was begun is sent all the same. After a time
+// without an active node it catches up.
+func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) error {
 	const tick = time.Millisecond
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	start, sent := time.Now(), 0
-	refused := make(chan error, 1)
 	for {
 		select {
 		case <-ticker.C:
-		case err := <-refused:
-			return err
+		case <-stop:
+			return nil
 		case <-ctx.Done():
 			return nil
 		}
 		for due := int(time.Since(start).Seconds() * float64(rate)); sent < due; sent++ {
 			n := w.ledger.next()
 			err := w.producer.PublishAsync(ctx, queueName, client.Message{Body: makeBody(w.seed, n)}, func(r client.Receipt, err error) {
-				if err == nil {
-					w.ledger.acknowledge(n, r)
+				if err != nil {
+					w.report(fmt.Errorf("message %d: %w", n, err))
 					return
 				}
-				select {
-				case refused <- fmt.Errorf("message %d: %w", n, err):
-				default:
-				}
+				w.ledger.acknowledge(n, r)
 			})
-			if err != nil {
+			switch {
+			case ctx.Err() != nil:
+				return nil // Ctrl-C
+			case err != nil:
 				return fmt.Errorf("message %d: %w", n, err)
 			}
 		}
