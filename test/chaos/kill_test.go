@@ -8,11 +8,13 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -56,7 +58,7 @@ func TestChaosKill(t *testing.T) {
 		"checkpoint.bytes":    "2MiB",
 		"checkpoint.interval": "700ms",
 		"memory.budget":       "16MiB",
-		"log.keep-bytes":      []string{"0", "1MiB", "256MiB"}[rng.IntN(3)],
+		"log.keep-bytes":      []string{"64KiB", "1MiB", "256MiB"}[rng.IntN(3)],
 		"log.segment-bytes":   "1MiB",
 		"page-size":           []string{"2KiB", "8KiB"}[rng.IntN(2)],
 	}
@@ -76,6 +78,7 @@ func TestChaosKill(t *testing.T) {
 		verify(t, p, k.w)
 		require.NoError(t, k.w.Cleanup(limited(t)))
 	}
+	k.asked.Wait()
 	k.summary()
 }
 
@@ -86,6 +89,7 @@ type killer struct {
 	w      *cluster.Workload
 	rng    *rand.Rand
 	counts map[string]int
+	asked  sync.WaitGroup // requests under way
 	// failover holds, for each kill of the active of a pair in sync, the time to the next acknowledgement.
 	failover []time.Duration
 }
@@ -97,6 +101,9 @@ func (k *killer) round() {
 	active, standby := inSync(t, k.p)
 	acked(t, k.w, ackBound)
 	k.pause(150 * time.Millisecond)
+	if k.rng.IntN(4) == 0 {
+		k.checkpoint(k.p.Nodes()[k.rng.IntN(2)])
+	}
 	switch dice := k.rng.IntN(100); {
 	case dice < 45:
 		since := k.w.History().Now()
@@ -104,12 +111,23 @@ func (k *killer) round() {
 		k.failover = append(k.failover, ackedSince(t, k.w, since, active, ackBound))
 		k.pause(150 * time.Millisecond)
 		k.start(active)
-	case dice < 80:
+	case dice < 75:
 		k.kill("standby", standby)
 		acked(t, k.w, ackBound)
 		k.pause(150 * time.Millisecond)
 		k.start(standby)
-	case dice < 90:
+	case dice < 82:
+		// So long that the active's log does not reach back any more: it needs a snapshot, if log.keep-bytes is small. The first attempt
+		// is killed on the way.
+		k.kill("standby, for long", standby)
+		k.pause(3 * time.Second)
+		k.checkpoint(active)
+		k.pause(100 * time.Millisecond)
+		k.start(standby)
+		k.pause(100 * time.Millisecond)
+		k.kill("", standby)
+		k.start(standby)
+	case dice < 92:
 		// The one that took over alone is killed in turn, before or while the other one catches up: only it may become active again.
 		k.kill("active, then its successor", active)
 		acked(t, k.w, ackBound)
@@ -151,6 +169,15 @@ func (k *killer) start(n *cluster.Node) {
 	k.t.Helper()
 	k.w.History().Note("start %s", n.Name)
 	require.NoError(k.t, n.Start())
+}
+
+// checkpoint asks for one and does not wait for it: what follows hits it.
+func (k *killer) checkpoint(n *cluster.Node) {
+	k.w.History().Note("checkpoint on %s", n.Name)
+	ctx := k.t.Context()
+	k.asked.Go(func() {
+		_, _ = pb.NewAdminServiceClient(n.Conn()).Checkpoint(ctx, &pb.CheckpointRequest{}) // killed on the way, more often than not
+	})
 }
 
 // pause lets a random time pass: not to wait for something, but to hit another moment.

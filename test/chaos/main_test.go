@@ -79,6 +79,11 @@ func start(t *testing.T, o cluster.Options) *cluster.Pair {
 	p, err := cluster.Start(t.Context(), o)
 	require.NoError(t, err, "see %s", dir)
 	t.Cleanup(func() {
+		for _, n := range p.Nodes() {
+			if t.Failed() && n.Running() {
+				_ = n.Dump()
+			}
+		}
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}

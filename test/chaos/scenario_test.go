@@ -4,6 +4,8 @@ package chaos
 
 import (
 	"context"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -262,4 +264,47 @@ func TestSwitchover(t *testing.T) {
 	for _, publish := range w.History().Publishes {
 		require.Equal(t, cluster.Acked, publish.Outcome, publish.Error)
 	}
+}
+
+// TestSnapshotTransfer: a standby that was away for longer than the log is kept is sent a snapshot; it is killed on the way again and
+// again, and so is the active, once.
+func TestSnapshotTransfer(t *testing.T) {
+	p := start(t, cluster.Options{Settings: map[string]string{
+		"log.keep-bytes": "1MiB", "log.segment-bytes": "1MiB", "checkpoint.bytes": "1MiB", "memory.budget": "16MiB",
+	}})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 1000, LargeBytes: 4 << 20})
+	active, standby := inSync(t, p)
+	s, err := standby.Status(limited(t))
+	require.NoError(t, err)
+	has := s.GetStore().GetLogEnd().GetLsn()
+	require.NoError(t, standby.Kill())
+	admin := pb.NewAdminServiceClient(active.Conn())
+	require.Eventually(t, func() bool {
+		_, err := admin.Checkpoint(limited(t), &pb.CheckpointRequest{})
+		require.NoError(t, err)
+		s, err := active.Status(limited(t))
+		require.NoError(t, err)
+		return s.GetStore().GetLogFirstLsn() > has+1 && s.GetStore().GetMessageBytes() > 24<<20
+	}, bound, 50*time.Millisecond, "the log is kept for ever")
+	t.Logf("%v: the active's log does not reach back any more", w.History().Now().Round(time.Millisecond))
+	for i := range 5 {
+		require.NoError(t, standby.Start())
+		<-time.After(time.Duration(20*(i+1)) * time.Millisecond) // not to wait for something: to hit another moment
+		require.NoError(t, standby.Kill())
+	}
+	require.NoError(t, standby.Start())
+	<-time.After(50 * time.Millisecond)
+	require.NoError(t, active.Kill())
+	require.NoError(t, active.Start())
+	inSync(t, p)
+	log, err := os.ReadFile(standby.LogFile())
+	require.NoError(t, err)
+	t.Logf("%v: in sync again", w.History().Now().Round(time.Millisecond))
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "snapshot") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+	require.Contains(t, string(log), "snapshot installed", "this test is about snapshots, and there was none")
+	verify(t, p, w)
 }

@@ -158,13 +158,22 @@ func (n *Node) Stop() error {
 		}
 		return nil
 	case <-time.After(stopBound):
-		_, err := n.signal(syscall.SIGQUIT)
-		select {
-		case <-exited:
-		case <-time.After(stopBound):
-		}
-		return errors.Join(fmt.Errorf("node %s did not end within %v of SIGTERM", n.Name, stopBound), err, n.Kill())
+		return errors.Join(fmt.Errorf("node %s did not end within %v of SIGTERM", n.Name, stopBound), n.Dump())
 	}
+}
+
+// Dump ends the process with SIGQUIT: what it was doing, goroutine by goroutine, is in LogFile then.
+func (n *Node) Dump() error {
+	exited, err := n.signal(syscall.SIGQUIT)
+	if err != nil {
+		return err
+	}
+	_ = n.Wake() // a paused process is to tell, too
+	select {
+	case <-exited:
+	case <-time.After(stopBound):
+	}
+	return n.Kill()
 }
 
 // Pause stops the process with SIGSTOP: its connections stay open and it does nothing.
