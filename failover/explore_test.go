@@ -410,12 +410,25 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 
 // TestExplore visits every world within reach of a few starting points. LOCKSTEP_EXPLORE is the number of worlds per start.
 func TestExplore(t *testing.T) {
-	limit := envInt("LOCKSTEP_EXPLORE", 12000)
+	limit := envInt("LOCKSTEP_EXPLORE", 8000)
 	for name, start := range exploreStarts(t) {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
 			n, depth, complete := explore(t, start, limit)
 			t.Logf("%d worlds, %d steps deep, complete: %t, %s", n, depth, complete, time.Since(begin).Round(time.Millisecond))
+		})
+	}
+}
+
+// TestExploreAll visits every world there is when little goes wrong.
+func TestExploreAll(t *testing.T) {
+	for _, left := range []budget{{cut: 1}, {cut: 1, unknown: 1}, {switchover: 1}, {unreach: 1, cut: 1}} {
+		t.Run(fmt.Sprintf("%+v", left), func(t *testing.T) {
+			w := pairWorld(t)
+			w.left = left
+			n, depth, complete := explore(t, w, 20000)
+			t.Logf("%d worlds, %d steps deep", n, depth)
+			require.True(t, complete)
 		})
 	}
 }
@@ -439,7 +452,7 @@ func exploreStarts(t *testing.T) map[string]world {
 
 // TestWalk goes on many long random paths with much going wrong. LOCKSTEP_WALKS is their number, LOCKSTEP_SEED the first seed.
 func TestWalk(t *testing.T) {
-	walks, seed := envInt("LOCKSTEP_WALKS", 10000), envInt("LOCKSTEP_SEED", 1)
+	walks, seed := envInt("LOCKSTEP_WALKS", 6000), envInt("LOCKSTEP_SEED", 1)
 	start := pairWorld(t)
 	starts := []world{freshWorld(t), start, soloWorld(t)}
 	taken := 0

@@ -112,7 +112,7 @@ func (s *State) conditions() ActiveConfig {
 		if s.now >= s.act.blocked+s.set.RefuseAfter {
 			c.Serve, c.Reason = false, "the standby in sync is gone, and the coordinator has not released it yet"
 		}
-		if !s.reachable && s.now >= s.leaseUntil-s.set.LeaseMargin {
+		if (!s.reachable || s.leaseUntil != 0) && s.now >= s.leaseUntil-s.set.LeaseMargin {
 			c.Deliver = false // it may not be the active any more
 		}
 	}

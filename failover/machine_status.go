@@ -114,7 +114,7 @@ func (s *State) followingReason() string {
 	default:
 		reason = "connecting to the active " + f.active.Address
 	}
-	if !listed && !f.connected {
+	if !listed && !f.connected && f.cause != 0 {
 		reason += "; only the active holds everything, so it has to come back"
 	}
 	if !s.reachable {
