@@ -80,8 +80,10 @@ role_is() { "$binary" status --addr "$1" --output json | grep -q "\"role\": *\"$
 
 start_node() {
   local name=$1 address=$2
-  run "$binary" serve --node-name "$name" --data-dir "$work/$name" --listen "$address" \
-    --coordinator-etcd-endpoints "127.0.0.1:$etcd_port" >>"$work/$name.log" 2>&1 &
+  local command=("$binary" serve --node-name "$name" --data-dir "$work/$name" --listen "$address"
+    --coordinator-etcd-endpoints "127.0.0.1:$etcd_port")
+  printf '\033[2m$ %s &\033[0m\n' "${command[*]}"
+  "${command[@]}" >>"$work/$name.log" 2>&1 & # not through run: the process id has to be the node's own
   pid[$name]=$!
 }
 
@@ -137,6 +139,6 @@ say "stop both in order, and look into a store"
 kill -TERM "${pid[a]}" "${pid[b]}"
 wait "${pid[a]}" "${pid[b]}"
 unset 'pid[a]' 'pid[b]'
-run "$binary" store check --data-dir "$work/a"
+run "$binary" store check "$work/a"
 
 say "all of it worked"
