@@ -356,14 +356,20 @@ func (h *history) check(n *node) {
 	for i, body := range n.messages() {
 		c, seq := body[0], binary.LittleEndian.Uint64(body[1:])
 		key := [2]uint64{uint64(c), seq}
-		require.NotContains(t, at, key, "%s: client %d seq %d is there twice", n.name, c, seq)
+		if _, twice := at[key]; twice {
+			require.Failf(t, "doubled", "%s: client %d seq %d is there twice", n.name, c, seq)
+		}
 		at[key] = i
-		require.Equal(t, last[c]+1, seq, "%s: order of client %d", n.name, c)
+		if seq != last[c]+1 {
+			require.Failf(t, "order", "%s: client %d has %d after %d", n.name, c, seq, last[c])
+		}
 		last[c] = seq
 	}
 	byLSN := map[uint64]ack{}
 	for _, a := range h.acks {
-		require.Contains(t, at, [2]uint64{uint64(a.client), a.seq}, "%s: client %d seq %d was acknowledged in term %d and is lost", n.name, a.client, a.seq, a.term)
+		if _, there := at[[2]uint64{uint64(a.client), a.seq}]; !there {
+			require.Failf(t, "lost", "%s: client %d seq %d was acknowledged in term %d", n.name, a.client, a.seq, a.term)
+		}
 		before, twice := byLSN[a.lsn]
 		require.False(t, twice, "LSN %d was acknowledged for two transactions: %+v and %+v", a.lsn, before, a)
 		byLSN[a.lsn] = a

@@ -144,6 +144,17 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 		return Welcome{}, err
 	}
 	s.applied = m.Hello.Applied.LSN
+	// A batch travels while it is written: the standby may have records of a connection before that are not yet in this
+	// node's log. They are not lost, and must not look as if they were.
+	select {
+	case <-p.tail.whenLogged():
+	case <-s.done:
+		return Welcome{}, s.err
+	case <-p.stopped:
+		return Welcome{}, ErrNotActive
+	case <-ctx.Done():
+		return Welcome{}, fmt.Errorf("handshake: %w", ctx.Err())
+	}
 	return matchLogs(p.o.Store, m.Hello), nil
 }
 

@@ -2,6 +2,7 @@ package replication
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"sync"
 
@@ -23,10 +24,20 @@ type tail struct {
 	batches []batch
 	bytes   int
 	end     lsn.Position
+	// logged is the last record that is in the log; waiters wait for later ones.
 	logged  uint64
+	waiters []logWaiter
 }
 
-func newTail(limit int, end lsn.Position) *tail { return &tail{limit: limit, end: end} }
+// logWaiter waits for a record to be in the log.
+type logWaiter struct {
+	lsn  uint64
+	done chan struct{}
+}
+
+func newTail(limit int, end lsn.Position) *tail {
+	return &tail{limit: limit, end: end, logged: end.LSN}
+}
 
 // publish adds a batch that continues the last one.
 func (t *tail) publish(b batch) {
@@ -42,11 +53,31 @@ func (t *tail) appended(n uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.logged = n
+	t.waiters = slices.DeleteFunc(t.waiters, func(w logWaiter) bool {
+		if w.lsn > n {
+			return false
+		}
+		close(w.done)
+		return true
+	})
 	for len(t.batches) > 1 && t.bytes > t.limit && t.batches[0].end.LSN <= n {
 		t.bytes -= len(t.batches[0].frames)
 		t.batches[0] = batch{}
 		t.batches = t.batches[1:]
 	}
+}
+
+// whenLogged returns a channel that is closed when everything published so far is in the log.
+func (t *tail) whenLogged() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w := logWaiter{lsn: t.end.LSN, done: make(chan struct{})}
+	if t.logged >= w.lsn {
+		close(w.done)
+	} else {
+		t.waiters = append(t.waiters, w)
+	}
+	return w.done
 }
 
 // after returns batches that follow record n, appended to dst: at least one if there is any, and no more than limit bytes
