@@ -10,6 +10,10 @@ var (
 	ErrIdentity = errors.New("identity file cannot be used")
 	// ErrLogGap is returned when the log does not continue the checkpoint in page.db.
 	ErrLogGap = errors.New("log does not continue the checkpoint")
+	// ErrRestoring is returned when the restore of a backup into the directory was interrupted.
+	ErrRestoring = errors.New("restore of the data directory was not finished")
+	// ErrNotEmpty is returned when a backup is to be restored into a directory that has something in it.
+	ErrNotEmpty = errors.New("directory is not empty")
 )
 
 // Errors of an open store.

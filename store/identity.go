@@ -48,6 +48,9 @@ type Identity struct {
 	// MayHaveLost is true when acknowledged bytes may be gone: a start followed an unclean stop of the operating system with
 	// sync=off or interval (INV-6). It stays true over restarts until ClearLoss.
 	MayHaveLost bool
+	// Restored names the backup that the content was restored from; empty otherwise, and once the node has joined a pair. Such
+	// a node is no member of anything, but it is not empty: it may seed a new pair, and must not be made a copy of another.
+	Restored string
 }
 
 // identityFile is the JSON form of what is kept in the identity file.
@@ -68,6 +71,10 @@ type identityFile struct {
 	MayHaveLost bool `json:"may_have_lost,omitempty"`
 	// Install is set while a received snapshot replaces page.db and the log.
 	Install *installMark `json:"install,omitempty"`
+	// Restoring names the backup that is being restored: until that is done, nothing else may use the directory.
+	Restoring string `json:"restoring,omitempty"`
+	// Restored names the backup that the content came from, until JoinPair.
+	Restored string `json:"restored,omitempty"`
 }
 
 // installMark makes the replacement of page.db and log by a snapshot atomic: see Install.Commit.
@@ -163,6 +170,9 @@ func openIdentity(o *Options) (identityFile, error) {
 		id = identityFile{Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1}
 	case err != nil:
 		return id, err
+	case id.Restoring != "":
+		return id, fmt.Errorf("%w: %s holds a part of the backup %s; restore it again, or empty the directory",
+			ErrRestoring, o.Dir, id.Restoring)
 	case !id.Clean && id.Sync != wal.SyncAlways.String() && id.BootID != o.BootID:
 		id.MayHaveLost = true
 	}
@@ -183,7 +193,7 @@ func (s *Store) Identity() Identity {
 func (id *identityFile) public() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,
-		Fence: id.Fence, MayHaveLost: id.MayHaveLost,
+		Fence: id.Fence, MayHaveLost: id.MayHaveLost, Restored: id.Restored,
 	}
 }
 
@@ -221,7 +231,7 @@ func (s *Store) JoinPair(pair uuid.UUID) error {
 			return fmt.Errorf("%w: %s belongs to pair %s, and the coordinator names pair %s; point the node at its own "+
 				"data directory, or at its own pair's prefix in the coordinator", ErrOtherPair, s.o.Dir, id.PairID, pair)
 		}
-		id.PairID = pair
+		id.PairID, id.Restored = pair, ""
 		return nil
 	})
 }

@@ -1,0 +1,83 @@
+package page
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+)
+
+// RunStream verifies used pages as they go by in rising order, as in a copy of a checkpoint. All pages in use belong to
+// some run, so that every byte that anybody will ever read is covered by a checksum. It keeps nothing but a few numbers.
+type RunStream struct {
+	pageSize int
+	next     No     // the page that must come, if left is not 0
+	left     uint32 // pages of the run that are still to come
+	first    No     // of the run
+	rest     int    // bytes of header and payload that the checksum has still to see
+	crc      uint32
+	want     uint32
+}
+
+// NewRunStream begins before the first page.
+func NewRunStream(pageSize int) *RunStream { return &RunStream{pageSize: pageSize} }
+
+// Write takes whole pages, the first of which has the number first. The error is a DamagedError.
+func (s *RunStream) Write(first No, pages []byte) error {
+	if len(pages)%s.pageSize != 0 {
+		return fmt.Errorf("%w: %d bytes are no whole pages of %d", ErrMisuse, len(pages), s.pageSize)
+	}
+	for len(pages) > 0 {
+		if s.left == 0 {
+			if err := s.begin(first, pages); err != nil {
+				return err
+			}
+		} else if first != s.next {
+			return s.damaged(s.first, "the run goes on at page %d, which is not in use", s.next)
+		}
+		n := min(s.left, uint32(len(pages)/s.pageSize)) //nolint:gosec // a count of pages in memory
+		piece := pages[:int(n)*s.pageSize]
+		take := min(s.rest, len(piece))
+		sum := piece[:take]
+		if s.next == s.first {
+			sum = sum[4:] // the checksum does not cover itself
+		}
+		s.crc = crc32.Update(s.crc, castagnoli, sum)
+		s.rest -= take
+		s.left -= n
+		first += No(n)
+		s.next = first
+		pages = pages[len(piece):]
+		if s.left == 0 && s.crc != s.want {
+			return s.damaged(s.first, "the checksum does not match")
+		}
+	}
+	return nil
+}
+
+// begin reads the header of a run.
+func (s *RunStream) begin(first No, pages []byte) error {
+	h, err := PeekRun(pages)
+	switch {
+	case err != nil:
+		return s.damaged(first, "no run begins here")
+	case h.Run.First != first:
+		return s.damaged(first, "it holds page %d: a write went to the wrong place", h.Run.First)
+	case h.Run.Pages == 0 || h.Run.Pages > MaxRunPages || PagesFor(s.pageSize, h.PayloadBytes) > h.Run.Pages:
+		return s.damaged(first, "payload of %d bytes in a run of %d pages", h.PayloadBytes, h.Run.Pages)
+	}
+	s.first, s.next, s.left = first, first, h.Run.Pages
+	s.rest, s.crc, s.want = RunHeaderBytes+h.PayloadBytes, 0, binary.LittleEndian.Uint32(pages)
+	return nil
+}
+
+// End tells whether the last run was whole.
+func (s *RunStream) End() error {
+	if s.left > 0 {
+		return s.damaged(s.first, "the run lacks its last %d pages", s.left)
+	}
+	return nil
+}
+
+func (s *RunStream) damaged(at No, format string, args ...any) error {
+	return &DamagedError{Page: at, Offset: OffsetOf(at, s.pageSize), Reason: fmt.Sprintf(format, args...)}
+}

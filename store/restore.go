@@ -1,0 +1,152 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// RestoreTarget is a data directory that is being filled from a backup.
+//
+// The identity file is the switch: it is the first thing that is written, with a mark that makes Open refuse the directory
+// (ErrRestoring), and the last thing that is replaced, without the mark. Between the two page.db and the log may be in any
+// state. Who finds the mark may begin the restore again, and nobody else may use the directory.
+type RestoreTarget struct {
+	fsys vfs.FS
+	dir  string
+	lock io.Closer
+	id   identityFile
+}
+
+// BeginRestore takes an empty directory, or one in which a restore was interrupted, for a restore of the save-set called
+// source; durable before it returns. What an interrupted restore left is removed. The directory gets a new node and store
+// UUID, no pair and no fence. The caller must end with Commit or Abort, then Close.
+//
+// Errors: ErrNotEmpty if anything else is in the directory, ErrInUse if a process has it open.
+func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
+	if err := CheckRestore(fsys, dir); err != nil { // before anything is created
+		return nil, err
+	}
+	if err := fsys.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("make the data directory: %w", err)
+	}
+	if err := fsys.SyncDir(filepath.Dir(filepath.Clean(dir))); err != nil {
+		return nil, fmt.Errorf("make the data directory durable: %w", err)
+	}
+	lock, err := fsys.Lock(filepath.Join(dir, lockName))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrInUse, dir, err)
+	}
+	t := &RestoreTarget{fsys: fsys, dir: dir, lock: lock, id: identityFile{
+		Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1, Restoring: source,
+		Sync: wal.SyncAlways.String(),
+	}}
+	if err = CheckRestore(fsys, dir); err == nil {
+		err = writeIdentity(fsys, dir, t.id)
+	}
+	if err == nil {
+		err = t.clear()
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return t, nil
+}
+
+// CheckRestore tells whether BeginRestore would take the directory, without changing anything: nil or ErrNotEmpty.
+func CheckRestore(fsys vfs.FS, dir string) error {
+	names, err := fsys.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at the data directory: %w", err)
+	}
+	id, err := readIdentity(fsys, dir)
+	if err == nil && id.Restoring != "" {
+		return nil
+	}
+	for _, name := range names {
+		switch name {
+		case lockName, identityName + ".tmp", "lost+found": // the last one is in the root of a fresh filesystem
+		default:
+			return fmt.Errorf("%w: there is %s; name another directory, or move this one away", ErrNotEmpty, filepath.Join(dir, name))
+		}
+	}
+	return nil
+}
+
+// NodeID and StoreID are the new UUIDs.
+func (t *RestoreTarget) NodeID() uuid.UUID { return t.id.NodeID }
+
+// StoreID is the new store UUID: that of the page file and of the log.
+func (t *RestoreTarget) StoreID() uuid.UUID { return t.id.StoreID }
+
+// clear removes what an earlier attempt left behind.
+func (t *RestoreTarget) clear() error {
+	logDir := LogDir(t.dir)
+	names, err := t.fsys.ReadDir(logDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the rest of an interrupted restore: %w", err)
+	}
+	hadLog := err == nil
+	remove := []string{PageFile(t.dir), PageFile(t.dir) + ".tmp"}
+	for _, name := range names {
+		remove = append(remove, filepath.Join(logDir, name))
+	}
+	if hadLog {
+		remove = append(remove, logDir)
+	}
+	for _, name := range remove {
+		if err := t.fsys.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the rest of an interrupted restore: %w", err)
+		}
+	}
+	if err := t.fsys.SyncDir(t.dir); err != nil {
+		return fmt.Errorf("remove the rest of an interrupted restore: %w", err)
+	}
+	return nil
+}
+
+// Commit makes the directory a node's data directory, which Open takes. page.db and the log are complete and durable. It is
+// durable before it returns.
+func (t *RestoreTarget) Commit() error {
+	if err := t.fsys.SyncDir(t.dir); err != nil {
+		return fmt.Errorf("end the restore: %w", err)
+	}
+	id := t.id
+	id.Restored, id.Restoring, id.Clean = id.Restoring, "", true
+	if err := writeIdentity(t.fsys, t.dir, id); err != nil {
+		return fmt.Errorf("end the restore: %w", err)
+	}
+	return nil
+}
+
+// Abort empties the directory again, as far as that is possible; the mark goes last.
+func (t *RestoreTarget) Abort() error {
+	if err := t.clear(); err != nil {
+		return err
+	}
+	if err := t.fsys.Remove(filepath.Join(t.dir, identityName)); err != nil {
+		return fmt.Errorf("empty the directory of a failed restore: %w", err)
+	}
+	if err := t.fsys.SyncDir(t.dir); err != nil {
+		return fmt.Errorf("empty the directory of a failed restore: %w", err)
+	}
+	return nil
+}
+
+// Close lets the directory go.
+func (t *RestoreTarget) Close() error {
+	if err := t.lock.Close(); err != nil {
+		return fmt.Errorf("unlock the data directory: %w", err)
+	}
+	return nil
+}
