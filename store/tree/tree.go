@@ -67,8 +67,7 @@ func New(p Pager, root page.Run, o Options) *Tree {
 		o.CacheBytes = defaultCacheBytes
 	}
 	if o.NodeBytes == 0 {
-		pages := (defaultNodeBytes + p.PageSize() - 1) / p.PageSize()
-		o.NodeBytes = pages*p.PageSize() - page.RunHeaderBytes
+		o.NodeBytes = defaultNode(p.PageSize())
 	}
 	t := &Tree{pager: p, nodeBytes: max(o.NodeBytes, minNodeBytes), cache: newCache(o.CacheBytes)}
 	t.root.Store(&kid{run: root})
