@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -112,13 +113,32 @@ func pairStatus(st *NodeState) *pb.PairStatus {
 		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync), //nolint:gosec // 1 or 2
 		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable,
 	}
-	for _, n := range r.Nodes {
-		if l, ok := (failover.Observation{Live: st.Pair.Live}).LiveNode(n.ID); ok {
-			n = l.Node // knows a newer address than the record
-		}
+	for _, n := range knownNodes(&st.Pair) {
 		out.Nodes = append(out.Nodes, nodeStatus(&st.Pair, n))
 	}
 	return out
+}
+
+// knownNodes lists the nodes of the pair: those that the record describes, those that are in sync (a new standby can be
+// before it has announced itself) and those that announced themselves, whose liveness key knows a newer address.
+func knownNodes(st *failover.Status) []failover.NodeInfo {
+	nodes := slices.Clone(st.Record.Nodes)
+	add := func(n failover.NodeInfo) {
+		at := slices.IndexFunc(nodes, func(o failover.NodeInfo) bool { return o.ID == n.ID })
+		switch {
+		case at < 0:
+			nodes = append(nodes, n)
+		case n.Address != "":
+			nodes[at] = n
+		}
+	}
+	for _, m := range st.Record.InSync {
+		add(failover.NodeInfo{ID: m.Node})
+	}
+	for _, l := range st.Live {
+		add(l.Node)
+	}
+	return nodes
 }
 
 func storeStatus(id uuid.UUID, s *store.Stats) *pb.StoreStatus {

@@ -183,6 +183,7 @@ func kind(err error) error { return server.FromStatus(err) }
 type consumer struct {
 	t      *testing.T
 	stream grpc.BidiStreamingClient[pb.ConsumeRequest, pb.ConsumeResponse]
+	early  []*pb.StoredMessage // came while a confirmation was waited for
 }
 
 func (n *testNode) consume(queue string, credit uint32) *consumer {
@@ -201,7 +202,8 @@ func (n *testNode) consume(queue string, credit uint32) *consumer {
 // take waits for n messages.
 func (c *consumer) take(n int) []*pb.StoredMessage {
 	c.t.Helper()
-	var got []*pb.StoredMessage
+	got := c.early
+	c.early = nil
 	for len(got) < n {
 		resp, err := c.stream.Recv()
 		require.NoError(c.t, err)
@@ -211,16 +213,16 @@ func (c *consumer) take(n int) []*pb.StoredMessage {
 	return got
 }
 
-// confirm sends a request and waits until it is confirmed; it returns the messages that came meanwhile.
-func (c *consumer) confirm(req *pb.ConsumeRequest) (got []*pb.StoredMessage) {
+// confirm sends a request and waits until it is confirmed. Messages that come meanwhile are for the next take.
+func (c *consumer) confirm(req *pb.ConsumeRequest) {
 	c.t.Helper()
 	require.NoError(c.t, c.stream.Send(req))
 	for {
 		resp, err := c.stream.Recv()
 		require.NoError(c.t, err)
-		got = append(got, resp.GetMessages()...)
+		c.early = append(c.early, resp.GetMessages()...)
 		if resp.GetConfirmed() >= req.GetConfirm() {
-			return got
+			return
 		}
 	}
 }
