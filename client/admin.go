@@ -6,12 +6,14 @@ import (
 	"iter"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Node asks one given node, whatever its role. Its calls are made once, not repeated: an operator wants to know how
+// Node asks one given node, whatever its role. Its calls are not repeated when they fail: an operator wants to know how
 // this node is now.
 type Node struct {
 	node *node
@@ -41,7 +43,19 @@ func (c *Client) Addresses() []string {
 // Address of the node.
 func (n *Node) Address() string { return n.node.address }
 
+// admin is the stub of the service for operators.
 func (n *Node) admin() pb.AdminServiceClient { return pb.NewAdminServiceClient(n.node.conn()) }
+
+// once calls fn, and again if it failed only because the connection was replaced under it.
+func (n *Node) once(ctx context.Context, op string, fn func(pb.AdminServiceClient) error) error {
+	for {
+		cc := n.node.conn()
+		err := fn(pb.NewAdminServiceClient(cc))
+		if status.Code(err) != codes.Canceled || ctx.Err() != nil || n.node.conn() == cc {
+			return n.fail(ctx, op, err)
+		}
+	}
+}
 
 // fail makes the error of a call to this node.
 func (n *Node) fail(ctx context.Context, op string, err error) error {
@@ -53,8 +67,12 @@ func (n *Node) fail(ctx context.Context, op string, err error) error {
 
 // Status tells what the node is and knows.
 func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
-	resp, err := n.admin().GetStatus(ctx, &pb.GetStatusRequest{})
-	return resp, n.fail(ctx, "status", err)
+	var resp *pb.GetStatusResponse
+	err := n.once(ctx, "status", func(admin pb.AdminServiceClient) (err error) {
+		resp, err = admin.GetStatus(ctx, &pb.GetStatusRequest{})
+		return err //nolint:wrapcheck // once needs it as it is
+	})
+	return resp, err
 }
 
 // WatchStatus gives the status now and after each change. It ends after the first error.

@@ -100,7 +100,6 @@ func (n *node) watchOnce(ctx context.Context) (delivered bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cc := n.conn()
-	cc.ResetConnectBackoff()
 	stream, err := pb.NewAdminServiceClient(cc).WatchStatus(ctx, &pb.WatchStatusRequest{})
 	for err == nil {
 		var resp *pb.WatchStatusResponse
@@ -110,6 +109,10 @@ func (n *node) watchOnce(ctx context.Context) (delivered bool) {
 		}
 	}
 	n.locator.lost(n, asError(ctx, n.address, err))
+	if !delivered && ctx.Err() == nil {
+		// A new connection has no waits of gRPC's own behind it: this loop alone decides when to try again.
+		n.replace(cc)
+	}
 	return delivered
 }
 

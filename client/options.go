@@ -70,8 +70,9 @@ func setDefault[T ~int | ~int64](v *T, d T) {
 	}
 }
 
-// dial makes a connection that is opened when it is first used. gRPC's own waits between connection attempts only
-// matter while the other node serves: whoever searches calls ResetConnectBackoff.
+// dial makes a connection that is opened when it is first used. gRPC's own waits between connection attempts hardly
+// matter, since a connection that could not be opened is replaced (node.watchOnce). ClientConn.ResetConnectBackoff would
+// be the other way, but it races with connections being opened (grpc-go 1.85).
 func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -34,6 +34,7 @@ type Node struct {
 	port    *port      // reserved for the node; nil when its address was given, and after close
 	cmd     *exec.Cmd  // nil while it does not run
 	exited  chan struct{}
+	exit    error // how it ended
 	failure error // why it ended, if nobody asked it to
 }
 
@@ -88,6 +89,7 @@ func (n *Node) Start() error {
 	go func() { // ends with the process, which Close ends
 		err := cmd.Wait()
 		n.mu.Lock()
+		n.exit = err
 		if n.cmd == cmd {
 			n.cmd = nil
 			n.failure = fmt.Errorf("node %s ended by itself: %w\n--- end of %s:\n%s", n.Name, orExit(err), n.LogFile(), n.LogTail())
@@ -153,7 +155,7 @@ func (n *Node) Kill() error {
 	return err
 }
 
-// close asks the process to stop, and kills it if that takes too long.
+// close asks the process to stop, and kills it if that takes too long. A process that fails while it stops is an error.
 func (n *Node) close() error {
 	n.mu.Lock()
 	cmd := n.cmd
@@ -164,6 +166,11 @@ func (n *Node) close() error {
 		defer timer.Stop()
 		select {
 		case <-exited:
+			n.mu.Lock()
+			if n.exit != nil && !terminated(n.exit) {
+				err = errors.Join(err, fmt.Errorf("node %s stopped with %w\n--- end of %s:\n%s", n.Name, n.exit, n.LogFile(), n.LogTail()))
+			}
+			n.mu.Unlock()
 		case <-timer.C:
 			err = errors.Join(err, fmt.Errorf("node %s did not stop within %v and was killed", n.Name, stopBound), cmd.Process.Kill())
 			<-exited
@@ -179,6 +186,16 @@ func (n *Node) close() error {
 		err = errors.Join(err, port.close())
 	}
 	return err
+}
+
+// terminated tells whether a process ended by the SIGTERM itself: it had not come so far as to handle it.
+func terminated(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGTERM
 }
 
 // LogTail returns the end of the log.
