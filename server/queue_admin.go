@@ -147,9 +147,11 @@ func (s *QueueServer) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (
 		size = maxPageSize
 	}
 	resp := &pb.ListQueuesResponse{}
+	subscriptions := 0
 	err = s.store.View(func(st *queue.State) error {
 		for _, q := range st.List(nil, req.GetPrefix(), after, size+1) {
-			if len(resp.Queues) == size {
+			if subscriptions += q.SubCount(); len(resp.Queues) == size || len(resp.Queues) > 0 && subscriptions > maxPageSubscriptions {
+				size = len(resp.Queues)
 				resp.NextPageToken = encodePageToken(resp.Queues[size-1].GetName())
 				break
 			}

@@ -10,8 +10,9 @@ import (
 const (
 	// maxRequestRanges bounds the ranges of one acknowledgement in a stream.
 	maxRequestRanges = 10_000
-	// maxPageSize bounds a page of ListQueues.
-	maxPageSize = 1000
+	// maxPageSize and maxPageSubscriptions bound a page of ListQueues.
+	maxPageSize          = 1000
+	maxPageSubscriptions = 10_000
 	// defaultSubscription is the subscription that requests mean when they name none.
 	defaultSubscription = "default"
 )

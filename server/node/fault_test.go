@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // fails runs a node that cannot run and returns its error.
@@ -183,4 +185,45 @@ func TestStopsOnRequest(t *testing.T) {
 	began := time.Now()
 	n.stop()
 	require.Less(t, time.Since(began), 5*time.Second)
+}
+
+// TestFailedSync is INV-7: the node stops with an error, nothing of the failed write is acknowledged, and the other node
+// takes over with everything that was.
+func TestFailedSync(t *testing.T) {
+	etcd := startEtcd(t)
+	faults := vfs.NewFault(vfs.OS())
+	a := startOn(t, settingsOfPair(t, "a", etcd), faults)
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	b := start(t, settingsOfPair(t, "b", etcd))
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	a.waitFor(pb.Role_ROLE_ACTIVE)
+	a.createQueue("q")
+	a.publish("q", "one")
+
+	broken := errors.New("broken disk")
+	faults.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpSync {
+			return broken
+		}
+		return nil
+	})
+	_, err := a.queues.Publish(t.Context(), &pb.PublishRequest{
+		Queue: "q", Messages: batch("two"), Producer: &pb.Producer{Id: "p", Sequence: 1},
+	})
+	require.Error(t, err)
+	select {
+	case <-a.done:
+	case <-time.After(patience):
+		t.Fatal("the node goes on after a failed fsync")
+	}
+	require.ErrorIs(t, a.err, failover.ErrFailed)
+	require.ErrorIs(t, a.err, broken)
+	a.stopped.Do(func() {}) // its error is what was wanted
+
+	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	_, err = b.queues.Publish(t.Context(), &pb.PublishRequest{
+		Queue: "q", Messages: batch("two"), Producer: &pb.Producer{Id: "p", Sequence: 1},
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"one", "two"}, bodies(b.consume("q", 10).take(2)))
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // Errors of Run, besides those of packages store and failover.
@@ -49,6 +50,8 @@ type Ready struct {
 type Options struct {
 	// Version of the software, for the status.
 	Version string
+	// FS of the store; nil is the operating system's.
+	FS vfs.FS
 	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
 	OnReady func(Ready)
 }
@@ -70,7 +73,10 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
 
 	// The store comes first: as long as the port is closed, the other node knows that nobody is here.
-	if n.store, err = openStore(cfg, logger, n.failed); err != nil {
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	if n.store, err = openStore(cfg, o.FS, logger, n.failed); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.closeStore()) }()
@@ -84,7 +90,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 
-	if err := n.join(); err != nil {
+	if err := n.join(o.FS); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.coordinator.Close()) }()
@@ -121,11 +127,11 @@ func (n *node) failed(err error) {
 }
 
 // join connects to the coordinator and makes the machine that follows it. Nothing runs yet.
-func (n *node) join() (err error) {
+func (n *node) join(fs vfs.FS) (err error) {
 	identity := n.store.Identity()
 	self := failover.NodeInfo{ID: identity.NodeID, Name: n.cfg.Node.Name, Address: n.advertise}
 	n.plane = newDataPlane(n, self)
-	if n.coordinator, err = openCoordinator(n.cfg, n.plane.Identity(), self, n.log); err != nil {
+	if n.coordinator, err = openCoordinator(n.cfg, fs, n.plane.Identity(), self, n.log); err != nil {
 		return err
 	}
 	n.runner, err = failover.New(failover.Options{

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 const patience = 15 * time.Second
@@ -73,6 +74,12 @@ type testNode struct {
 // start runs a node until the test ends or stop is called.
 func start(t *testing.T, c config.Config) *testNode {
 	t.Helper()
+	return startOn(t, c, nil)
+}
+
+// startOn runs it on a filesystem of the test's.
+func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &testNode{t: t, config: c, cancel: cancel, done: make(chan struct{})}
 	ready := make(chan node.Ready, 1)
@@ -82,7 +89,7 @@ func start(t *testing.T, c config.Config) *testNode {
 	}
 	go func() {
 		defer close(n.done)
-		n.err = node.Run(ctx, c, logger, node.Options{Version: "test", OnReady: func(r node.Ready) { ready <- r }})
+		n.err = node.Run(ctx, c, logger, node.Options{Version: "test", FS: fs, OnReady: func(r node.Ready) { ready <- r }})
 	}()
 	t.Cleanup(n.stop)
 	select {

@@ -70,13 +70,13 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 }
 
 // openStore opens the data directory and explains why it cannot.
-func openStore(cfg config.Config, logger *zap.Logger, failed func(error)) (*store.Store, error) {
+func openStore(cfg config.Config, fs vfs.FS, logger *zap.Logger, failed func(error)) (*store.Store, error) {
 	mode, err := wal.ParseSyncMode(cfg.Sync)
 	if err != nil {
 		return nil, fmt.Errorf("%w: sync: %w", config.ErrInvalid, err)
 	}
 	s, err := store.Open(store.Options{
-		Dir: cfg.Data.Dir, PageSize: int(cfg.PageSize), Sync: mode, SyncInterval: cfg.SyncEvery.Std(),
+		FS: fs, Dir: cfg.Data.Dir, PageSize: int(cfg.PageSize), Sync: mode, SyncInterval: cfg.SyncEvery.Std(),
 		MemoryBudget: cfg.Memory.Budget.Bytes(), CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
 		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: cfg.Log.KeepBytes.Bytes(),
 		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
@@ -98,9 +98,11 @@ func openStore(cfg config.Config, logger *zap.Logger, failed func(error)) (*stor
 }
 
 // openCoordinator makes the connection to the coordinator. It does not wait for it: only wrong settings are errors.
-func openCoordinator(cfg config.Config, id failover.Identity, self failover.NodeInfo, logger *zap.Logger) (failover.Coordinator, error) {
+func openCoordinator(
+	cfg config.Config, fs vfs.FS, id failover.Identity, self failover.NodeInfo, logger *zap.Logger,
+) (failover.Coordinator, error) {
 	if cfg.Coordinator.Type == config.CoordinatorNone {
-		if err := markStandalone(cfg.Data.Dir, id); err != nil {
+		if err := markStandalone(fs, cfg.Data.Dir, id); err != nil {
 			return nil, err
 		}
 		return memory.Standalone(id, self).Connect(), nil
@@ -151,8 +153,7 @@ const standaloneMark = "standalone"
 
 // markStandalone refuses to serve a pair's data without the pair's coordinator: the other node may be serving the same
 // queues. A new data directory is marked, and so is known the next time.
-func markStandalone(dir string, id failover.Identity) error {
-	fs := vfs.OS()
+func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	name := filepath.Join(dir, standaloneMark)
 	if _, err := fs.Stat(name); err == nil {
 		return nil
