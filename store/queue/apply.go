@@ -81,6 +81,7 @@ func b2u(b bool) uint64 {
 // the transaction and what its publishes add; what its acknowledgements free does not count.
 func (s *State) check(lsn uint64) (op int, code txn.Code) {
 	released := 0
+	s.meta.pending = 0
 	for i := 0; ; i++ {
 		o, err := s.reader.Next()
 		if errors.Is(err, io.EOF) {
@@ -99,8 +100,13 @@ func (s *State) check(lsn uint64) (op int, code txn.Code) {
 }
 
 func (s *State) checkOp(o *txn.Op, lsn uint64, released *int) txn.Code {
-	if o.Code == txn.OpCreateQueue {
+	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
+	case txn.OpCreateQueue:
 		return s.checkCreate(o)
+	case txn.OpPutMeta:
+		return s.checkPutMeta(o)
+	case txn.OpDeleteMeta:
+		return txn.OK
 	}
 	q := s.queues[o.Queue]
 	if q == nil {
@@ -128,7 +134,7 @@ func (s *State) checkOp(o *txn.Op, lsn uint64, released *int) txn.Code {
 		return q.checkPublish(o, lsn)
 	case txn.OpAck, txn.OpRelease:
 		return s.checkRanges(o, sub, released)
-	case txn.OpAlterQueue, txn.OpPurge, txn.OpDeleteSubscription, txn.OpCreateQueue:
+	case txn.OpAlterQueue, txn.OpPurge, txn.OpDeleteSubscription, txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
 	}
 	return txn.OK
 }
@@ -209,8 +215,12 @@ func (s *State) change(r *txn.Result) {
 }
 
 func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
-	if o.Code == txn.OpCreateQueue {
+	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
+	case txn.OpCreateQueue:
 		r.ID = s.createQueue(o)
+		return
+	case txn.OpPutMeta, txn.OpDeleteMeta:
+		r.Changed = s.changeMeta(o)
 		return
 	}
 	q := s.queues[o.Queue]
@@ -241,7 +251,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		q.digest = mix(q.digest, uint64(crc32.Checksum(o.Raw, s.crc)))
 	case txn.OpRelease:
 		r.Changed = s.release(q, o)
-	case txn.OpCreateQueue:
+	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
 	}
 	q.digest = mix(q.digest, r.Changed)
 }

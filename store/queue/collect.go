@@ -101,10 +101,11 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	}
 	queues := s.takeDirty()
 	c := collector{batch: b}
-	b.Puts = make([]KV, 0, 3*len(queues)+len(s.producers.dirty)+1) // most often just enough
+	b.Puts = make([]KV, 0, 3*len(queues)+len(s.producers.dirty)+len(s.meta.dirty)+1) // most often just enough
 	c.acks(queues)
 	c.sizes(queues)
 	c.counts(queues)
+	c.meta(&s.meta)
 	c.put(append(c.key(), keyState), s.appendState)
 	c.producers(&s.producers)
 	for _, q := range queues {

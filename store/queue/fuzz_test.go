@@ -29,6 +29,11 @@ func FuzzApply(f *testing.F) {
 	})...))
 	f.Add(append(append(append([]byte{}, create...), some...), seed(nil, func(b *txn.Builder) { b.DeleteSubscription(1, 2) })...))
 	f.Add(append(append(append([]byte{}, create...), some...), seed(nil, func(b *txn.Builder) { b.Purge(1, 0) })...))
+	f.Add(append(append(append([]byte{}, create...), seed(nil, func(b *txn.Builder) {
+		b.PutMeta("k", []byte("v"))
+		b.DeleteMeta("k")
+		b.PutMeta("k", []byte("w"))
+	})...), seed(nil, func(b *txn.Builder) { b.DeleteMeta("k") })...))
 	f.Fuzz(func(t *testing.T, log []byte) {
 		a, b := &driver{t: t, s: New()}, &driver{t: t, s: New()}
 		for len(log) >= 2 && a.lsn < 50 {

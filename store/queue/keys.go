@@ -14,6 +14,7 @@ import (
 //	b queue(8) chunk(8)          messages and bytes alive in a chunk
 //	d queue(8) sub(4) chunk(8)   delivery counts
 //	i queue(8) first(8)          index of the pages: owned by package store
+//	k key                        an entry of the pair's own
 //	m                            the state as a whole
 //	p id                         a producer
 //	q queue(8)                   a queue
@@ -23,13 +24,14 @@ const (
 	keySizes    = 'b'
 	keyCounts   = 'd'
 	keyIndex    = 'i'
+	keyMeta     = 'k'
 	keyState    = 'm'
 	keyProducer = 'p'
 	keyQueue    = 'q'
 	keySub      = 's'
 )
 
-// valueVersion begins the values of m, p, q and s.
+// valueVersion begins the values of k, m, p, q and s.
 const valueVersion = 1
 
 // KeyRange is what lies between two keys: From is in it, To is not.

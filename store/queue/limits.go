@@ -3,6 +3,8 @@ package queue
 const (
 	// MaxQueues is the greatest number of queues of a store.
 	MaxQueues = 1_000_000
+	// MaxMeta is the greatest number of the pair's own entries.
+	MaxMeta = 1000
 	// MaxReleased is the greatest number of messages that one transaction may release.
 	MaxReleased = 65_536
 	// MaxRunSpan is the greatest number of sequences (first to last, dead ones in between included) that one run of
@@ -26,14 +28,14 @@ const (
 
 // limits are the limits that tests lower.
 type limits struct {
-	queues, released                   int
+	queues, meta, released             int
 	producers, producerOps, totalOps   int
 	producerWindow, forgottenThreshold int
 }
 
 func defaultLimits() limits {
 	return limits{
-		queues: MaxQueues, released: MaxReleased,
+		queues: MaxQueues, meta: MaxMeta, released: MaxReleased,
 		producers: MaxProducers, producerOps: maxProducerOps, totalOps: maxProducersOps,
 		producerWindow: ProducerWindow, forgottenThreshold: ProducerWindow,
 	}

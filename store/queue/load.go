@@ -47,6 +47,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.sizes(&k, &v)
 	case keyCounts:
 		l.counts(&k, &v)
+	case keyMeta:
+		l.meta(&k, &v)
 	case keyState:
 		l.state(&v)
 	case keyProducer:
@@ -412,6 +414,9 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }
 	add([]byte{keyState}, s.appendState)
+	for key, e := range s.meta.byKey {
+		add(metaKey(nil, key), e.appendValue)
+	}
 	for id, p := range s.producers.byID {
 		add(producerKey(nil, id), p.appendValue)
 	}

@@ -25,6 +25,7 @@ func everyKind(t testing.TB) *driver {
 	d.do(func(b *txn.Builder) { b.Release(q.id, 2, txn.Range{First: 3, Last: 9}) })
 	d.apply(origin("p", 1, 7), one)
 	d.apply(origin("p", 1, 8), func(b *txn.Builder) { one(b); one(b) })
+	d.do(func(b *txn.Builder) { b.PutMeta("settings", []byte("a value")); b.PutMeta("empty", nil) })
 	d.apply(origin("r", 1, 7), func(b *txn.Builder) { one(b); publish(b, 99, 1, 1) })
 	return d
 }
@@ -112,5 +113,5 @@ func TestGolden(t *testing.T) {
 		h.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(v))))
 		h.Write(v)
 	}
-	require.Equal(t, "60586c5296b9e679ee95a6f9ef222b38d7e8e247085780a540290fe96a33406b", hex.EncodeToString(h.Sum(nil)))
+	require.Equal(t, "ee6cfa1bfa548e79d7606634de401fd38215d35919ca3ef186603689ed41273e", hex.EncodeToString(h.Sum(nil)))
 }

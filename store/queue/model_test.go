@@ -21,6 +21,7 @@ type model struct {
 	nextID uint64
 	done   map[string]txn.Result // by producer, epoch and sequence
 	epochs map[string]uint32
+	meta   map[string]string
 }
 
 type modelQueue struct {
@@ -42,7 +43,7 @@ type modelSub struct {
 func newModel(seed uint64) *model {
 	return &model{
 		rng: rand.New(rand.NewPCG(seed, 1)), queues: map[uint64]*modelQueue{}, nextID: 1, //nolint:gosec // a test
-		done: map[string]txn.Result{}, epochs: map[string]uint32{},
+		done: map[string]txn.Result{}, epochs: map[string]uint32{}, meta: map[string]string{},
 	}
 }
 
@@ -237,6 +238,9 @@ func (m *model) transaction(b *txn.Builder, want *txn.Result) {
 func (m *model) operation(b *txn.Builder, q *modelQueue, added map[uint64]uint64, want *txn.Result, i int) (txn.Code, func()) {
 	s := m.pickSub(q)
 	k := m.rng.IntN(10)
+	if m.rng.IntN(12) == 0 {
+		return txn.OK, m.changeMeta(b, want, i)
+	}
 	switch {
 	case k == 9 && m.rng.IntN(10) == 0:
 		b.Ack(m.nextID+5, 1, txn.Range{First: 1, Last: 1})
@@ -269,6 +273,21 @@ func (m *model) operation(b *txn.Builder, q *modelQueue, added map[uint64]uint64
 				}
 			}
 		}
+	}
+}
+
+func (m *model) changeMeta(b *txn.Builder, want *txn.Result, i int) func() {
+	key, value := fmt.Sprintf("k%d", m.rng.IntN(8)), fmt.Sprint(m.rng.IntN(1000))
+	if m.rng.IntN(3) > 0 {
+		b.PutMeta(key, []byte(value))
+		return func() { m.meta[key], want.Ops[i].Changed = value, 1 }
+	}
+	b.DeleteMeta(key)
+	return func() {
+		if _, ok := m.meta[key]; ok {
+			want.Ops[i].Changed = 1
+		}
+		delete(m.meta, key)
 	}
 }
 
@@ -338,6 +357,11 @@ func (m *model) check(t *testing.T, r *replica) {
 	t.Helper()
 	require.Empty(t, r.state.Check())
 	require.Equal(t, len(m.queues), r.state.QueueCount())
+	meta := map[string]string{}
+	for _, e := range r.state.MetaPrefix("") {
+		meta[e.Key] = string(e.Value)
+	}
+	require.Equal(t, m.meta, meta)
 	for id, want := range m.queues {
 		q := r.state.Queue(id)
 		require.NotNil(t, q)

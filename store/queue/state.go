@@ -21,6 +21,7 @@ type State struct {
 	byName    map[string]*Queue
 	names     nameList
 	producers producers
+	meta      metaEntries
 
 	messages  uint64
 	bytes     uint64
@@ -52,6 +53,7 @@ func New() *State {
 	}
 	s.setLimits(s.limits)
 	s.producers.byID = make(map[string]*producer)
+	s.meta.byKey = make(map[string]*metaEntry)
 	return s
 }
 
@@ -104,13 +106,14 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
 // TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, deleted, or lost a
-// subscription since the last call.
+// subscription since the last call; and MetaQueue, if one of the pair's own entries was set or removed.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, id := range s.touched {
 		if q := s.queues[id]; q != nil {
 			q.touched = false
 		}
 	}
+	s.meta.touched = false
 	dst = append(dst, s.touched...)
 	s.touched = s.touched[:0]
 	return dst

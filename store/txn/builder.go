@@ -214,6 +214,32 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 	b.end()
 }
 
+// PutMeta sets one of the pair's own entries. A value of no bytes is a value.
+func (b *Builder) PutMeta(key string, value []byte) {
+	b.checkMetaKey(key)
+	if len(value) > MaxMetaValueBytes {
+		b.fail(fmt.Errorf("%w: an entry of %d bytes, the limit is %d", ErrTooLarge, len(value), MaxMetaValueBytes))
+	}
+	b.begin(OpPutMeta)
+	b.buf = appendString(b.buf, key)
+	b.buf = append(b.buf, value...)
+	b.end()
+}
+
+// DeleteMeta removes one of the pair's own entries. One that is not there is no error.
+func (b *Builder) DeleteMeta(key string) {
+	b.checkMetaKey(key)
+	b.begin(OpDeleteMeta)
+	b.buf = appendString(b.buf, key)
+	b.end()
+}
+
+func (b *Builder) checkMetaKey(key string) {
+	if len(key) == 0 || len(key) > MaxMetaKeyBytes {
+		b.fail(fmt.Errorf("%w: a key of %d bytes, 1 to %d are possible", ErrInvalidName, len(key), MaxMetaKeyBytes))
+	}
+}
+
 // Ops is the number of operations so far.
 func (b *Builder) Ops() int { return b.ops }
 

@@ -49,6 +49,9 @@ const (
 	ErrTooOld Code = 31
 	// ErrProducerForgotten is returned when a producer is not known, but might have been: its outcome cannot be told.
 	ErrProducerForgotten Code = 32
+
+	// ErrTooManyMeta is returned when the pair has as many entries of its own as it may.
+	ErrTooManyMeta Code = 40
 )
 
 // Error implements error: what happened, what it means, what to do.
@@ -92,6 +95,8 @@ func (c Code) Error() string {
 		return "the producer's sequence is older than the results that are kept: its outcome is not known any more"
 	case ErrProducerForgotten:
 		return "the producer is not known any more: the outcome of what it sent cannot be told; open a new producer"
+	case ErrTooManyMeta:
+		return "too many entries (settings, jobs): delete some first"
 	}
 	return fmt.Sprintf("error code %d", uint8(c))
 }

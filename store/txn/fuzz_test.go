@@ -54,6 +54,7 @@ func FuzzReader(f *testing.F) {
 	seed(nil, func(b *Builder) { b.CreateQueue("q", Config{MaxMessages: 9}, "s", "t") })
 	seed(nil, func(b *Builder) { b.CreateSubscription(1, "u", StartLatest) })
 	seed(nil, func(b *Builder) { b.DeleteQueue(1, true) })
+	seed(nil, func(b *Builder) { b.PutMeta("k", []byte("value")); b.DeleteMeta("l") })
 	seed(&Producer{ID: []byte("p"), Epoch: 1, Sequence: 2}, func(b *Builder) {
 		b.BeginPublish(1)
 		b.Message(1, []Property{{"k", "v"}}, []byte("body"))
@@ -137,5 +138,9 @@ func copyOp(b *Builder, o *Op) {
 		b.Ack(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
 	case OpRelease:
 		b.Release(o.Queue, o.Sub, slices.Collect(o.Ranges)...)
+	case OpPutMeta:
+		b.PutMeta(string(o.Name), o.Raw)
+	case OpDeleteMeta:
+		b.DeleteMeta(string(o.Name))
 	}
 }

@@ -24,6 +24,10 @@ const (
 	MaxRanges = 65_536
 	// MaxProducerIDBytes is the greatest length of a producer's id; the shortest is 1.
 	MaxProducerIDBytes = 64
+	// MaxMetaKeyBytes is the greatest length of the key of one of the pair's own entries; the shortest is 1.
+	MaxMetaKeyBytes = 255
+	// MaxMetaValueBytes is the greatest length of its value.
+	MaxMetaValueBytes = 64 << 10
 	// MaxSubscriptions is the greatest number of subscriptions of one queue.
 	MaxSubscriptions = 1000
 )

@@ -109,7 +109,7 @@ type Op struct {
 	Queue uint64
 	// Sub is the number of the subscription, for OpAck, OpRelease, OpDeleteSubscription and OpPurge (0 = all).
 	Sub uint32
-	// Name of the queue or subscription to be made.
+	// Name of the queue or subscription to be made; the key, for OpPutMeta and OpDeleteMeta.
 	Name []byte
 	// Config for OpCreateQueue and OpAlterQueue.
 	Config Config
@@ -119,7 +119,7 @@ type Op struct {
 	IfEmpty bool
 	// Count is the number of messages of an OpPublish, names of an OpCreateQueue or ranges of an OpAck or OpRelease.
 	Count int
-	// Raw is what Count counts, encoded: messages for NextRecord, ranges, or names.
+	// Raw is what Count counts, encoded: messages for NextRecord, ranges, or names. For OpPutMeta it is the value.
 	Raw []byte
 }
 
@@ -155,6 +155,14 @@ func (o *Op) decode(b []byte) error {
 	case OpAck, OpRelease:
 		o.Queue, o.Sub = d.uvarint(), d.sub()
 		o.ranges(&d)
+	case OpPutMeta:
+		o.Name = d.metaKey()
+		if len(d.b) > MaxMetaValueBytes {
+			d.fail("an entry that is longer than its limit")
+		}
+		o.Raw, d.b = d.b, nil
+	case OpDeleteMeta:
+		o.Name = d.metaKey()
 	default:
 		return fmt.Errorf("%w: operation code %d", ErrNewerVersion, uint8(o.Code))
 	}
@@ -267,6 +275,14 @@ func (d *decoder) name() []byte {
 		}
 	}
 	return n
+}
+
+func (d *decoder) metaKey() []byte {
+	key := d.bytes(MaxMetaKeyBytes)
+	if d.err == nil && len(key) == 0 {
+		d.fail("an entry without a key")
+	}
+	return key
 }
 
 func (d *decoder) sub() uint32 {

@@ -34,6 +34,10 @@ const (
 	OpAck OpCode = 8
 	// OpRelease adds one to the delivery count of messages of one subscription.
 	OpRelease OpCode = 9
+	// OpPutMeta sets one of the pair's own small entries.
+	OpPutMeta OpCode = 16
+	// OpDeleteMeta removes one of them.
+	OpDeleteMeta OpCode = 17
 )
 
 // String gives the name that `store dump-log` shows.
@@ -57,12 +61,16 @@ func (c OpCode) String() string {
 		return "ack"
 	case OpRelease:
 		return "release"
+	case OpPutMeta:
+		return "put-meta"
+	case OpDeleteMeta:
+		return "delete-meta"
 	}
 	return "unknown"
 }
 
-// Alone tells whether the operation must be the only one of its transaction. Everything but publish, ack and release
-// must: it makes "a refused transaction changes nothing" a matter of checking each operation against the state as it is.
+// Alone tells whether the operation must be the only one of its transaction. What makes, changes or removes a queue or a
+// subscription must: it makes "a refused transaction changes nothing" a matter of checking each operation against the state as it is.
 func (c OpCode) Alone() bool { return c < OpPublish }
 
 // Start says where a new subscription begins to read.

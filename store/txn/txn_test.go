@@ -133,6 +133,38 @@ func TestTransactionRoundTrip(t *testing.T) {
 	require.Equal(t, []Range{{8, 9}}, slices.Collect(ops[2].Ranges))
 }
 
+func TestMetaOperations(t *testing.T) {
+	ops := all(t, build(t, func(b *Builder) { b.PutMeta("key", []byte("value")); b.PutMeta("empty", nil); b.DeleteMeta("gone") }))
+	require.Len(t, ops, 3)
+	require.Equal(t, OpPutMeta, ops[0].Code)
+	require.Equal(t, "key", string(ops[0].Name))
+	require.Equal(t, "value", string(ops[0].Raw))
+	require.Empty(t, ops[1].Raw)
+	require.Equal(t, OpDeleteMeta, ops[2].Code)
+	require.Equal(t, "gone", string(ops[2].Name))
+	for name, tc := range map[string]struct {
+		key   string
+		bytes int
+		want  error
+	}{
+		"no key":      {"", 1, ErrInvalidName},
+		"long key":    {strings.Repeat("k", MaxMetaKeyBytes+1), 1, ErrInvalidName},
+		"large value": {"k", MaxMetaValueBytes + 1, ErrTooLarge},
+		"at limits":   {strings.Repeat("k", MaxMetaKeyBytes), MaxMetaValueBytes, nil},
+	} {
+		var b Builder
+		b.Begin(nil, 1, nil)
+		b.PutMeta(tc.key, make([]byte, tc.bytes))
+		payload, err := b.Finish()
+		if tc.want != nil {
+			require.ErrorIs(t, err, tc.want, name)
+			continue
+		}
+		require.NoError(t, err, name)
+		require.Len(t, all(t, payload)[0].Raw, tc.bytes)
+	}
+}
+
 func TestSingleOperations(t *testing.T) {
 	c := Config{MaxMessages: 300, MaxBytes: 1 << 40}
 	o := all(t, build(t, func(b *Builder) { b.CreateQueue("q", c, "default", "other") }))[0]
@@ -290,7 +322,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 19, known, "every code must have a text")
+	require.Equal(t, 20, known, "every code must have a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.ErrorContains(t, r.Err(), "operation 3")
