@@ -26,14 +26,10 @@ const errorDomain = "lockstep.v1"
 var (
 	// ErrInvalid is returned when a request can never work.
 	ErrInvalid = errors.New("invalid request")
-	// ErrLimit is returned when a limit of the node would be exceeded.
-	ErrLimit = errors.New("limit exceeded")
 	// ErrDiskLow is returned for a publish while the filesystem has less than disk.low-watermark available.
 	ErrDiskLow = errors.New("the disk of the active node is nearly full; consume messages or free space")
 	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
 	ErrPaused = errors.New("this node delivers nothing at the moment")
-	// ErrSlowStream is returned when the client of a stream does not read its answers.
-	ErrSlowStream = errors.New("the client does not read the answers of its stream")
 )
 
 // NotActiveError is returned when the node does not serve clients now. It is a replication.ErrNotActive.
@@ -100,8 +96,6 @@ func mappings() []mapping {
 		{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, "TOO_MANY_CONSUMERS"},
 		{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, "TOO_MUCH_CREDIT"},
 		{ErrDiskLow, codes.ResourceExhausted, "DISK_LOW"},
-		{ErrLimit, codes.ResourceExhausted, "LIMIT"},
-		{ErrSlowStream, codes.ResourceExhausted, "SLOW_STREAM"},
 		// Requests that can never work.
 		{txn.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
 		{replication.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},

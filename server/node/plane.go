@@ -85,7 +85,7 @@ func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	}
 	err := p.node.store.SetFence(store.Fence{Config: f.Config, Term: f.Term})
 	if errors.Is(err, store.ErrFenceLower) {
-		return nil // the follower has raised it meanwhile
+		return nil //nolint:nilerr // the follower has raised it meanwhile
 	}
 	if err != nil {
 		return fmt.Errorf("persist the fence: %w", err)

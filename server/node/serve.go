@@ -91,8 +91,11 @@ func (n *node) explain(ctx context.Context) {
 		changed := n.runner.Changed()
 		st := n.runner.Status()
 		if st.Reason != last && st.Reason != "" && !serves(st.Role) {
-			n.log.Info("waiting", zap.Stringer("role", st.Role), zap.String("reason", st.Reason),
-				zap.Bool("coordinator_reachable", st.CoordinatorReachable))
+			fields := []zap.Field{zap.Stringer("role", st.Role), zap.String("reason", st.Reason)}
+			if !st.CoordinatorReachable {
+				fields = append(fields, zap.Strings("coordinator.etcd.endpoints", n.cfg.Coordinator.Etcd.Endpoints))
+			}
+			n.log.Info("waiting", fields...)
 		}
 		last = st.Reason
 		select {
