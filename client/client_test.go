@@ -353,3 +353,44 @@ func TestForgottenProducer(t *testing.T) {
 	}
 	require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, p.bodies("q"))
 }
+
+// TestWithdrawn: a publish that was given up before it could be sent is not stored later.
+func TestWithdrawn(t *testing.T) {
+	p := newFakePair(t)
+	p.setRole(0, pb.Role_ROLE_STANDBY)
+	c := p.client(client.Options{})
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		_, err := c.Publish(ctx, "q", message("given up"))
+		cancel()
+		require.ErrorIs(t, err, client.ErrUnavailable)
+		require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+	}
+	p.setRole(0, pb.Role_ROLE_ACTIVE)
+	_, err := c.Publish(soon(t), "q", message("stored"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"stored"}, p.bodies("q"))
+}
+
+// TestPublishFromCallback: the answer to one publish may lead to the next.
+func TestPublishFromCallback(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{MaxPendingBytes: 1})
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	left := 100
+	var next func(client.Receipt, error)
+	next = func(_ client.Receipt, err error) {
+		if left--; err != nil || left == 0 {
+			done <- err
+			return
+		}
+		if err := producer.PublishAsync(context.Background(), "q", message("%d", left), next); err != nil {
+			done <- err
+		}
+	}
+	next(client.Receipt{}, nil)
+	require.NoError(t, <-done)
+	require.Len(t, p.bodies("q"), 99)
+}

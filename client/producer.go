@@ -81,12 +81,13 @@ type Producer struct {
 	closed  bool
 	id      string         // of the producer; another one after a node forgot it
 	next    uint64         // sequence of the next request
-	pending fifo[entry]    // not yet in a request
-	count   int            // messages in pending
+	pending fifo[*entry]   // not yet in a request
+	open    int            // entries that are neither answered nor withdrawn
+	count   int            // messages in pending, without those that were withdrawn
 	bytes   int            // their bytes
 	flying  fifo[*request] // in the order of their sequences: first those sent on the present stream, then those to be sent again
 	sent    int            // how many of flying were sent on the present stream
-	idle    chan struct{}  // closed when nothing is pending or flying; nil when nobody waits for that
+	idle    chan struct{}  // closed when open becomes 0; nil when nobody waits for that
 }
 
 // entry is one publish call.
@@ -96,12 +97,15 @@ type entry struct {
 	bytes    int
 	cost     int64
 	done     func(Receipt, error)
+
+	taken     bool // is in a request: it may be committed; guarded by Producer.mu
+	withdrawn bool // was given up before it was in one; guarded by Producer.mu
 }
 
 // request is what is sent, and repeated, as one.
 type request struct {
 	wire     *pb.PublishStreamRequest
-	entries  []entry
+	entries  []*entry
 	repeated bool // was sent more than once
 }
 
@@ -142,8 +146,8 @@ func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (
 	return c.producer.PublishBatch(ctx, queue, ms)
 }
 
-// Publish stores one message and returns when it is committed: durable on every in-sync node. When ctx ends before
-// that, the message is still on its way: the error is ErrOutcomeUnknown, too, and publishing it again may double it.
+// Publish stores one message and returns when it is committed: durable on every in-sync node. When ctx ends after the
+// message was sent, it is still on its way: the error is ErrOutcomeUnknown, too, and publishing it again may double it.
 // Errors: ErrQueueNotFound, ErrLimit, ErrInvalid, ErrFenced, ErrTooOld, ErrClosed, ErrUnavailable with the context's.
 func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
 	return p.PublishBatch(ctx, queue, []Message{m})
@@ -156,14 +160,15 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 		err     error
 	}
 	answer := make(chan result, 1)
-	if err := p.enqueue(ctx, queue, ms, func(r Receipt, err error) { answer <- result{r, err} }); err != nil {
+	e, err := p.enqueue(ctx, queue, ms, func(r Receipt, err error) { answer <- result{r, err} })
+	if err != nil {
 		return Receipt{}, err
 	}
 	select {
 	case r := <-answer:
 		return r.receipt, r.err
 	case <-ctx.Done():
-		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, true)
+		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, !p.withdraw(e))
 	}
 }
 
@@ -172,26 +177,28 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 // the message itself is repeated until it is answered or the producer closed. When PublishAsync returns an error, done
 // is not called.
 func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message, done func(Receipt, error)) error {
-	return p.enqueue(ctx, queue, []Message{m}, done)
+	_, err := p.enqueue(ctx, queue, []Message{m}, done)
+	return err
 }
 
 // PublishBatchAsync is PublishAsync for 1 to 10,000 messages, all or none.
 func (p *Producer) PublishBatchAsync(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) error {
-	return p.enqueue(ctx, queue, ms, done)
+	_, err := p.enqueue(ctx, queue, ms, done)
+	return err
 }
 
 // enqueue checks a publish and puts it at the end of the pipeline.
-func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) error {
+func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done func(Receipt, error)) (*entry, error) {
 	if err := checkName("queue", queue); err != nil {
-		return err
+		return nil, err
 	}
 	if len(ms) == 0 || len(ms) > maxBatchMessages {
-		return fmt.Errorf("%w: a batch of %d messages, 1 to %d are allowed", ErrInvalid, len(ms), maxBatchMessages)
+		return nil, fmt.Errorf("%w: a batch of %d messages, 1 to %d are allowed", ErrInvalid, len(ms), maxBatchMessages)
 	}
-	e := entry{queue: queue, done: done}
+	e := &entry{queue: queue, done: done}
 	for i := range ms {
 		if err := ms[i].check(p.client.opts.MaxMessageBytes); err != nil {
-			return err
+			return nil, err
 		}
 		e.cost += ms[i].cost()
 		e.bytes += len(ms[i].Body)
@@ -199,20 +206,60 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, done
 	e.cost = min(e.cost, p.opts.MaxPendingBytes) // one that is larger than the whole budget takes all of it
 	e.messages = messagesToProto(ms)
 	if err := p.budget.Acquire(ctx, e.cost); err != nil {
-		return p.client.giveUp("publish to "+queue, err, nil, false)
+		return nil, p.client.giveUp("publish to "+queue, err, nil, false)
 	}
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
 		p.budget.Release(e.cost)
-		return fmt.Errorf("publish to %s: producer %w", queue, ErrClosed)
+		return nil, fmt.Errorf("publish to %s: producer %w", queue, ErrClosed)
 	}
 	p.pending.push(e)
+	p.open++
 	p.count += len(e.messages)
 	p.bytes += e.bytes
 	p.mu.Unlock()
 	p.signal()
-	return nil
+	return e, nil
+}
+
+// withdraw gives an entry up that is in no request yet; false if it is too late.
+func (p *Producer) withdraw(e *entry) bool {
+	p.mu.Lock()
+	if e.taken || e.withdrawn {
+		p.mu.Unlock()
+		return false
+	}
+	e.withdrawn = true
+	p.count -= len(e.messages)
+	p.bytes -= e.bytes
+	p.dropWithdrawn()
+	idle := p.settle(1)
+	p.mu.Unlock()
+	p.budget.Release(e.cost)
+	closeIf(idle)
+	return true
+}
+
+// dropWithdrawn clears the head of pending, so that what is there is to be sent. The caller holds mu.
+func (p *Producer) dropWithdrawn() {
+	for p.pending.len() > 0 && (*p.pending.at(0)).withdrawn {
+		p.pending.pop()
+	}
+}
+
+// settle takes note that n entries need nothing more, and returns what to close if nothing is left. The caller holds mu.
+func (p *Producer) settle(n int) (idle chan struct{}) {
+	if p.open -= n; p.open == 0 {
+		idle, p.idle = p.idle, nil
+	}
+	return idle
+}
+
+func closeIf(c chan struct{}) {
+	if c != nil {
+		close(c)
+	}
 }
 
 func (p *Producer) signal() {
@@ -225,7 +272,7 @@ func (p *Producer) signal() {
 // Flush waits until everything published before it is answered. Errors: the context's with ErrUnavailable.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
-	if p.pending.len()+p.flying.len() == 0 {
+	if p.open == 0 {
 		p.mu.Unlock()
 		return nil
 	}
@@ -256,41 +303,42 @@ func (p *Producer) Close() error {
 // failAll answers everything with err.
 func (p *Producer) failAll(err error) {
 	p.mu.Lock()
-	var entries []entry
-	for p.flying.len() > 0 {
-		entries = append(entries, p.flying.pop().entries...)
-	}
+	entries := p.takeFlying()
 	for p.pending.len() > 0 {
-		entries = append(entries, p.pending.pop())
+		if e := p.pending.pop(); !e.withdrawn {
+			e.taken = true
+			entries = append(entries, e)
+		}
 	}
-	p.sent, p.count, p.bytes = 0, 0, 0
+	p.count, p.bytes = 0, 0
 	p.mu.Unlock()
 	p.answer(entries, Receipt{}, err)
 }
 
-// answer calls back for each entry, in order, and gives their memory back.
-func (p *Producer) answer(entries []entry, r Receipt, err error) {
-	for i := range entries {
-		e := &entries[i]
+// takeFlying takes all requests out of the pipeline. The caller holds mu.
+func (p *Producer) takeFlying() (entries []*entry) {
+	for p.flying.len() > 0 {
+		entries = append(entries, p.flying.pop().entries...)
+	}
+	p.sent = 0
+	return entries
+}
+
+// answer gives the memory of entries back and calls back for each, in order.
+func (p *Producer) answer(entries []*entry, r Receipt, err error) {
+	for _, e := range entries {
+		p.budget.Release(e.cost)
 		if e.done != nil {
 			e.done(r, err)
 		}
 		if err == nil {
 			r.Sequence += uint64(len(e.messages))
 		}
-		p.budget.Release(e.cost)
 	}
 	p.mu.Lock()
-	idle := p.idle
-	if idle != nil && p.pending.len()+p.flying.len() == 0 {
-		p.idle = nil
-	} else {
-		idle = nil
-	}
+	idle := p.settle(len(entries))
 	p.mu.Unlock()
-	if idle != nil {
-		close(idle)
-	}
+	closeIf(idle)
 }
 
 // errProtocol is returned when a node answers out of order: a defect of it, cured by a new stream.

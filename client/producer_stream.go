@@ -47,7 +47,7 @@ func (p *Producer) run(ctx context.Context) {
 func (p *Producer) waitForWork(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		p.mu.Lock()
-		work := p.pending.len()+p.flying.len() > 0
+		work := p.open > 0
 		p.mu.Unlock()
 		if work {
 			return true
@@ -117,6 +117,7 @@ func (p *Producer) nextRequest() *pb.PublishStreamRequest {
 		p.sent++
 		return r.wire
 	}
+	p.dropWithdrawn()
 	if p.pending.len() == 0 || p.flying.len() >= p.opts.Window {
 		return nil
 	}
@@ -129,17 +130,19 @@ func (p *Producer) nextRequest() *pb.PublishStreamRequest {
 	return r.wire
 }
 
-// form takes publishes to one queue from the head of pending. The caller holds mu.
+// form takes publishes to one queue from the head of pending, which was not withdrawn. The caller holds mu.
 func (p *Producer) form() *request {
 	first := p.pending.pop()
-	entries, messages, bytes := []entry{first}, first.messages, first.bytes
-	for p.pending.len() > 0 {
-		e := p.pending.at(0)
+	first.taken = true
+	entries, messages, bytes := []*entry{first}, first.messages, first.bytes
+	for p.dropWithdrawn(); p.pending.len() > 0; p.dropWithdrawn() {
+		e := *p.pending.at(0)
 		if e.queue != first.queue || len(messages)+len(e.messages) > p.opts.BatchMessages || bytes+e.bytes > p.opts.BatchBytes {
 			break
 		}
 		messages = append(messages, e.messages...)
 		bytes += e.bytes
+		e.taken = true
 		entries = append(entries, p.pending.pop())
 	}
 	p.count -= len(messages)
@@ -227,11 +230,7 @@ func (p *Producer) renew() bool {
 // failFlying answers all requests that were sent with err, and ErrOutcomeUnknown.
 func (p *Producer) failFlying(err error) {
 	p.mu.Lock()
-	var entries []entry
-	for p.flying.len() > 0 {
-		entries = append(entries, p.flying.pop().entries...)
-	}
-	p.sent = 0
+	entries := p.takeFlying()
 	p.mu.Unlock()
 	if len(entries) > 0 {
 		p.answer(entries, Receipt{}, errors.Join(err, ErrOutcomeUnknown))
