@@ -72,15 +72,17 @@ func TestInstallIsAtomic(t *testing.T) {
 	})
 	require.NoError(t, in.Commit())
 	fault.SetHook(nil)
-	clones, ops = append(clones, mem.CrashClone(nil)), append(ops, "the end")
+	mu.Lock() // a goroutine of the log may still be in the hook
+	all, ops := append(clones, mem.CrashClone(nil)), append(ops, "the end")
+	mu.Unlock()
 	var olds, news int
-	for i, clone := range clones {
+	for i, clone := range all {
 		n := openNode(t, options(clone))
 		n.applyAll()
 		switch got := dumpStore(t, n.s); got {
 		case before:
 			olds++
-			require.NotEqual(t, len(clones)-1, i, "the new content is durable when Commit returns")
+			require.NotEqual(t, len(all)-1, i, "the new content is durable when Commit returns")
 		default:
 			require.Equal(t, m.dump(), got, "crash before %s", ops[i])
 			require.Equal(t, snap.Header.Position, n.s.End(), "crash before %s", ops[i])
