@@ -34,11 +34,11 @@ func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 			return err
 		}
 		before, frames, err = s.applyFrames(frames, before, upTo, done)
+		if inMemory {
+			s.recent.trim(before, frames)
+		}
 		if err != nil {
 			return err
-		}
-		if inMemory {
-			s.trimRecent(before, frames)
 		}
 	}
 	return nil
@@ -47,64 +47,79 @@ func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 // nextFrames returns frames that follow the last applied record: from memory if they are still there, else from the log.
 func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool, err error) {
 	applied := s.Applied()
-	s.recentMu.Lock()
-	for len(s.recent) > 0 && s.recent[0].end.LSN <= applied.LSN {
-		s.recent[0] = appended{}
-		s.recent = s.recent[1:]
-	}
-	var first *appended
-	if len(s.recent) > 0 {
-		first = &s.recent[0]
-	}
-	if first != nil && first.before.LSN <= applied.LSN {
-		frames, before = first.frames, first.before
-		s.recentMu.Unlock()
+	if frames, before, ok := s.recent.after(applied); ok {
+		s.reader = nil // it holds a megabyte or more
 		return frames, before, true, nil
 	}
-	s.recentMu.Unlock()
-	frames, before, err = s.framesFromLog(applied)
-	return frames, before, false, err
+	frames, err = s.framesFromLog(applied)
+	return frames, applied, false, err
 }
 
 // framesFromLog serves the start of a node and whatever else is not in memory.
-func (s *Store) framesFromLog(after lsn.Position) ([]byte, lsn.Position, error) {
-	r := s.reader
-	if r == nil || s.readerAt != after {
+func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
+	frames, last, err := s.readLog(after)
+	if errors.Is(err, wal.ErrCut) || errors.Is(err, wal.ErrTrimmed) {
+		// The log was cut, begun anew, or trimmed right behind the reader since it stopped here. A new one finds its way.
+		s.reader = nil
+		frames, last, err = s.readLog(after)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.readerAt = last
+	// The reader uses its buffer again; the messages in memory refer to these bytes until they are in pages.
+	return slices.Clone(frames), nil
+}
+
+func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
+	if s.reader == nil || s.readerAt != after {
 		var err error
-		if r, err = s.ReadLog(after.LSN + 1); err != nil {
+		if s.reader, err = s.ReadLog(after.LSN + 1); err != nil {
 			return nil, lsn.Position{}, err
 		}
-		s.reader = r
 	}
-	frames, last, n, err := r.ReadBatch(catchUpBytes)
+	frames, last, n, err := s.reader.ReadBatch(catchUpBytes)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, lsn.Position{}, fmt.Errorf("apply: read the log after %v: %w", after, err)
 	case n == 0:
 		return nil, lsn.Position{}, fmt.Errorf("apply: the log ends at %v: %w", after, io.ErrUnexpectedEOF)
 	}
-	s.readerAt = last
-	// The reader uses its buffer again; the messages in memory refer to these bytes until they are in pages.
-	return slices.Clone(frames), after, nil
+	return frames, last, nil
 }
 
 // applyFrames applies the frames that are neither applied yet nor beyond upTo. It returns the frames that are left, and the position
 // before them.
 func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result)) (lsn.Position, []byte, error) {
-	applied := s.Applied().LSN
-	for len(frames) > 0 && before.LSN < upTo {
+	var err error
+	for err == nil && len(frames) > 0 && before.LSN < upTo {
 		s.results = s.results[:0]
 		s.mu.Lock()
-		for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
-			f, rest, err := wal.DecodeFrame(frames, before)
-			if err != nil {
-				s.mu.Unlock()
-				return before, frames, fmt.Errorf("apply: record after %v: %w", before, err)
+		before, frames, err = s.applySome(frames, before, upTo)
+		s.touched = s.state.TakeTouched(s.touched[:0])
+		s.mu.Unlock()
+		// Also what was applied before an error: somebody waits for it.
+		for i := range s.results {
+			if r := &s.results[i]; done != nil {
+				done(r.lsn, r.txnResult())
 			}
-			frames, before = rest, f.Pos
-			if f.Pos.LSN <= applied {
-				continue
-			}
+		}
+		s.watch.wake(s.touched)
+	}
+	if s.sinceCheckpoint.Load() > s.o.CheckpointBytes {
+		s.kickPager()
+	}
+	return before, frames, err
+}
+
+// applySome applies some frames and adds what became of them to results. mu is held.
+func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
+	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
+		f, rest, err := wal.DecodeFrame(frames, before)
+		if err != nil {
+			return before, frames, fmt.Errorf("apply: record after %v: %w", before, err)
+		}
+		if f.Pos.LSN > s.applied.LSN {
 			res := outcome{lsn: f.Pos.LSN, isTxn: f.Kind == wal.KindTxn}
 			if res.isTxn {
 				res.result = s.state.Apply(f.Pos.LSN, f.Payload)
@@ -112,20 +127,13 @@ func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, don
 				s.state.Advance(f.Pos.LSN)
 			}
 			if res.result.Code == txn.ErrNewerVersion {
-				s.mu.Unlock()
 				return before, frames, fmt.Errorf("apply: record %v: %w; upgrade this node to the version of its peer", f.Pos, res.result.Err())
 			}
 			s.results = append(s.results, res)
 			s.applied = f.Pos
+			s.sinceCheckpoint.Add(int64(len(frames) - len(rest)))
 		}
-		s.touched = s.state.TakeTouched(s.touched[:0])
-		s.mu.Unlock()
-		for i := range s.results {
-			if r := &s.results[i]; done != nil {
-				done(r.lsn, r.txnResult())
-			}
-		}
-		s.watch.wake(s.touched)
+		frames, before = rest, f.Pos
 	}
 	return before, frames, nil
 }
@@ -144,19 +152,6 @@ func (o *outcome) txnResult() *txn.Result {
 	return &o.result
 }
 
-// trimRecent remembers how far the first batch in memory was applied, so that the next call need not walk it again. rest must be of
-// that batch.
-func (s *Store) trimRecent(at lsn.Position, rest []byte) {
-	s.recentMu.Lock()
-	defer s.recentMu.Unlock()
-	if len(s.recent) == 0 {
-		return
-	}
-	if first := &s.recent[0]; first.before.LSN <= at.LSN && at.LSN < first.end.LSN {
-		first.frames, first.before = rest, at
-	}
-}
-
 // Applied is the last record that was applied.
 func (s *Store) Applied() lsn.Position {
 	s.mu.RLock()
@@ -168,7 +163,7 @@ func (s *Store) Applied() lsn.Position {
 func (s *Store) waitForRoom() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.state.TailBytes() > s.o.MemoryBudget/2 {
+	for s.state.TailBytes() > s.tailLimit() {
 		if err := s.usable(); err != nil {
 			return err
 		}
@@ -176,4 +171,13 @@ func (s *Store) waitForRoom() error {
 		s.room.Wait()
 	}
 	return s.usable()
+}
+
+// tailLimit is how many bytes of messages may be in memory. On a full disk the pager cannot make room, and the acknowledgements
+// that would free some must still be applied: then the messages may take the whole budget.
+func (s *Store) tailLimit() int64 {
+	if s.noSpace.Load() {
+		return s.o.MemoryBudget
+	}
+	return s.o.MemoryBudget / 2
 }

@@ -34,14 +34,20 @@ func (s *Store) Check(ctx context.Context, progress func(done, total uint64)) (R
 	if _, err := s.Checkpoint(ctx); err != nil {
 		return Report{}, err
 	}
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
-	return checkFile(ctx, s.file, s.o.MemoryBudget/16, progress)
+	file, pin, err := s.pinFile()
+	if err != nil {
+		return Report{}, err
+	}
+	report, err := checkFile(ctx, file, pin, s.o.MemoryBudget/16, progress)
+	if gone := s.stillUses(file); gone != nil {
+		return Report{}, gone // what it reports is that the file was closed under it
+	}
+	return report, err
 }
 
-// checkFile checks the last durable checkpoint of a page file.
-func checkFile(ctx context.Context, file *page.File, cacheBytes int64, progress func(done, total uint64)) (Report, error) {
-	p, err := openPinned(file, cacheBytes)
+// checkFile checks a pinned checkpoint of a page file and releases the pin.
+func checkFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, progress func(done, total uint64)) (Report, error) {
+	p, err := openPinned(file, pin, cacheBytes)
 	if err != nil {
 		if errors.Is(err, ErrDataLoss) {
 			return Report{Problems: []string{err.Error()}}, nil

@@ -22,9 +22,8 @@ type pinned struct {
 	state *queue.State
 }
 
-// openPinned pins the last durable checkpoint and loads its state.
-func openPinned(file *page.File, cacheBytes int64) (*pinned, error) {
-	pin := file.Pin()
+// openPinned loads the state of a pinned checkpoint. The pin is released with the result, or at once on an error.
+func openPinned(file *page.File, pin *page.Pin, cacheBytes int64) (*pinned, error) {
 	meta := pin.Meta()
 	view := tree.New(file, meta.Root, tree.Options{CacheBytes: cacheBytes}).View()
 	state, err := loadState(view, meta)
@@ -81,9 +80,44 @@ func (s *Store) Digest(ctx context.Context) (Digest, error) {
 	if _, err := s.Checkpoint(ctx); err != nil {
 		return Digest{}, err
 	}
+	file, pin, err := s.pinFile()
+	if err != nil {
+		return Digest{}, err
+	}
+	d, err := digestFile(ctx, file, pin, s.o.MemoryBudget/16)
+	if gone := s.stillUses(file); gone != nil {
+		return Digest{}, gone
+	}
+	return d, err
+}
+
+// pinFile pins the last durable checkpoint for something that takes long. It keeps neither Close nor Install waiting: they
+// close the file, reads of it fail from then on, and stillUses says why.
+func (s *Store) pinFile() (*page.File, *page.Pin, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
-	p, err := openPinned(s.file, s.o.MemoryBudget/16)
+	if err := s.usable(); err != nil {
+		return nil, nil, err
+	}
+	return s.file, s.file.Pin(), nil
+}
+
+// stillUses returns an error if file was closed since pinFile.
+func (s *Store) stillUses(file *page.File) error {
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	if s.file != file {
+		return fmt.Errorf("%w: the store was replaced by its peer's while it was read", ErrSnapshotGone)
+	}
+	return nil
+}
+
+// digestFile hashes a pinned checkpoint and releases the pin.
+func digestFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64) (Digest, error) {
+	p, err := openPinned(file, pin, cacheBytes)
 	if err != nil {
 		return Digest{}, err
 	}

@@ -17,8 +17,10 @@
 //
 //   - Store.mu guards state, the tail and the published tree view. Apply takes it for writing, a few hundred records at a
 //     time; queries take it for reading and never do I/O under it.
-//   - Store.ioMu is held for reading during page I/O by queries and for writing while a snapshot replaces page.db.
-//   - Store.recentMu guards the frames that were appended and not yet applied.
+//   - Store.ioMu is held for reading during page I/O by queries and for writing while a snapshot replaces page.db. What takes
+//     long (a check, a digest, the copying of a snapshot) does not hold it all the time; it pins a checkpoint, and ends with an
+//     error when the file is replaced or closed.
+//   - pager.mu is held by whoever edits the tree and writes checkpoints: the pager goroutine, Close, and Install.Commit.
 //
-// Order: ioMu before mu. The pager goroutine alone edits the tree and writes checkpoints.
+// Order: pager.mu, ioMu, mu.
 package store

@@ -45,8 +45,8 @@ type Identity struct {
 	Incarnation uint64
 	// Fence is what the node has promised to obey.
 	Fence Fence
-	// MayHaveLost is true when acknowledged bytes may be gone: a start followed an unclean stop of the operating system with
-	// sync=off or interval (INV-6). It stays true over restarts until ClearLoss.
+	// MayHaveLost is true when acknowledged bytes may be gone (INV-6): a start followed an unclean stop of the operating system
+	// with sync=off or interval, or found the log gone or ending before the checkpoint. It stays true over restarts until ClearLoss.
 	MayHaveLost bool
 	// Restored names the backup that the content was restored from; empty otherwise, and once the node has joined a pair. Such
 	// a node is no member of anything, but it is not empty: it may seed a new pair, and must not be made a copy of another.
@@ -173,7 +173,7 @@ func openIdentity(o *Options) (identityFile, error) {
 	case id.Restoring != "":
 		return id, fmt.Errorf("%w: %s holds a part of the backup %s; restore it again, or empty the directory",
 			ErrRestoring, o.Dir, id.Restoring)
-	case !id.Clean && id.Sync != wal.SyncAlways.String() && id.BootID != o.BootID:
+	case !id.Clean && id.Sync != wal.SyncAlways.String() && (id.BootID == "" || id.BootID != o.BootID):
 		id.MayHaveLost = true
 	}
 	id.BootID, id.Clean, id.Sync = o.BootID, false, o.Sync.String()
@@ -211,6 +211,14 @@ func (s *Store) SetFence(f Fence) error {
 	})
 }
 
+// markLoss notes that acknowledged bytes may be gone (INV-6). Durable before it returns.
+func (s *Store) markLoss() error {
+	return s.changeIdentity(func(id *identityFile) error {
+		id.MayHaveLost = true
+		return nil
+	})
+}
+
 // ClearLoss forgets MayHaveLost and raises the incarnation, so that no record that still trusts this store to be complete
 // can match it again. To be called when the pair's record does not name it in sync any more. Durable before it returns.
 func (s *Store) ClearLoss() error {
@@ -240,6 +248,9 @@ func (s *Store) JoinPair(pair uuid.UUID) error {
 func (s *Store) changeIdentity(change func(*identityFile) error) error {
 	s.idMu.Lock()
 	defer s.idMu.Unlock()
+	if s.closed.Load() {
+		return ErrClosed // the directory may be another process's by now
+	}
 	next := s.id
 	if err := change(&next); err != nil {
 		return err

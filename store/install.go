@@ -21,7 +21,8 @@ type Install struct {
 	s      *Store
 	header SnapshotHeader
 	imp    *page.Importer
-	offset uint64
+	offset uint64 // where the next piece is expected at the earliest
+	bytes  uint64 // received so far
 }
 
 // BeginInstall starts to receive a snapshot; what an earlier Install left behind is dropped. The node must not be serving.
@@ -48,6 +49,7 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
 	in.offset = offset + uint64(len(data))
+	in.bytes += uint64(len(data))
 	return nil
 }
 
@@ -64,7 +66,7 @@ func (in *Install) begin(data []byte) error {
 		imp.Abort()
 		return fmt.Errorf("receive snapshot: announced for %v, and stands at %v", h.Position, at)
 	}
-	in.imp, in.offset = imp, uint64(len(data))
+	in.imp, in.offset, in.bytes = imp, uint64(len(data)), uint64(len(data))
 	return nil
 }
 
@@ -85,6 +87,10 @@ func (in *Install) Commit() error {
 	if in.imp == nil {
 		return errors.New("receive snapshot: nothing was received")
 	}
+	if in.bytes != in.header.DataBytes {
+		in.imp.Abort()
+		return fmt.Errorf("receive snapshot: %d bytes were announced and %d received", in.header.DataBytes, in.bytes)
+	}
 	if err := in.imp.Finish(); err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
@@ -92,6 +98,10 @@ func (in *Install) Commit() error {
 	defer s.pager.mu.Unlock()
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	s.snapshots.closeAll() // they are of the file that goes away
 	if err := s.changeIdentity(func(id *identityFile) error {
 		id.Install = &installMark{Position: in.header.Position}
 		return nil
@@ -137,10 +147,8 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	if err := s.log.Reset(h.Position); err != nil {
 		return fmt.Errorf("reset the log: %w", err)
 	}
-	s.recentMu.Lock()
-	s.recent = nil
-	s.recentMu.Unlock()
-	s.logSinceCheckpoint.Store(0)
+	s.recent.clear()
+	s.sinceCheckpoint.Store(0)
 	s.pager.previous, s.pager.todo = h.Position.LSN, nil
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Install = nil
@@ -148,64 +156,65 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	})
 }
 
-// recoverInstall brings a replacement that a crash interrupted to one of its two ends, before anything is opened.
-func (s *Store) recoverInstall() error {
+// recoverInstall brings a replacement that a crash interrupted to one of its two ends, before anything is opened. emptied
+// tells that the log was removed.
+func (s *Store) recoverInstall() (emptied bool, err error) {
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
 	mark := s.id.Install
 	if mark != nil {
 		_, err := s.o.FS.Stat(at(pageFileName))
 		if errors.Is(err, fs.ErrNotExist) {
 			if err := s.o.FS.Rename(at(receiveName), at(pageFileName)); err != nil {
-				return fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+				return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
 			}
 		} else if err != nil {
-			return fmt.Errorf("look at page.db: %w", err)
+			return false, fmt.Errorf("look at page.db: %w", err)
 		}
 		if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
-			return fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+			return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
 		}
-		if err := s.resetLogAfterInstall(*mark); err != nil {
-			return err
+		if emptied, err = s.resetLogAfterInstall(*mark); err != nil {
+			return false, err
 		}
 		s.id.Install = nil
 		if err := writeIdentity(s.o.FS, s.o.Dir, s.id); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if err := s.o.FS.Remove(at(receiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove a half received snapshot: %w", err)
+		return false, fmt.Errorf("remove a half received snapshot: %w", err)
 	}
-	return nil
+	return emptied, nil
 }
 
-// resetLogAfterInstall removes the log that belonged to the old page.db, if the new one is in place.
-func (s *Store) resetLogAfterInstall(mark installMark) error {
+// resetLogAfterInstall removes the log that belonged to the old page.db, if the new one is in place. It tells whether it is.
+func (s *Store) resetLogAfterInstall(mark installMark) (bool, error) {
 	file, err := page.Open(s.o.FS, filepath.Join(s.o.Dir, pageFileName), page.Options{ReadOnly: true})
 	if err != nil {
-		return fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
 	}
 	done := file.Meta().Position == mark.Position
 	if err := file.Close(); err != nil {
-		return fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
+		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
 	}
 	if !done {
-		return nil
+		return false, nil
 	}
 	dir := filepath.Join(s.o.Dir, logDirName)
 	names, err := s.o.FS.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return true, nil
 	}
 	if err != nil {
-		return fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+		return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
 	}
 	for _, name := range names {
 		if err := s.o.FS.Remove(filepath.Join(dir, name)); err != nil {
-			return fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+			return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
 		}
 	}
 	if err := s.o.FS.SyncDir(dir); err != nil {
-		return fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
+		return false, fmt.Errorf("empty the log after the installation of a snapshot: %w", err)
 	}
-	return nil
+	return true, nil
 }

@@ -10,36 +10,33 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// appended is a batch of frames that is in the log and not yet wholly applied.
-type appended struct {
-	frames []byte
-	before lsn.Position
-	end    lsn.Position
-}
-
 // Append writes frames, one or more whole log frames that continue End, to the log as one write. It is not durable before
 // Sync returns. The store keeps the slice: the caller must not touch it again. One goroutine at a time may append.
 //
 // It returns an error that wraps wal.ErrNoSpace when the disk is full: nothing was written, and the same frames can be
-// appended later. Every other failed write is final (INV-7).
+// appended later. Frames that are too large or do not continue End are refused with wal.ErrTooLarge and wal.ErrNotContiguous;
+// nothing was written. Every failed write is final (INV-7).
 func (s *Store) Append(frames []byte, end lsn.Position) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
 	before := s.log.End()
 	if err := s.log.Append(frames, end); err != nil {
-		if !errors.Is(err, wal.ErrNoSpace) {
-			s.fail(err)
-		}
-		return fmt.Errorf("append to the log: %w", err)
+		return s.logError("append to the log", err)
 	}
-	s.recentMu.Lock()
-	s.recent = append(s.recent, appended{frames: frames, before: before, end: end})
-	s.recentMu.Unlock()
-	if s.logSinceCheckpoint.Add(int64(len(frames))) > s.o.CheckpointBytes {
-		s.kickPager()
-	}
+	s.recent.keep(appended{frames: frames, before: before, end: end}, s.o.MemoryBudget/4)
 	return nil
+}
+
+// logError makes the failure of the log that of the store, and leaves a refusal what it is.
+func (s *Store) logError(what string, err error) error {
+	switch {
+	case errors.Is(err, wal.ErrFailed):
+		s.fail(err)
+	case errors.Is(err, wal.ErrClosed):
+		return ErrClosed
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // Sync makes everything appended durable, as far as the sync mode asks for. A failed fsync is fatal (INV-7).
@@ -48,8 +45,7 @@ func (s *Store) Sync() error {
 		return err
 	}
 	if err := s.log.Sync(); err != nil {
-		s.fail(err)
-		return fmt.Errorf("sync the log: %w", err)
+		return s.logError("sync the log", err)
 	}
 	return nil
 }
@@ -105,10 +101,8 @@ func (s *Store) CutTail(after lsn.Position) (CutReport, error) {
 	aside := filepath.Join(s.o.Dir, fmt.Sprintf("cut-%020d-%s.seg", after.LSN+1, time.Now().UTC().Format("20060102T150405.000")))
 	n, err := s.log.TruncateAfter(after, aside)
 	if err != nil {
-		return CutReport{}, fmt.Errorf("cut the log after %v: %w", after, err)
+		return CutReport{}, s.logError(fmt.Sprintf("cut the log after %v", after), err)
 	}
-	s.recentMu.Lock()
-	s.recent = nil // what is left of them is read from the log
-	s.recentMu.Unlock()
+	s.recent.clear() // what is left of them is read from the log
 	return CutReport{Records: n, Aside: aside}, nil
 }

@@ -47,7 +47,7 @@ func CheckDir(ctx context.Context, fsys vfs.FS, dir string, progress func(done, 
 			err = cerr
 		}
 	}()
-	return checkFile(ctx, file, offlineCacheBytes, progress)
+	return checkFile(ctx, file, file.Pin(), offlineCacheBytes, progress)
 }
 
 // DigestDir hashes the logical content of the last checkpoint of a node that is not running. Read-only.
@@ -61,12 +61,7 @@ func DigestDir(ctx context.Context, fsys vfs.FS, dir string) (_ Digest, err erro
 			err = cerr
 		}
 	}()
-	p, err := openPinned(file, offlineCacheBytes)
-	if err != nil {
-		return Digest{}, err
-	}
-	defer p.close()
-	return p.digest(ctx)
+	return digestFile(ctx, file, file.Pin(), offlineCacheBytes)
 }
 
 // ReadIdentity reads who the node in a data directory is. Read-only.

@@ -90,7 +90,7 @@ func setDefault[T int | int64 | time.Duration](v *T, def T) {
 	}
 }
 
-// kernelBootID is empty where the kernel does not tell; then every start counts as the same boot.
+// kernelBootID is empty where the kernel does not tell; then every start counts as another boot, as INV-6 must assume.
 func kernelBootID() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

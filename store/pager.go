@@ -29,9 +29,9 @@ type pager struct {
 	kicks  chan struct{}
 	ask    chan chan checkpointReply
 	cancel context.CancelFunc
-	done   sync.WaitGroup
+	ended  chan struct{} // closed when the goroutine has ended
 
-	mu   sync.Mutex // guards the page file, the tree's edits and what is below, against Close, Install and Check
+	mu   sync.Mutex // guards the page file, the tree's edits and what is below, against Close and Install
 	last time.Time  // of the last checkpoint
 	// previous is the LSN of the checkpoint before the last one: the log is kept from there, so that a damaged meta slot
 	// costs nothing.
@@ -54,19 +54,17 @@ type CheckpointInfo struct {
 }
 
 func (p *pager) start(s *Store) {
-	p.s, p.kicks, p.ask = s, make(chan struct{}, 1), make(chan chan checkpointReply)
+	p.s, p.kicks, p.ask, p.ended = s, make(chan struct{}, 1), make(chan chan checkpointReply), make(chan struct{})
 	p.last, p.previous = time.Now(), s.file.Meta().Position.LSN
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
-	p.done.Go(func() { p.run(ctx) })
+	go p.run(ctx)
 }
 
 // stop ends the goroutine and waits for it.
 func (p *pager) stop() {
-	if p.cancel != nil {
-		p.cancel()
-		p.done.Wait()
-	}
+	p.cancel()
+	<-p.ended
 }
 
 func (p *pager) kick() {
@@ -77,53 +75,78 @@ func (p *pager) kick() {
 }
 
 func (p *pager) run(ctx context.Context) {
+	defer close(p.ended)
 	tick := time.NewTicker(pagerTick)
 	defer tick.Stop()
+	kicks := p.kicks
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return
 		case reply := <-p.ask:
-			info, err := p.checkpoint()
+			var info CheckpointInfo
+			info, err = p.checkpoint()
 			reply <- checkpointReply{info, err}
-			continue
-		case <-p.kicks:
+		case <-kicks:
+			err = p.once()
 		case <-tick.C:
+			err = p.once()
 		}
-		if err := p.once(); err != nil {
-			p.report(ctx, err)
+		p.judge(err)
+		if kicks = p.kicks; p.s.noSpace.Load() {
+			kicks = nil // look again at the next tick, not whenever somebody waits for room
 		}
 	}
 }
 
-// report makes an I/O error fatal, but for a full disk, which goes away when something is deleted.
-func (p *pager) report(ctx context.Context, err error) {
-	if p.s.usable() != nil {
+// judge makes an I/O error fatal (INV-7), but for a full disk, which goes away when something is deleted.
+func (p *pager) judge(err error) {
+	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
+	if err != nil && !full {
+		if p.s.usable() == nil {
+			p.s.fail(fmt.Errorf("write pages: %w", err))
+		}
 		return
 	}
-	if !(errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)) {
-		p.s.fail(fmt.Errorf("write pages: %w", err))
+	if p.s.noSpace.Swap(full) == full {
+		return
+	}
+	if !full {
+		p.s.o.Logger.Info("the disk has space again: pages are written")
 		return
 	}
 	p.s.o.Logger.Error("the disk is full: messages stay in memory and in the log, and publishing will stop; free some space", zap.Error(err))
-	select { // do not spin on a full disk
-	case <-ctx.Done():
-	case <-time.After(time.Second):
-	}
+	p.s.wakeRoom() // there is more room now, see tailLimit
 }
 
-// once does whatever is due.
+// once does one thing that is due. What is due after it waits for the next round, so that no part of the work, and nobody who
+// asks for a checkpoint, is kept waiting by a steady stream of another.
 func (p *pager) once() error {
-	if p.checkpointDue() {
-		_, err := p.checkpoint()
-		return err
+	var err error
+	switch {
+	case p.s.usable() != nil:
+		return nil // a failed store writes nothing more; what is left at the end is up to Close
+	case p.unfinished():
+		err = p.flush()
+	case p.checkpointDue():
+		_, err = p.checkpoint()
+	case p.tailBytes() > p.s.o.MemoryBudget/4:
+		err = p.flush()
+	default:
+		return nil
 	}
-	for p.tailBytes() > p.s.o.MemoryBudget/4 {
-		if err := p.flush(); err != nil {
-			return err
-		}
+	if err == nil {
+		p.kick()
 	}
-	return nil
+	return err
+}
+
+// unfinished tells whether an error interrupted the work.
+func (p *pager) unfinished() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.todo != nil
 }
 
 func (p *pager) tailBytes() int64 {
@@ -133,7 +156,7 @@ func (p *pager) tailBytes() int64 {
 }
 
 func (p *pager) checkpointDue() bool {
-	n := p.s.logSinceCheckpoint.Load()
+	n := p.s.sinceCheckpoint.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return n > p.s.o.CheckpointBytes || (n > 0 && time.Since(p.last) > p.s.o.CheckpointInterval)
@@ -146,13 +169,13 @@ type work struct {
 	// checkpoint is true when the batch has everything up to at, and is to end in a checkpoint.
 	checkpoint bool
 	at         lsn.Position
-	// logBytes were in the log since the last checkpoint when the batch was taken.
+	// logBytes were applied since the last checkpoint when the batch was taken.
 	logBytes int64
 	// written: the batch is in pages and tree.
 	written bool
 }
 
-// flush writes some of the oldest tail messages to pages.
+// flush writes some of the oldest tail messages to pages, or finishes what an error interrupted.
 func (p *pager) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,21 +194,25 @@ func (p *pager) flush() error {
 func (p *pager) checkpoint() (CheckpointInfo, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.checkpointLocked()
+}
+
+func (p *pager) checkpointLocked() (CheckpointInfo, error) {
 	if p.todo != nil {
 		if info, err := p.finish(); err != nil {
 			return info, err
 		}
 	}
 	s := p.s
-	logBytes := s.logSinceCheckpoint.Load()
 	s.mu.Lock()
 	at, meta := s.applied, s.file.Meta()
 	if at == meta.Position {
+		s.sinceCheckpoint.Store(0)
 		s.mu.Unlock()
 		p.last = time.Now()
 		return CheckpointInfo{Checkpoint: meta.Checkpoint, Position: meta.Position}, nil
 	}
-	p.todo = &work{batch: s.state.Collect(0, true), checkpoint: true, at: at, logBytes: logBytes}
+	p.todo = &work{batch: s.state.Collect(0, true), checkpoint: true, at: at, logBytes: s.sinceCheckpoint.Load()}
 	s.mu.Unlock()
 	return p.finish()
 }
@@ -209,7 +236,7 @@ func (p *pager) finish() (CheckpointInfo, error) {
 		if err != nil {
 			return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: %w", w.at, err)
 		}
-		s.logSinceCheckpoint.Add(-w.logBytes)
+		s.sinceCheckpoint.Add(-w.logBytes)
 		s.log.Release(p.previous)
 		p.previous, p.last = w.at.LSN, time.Now()
 		info = CheckpointInfo{Checkpoint: meta.Checkpoint, Position: w.at}
@@ -218,12 +245,28 @@ func (p *pager) finish() (CheckpointInfo, error) {
 	return info, nil
 }
 
-// write puts the batch's messages into pages and everything else into the tree, and publishes both at once.
+// write puts the batch's messages into pages and everything else into the tree, and publishes both at once. After an error
+// nothing of it was done.
 func (p *pager) write(b *queue.Batch) error {
 	entries, err := p.writeTails(b.Tails)
 	if err != nil {
 		return err
 	}
+	freed, err := p.edit(entries, b)
+	if err != nil {
+		for i := range entries {
+			p.s.file.Free(entries[i].run) // a retry writes them anew
+		}
+		return err
+	}
+	for _, run := range freed {
+		p.s.file.Free(run) // only now does no new reader find it
+	}
+	return nil
+}
+
+// edit changes the tree and publishes it. It returns the runs that nothing refers to any more.
+func (p *pager) edit(entries []indexEntry, b *queue.Batch) ([]page.Run, error) {
 	edit := p.s.index.Edit()
 	defer edit.Discard()
 	key, value := make([]byte, 0, indexKeyLen), make([]byte, 0, 32)
@@ -231,20 +274,14 @@ func (p *pager) write(b *queue.Batch) error {
 		key = appendIndexKey(key[:0], entries[i].queue, entries[i].first)
 		value = entries[i].appendValue(value[:0])
 		if err := edit.Put(key, value); err != nil {
-			return fmt.Errorf("index a run: %w", err)
+			return nil, fmt.Errorf("index a run: %w", err)
 		}
 	}
 	freed, err := p.editTree(edit, b)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := p.publish(edit, b); err != nil {
-		return err
-	}
-	for _, run := range freed {
-		p.s.file.Free(run) // only now does no new reader find it
-	}
-	return nil
+	return freed, p.publish(edit, b)
 }
 
 // publish shows the messages in their pages to readers and takes them out of memory, in one step.
@@ -261,7 +298,9 @@ func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
 	return nil
 }
 
-// Checkpoint makes everything applied so far durable in page.db and returns when it is.
+// Checkpoint makes everything applied so far durable in page.db and returns when it is. When ctx ends first it returns that
+// error, and the checkpoint may be written all the same. It returns an error that wraps page.ErrFull or syscall.ENOSPC when the
+// disk is full; the store goes on without the checkpoint. Any other failed write is final (INV-7).
 func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if err := s.usable(); err != nil {
 		return CheckpointInfo{}, err
@@ -269,9 +308,15 @@ func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	reply := make(chan checkpointReply, 1)
 	select {
 	case s.pager.ask <- reply:
+	case <-s.pager.ended:
+		return CheckpointInfo{}, ErrClosed
 	case <-ctx.Done():
 		return CheckpointInfo{}, fmt.Errorf("wait for the pager: %w", ctx.Err())
 	}
-	r := <-reply
-	return r.info, r.err
+	select {
+	case r := <-reply:
+		return r.info, r.err
+	case <-ctx.Done():
+		return CheckpointInfo{}, fmt.Errorf("wait for the checkpoint: %w", ctx.Err())
+	}
 }

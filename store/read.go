@@ -42,11 +42,11 @@ type ReadRequest struct {
 //
 // It returns ErrNoQueue if the queue or subscription is not there, ErrDataLoss if a message's page is damaged.
 func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
 	if err := s.usable(); err != nil {
 		return dst, req.From, err
 	}
-	s.ioMu.RLock()
-	defer s.ioMu.RUnlock()
 	r := reading{s: s, req: req, dst: dst, next: max(req.From, 1), limit: len(dst) + max(req.MaxMessages, 1)}
 	for len(r.dst) < r.limit {
 		stored, err := r.fromTail()
@@ -182,7 +182,8 @@ func (r *reading) fromPages(ctx context.Context) error {
 	return nil
 }
 
-// nextGroup finds the run that holds seq and those after it that lie next to it in the file.
+// nextGroup finds the run that holds seq and those after it that lie next to it in the file and hold wanted messages, too: a
+// subscription that wants one message here and one there pays for their pages, not for what lies between.
 func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
 	key := appendIndexKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
@@ -199,7 +200,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
 	group := []indexEntry{first}
 	pages := int64(first.run.Pages)
 	it := r.view.Scan(appendIndexKey(nil, r.req.Queue, first.last()+1), appendIndexKey(nil, r.req.Queue, last+1))
-	for it.Next() {
+	for want := r.want; it.Next(); {
 		e, err := decodeIndexEntry(it.Key(), it.Value())
 		if err != nil {
 			return nil, err
@@ -207,6 +208,12 @@ func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
 		before := group[len(group)-1].run
 		if e.run.First != before.First+page.No(before.Pages) ||
 			(pages+int64(e.run.Pages))*int64(r.s.file.PageSize()) > readAheadBytes {
+			break
+		}
+		for len(want) > 0 && want[0].seq < e.first {
+			want = want[1:] // those of the runs before
+		}
+		if len(want) == 0 || want[0].seq > e.last() {
 			break
 		}
 		pages += int64(e.run.Pages)

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"io"
+	"sort"
 	"sync"
 	"time"
 
@@ -25,11 +26,12 @@ type Snapshot struct {
 	Header SnapshotHeader
 
 	s       *Store
+	file    *page.File // the store may replace its own
 	pin     *page.Pin
 	hold    *wal.Hold
 	meta    []byte // the checkpoint's description: the first piece, at offset 0
 	extents []page.Run
-	mu      sync.Mutex // guards the two below
+	mu      sync.Mutex // held while pages are read; guards the two below
 	closed  bool
 	expire  *time.Timer
 }
@@ -54,14 +56,17 @@ type snapshotSet struct {
 
 // OpenSnapshot pins the last durable checkpoint. The caller must call Close.
 func (s *Store) OpenSnapshot() (*Snapshot, error) {
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
+	// First the log, all of it, so that checkpoints that come between the two lines cannot let go of what follows the pinned one.
+	hold := s.log.Hold(1)
 	pin := s.file.Pin()
 	meta := pin.Meta()
-	snap := &Snapshot{
-		ID: uuid.NewString(), s: s, pin: pin, hold: s.log.Hold(meta.Position.LSN + 1), meta: meta.Encode(),
-	}
+	hold.Advance(meta.Position.LSN + 1)
+	snap := &Snapshot{ID: uuid.NewString(), s: s, file: s.file, pin: pin, hold: hold, meta: meta.Encode()}
 	var pages uint64
 	for ext, err := range s.file.UsedExtents(pin) {
 		if err != nil {
@@ -103,27 +108,31 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 
 // ReadNext reads the piece of the page file at or after the offset, at most limit bytes (at least one page), and returns
 // its offset; the next call goes on at that plus the length. The first piece is the checkpoint's description, in the place
-// of the file's own head. io.EOF means that all was read.
+// of the file's own head. io.EOF means that all was read; ErrSnapshotGone that the snapshot, or the store, was closed or
+// that the store's own content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
+	sn.mu.Lock()
+	defer sn.mu.Unlock()
+	if sn.closed { // what the pin held back may be overwritten by now
+		return 0, nil, fmt.Errorf("%w: %s", ErrSnapshotGone, sn.ID)
+	}
 	if offset < uint64(len(sn.meta)) {
 		return offset, sn.meta[offset:], nil
 	}
-	size := sn.s.file.PageSize()
-	for _, ext := range sn.extents {
-		from := uint64(page.OffsetOf(ext.First, size))
-		end := from + uint64(ext.Pages)*uint64(size)
-		if end <= offset {
-			continue
-		}
-		from = max(from, offset)
-		n := max(min(end-from, uint64(limit)/uint64(size)*uint64(size)), uint64(size))
-		data := make([]byte, n)
-		if err := sn.s.file.ReadPages(page.NoAt(int64(from), size), data); err != nil {
-			return 0, nil, fmt.Errorf("read snapshot at offset %d: %w", from, err)
-		}
-		return from, data, nil
+	size := sn.file.PageSize()
+	end := func(ext page.Run) uint64 { return uint64(page.OffsetOf(ext.End(), size)) } //nolint:gosec // not negative
+	i := sort.Search(len(sn.extents), func(i int) bool { return end(sn.extents[i]) > offset })
+	if i == len(sn.extents) {
+		return 0, nil, io.EOF
 	}
-	return 0, nil, io.EOF
+	ext := sn.extents[i]
+	from := max(uint64(page.OffsetOf(ext.First, size)), offset) //nolint:gosec // not negative
+	n := max(min(end(ext)-from, uint64(limit)/uint64(size)*uint64(size)), uint64(size))
+	data = make([]byte, n)
+	if err := sn.file.ReadPages(page.NoAt(int64(from), size), data); err != nil { //nolint:gosec // within the file
+		return 0, nil, fmt.Errorf("read snapshot at offset %d: %w", from, err)
+	}
+	return from, data, nil
 }
 
 // Suspend keeps the snapshot for a while so that its transfer can be resumed; then it closes by itself.

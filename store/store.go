@@ -6,9 +6,11 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -36,8 +38,7 @@ type Store struct {
 	idMu sync.Mutex
 	id   identityFile
 
-	log                *wal.Log
-	logSinceCheckpoint atomic.Int64
+	log *wal.Log
 
 	ioMu  sync.RWMutex // guards the two below against being replaced; see doc.go
 	file  *page.File
@@ -47,9 +48,11 @@ type Store struct {
 	state   *queue.State
 	applied lsn.Position
 	room    *sync.Cond // on mu: the tail became shorter, or the store unusable
+	// sinceCheckpoint counts the bytes of log that were applied and are in no checkpoint. What is not applied does not
+	// count: no checkpoint could hold it. Added to under mu.
+	sinceCheckpoint atomic.Int64
 
-	recentMu sync.Mutex
-	recent   []appended // appended, not wholly applied; oldest first
+	recent recentFrames
 
 	// Used by the one goroutine that applies.
 	reader   *wal.Reader
@@ -62,6 +65,7 @@ type Store struct {
 	pager     pager
 
 	closed   atomic.Bool
+	noSpace  atomic.Bool // the pager found the disk full when it last wrote
 	failed   atomic.Pointer[error]
 	failOnce sync.Once
 }
@@ -89,13 +93,14 @@ func Open(o Options) (_ *Store, err error) {
 	if s.id, err = openIdentity(&s.o); err != nil {
 		return nil, err
 	}
-	if err := s.recoverInstall(); err != nil {
+	emptied, err := s.recoverInstall()
+	if err != nil {
 		return nil, err
 	}
 	if err := s.openPages(); err != nil {
 		return nil, err
 	}
-	if err := s.openLog(); err != nil {
+	if err := s.openLog(emptied); err != nil {
 		return nil, err
 	}
 	s.pager.start(s)
@@ -147,10 +152,13 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog opens the log and checks that it continues the checkpoint.
-func (s *Store) openLog() error {
+// openLog opens the log and checks that it continues the checkpoint. emptied tells that it was emptied on purpose.
+func (s *Store) openLog(emptied bool) error {
 	at := s.file.Meta().Position
-	var err error
+	missing, err := s.logIsMissing(at)
+	if err != nil {
+		return err
+	}
 	s.log, err = wal.Open(wal.Options{
 		FS: s.o.FS, Dir: filepath.Join(s.o.Dir, logDirName), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
 		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
@@ -160,10 +168,17 @@ func (s *Store) openLog() error {
 		return fmt.Errorf("open the log: %w", err)
 	}
 	end := s.log.End()
+	if missing && !emptied {
+		s.o.Logger.Warn("the log is gone; going on from the checkpoint", zap.Stringer("checkpoint", at))
+		return s.markLoss()
+	}
 	if end.LSN < at.LSN {
 		// With sync=off the log may lose what a checkpoint, which is always synced, already holds.
 		s.o.Logger.Warn("the log ends before the checkpoint; going on from the checkpoint",
 			zap.Stringer("log_end", end), zap.Stringer("checkpoint", at))
+		if err := s.markLoss(); err != nil {
+			return err
+		}
 		if err := s.log.Reset(at); err != nil {
 			return fmt.Errorf("reset the log to the checkpoint: %w", err)
 		}
@@ -173,8 +188,20 @@ func (s *Store) openLog() error {
 		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v; restore a backup, or "+
 			"wipe the data directory to let this node copy everything from its peer", ErrLogGap, at, s.log.First(), end)
 	}
-	s.logSinceCheckpoint.Store(s.log.Bytes())
 	return nil
+}
+
+// logIsMissing tells whether a log that was there once has no segment left: somebody removed it. Then nobody knows what was
+// in it beyond the checkpoint. A directory that never got to be more than new is no such case.
+func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
+	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (Fence{}) {
+		return false, nil
+	}
+	names, err := s.o.FS.ReadDir(filepath.Join(s.o.Dir, logDirName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("look for the log: %w", err)
+	}
+	return !slices.ContainsFunc(names, func(name string) bool { return filepath.Ext(name) == ".seg" || name == "cut.intent" }), nil
 }
 
 // Close writes a checkpoint, syncs and closes everything. The directory is then marked clean.
@@ -183,18 +210,17 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.pager.stop()
-	s.mu.Lock()
-	s.room.Broadcast()
-	s.mu.Unlock()
+	s.wakeRoom()
 	s.snapshots.closeAll()
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
+	s.pager.mu.Lock()
+	defer s.pager.mu.Unlock()
 	var err error
 	if s.failed.Load() == nil {
-		_, err = s.pager.checkpoint()
+		_, err = s.pager.checkpointLocked()
 	}
-	err = errors.Join(err, s.closeFiles())
-	return err
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	return errors.Join(err, s.closeFiles())
 }
 
 // closeFiles closes what is open, in reverse order, and marks the directory clean if nothing went wrong.

@@ -1,0 +1,390 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// patience bounds how long a test waits for what should happen at once.
+const patience = 20 * time.Second
+
+// within runs fn and fails the test if it does not return in time.
+func within(t *testing.T, what string, fn func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		fn()
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal(what + " hangs")
+	}
+}
+
+// gate is a hook that keeps the first operation that matches waiting until it is opened.
+type gate struct {
+	reached, open chan struct{}
+	once          sync.Once
+}
+
+func closeGate(fault *vfs.Fault, match func(vfs.Op) bool) *gate {
+	g := &gate{reached: make(chan struct{}), open: make(chan struct{})}
+	fault.SetHook(func(op vfs.Op) error {
+		if match(op) {
+			g.once.Do(func() {
+				close(g.reached)
+				<-g.open
+			})
+		}
+		return nil
+	})
+	return g
+}
+
+func isPageFile(kind vfs.OpKind) func(vfs.Op) bool {
+	return func(op vfs.Op) bool { return op.Kind == kind && op.Name == store.PageFile("/data") }
+}
+
+// publish commits one transaction with the messages to queue 1.
+func (n *node) publish(bodies ...[]byte) {
+	n.t.Helper()
+	n.commit(func(b *txn.Builder) { addMessages(b, bodies...) })
+}
+
+func addMessages(b *txn.Builder, bodies ...[]byte) {
+	b.BeginPublish(1)
+	for _, body := range bodies {
+		b.Message(1, nil, body)
+	}
+	b.EndPublish()
+}
+
+func createQueue(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") }
+
+// TestCheckpointBesideClose asks for checkpoints while the store is closed: everybody gets an answer.
+func TestCheckpointBesideClose(t *testing.T) {
+	for range 20 {
+		n := openNode(t, options(vfs.NewMem()))
+		n.commit(createQueue)
+		var asking sync.WaitGroup
+		for range 4 {
+			asking.Go(func() {
+				for {
+					if _, err := n.s.Checkpoint(context.Background()); err != nil {
+						assertClosed(t, err)
+						return
+					}
+				}
+			})
+		}
+		within(t, "Close", func() { require.NoError(t, n.s.Close()) })
+		within(t, "Checkpoint", asking.Wait)
+	}
+}
+
+func assertClosed(t *testing.T, err error) {
+	if !errors.Is(err, store.ErrClosed) {
+		t.Errorf("want ErrClosed, got %v", err)
+	}
+}
+
+// TestCheckpointContext gives up waiting for a checkpoint that a slow disk holds up.
+func TestCheckpointContext(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	n := openNode(t, options(fault))
+	n.commit(createQueue)
+	g := closeGate(fault, isPageFile(vfs.OpSync))
+	defer close(g.open)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-g.reached
+		cancel()
+	}()
+	within(t, "Checkpoint", func() {
+		_, err := n.s.Checkpoint(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+// TestFailedPageSyncIsFinal fails the fsync of a checkpoint that was asked for (INV-7).
+func TestFailedPageSyncIsFinal(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	o := options(fault)
+	told := make(chan error, 1)
+	o.OnFatal = func(err error) { told <- err }
+	n := openNode(t, o)
+	n.commit(createQueue)
+	fault.SetHook(func(op vfs.Op) error {
+		if isPageFile(vfs.OpSync)(op) {
+			return syscall.EIO
+		}
+		return nil
+	})
+	_, err := n.s.Checkpoint(context.Background())
+	require.ErrorIs(t, err, syscall.EIO)
+	fault.SetHook(nil)
+	select {
+	case err := <-told:
+		require.ErrorIs(t, err, syscall.EIO)
+	case <-time.After(patience):
+		t.Fatal("the owner was not told")
+	}
+	require.ErrorIs(t, n.appendTxn(encode(t, nil, createQueue)), store.ErrFailed)
+}
+
+// TestRefusedFramesAreNotFatal appends what does not continue the log, and what is too large: nothing was written, nothing is lost.
+func TestRefusedFramesAreNotFatal(t *testing.T) {
+	n := openNode(t, options(vfs.NewMem()))
+	payload := encode(t, nil, createQueue)
+	frames, end := wal.AppendFrame(nil, lsn.Position{Term: 1, LSN: 7, Chain: 9}, 1, wal.KindTxn, payload)
+	require.ErrorIs(t, n.s.Append(frames, end), wal.ErrNotContiguous)
+	frames, end = wal.AppendFrame(nil, n.s.End(), 1, wal.KindTxn, make([]byte, 2<<20))
+	require.ErrorIs(t, n.s.Append(frames, end), wal.ErrTooLarge)
+	n.commit(createQueue)
+	n.check()
+}
+
+// TestUseAfterClose gets ErrClosed, and does not touch a directory that may belong to another process by now.
+func TestUseAfterClose(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	n.commit(createQueue)
+	require.NoError(t, n.s.Close())
+	require.ErrorIs(t, n.appendTxn(encode(t, nil, createQueue)), store.ErrClosed)
+	require.ErrorIs(t, n.s.SetFence(store.Fence{Config: 9, Term: 9}), store.ErrClosed)
+	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1}, nil)
+	require.ErrorIs(t, err, store.ErrClosed)
+	_, err = n.s.OpenSnapshot()
+	require.ErrorIs(t, err, store.ErrClosed)
+	_, err = n.s.Checkpoint(context.Background())
+	require.ErrorIs(t, err, store.ErrClosed)
+	id, err := store.ReadIdentity(mem, "/data")
+	require.NoError(t, err)
+	require.Zero(t, id.Fence)
+}
+
+// TestCloseBesideCheck does not wait for a check, which takes as long as the store is large.
+func TestCloseBesideCheck(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	n, _ := filled(t, options(fault))
+	g := closeGate(fault, isPageFile(vfs.OpRead))
+	checked := make(chan error, 1)
+	go func() {
+		_, err := n.s.Check(context.Background(), nil)
+		checked <- err
+	}()
+	<-g.reached
+	within(t, "Close", func() { require.NoError(t, n.s.Close()) })
+	close(g.open)
+	require.ErrorIs(t, <-checked, store.ErrClosed, "a check that did not see everything finds nothing")
+}
+
+// TestCloseBesideInstall closes a store while a snapshot is being put in place: one comes first, neither hangs.
+func TestCloseBesideInstall(t *testing.T) {
+	source, m := filled(t, options(vfs.NewMem()))
+	for range 20 {
+		mem := vfs.NewMem()
+		twin := openNode(t, options(mem))
+		in := receive(t, source.s, twin.s)
+		var both sync.WaitGroup
+		both.Go(func() {
+			if err := in.Commit(); err != nil {
+				assertClosed(t, err)
+			}
+		})
+		both.Go(func() { _ = twin.s.Close() })
+		within(t, "Close or Commit", both.Wait)
+		again := openNode(t, options(mem))
+		again.applyAll()
+		if again.s.End().LSN != 0 {
+			require.Equal(t, m.dump(), dumpStore(t, again.s))
+		}
+		again.check()
+	}
+}
+
+// receive copies a snapshot of one store to another, all but the Commit.
+func receive(t *testing.T, from, to *store.Store) *store.Install {
+	t.Helper()
+	snap, err := from.OpenSnapshot()
+	require.NoError(t, err)
+	defer snap.Close()
+	in, err := to.BeginInstall(snap.Header)
+	require.NoError(t, err)
+	for {
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		if err != nil {
+			return in
+		}
+		require.NoError(t, in.WriteAt(at, data))
+	}
+}
+
+// TestSnapshotOfReplacedStore goes on to read a snapshot after the store it was taken of was replaced by another one's. What
+// it would read is of the new file.
+func TestSnapshotOfReplacedStore(t *testing.T) {
+	source, _ := filled(t, options(vfs.NewMem()))
+	twin, _ := filled(t, options(vfs.NewMem()))
+	old, err := twin.s.OpenSnapshot()
+	require.NoError(t, err)
+	defer old.Close()
+	require.NoError(t, receive(t, source.s, twin.s).Commit())
+	_, _, err = old.ReadNext(64<<10, 1<<20)
+	require.ErrorIs(t, err, store.ErrSnapshotGone)
+	_, err = twin.s.ResumeSnapshot(old.ID)
+	require.ErrorIs(t, err, store.ErrSnapshotGone)
+}
+
+// TestClosedSnapshot cannot be read: its pages may hold something else by now.
+func TestClosedSnapshot(t *testing.T) {
+	n, _ := filled(t, options(vfs.NewMem()))
+	snap, err := n.s.OpenSnapshot()
+	require.NoError(t, err)
+	snap.Close()
+	_, _, err = snap.ReadNext(64<<10, 1<<20)
+	require.ErrorIs(t, err, store.ErrSnapshotGone)
+}
+
+// TestHalfReceivedSnapshot leaves out a piece. What came is not put in place.
+func TestHalfReceivedSnapshot(t *testing.T) {
+	source, _ := filled(t, options(vfs.NewMem()))
+	twin := openNode(t, options(vfs.NewMem()))
+	snap, err := source.s.OpenSnapshot()
+	require.NoError(t, err)
+	defer snap.Close()
+	in, err := twin.s.BeginInstall(snap.Header)
+	require.NoError(t, err)
+	var offset uint64
+	for pieces := 0; ; pieces++ {
+		at, data, err := snap.ReadNext(offset, 4<<10)
+		if err != nil {
+			break
+		}
+		if pieces != 1 {
+			require.NoError(t, in.WriteAt(at, data))
+		}
+		offset = at + uint64(len(data))
+	}
+	require.Error(t, in.Commit())
+	twin.commit(createQueue)
+	twin.check()
+}
+
+// TestRemovedLog is what INV-6 is about: nobody knows what was in it.
+func TestRemovedLog(t *testing.T) {
+	for _, paired := range []bool{false, true} {
+		mem := vfs.NewMem()
+		n := openNode(t, options(mem))
+		if paired {
+			require.NoError(t, n.s.JoinPair(uuid.New()))
+		} else {
+			n.commit(createQueue)
+		}
+		require.NoError(t, n.s.Close())
+		again := openNode(t, options(mem))
+		require.False(t, again.s.Identity().MayHaveLost)
+		require.NoError(t, again.s.Close())
+		names, err := mem.ReadDir(store.LogDir("/data"))
+		require.NoError(t, err)
+		for _, name := range names {
+			require.NoError(t, mem.Remove(filepath.Join(store.LogDir("/data"), name)))
+		}
+		third := openNode(t, options(mem))
+		require.True(t, third.s.Identity().MayHaveLost)
+		third.commit(func(b *txn.Builder) { b.CreateQueue("another", txn.Config{}, "default") })
+		third.check()
+	}
+}
+
+// TestApplyAfterCut goes on to apply from the log where a reader stood when the tail behind it was cut.
+func TestApplyAfterCut(t *testing.T) {
+	mem := vfs.NewMem()
+	first := openNode(t, options(mem))
+	first.commit(createQueue)
+	first.publish([]byte("1"))
+
+	n := openNode(t, options(mem.CrashClone(nil)))
+	n.applyAll() // from the log
+	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("2")) })))
+	keep := n.s.End()
+	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("3")) })))
+	cut, err := n.s.CutTail(keep)
+	require.NoError(t, err)
+	require.Equal(t, 1, cut.Records)
+	n.applyAll()
+	require.Equal(t, keep, n.s.Applied())
+	got, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, MaxMessages: 10}, nil)
+	require.NoError(t, err)
+	require.Len(t, got, 2)
+	_, err = mem.Stat(cut.Aside)
+	require.ErrorIs(t, err, os.ErrNotExist, "it is in the clone")
+}
+
+// TestApplyStopsAtNewerVersion still tells what became of the records before.
+func TestApplyStopsAtNewerVersion(t *testing.T) {
+	n := openNode(t, options(vfs.NewMem()))
+	frames, end := wal.AppendFrame(nil, n.s.End(), 1, wal.KindTxn, encode(t, nil, createQueue))
+	newer := encode(t, nil, createQueue)
+	newer[0] = 99
+	frames, end = wal.AppendFrame(frames, end, 1, wal.KindTxn, newer)
+	require.NoError(t, n.s.Append(frames, end))
+	require.NoError(t, n.s.Sync())
+	var applied []uint64
+	for range 2 {
+		err := n.s.Apply(end.LSN, func(at uint64, _ *txn.Result) { applied = append(applied, at) })
+		require.ErrorIs(t, err, txn.ErrNewerVersion)
+		require.Equal(t, []uint64{1}, applied)
+		require.Equal(t, uint64(1), n.s.Applied().LSN)
+	}
+}
+
+// TestCloseWakesApply closes a store whose applier waits for room that a slow disk does not make.
+func TestCloseWakesApply(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	o := options(fault)
+	o.MemoryBudget = store.MinMemoryBudget
+	n := openNode(t, o)
+	n.commit(createQueue)
+	var released atomic.Bool
+	g := closeGate(fault, isPageFile(vfs.OpWrite))
+	defer func() {
+		if !released.Load() {
+			close(g.open)
+		}
+	}()
+	for range 24 {
+		require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, make([]byte, 900<<10)) })))
+	}
+	applied := make(chan error, 1)
+	go func() { applied <- n.s.Apply(n.s.End().LSN, nil) }()
+	<-g.reached
+	require.Eventually(t, func() bool {
+		st, err := n.s.Stats()
+		return err == nil && st.TailBytes > o.MemoryBudget/2
+	}, patience, time.Millisecond)
+	closed := make(chan error, 1)
+	go func() { closed <- n.s.Close() }()
+	require.Eventually(t, func() bool { return errors.Is(n.s.Sync(), store.ErrClosed) }, patience, time.Millisecond)
+	released.Store(true)
+	close(g.open)
+	within(t, "Apply", func() { require.ErrorIs(t, <-applied, store.ErrClosed) })
+	within(t, "Close", func() { require.NoError(t, <-closed) })
+}
