@@ -1,0 +1,158 @@
+package backup
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// errEnough ends a walk before the end of the archive.
+var errEnough = errors.New("enough")
+
+// walkArchive calls fn for each archived record after a position, verified: each one continues the one before, beginning with
+// the position itself. raw are the bytes that are in the log. Both are valid during the call. errEnough from fn ends it.
+//
+// It returns the last position that fn accepted. When the archive does not continue there, that is no error: only the caller
+// knows how far it has to reach. gap is the LSN at which it goes on, or 0 if it ends.
+func walkArchive(ctx context.Context, fsys vfs.FS, files []ArchiveFile, after lsn.Position, fn func(f wal.Frame, raw []byte) error,
+) (at lsn.Position, gap uint64, err error) {
+	at = after
+	for i := range files {
+		f := &files[i]
+		if f.Last.LSN <= at.LSN {
+			continue
+		}
+		if f.First() > at.LSN+1 {
+			return at, f.First(), nil
+		}
+		at, err = walkFile(ctx, fsys, f, at, fn)
+		if errors.Is(err, errEnough) {
+			return at, 0, nil
+		}
+		if err != nil {
+			return at, 0, err
+		}
+	}
+	return at, 0, nil
+}
+
+// walkFile shows the records of one file that follow a position in it.
+func walkFile(ctx context.Context, fsys vfs.FS, a *ArchiveFile, after lsn.Position, fn func(f wal.Frame, raw []byte) error,
+) (lsn.Position, error) {
+	at := after
+	prev := a.Before
+	if prev.LSN == after.LSN && prev != after {
+		return at, otherHistory(a.Path, prev, after)
+	}
+	err := eachFrame(ctx, fsys, a, func(f wal.Frame, raw []byte) error {
+		if f.Pos.LSN == after.LSN && f.Pos != after {
+			return otherHistory(a.Path, f.Pos, after)
+		}
+		if f.Pos.LSN <= after.LSN {
+			return nil
+		}
+		if err := fn(f, raw); err != nil {
+			return err
+		}
+		at = f.Pos
+		return nil
+	})
+	return at, err
+}
+
+func otherHistory(path string, archived, have lsn.Position) error {
+	return fmt.Errorf("%w: %s has %v where %v is expected", ErrOtherHistory, path, archived, have)
+}
+
+// eachFrame reads and verifies a whole file.
+func eachFrame(ctx context.Context, fsys vfs.FS, a *ArchiveFile, fn func(f wal.Frame, raw []byte) error) error {
+	file, err := fsys.OpenFile(a.Path, os.O_RDONLY, 0)
+	if err != nil {
+		return fmt.Errorf("read the archive: %w", err)
+	}
+	defer func() { _ = file.Close() }() // opened for reading: nothing can be lost
+	left := a.Bytes - 2*archiveEnds
+	in := bufio.NewReaderSize(io.NewSectionReader(file, archiveEnds, left), packWriteBytes)
+	prev := a.Before
+	var raw []byte
+	for left > 0 {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("read the archive: %w", err)
+		}
+		head, err := in.Peek(4)
+		if err != nil {
+			return damagedArchive(a, prev, err)
+		}
+		length := binary.LittleEndian.Uint32(head)
+		if length > wal.MaxPayloadBytes || int64(wal.FrameBytes(int(length))) > left {
+			return damagedArchive(a, prev, fmt.Errorf("a length of %d bytes", length))
+		}
+		size := wal.FrameBytes(int(length))
+		raw = slices.Grow(raw[:0], size)[:size]
+		if _, err := io.ReadFull(in, raw); err != nil {
+			return damagedArchive(a, prev, err)
+		}
+		f, _, err := wal.DecodeFrame(raw, prev)
+		if err != nil {
+			return damagedArchive(a, prev, err)
+		}
+		if err := fn(f, raw); err != nil {
+			return err
+		}
+		prev = f.Pos
+		left -= int64(size)
+	}
+	if prev != a.Last {
+		return damagedArchive(a, prev, errors.New("that should not be the last one"))
+	}
+	return nil
+}
+
+func damagedArchive(a *ArchiveFile, prev lsn.Position, err error) error {
+	return fmt.Errorf("%w: %s, behind record %v: %w", ErrArchiveDamaged, a.Path, prev, err)
+}
+
+// ArchiveChain is a part of an archive without a gap.
+type ArchiveChain struct {
+	// Before is the position that the first record follows, Last that of the last one.
+	Before, Last lsn.Position
+	// Files and Bytes of it.
+	Files int
+	Bytes int64
+}
+
+// VerifyArchive reads all of an archive and returns its parts; more than one means that there are gaps between them. It
+// returns ErrArchiveDamaged if a record cannot be read. fsys may be nil for the operating system's.
+func VerifyArchive(ctx context.Context, fsys vfs.FS, dir string) ([]ArchiveChain, error) {
+	if fsys == nil {
+		fsys = vfs.OS()
+	}
+	files, err := ListArchive(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	var chains []ArchiveChain
+	for i := range files {
+		f := &files[i]
+		if err := eachFrame(ctx, fsys, f, func(wal.Frame, []byte) error { return nil }); err != nil {
+			return chains, err
+		}
+		if n := len(chains); n == 0 || chains[n-1].Last != f.Before {
+			chains = append(chains, ArchiveChain{Before: f.Before})
+		}
+		c := &chains[len(chains)-1]
+		c.Last = f.Last
+		c.Files++
+		c.Bytes += f.Bytes
+	}
+	return chains, nil
+}

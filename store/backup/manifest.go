@@ -1,0 +1,159 @@
+package backup
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+const (
+	// manifestFormat is the version of the manifest, and of what it describes.
+	manifestFormat = 1
+	// manifestMaxBytes bounds what is read of a manifest; a real one has about a kilobyte.
+	manifestMaxBytes = 64 << 10
+)
+
+// Manifest says what a save-set is.
+type Manifest struct {
+	// Format of the save-set.
+	Format int `json:"format"`
+	// Name of the save-set's directory when it was made.
+	Name string `json:"name"`
+	// Created is when the backup began.
+	Created time.Time `json:"created"`
+	// Software that made it, as its operator would name it.
+	Software string `json:"software,omitempty"`
+	// PageFormat and TxnFormat are the versions of what is in the pages.
+	PageFormat int `json:"page_format"`
+	TxnFormat  int `json:"txn_format"`
+
+	// PairID, StoreID and NodeID say whose store it was. PairID is zero if it was in no pair.
+	PairID  uuid.UUID `json:"pair_id"`
+	StoreID uuid.UUID `json:"store_id"`
+	NodeID  uuid.UUID `json:"node_id"`
+
+	// Position of the last record that is in the set.
+	Position lsn.Position `json:"position"`
+	// LastTime is the time of that record, or a time shortly after it where that is not known.
+	LastTime time.Time `json:"last_time"`
+	// Checkpoint is the number of the checkpoint that was copied.
+	Checkpoint uint64 `json:"checkpoint"`
+	// PageSize in bytes.
+	PageSize int `json:"page_size"`
+	// FileBytes is the size that the page file will have, DataBytes how much of it is in use.
+	FileBytes uint64 `json:"file_bytes"`
+	DataBytes uint64 `json:"data_bytes"`
+	// Messages that are stored in the pages.
+	Messages uint64 `json:"messages"`
+	// Files of the set but the manifest.
+	Files []FileSum `json:"files"`
+}
+
+// FileSum says what a file must be.
+type FileSum struct {
+	// Name in the set's directory.
+	Name string `json:"name"`
+	// Bytes is its size.
+	Bytes int64 `json:"bytes"`
+	// SHA256 of its content, in hex.
+	SHA256 string `json:"sha256"`
+}
+
+// envelope puts the checksum of the manifest beside it. Both stay readable for other programs.
+type envelope struct {
+	Manifest json.RawMessage `json:"manifest"`
+	SHA256   string          `json:"sha256"`
+}
+
+func wrap(raw []byte) []byte {
+	sum := sha256.Sum256(raw)
+	return fmt.Appendf(nil, "{\"manifest\": %s,\n\"sha256\": \"%x\"}\n", raw, sum)
+}
+
+// encode returns the content of manifest.json.
+func (m *Manifest) encode() ([]byte, error) {
+	raw, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the manifest: %w", err)
+	}
+	return wrap(raw), nil
+}
+
+// decodeManifest verifies and decodes manifest.json. It returns ErrDamagedSet or ErrNewerVersion.
+func decodeManifest(b []byte) (Manifest, error) {
+	damaged := func(format string, args ...any) (Manifest, error) {
+		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrDamagedSet, manifestName, fmt.Sprintf(format, args...))
+	}
+	var e envelope
+	if err := json.Unmarshal(b, &e); err != nil {
+		return damaged("%v", err)
+	}
+	// Written anew, it must be the same: that covers every byte, those around the manifest too.
+	if len(e.Manifest) == 0 || !bytes.Equal(wrap(e.Manifest), b) {
+		return damaged("its checksum does not match")
+	}
+	var format struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(e.Manifest, &format); err != nil {
+		return damaged("%v", err)
+	}
+	if format.Format > manifestFormat {
+		return Manifest{}, fmt.Errorf("save-set of format %d, this program knows up to %d: %w; use the newer program", format.Format,
+			manifestFormat, ErrNewerVersion)
+	}
+	var m Manifest
+	if err := json.Unmarshal(e.Manifest, &m); err != nil {
+		return damaged("%v", err)
+	}
+	if reason := m.implausible(); reason != "" {
+		return damaged("%s", reason)
+	}
+	if m.PageFormat > page.FormatVersion || m.TxnFormat > txn.Version {
+		return Manifest{}, fmt.Errorf("page format %d and transaction format %d, this program knows up to %d and %d: %w; use the newer program",
+			m.PageFormat, m.TxnFormat, page.FormatVersion, txn.Version, ErrNewerVersion)
+	}
+	return m, nil
+}
+
+// implausible says what in m contradicts itself; the checksum proves only that these are the bytes that were written.
+func (m *Manifest) implausible() string {
+	name, ok := parseName(m.Name)
+	switch {
+	case m.Format < 1:
+		return "format 0"
+	case !ok || name.lsn != m.Position.LSN || name.pageSize != m.PageSize || !name.created.Equal(m.Created.Truncate(time.Second)):
+		return fmt.Sprintf("the name %q does not fit the rest", m.Name)
+	case page.CheckPageSize(m.PageSize) != nil:
+		return page.CheckPageSize(m.PageSize).Error()
+	case len(m.Files) != 1 || m.Files[0].Name != packName || m.Files[0].Bytes < 0:
+		return "it does not list the file " + packName
+	}
+	if sum, err := hex.DecodeString(m.Files[0].SHA256); err != nil || len(sum) != sha256.Size {
+		return "the checksum of " + packName + " is none"
+	}
+	return ""
+}
+
+// readManifest reads the manifest of the set in a directory.
+func readManifest(fsys vfs.FS, dir string) (Manifest, error) {
+	b, err := vfs.ReadFile(fsys, join(dir, manifestName), manifestMaxBytes)
+	if err != nil {
+		return Manifest{}, fmt.Errorf("%w: %s: read the manifest: %w", ErrIncomplete, dir, err)
+	}
+	m, err := decodeManifest(b)
+	if err != nil {
+		return Manifest{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	return m, nil
+}

@@ -1,0 +1,281 @@
+package backup
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"os"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// pages.pack holds the pages in use, in rising order, without what is free between them, little endian:
+//
+//	+----------+-------------+---------------+---------+
+//	| LSBKPACK | version u32 | page size u32 | crc u32 |   crc: CRC-32C of the bytes before it
+//	+----------+-------------+---------------+---------+
+//	+------------+------------+---------+-------------+
+//	| offset u64 | length u32 | crc u32 | data…       |   any number of these; crc: CRC-32C of offset, length and data
+//	+------------+------------+---------+-------------+
+//	+-------------+---------+---------+
+//	| records u64 | 0 (u32) | crc u32 |                   the end
+//	+-------------+---------+---------+
+//
+// offset is the place in a page file. The first record has offset 0 and holds the description of the checkpoint
+// (page.Meta.Encode), all others hold whole pages.
+const (
+	packMagic      = "LSBKPACK"
+	packVersion    = 1
+	packHeadBytes  = 20
+	packEntryBytes = 16
+
+	// pieceBytes bounds the data of a record; a page always fits.
+	pieceBytes = page.MaxPageBytes
+	// packWriteBytes is how much is written at once, packSyncBytes how much at most waits in the page cache: a sync of
+	// everything at the end would keep the log's syncs on the same disk waiting.
+	packWriteBytes = 1 << 20
+	packSyncBytes  = 16 << 20
+)
+
+func packCRC(entry, data []byte) uint32 {
+	table := crc32.MakeTable(crc32.Castagnoli) // the one shared table
+	return crc32.Update(crc32.Checksum(entry[:12], table), table, data)
+}
+
+// packWriter writes a pack from front to back.
+type packWriter struct {
+	file     vfs.File
+	buf      []byte
+	offset   int64 // behind what is written
+	unsynced int64
+	records  uint64
+	sum      hash.Hash
+}
+
+// createPack begins a pack in a new file.
+func createPack(fsys vfs.FS, name string, pageSize int) (*packWriter, error) {
+	file, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("write the backup: %w", err)
+	}
+	w := &packWriter{file: file, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes)}
+	w.buf = append(w.buf, packMagic...)
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, packVersion)
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(pageSize))
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, crc32.Checksum(w.buf, crc32.MakeTable(crc32.Castagnoli)))
+	return w, nil
+}
+
+// add appends a record.
+func (w *packWriter) add(offset uint64, data []byte) error {
+	w.entry(offset, data)
+	w.records++
+	if len(w.buf) < packWriteBytes {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *packWriter) entry(offset uint64, data []byte) {
+	start := len(w.buf)
+	w.buf = binary.LittleEndian.AppendUint64(w.buf, offset)
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(len(data)))
+	w.buf = binary.LittleEndian.AppendUint32(w.buf, packCRC(w.buf[start:], data))
+	w.buf = append(w.buf, data...)
+}
+
+func (w *packWriter) flush() error {
+	if _, err := w.file.WriteAt(w.buf, w.offset); err != nil {
+		return fmt.Errorf("write the backup: %w", noSpace(err))
+	}
+	w.sum.Write(w.buf)
+	w.offset += int64(len(w.buf))
+	w.unsynced += int64(len(w.buf))
+	w.buf = w.buf[:0]
+	if w.unsynced < packSyncBytes {
+		return nil
+	}
+	return w.sync()
+}
+
+func (w *packWriter) sync() error {
+	if err := w.file.Sync(); err != nil {
+		return fmt.Errorf("sync the backup: %w", noSpace(err))
+	}
+	w.unsynced = 0
+	return nil
+}
+
+// finish ends the pack and makes it durable, but for its name. The file is closed in any case.
+func (w *packWriter) finish() (FileSum, error) {
+	w.entry(w.records, nil)
+	err := w.flush()
+	if err == nil {
+		err = w.sync()
+	}
+	if cerr := w.file.Close(); err == nil && cerr != nil {
+		err = fmt.Errorf("close the backup: %w", cerr)
+	}
+	return FileSum{Name: packName, Bytes: w.offset, SHA256: hex.EncodeToString(w.sum.Sum(nil))}, err
+}
+
+// packReader reads a pack from front to back and verifies it.
+type packReader struct {
+	file     vfs.File
+	want     FileSum
+	in       *bufio.Reader
+	sum      hash.Hash
+	pageSize int
+	at       int64 // in the pack: behind what was read
+	records  uint64
+	next     uint64 // the lowest offset that the next record may have
+	buf      []byte
+}
+
+// openPack begins to read; the caller must close. Errors: ErrIncomplete, ErrDamagedSet.
+func openPack(fsys vfs.FS, dir string, m *Manifest) (*packReader, error) {
+	want := m.Files[0]
+	file, err := fsys.OpenFile(join(dir, want.Name), os.O_RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrIncomplete, dir, err)
+	}
+	r := &packReader{file: file, want: want, sum: sha256.New(), buf: make([]byte, pieceBytes)}
+	err = r.begin(m.PageSize)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return r, nil
+}
+
+func (r *packReader) begin(pageSize int) error {
+	size, err := r.file.SizeBytes()
+	if err != nil {
+		return fmt.Errorf("read the backup: %w", err)
+	}
+	if size != r.want.Bytes {
+		return fmt.Errorf("%w: %s has %d bytes, the manifest says %d", ErrIncomplete, r.file.Name(), size, r.want.Bytes)
+	}
+	r.in = bufio.NewReaderSize(io.TeeReader(io.NewSectionReader(r.file, 0, size), r.sum), packWriteBytes)
+	head := r.buf[:packHeadBytes]
+	if err := r.read(head); err != nil {
+		return err
+	}
+	crc := crc32.Checksum(head[:packHeadBytes-4], crc32.MakeTable(crc32.Castagnoli))
+	if string(head[:8]) != packMagic || crc != binary.LittleEndian.Uint32(head[16:]) {
+		return r.damaged("it does not begin like a pack")
+	}
+	if v := binary.LittleEndian.Uint32(head[8:]); v != packVersion {
+		return fmt.Errorf("%s is of version %d, this program knows version %d: %w", r.file.Name(), v, packVersion, ErrNewerVersion)
+	}
+	r.pageSize = int(binary.LittleEndian.Uint32(head[12:]))
+	if r.pageSize != pageSize {
+		return r.damaged("it has pages of %d bytes, the manifest says %d", r.pageSize, pageSize)
+	}
+	return nil
+}
+
+func (r *packReader) damaged(format string, args ...any) error {
+	return fmt.Errorf("%w: %s, offset %d: %s", ErrDamagedSet, r.file.Name(), r.at, fmt.Sprintf(format, args...))
+}
+
+func (r *packReader) read(b []byte) error {
+	if _, err := io.ReadFull(r.in, b); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return r.damaged("it ends in the middle of a record")
+		}
+		return fmt.Errorf("read the backup: %w", err)
+	}
+	r.at += int64(len(b))
+	return nil
+}
+
+// piece returns the next record: its place in the page file, its data (valid until the next call), and where that lies in the
+// pack. io.EOF means that all was read and that size and checksum are what the manifest says.
+func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
+	var entry [packEntryBytes]byte
+	if err := r.read(entry[:]); err != nil {
+		return 0, nil, 0, err
+	}
+	offset, length := binary.LittleEndian.Uint64(entry[:]), binary.LittleEndian.Uint32(entry[8:])
+	if length > pieceBytes {
+		return 0, nil, 0, r.damaged("a record of %d bytes", length)
+	}
+	at, data = r.at, r.buf[:length]
+	if err := r.read(data); err != nil {
+		return 0, nil, 0, err
+	}
+	if packCRC(entry[:], data) != binary.LittleEndian.Uint32(entry[12:]) {
+		return 0, nil, 0, r.damaged("the checksum of a record does not match")
+	}
+	if length == 0 {
+		return 0, nil, 0, r.end(offset)
+	}
+	if err := r.checkPlace(offset, length); err != nil {
+		return 0, nil, 0, err
+	}
+	r.records++
+	r.next = offset + uint64(length)
+	return offset, data, at, nil
+}
+
+// checkPlace verifies that the first record is the description and that whole pages follow in rising order.
+func (r *packReader) checkPlace(offset uint64, length uint32) error {
+	if r.records == 0 {
+		if offset != 0 {
+			return r.damaged("it does not begin with the checkpoint's description")
+		}
+		return nil
+	}
+	size := uint64(r.pageSize)
+	if offset < max(r.next, page.DataOffset) || (offset-page.DataOffset)%size != 0 || uint64(length)%size != 0 || offset > 1<<62 {
+		return r.damaged("a record with %d bytes for offset %d is out of place", length, offset)
+	}
+	return nil
+}
+
+func (r *packReader) end(records uint64) error {
+	if records != r.records {
+		return r.damaged("it should have %d records and has %d", records, r.records)
+	}
+	if r.at != r.want.Bytes {
+		return r.damaged("something follows the end")
+	}
+	if got := hex.EncodeToString(r.sum.Sum(nil)); got != r.want.SHA256 {
+		return r.damaged("its SHA-256 is %s and should be %s", got, r.want.SHA256)
+	}
+	return io.EOF
+}
+
+func (r *packReader) close() error {
+	if err := r.file.Close(); err != nil {
+		return fmt.Errorf("close the backup: %w", err)
+	}
+	return nil
+}
+
+// each calls fn for all records and returns nil when the whole pack was good.
+func (r *packReader) each(ctx context.Context, fn func(offset uint64, data []byte, at int64) error) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("read the backup: %w", err)
+		}
+		offset, data, at, err := r.piece()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = fn(offset, data, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

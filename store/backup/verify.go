@@ -1,0 +1,120 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// VerifyOptions configure Verify.
+type VerifyOptions struct {
+	// FS is where the set is; nil means the operating system's.
+	FS vfs.FS
+	// ChecksumsOnly leaves out the check of what is in the pages, which reads everything a second time.
+	ChecksumsOnly bool
+	// BytesPerSecond limits reading for the checksums; 0 means no limit.
+	BytesPerSecond int64
+	// Progress is called from time to time, by the goroutine that called Verify; it may be nil.
+	Progress func(Progress)
+}
+
+// VerifyReport is what Verify found in a good set.
+type VerifyReport struct {
+	// Manifest of the set.
+	Manifest Manifest
+	// Bytes that were read for the checksums.
+	Bytes uint64
+	// Messages and Pages that the check looked at; 0 with ChecksumsOnly.
+	Messages uint64
+	Pages    uint64
+}
+
+// Verify reads a save-set: the manifest must be good, the files what the manifest says, and what is in the pages must be
+// sound in the sense of store.Check. It changes nothing. nil means that the set can be restored. Errors: ErrIncomplete,
+// ErrDamagedSet with what is wrong, ErrNewerVersion, the context's.
+func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	m, err := loadFiles(o.FS, dir)
+	if err != nil {
+		return VerifyReport{}, err
+	}
+	rep := VerifyReport{Manifest: m, Bytes: uint64(m.Files[0].Bytes)} //nolint:gosec // not negative
+	meta, extents, err := verifyPack(ctx, dir, &m, o)
+	if err != nil || o.ChecksumsOnly {
+		return rep, err
+	}
+	im, err := openImage(o.FS, dir, &m, extents)
+	if err != nil {
+		return rep, err
+	}
+	file := page.OpenImage(join(dir, packName), im, meta)
+	found, err := store.CheckFile(ctx, file, func(done, total uint64) { report(o.Progress, "check", done, total) })
+	if err = errors.Join(err, file.Close()); err != nil {
+		return rep, fmt.Errorf("check %s: %w", dir, err)
+	}
+	rep.Messages, rep.Pages = found.Messages, found.Pages
+	return rep, judge(dir, &m, &found)
+}
+
+// judge turns a check's report into an error.
+func judge(dir string, m *Manifest, found *store.Report) error {
+	if n := len(found.Problems); n > 0 {
+		return fmt.Errorf("%w: %s: %d problems, the first: %s", ErrDamagedSet, dir, n, found.Problems[0])
+	}
+	if found.Messages != m.Messages {
+		return fmt.Errorf("%w: %s: there are %d messages, the manifest says %d", ErrDamagedSet, dir, found.Messages, m.Messages)
+	}
+	return nil
+}
+
+// verifyPack reads the pack once: all checksums, and that it is what the manifest says. It returns where everything lies.
+func verifyPack(ctx context.Context, dir string, m *Manifest, o VerifyOptions) (meta page.Meta, extents []extent, err error) {
+	r, err := openPack(o.FS, dir, m)
+	if err != nil {
+		return meta, nil, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	limit := newLimiter(o.BytesPerSecond)
+	var bytes uint64
+	err = r.each(ctx, func(offset uint64, data []byte, at int64) error {
+		bytes += uint64(len(data))
+		if err := wait(ctx, limit, len(data)); err != nil {
+			return err
+		}
+		report(o.Progress, "verify", bytes, m.DataBytes)
+		if offset == 0 {
+			var err error
+			meta, err = decodeMeta(data, m)
+			return err
+		}
+		extents = append(extents, extent{from: int64(offset), bytes: int64(len(data)), at: at}) //nolint:gosec // checked by the reader
+		if offset+uint64(len(data)) > m.FileBytes {
+			return r.damaged("pages beyond the end of the page file")
+		}
+		return nil
+	})
+	if err == nil && (len(extents) == 0 && meta.PageSize == 0 || bytes != m.DataBytes) {
+		err = r.damaged("it has %d bytes of pages, the manifest says %d", bytes, m.DataBytes)
+	}
+	return meta, extents, err
+}
+
+// decodeMeta decodes the checkpoint's description and compares it with the manifest.
+func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
+	meta, err := page.DecodeMeta(raw)
+	if err != nil {
+		return meta, fmt.Errorf("%w: %s: %w", ErrDamagedSet, packName, err)
+	}
+	if meta.Position != m.Position || meta.PageSize != m.PageSize || uint64(meta.FileBytes()) != m.FileBytes ||
+		meta.Checkpoint != m.Checkpoint {
+		return meta, fmt.Errorf("%w: %s holds checkpoint %d at %v with pages of %d bytes, the manifest says %d at %v with %d",
+			ErrDamagedSet, packName, meta.Checkpoint, meta.Position, meta.PageSize, m.Checkpoint, m.Position, m.PageSize)
+	}
+	return meta, nil
+}
