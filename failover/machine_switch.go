@@ -59,6 +59,10 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 	}
 }
 
+// reasonNoAddress is a reason that goes away by itself: a standby can be in sync a moment before its liveness key, which
+// tells its address, is seen.
+const reasonNoAddress = "the address of the standby is not known"
+
 // cannotHandOver says what stands in the way of a hand-over; empty if nothing does.
 func (s *State) cannotHandOver() string {
 	other, ok := s.rec.Other(s.self.ID)
@@ -71,7 +75,7 @@ func (s *State) cannotHandOver() string {
 	case s.absent():
 		return "the standby in sync is not connected"
 	case !described:
-		return "the address of the standby is not known"
+		return reasonNoAddress
 	case !s.reachable || s.trouble != "":
 		return "the coordinator cannot be reached"
 	case s.unknown || len(s.pending) > 0:

@@ -108,6 +108,9 @@ func (r *Runner) Changed() <-chan struct{} {
 	return r.changed
 }
 
+// addressPoll is how often Switchover looks for the standby's address.
+const addressPoll = 20 * time.Millisecond
+
 // SwitchoverResult tells how a planned switchover went.
 type SwitchoverResult struct {
 	// Active node now.
@@ -122,6 +125,42 @@ type SwitchoverResult struct {
 // Switchover hands the active role to the other node; it may be asked of either. It returns when the other node is active, or
 // ErrSwitchover with the reason why it is not. When ctx ends first, the hand-over may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
+	for {
+		e, err := r.askSwitchover(ctx)
+		switch {
+		case err != nil:
+			return SwitchoverResult{}, err
+		case e.Failure == reasonNoAddress && r.waitForAddress(ctx):
+			continue
+		case e.Failure != "":
+			return SwitchoverResult{}, fmt.Errorf("%w: %s", ErrSwitchover, e.Failure)
+		}
+		st := r.Status()
+		active, _ := st.ActiveNode()
+		res := SwitchoverResult{Active: active, Pause: e.Pause}
+		if st.Record != nil {
+			res.Term = st.Record.Term
+		}
+		return res, nil
+	}
+}
+
+// waitForAddress waits a little for the standby's liveness key; false when ctx has ended.
+func (r *Runner) waitForAddress(ctx context.Context) bool {
+	timer := time.NewTimer(addressPoll)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-r.stopped:
+		return true // askSwitchover says so
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// askSwitchover asks the machine once and waits for its answer.
+func (r *Runner) askSwitchover(ctx context.Context) (SwitchoverEnded, error) {
 	id := uuid.NewString()
 	done := make(chan SwitchoverEnded, 1)
 	r.mu.Lock()
@@ -135,20 +174,11 @@ func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	r.post(SwitchoverAsked{ID: id})
 	select {
 	case e := <-done:
-		if e.Failure != "" {
-			return SwitchoverResult{}, fmt.Errorf("%w: %s", ErrSwitchover, e.Failure)
-		}
-		st := r.Status()
-		active, _ := st.ActiveNode()
-		res := SwitchoverResult{Active: active, Pause: e.Pause}
-		if st.Record != nil {
-			res.Term = st.Record.Term
-		}
-		return res, nil
+		return e, nil
 	case <-r.stopped:
-		return SwitchoverResult{}, ErrStopped
+		return SwitchoverEnded{}, ErrStopped
 	case <-ctx.Done():
-		return SwitchoverResult{}, fmt.Errorf("switchover: its outcome is not known yet: %w", ctx.Err())
+		return SwitchoverEnded{}, fmt.Errorf("switchover: its outcome is not known yet: %w", ctx.Err())
 	}
 }
 
