@@ -619,7 +619,11 @@ type GetStatusResponse struct {
 	// Version of the software.
 	Version string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	// When the process started.
-	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// The maintenance that runs on this node now; absent when none does.
+	Maintenance *MaintenanceActivity `protobuf:"bytes,9,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
+	// The pair's last rolling plan, running or ended; absent if there never was one.
+	Plan          *Plan `protobuf:"bytes,10,opt,name=plan,proto3" json:"plan,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -706,6 +710,20 @@ func (x *GetStatusResponse) GetVersion() string {
 func (x *GetStatusResponse) GetStartedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetMaintenance() *MaintenanceActivity {
+	if x != nil {
+		return x.Maintenance
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetPlan() *Plan {
+	if x != nil {
+		return x.Plan
 	}
 	return nil
 }
@@ -1123,9 +1141,12 @@ func (x *CheckResponse) GetMessages() uint64 {
 	return 0
 }
 
-// GetDigestRequest is empty.
+// GetDigestRequest asks for a digest.
 type GetDigestRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Wait, until the call's deadline, for this LSN to be applied, and hash the content as it is at exactly this one; 0 means the
+	// content as it is now. OUT_OF_RANGE when more was applied already.
+	AtLsn         uint64 `protobuf:"varint,1,opt,name=at_lsn,json=atLsn,proto3" json:"at_lsn,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1158,6 +1179,13 @@ func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use GetDigestRequest.ProtoReflect.Descriptor instead.
 func (*GetDigestRequest) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *GetDigestRequest) GetAtLsn() uint64 {
+	if x != nil {
+		return x.AtLsn
+	}
+	return 0
 }
 
 // GetDigestResponse is a hash of the logical content.
@@ -1228,7 +1256,7 @@ var File_lockstep_v1_admin_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/admin.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\x98\x01\n" +
+	"\x17lockstep/v1/admin.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dlockstep/v1/maintenance.proto\x1a\x17lockstep/v1/types.proto\"\x98\x01\n" +
 	"\n" +
 	"NodeStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
@@ -1278,7 +1306,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\vlag_records\x18\x03 \x01(\x04R\n" +
 	"lagRecords\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\"\x12\n" +
-	"\x10GetStatusRequest\"\xe7\x02\n" +
+	"\x10GetStatusRequest\"\xd2\x03\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -1288,7 +1316,10 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\astandby\x18\x06 \x01(\v2\x1a.lockstep.v1.StandbyStatusR\astandby\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x129\n" +
 	"\n" +
-	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\"\x14\n" +
+	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12B\n" +
+	"\vmaintenance\x18\t \x01(\v2 .lockstep.v1.MaintenanceActivityR\vmaintenance\x12%\n" +
+	"\x04plan\x18\n" +
+	" \x01(\v2\x11.lockstep.v1.PlanR\x04plan\"\x14\n" +
 	"\x12WatchStatusRequest\"M\n" +
 	"\x13WatchStatusResponse\x126\n" +
 	"\x06status\x18\x01 \x01(\v2\x1e.lockstep.v1.GetStatusResponseR\x06status\"H\n" +
@@ -1314,8 +1345,9 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"pagesTotal\x12\x1a\n" +
 	"\bfinished\x18\x03 \x01(\bR\bfinished\x12\x1a\n" +
 	"\bproblems\x18\x04 \x03(\tR\bproblems\x12\x1a\n" +
-	"\bmessages\x18\x05 \x01(\x04R\bmessages\"\x12\n" +
-	"\x10GetDigestRequest\"[\n" +
+	"\bmessages\x18\x05 \x01(\x04R\bmessages\")\n" +
+	"\x10GetDigestRequest\x12\x15\n" +
+	"\x06at_lsn\x18\x01 \x01(\x04R\x05atLsn\"[\n" +
 	"\x11GetDigestResponse\x12\x10\n" +
 	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x1a\n" +
@@ -1377,7 +1409,9 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*GetDigestResponse)(nil),     // 16: lockstep.v1.GetDigestResponse
 	(*Position)(nil),              // 17: lockstep.v1.Position
 	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*MaintenanceActivity)(nil),   // 19: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                  // 20: lockstep.v1.Plan
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
@@ -1389,26 +1423,28 @@ var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	3,  // 6: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
 	4,  // 7: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
 	18, // 8: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	6,  // 9: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	19, // 10: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	19, // 11: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	5,  // 12: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	7,  // 13: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	9,  // 14: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	11, // 15: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	13, // 16: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	15, // 17: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	6,  // 18: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	8,  // 19: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	10, // 20: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	12, // 21: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	14, // 22: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	16, // 23: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	18, // [18:24] is the sub-list for method output_type
-	12, // [12:18] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	19, // 9: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	20, // 10: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	6,  // 11: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	21, // 12: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	21, // 13: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	5,  // 14: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	7,  // 15: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	9,  // 16: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	11, // 17: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	13, // 18: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	15, // 19: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	6,  // 20: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	8,  // 21: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	10, // 22: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	12, // 23: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	14, // 24: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	16, // 25: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	20, // [20:26] is the sub-list for method output_type
+	14, // [14:20] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -1416,6 +1452,7 @@ func file_lockstep_v1_admin_proto_init() {
 	if File_lockstep_v1_admin_proto != nil {
 		return
 	}
+	file_lockstep_v1_maintenance_proto_init()
 	file_lockstep_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -151,6 +151,79 @@ func (PlanState) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{1}
 }
 
+// MaintenanceActivity is what runs on a node.
+type MaintenanceActivity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "scan", "rewrite", "shrink", "backup" or "drop-old".
+	Operation string `protobuf:"bytes,1,opt,name=operation,proto3" json:"operation,omitempty"`
+	// When it began.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// How far it is.
+	Progress *Progress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
+	// Plan that it is a step of; empty for none.
+	PlanId        string `protobuf:"bytes,4,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MaintenanceActivity) Reset() {
+	*x = MaintenanceActivity{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MaintenanceActivity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MaintenanceActivity) ProtoMessage() {}
+
+func (x *MaintenanceActivity) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MaintenanceActivity.ProtoReflect.Descriptor instead.
+func (*MaintenanceActivity) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *MaintenanceActivity) GetOperation() string {
+	if x != nil {
+		return x.Operation
+	}
+	return ""
+}
+
+func (x *MaintenanceActivity) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *MaintenanceActivity) GetProgress() *Progress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *MaintenanceActivity) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
 // MaintenanceSettings are the pair's.
 type MaintenanceSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -178,7 +251,7 @@ type MaintenanceSettings struct {
 
 func (x *MaintenanceSettings) Reset() {
 	*x = MaintenanceSettings{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[0]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -190,7 +263,7 @@ func (x *MaintenanceSettings) String() string {
 func (*MaintenanceSettings) ProtoMessage() {}
 
 func (x *MaintenanceSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[0]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -203,7 +276,7 @@ func (x *MaintenanceSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MaintenanceSettings.ProtoReflect.Descriptor instead.
 func (*MaintenanceSettings) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{0}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *MaintenanceSettings) GetPageSizeCurrent() uint32 {
@@ -278,7 +351,7 @@ type GetSettingsRequest struct {
 
 func (x *GetSettingsRequest) Reset() {
 	*x = GetSettingsRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[1]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -290,7 +363,7 @@ func (x *GetSettingsRequest) String() string {
 func (*GetSettingsRequest) ProtoMessage() {}
 
 func (x *GetSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[1]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -303,7 +376,7 @@ func (x *GetSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSettingsRequest.ProtoReflect.Descriptor instead.
 func (*GetSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{2}
 }
 
 // GetSettingsResponse holds the settings.
@@ -317,7 +390,7 @@ type GetSettingsResponse struct {
 
 func (x *GetSettingsResponse) Reset() {
 	*x = GetSettingsResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[2]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -329,7 +402,7 @@ func (x *GetSettingsResponse) String() string {
 func (*GetSettingsResponse) ProtoMessage() {}
 
 func (x *GetSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[2]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -342,7 +415,7 @@ func (x *GetSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSettingsResponse.ProtoReflect.Descriptor instead.
 func (*GetSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetSettingsResponse) GetSettings() *MaintenanceSettings {
@@ -375,7 +448,7 @@ type UpdateSettingsRequest struct {
 
 func (x *UpdateSettingsRequest) Reset() {
 	*x = UpdateSettingsRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[3]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -387,7 +460,7 @@ func (x *UpdateSettingsRequest) String() string {
 func (*UpdateSettingsRequest) ProtoMessage() {}
 
 func (x *UpdateSettingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[3]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -400,7 +473,7 @@ func (x *UpdateSettingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSettingsRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSettingsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *UpdateSettingsRequest) GetPageSizeMax() uint32 {
@@ -463,7 +536,7 @@ type UpdateSettingsResponse struct {
 
 func (x *UpdateSettingsResponse) Reset() {
 	*x = UpdateSettingsResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[4]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +548,7 @@ func (x *UpdateSettingsResponse) String() string {
 func (*UpdateSettingsResponse) ProtoMessage() {}
 
 func (x *UpdateSettingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[4]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +561,7 @@ func (x *UpdateSettingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSettingsResponse.ProtoReflect.Descriptor instead.
 func (*UpdateSettingsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *UpdateSettingsResponse) GetSettings() *MaintenanceSettings {
@@ -501,11 +574,11 @@ func (x *UpdateSettingsResponse) GetSettings() *MaintenanceSettings {
 // Progress of a long operation.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is being done: "checkpoint", "read", "write", "sync", "copy", "verify".
+	// What is being done: "checkpoint", "plan", "scan", "copy", "verify", "finish".
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
 	// Bytes done.
 	DoneBytes uint64 `protobuf:"varint,2,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
-	// Bytes in all.
+	// Bytes in all; 0 where it is not known.
 	TotalBytes uint64 `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	// Messages done.
 	Messages uint64 `protobuf:"varint,4,opt,name=messages,proto3" json:"messages,omitempty"`
@@ -517,7 +590,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[5]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +602,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[5]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +615,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Progress) GetPhase() string {
@@ -591,7 +664,7 @@ type ScanRequest struct {
 
 func (x *ScanRequest) Reset() {
 	*x = ScanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[6]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +676,7 @@ func (x *ScanRequest) String() string {
 func (*ScanRequest) ProtoMessage() {}
 
 func (x *ScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[6]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +689,7 @@ func (x *ScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRequest.ProtoReflect.Descriptor instead.
 func (*ScanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ScanRequest) GetPageSizeMax() uint32 {
@@ -639,7 +712,7 @@ type ScanResponse struct {
 
 func (x *ScanResponse) Reset() {
 	*x = ScanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[7]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +724,7 @@ func (x *ScanResponse) String() string {
 func (*ScanResponse) ProtoMessage() {}
 
 func (x *ScanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[7]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +737,7 @@ func (x *ScanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanResponse.ProtoReflect.Descriptor instead.
 func (*ScanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ScanResponse) GetProgress() *Progress {
@@ -708,7 +781,7 @@ type ScanResult struct {
 
 func (x *ScanResult) Reset() {
 	*x = ScanResult{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[8]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +793,7 @@ func (x *ScanResult) String() string {
 func (*ScanResult) ProtoMessage() {}
 
 func (x *ScanResult) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[8]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +806,7 @@ func (x *ScanResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanResult.ProtoReflect.Descriptor instead.
 func (*ScanResult) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ScanResult) GetHistogram() []*SizeBucket {
@@ -816,7 +889,7 @@ type SizeBucket struct {
 
 func (x *SizeBucket) Reset() {
 	*x = SizeBucket{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[9]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +901,7 @@ func (x *SizeBucket) String() string {
 func (*SizeBucket) ProtoMessage() {}
 
 func (x *SizeBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[9]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +914,7 @@ func (x *SizeBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeBucket.ProtoReflect.Descriptor instead.
 func (*SizeBucket) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SizeBucket) GetFromBytes() uint64 {
@@ -889,7 +962,7 @@ type PageSizeCandidate struct {
 
 func (x *PageSizeCandidate) Reset() {
 	*x = PageSizeCandidate{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[10]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +974,7 @@ func (x *PageSizeCandidate) String() string {
 func (*PageSizeCandidate) ProtoMessage() {}
 
 func (x *PageSizeCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[10]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +987,7 @@ func (x *PageSizeCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageSizeCandidate.ProtoReflect.Descriptor instead.
 func (*PageSizeCandidate) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PageSizeCandidate) GetPageSize() uint32 {
@@ -960,7 +1033,7 @@ type RewriteRequest struct {
 
 func (x *RewriteRequest) Reset() {
 	*x = RewriteRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[11]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1045,7 @@ func (x *RewriteRequest) String() string {
 func (*RewriteRequest) ProtoMessage() {}
 
 func (x *RewriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[11]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1058,7 @@ func (x *RewriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteRequest.ProtoReflect.Descriptor instead.
 func (*RewriteRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RewriteRequest) GetPageSize() uint32 {
@@ -1022,7 +1095,7 @@ type RewriteResponse struct {
 
 func (x *RewriteResponse) Reset() {
 	*x = RewriteResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[12]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +1107,7 @@ func (x *RewriteResponse) String() string {
 func (*RewriteResponse) ProtoMessage() {}
 
 func (x *RewriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[12]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +1120,7 @@ func (x *RewriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteResponse.ProtoReflect.Descriptor instead.
 func (*RewriteResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RewriteResponse) GetProgress() *Progress {
@@ -1089,7 +1162,7 @@ type RewriteResult struct {
 
 func (x *RewriteResult) Reset() {
 	*x = RewriteResult{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[13]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1174,7 @@ func (x *RewriteResult) String() string {
 func (*RewriteResult) ProtoMessage() {}
 
 func (x *RewriteResult) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[13]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1187,7 @@ func (x *RewriteResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteResult.ProtoReflect.Descriptor instead.
 func (*RewriteResult) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RewriteResult) GetPageSizeBefore() uint32 {
@@ -1184,7 +1257,7 @@ type ShrinkRequest struct {
 
 func (x *ShrinkRequest) Reset() {
 	*x = ShrinkRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[14]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1269,7 @@ func (x *ShrinkRequest) String() string {
 func (*ShrinkRequest) ProtoMessage() {}
 
 func (x *ShrinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[14]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1282,7 @@ func (x *ShrinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShrinkRequest.ProtoReflect.Descriptor instead.
 func (*ShrinkRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ShrinkRequest) GetDryRun() bool {
@@ -1232,7 +1305,7 @@ type ShrinkResponse struct {
 
 func (x *ShrinkResponse) Reset() {
 	*x = ShrinkResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[15]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1317,7 @@ func (x *ShrinkResponse) String() string {
 func (*ShrinkResponse) ProtoMessage() {}
 
 func (x *ShrinkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[15]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1330,7 @@ func (x *ShrinkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShrinkResponse.ProtoReflect.Descriptor instead.
 func (*ShrinkResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ShrinkResponse) GetFileBytesBefore() uint64 {
@@ -1289,7 +1362,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[16]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1374,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[16]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1387,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *BackupRequest) GetPath() string {
@@ -1351,7 +1424,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[17]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1436,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[17]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1449,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BackupResponse) GetProgress() *Progress {
@@ -1418,7 +1491,7 @@ type SaveSet struct {
 
 func (x *SaveSet) Reset() {
 	*x = SaveSet{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[18]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1503,7 @@ func (x *SaveSet) String() string {
 func (*SaveSet) ProtoMessage() {}
 
 func (x *SaveSet) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[18]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1516,7 @@ func (x *SaveSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSet.ProtoReflect.Descriptor instead.
 func (*SaveSet) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SaveSet) GetName() string {
@@ -1513,7 +1586,7 @@ type ListBackupsRequest struct {
 
 func (x *ListBackupsRequest) Reset() {
 	*x = ListBackupsRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[19]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1598,7 @@ func (x *ListBackupsRequest) String() string {
 func (*ListBackupsRequest) ProtoMessage() {}
 
 func (x *ListBackupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[19]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1611,7 @@ func (x *ListBackupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBackupsRequest.ProtoReflect.Descriptor instead.
 func (*ListBackupsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListBackupsRequest) GetPath() string {
@@ -1559,7 +1632,7 @@ type ListBackupsResponse struct {
 
 func (x *ListBackupsResponse) Reset() {
 	*x = ListBackupsResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[20]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +1644,7 @@ func (x *ListBackupsResponse) String() string {
 func (*ListBackupsResponse) ProtoMessage() {}
 
 func (x *ListBackupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[20]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +1657,7 @@ func (x *ListBackupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBackupsResponse.ProtoReflect.Descriptor instead.
 func (*ListBackupsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListBackupsResponse) GetSets() []*SaveSet {
@@ -1603,7 +1676,7 @@ type DropOldRequest struct {
 
 func (x *DropOldRequest) Reset() {
 	*x = DropOldRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[21]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1688,7 @@ func (x *DropOldRequest) String() string {
 func (*DropOldRequest) ProtoMessage() {}
 
 func (x *DropOldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[21]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1701,7 @@ func (x *DropOldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOldRequest.ProtoReflect.Descriptor instead.
 func (*DropOldRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{22}
 }
 
 // DropOldResponse tells what was removed.
@@ -1642,7 +1715,7 @@ type DropOldResponse struct {
 
 func (x *DropOldResponse) Reset() {
 	*x = DropOldResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[22]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1654,7 +1727,7 @@ func (x *DropOldResponse) String() string {
 func (*DropOldResponse) ProtoMessage() {}
 
 func (x *DropOldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[22]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1667,7 +1740,7 @@ func (x *DropOldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOldResponse.ProtoReflect.Descriptor instead.
 func (*DropOldResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DropOldResponse) GetBytes() uint64 {
@@ -1712,7 +1785,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[23]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1724,7 +1797,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[23]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1737,7 +1810,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Plan) GetId() string {
@@ -1846,7 +1919,7 @@ type StartPlanRequest struct {
 
 func (x *StartPlanRequest) Reset() {
 	*x = StartPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1858,7 +1931,7 @@ func (x *StartPlanRequest) String() string {
 func (*StartPlanRequest) ProtoMessage() {}
 
 func (x *StartPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1871,7 +1944,7 @@ func (x *StartPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPlanRequest.ProtoReflect.Descriptor instead.
 func (*StartPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StartPlanRequest) GetKind() PlanKind {
@@ -1906,7 +1979,7 @@ type StartPlanResponse struct {
 
 func (x *StartPlanResponse) Reset() {
 	*x = StartPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +1991,7 @@ func (x *StartPlanResponse) String() string {
 func (*StartPlanResponse) ProtoMessage() {}
 
 func (x *StartPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2004,7 @@ func (x *StartPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPlanResponse.ProtoReflect.Descriptor instead.
 func (*StartPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StartPlanResponse) GetPlan() *Plan {
@@ -1950,7 +2023,7 @@ type WatchPlanRequest struct {
 
 func (x *WatchPlanRequest) Reset() {
 	*x = WatchPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2035,7 @@ func (x *WatchPlanRequest) String() string {
 func (*WatchPlanRequest) ProtoMessage() {}
 
 func (x *WatchPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2048,7 @@ func (x *WatchPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlanRequest.ProtoReflect.Descriptor instead.
 func (*WatchPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 // WatchPlanResponse is one state of the plan.
@@ -1989,7 +2062,7 @@ type WatchPlanResponse struct {
 
 func (x *WatchPlanResponse) Reset() {
 	*x = WatchPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2001,7 +2074,7 @@ func (x *WatchPlanResponse) String() string {
 func (*WatchPlanResponse) ProtoMessage() {}
 
 func (x *WatchPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2014,7 +2087,7 @@ func (x *WatchPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlanResponse.ProtoReflect.Descriptor instead.
 func (*WatchPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WatchPlanResponse) GetPlan() *Plan {
@@ -2033,7 +2106,7 @@ type CancelPlanRequest struct {
 
 func (x *CancelPlanRequest) Reset() {
 	*x = CancelPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2118,7 @@ func (x *CancelPlanRequest) String() string {
 func (*CancelPlanRequest) ProtoMessage() {}
 
 func (x *CancelPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2131,7 @@ func (x *CancelPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelPlanRequest.ProtoReflect.Descriptor instead.
 func (*CancelPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{29}
 }
 
 // CancelPlanResponse holds the plan.
@@ -2072,7 +2145,7 @@ type CancelPlanResponse struct {
 
 func (x *CancelPlanResponse) Reset() {
 	*x = CancelPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2157,7 @@ func (x *CancelPlanResponse) String() string {
 func (*CancelPlanResponse) ProtoMessage() {}
 
 func (x *CancelPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2170,7 @@ func (x *CancelPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelPlanResponse.ProtoReflect.Descriptor instead.
 func (*CancelPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CancelPlanResponse) GetPlan() *Plan {
@@ -2130,7 +2203,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2215,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2228,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Job) GetName() string {
@@ -2226,7 +2299,7 @@ type JobRun struct {
 
 func (x *JobRun) Reset() {
 	*x = JobRun{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2311,7 @@ func (x *JobRun) String() string {
 func (*JobRun) ProtoMessage() {}
 
 func (x *JobRun) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2324,7 @@ func (x *JobRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobRun.ProtoReflect.Descriptor instead.
 func (*JobRun) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *JobRun) GetStartedAt() *timestamppb.Timestamp {
@@ -2298,7 +2371,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2383,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2396,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 // ListJobsResponse lists jobs.
@@ -2337,7 +2410,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2422,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2435,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2383,7 +2456,7 @@ type PutJobRequest struct {
 
 func (x *PutJobRequest) Reset() {
 	*x = PutJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2468,7 @@ func (x *PutJobRequest) String() string {
 func (*PutJobRequest) ProtoMessage() {}
 
 func (x *PutJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2481,7 @@ func (x *PutJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutJobRequest.ProtoReflect.Descriptor instead.
 func (*PutJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PutJobRequest) GetJob() *Job {
@@ -2429,7 +2502,7 @@ type PutJobResponse struct {
 
 func (x *PutJobResponse) Reset() {
 	*x = PutJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2441,7 +2514,7 @@ func (x *PutJobResponse) String() string {
 func (*PutJobResponse) ProtoMessage() {}
 
 func (x *PutJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2454,7 +2527,7 @@ func (x *PutJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutJobResponse.ProtoReflect.Descriptor instead.
 func (*PutJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PutJobResponse) GetJob() *Job {
@@ -2475,7 +2548,7 @@ type DeleteJobRequest struct {
 
 func (x *DeleteJobRequest) Reset() {
 	*x = DeleteJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2560,7 @@ func (x *DeleteJobRequest) String() string {
 func (*DeleteJobRequest) ProtoMessage() {}
 
 func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2573,7 @@ func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobRequest.ProtoReflect.Descriptor instead.
 func (*DeleteJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DeleteJobRequest) GetName() string {
@@ -2519,7 +2592,7 @@ type DeleteJobResponse struct {
 
 func (x *DeleteJobResponse) Reset() {
 	*x = DeleteJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2531,7 +2604,7 @@ func (x *DeleteJobResponse) String() string {
 func (*DeleteJobResponse) ProtoMessage() {}
 
 func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2544,7 +2617,108 @@ func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobResponse.ProtoReflect.Descriptor instead.
 func (*DeleteJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{38}
+}
+
+// ReportNodeRequest tells what a node has done.
+type ReportNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node that did it.
+	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// What a scan of it recommended, in bytes; 0 for nothing.
+	PageSizeRecommended uint32 `protobuf:"varint,2,opt,name=page_size_recommended,json=pageSizeRecommended,proto3" json:"page_size_recommended,omitempty"`
+	// The request of resize_on_startup or compact_on_startup that it has met; empty for none.
+	StartupId     string `protobuf:"bytes,3,opt,name=startup_id,json=startupId,proto3" json:"startup_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportNodeRequest) Reset() {
+	*x = ReportNodeRequest{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportNodeRequest) ProtoMessage() {}
+
+func (x *ReportNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportNodeRequest.ProtoReflect.Descriptor instead.
+func (*ReportNodeRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ReportNodeRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ReportNodeRequest) GetPageSizeRecommended() uint32 {
+	if x != nil {
+		return x.PageSizeRecommended
+	}
+	return 0
+}
+
+func (x *ReportNodeRequest) GetStartupId() string {
+	if x != nil {
+		return x.StartupId
+	}
+	return ""
+}
+
+// ReportNodeResponse is empty.
+type ReportNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportNodeResponse) Reset() {
+	*x = ReportNodeResponse{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportNodeResponse) ProtoMessage() {}
+
+func (x *ReportNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportNodeResponse.ProtoReflect.Descriptor instead.
+func (*ReportNodeResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{40}
 }
 
 // RunJobRequest runs a job now.
@@ -2558,7 +2732,7 @@ type RunJobRequest struct {
 
 func (x *RunJobRequest) Reset() {
 	*x = RunJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2744,7 @@ func (x *RunJobRequest) String() string {
 func (*RunJobRequest) ProtoMessage() {}
 
 func (x *RunJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2757,7 @@ func (x *RunJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJobRequest.ProtoReflect.Descriptor instead.
 func (*RunJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RunJobRequest) GetName() string {
@@ -2604,7 +2778,7 @@ type RunJobResponse struct {
 
 func (x *RunJobResponse) Reset() {
 	*x = RunJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +2790,7 @@ func (x *RunJobResponse) String() string {
 func (*RunJobResponse) ProtoMessage() {}
 
 func (x *RunJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +2803,7 @@ func (x *RunJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJobResponse.ProtoReflect.Descriptor instead.
 func (*RunJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RunJobResponse) GetRun() *JobRun {
@@ -2643,7 +2817,12 @@ var File_lockstep_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1/maintenance.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\xb0\x03\n" +
+	"\x1dlockstep/v1/maintenance.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17lockstep/v1/types.proto\"\xb1\x01\n" +
+	"\x13MaintenanceActivity\x12\x1c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x121\n" +
+	"\bprogress\x18\x03 \x01(\v2\x15.lockstep.v1.ProgressR\bprogress\x12\x17\n" +
+	"\aplan_id\x18\x04 \x01(\tR\x06planId\"\xb0\x03\n" +
 	"\x13MaintenanceSettings\x12*\n" +
 	"\x11page_size_current\x18\x01 \x01(\rR\x0fpageSizeCurrent\x122\n" +
 	"\x15page_size_recommended\x18\x02 \x01(\rR\x13pageSizeRecommended\x12\"\n" +
@@ -2818,7 +2997,13 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\v2\x10.lockstep.v1.JobR\x03job\"&\n" +
 	"\x10DeleteJobRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x13\n" +
-	"\x11DeleteJobResponse\"#\n" +
+	"\x11DeleteJobResponse\"\x7f\n" +
+	"\x11ReportNodeRequest\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x122\n" +
+	"\x15page_size_recommended\x18\x02 \x01(\rR\x13pageSizeRecommended\x12\x1d\n" +
+	"\n" +
+	"startup_id\x18\x03 \x01(\tR\tstartupId\"\x14\n" +
+	"\x12ReportNodeResponse\"#\n" +
 	"\rRunJobRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"7\n" +
 	"\x0eRunJobResponse\x12%\n" +
@@ -2835,7 +3020,7 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x14PLAN_STATE_SWITCHING\x10\x04\x12\x13\n" +
 	"\x0fPLAN_STATE_DONE\x10\x05\x12\x15\n" +
 	"\x11PLAN_STATE_FAILED\x10\x06\x12\x18\n" +
-	"\x14PLAN_STATE_CANCELLED\x10\a2\xec\b\n" +
+	"\x14PLAN_STATE_CANCELLED\x10\a2\xbb\t\n" +
 	"\x12MaintenanceService\x12P\n" +
 	"\vGetSettings\x12\x1f.lockstep.v1.GetSettingsRequest\x1a .lockstep.v1.GetSettingsResponse\x12Y\n" +
 	"\x0eUpdateSettings\x12\".lockstep.v1.UpdateSettingsRequest\x1a#.lockstep.v1.UpdateSettingsResponse\x12=\n" +
@@ -2852,7 +3037,9 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\bListJobs\x12\x1c.lockstep.v1.ListJobsRequest\x1a\x1d.lockstep.v1.ListJobsResponse\x12A\n" +
 	"\x06PutJob\x12\x1a.lockstep.v1.PutJobRequest\x1a\x1b.lockstep.v1.PutJobResponse\x12J\n" +
 	"\tDeleteJob\x12\x1d.lockstep.v1.DeleteJobRequest\x1a\x1e.lockstep.v1.DeleteJobResponse\x12A\n" +
-	"\x06RunJob\x12\x1a.lockstep.v1.RunJobRequest\x1a\x1b.lockstep.v1.RunJobResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\x06RunJob\x12\x1a.lockstep.v1.RunJobRequest\x1a\x1b.lockstep.v1.RunJobResponse\x12M\n" +
+	"\n" +
+	"ReportNode\x12\x1e.lockstep.v1.ReportNodeRequest\x1a\x1f.lockstep.v1.ReportNodeResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_maintenance_proto_rawDescOnce sync.Once
@@ -2867,122 +3054,129 @@ func file_lockstep_v1_maintenance_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(PlanKind)(0),                  // 0: lockstep.v1.PlanKind
 	(PlanState)(0),                 // 1: lockstep.v1.PlanState
-	(*MaintenanceSettings)(nil),    // 2: lockstep.v1.MaintenanceSettings
-	(*GetSettingsRequest)(nil),     // 3: lockstep.v1.GetSettingsRequest
-	(*GetSettingsResponse)(nil),    // 4: lockstep.v1.GetSettingsResponse
-	(*UpdateSettingsRequest)(nil),  // 5: lockstep.v1.UpdateSettingsRequest
-	(*UpdateSettingsResponse)(nil), // 6: lockstep.v1.UpdateSettingsResponse
-	(*Progress)(nil),               // 7: lockstep.v1.Progress
-	(*ScanRequest)(nil),            // 8: lockstep.v1.ScanRequest
-	(*ScanResponse)(nil),           // 9: lockstep.v1.ScanResponse
-	(*ScanResult)(nil),             // 10: lockstep.v1.ScanResult
-	(*SizeBucket)(nil),             // 11: lockstep.v1.SizeBucket
-	(*PageSizeCandidate)(nil),      // 12: lockstep.v1.PageSizeCandidate
-	(*RewriteRequest)(nil),         // 13: lockstep.v1.RewriteRequest
-	(*RewriteResponse)(nil),        // 14: lockstep.v1.RewriteResponse
-	(*RewriteResult)(nil),          // 15: lockstep.v1.RewriteResult
-	(*ShrinkRequest)(nil),          // 16: lockstep.v1.ShrinkRequest
-	(*ShrinkResponse)(nil),         // 17: lockstep.v1.ShrinkResponse
-	(*BackupRequest)(nil),          // 18: lockstep.v1.BackupRequest
-	(*BackupResponse)(nil),         // 19: lockstep.v1.BackupResponse
-	(*SaveSet)(nil),                // 20: lockstep.v1.SaveSet
-	(*ListBackupsRequest)(nil),     // 21: lockstep.v1.ListBackupsRequest
-	(*ListBackupsResponse)(nil),    // 22: lockstep.v1.ListBackupsResponse
-	(*DropOldRequest)(nil),         // 23: lockstep.v1.DropOldRequest
-	(*DropOldResponse)(nil),        // 24: lockstep.v1.DropOldResponse
-	(*Plan)(nil),                   // 25: lockstep.v1.Plan
-	(*StartPlanRequest)(nil),       // 26: lockstep.v1.StartPlanRequest
-	(*StartPlanResponse)(nil),      // 27: lockstep.v1.StartPlanResponse
-	(*WatchPlanRequest)(nil),       // 28: lockstep.v1.WatchPlanRequest
-	(*WatchPlanResponse)(nil),      // 29: lockstep.v1.WatchPlanResponse
-	(*CancelPlanRequest)(nil),      // 30: lockstep.v1.CancelPlanRequest
-	(*CancelPlanResponse)(nil),     // 31: lockstep.v1.CancelPlanResponse
-	(*Job)(nil),                    // 32: lockstep.v1.Job
-	(*JobRun)(nil),                 // 33: lockstep.v1.JobRun
-	(*ListJobsRequest)(nil),        // 34: lockstep.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 35: lockstep.v1.ListJobsResponse
-	(*PutJobRequest)(nil),          // 36: lockstep.v1.PutJobRequest
-	(*PutJobResponse)(nil),         // 37: lockstep.v1.PutJobResponse
-	(*DeleteJobRequest)(nil),       // 38: lockstep.v1.DeleteJobRequest
-	(*DeleteJobResponse)(nil),      // 39: lockstep.v1.DeleteJobResponse
-	(*RunJobRequest)(nil),          // 40: lockstep.v1.RunJobRequest
-	(*RunJobResponse)(nil),         // 41: lockstep.v1.RunJobResponse
-	(*durationpb.Duration)(nil),    // 42: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 43: google.protobuf.Timestamp
-	(*Position)(nil),               // 44: lockstep.v1.Position
+	(*MaintenanceActivity)(nil),    // 2: lockstep.v1.MaintenanceActivity
+	(*MaintenanceSettings)(nil),    // 3: lockstep.v1.MaintenanceSettings
+	(*GetSettingsRequest)(nil),     // 4: lockstep.v1.GetSettingsRequest
+	(*GetSettingsResponse)(nil),    // 5: lockstep.v1.GetSettingsResponse
+	(*UpdateSettingsRequest)(nil),  // 6: lockstep.v1.UpdateSettingsRequest
+	(*UpdateSettingsResponse)(nil), // 7: lockstep.v1.UpdateSettingsResponse
+	(*Progress)(nil),               // 8: lockstep.v1.Progress
+	(*ScanRequest)(nil),            // 9: lockstep.v1.ScanRequest
+	(*ScanResponse)(nil),           // 10: lockstep.v1.ScanResponse
+	(*ScanResult)(nil),             // 11: lockstep.v1.ScanResult
+	(*SizeBucket)(nil),             // 12: lockstep.v1.SizeBucket
+	(*PageSizeCandidate)(nil),      // 13: lockstep.v1.PageSizeCandidate
+	(*RewriteRequest)(nil),         // 14: lockstep.v1.RewriteRequest
+	(*RewriteResponse)(nil),        // 15: lockstep.v1.RewriteResponse
+	(*RewriteResult)(nil),          // 16: lockstep.v1.RewriteResult
+	(*ShrinkRequest)(nil),          // 17: lockstep.v1.ShrinkRequest
+	(*ShrinkResponse)(nil),         // 18: lockstep.v1.ShrinkResponse
+	(*BackupRequest)(nil),          // 19: lockstep.v1.BackupRequest
+	(*BackupResponse)(nil),         // 20: lockstep.v1.BackupResponse
+	(*SaveSet)(nil),                // 21: lockstep.v1.SaveSet
+	(*ListBackupsRequest)(nil),     // 22: lockstep.v1.ListBackupsRequest
+	(*ListBackupsResponse)(nil),    // 23: lockstep.v1.ListBackupsResponse
+	(*DropOldRequest)(nil),         // 24: lockstep.v1.DropOldRequest
+	(*DropOldResponse)(nil),        // 25: lockstep.v1.DropOldResponse
+	(*Plan)(nil),                   // 26: lockstep.v1.Plan
+	(*StartPlanRequest)(nil),       // 27: lockstep.v1.StartPlanRequest
+	(*StartPlanResponse)(nil),      // 28: lockstep.v1.StartPlanResponse
+	(*WatchPlanRequest)(nil),       // 29: lockstep.v1.WatchPlanRequest
+	(*WatchPlanResponse)(nil),      // 30: lockstep.v1.WatchPlanResponse
+	(*CancelPlanRequest)(nil),      // 31: lockstep.v1.CancelPlanRequest
+	(*CancelPlanResponse)(nil),     // 32: lockstep.v1.CancelPlanResponse
+	(*Job)(nil),                    // 33: lockstep.v1.Job
+	(*JobRun)(nil),                 // 34: lockstep.v1.JobRun
+	(*ListJobsRequest)(nil),        // 35: lockstep.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 36: lockstep.v1.ListJobsResponse
+	(*PutJobRequest)(nil),          // 37: lockstep.v1.PutJobRequest
+	(*PutJobResponse)(nil),         // 38: lockstep.v1.PutJobResponse
+	(*DeleteJobRequest)(nil),       // 39: lockstep.v1.DeleteJobRequest
+	(*DeleteJobResponse)(nil),      // 40: lockstep.v1.DeleteJobResponse
+	(*ReportNodeRequest)(nil),      // 41: lockstep.v1.ReportNodeRequest
+	(*ReportNodeResponse)(nil),     // 42: lockstep.v1.ReportNodeResponse
+	(*RunJobRequest)(nil),          // 43: lockstep.v1.RunJobRequest
+	(*RunJobResponse)(nil),         // 44: lockstep.v1.RunJobResponse
+	(*timestamppb.Timestamp)(nil),  // 45: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 46: google.protobuf.Duration
+	(*Position)(nil),               // 47: lockstep.v1.Position
 }
 var file_lockstep_v1_maintenance_proto_depIdxs = []int32{
-	2,  // 0: lockstep.v1.GetSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
-	2,  // 1: lockstep.v1.UpdateSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
-	42, // 2: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
-	7,  // 3: lockstep.v1.ScanResponse.progress:type_name -> lockstep.v1.Progress
-	10, // 4: lockstep.v1.ScanResponse.result:type_name -> lockstep.v1.ScanResult
-	11, // 5: lockstep.v1.ScanResult.histogram:type_name -> lockstep.v1.SizeBucket
-	12, // 6: lockstep.v1.ScanResult.candidates:type_name -> lockstep.v1.PageSizeCandidate
-	7,  // 7: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
-	15, // 8: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
-	42, // 9: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
-	7,  // 10: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
-	20, // 11: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
-	43, // 12: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
-	44, // 13: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
-	20, // 14: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
-	0,  // 15: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
-	1,  // 16: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
-	7,  // 17: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
-	43, // 18: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
-	43, // 19: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 20: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
-	25, // 21: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
-	25, // 22: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
-	25, // 23: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
-	43, // 24: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
-	33, // 25: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
-	43, // 26: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
-	42, // 27: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
-	32, // 28: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
-	32, // 29: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
-	32, // 30: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
-	33, // 31: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
-	3,  // 32: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
-	5,  // 33: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
-	8,  // 34: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
-	13, // 35: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
-	16, // 36: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
-	18, // 37: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
-	21, // 38: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
-	23, // 39: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
-	26, // 40: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
-	28, // 41: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
-	30, // 42: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
-	34, // 43: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
-	36, // 44: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
-	38, // 45: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
-	40, // 46: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
-	4,  // 47: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
-	6,  // 48: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
-	9,  // 49: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
-	14, // 50: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
-	17, // 51: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
-	19, // 52: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
-	22, // 53: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
-	24, // 54: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
-	27, // 55: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
-	29, // 56: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
-	31, // 57: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
-	35, // 58: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
-	37, // 59: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
-	39, // 60: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
-	41, // 61: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
-	47, // [47:62] is the sub-list for method output_type
-	32, // [32:47] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	45, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
+	8,  // 1: lockstep.v1.MaintenanceActivity.progress:type_name -> lockstep.v1.Progress
+	3,  // 2: lockstep.v1.GetSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
+	3,  // 3: lockstep.v1.UpdateSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
+	46, // 4: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
+	8,  // 5: lockstep.v1.ScanResponse.progress:type_name -> lockstep.v1.Progress
+	11, // 6: lockstep.v1.ScanResponse.result:type_name -> lockstep.v1.ScanResult
+	12, // 7: lockstep.v1.ScanResult.histogram:type_name -> lockstep.v1.SizeBucket
+	13, // 8: lockstep.v1.ScanResult.candidates:type_name -> lockstep.v1.PageSizeCandidate
+	8,  // 9: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
+	16, // 10: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
+	46, // 11: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
+	8,  // 12: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
+	21, // 13: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
+	45, // 14: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
+	47, // 15: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
+	21, // 16: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
+	0,  // 17: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
+	1,  // 18: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
+	8,  // 19: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
+	45, // 20: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
+	45, // 21: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 22: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
+	26, // 23: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
+	26, // 24: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
+	26, // 25: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
+	45, // 26: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
+	34, // 27: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
+	45, // 28: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
+	46, // 29: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
+	33, // 30: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
+	33, // 31: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
+	33, // 32: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
+	34, // 33: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
+	4,  // 34: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
+	6,  // 35: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
+	9,  // 36: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
+	14, // 37: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
+	17, // 38: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
+	19, // 39: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
+	22, // 40: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
+	24, // 41: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
+	27, // 42: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
+	29, // 43: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
+	31, // 44: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
+	35, // 45: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
+	37, // 46: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
+	39, // 47: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
+	43, // 48: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
+	41, // 49: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
+	5,  // 50: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
+	7,  // 51: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
+	10, // 52: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
+	15, // 53: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
+	18, // 54: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
+	20, // 55: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
+	23, // 56: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
+	25, // 57: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
+	28, // 58: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
+	30, // 59: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
+	32, // 60: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
+	36, // 61: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
+	38, // 62: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
+	40, // 63: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
+	44, // 64: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
+	42, // 65: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
+	50, // [50:66] is the sub-list for method output_type
+	34, // [34:50] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_maintenance_proto_init() }
@@ -2991,14 +3185,14 @@ func file_lockstep_v1_maintenance_proto_init() {
 		return
 	}
 	file_lockstep_v1_types_proto_init()
-	file_lockstep_v1_maintenance_proto_msgTypes[3].OneofWrappers = []any{}
+	file_lockstep_v1_maintenance_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_maintenance_proto_rawDesc), len(file_lockstep_v1_maintenance_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   40,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,7 @@ const (
 	MaintenanceService_PutJob_FullMethodName         = "/lockstep.v1.MaintenanceService/PutJob"
 	MaintenanceService_DeleteJob_FullMethodName      = "/lockstep.v1.MaintenanceService/DeleteJob"
 	MaintenanceService_RunJob_FullMethodName         = "/lockstep.v1.MaintenanceService/RunJob"
+	MaintenanceService_ReportNode_FullMethodName     = "/lockstep.v1.MaintenanceService/ReportNode"
 )
 
 // MaintenanceServiceClient is the client API for MaintenanceService service.
@@ -82,6 +83,8 @@ type MaintenanceServiceClient interface {
 	DeleteJob(ctx context.Context, in *DeleteJobRequest, opts ...grpc.CallOption) (*DeleteJobResponse, error)
 	// RunJob runs a job now.
 	RunJob(ctx context.Context, in *RunJobRequest, opts ...grpc.CallOption) (*RunJobResponse, error)
+	// ReportNode tells the active what the other node has done. The nodes call it; it is of no use to clients.
+	ReportNode(ctx context.Context, in *ReportNodeRequest, opts ...grpc.CallOption) (*ReportNodeResponse, error)
 }
 
 type maintenanceServiceClient struct {
@@ -278,6 +281,16 @@ func (c *maintenanceServiceClient) RunJob(ctx context.Context, in *RunJobRequest
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) ReportNode(ctx context.Context, in *ReportNodeRequest, opts ...grpc.CallOption) (*ReportNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportNodeResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ReportNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // MaintenanceServiceServer is the server API for MaintenanceService service.
 // All implementations must embed UnimplementedMaintenanceServiceServer
 // for forward compatibility.
@@ -322,6 +335,8 @@ type MaintenanceServiceServer interface {
 	DeleteJob(context.Context, *DeleteJobRequest) (*DeleteJobResponse, error)
 	// RunJob runs a job now.
 	RunJob(context.Context, *RunJobRequest) (*RunJobResponse, error)
+	// ReportNode tells the active what the other node has done. The nodes call it; it is of no use to clients.
+	ReportNode(context.Context, *ReportNodeRequest) (*ReportNodeResponse, error)
 	mustEmbedUnimplementedMaintenanceServiceServer()
 }
 
@@ -376,6 +391,9 @@ func (UnimplementedMaintenanceServiceServer) DeleteJob(context.Context, *DeleteJ
 }
 func (UnimplementedMaintenanceServiceServer) RunJob(context.Context, *RunJobRequest) (*RunJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RunJob not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ReportNode(context.Context, *ReportNodeRequest) (*ReportNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportNode not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) mustEmbedUnimplementedMaintenanceServiceServer() {}
 func (UnimplementedMaintenanceServiceServer) testEmbeddedByValue()                            {}
@@ -640,6 +658,24 @@ func _MaintenanceService_RunJob_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MaintenanceService_ReportNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ReportNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ReportNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ReportNode(ctx, req.(*ReportNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // MaintenanceService_ServiceDesc is the grpc.ServiceDesc for MaintenanceService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -690,6 +726,10 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RunJob",
 			Handler:    _MaintenanceService_RunJob_Handler,
+		},
+		{
+			MethodName: "ReportNode",
+			Handler:    _MaintenanceService_ReportNode_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
