@@ -7,7 +7,7 @@ type tail struct {
 	n      int
 	head   int // of the first entry in blocks[0]
 	blocks [][][]byte
-	shared uint64 // entries below this sequence were handed out by Collect and must not be changed
+	shared uint64 // entries below this sequence were handed out by Collect and must not be changed before they are flushed
 	bytes  int64
 }
 
@@ -62,16 +62,15 @@ func (t *tail) drop(seq uint64) int64 {
 	return c
 }
 
-// pop removes the first entry and gives the bytes that are free now.
+// pop removes the first entry, which is dead or was flushed, and gives the bytes that are free now. It clears the entry: the rest
+// of the block can stay for long, and would keep thousands of messages in memory.
 func (t *tail) pop() (freed int64) {
 	b := t.blocks[0]
 	if b[t.head] != nil {
 		freed = cost(b[t.head])
 		t.bytes -= freed
 	}
-	if t.first >= t.shared {
-		b[t.head] = nil
-	}
+	b[t.head] = nil
 	t.first++
 	t.head++
 	t.n--
