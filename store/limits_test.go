@@ -1,0 +1,220 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestUnappliedFramesAreBounded appends much more than the memory budget without applying anything, as a standby does whose
+// active is stuck.
+func TestUnappliedFramesAreBounded(t *testing.T) {
+	const mib, batches = 1 << 20, 96
+	n := openNode(t, store.Options{Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget})
+	n.commit(createQueue)
+	heap := func() uint64 {
+		n.raw = nil // the test's own copy
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for i := range batches {
+		require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, bytes.Repeat([]byte{byte(i)}, mib)) })))
+		n.raw = nil
+	}
+	require.Less(t, heap(), before+store.MinMemoryBudget)
+	n.applyAll()
+	require.Less(t, heap(), before+2*store.MinMemoryBudget)
+	var seen int
+	for from := uint64(1); seen < batches; {
+		got, next, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: from, MaxMessages: 3}, nil)
+		require.NoError(t, err)
+		require.NotEmpty(t, got)
+		for _, d := range got {
+			m, err := txn.DecodeMessage(d.Record)
+			require.NoError(t, err)
+			require.Len(t, m.Body, mib)
+			require.Equal(t, byte(seen), m.Body[mib-1])
+			seen++
+		}
+		from = next
+	}
+	n.check()
+}
+
+// TestCheckpointCountsWhatItHolds asks for a checkpoint while most of the log is not applied: that part still has to lead to a
+// checkpoint of its own once it is.
+func TestCheckpointCountsWhatItHolds(t *testing.T) {
+	o := options(vfs.NewMem())
+	o.CheckpointBytes, o.CheckpointInterval = 256<<10, time.Hour
+	n := openNode(t, o)
+	require.NoError(t, n.appendTxn(encode(t, nil, createQueue)))
+	for range 12 {
+		require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, make([]byte, 30<<10)) })))
+	}
+	require.NoError(t, n.s.Apply(1, nil))
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	n.applyAll()
+	require.Eventually(t, func() bool {
+		st, err := n.s.Stats()
+		return err == nil && st.CheckpointLSN > 1
+	}, patience, time.Millisecond)
+}
+
+// TestCheckpointsUnderSteadyLoad publishes without a pause, so that the pager never runs out of messages to write. The log must
+// be checkpointed all the same.
+func TestCheckpointsUnderSteadyLoad(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	o := options(fault)
+	o.MemoryBudget, o.CheckpointBytes = 32<<20, 32<<20
+	n := openNode(t, o)
+	n.commit(createQueue)
+	// A disk that is slower than the publisher: each write of pages takes until the memory is full again.
+	var stop atomic.Bool
+	var state atomic.Pointer[store.Store]
+	state.Store(n.s)
+	fault.SetHook(func(op vfs.Op) error {
+		if isPageFile(vfs.OpWrite)(op) && op.Length > 100<<10 {
+			for !stop.Load() {
+				if st, err := state.Load().Stats(); err != nil || st.TailBytes > o.MemoryBudget/2 {
+					break
+				}
+			}
+		}
+		return nil
+	})
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		body := make([]byte, 200<<10)
+		for !stop.Load() {
+			if n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, body) })) != nil || n.s.Apply(n.s.End().LSN, nil) != nil {
+				return
+			}
+			n.raw = nil
+		}
+	}()
+	require.Eventually(t, func() bool {
+		st, err := n.s.Stats()
+		return err == nil && st.CheckpointLSN > 1
+	}, patience, 5*time.Millisecond)
+	stop.Store(true)
+	<-published
+	n.check()
+}
+
+// TestFullDiskStillApplies fills the memory's share for messages while no page can be written: acknowledgements, which free
+// space, must still get through.
+func TestFullDiskStillApplies(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	o := options(fault)
+	o.MemoryBudget = store.MinMemoryBudget
+	n := openNode(t, o)
+	n.commit(createQueue)
+	var full atomic.Bool
+	fault.SetHook(func(op vfs.Op) error {
+		if full.Load() && (isPageFile(vfs.OpWrite)(op) || isPageFile(vfs.OpAllocate)(op)) {
+			return fmt.Errorf("write: %w", syscall.ENOSPC)
+		}
+		return nil
+	})
+	full.Store(true)
+	const messages = 12
+	within(t, "Apply", func() {
+		for range messages {
+			n.publish(make([]byte, 900<<10))
+		}
+		n.commit(func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: messages}) })
+	})
+	q, ok := n.s.QueueByName("q")
+	require.True(t, ok)
+	require.Zero(t, q.Messages)
+	full.Store(false)
+	require.Eventually(t, func() bool {
+		st, err := n.s.Stats()
+		return err == nil && st.TailBytes == 0
+	}, patience, time.Millisecond, "the pager goes on by itself")
+	n.check()
+}
+
+// TestSparseReadReadsLittle has a subscription that wants few messages of many: it reads their pages and not what is between.
+func TestSparseReadReadsLittle(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	n := openNode(t, options(fault))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "all", "some") })
+	const messages, every = 2000, 100
+	for range messages / 100 {
+		n.commit(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			for range 100 {
+				b.Message(1, nil, make([]byte, 1000))
+			}
+			b.EndPublish()
+		})
+	}
+	n.commit(func(b *txn.Builder) {
+		var done []txn.Range
+		for i := uint64(0); i < messages; i += every {
+			done = append(done, txn.Range{First: i + 1, Last: i + every - 1})
+		}
+		b.Ack(1, 2, done...)
+	})
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	var read atomic.Int64
+	fault.SetHook(func(op vfs.Op) error {
+		if isPageFile(vfs.OpRead)(op) {
+			read.Add(op.Length)
+		}
+		return nil
+	})
+	got, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 2, From: 1, MaxMessages: 1000}, nil)
+	require.NoError(t, err)
+	require.Len(t, got, messages/every)
+	require.LessOrEqual(t, read.Load(), int64(messages/every*4096), "a page of 2048 bytes for each, and some of the tree")
+
+	read.Store(0)
+	got, _, err = n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: 1, MaxMessages: messages}, nil)
+	require.NoError(t, err)
+	require.Len(t, got, messages)
+	require.Less(t, read.Load(), int64(2*messages*1100), "one who wants everything reads each page once")
+}
+
+// TestLargeMessages goes beyond every buffer: a message of the greatest size, among small ones.
+func TestLargeMessages(t *testing.T) {
+	n := openNode(t, store.Options{Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget, SegmentBytes: 1 << 20, PageSize: 2048})
+	n.commit(createQueue)
+	sizes := []int{1, 2000, 2 << 20, txn.MaxBodyBytes, 5, 3<<20 + 1}
+	for i, size := range sizes {
+		n.publish(bytes.Repeat([]byte{byte(i + 1)}, size))
+		n.raw = nil
+	}
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	got, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, MaxMessages: 100}, nil)
+	require.NoError(t, err)
+	require.Len(t, got, len(sizes))
+	for i, d := range got {
+		m, err := txn.DecodeMessage(d.Record)
+		require.NoError(t, err)
+		require.Len(t, m.Body, sizes[i])
+		require.Equal(t, byte(i+1), m.Body[sizes[i]-1])
+	}
+	n.check()
+	n.commit(func(b *txn.Builder) { b.Purge(1, 0) })
+	n.check()
+}
