@@ -88,7 +88,7 @@ func TestCommands(t *testing.T) {
 	_, stderr, code = c.run("", "publish", "missing", "x")
 	require.Equal(t, exitError, code)
 	require.Contains(t, stderr, "missing")
-	require.Contains(t, c.ok("publish", "made", "x", "--create"), "published 1")
+	require.Contains(t, c.ok("publish", "made", "x", "--create"), "published 1 message to made, sequence 1\n")
 
 	browsed := c.lines("browse", "orders")
 	require.Len(t, browsed, 5)
@@ -121,7 +121,7 @@ func TestCommands(t *testing.T) {
 	var queues []map[string]any
 	require.NoError(t, json.Unmarshal([]byte(c.ok("queue", "list", "-o", "json")), &queues))
 	require.Len(t, queues, 3)
-	require.Contains(t, c.ok("queue", "delete", "made"), "deleted queue made with 1 messages")
+	require.Contains(t, c.ok("queue", "delete", "made"), "deleted queue made with 1 message\n")
 	require.Contains(t, c.ok("queue", "list", "or"), "orders")
 
 	status := c.lines("status")[0]
@@ -190,7 +190,7 @@ func TestPairCommands(t *testing.T) {
 	require.Contains(t, c.ok("status"), "in sync: a and b")
 
 	require.NoError(t, p.Find(after).Kill())
-	require.Contains(t, c.ok("publish", "orders", "two"), "sequences 2 to 2")
+	require.Contains(t, c.ok("publish", "orders", "two"), "published 1 message to orders, sequence 2\n")
 	require.Contains(t, c.ok("status"), "connection refused")
 	require.NoError(t, p.Find(after).Start())
 }

@@ -33,8 +33,8 @@ A node that is killed is started again after 5 seconds.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "directory for all data")
-	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7001", "address of node a")
-	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7002", "address of node b")
+	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7420", "address of node a")
+	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7421", "address of node b")
 	return cmd
 }
 

@@ -56,7 +56,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 		Use: "checkpoint [ADDRESS]", GroupID: "operate",
 		Short:   "Write a checkpoint now, on both nodes or on one",
 		Long:    "Write a checkpoint of the page file now. Nodes do that by themselves; a checkpoint before a stop makes the next start faster.",
-		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7002",
+		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7421",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			addrs, err := a.addresses()

@@ -168,7 +168,11 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	count, first, last := p.count, p.first, p.last
 	p.mu.Unlock()
 	if count > 0 {
-		err = errors.Join(err, p.print.Sentence("published %s messages to %s, sequences %d to %d", out.Count(count), p.queue, first, last))
+		sequences := fmt.Sprintf("sequence %d", first)
+		if last != first {
+			sequences = fmt.Sprintf("sequences %d to %d", first, last)
+		}
+		err = errors.Join(err, p.print.Sentence("published %s to %s, %s", out.Plural(count, "message"), p.queue, sequences))
 	} else if err == nil {
 		err = p.print.Sentence("nothing to publish")
 	}

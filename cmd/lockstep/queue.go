@@ -250,7 +250,7 @@ func (a *app) queueDelete() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.countResult("deleted queue "+args[0]+" with %s messages", "messages", n)
+				return a.countResult("deleted queue "+args[0]+" with %s", n)
 			})
 		},
 	}
@@ -270,7 +270,7 @@ func (a *app) queuePurge() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.countResult("purged %s messages of "+args[0], "messages", n)
+				return a.countResult("purged %s of "+args[0], n)
 			})
 		},
 	}
@@ -278,10 +278,10 @@ func (a *app) queuePurge() *cobra.Command {
 	return cmd
 }
 
-// countResult prints one number: in a sentence that has a %s, or as an object with one field.
-func (a *app) countResult(sentence, field string, n uint64) error {
-	if err := a.print.Object(map[string]uint64{field: n}); err != nil {
+// countResult prints a number of messages: in a sentence that has a %s, or as an object.
+func (a *app) countResult(sentence string, n uint64) error {
+	if err := a.print.Object(map[string]uint64{"messages": n}); err != nil {
 		return err
 	}
-	return a.print.Sentence(sentence, out.Count(n))
+	return a.print.Sentence(sentence, out.Plural(n, "message"))
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	defaultAddr    = "127.0.0.1:7001,127.0.0.1:7002"
+	defaultAddr    = "127.0.0.1:7420,127.0.0.1:7421"
 	envAddr        = "LOCKSTEP_ADDR"
 	defaultTimeout = 10 * time.Second
 )

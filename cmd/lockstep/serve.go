@@ -25,7 +25,7 @@ Settings come from the flags, the environment (log.keep-bytes is LOCKSTEP_LOG_KE
 a setting that does not exist is an error.`,
 		Example: `  lockstep serve --config /etc/lockstep/node.yaml
   lockstep serve --data-dir /var/lib/lockstep --listen 10.0.0.1:7420 --coordinator-etcd-endpoints etcd-1:2379,etcd-2:2379
-  lockstep serve --standalone --data-dir ./data --listen 127.0.0.1:7001`,
+  lockstep serve --standalone --data-dir ./data --listen 127.0.0.1:7420`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// This one is the command line's own, for the other commands.

@@ -121,9 +121,9 @@ func (a *app) printCheck(c checkJSON) error {
 		}
 	}
 	if !c.Sound {
-		return fmt.Errorf("%s: %d problems found; take the store from the other node: stop this one, move its directory away and start it", c.Store, len(c.Problems))
+		return fmt.Errorf("%s: found %s; take the store from the other node: stop this one, move its directory away and start it", c.Store, out.Plural(len(c.Problems), "problem"))
 	}
-	return a.print.Sentence("%s is sound: %s messages in %s pages", c.Store, out.Count(c.Messages), out.Count(c.Pages))
+	return a.print.Sentence("%s is sound: %s in %s", c.Store, out.Plural(c.Messages, "message"), out.Plural(c.Pages, "page"))
 }
 
 func (a *app) storeDigest() *cobra.Command {
@@ -139,7 +139,7 @@ The digest of a directory is that of its last checkpoint.`,
 				if err := a.print.Object(v); err != nil {
 					return err
 				}
-				return a.print.Sentence("%s  %s  LSN %d, %s messages", content, where, lsn, out.Count(messages))
+				return a.print.Sentence("%s  %s  LSN %d, %s", content, where, lsn, out.Plural(messages, "message"))
 			}
 			if len(args) > 0 {
 				d, err := store.DigestDir(cmd.Context(), vfs.OS(), args[0])

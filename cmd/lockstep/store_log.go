@@ -156,7 +156,7 @@ func describeOp(op *txn.Op) string {
 	}
 	switch op.Code {
 	case txn.OpPublish:
-		s += fmt.Sprintf(": %d messages, %s", op.Count, out.Bytes(len(op.Raw)))
+		s += fmt.Sprintf(": %s, %s", out.Plural(uint64(op.Count), "message"), out.Bytes(len(op.Raw)))
 	case txn.OpAck, txn.OpRelease:
 		var parts []string
 		for r := range op.Ranges {

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
 func (a *app) subscriptionCommand() *cobra.Command {
@@ -48,7 +49,7 @@ func (a *app) subscriptionCreate() *cobra.Command {
 				if !created {
 					return a.print.Sentence("subscription %s of %s is there already", s.Name, args[0])
 				}
-				return a.print.Sentence("created subscription %s of %s, with %d messages to read", s.Name, args[0], s.Backlog)
+				return a.print.Sentence("created subscription %s of %s, with %s to read", s.Name, args[0], out.Plural(s.Backlog, "message"))
 			})
 		},
 	}

@@ -124,6 +124,14 @@ func Count[T ~int | ~int64 | ~uint64 | ~uint32](n T) string {
 	return sign + s
 }
 
+// Plural writes a number of things: "1 message", "2 messages", "0 messages". The plural is the thing with an s.
+func Plural[T ~int | ~int64 | ~uint64 | ~uint32](n T, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return Count(n) + " " + thing
+}
+
 // Bytes writes a size: 512 B, 1.5 KiB, 2.0 GiB.
 func Bytes[T ~int | ~int64 | ~uint64](n T) string {
 	const units = "KMGTPE"
