@@ -95,6 +95,10 @@ func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, don
 	for err == nil && len(frames) > 0 && before.LSN < upTo {
 		s.results = s.results[:0]
 		s.mu.Lock()
+		if s.paused {
+			s.mu.Unlock()
+			break // and wait for the end of it in waitForRoom
+		}
 		before, frames, err = s.applySome(frames, before, upTo)
 		s.touched = s.state.TakeTouched(s.touched[:0])
 		s.mu.Unlock()
@@ -159,11 +163,11 @@ func (s *Store) Applied() lsn.Position {
 	return s.applied
 }
 
-// waitForRoom blocks while the messages in memory exceed their share of the budget.
+// waitForRoom blocks while the messages in memory exceed their share of the budget, and while a rewrite copies what was applied.
 func (s *Store) waitForRoom() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.state.TailBytes() > s.tailLimit() {
+	for s.paused || s.state.TailBytes() > s.tailLimit() {
 		if err := s.usable(); err != nil {
 			return err
 		}

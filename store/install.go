@@ -94,6 +94,7 @@ func (in *Install) Commit() error {
 	if err := in.imp.Finish(); err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
+	s.maint.interrupt() // a rewrite of what goes away
 	s.pager.mu.Lock()
 	defer s.pager.mu.Unlock()
 	s.ioMu.Lock()

@@ -44,10 +44,11 @@ type Store struct {
 	file  *page.File
 	index *tree.Tree
 
-	mu      sync.RWMutex // guards the three below
+	mu      sync.RWMutex // guards the four below
 	state   *queue.State
 	applied lsn.Position
-	room    *sync.Cond // on mu: the tail became shorter, or the store unusable
+	room    *sync.Cond // on mu: the tail became shorter, paused false, or the store unusable
+	paused  bool       // nothing is applied: a rewrite is copying the checkpoint
 	// sinceCheckpoint counts the bytes of log that were applied and are in no checkpoint. What is not applied does not
 	// count: no checkpoint could hold it. Added to under mu.
 	sinceCheckpoint atomic.Int64
@@ -63,6 +64,7 @@ type Store struct {
 	watch     watchers
 	snapshots snapshotSet
 	pager     pager
+	maint     maintenance
 
 	closed   atomic.Bool
 	noSpace  atomic.Bool // the pager found the disk full when it last wrote
@@ -95,6 +97,9 @@ func Open(o Options) (_ *Store, err error) {
 	}
 	emptied, err := s.recoverInstall()
 	if err != nil {
+		return nil, err
+	}
+	if err := s.recoverRewrite(); err != nil {
 		return nil, err
 	}
 	if err := s.openPages(); err != nil {
@@ -209,6 +214,7 @@ func (s *Store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
 	}
+	s.maint.close()
 	s.pager.stop()
 	s.wakeRoom()
 	s.snapshots.closeAll()

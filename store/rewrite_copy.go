@@ -1,0 +1,214 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// spaceEveryBytes is how much a rewrite copies between two looks at the free space.
+const spaceEveryBytes = 64 << 20
+
+// copy writes the new file, durable but for its place. Everything streams: the memory does not depend on the size.
+func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error) {
+	s, old := rw.s, rw.pin.Meta()
+	var err error
+	rw.builder, err = page.NewBuilder(s.o.FS, rw.path(newFileName), page.BuildOptions{
+		PageSize: plan.PageSize, StoreID: s.Identity().StoreID, Checkpoint: old.Checkpoint + 1,
+		FileBytes: int64(plan.NeedBytes), //nolint:gosec // a file's size
+	})
+	if err != nil {
+		return page.Meta{}, rw.spaceError(plan, err)
+	}
+	c := copier{
+		rw: rw, b: rw.builder, room: plan.PageSize - page.RunHeaderBytes, live: rw.live(),
+		index: indexer{bulk: tree.NewBulk(rw.builder, tree.Options{})},
+	}
+	rw.meter.now.TotalMessages, rw.meter.now.TotalBytes = plan.Messages, plan.MessageBytes
+	rw.meter.phase("copy", old.UsedPages)
+	root, err := c.copyAll(ctx)
+	if err != nil {
+		return page.Meta{}, rw.spaceError(plan, err)
+	}
+	rw.result.Messages, rw.result.MessageBytes, rw.result.DroppedMessages = c.messages, c.bytes, c.dropped
+	if err := ctx.Err(); err != nil {
+		return page.Meta{}, err //nolint:wrapcheck // the caller does
+	}
+	rw.meter.phase("finish", 0)
+	meta, err := rw.builder.Finish(page.Meta{
+		Position: old.Position, Root: root, CreatedMS: time.Now().UnixMilli(), AppData: old.AppData,
+	})
+	if err != nil {
+		return page.Meta{}, rw.spaceError(plan, err)
+	}
+	return meta, nil
+}
+
+// spaceError adds the figures where the disk is full.
+func (rw *rewrite) spaceError(plan RewritePlan, err error) error {
+	if !errors.Is(err, page.ErrFull) {
+		return err
+	}
+	space := &SpaceError{NeedBytes: plan.NeedBytes, ReserveBytes: plan.ReserveBytes}
+	if usage, uerr := rw.s.o.FS.Usage(rw.s.o.Dir); uerr == nil {
+		space.AvailableBytes = usage.AvailableBytes
+	}
+	return fmt.Errorf("%w: %w", space, err)
+}
+
+// copier copies the messages and the tree.
+type copier struct {
+	packing
+	rw    *rewrite
+	b     *page.Builder
+	buf   []byte // the builder's, while a run is being filled
+	start int    // of the run's payload in it
+	room  int
+	live  liveness
+	alive aliveSet
+	index indexer
+
+	messages, bytes, dropped uint64
+	sinceLook                uint64 // bytes since the free space was looked at
+}
+
+// copyAll copies everything and returns the new root.
+func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
+	view := c.rw.view()
+	put := c.index.bulk.Put
+	if err := copyEntries(ctx, view, nil, []byte{indexLetter}, put); err != nil {
+		return page.Run{}, err
+	}
+	w := walk{file: c.rw.file, view: view}
+	if err := w.each(ctx, c.run); err != nil {
+		return page.Run{}, err
+	}
+	if err := c.endRun(); err != nil {
+		return page.Run{}, err
+	}
+	if want := c.wanted(); c.messages != want {
+		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was", ErrDataLoss, want, c.messages)
+	}
+	if err := copyEntries(ctx, view, []byte{indexLetter + 1}, nil, put); err != nil {
+		return page.Run{}, err
+	}
+	root, err := c.index.bulk.Finish()
+	if err != nil {
+		return page.Run{}, fmt.Errorf("write the tree: %w", err)
+	}
+	return root, nil
+}
+
+// wanted is how many messages there must be.
+func (c *copier) wanted() uint64 {
+	c.live.lock.Lock()
+	defer c.live.lock.Unlock()
+	return c.live.state.Messages()
+}
+
+// run copies the messages of a run that somebody wants.
+func (c *copier) run(e *indexEntry, payload []byte, err error) error {
+	if err == nil {
+		err = c.live.of(e, &c.alive)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", ErrDataLoss, e.queue, e.first, e.last(), err)
+	}
+	r, err := newRunReader(payload)
+	if err == nil && (r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count) {
+		err = fmt.Errorf("%w: page %d does not hold what the index says", ErrDataLoss, e.run.First)
+	}
+	var messages, bytes uint64
+	for err == nil {
+		var seq uint64
+		var record []byte
+		var ok bool
+		if seq, record, ok, err = r.next(); err != nil || !ok {
+			break
+		}
+		if !c.alive.has(seq) {
+			c.dropped++
+			continue
+		}
+		messages++
+		bytes += uint64(len(record))
+		err = c.message(e.queue, seq, record)
+	}
+	if err == nil && messages != c.alive.n {
+		err = fmt.Errorf("%w: queue %d, sequences %d to %d: %d messages are wanted, %d are there; page.db is as it was",
+			ErrDataLoss, e.queue, e.first, e.last(), c.alive.n, messages)
+	}
+	if err != nil {
+		return err
+	}
+	c.messages += messages
+	c.bytes += bytes
+	c.rw.meter.did(uint64(e.run.Pages), messages, bytes)
+	return c.look(bytes)
+}
+
+// look stops the rewrite when the log is about to run out of space because of it.
+func (c *copier) look(bytes uint64) error {
+	if c.sinceLook += bytes; c.sinceLook < spaceEveryBytes {
+		return nil
+	}
+	c.sinceLook = 0
+	if err := c.rw.s.usable(); err != nil {
+		return err
+	}
+	usage, err := c.rw.s.o.FS.Usage(c.rw.s.o.Dir)
+	if err != nil {
+		return fmt.Errorf("look at the free space: %w", err)
+	}
+	if reserve := c.rw.reserve() / 2; usage.AvailableBytes < reserve { // the new file's own space is allocated
+		return &SpaceError{ReserveBytes: reserve, AvailableBytes: usage.AvailableBytes}
+	}
+	return nil
+}
+
+// message puts a message behind the ones before.
+func (c *copier) message(queueID, seq uint64, record []byte) error {
+	if !c.takes(queueID, seq, len(record), c.room) {
+		if err := c.endRun(); err != nil {
+			return err
+		}
+		c.begin(queueID, seq)
+		c.buf = c.b.Begin()
+		c.start = len(c.buf)
+		c.buf = append(c.buf, make([]byte, runHeaderLen)...)
+	}
+	c.buf = binary.AppendUvarint(c.buf, seq-c.first)
+	c.buf = append(c.buf, record...)
+	c.add(seq, len(record))
+	return nil
+}
+
+// endRun closes the run that is being filled, if there is one.
+func (c *copier) endRun() error {
+	if c.count == 0 {
+		return nil
+	}
+	putRunHeader(c.buf[c.start:], c.queue, c.first, c.count)
+	run, err := c.b.End(c.buf, runKind(page.PagesFor(c.b.PageSize(), c.size)))
+	if err != nil {
+		return fmt.Errorf("write messages: %w", err)
+	}
+	e := c.entry(run)
+	c.count = 0
+	if err := c.index.put(e); err != nil {
+		return fmt.Errorf("write the index: %w", err)
+	}
+	return nil
+}
+
+// putRunHeader fills in the header of a run's payload.
+func putRunHeader(payload []byte, queueID, first uint64, count uint32) {
+	binary.LittleEndian.PutUint64(payload, queueID)
+	binary.LittleEndian.PutUint64(payload[8:], first)
+	binary.LittleEndian.PutUint32(payload[16:], count)
+}

@@ -1,0 +1,472 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// checkOffline ends a test of a rewrite: page.db alone must be sound, with nothing half done beside it.
+func checkOffline(t *testing.T, fs vfs.FS) {
+	t.Helper()
+	report, err := store.CheckDir(context.Background(), fs, "/data", nil)
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
+	_, err = fs.Stat("/data/page.db_new")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestRewriteRandom rewrites a store now and then, to all kinds of page sizes, between random transactions, restarts and
+// crashes. Content and digest stay those of a store that was never rewritten.
+func TestRewriteRandom(t *testing.T) {
+	ctx := context.Background()
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			ops, other := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 77))
+			mem := vfs.NewMem()
+			o := options(mem)
+			n, plain, m := openNode(t, o), openNode(t, options(vfs.NewMem())), &model{}
+			sizes := []int{0, 2048, 4096, 6144, 14336, 32768, 1 << 20}
+			for i := range 300 {
+				payload := m.step(t, ops, 40_000)
+				require.NoError(t, n.appendTxn(payload))
+				require.NoError(t, plain.appendTxn(payload))
+				switch other.IntN(12) {
+				case 0:
+					n.applyAll()
+				case 1:
+					size := sizes[other.IntN(len(sizes))]
+					before, err := n.s.Stats()
+					require.NoError(t, err)
+					plan, err := n.s.PlanRewrite(ctx, store.RewriteOptions{PageSize: size})
+					require.NoError(t, err)
+					result, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: size, Reason: "test"})
+					require.NoError(t, err)
+					require.Equal(t, plan.NeedBytes, result.FileBytesAfter, "the plan is exact")
+					require.Equal(t, plan.Messages, result.Messages)
+					after, err := n.s.Stats()
+					require.NoError(t, err)
+					if size == 0 {
+						size = before.PageSize
+					}
+					require.Equal(t, size, after.PageSize)
+					require.Equal(t, before.Messages, after.Messages)
+				case 2:
+					require.NoError(t, n.s.Close())
+					n = openNode(t, o)
+				case 3:
+					mem = mem.CrashClone(crashRand(other))
+					o.FS = mem
+					n = openNode(t, o)
+				}
+				if i%25 == 24 {
+					n.applyAll()
+					require.Equal(t, m.dump(), dumpStore(t, n.s), "after %d transactions", i+1)
+					n.check()
+				}
+			}
+			n.applyAll()
+			plain.applyAll()
+			want, err := plain.s.Digest(ctx)
+			require.NoError(t, err)
+			got, err := n.s.Digest(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+			require.NoError(t, n.s.Close())
+			checkOffline(t, mem)
+		})
+	}
+}
+
+// publishMany fills a queue with messages of one size.
+func (n *node) publishMany(queue uint64, count, size int) {
+	n.t.Helper()
+	for done := 0; done < count; {
+		k := min(count-done, 200_000/size+1)
+		n.commit(func(b *txn.Builder) {
+			b.BeginPublish(queue)
+			for i := range k {
+				b.Message(1, nil, []byte(fmt.Sprintf("%0*d", size, done+i)))
+			}
+			b.EndPublish()
+		})
+		done += k
+	}
+}
+
+// TestRewriteKeepsSharingShared rewrites a topic with many subscriptions: its messages stay stored once.
+func TestRewriteKeepsSharingShared(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	var names []string
+	for i := range 50 {
+		names = append(names, fmt.Sprintf("s%02d", i))
+	}
+	n.commit(func(b *txn.Builder) { b.CreateQueue("topic", txn.Config{}, names...) })
+	n.publishMany(1, 300, 5000)
+	for i := range uint64(49) { // one subscription still wants all
+		n.commit(func(b *txn.Builder) { b.Ack(1, uint32(i+2), txn.Range{First: 1, Last: (i + 1) * 6}) })
+	}
+	want := dumpStore(t, n.s)
+	for _, size := range []int{8192, 2048, 0} {
+		result, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: size})
+		require.NoError(t, err)
+		require.Equal(t, uint64(300), result.Messages)
+		require.Less(t, result.FileBytesAfter, uint64(300*5000*2), "each is stored once")
+		require.Equal(t, want, dumpStore(t, n.s))
+		n.check()
+	}
+	dropped, err := n.s.DropOld()
+	require.NoError(t, err)
+	require.Positive(t, dropped)
+	dropped, err = n.s.DropOld()
+	require.NoError(t, err)
+	require.Zero(t, dropped)
+}
+
+// crashPoints runs do and returns a crash clone from before each change that it makes to the disk.
+func crashPoints(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, seed uint64, do func()) (clones []*vfs.Mem, ops []string) {
+	t.Helper()
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 9))
+	fault.SetHook(func(op vfs.Op) error {
+		switch op.Kind {
+		case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpRemove, vfs.OpAllocate, vfs.OpPunchHole:
+			mu.Lock()
+			defer mu.Unlock()
+			clones = append(clones, mem.CrashClone(crashRand(rng)), mem.CrashClone(nil))
+			what := fmt.Sprintf("%s %s", op.Kind, op.Name)
+			ops = append(ops, what, what+", nothing unsynced left")
+		default:
+		}
+		return nil
+	})
+	do()
+	fault.SetHook(nil)
+	mu.Lock()
+	defer mu.Unlock()
+	return append(clones, mem.CrashClone(nil)), append(ops, "the end")
+}
+
+// TestRewriteCrashEverywhere stops the machine before each write, sync and rename of a rewrite. A restart finds exactly one good
+// page.db, every message, and nothing half done beside it.
+func TestRewriteCrashEverywhere(t *testing.T) {
+	for seed := range uint64(6) {
+		mem := vfs.NewMem()
+		fault := vfs.NewFault(mem)
+		n, m := filled(t, options(fault))
+		ops := rand.New(rand.NewPCG(seed, 5))
+		for range 20 { // in the log, applied, and not in the checkpoint
+			require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		}
+		n.applyAll()
+		for range 5 { // in the log, not applied
+			require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		}
+		want := m.dump()
+		clones, points := crashPoints(t, mem, fault, seed, func() {
+			_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
+			require.NoError(t, err)
+		})
+		sizes := map[int]int{}
+		for i, clone := range clones {
+			again := openNode(t, options(clone))
+			again.applyAll()
+			require.Equal(t, want, dumpStore(t, again.s), "crash before %s", points[i])
+			again.check()
+			st, err := again.s.Stats()
+			require.NoError(t, err)
+			sizes[st.PageSize]++
+			_, err = again.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+			require.NoError(t, err, "crash before %s: the next one", points[i])
+			require.Equal(t, want, dumpStore(t, again.s))
+			require.NoError(t, again.s.Close())
+			checkOffline(t, clone)
+		}
+		require.Positive(t, sizes[2048])
+		require.Positive(t, sizes[8192])
+		require.Len(t, sizes, 2)
+		n.applyAll()
+		require.Equal(t, want, dumpStore(t, n.s))
+		require.NoError(t, n.s.Close())
+		checkOffline(t, mem)
+	}
+}
+
+// TestRewriteFails fails each change that a rewrite makes to the disk, once with a full disk, once with an I/O error. Either the
+// store goes on with what it has, or it says that it failed and a restart finds everything.
+func TestRewriteFails(t *testing.T) {
+	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
+		var failed, went int
+		for at := 0; ; at++ {
+			mem := vfs.NewMem()
+			fault := vfs.NewFault(mem)
+			n, m := filled(t, options(fault))
+			n.commit(func(b *txn.Builder) { b.CreateQueue("big", txn.Config{}, "s") })
+			var count atomic.Int64
+			var what atomic.Value
+			fault.SetHook(func(op vfs.Op) error {
+				switch op.Kind {
+				case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpAllocate:
+					if strings.HasPrefix(op.Name, "/data/page.db_new") || op.Kind == vfs.OpRename || op.Kind == vfs.OpSyncDir {
+						if count.Add(1) == int64(at+1) {
+							what.Store(fmt.Sprintf("%s %s", op.Kind, op.Name))
+							return cause
+						}
+					}
+				default:
+				}
+				return nil
+			})
+			_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 6144})
+			fault.SetHook(nil)
+			if err == nil {
+				require.Greater(t, at, 8)
+				break
+			}
+			where := what.Load()
+			require.ErrorIs(t, err, cause, "%v", where)
+			if errors.Is(err, store.ErrFailed) {
+				failed++
+			} else {
+				went++
+				require.Equal(t, m.dump()+"queue 5 big next=1\n sub 1:\n", dumpBig(t, n, m), "%v", where)
+				n.check()
+			}
+			_ = n.s.Close()
+			again := openNode(t, options(mem))
+			again.applyAll()
+			again.check()
+			require.Equal(t, m.dump()+"queue 5 big next=1\n sub 1:\n", dumpBig(t, again, m), "%v", where)
+			require.NoError(t, again.s.Close())
+			checkOffline(t, mem)
+		}
+		require.Positive(t, went)
+		t.Logf("%v: %d times it went on, %d times it had failed", cause, went, failed)
+	}
+}
+
+// dumpBig is dumpStore with the number of the last queue set to 5, whatever the model made before.
+func dumpBig(t *testing.T, n *node, m *model) string {
+	t.Helper()
+	return strings.Replace(dumpStore(t, n.s), fmt.Sprintf("queue %d big", m.nextID+1), "queue 5 big", 1)
+}
+
+// TestRewriteNeedsSpace refuses with both figures before it writes anything.
+func TestRewriteNeedsSpace(t *testing.T) {
+	n, m := filled(t, options(vfs.NewMem()))
+	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, ReserveBytes: 1 << 60})
+	require.ErrorIs(t, err, store.ErrNoSpace)
+	var space *store.SpaceError
+	require.ErrorAs(t, err, &space)
+	require.Positive(t, space.NeedBytes)
+	require.Positive(t, space.AvailableBytes)
+	require.ErrorContains(t, err, fmt.Sprint(space.NeedBytes))
+	require.ErrorContains(t, err, fmt.Sprint(space.AvailableBytes))
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	n.check()
+}
+
+// TestRewriteStopsAtDamage leaves the old file untouched when a page cannot be read, and everything that can be read stays
+// readable. A scan of the same store says where the damage is.
+func TestRewriteStopsAtDamage(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+	n.publishMany(1, 200, 900)
+	_, err := n.s.Checkpoint(ctx)
+	require.NoError(t, err)
+	clean, err := n.s.Scan(ctx, store.ScanOptions{})
+	require.NoError(t, err)
+	require.Empty(t, clean.Problems)
+	f, err := mem.OpenFile(store.PageFile("/data"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{0xff, 0xff}, page.OffsetOf(30, 2048)+500)
+	require.NoError(t, err)
+	before, err := vfs.ReadFile(mem, store.PageFile("/data"), 1<<30)
+	require.NoError(t, err)
+
+	_, err = n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 4096})
+	require.ErrorIs(t, err, store.ErrDataLoss)
+	require.ErrorIs(t, err, page.ErrDamaged)
+	after, err := vfs.ReadFile(mem, store.PageFile("/data"), 1<<30)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second, time.Millisecond)
+	_, err = mem.Stat("/data/page.db_new")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	n.commit(func(b *txn.Builder) { b.BeginPublish(1); b.Message(1, nil, []byte("goes on")); b.EndPublish() })
+
+	scan, err := n.s.Scan(ctx, store.ScanOptions{})
+	require.NoError(t, err)
+	require.Len(t, scan.Problems, 1)
+	require.Equal(t, uint64(2), scan.DamagedMessages)
+	require.Equal(t, clean.Messages+1-2, scan.Messages)
+	_ = n.s.Close()
+}
+
+// TestRewriteCanceled gives a rewrite up at random points. It returns at once, Apply goes on at once, and nothing is left of
+// it.
+func TestRewriteCanceled(t *testing.T) {
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	o := options(fault)
+	n, m := filled(t, o)
+	ops := rand.New(rand.NewPCG(5, 6))
+	canceled, done := 0, 0
+	for round := range 60 {
+		ctx, cancel := context.WithCancel(context.Background())
+		var count atomic.Int64
+		at := int64(ops.IntN(60))
+		stuck := make(chan struct{})
+		fault.SetHook(func(op vfs.Op) error {
+			if strings.HasPrefix(op.Name, "/data/page.db") && count.Add(1) == at {
+				cancel()
+				if op.Name == "/data/page.db_new" {
+					<-stuck // a disk that hangs must not keep a takeover waiting
+				}
+			}
+			return nil
+		})
+		_, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 2048 * (1 + round%5)})
+		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		n.applyAll()
+		if err != nil {
+			canceled++
+			require.ErrorIs(t, err, store.ErrCanceled)
+			require.ErrorIs(t, err, context.Canceled)
+		} else {
+			done++
+		}
+		close(stuck)
+		fault.SetHook(nil)
+		cancel()
+		require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second, time.Millisecond)
+		_, err = mem.Stat("/data/page.db_new")
+		require.ErrorIs(t, err, os.ErrNotExist)
+		require.Equal(t, m.dump(), dumpStore(t, n.s))
+	}
+	n.check()
+	require.Positive(t, canceled)
+	require.Positive(t, done)
+	t.Logf("%d canceled, %d done", canceled, done)
+	require.NoError(t, n.s.Close())
+	checkOffline(t, mem)
+}
+
+// TestLogGoesOnDuringRewrite appends while a rewrite is held up in its middle. Nothing of it is applied before the end, then
+// all is; a second rewrite is refused meanwhile, a checkpoint is not.
+func TestLogGoesOnDuringRewrite(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	n, m := filled(t, options(fault))
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpWrite && op.Name == "/data/page.db_new" {
+			once.Do(func() { close(reached); <-goOn })
+		}
+		return nil
+	})
+	var phases []string
+	result := make(chan error, 1)
+	go func() {
+		_, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 4096, Progress: func(p store.Progress) { phases = append(phases, p.Phase) }})
+		result <- err
+	}()
+	<-reached
+	before := n.s.Applied()
+	ops := rand.New(rand.NewPCG(50, 6))
+	for range 100 {
+		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+	}
+	applied := make(chan error, 1)
+	go func() { applied <- n.s.Apply(n.s.End().LSN, nil) }()
+	_, err := n.s.Checkpoint(ctx)
+	require.NoError(t, err)
+	_, err = n.s.Rewrite(ctx, store.RewriteOptions{})
+	require.ErrorIs(t, err, store.ErrMaintenance)
+	var busy *store.MaintenanceError
+	require.ErrorAs(t, err, &busy)
+	require.Equal(t, "rewrite", busy.Running)
+	_, err = n.s.DropOld()
+	require.ErrorIs(t, err, store.ErrMaintenance)
+	require.Equal(t, before, n.s.Applied())
+	require.Equal(t, n.s.End(), n.s.Durable())
+	close(goOn)
+	require.NoError(t, <-result)
+	require.NoError(t, <-applied)
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	n.check()
+	require.Equal(t, []string{"checkpoint", "plan", "done", "copy", "finish", "done"}, phases)
+}
+
+// TestCloseDuringRewrite closes the store in the middle of a rewrite, which is canceled and leaves nothing.
+func TestCloseDuringRewrite(t *testing.T) {
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	n, m := filled(t, options(fault))
+	reached := make(chan struct{})
+	var once sync.Once
+	fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpWrite && op.Name == "/data/page.db_new" {
+			once.Do(func() { close(reached) })
+		}
+		return nil
+	})
+	result := make(chan error, 1)
+	go func() {
+		_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+		result <- err
+	}()
+	<-reached
+	require.NoError(t, n.s.Close())
+	if err := <-result; err != nil {
+		require.Condition(t, func() bool { return errors.Is(err, store.ErrCanceled) || errors.Is(err, store.ErrClosed) }, "%v", err)
+	}
+	checkOffline(t, mem)
+	again := openNode(t, options(mem))
+	again.applyAll()
+	require.Equal(t, m.dump(), dumpStore(t, again.s))
+}
+
+// TestSnapshotSurvivesRewrite reads a snapshot across a rewrite: it is of the old file, and stays readable.
+func TestSnapshotSurvivesRewrite(t *testing.T) {
+	n, m := filled(t, options(vfs.NewMem()))
+	snap, err := n.s.OpenSnapshot()
+	require.NoError(t, err)
+	_, err = n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+	require.NoError(t, err)
+	twin := openNode(t, options(vfs.NewMem()))
+	in, err := twin.s.BeginInstall(snap.Header)
+	require.NoError(t, err)
+	for {
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		if err != nil {
+			break
+		}
+		require.NoError(t, in.WriteAt(at, data))
+	}
+	require.NoError(t, in.Commit())
+	snap.Close()
+	require.Equal(t, m.dump(), dumpStore(t, twin.s))
+	twin.check()
+}

@@ -1,0 +1,179 @@
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+func (n *node) scan(o store.ScanOptions) store.ScanResult {
+	n.t.Helper()
+	r, err := n.s.Scan(context.Background(), o)
+	require.NoError(n.t, err)
+	require.Empty(n.t, r.Problems)
+	var messages, bytes uint64
+	for _, b := range r.Histogram {
+		require.GreaterOrEqual(n.t, b.Bytes, b.Messages*uint64(b.FromBytes))
+		require.LessOrEqual(n.t, b.Bytes, b.Messages*uint64(b.ToBytes))
+		messages, bytes = messages+b.Messages, bytes+b.Bytes
+	}
+	require.Equal(n.t, r.Messages, messages)
+	require.Equal(n.t, r.MessageBytes, bytes)
+	for _, c := range r.Candidates {
+		require.Equal(n.t, c.Pages, c.MessagePages+c.IndexPages+c.OtherPages)
+		require.Equal(n.t, c.FileBytes, 64<<10+c.Pages*uint64(c.PageSize))
+		require.Equal(n.t, c.FileBytes, c.WasteBytes+r.MessageBytes)
+	}
+	return r
+}
+
+// TestScanPredictsTheFile compares the table with what rewrites really give, to the byte.
+func TestScanPredictsTheFile(t *testing.T) {
+	ctx := context.Background()
+	n, m := filled(t, options(vfs.NewMem()))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("more", txn.Config{}, "s") })
+	id := m.nextID + 1
+	n.publishMany(id, 400, 700)
+	n.publishMany(id, 100, 15_000)
+	_, err := n.s.Checkpoint(ctx)
+	require.NoError(t, err)
+	for i := range uint64(50) { // holes
+		n.commit(func(b *txn.Builder) { b.Ack(id, 1, txn.Range{First: 3 + i*7, Last: 3 + i*7}) })
+	}
+	r := n.scan(store.ScanOptions{MaxPageSize: 256 << 10})
+	require.Positive(t, r.DeadMessages)
+	require.Equal(t, uint64(2048), uint64(r.Candidates[0].PageSize))
+	require.Equal(t, 256<<10, r.Candidates[len(r.Candidates)-1].PageSize)
+	for _, c := range r.Candidates {
+		result, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: c.PageSize})
+		require.NoError(t, err)
+		require.Equal(t, c.FileBytes, result.FileBytesAfter, "page size %d", c.PageSize)
+		again := n.scan(store.ScanOptions{MaxPageSize: 256 << 10})
+		require.Equal(t, r.Candidates, again.Candidates, "the table does not depend on the present page size")
+		require.Zero(t, again.DeadMessages)
+	}
+	n.check()
+}
+
+// TestScanMix is the mixture that the mean size would inflate sevenfold: 40k messages of 15000 bytes, 6k of 512, scaled down.
+// What is recommended makes the file smaller, or the scan says that nothing is gained.
+func TestScanMix(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	for range 5 {
+		n.commit(func(b *txn.Builder) { b.CreateQueue("q"+string(rune('a'+n.s.End().LSN)), txn.Config{}, "default") })
+	}
+	for q := range uint64(5) {
+		n.publishMany(q+1, 160, 15_000)
+		n.publishMany(q+1, 24, 512)
+	}
+	r := n.scan(store.ScanOptions{})
+	require.Equal(t, uint64(5*184), r.Messages)
+	require.Len(t, r.Histogram, 2)
+	before, err := mem.Stat(store.PageFile("/data"))
+	require.NoError(t, err)
+	require.Equal(t, uint64(before.SizeBytes), r.FileBytes)
+	t.Logf("%d: %s", r.Recommended, r.Note)
+	require.NotEqual(t, 2048, r.Recommended)
+	require.Positive(t, r.GainBytes)
+	result, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: r.Recommended})
+	require.NoError(t, err)
+	require.Less(t, result.FileBytesAfter, r.FileBytes, "the recommendation makes the file smaller")
+	require.Equal(t, int64(r.FileBytes-result.FileBytesAfter), r.GainBytes)
+
+	r = n.scan(store.ScanOptions{})
+	require.Equal(t, result.PageSize, r.Recommended)
+	require.Equal(t, "nothing is gained by another page size", r.Note)
+
+	// The way back: the limit set to the former size.
+	r = n.scan(store.ScanOptions{MaxPageSize: 2048})
+	require.Equal(t, 2048, r.Recommended)
+	require.Negative(t, r.GainBytes)
+	require.Contains(t, r.Note, "nothing is gained")
+	_, err = json.Marshal(r)
+	require.NoError(t, err)
+}
+
+// TestScanOneHugeMessage does not let one message decide for all the others.
+func TestScanOneHugeMessage(t *testing.T) {
+	n := openNode(t, options(vfs.NewMem()))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+	n.publishMany(1, 2000, 300)
+	n.publishMany(1, 1, 900_000)
+	r := n.scan(store.ScanOptions{MaxPageSize: 1 << 20})
+	require.Less(t, r.Recommended, 64<<10)
+}
+
+// TestScanEmpty recommends what is there, or the limit if that is below.
+func TestScanEmpty(t *testing.T) {
+	mem := vfs.NewMem()
+	o := options(mem)
+	o.PageSize = 16384
+	n := openNode(t, o)
+	for range 2 {
+		r := n.scan(store.ScanOptions{})
+		require.Equal(t, 16384, r.Recommended)
+		require.Empty(t, r.Histogram)
+		r = n.scan(store.ScanOptions{MaxPageSize: 4096})
+		require.Equal(t, 4096, r.Recommended)
+		result, err := n.s.Rewrite(context.Background(), store.RewriteOptions{})
+		require.NoError(t, err)
+		require.Equal(t, r.Candidates[len(r.Candidates)-1].FileBytes, result.FileBytesAfter)
+		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") }) // twice: a transaction that fails
+	}
+	n.publishMany(1, 10, 100)
+	n.check()
+	require.NoError(t, n.s.Close())
+	r, err := store.ScanDir(context.Background(), mem, "/data", store.ScanOptions{})
+	require.NoError(t, err)
+	require.Equal(t, uint64(10), r.Messages)
+	plan, err := store.PlanRewriteDir(context.Background(), mem, "/data", store.RewriteOptions{PageSize: r.Recommended})
+	require.NoError(t, err)
+	require.NoError(t, plan.Err())
+	require.Equal(t, uint64(10), plan.Messages)
+	require.Positive(t, plan.OldFileBytes)
+	freed, err := store.DropOldDir(mem, "/data")
+	require.NoError(t, err)
+	require.Equal(t, plan.OldFileBytes, freed)
+
+	_, err = store.ScanDir(context.Background(), mem, "/data", store.ScanOptions{MaxPageSize: 3000})
+	require.Error(t, err)
+}
+
+// TestScanDamaged scans a store of which each page in turn cannot be read. It reports, and neither fails for good nor panics.
+func TestScanDamaged(t *testing.T) {
+	mem := vfs.NewMem()
+	n, _ := filled(t, options(mem))
+	clean := n.scan(store.ScanOptions{})
+	require.NoError(t, n.s.Close())
+	fault := vfs.NewFault(mem)
+	var reported, refused int
+	for no := uint64(1); no <= clean.Pages; no++ {
+		at := int64(64<<10) + int64(no-1)*2048
+		fault.SetHook(func(op vfs.Op) error {
+			if op.Kind == vfs.OpRead && op.Name == store.PageFile("/data") && op.Offset <= at && at+2048 <= op.Offset+op.Length {
+				return &vfs.FlipBit{Bit: (at-op.Offset)*8 + 300}
+			}
+			return nil
+		})
+		r, err := store.ScanDir(context.Background(), fault, "/data", store.ScanOptions{})
+		switch {
+		case err != nil:
+			refused++ // the state itself: the node could not start either
+		case len(r.Problems) > 0:
+			reported++
+			require.LessOrEqual(t, r.Messages+r.DamagedMessages, clean.Messages)
+		default:
+			require.Equal(t, clean.Messages, r.Messages)
+		}
+	}
+	t.Logf("%d pages: %d reported, %d refused", clean.Pages, reported, refused)
+	require.Positive(t, reported)
+	require.Less(t, refused, reported)
+}

@@ -1,0 +1,225 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+const (
+	// walkBytes is how much of neighbouring runs one read of a walk fetches. A walk holds walkBuffers times that.
+	walkBytes   = 1 << 20
+	walkBuffers = 4
+	// walkGapBytes is how much that nobody asked for is read rather than begin another read behind it.
+	walkGapBytes = 64 << 10
+)
+
+// walk reads the runs of messages of a checkpoint from the first queue's first one to the last, ahead of who looks at them.
+type walk struct {
+	file *page.File
+	view *tree.View
+	// skip says of which runs the index tells enough; their payload is nil. It may be nil.
+	skip func(e *indexEntry) bool
+	// broken, if not nil, hears of a part of the index that cannot be read, and the walk goes on with the next queue of
+	// queues. Otherwise that ends it.
+	broken func(queueID uint64, err error)
+	queues []uint64
+}
+
+// walkPart is what one read brought.
+type walkPart struct {
+	buf  []byte
+	runs []walkRun
+	err  error
+}
+
+type walkRun struct {
+	entry   indexEntry
+	offset  int // in buf; negative: skipped
+	payload []byte
+	err     error
+}
+
+// each calls fn for each run in turn, with its payload, valid during the call, or why it cannot be read. A second goroutine
+// reads and verifies meanwhile.
+func (w *walk) each(ctx context.Context, fn func(e *indexEntry, payload []byte, err error) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	full, empty := make(chan *walkPart, walkBuffers+1), make(chan *walkPart, walkBuffers)
+	for range walkBuffers {
+		empty <- &walkPart{}
+	}
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		defer close(full)
+		w.read(ctx, full, empty)
+	})
+	defer reader.Wait()
+	defer cancel()
+	for part := range full {
+		for i := range part.runs {
+			r := &part.runs[i]
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("walk the store: %w", err)
+			}
+			if err := fn(&r.entry, r.payload, r.err); err != nil {
+				return err
+			}
+		}
+		if part.err != nil {
+			return fmt.Errorf("walk the store: %w", part.err)
+		}
+		empty <- part
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("walk the store: %w", err)
+	}
+	return nil
+}
+
+// read sends the runs in parts until there are none, or ctx ends.
+func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *walkPart) {
+	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
+	if w.broken == nil {
+		if err := p.scan([]byte{indexLetter}, []byte{indexLetter + 1}); err != nil {
+			p.finish(err)
+			return
+		}
+		p.finish(nil)
+		return
+	}
+	for _, id := range w.queues {
+		from, to := indexKeys(id)
+		if err := p.scan(from, to); err != nil {
+			if ctx.Err() != nil {
+				break
+			}
+			w.broken(id, err)
+		}
+	}
+	p.finish(nil)
+}
+
+// partReader is the reading side of a walk.
+type partReader struct {
+	w     *walk
+	ctx   context.Context //nolint:containedctx // lives for one call of walk.read
+	full  chan<- *walkPart
+	empty <-chan *walkPart
+	part  *walkPart // being collected
+	first page.No
+	next  page.No // after its last page
+}
+
+// scan collects the runs of a range of the index.
+func (p *partReader) scan(from, to []byte) error {
+	it := p.w.view.Scan(from, to)
+	for it.Next() {
+		e, err := decodeIndexEntry(it.Key(), it.Value())
+		if err != nil {
+			return err
+		}
+		if err := p.add(e); err != nil {
+			return err
+		}
+	}
+	return it.Err() //nolint:wrapcheck // the caller says what it is about
+}
+
+func (p *partReader) add(e indexEntry) error {
+	size := p.w.file.PageSize()
+	if p.w.skip != nil && p.w.skip(&e) {
+		if err := p.room(len(p.part.runsOrNil()) >= walkBytes/64); err != nil {
+			return err
+		}
+		p.part.runs = append(p.part.runs, walkRun{entry: e, offset: -1})
+		return nil
+	}
+	fits := p.next != 0 && e.run.First >= p.next && int64(e.run.First-p.next)*int64(size) <= walkGapBytes &&
+		int64(e.run.End()-p.first)*int64(size) <= walkBytes
+	if err := p.room(p.next != 0 && !fits); err != nil {
+		return err
+	}
+	if p.next == 0 {
+		p.first = e.run.First
+	}
+	p.part.runs = append(p.part.runs, walkRun{entry: e, offset: int(e.run.First-p.first) * size}) //nolint:gosec // within a part
+	p.next = e.run.End()
+	return nil
+}
+
+func (p *walkPart) runsOrNil() []walkRun {
+	if p == nil {
+		return nil
+	}
+	return p.runs
+}
+
+// room makes sure that there is a part to add to; full says that the present one is to be sent before.
+func (p *partReader) room(full bool) error {
+	if full {
+		p.send()
+	}
+	if p.part != nil {
+		return nil
+	}
+	select {
+	case p.part = <-p.empty:
+		p.part.runs, p.part.err = p.part.runs[:0], nil
+		p.first, p.next = 0, 0
+		return nil
+	case <-p.ctx.Done():
+		return p.ctx.Err() //nolint:wrapcheck // each says what it is about
+	}
+}
+
+// send reads the part that was collected, verifies it and hands it over.
+func (p *partReader) send() {
+	part := p.part
+	p.part = nil
+	part.load(p.w.file, p.first, p.next)
+	p.full <- part // never blocks: there are no more parts than it has room for
+}
+
+// finish sends what is left, and the error that ended the walk.
+func (p *partReader) finish(err error) {
+	if p.part == nil && err != nil {
+		p.part = &walkPart{}
+	}
+	if p.part == nil {
+		return
+	}
+	p.part.err = err
+	select {
+	case <-p.ctx.Done():
+	default:
+		p.send()
+	}
+}
+
+// load reads pages [first, next) at once and verifies the runs in them; one by one if that fails.
+func (part *walkPart) load(file *page.File, first, next page.No) {
+	if next == 0 {
+		return
+	}
+	size := file.PageSize()
+	n := int(next-first) * size //nolint:gosec // within a part
+	if cap(part.buf) < n || cap(part.buf) > 4*walkBytes {
+		part.buf = make([]byte, max(n, walkBytes))
+	}
+	whole := file.ReadPages(first, part.buf[:n])
+	for i := range part.runs {
+		r := &part.runs[i]
+		if r.offset < 0 {
+			continue
+		}
+		end := r.offset + int(r.entry.run.Pages)*size
+		if whole == nil {
+			_, r.payload, r.err = file.DecodeRun(r.entry.run, part.buf[r.offset:end:end])
+		} else {
+			_, r.payload, r.err = file.ReadRun(r.entry.run, part.buf[r.offset:end:end])
+		}
+	}
+}
