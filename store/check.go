@@ -138,6 +138,9 @@ func (c *checker) run(e indexEntry, payload []byte, err error) error {
 		c.problem("page %d belongs to queue %d, which is not there", e.run.First, e.queue)
 		return nil
 	}
+	if q.AllDead(e.first, e.span) {
+		c.problem("page %d holds sequences %d to %d of queue %d, which nobody wants any more", e.run.First, e.first, e.last(), e.queue)
+	}
 	r, err := newRunReader(payload)
 	if err != nil || r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count {
 		c.problem("page %d does not hold what the index says (queue %d, sequence %d, %d messages)", e.run.First, e.queue, e.first, e.count)
