@@ -12,6 +12,8 @@
 //   - Begin collects publishes and acknowledgements over any number of queues, all committed or none.
 //   - Browse reads without consuming. Queues and subscriptions are managed by methods of Client, one given node by
 //     Node.
+//   - Page files are scanned, rewritten, shrunk and backed up by methods of Node; settings, the rolling plan and jobs belong
+//     to the pair and are methods of Client.
 //
 // Every call takes a context, which bounds how long the client goes on looking for an active node. Errors say which
 // node answered and are told apart with errors.Is and the Err values of this package.

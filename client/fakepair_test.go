@@ -37,6 +37,8 @@ type fakePair struct {
 	onPublish func(n *fakeNode, r *pb.PublishRequest) bool
 	// refuse makes the error of a publish request, which is then not committed.
 	refuse func(r *pb.PublishRequest) *pb.RequestError
+	// plan is what WatchPlan tells.
+	plan *pb.Plan
 }
 
 type fakeProducer struct {
@@ -47,6 +49,7 @@ type fakeProducer struct {
 type fakeNode struct {
 	pb.UnimplementedQueueServiceServer
 	pb.UnimplementedAdminServiceServer
+	pb.UnimplementedMaintenanceServiceServer
 	pair   *fakePair
 	addr   string
 	other  string
@@ -84,6 +87,7 @@ func (n *fakeNode) start(addr string) {
 	n.addr, n.gate, n.server = ln.Addr().String(), newGate(), grpc.NewServer()
 	pb.RegisterQueueServiceServer(n.server, n)
 	pb.RegisterAdminServiceServer(n.server, n)
+	pb.RegisterMaintenanceServiceServer(n.server, n)
 	go func() { _ = n.server.Serve(gatedListener{ln, n.gate}) }()
 }
 
