@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -101,6 +102,28 @@ func TestPausedStandbyIsDropped(t *testing.T) {
 	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
 	acked(t, w, ackBound)
 	require.NoError(t, standby.Wake())
+	verify(t, p, w)
+}
+
+// TestAcksWaitForTheStandby: what the active sends to its standby is lost on the way, and then the active is lost. Nothing that only it
+// had may have been acknowledged (INV-2).
+func TestAcksWaitForTheStandby(t *testing.T) {
+	s := seed(t)
+	rng := rand.New(rand.NewPCG(s, 2))
+	p := start(t, cluster.Options{Links: true})
+	w := work(t, p, cluster.WorkloadOptions{Seed: s})
+	for range 3 {
+		active, _ := inSync(t, p)
+		acked(t, w, ackBound)
+		p.Cut()
+		// Less than the time after which the active drops its standby, and long for an active that does not wait for it.
+		<-time.After(50*time.Millisecond + time.Duration(rng.Int64N(int64(300*time.Millisecond))))
+		since := w.History().Now()
+		require.NoError(t, active.Kill())
+		p.LoseCut()
+		ackedSince(t, w, since, active, ackBound)
+		require.NoError(t, active.Start())
+	}
 	verify(t, p, w)
 }
 

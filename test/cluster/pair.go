@@ -179,6 +179,13 @@ func (p *Pair) Heal() {
 	p.LinkB.Heal()
 }
 
+// LoseCut undoes Cut, but what was held back is lost, with its connections.
+func (p *Pair) LoseCut() {
+	p.LinkA.Reset()
+	p.LinkB.Reset()
+	p.Heal()
+}
+
 // CutFromEtcd makes the network between n and etcd silent.
 func (p *Pair) CutFromEtcd(n *Node) { p.etcdLink(n).Cut() }
 

@@ -57,7 +57,12 @@ func TestProxyCutHealReset(t *testing.T) {
 	p.Heal()
 	require.NoError(t, echo(10*time.Second), "what was held back must arrive")
 
+	// What is held back is lost when the connection is reset before the link is healed.
+	p.Cut()
+	_, err = c.Write([]byte("lost"))
+	require.NoError(t, err)
 	p.Reset()
+	p.Heal()
 	require.Error(t, echo(10*time.Second))
 	c2, err := net.Dial("tcp", p.Address())
 	require.NoError(t, err)
