@@ -192,6 +192,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		requireEqual(a, b)
 		commit := a.primary.CommitLSN()
 		// b tries to take over: it raises the term under the configuration that it knows.
+		require.Eventually(t, func() bool { return b.store.Identity().Fence.Config == a.config }, patience, time.Millisecond)
 		id := b.store.Identity()
 		require.NoError(t, b.store.SetFence(store.Fence{Config: id.Fence.Config, Term: id.Fence.Term + 1}))
 		errs := make(chan error, 1)
