@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash"
 
@@ -102,15 +103,16 @@ func (s *Store) pinFile() (*page.File, *page.Pin, error) {
 	return s.file, s.file.Pin(), nil
 }
 
-// stillUses returns an error if file was closed since pinFile.
+// stillUses returns an error if file was closed since pinFile, so that what was read of it means nothing. A file that a rewrite
+// replaced stays open as long as it is pinned.
 func (s *Store) stillUses(file *page.File) error {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	if s.file != file {
-		return fmt.Errorf("%w: the store was replaced by its peer's while it was read", ErrSnapshotGone)
+	if s.file != file && errors.Is(file.ReadPages(1, nil), page.ErrClosed) {
+		return fmt.Errorf("%w: page.db was replaced while it was read; try again", ErrSnapshotGone)
 	}
 	return nil
 }

@@ -42,17 +42,15 @@ func within(t *testing.T, what string, fn func()) {
 // gate is a hook that keeps the first operation that matches waiting until it is opened.
 type gate struct {
 	reached, open chan struct{}
-	once          sync.Once
+	passed        atomic.Bool
 }
 
 func closeGate(fault *vfs.Fault, match func(vfs.Op) bool) *gate {
 	g := &gate{reached: make(chan struct{}), open: make(chan struct{})}
 	fault.SetHook(func(op vfs.Op) error {
-		if match(op) {
-			g.once.Do(func() {
-				close(g.reached)
-				<-g.open
-			})
+		if match(op) && g.passed.CompareAndSwap(false, true) {
+			close(g.reached)
+			<-g.open
 		}
 		return nil
 	})
@@ -195,6 +193,27 @@ func TestCloseBesideCheck(t *testing.T) {
 	within(t, "Close", func() { require.NoError(t, n.s.Close()) })
 	close(g.open)
 	require.ErrorIs(t, <-checked, store.ErrClosed, "a check that did not see everything finds nothing")
+}
+
+// TestCheckBesideRewrite goes on to check the file that it began with.
+func TestCheckBesideRewrite(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	n, _ := filled(t, options(fault))
+	g := closeGate(fault, isPageFile(vfs.OpRead))
+	checked := make(chan error, 1)
+	go func() {
+		report, err := n.s.Check(context.Background(), nil)
+		if err == nil && len(report.Problems) > 0 {
+			err = errors.New(report.Problems[0])
+		}
+		checked <- err
+	}()
+	<-g.reached
+	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+	require.NoError(t, err)
+	close(g.open)
+	require.NoError(t, <-checked)
+	n.check()
 }
 
 // TestCloseBesideInstall closes a store while a snapshot is being put in place: one comes first, neither hangs.
