@@ -111,6 +111,14 @@ func (s Status) ActiveNode() (NodeInfo, bool) {
 	return describeNode(*s.Record, s.Live, s.Record.Active)
 }
 
+// Node describes a node of the pair, as far as it is known.
+func (s Status) Node(id uuid.UUID) (NodeInfo, bool) {
+	if s.Record == nil {
+		return NodeInfo{}, false
+	}
+	return describeNode(*s.Record, s.Live, id)
+}
+
 // IsLive tells whether the liveness key of a node is there.
 func (s Status) IsLive(node uuid.UUID) bool {
 	_, ok := Observation{Live: s.Live}.LiveNode(node)

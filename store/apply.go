@@ -95,11 +95,13 @@ func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, don
 	for err == nil && len(frames) > 0 && before.LSN < upTo {
 		s.results = s.results[:0]
 		s.mu.Lock()
-		if s.paused {
+		stop := s.holds.limit(upTo)
+		if s.paused || s.applied.LSN >= stop && stop < upTo {
 			s.mu.Unlock()
 			break // and wait for the end of it in waitForRoom
 		}
-		before, frames, err = s.applySome(frames, before, upTo)
+		before, frames, err = s.applySome(frames, before, stop)
+		s.holds.reach(s.applied.LSN)
 		s.touched = s.state.TakeTouched(s.touched[:0])
 		s.mu.Unlock()
 		// Also what was applied before an error: somebody waits for it.
@@ -163,11 +165,12 @@ func (s *Store) Applied() lsn.Position {
 	return s.applied
 }
 
-// waitForRoom blocks while the messages in memory exceed their share of the budget, and while a rewrite copies what was applied.
+// waitForRoom blocks while the messages in memory exceed their share of the budget, while a rewrite copies what was applied, and
+// while a DigestAt takes a checkpoint of just that.
 func (s *Store) waitForRoom() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.paused || s.state.TailBytes() > s.tailLimit() {
+	for s.paused || s.holds.stand(s.applied.LSN) || s.state.TailBytes() > s.tailLimit() {
 		if err := s.usable(); err != nil {
 			return err
 		}

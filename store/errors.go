@@ -32,6 +32,8 @@ var (
 	ErrNoQueue = errors.New("no such queue or subscription")
 	// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.
 	ErrDataLoss = errors.New("stored message is damaged")
+	// ErrPast is returned when the content at a record is asked for and more was applied already.
+	ErrPast = errors.New("more was applied already")
 	// ErrSnapshotGone is returned when an interrupted snapshot transfer cannot go on.
 	ErrSnapshotGone = errors.New("snapshot is no longer kept")
 )

@@ -44,11 +44,12 @@ type Store struct {
 	file  *page.File
 	index *tree.Tree
 
-	mu      sync.RWMutex // guards the four below
+	mu      sync.RWMutex // guards the five below
 	state   *queue.State
 	applied lsn.Position
 	room    *sync.Cond // on mu: the tail became shorter, paused false, or the store unusable
 	paused  bool       // nothing is applied: a rewrite is copying the checkpoint
+	holds   holds      // records at which applying stops for a moment
 	// sinceCheckpoint counts the bytes of log that were applied and are in no checkpoint. What is not applied does not
 	// count: no checkpoint could hold it. Added to under mu.
 	sinceCheckpoint atomic.Int64

@@ -1,0 +1,104 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestDigestAt: two stores that apply the same log at different speeds have the same digest at a record in the middle of it.
+func TestDigestAt(t *testing.T) {
+	a, b := openNode(t, options(vfs.NewMem())), openNode(t, options(vfs.NewMem()))
+	const records = 400
+	at := uint64(257)
+	var wg sync.WaitGroup
+	digests := make([]store.Digest, 2)
+	for i, n := range []*node{a, b} {
+		payloads := [][]byte{encode(t, nil, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "s") })}
+		for k := range records {
+			payloads = append(payloads, encode(t, nil, func(b *txn.Builder) {
+				b.PutMeta(fmt.Sprintf("k%d", k%7), fmt.Append(nil, k))
+				b.BeginPublish(1)
+				b.Message(1, nil, fmt.Appendf(nil, "message %d", k))
+				b.EndPublish()
+			}))
+		}
+		for _, p := range payloads {
+			require.NoError(t, n.appendTxn(p))
+		}
+		wg.Go(func() {
+			var err error
+			if digests[i], err = n.s.DigestAt(t.Context(), at, 10*time.Second); err != nil {
+				t.Error(err)
+			}
+		})
+		require.Eventually(t, func() bool { return n.s.Holds() == 1 }, 10*time.Second, time.Millisecond)
+		step := uint64(1 + i*99) // one record at a time, or all in a few calls
+		wg.Go(func() {
+			for upTo := step; ; upTo += step {
+				if err := n.s.Apply(min(upTo, records+1), nil); err != nil {
+					t.Error(err)
+				}
+				if upTo > records {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, at, digests[0].Position.LSN)
+	require.Equal(t, digests[0], digests[1])
+	require.Equal(t, uint64(256), digests[0].Messages)
+	require.Equal(t, uint64(records+1), a.s.Applied().LSN, "applying went on")
+
+	_, err := a.s.DigestAt(t.Context(), at, time.Second)
+	require.ErrorIs(t, err, store.ErrPast)
+	_, err = a.s.DigestAt(t.Context(), records+50, 10*time.Millisecond)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	last, err := a.s.DigestAt(t.Context(), records+1, time.Second)
+	require.NoError(t, err, "where it stands")
+	require.Equal(t, uint64(records), last.Messages)
+	a.commit(func(b *txn.Builder) { b.DeleteMeta("k1") })
+	a.check()
+	b.check()
+}
+
+// TestMetaSurvives: the pair's own entries are there after a restart, from the checkpoint and from the log.
+func TestMetaSurvives(t *testing.T) {
+	o := options(vfs.NewMem())
+	n := openNode(t, o)
+	changed, cancel := n.s.WatchMeta()
+	defer cancel()
+	n.commit(func(b *txn.Builder) { b.PutMeta("maintenance/a", []byte("1")) })
+	<-changed
+	_, err := n.s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	n.commit(func(b *txn.Builder) { b.PutMeta("maintenance/b", []byte("2")) })
+	n.commit(func(b *txn.Builder) { b.PutMeta("other", nil) })
+	before, err := n.s.Digest(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, n.s.Close())
+
+	n = openNode(t, o)
+	n.applyAll()
+	v, ok := n.s.Meta("maintenance/a")
+	require.True(t, ok)
+	require.Equal(t, "1", string(v))
+	entries := n.s.MetaPrefix("maintenance/")
+	require.Len(t, entries, 2)
+	require.Equal(t, "2", string(entries[1].Value))
+	after, err := n.s.Digest(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, before.Content, after.Content)
+	_, ok = n.s.Meta("none")
+	require.False(t, ok)
+	n.check()
+}
