@@ -1,0 +1,123 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// autotuneName is what autotune claims, so that it runs once at a time. No job can have it.
+const autotuneName = "(autotune)"
+
+// autotuneEntry says when autotune looked last.
+type autotuneEntry struct {
+	// Day on which the window began.
+	Day string `json:"day"`
+	// At, and what came of it.
+	At      time.Time `json:"at"`
+	Outcome string    `json:"outcome"`
+}
+
+// autotune scans once in each window, and starts a rolling plan if that gains enough.
+func (m *Manager) autotune(ctx context.Context, running *sync.WaitGroup) {
+	s, err := m.Settings()
+	if err != nil {
+		return // told elsewhere
+	}
+	window, err := ParseWindow(s.AutotuneWindow)
+	if err != nil {
+		return // it was checked when it was set
+	}
+	day, open := window.Contains(m.o.Now())
+	last, _, err := read[autotuneEntry](m, keyAutotune)
+	if !open || err != nil || last.Day == day {
+		return
+	}
+	if p, err := m.Plan(); err != nil || p != nil && !p.State.Ended() || !m.claim(autotuneName) {
+		return
+	}
+	if _, why := m.partner(); why != "" || m.node.Alone() {
+		m.release(autotuneName)
+		return // the window may stay open until there is a standby
+	}
+	running.Go(func() {
+		defer m.release(autotuneName)
+		ctx, stop := m.whileServing(ctx, nil)
+		defer stop()
+		m.tune(ctx, day, s.AutotuneMinGain)
+	})
+}
+
+func (m *Manager) tune(ctx context.Context, day string, minGain int) {
+	outcome, err := m.tuneOnce(ctx, minGain)
+	switch {
+	case errors.Is(err, ErrBusy) || ctx.Err() != nil:
+		return // try again while the window is open
+	case err != nil:
+		outcome = "failed: " + err.Error()
+	}
+	m.log.Info("autotune", zap.String("outcome", outcome))
+	_, err = change(ctx, m, keyAutotune, func(e *autotuneEntry) error {
+		*e = autotuneEntry{Day: day, At: m.o.Now(), Outcome: outcome}
+		return nil
+	})
+	if err != nil {
+		m.log.Warn("autotune could not be noted", zap.Error(err))
+	}
+}
+
+// tuneOnce scans the standby and decides.
+func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, err error) {
+	targets, err := m.targets(Job{Kind: JobScan})
+	if err != nil {
+		return "", err
+	}
+	r, err := targets[0].ops.Scan(ctx, 0, nil)
+	if err != nil {
+		return "", fmt.Errorf("scan: %w", err)
+	}
+	space, reads := gains(&r)
+	if max(space, reads) < minGain {
+		return fmt.Sprintf("page size %d gives %d %% of space and %d %% of reads, and %d %% are asked for: nothing to do", r.Recommended, space, reads,
+			minGain), nil
+	}
+	kind, size := PlanResize, r.Recommended
+	if r.Recommended == r.PageSize {
+		kind, size = PlanCompact, 0
+	}
+	p, err := m.StartPlan(ctx, kind, size, false)
+	if errors.Is(err, ErrPlanRuns) {
+		return "a plan is under way already", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("page size %d gives %d %% of space and %d %% of reads: plan %s was started", r.Recommended, space, reads, p.ID), nil
+}
+
+// gains tells what a rewrite with the recommended page size saves, in percent: of the file, and of the reads that it takes to
+// read all messages.
+func gains(r *store.ScanResult) (space, reads int) {
+	if r.FileBytes > 0 && r.GainBytes > 0 {
+		space = int(min(uint64(r.GainBytes)*100/r.FileBytes, 100)) //nolint:gosec // at most 100
+	}
+	var now, then uint64
+	for _, c := range r.Candidates {
+		if c.PageSize == r.PageSize {
+			now = c.Runs
+		}
+		if c.PageSize == r.Recommended {
+			then = c.Runs
+		}
+	}
+	if now > then {
+		reads = int((now - then) * 100 / now) //nolint:gosec // at most 100
+	}
+	return space, reads
+}

@@ -1,0 +1,252 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+const (
+	// retryFactor bounds how much longer than the first one a wait between two attempts becomes.
+	retryFactor = 30
+	// maxFailures is how many attempts of a step may fail, one after the other and for no reason that passes by itself, before
+	// the plan is given up.
+	maxFailures = 10
+	// standbyPoll is how often the active looks whether its standby has applied enough.
+	standbyPoll = 20 * time.Millisecond
+	// catchUpLimit is how long a standby may take to apply what came in during its rewrite before the plan says so again.
+	catchUpLimit = 10 * time.Second
+	// handOverLimit bounds one attempt of a switchover.
+	handOverLimit = 10 * time.Second
+)
+
+// drive does the plan while this node is the active one. All it knows is in the plan and in the nodes' roles, so that
+// whichever node is active next goes on.
+func (m *Manager) drive(ctx context.Context) {
+	entries, unwatch := m.store.WatchMeta()
+	defer unwatch()
+	failures := 0
+	for {
+		changed := m.node.Changed()
+		wait := time.Duration(0)
+		if p, ok := m.planToDrive(); ok {
+			wait, failures = m.attempt(ctx, p, failures)
+		} else {
+			failures = 0
+		}
+		if wait < 0 { // there is more to do at once
+			if ctx.Err() != nil {
+				return
+			}
+			continue
+		}
+		if !m.wait(ctx, changed, entries, wait) {
+			return
+		}
+	}
+}
+
+// planToDrive gives the plan if this node has to see to it.
+func (m *Manager) planToDrive() (*Plan, bool) {
+	if _, ok := m.node.Serving(); !ok {
+		return nil, false
+	}
+	p, ok, err := read[Plan](m, keyPlan)
+	if err != nil {
+		m.log.Error("the plan cannot be driven", zap.Error(err))
+		return nil, false
+	}
+	return &p, ok && !p.State.Ended()
+}
+
+// attempt tries the next step and says when to look again (negative: at once, 0: when something changes), and how many attempts
+// have failed in a row.
+func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time.Duration, failed int) {
+	stepCtx, stop := m.whileServing(ctx, func() error {
+		if now, ok := m.planToDrive(); !ok || now.ID != p.ID {
+			return errPlanEnded
+		}
+		return nil
+	})
+	defer stop()
+	wait, err := m.step(stepCtx, p)
+	m.progress.Store(nil)
+	if err == nil {
+		return wait, 0
+	}
+	err = cause(stepCtx, err)
+	if errors.Is(err, errPlanEnded) || errors.Is(err, errLeft) || ctx.Err() != nil {
+		return 0, 0
+	}
+	failures++
+	m.log.Warn("a step of the plan failed", zap.String("plan", p.ID), zap.Int("failures", failures), zap.Error(err))
+	// ctx, not stepCtx: what stopped the step must not stop this.
+	if final(err) || failures >= maxFailures && !passes(err) {
+		err = m.advance(ctx, p.ID, func(p *Plan) error {
+			p.end(PlanFailed, fmt.Sprintf("while %s: %v", p.State, err), m.o.Now())
+			return nil
+		})
+	} else {
+		err = m.advance(ctx, p.ID, func(p *Plan) error {
+			p.Retries++
+			p.Reason = "will be tried again: " + err.Error()
+			return nil
+		})
+	}
+	if err != nil {
+		m.log.Warn("the plan could not be written down", zap.Error(err))
+	}
+	return m.o.Retry * time.Duration(min(1<<min(failures-1, 10), retryFactor)), failures
+}
+
+// final tells whether an error will not pass by itself.
+func final(err error) bool {
+	return errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrDataLoss) || errors.Is(err, ErrSetting)
+}
+
+// passes tells whether an error says only that now is not the time.
+func passes(err error) bool {
+	for _, e := range []error{
+		ErrBusy, ErrRole, ErrGaveWay, store.ErrMaintenance, store.ErrCanceled, store.ErrClosed, failover.ErrSwitchover, failover.ErrStopped,
+		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, ErrUnreachable, context.Canceled,
+		context.DeadlineExceeded,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// step does the one next thing.
+func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {
+	self := m.node.Pair().Self.ID
+	if p.has(self) && len(p.Done) >= pairSize && (!p.SwitchBack || p.FirstActive == self) {
+		return 0, m.finish(ctx, p)
+	}
+	other, why := m.partner()
+	if why != "" {
+		return standbyPoll * 5, m.enter(ctx, p.ID, PlanWaiting, uuid.Nil, why)
+	}
+	switch {
+	case !p.has(other.ID):
+		return -1, m.rewriteOn(ctx, p, other)
+	case p.has(self) && (!p.SwitchBack || p.FirstActive != other.ID): // also when one of them was replaced meanwhile
+		return 0, m.finish(ctx, p)
+	}
+	if err := m.catchUp(ctx, p, other); err != nil {
+		return 0, err
+	}
+	return standbyPoll * 5, m.switchTo(ctx, p, other)
+}
+
+func (m *Manager) finish(ctx context.Context, p *Plan) error {
+	return m.advance(ctx, p.ID, func(p *Plan) error {
+		p.end(PlanDone, "both nodes are done", m.o.Now())
+		return nil
+	})
+}
+
+// partner gives the standby if it is in sync, or why there is none.
+func (m *Manager) partner() (other failover.NodeInfo, why string) {
+	st := m.node.Pair()
+	standby, connected := m.node.Standby()
+	if st.Record == nil {
+		return other, "waits for the coordinator"
+	}
+	member, inSync := st.Record.Other(st.Self.ID)
+	switch {
+	case !inSync:
+		return other, "waits for a standby in sync"
+	case !connected || standby.Node != member.Node || !standby.Required:
+		return other, "waits for the standby to connect"
+	}
+	info, ok := st.Node(member.Node)
+	if !ok || info.Address == "" {
+		return other, "waits for the address of the standby"
+	}
+	return info, ""
+}
+
+// rewriteOn has the other node rewrite its page file, which it does once however often it is asked.
+func (m *Manager) rewriteOn(ctx context.Context, p *Plan, other failover.NodeInfo) error {
+	if err := m.enter(ctx, p.ID, PlanRewriting, other.ID, "node "+name(other)+" rewrites its page file"); err != nil {
+		return err
+	}
+	r, err := m.o.Peers.At(other.Address).Rewrite(ctx, RewriteRequest{PageSize: p.PageSize, PlanID: p.ID}, func(now Progress) { m.progress.Store(&now) })
+	if err != nil {
+		return fmt.Errorf("rewrite on node %s: %w", name(other), err)
+	}
+	m.log.Info("the other node has rewritten its page file", zap.String("plan", p.ID), zap.String("node", name(other)),
+		zap.Int("page_size", r.PageSizeAfter), zap.Uint64("bytes_before", r.FileBytesBefore), zap.Uint64("bytes", r.FileBytesAfter),
+		zap.Duration("took", r.Took))
+	return m.advance(ctx, p.ID, func(p *Plan) error {
+		if !p.has(other.ID) {
+			p.Done = append(p.Done, other.ID)
+		}
+		p.State, p.Node, p.Reason = PlanCatchingUp, other.ID, "node "+name(other)+" applies what came in meanwhile"
+		return nil
+	})
+}
+
+// catchUp waits until the standby has applied what was committed when this began. What came in since is so little that a
+// switchover drains it.
+func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo) error {
+	s, ok := m.node.Standby()
+	if !ok {
+		return fmt.Errorf("%w: node %s is not connected", ErrUnreachable, name(other))
+	}
+	goal := s.CommitLSN
+	limit := time.NewTimer(catchUpLimit)
+	defer limit.Stop()
+	tick := time.NewTicker(standbyPoll)
+	defer tick.Stop()
+	for s.AppliedLSN < goal {
+		if err := m.enter(ctx, p.ID, PlanCatchingUp, other.ID, "node "+name(other)+" applies what came in meanwhile"); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err() //nolint:wrapcheck // the caller looks at its cause
+		case <-limit.C:
+			return fmt.Errorf("%w: node %s has applied %d of %d records", ErrUnreachable, name(other), s.AppliedLSN, goal)
+		case <-tick.C:
+		}
+		if s, ok = m.node.Standby(); !ok {
+			return fmt.Errorf("%w: node %s is not connected", ErrUnreachable, name(other))
+		}
+	}
+	return nil
+}
+
+// switchTo hands the role over. Then the other node's controller goes on.
+func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo) error {
+	if err := m.enter(ctx, p.ID, PlanSwitching, other.ID, "the role goes to node "+name(other)); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, handOverLimit)
+	defer cancel()
+	if err := m.node.HandOver(ctx); err != nil {
+		if _, serving := m.node.Serving(); !serving {
+			return nil // it went over after all, or was lost: whoever has it goes on
+		}
+		return fmt.Errorf("hand over to node %s: %w", name(other), err)
+	}
+	return nil
+}
+
+// name is what people call a node.
+func name(n failover.NodeInfo) string {
+	if n.Name != "" {
+		return n.Name
+	}
+	return n.ID.String()
+}

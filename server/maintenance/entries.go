@@ -1,0 +1,89 @@
+package maintenance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Keys of the pair's entries.
+const (
+	keySettings = "maintenance/settings"
+	keyPlan     = "maintenance/plan"
+	keyAutotune = "maintenance/autotune"
+	keyVerify   = "maintenance/verify"
+	keyJob      = "maintenance/job/"
+	keyRuns     = "maintenance/runs/"
+)
+
+// errUnchanged is what the function given to change returns when there is nothing to commit.
+var errUnchanged = errors.New("unchanged")
+
+// read gives an applied entry; ok is false if there is none.
+func read[T any](m *Manager, key string) (v T, ok bool, err error) {
+	raw, ok := m.store.Meta(key)
+	if !ok {
+		return v, false, nil
+	}
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return v, false, fmt.Errorf("the pair's entry %s cannot be read; it was written by another version: %w", key, err)
+	}
+	return v, true, nil
+}
+
+// change reads an entry (the zero value if there is none), lets fn change it, and commits it. When fn returns an error nothing
+// is committed; errUnchanged is no error. It returns what the entry is now.
+func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
+	m.commitMu.Lock()
+	defer m.commitMu.Unlock()
+	// Serving first: then what is read is all that was ever committed, and Commit fails if the term ends meanwhile.
+	if _, ok := m.node.Serving(); !ok {
+		var none T
+		return none, replication.ErrNotActive
+	}
+	v, _, err := read[T](m, key)
+	if err != nil {
+		return v, err
+	}
+	if err := fn(&v); errors.Is(err, errUnchanged) {
+		return v, nil
+	} else if err != nil {
+		return v, err
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return v, fmt.Errorf("encode %s: %w", key, err)
+	}
+	return v, m.commit(ctx, func(b *txn.Builder) { b.PutMeta(key, raw) })
+}
+
+// remove removes entries. The caller holds commitMu if it has read something before.
+func (m *Manager) remove(ctx context.Context, keys ...string) error {
+	return m.commit(ctx, func(b *txn.Builder) {
+		for _, k := range keys {
+			b.DeleteMeta(k)
+		}
+	})
+}
+
+func (m *Manager) commit(ctx context.Context, fill func(*txn.Builder)) error {
+	var b txn.Builder
+	b.Begin(nil, m.o.Now().UnixMilli(), nil)
+	fill(&b)
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode the pair's entries: %w", err)
+	}
+	result, err := m.node.Commit(ctx, payload)
+	if err != nil {
+		return fmt.Errorf("commit the pair's entries: %w", err)
+	}
+	if err := result.Err(); err != nil {
+		return fmt.Errorf("commit the pair's entries: %w", err)
+	}
+	return nil
+}

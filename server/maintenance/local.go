@@ -1,0 +1,123 @@
+package maintenance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+const (
+	localFile     = "maintenance.json"
+	localMaxBytes = 1 << 20
+	// keptSteps is how many steps are remembered.
+	keptSteps = 16
+)
+
+// localState is what a node knows for itself: which steps it has done. It is written after a step was done, so that a crash in
+// between does the step once more: that costs time, and changes nothing.
+type localState struct {
+	path string
+
+	mu sync.Mutex // guards what follows
+	v  localContent
+}
+
+type localContent struct {
+	Version int `json:"version"`
+	// Done are the last steps, newest first.
+	Done []doneStep `json:"done"`
+	// ResizeDone and CompactDone: what the configuration asks for once was done, and has been asked for ever since.
+	ResizeDone  bool `json:"config_resize_done,omitempty"`
+	CompactDone bool `json:"config_compact_done,omitempty"`
+}
+
+type doneStep struct {
+	ID       string    `json:"id"`
+	PageSize int       `json:"page_size"`
+	At       time.Time `json:"at"`
+	// Incarnation of the store: a snapshot of the peer that replaced the page file since makes the step undone.
+	Incarnation uint64 `json:"incarnation"`
+}
+
+// openLocal reads maintenance.json. One that cannot be understood is put aside: all that is lost is that a step may be done once
+// more.
+func openLocal(dir string, logger *zap.Logger) (*localState, error) {
+	l := &localState{path: filepath.Join(dir, localFile), v: localContent{Version: 1}}
+	raw, err := vfs.ReadFile(vfs.OS(), l.path, localMaxBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", l.path, err)
+	}
+	if err := json.Unmarshal(raw, &l.v); err != nil || l.v.Version != 1 {
+		logger.Warn("what this node has done of a plan cannot be read and is forgotten; a step may be done once more",
+			zap.String("file", l.path), zap.Error(err))
+		l.v = localContent{Version: 1}
+	}
+	return l, nil
+}
+
+// done tells whether a step was done to the store as it is.
+func (l *localState) done(id string, incarnation uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return id != "" && slices.ContainsFunc(l.v.Done, func(d doneStep) bool { return d.ID == id && d.Incarnation == incarnation })
+}
+
+// mark remembers a step; durable when it returns.
+func (l *localState) mark(step doneStep) error {
+	return l.change(func(v *localContent) bool {
+		v.Done = slices.Insert(v.Done, 0, step)
+		v.Done = v.Done[:min(len(v.Done), keptSteps)]
+		return true
+	})
+}
+
+// config gives what is still to be done of what the configuration asks for, and forgets what it does not ask for any more.
+func (l *localState) config(resize, compact bool) (wantResize, wantCompact bool, err error) {
+	err = l.change(func(v *localContent) bool {
+		before := *v
+		v.ResizeDone, v.CompactDone = v.ResizeDone && resize, v.CompactDone && compact
+		wantResize, wantCompact = resize && !v.ResizeDone, compact && !v.CompactDone
+		return v.ResizeDone != before.ResizeDone || v.CompactDone != before.CompactDone
+	})
+	return wantResize, wantCompact, err
+}
+
+// configDone remembers that what the configuration asks for was done.
+func (l *localState) configDone(resize, compact bool) error {
+	return l.change(func(v *localContent) bool {
+		v.ResizeDone, v.CompactDone = resize, compact
+		return true
+	})
+}
+
+// change writes what fn changed.
+func (l *localState) change(fn func(*localContent) bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next := l.v
+	next.Done = slices.Clone(l.v.Done)
+	if !fn(&next) {
+		return nil
+	}
+	raw, err := json.MarshalIndent(next, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", l.path, err)
+	}
+	if err := vfs.WriteFileAtomic(vfs.OS(), l.path, append(raw, '\n')); err != nil {
+		return fmt.Errorf("write %s: %w", l.path, err)
+	}
+	l.v = next
+	return nil
+}

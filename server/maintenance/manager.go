@@ -1,0 +1,154 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// Options of New.
+type Options struct {
+	// Store of this node.
+	Store *store.Store
+	// Node that it works in.
+	Node Node
+	// Peers reach the other one.
+	Peers Peers
+	// DataDir of the store: maintenance.json is kept there.
+	DataDir string
+	// Defaults are what this node's configuration says; they hold where the pair has set nothing.
+	Defaults Defaults
+	// ArchiveDir of this node's log; empty for none.
+	ArchiveDir string
+	// Software is noted in backups.
+	Software string
+	// Logger gets what an operator should know; nil means none.
+	Logger *zap.Logger
+	// Retry is how long a step of a plan that failed waits before it is tried again, the first time; it doubles up to 30
+	// times that. 0 means 1 s.
+	Retry time.Duration
+	// Tick is how often the schedule is looked at; 0 means 500 ms.
+	Tick time.Duration
+	// Now is the clock that jobs and autotune go by; nil means time.Now.
+	Now func() time.Time
+}
+
+// Manager does the maintenance of one node and, while the node is active, of the pair. Its methods may be called from any
+// goroutine.
+type Manager struct {
+	o     Options
+	log   *zap.Logger
+	store *store.Store
+	node  Node
+	local *localState
+
+	commitMu sync.Mutex // held from reading one of the pair's entries until its change is committed
+
+	mu        sync.Mutex // guards what follows
+	running   *operation
+	following bool // this node follows an active: it may rewrite
+	starting  bool // this node stands alone and has not begun to serve: it may rewrite
+	jobs      map[string]bool
+	held      map[uint64]context.CancelCauseFunc
+	holds     uint64 // numbers the keys of held
+
+	// progress of the plan's step on the other node.
+	progress atomic.Pointer[Progress]
+}
+
+// New makes the manager of a node. Run runs it.
+func New(o Options) (*Manager, error) {
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	if o.Retry <= 0 {
+		o.Retry = time.Second
+	}
+	if o.Tick <= 0 {
+		o.Tick = 500 * time.Millisecond
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	local, err := openLocal(o.DataDir, o.Logger)
+	if err != nil {
+		return nil, err
+	}
+	return &Manager{
+		o: o, log: o.Logger, store: o.Store, node: o.Node, local: local, jobs: make(map[string]bool),
+		held: make(map[uint64]context.CancelCauseFunc),
+	}, nil
+}
+
+// Run drives the pair's plan, jobs and autotune while this node is active, and does what is asked for its start, until ctx
+// ends.
+func (m *Manager) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	running.Go(func() { m.drive(ctx) })
+	running.Go(func() { m.schedule(ctx) })
+	running.Go(func() { m.afterStart(ctx) })
+	running.Wait()
+}
+
+// wait waits until the role, the pair's entries or the time (if not 0) may ask for something. It returns false when ctx ended.
+func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, limit time.Duration) bool {
+	var timeout <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	select {
+	case <-changed:
+	case <-entries:
+	case <-timeout:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// errLeft is why a step or a job is given up when its node is not the active one any more.
+var errLeft = errors.New("this node is not the active one any more")
+
+// whileServing gives a context that ends when this node stops serving, or when keep (if not nil) says so after a change of the
+// pair's entries. stop must be called.
+func (m *Manager) whileServing(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	entries, unwatch := m.store.WatchMeta()
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for {
+			changed := m.node.Changed()
+			if _, ok := m.node.Serving(); !ok {
+				cancel(errLeft)
+			} else if keep != nil {
+				if err := keep(); err != nil {
+					cancel(err)
+				}
+			}
+			if !m.wait(ctx, changed, entries, 0) {
+				return
+			}
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		watching.Wait()
+		unwatch()
+	}
+}
+
+// cause says why a context ended, if it did, instead of "context canceled".
+func cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); err != nil && c != nil && !errors.Is(err, c) {
+		return fmt.Errorf("%w: %w", c, err)
+	}
+	return err
+}

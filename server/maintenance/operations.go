@@ -1,0 +1,226 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+var _ Operations = (*Manager)(nil)
+
+// Scan reads a snapshot of this node's page file and recommends a page size, which the pair is told. Online. maxPageSize 0
+// means the setting; with any other one the pair is not told.
+func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (store.ScanResult, error) {
+	settings, err := m.Settings()
+	if err != nil {
+		return store.ScanResult{}, err
+	}
+	limit := maxPageSize
+	if limit == 0 {
+		limit = settings.PageSizeMax
+	}
+	ctx, op, err := m.begin(ctx, opScan, "", progress)
+	if err != nil {
+		return store.ScanResult{}, err
+	}
+	defer m.end(op)
+	r, err := m.store.Scan(ctx, store.ScanOptions{MaxPageSize: limit, Progress: m.pageProgress(op)})
+	if err != nil {
+		return r, fmt.Errorf("scan: %w", cause(ctx, err))
+	}
+	if maxPageSize == 0 {
+		m.recommend(ctx, r.Recommended)
+	}
+	return r, nil
+}
+
+// recommend tells the pair what was found. It is a hint: a failure is for the log only.
+func (m *Manager) recommend(ctx context.Context, pageSize int) {
+	err := m.report(ctx, Report{Node: m.node.Pair().Self.ID, Recommended: pageSize})
+	if err != nil {
+		m.log.Warn("the pair could not be told the page size that a scan recommends", zap.Int("page_size", pageSize), zap.Error(err))
+	}
+}
+
+// report tells the active, which may be this node.
+func (m *Manager) report(ctx context.Context, r Report) error {
+	err := m.Report(ctx, r)
+	if !errors.Is(err, replication.ErrNotActive) || m.node.Alone() {
+		return err
+	}
+	active, ok := m.node.Pair().ActiveNode()
+	if !ok || active.ID == r.Node {
+		return err
+	}
+	return m.o.Peers.Report(ctx, active.Address, r) //nolint:wrapcheck // says what it is
+}
+
+// pageProgress makes the store's progress this package's.
+func (m *Manager) pageProgress(op *operation) func(store.Progress) {
+	var pageSize uint64
+	if stats, err := m.store.Stats(); err == nil {
+		pageSize = uint64(stats.PageSize) //nolint:gosec // at most 1 MiB
+	}
+	return func(p store.Progress) {
+		op.report(Progress{Phase: p.Phase, Done: p.Pages * pageSize, Total: p.TotalPages * pageSize, Messages: p.Messages, Left: p.Left})
+	}
+}
+
+// Rewrite writes this node's page file anew. Only while the node follows an active, or at the start of one that stands alone:
+// ErrRole otherwise. ErrBusy while another operation runs, store.ErrNoSpace with both figures, store.ErrDataLoss for a page
+// that is damaged; ErrGaveWay when the node changed its role meanwhile. Whatever the error, the page file is as it was.
+func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error) {
+	if req.DryRun {
+		return m.planRewrite(ctx, req, progress)
+	}
+	incarnation := m.store.Identity().Incarnation
+	if m.local.done(req.PlanID, incarnation) {
+		return m.unchanged()
+	}
+	ctx, op, err := m.begin(ctx, opRewrite, req.PlanID, progress)
+	if err != nil {
+		return RewriteResult{}, err
+	}
+	defer m.end(op)
+	if m.local.done(req.PlanID, incarnation) { // while this waited for its turn
+		return m.unchanged()
+	}
+	reason := "asked for"
+	if req.PlanID != "" {
+		reason = "plan " + req.PlanID
+	}
+	began := time.Now()
+	r, err := m.store.Rewrite(ctx, store.RewriteOptions{PageSize: req.PageSize, Reason: reason, Progress: m.pageProgress(op)})
+	if err != nil {
+		return RewriteResult{}, cause(ctx, err)
+	}
+	if req.PlanID != "" {
+		// A crash before this is written makes the step be done once more.
+		err = m.local.mark(doneStep{ID: req.PlanID, PageSize: r.PageSize, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation})
+	}
+	return RewriteResult{
+		PageSizeBefore: r.FromPageSize, PageSizeAfter: r.PageSize, FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter,
+		NeededBytes: r.FileBytesAfter, Messages: r.Messages, Took: time.Since(began),
+	}, err
+}
+
+func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error) {
+	ctx, op, err := m.begin(ctx, opScan, "", progress)
+	if err != nil {
+		return RewriteResult{}, err
+	}
+	defer m.end(op)
+	p, err := m.store.PlanRewrite(ctx, store.RewriteOptions{PageSize: req.PageSize, Progress: m.pageProgress(op)})
+	if err != nil {
+		return RewriteResult{}, cause(ctx, err)
+	}
+	return RewriteResult{
+		PageSizeBefore: p.FromPageSize, PageSizeAfter: p.PageSize, FileBytesBefore: p.FileBytes, FileBytesAfter: p.NeedBytes,
+		NeededBytes: p.NeedBytes + p.ReserveBytes, AvailableBytes: p.AvailableBytes + p.OldFileBytes, Messages: p.Messages,
+	}, nil
+}
+
+// unchanged is the result of a step that was done before.
+func (m *Manager) unchanged() (RewriteResult, error) {
+	stats, err := m.store.Stats()
+	if err != nil {
+		return RewriteResult{}, fmt.Errorf("rewrite: %w", err)
+	}
+	bytes := stats.Pages * uint64(stats.PageSize) //nolint:gosec // at most 1 MiB
+	return RewriteResult{
+		PageSizeBefore: stats.PageSize, PageSizeAfter: stats.PageSize, FileBytesBefore: bytes, FileBytesAfter: bytes, Messages: stats.Messages,
+	}, nil
+}
+
+// Shrink gives the free end of this node's page file back to the filesystem. Online.
+func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error) {
+	ctx, op, err := m.begin(ctx, opShrink, "", nil)
+	if err != nil {
+		return ShrinkResult{}, err
+	}
+	defer m.end(op)
+	if dryRun {
+		p, err := m.store.PlanShrink(ctx, store.ShrinkOptions{})
+		return ShrinkResult{FileBytesBefore: p.FileBytes, FileBytesAfter: p.FileBytes - min(p.GainBytes, p.FileBytes)}, cause(ctx, err)
+	}
+	r, err := m.store.Shrink(ctx, store.ShrinkOptions{})
+	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
+}
+
+// DropOld removes what the last rewrite or installed snapshot of this node replaced.
+func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
+	_, op, err := m.begin(ctx, opDropOld, "", nil)
+	if err != nil {
+		return 0, err
+	}
+	defer m.end(op)
+	return m.store.DropOld() //nolint:wrapcheck // says what it is
+}
+
+// Backup copies a snapshot of this node to a save-set. Online. ErrNoBackupPath when it is not said where to.
+func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(Progress)) (backup.Set, error) {
+	o := backup.Options{
+		Path: req.Path, KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, ArchiveDir: m.o.ArchiveDir, Software: m.o.Software,
+	}
+	settings, err := m.Settings()
+	if err != nil {
+		return backup.Set{}, err
+	}
+	if o.Path == "" {
+		o.Path = settings.BackupPath
+	}
+	if o.KeepGenerations == 0 {
+		o.KeepGenerations = settings.BackupKeep
+	}
+	if o.Path == "" {
+		return backup.Set{}, ErrNoBackupPath
+	}
+	ctx, op, err := m.begin(ctx, opBackup, "", progress)
+	if err != nil {
+		return backup.Set{}, err
+	}
+	defer m.end(op)
+	o.Progress = func(p backup.Progress) { op.report(Progress{Phase: p.Phase, Done: p.Done, Total: p.Total}) }
+	set, err := backup.Run(ctx, m.store, o)
+	if err != nil {
+		return set, fmt.Errorf("backup: %w", cause(ctx, err))
+	}
+	return set, nil
+}
+
+// Backups lists this node's save-sets, oldest first. An empty path means the setting.
+func (m *Manager) Backups(path string) ([]backup.Set, error) {
+	if path == "" {
+		settings, err := m.Settings()
+		if err != nil {
+			return nil, err
+		}
+		path = settings.BackupPath
+	}
+	if path == "" {
+		return nil, ErrNoBackupPath
+	}
+	return backup.List(nil, path) //nolint:wrapcheck // says what it is
+}
+
+// SwitchoverRefused says why a switchover should not be tried now: a rewrite of this node or of the other one, which applies
+// nothing until it has ended. nil when nothing is in the way.
+func (m *Manager) SwitchoverRefused(other *Activity) error {
+	a, ok := m.Activity()
+	if other != nil {
+		a, ok = *other, true
+	}
+	if !ok || a.Operation != opRewrite {
+		return nil
+	}
+	return fmt.Errorf("%w: the standby rewrites its page file (%s) and has to apply what comes in meanwhile before it can take over; "+
+		"wait for it, or cancel it", failover.ErrSwitchover, a)
+}

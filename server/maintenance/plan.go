@@ -1,0 +1,192 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// PlanKind says what a plan does on each node.
+type PlanKind string
+
+// The kinds of plans.
+const (
+	// PlanResize rewrites with another page size.
+	PlanResize PlanKind = "resize"
+	// PlanCompact rewrites with the page size that each node has.
+	PlanCompact PlanKind = "compact"
+)
+
+// PlanState says where a plan is. It is for people: what is done next follows from Plan.Done and from the nodes' roles.
+type PlanState string
+
+// The states of a plan. The last three are ends.
+const (
+	PlanWaiting    PlanState = "waiting"
+	PlanRewriting  PlanState = "rewriting"
+	PlanCatchingUp PlanState = "catching-up"
+	PlanSwitching  PlanState = "switching"
+	PlanDone       PlanState = "done"
+	PlanFailed     PlanState = "failed"
+	PlanCancelled  PlanState = "cancelled"
+)
+
+// Ended tells whether nothing more will be done.
+func (s PlanState) Ended() bool { return s == PlanDone || s == PlanFailed || s == PlanCancelled }
+
+// Plan is a rolling operation on the pair, as it is kept.
+type Plan struct {
+	ID   string   `json:"id"`
+	Kind PlanKind `json:"kind"`
+	// PageSize to be reached, in bytes; 0 for a compaction.
+	PageSize int `json:"page_size,omitempty"`
+	// SwitchBack: give the role back to FirstActive at the end.
+	SwitchBack  bool      `json:"switch_back,omitempty"`
+	FirstActive uuid.UUID `json:"first_active"`
+	State       PlanState `json:"state"`
+	// Reason for State, in words.
+	Reason string `json:"reason,omitempty"`
+	// Done are the nodes whose page file was rewritten: all that a new active needs to know.
+	Done []uuid.UUID `json:"done,omitempty"`
+	// Node that is worked on.
+	Node      uuid.UUID `json:"node"`
+	StartedAt time.Time `json:"started_at"`
+	EndedAt   time.Time `json:"ended_at,omitzero"`
+	// Retries counts steps that had to be begun again.
+	Retries int `json:"retries,omitempty"`
+
+	// Progress of the present step, as far as this node knows. Not kept.
+	Progress *Progress `json:"-"`
+}
+
+func (p *Plan) has(node uuid.UUID) bool { return slices.Contains(p.Done, node) }
+
+// errPlanEnded is why a step is given up when the plan was cancelled.
+var errPlanEnded = errors.New("the plan was cancelled")
+
+// Plan gives the last plan as this node knows it; nil if there never was one.
+func (m *Manager) Plan() (*Plan, error) {
+	p, ok, err := read[Plan](m, keyPlan)
+	if err != nil || !ok {
+		return nil, err
+	}
+	if p.State == PlanRewriting {
+		if a, ok := m.Activity(); ok && a.PlanID == p.ID {
+			p.Progress = &a.Progress
+		} else {
+			p.Progress = m.progress.Load()
+		}
+	}
+	return &p, nil
+}
+
+// WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or fn returns an
+// error.
+func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
+	entries, unwatch := m.store.WatchMeta()
+	defer unwatch()
+	for {
+		p, err := m.Plan()
+		if err != nil {
+			return err
+		}
+		if err := fn(p); err != nil {
+			return err
+		}
+		if p == nil || p.State.Ended() {
+			return nil
+		}
+		if !m.wait(ctx, nil, entries, m.o.Tick) {
+			return ctx.Err() //nolint:wrapcheck // the caller's own
+		}
+	}
+}
+
+// StartPlan begins a plan. pageSize is for PlanResize; 0 means the recommended one. Only on the active of a pair. ErrPlanRuns,
+// ErrNoRecommendation, ErrRole (a node alone), ErrSetting (the page size).
+func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
+	if m.node.Alone() {
+		return nil, fmt.Errorf("start a plan: %w: this node runs alone; set resize-on-startup or compact-on-startup and start it again", ErrRole)
+	}
+	switch {
+	case kind != PlanResize && kind != PlanCompact:
+		return nil, fmt.Errorf("start a plan: %w: %q is no kind of plan", ErrSetting, kind)
+	case kind == PlanCompact:
+		pageSize = 0
+	case pageSize != 0:
+		if err := page.CheckPageSize(pageSize); err != nil {
+			return nil, fmt.Errorf("start a plan: %w: %w", ErrSetting, err)
+		}
+	}
+	settings, err := m.Settings()
+	if err != nil {
+		return nil, err
+	}
+	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
+		if p.ID != "" && !p.State.Ended() {
+			return fmt.Errorf("%w: plan %s (%s, %s)", ErrPlanRuns, p.ID, p.Kind, p.State)
+		}
+		if kind == PlanResize && pageSize == 0 {
+			if pageSize = settings.PageSizeRecommended; pageSize == 0 {
+				return ErrNoRecommendation
+			}
+		}
+		*p = Plan{
+			ID: uuid.NewString(), Kind: kind, PageSize: pageSize, SwitchBack: switchBack, FirstActive: m.node.Pair().Self.ID,
+			State: PlanWaiting, Reason: "begins", StartedAt: m.o.Now(),
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a plan: %w", err)
+	}
+	return &p, nil
+}
+
+// CancelPlan ends the plan: a rewrite that is under way is dropped, a switchover that has begun is not undone. Only on the
+// active. ErrNoPlan when none is under way.
+func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
+	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
+		if p.ID == "" || p.State.Ended() {
+			return ErrNoPlan
+		}
+		p.end(PlanCancelled, fmt.Sprintf("cancelled while %s; %d of %d nodes were done", p.State, len(p.Done), pairSize), m.o.Now())
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cancel the plan: %w", err)
+	}
+	return &p, nil
+}
+
+func (p *Plan) end(state PlanState, reason string, now time.Time) {
+	p.State, p.Reason, p.EndedAt, p.Node = state, reason, now, uuid.Nil
+}
+
+// advance changes a plan that has not ended meanwhile. fn gives errUnchanged for nothing to do.
+func (m *Manager) advance(ctx context.Context, id string, fn func(*Plan) error) error {
+	_, err := change(ctx, m, keyPlan, func(p *Plan) error {
+		if p.ID != id || p.State.Ended() {
+			return errPlanEnded
+		}
+		return fn(p)
+	})
+	return err
+}
+
+// enter notes where the plan is, if that is new.
+func (m *Manager) enter(ctx context.Context, id string, state PlanState, node uuid.UUID, reason string) error {
+	return m.advance(ctx, id, func(p *Plan) error {
+		if p.State == state && p.Node == node && p.Reason == reason {
+			return errUnchanged
+		}
+		p.State, p.Node, p.Reason = state, node, reason
+		return nil
+	})
+}

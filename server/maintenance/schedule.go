@@ -1,0 +1,270 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+)
+
+const (
+	// missedGrace: a run that was missed for less than this, because no node was active, is made up for. An older one is noted as
+	// skipped: a backup of 2 o'clock at night is not wanted at noon.
+	missedGrace = 10 * time.Minute
+	// autotuneCheck is how often the window of autotune is looked at.
+	autotuneCheck = 10 * time.Second
+)
+
+// schedule runs the pair's jobs while this node is the active one.
+func (m *Manager) schedule(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	term := uint64(0) // whose leftovers were seen to
+	autotune := time.Time{}
+	for m.wait(ctx, nil, nil, m.o.Tick) {
+		now, ok := m.node.Serving()
+		if !ok {
+			continue
+		}
+		if now != term {
+			if err := m.closeRuns(ctx, now); err != nil {
+				continue // the next tick tries again
+			}
+			term = now
+		}
+		m.startDue(ctx, term, &running)
+		if time.Since(autotune) >= min(autotuneCheck, 10*m.o.Tick) {
+			autotune = time.Now()
+			m.autotune(ctx, &running)
+		}
+	}
+}
+
+// closeRuns notes the end of runs that the active of another term has started: they ended with it.
+func (m *Manager) closeRuns(ctx context.Context, term uint64) error {
+	jobs, err := m.Jobs()
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		for _, r := range j.History {
+			if r.Outcome != RunRunning || r.Term == term {
+				continue
+			}
+			r.Outcome, r.Detail = RunFailed, "the node that had started it stopped being the active one; the next run is not affected"
+			r.Took = max(m.o.Now().Sub(r.StartedAt), 0)
+			if err := m.noteRun(ctx, j.Name, r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// startDue starts the jobs that are due.
+func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitGroup) {
+	jobs, err := m.Jobs()
+	if err != nil {
+		m.log.Error("the jobs cannot be read", zap.Error(err))
+		return
+	}
+	slices.SortFunc(jobs, byName)
+	now := m.o.Now()
+	for _, j := range jobs {
+		at, due := j.due(now)
+		if !due || !m.claim(j.Name) {
+			continue
+		}
+		run := m.newRun(term, at)
+		if now.Sub(at) > missedGrace {
+			run.Outcome, run.Detail = RunSkipped, "no node was active at "+at.Format(time.RFC3339)+"; too long ago to make up for"
+		}
+		if err := m.noteRun(ctx, j.Name, run); err != nil {
+			m.log.Warn("a job cannot be started", zap.String("job", j.Name), zap.Error(err))
+			m.release(j.Name)
+			continue
+		}
+		if run.Outcome == RunSkipped {
+			m.release(j.Name)
+			continue
+		}
+		running.Go(func() {
+			defer m.release(j.Name)
+			_ = m.finishRun(ctx, j.Job, run) // it is in the history
+		})
+	}
+}
+
+// claim makes sure that a job runs once at a time.
+func (m *Manager) claim(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.jobs[name] {
+		return false
+	}
+	m.jobs[name] = true
+	return true
+}
+
+func (m *Manager) release(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.jobs, name)
+}
+
+// RunJob runs a job now and gives the run when it is over. Only on the active. ErrNoJob, ErrJobRuns. A run that failed is no
+// error.
+func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
+	term, ok := m.node.Serving()
+	if !ok {
+		return Run{}, replication.ErrNotActive
+	}
+	j, ok, err := m.job(name)
+	if err != nil {
+		return Run{}, err
+	}
+	if !ok {
+		return Run{}, fmt.Errorf("run job %s: %w", name, ErrNoJob)
+	}
+	if !m.claim(name) {
+		return Run{}, fmt.Errorf("run job %s: %w", name, ErrJobRuns)
+	}
+	defer m.release(name)
+	run := m.newRun(term, time.Time{})
+	if err := m.noteRun(ctx, name, run); err != nil {
+		return Run{}, fmt.Errorf("run job %s: %w", name, err)
+	}
+	return m.finishRun(ctx, j.Job, run), nil
+}
+
+// finishRun does what the job says and notes how it ended.
+func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
+	jobCtx, stop := m.whileServing(ctx, nil)
+	began := time.Now()
+	node, detail, err := m.perform(jobCtx, j)
+	err = cause(jobCtx, err)
+	stop()
+	run.Took, run.Node, run.Detail, run.Outcome = max(time.Since(began), 1), node, detail, RunOK
+	switch {
+	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
+		run.Outcome, run.Detail = RunSkipped, err.Error()
+	case err != nil:
+		run.Outcome, run.Detail = RunFailed, err.Error()
+	}
+	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome), zap.String("node", node),
+		zap.String("detail", run.Detail), zap.Duration("took", run.Took))
+	// Also when the caller has gone away meanwhile: the history must not say that it still runs.
+	noteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLimit)
+	defer cancel()
+	if err := m.noteRun(noteCtx, j.Name, run); err != nil {
+		m.log.Warn("the end of a job could not be noted", zap.String("job", j.Name), zap.Error(err))
+	}
+	return run
+}
+
+// noteLimit bounds the wait for the end of a run to be committed.
+const noteLimit = 2 * time.Second
+
+// errSkip is why a job did nothing.
+var errSkip = errors.New("nothing was done")
+
+// target is a node that a job's operation runs on.
+type target struct {
+	name string
+	ops  Operations
+}
+
+// targets gives the nodes that a job runs on.
+func (m *Manager) targets(j Job) ([]target, error) {
+	self := target{name: name(m.node.Pair().Self), ops: m}
+	if m.node.Alone() {
+		return []target{self}, nil
+	}
+	other, why := m.partner()
+	place, said := j.where()
+	switch {
+	case place == OnActive:
+		return []target{self}, nil
+	case why != "" && said && place == OnStandby:
+		return nil, fmt.Errorf("%w: it runs on the standby, and the active %s", errSkip, why)
+	case why != "":
+		return []target{self}, nil // better here than not at all
+	case place == OnBoth:
+		return []target{m.remote(other), self}, nil
+	default:
+		return []target{m.remote(other)}, nil
+	}
+}
+
+func (m *Manager) remote(n failover.NodeInfo) target {
+	return target{name: name(n), ops: m.o.Peers.At(n.Address)}
+}
+
+// perform does what a job says, and tells on which node, and what came of it.
+func (m *Manager) perform(ctx context.Context, j Job) (node, detail string, err error) {
+	switch j.Kind {
+	case JobCompact:
+		return m.performCompact(ctx)
+	case JobVerify:
+		return m.performVerify(ctx)
+	}
+	targets, err := m.targets(j)
+	if err != nil {
+		return "", "", err
+	}
+	var names, details []string
+	for _, t := range targets {
+		d, err := m.performOn(ctx, j.Kind, t)
+		names, details = append(names, t.name), append(details, t.name+": "+d)
+		if err != nil {
+			return strings.Join(names, ", "), strings.Join(details, "; "), fmt.Errorf("node %s: %w", t.name, err)
+		}
+	}
+	return strings.Join(names, ", "), strings.Join(details, "; "), nil
+}
+
+func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail string, err error) {
+	switch kind {
+	case JobScan:
+		r, err := t.ops.Scan(ctx, 0, nil)
+		if err != nil {
+			return "", err //nolint:wrapcheck // the caller says where
+		}
+		return fmt.Sprintf("%d messages, page size %d, recommended %d, which saves %d bytes of %d", r.Messages, r.PageSize, r.Recommended,
+			max(r.GainBytes, 0), r.FileBytes), nil
+	case JobShrink:
+		r, err := t.ops.Shrink(ctx, false)
+		if err != nil {
+			return "", err //nolint:wrapcheck // the caller says where
+		}
+		return fmt.Sprintf("page.db had %d bytes, has %d", r.FileBytesBefore, r.FileBytesAfter), nil
+	case JobBackup:
+		set, err := t.ops.Backup(ctx, BackupRequest{}, nil)
+		if err != nil {
+			return "", err //nolint:wrapcheck // the caller says where
+		}
+		return set.Path, nil
+	default:
+		return "", fmt.Errorf("%w: this version knows no job of kind %q", errSkip, kind)
+	}
+}
+
+// performCompact starts a rolling plan. The run is over then: the plan outlives the active, which a run does not.
+func (m *Manager) performCompact(ctx context.Context) (node, detail string, err error) {
+	p, err := m.StartPlan(ctx, PlanCompact, 0, false)
+	if errors.Is(err, ErrRole) {
+		return "", "", fmt.Errorf("%w: %w", errSkip, err)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return "", "rolling plan " + p.ID + " was started", nil
+}

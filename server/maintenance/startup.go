@@ -1,0 +1,156 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// configID names, in maintenance.json, what the configuration asks for.
+const configID = "configuration"
+
+// wish is what is to be done at this start.
+type wish struct {
+	id              string // of the pair's request; empty if only the configuration asks
+	resize, compact bool
+	// configResize and configCompact: the configuration asks for it.
+	configResize, configCompact bool
+}
+
+func (w *wish) any() bool { return w.resize || w.compact || w.configResize || w.configCompact }
+
+// BeforeServing does, on a node that stands alone, what is asked for its start. Everything durable is committed there, so that
+// it can be applied first. What cannot be done is logged, asked for still, and does not keep the node from serving.
+func (m *Manager) BeforeServing(ctx context.Context) error {
+	if err := m.store.Apply(m.store.Durable().LSN, nil); err != nil {
+		return fmt.Errorf("apply the log: %w", err)
+	}
+	m.mu.Lock()
+	m.starting = true
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.starting = false
+	}()
+	if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
+		m.log.Error("what was asked for the start of this node could not be done; it is asked for still", zap.Error(err))
+	}
+	return nil
+}
+
+// afterStart does, on a node of a pair, what is asked for its start: once it is a standby in sync for the first time. Then it
+// tells the active. A node that becomes active first does nothing: its next start may find it a standby.
+func (m *Manager) afterStart(ctx context.Context) {
+	if !m.node.Alone() {
+		for {
+			changed := m.node.Changed()
+			role := m.node.Pair().Role
+			if role == failover.RoleStandby {
+				break
+			}
+			if role.Acts() || !m.wait(ctx, changed, nil, 0) {
+				return
+			}
+		}
+	}
+	if !m.node.Alone() {
+		if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
+			m.log.Error("what was asked for the start of this node could not be done; it is asked for still", zap.Error(err))
+			return
+		}
+	}
+	m.tellStartDone(ctx)
+}
+
+// wished gives what is to be done.
+func (m *Manager) wished() (w wish, err error) {
+	w.configResize, w.configCompact, err = m.local.config(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup)
+	if err != nil {
+		return w, err
+	}
+	p, _, err := read[pairSettings](m, keySettings)
+	if err != nil || p.Startup == nil {
+		return w, err
+	}
+	self := m.node.Pair().Self.ID
+	if !slices.Contains(p.Startup.Done, self) && !m.local.done(p.Startup.ID, m.store.Identity().Incarnation) {
+		w.id, w.resize, w.compact = p.Startup.ID, p.Startup.Resize, p.Startup.Compact
+	}
+	return w, nil
+}
+
+// fulfil does what is wished and remembers that it was done.
+func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
+	w, err := m.wished()
+	if err != nil || !w.any() {
+		return false, err
+	}
+	settings, err := m.Settings()
+	if err != nil {
+		return false, err
+	}
+	id := w.id
+	if id == "" {
+		id = configID
+	}
+	resize := w.resize || w.configResize
+	switch size := settings.PageSizeRecommended; {
+	case resize && size != 0 && size != settings.PageSizeCurrent:
+		_, err = m.rewriteAtStart(ctx, RewriteRequest{PageSize: size, PlanID: w.id})
+	case w.compact || w.configCompact:
+		_, err = m.rewriteAtStart(ctx, RewriteRequest{PlanID: w.id})
+	default:
+		m.log.Info("a resize is asked for this start, and nothing needs to be done: the page size is the recommended one, or there is none",
+			zap.Int("page_size", settings.PageSizeCurrent), zap.Int("recommended", size))
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", id, err)
+	}
+	if w.id != "" && !m.local.done(w.id, m.store.Identity().Incarnation) {
+		err = m.local.mark(doneStep{
+			ID: w.id, PageSize: settings.PageSizeCurrent, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation,
+		})
+	}
+	if w.configResize || w.configCompact {
+		err = errors.Join(err, m.local.configDone(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup))
+	}
+	return err == nil, err
+}
+
+func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (RewriteResult, error) {
+	m.log.Info("rewriting page.db, as was asked for this start", zap.Int("page_size", req.PageSize))
+	r, err := m.Rewrite(ctx, req, nil)
+	if err == nil {
+		m.log.Info("page.db was rewritten at the start", zap.Int("page_size", r.PageSizeAfter), zap.Uint64("bytes_before", r.FileBytesBefore),
+			zap.Uint64("bytes", r.FileBytesAfter), zap.Duration("took", r.Took))
+	}
+	return r, err
+}
+
+// tellStartDone tells the pair that this node has done what was asked for its start, until the pair knows.
+func (m *Manager) tellStartDone(ctx context.Context) {
+	entries, unwatch := m.store.WatchMeta()
+	defer unwatch()
+	for {
+		changed := m.node.Changed()
+		p, _, err := read[pairSettings](m, keySettings)
+		self := m.node.Pair().Self.ID
+		if err != nil || p.Startup == nil || slices.Contains(p.Startup.Done, self) ||
+			!m.local.done(p.Startup.ID, m.store.Identity().Incarnation) {
+			return
+		}
+		if err := m.report(ctx, Report{Node: self, StartupID: p.Startup.ID}); err != nil {
+			m.log.Debug("the active could not be told that this node is done", zap.Error(err))
+		}
+		if !m.wait(ctx, changed, entries, time.Second) {
+			return
+		}
+	}
+}

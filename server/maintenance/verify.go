@@ -1,0 +1,126 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// ErrDiffer is returned when the two nodes do not hold the same. That must never be.
+var ErrDiffer = errors.New("the two nodes differ")
+
+const (
+	// The first record that both nodes are asked to stop at is so far ahead; when it has gone by before they could, it is
+	// farther the next time.
+	verifyAhead    = 8
+	verifyFarther  = 8
+	verifyAttempts = 5
+	// verifyPush is how often the log is pushed on, so that an idle pair comes to that record as well.
+	verifyPush = 5 * time.Millisecond
+	// verifyHeld bounds how long a node waits for it.
+	verifyHeld = 10 * time.Second
+)
+
+// performVerify compares the digests of both nodes at a record that both apply while they are being asked.
+func (m *Manager) performVerify(ctx context.Context) (node, detail string, err error) {
+	if m.node.Alone() {
+		return "", "", fmt.Errorf("%w: this node runs alone, there is nothing to compare it with", errSkip)
+	}
+	other, why := m.partner()
+	if why != "" {
+		return "", "", fmt.Errorf("%w: the active %s", errSkip, why)
+	}
+	both := name(m.node.Pair().Self) + ", " + name(other)
+	// What is in a checkpoint now need not be written while both are held at the record.
+	if err := errors.Join(m.Checkpoint(ctx), m.o.Peers.At(other.Address).Checkpoint(ctx)); err != nil {
+		return both, "", err
+	}
+	ahead := uint64(verifyAhead)
+	for range verifyAttempts {
+		at := m.store.End().LSN + ahead
+		mine, theirs, err := m.digests(ctx, m.remote(other), at)
+		if errors.Is(err, store.ErrPast) {
+			ahead *= verifyFarther
+			continue
+		}
+		if err != nil {
+			return both, "", err
+		}
+		if mine.Content != theirs.Content {
+			m.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right", zap.Uint64("lsn", at),
+				zap.Uint64("messages", mine.Messages), zap.Uint64("messages_there", theirs.Messages))
+			return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby", ErrDiffer, at,
+				mine.Content[:8], mine.Messages, theirs.Content[:8], theirs.Messages)
+		}
+		return both, fmt.Sprintf("both nodes hold the same %d messages at LSN %d, digest %x", mine.Messages, at, mine.Content[:8]), nil
+	}
+	return both, "", fmt.Errorf("%w: the log goes on faster than both nodes can be asked to stop at one record", errSkip)
+}
+
+// digests asks both nodes at once, and pushes the log on until they have come to the record.
+func (m *Manager) digests(ctx context.Context, other target, at uint64) (mine, theirs store.Digest, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var asked sync.WaitGroup
+	var myErr, theirErr error
+	asked.Go(func() {
+		if mine, myErr = m.Digest(ctx, at); myErr != nil {
+			cancel()
+		}
+	})
+	asked.Go(func() {
+		if theirs, theirErr = other.ops.Digest(ctx, at); theirErr != nil {
+			cancel()
+		}
+	})
+	m.push(ctx, at)
+	asked.Wait()
+	// The one that was only cancelled has nothing to say.
+	if errors.Is(theirErr, store.ErrPast) {
+		return mine, theirs, theirErr
+	}
+	return mine, theirs, errors.Join(myErr, theirErr)
+}
+
+// push commits small entries until the log has come to a record.
+func (m *Manager) push(ctx context.Context, at uint64) {
+	tick := time.NewTicker(verifyPush)
+	defer tick.Stop()
+	for m.store.End().LSN < at {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// As many at once as are missing: they are committed together.
+		var commits sync.WaitGroup
+		for range min(at-min(m.store.End().LSN, at), 64) {
+			commits.Go(func() { _ = m.commit(ctx, func(b *txn.Builder) { b.DeleteMeta(keyVerify) }) })
+		}
+		commits.Wait()
+	}
+}
+
+// Digest hashes this node's content as it is at exactly record atLSN, for which it waits; 0 means as it is now. store.ErrPast if
+// more was applied already.
+func (m *Manager) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
+	if atLSN == 0 {
+		return m.store.Digest(ctx) //nolint:wrapcheck // says what it is
+	}
+	ctx, forget := m.holding(ctx)
+	defer forget()
+	return m.store.DigestAt(ctx, atLSN, verifyHeld) //nolint:wrapcheck // says what it is
+}
+
+// Checkpoint writes a checkpoint of this node's page file.
+func (m *Manager) Checkpoint(ctx context.Context) error {
+	_, err := m.store.Checkpoint(ctx)
+	return err //nolint:wrapcheck // says what it is
+}
