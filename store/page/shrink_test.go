@@ -1,0 +1,126 @@
+package page_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestTrim frees the second half of a file of several parts of bitmap, gives it back, and goes on with what is left.
+func TestTrim(t *testing.T) {
+	mem := vfs.NewMem()
+	require.NoError(t, mem.MkdirAll("/d", 0o700))
+	f, err := page.Create(mem, "/d/p", page.CreateOptions{PageSize: 2048})
+	require.NoError(t, err)
+	rng := rand.New(rand.NewPCG(1, 2))
+	runs := map[page.No]page.Run{}
+	fill := func(n int) {
+		for range n {
+			run, err := f.Alloc(uint32(1 + rng.IntN(8)))
+			require.NoError(t, err)
+			require.NoError(t, f.WriteRun(run, page.KindPacked, []byte{byte(run.First), byte(run.First >> 8)}))
+			runs[run.First] = run
+		}
+	}
+	same := func() {
+		_, err := f.Checkpoint(page.Meta{})
+		require.NoError(t, err)
+	}
+	fill(10_000)
+	same()
+	before, err := mem.Stat("/d/p")
+	require.NoError(t, err)
+	require.Greater(t, f.Stats().Pages, uint64(2*16128), "more than two parts of bitmap")
+	for round := range 6 {
+		end := page.No(f.Stats().Used / 2)
+		for no, run := range runs {
+			if run.End() > end {
+				f.Free(run)
+				delete(runs, no)
+			}
+		}
+		same()
+		same() // what was freed can be used again
+		for range 2 {
+			f.AllocLow()
+			f.SinkBitmap(end)
+			same()
+		}
+		freed, err := f.Trim()
+		require.NoError(t, err)
+		require.Positive(t, freed, "round %d", round)
+		require.Less(t, f.FreeTail(), uint64(100))
+		after, err := mem.Stat("/d/p")
+		require.NoError(t, err)
+		require.Equal(t, before.SizeBytes-freed, after.SizeBytes)
+		require.Equal(t, f.Meta().FileBytes(), after.SizeBytes)
+		if round%2 == 1 {
+			require.NoError(t, f.Close())
+			f, err = page.Open(mem, "/d/p", page.Options{})
+			require.NoError(t, err)
+		}
+		for _, run := range runs {
+			_, payload, err := f.ReadRun(run, nil)
+			require.NoError(t, err)
+			require.Equal(t, []byte{byte(run.First), byte(run.First >> 8)}, payload)
+		}
+		fill(300)
+		same()
+		if before, err = mem.Stat("/d/p"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	require.NoError(t, f.Close())
+	_, err = f.Trim()
+	require.ErrorIs(t, err, page.ErrClosed)
+}
+
+// TestTrimKeepsWhatIsPinned does not cut off what a snapshot still reads.
+func TestTrimKeepsWhatIsPinned(t *testing.T) {
+	mem := vfs.NewMem()
+	require.NoError(t, mem.MkdirAll("/d", 0o700))
+	f, err := page.Create(mem, "/d/p", page.CreateOptions{PageSize: 2048})
+	require.NoError(t, err)
+	var last page.Run
+	for range 3000 {
+		if last, err = f.Alloc(1); err != nil {
+			t.Fatal(err)
+		}
+		require.NoError(t, f.WriteRun(last, page.KindPacked, []byte("x")))
+	}
+	_, err = f.Checkpoint(page.Meta{})
+	require.NoError(t, err)
+	pin := f.Pin()
+	f.Free(page.Run{First: 10, Pages: uint32(last.First) - 9, Born: last.Born})
+	for range 3 {
+		f.SinkBitmap(1)
+		f.AllocLow()
+		_, err = f.Checkpoint(page.Meta{})
+		require.NoError(t, err)
+	}
+	_, err = f.Trim()
+	require.NoError(t, err)
+	_, _, err = f.ReadRun(last, nil)
+	require.NoError(t, err)
+	n := uint64(0)
+	for ext, err := range f.UsedExtents(pin) {
+		require.NoError(t, err)
+		n += uint64(ext.Pages)
+	}
+	require.Equal(t, pin.Meta().UsedPages, n)
+	pin.Release()
+	for range 3 {
+		f.SinkBitmap(1)
+		f.AllocLow()
+		_, err = f.Checkpoint(page.Meta{})
+		require.NoError(t, err)
+	}
+	freed, err := f.Trim()
+	require.NoError(t, err)
+	require.Greater(t, freed, int64(2000*2048))
+	require.NoError(t, f.Close())
+}

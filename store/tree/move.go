@@ -1,0 +1,82 @@
+package tree
+
+import "github.com/lockstep-mq/lockstep/store/page"
+
+// MoveNodes makes nodes that lie at or behind page from, up to limit of them, part of what the next Flush writes: to
+// pages of its choice, so that those can be freed. It changes no entry. It returns how many nodes that are. The error says why a page
+// could not be read; the edit can only be discarded then.
+func (e *Edit) MoveNodes(from page.No, limit int) (moved int, err error) {
+	if err := e.begin(); err != nil {
+		return 0, err
+	}
+	if e.root.isZero() {
+		return 0, nil
+	}
+	m := mover{e: e, from: from, left: limit}
+	if _, err := m.move(&e.root, -1); err != nil {
+		return 0, e.failed(err)
+	}
+	return limit - m.left, nil
+}
+
+// mover is one call of MoveNodes.
+type mover struct {
+	e    *Edit
+	from page.No
+	left int
+}
+
+// take tells whether a node is to be moved.
+func (m *mover) take(k kid) bool {
+	if k.n != nil || k.run.First < m.from || m.left <= 0 {
+		return false
+	}
+	m.left--
+	return true
+}
+
+// move makes the node that k refers to, and those below it, this edit's own where they lie too far behind. It tells whether k
+// changed. Leaves are read only if they are moved.
+func (m *mover) move(k *kid, level int) (bool, error) {
+	if level == 0 {
+		if !m.take(*k) {
+			return false, nil
+		}
+		_, err := m.e.own(k, 0)
+		return true, err
+	}
+	take := m.take(*k)
+	n, err := m.e.t.load(*k, level)
+	if err != nil {
+		return false, err
+	}
+	own := func() error {
+		if n.owner == m.e.id {
+			return nil
+		}
+		var err error
+		n, err = m.e.own(k, level)
+		return err
+	}
+	if take {
+		if err := own(); err != nil {
+			return true, err
+		}
+	}
+	changed := take
+	for i := 0; n.level > 0 && i < len(n.kids) && m.left > 0; i++ {
+		child := n.kids[i]
+		moved, err := m.move(&child, int(n.level)-1)
+		if err != nil {
+			return changed, err
+		}
+		if !moved {
+			continue
+		}
+		if err := own(); err != nil {
+			return changed, err
+		}
+		n.kids[i], changed = child, true
+	}
+	return changed, nil
+}

@@ -1,0 +1,72 @@
+package tree_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestMoveNodes moves the nodes behind a page, and no others; the entries stay what they are.
+func TestMoveNodes(t *testing.T) {
+	mem := vfs.NewMem()
+	require.NoError(t, mem.MkdirAll("/d", 0o700))
+	file, err := page.Create(mem, "/d/p", page.CreateOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, file.Close()) }()
+	tr := tree.New(file, page.Run{}, tree.Options{})
+	flush := func() {
+		root, err := tr.Flush()
+		require.NoError(t, err)
+		_, err = file.Checkpoint(page.Meta{Root: root})
+		require.NoError(t, err)
+	}
+	const n = 20_000
+	edit := tr.Edit()
+	for i := range n {
+		require.NoError(t, edit.Put(fmt.Appendf(nil, "%08d", i), make([]byte, i%60)))
+	}
+	require.NoError(t, edit.Commit())
+	flush()
+	runs := func() map[page.Run]bool {
+		m := map[page.Run]bool{}
+		require.NoError(t, tr.View().WalkRuns(func(r page.Run, _ int) error { m[r] = true; return nil }))
+		return m
+	}
+	before := runs()
+	from, behind := page.No(200), 0
+	for r := range before {
+		if r.First >= from {
+			behind++
+		}
+	}
+	edit = tr.Edit()
+	moved, err := edit.MoveNodes(from, 10)
+	require.NoError(t, err)
+	require.Equal(t, 10, moved)
+	edit.Discard()
+	edit = tr.Edit()
+	moved, err = edit.MoveNodes(from, 1<<20)
+	require.NoError(t, err)
+	require.Equal(t, behind, moved)
+	require.NoError(t, edit.Commit())
+	flush()
+	require.NoError(t, tr.View().Verify())
+	after := runs()
+	require.Len(t, after, len(before))
+	for r := range after {
+		if r.First >= from {
+			require.False(t, before[r], "node at page %d was to be moved", r.First)
+		}
+	}
+	i := 0
+	for it := tr.View().Scan(nil, nil); it.Next(); i++ {
+		require.Equal(t, fmt.Sprintf("%08d", i), string(it.Key()))
+		require.Len(t, it.Value(), i%60)
+	}
+	require.Equal(t, n, i)
+}
