@@ -63,7 +63,9 @@ func (m *machine) reportedByActive(ev DataEvent) {
 			a.standby = standbyCaughtUp
 		}
 	case StandbySynced:
-		if a.standby == standbyCaughtUp && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member &&
+		// It may come before StandbyCaughtUp, from a standby in sync that lacks nothing when it connects. It comes only once for
+		// a requirement, so it counts at once: a swap that releases the standby may still be under way.
+		if a.standby != standbyNone && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member &&
 			a.sent.Requirement == e.Requirement {
 			a.standby = standbySynced
 		}
