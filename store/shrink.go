@@ -66,8 +66,10 @@ func (s *Store) PlanShrink(ctx context.Context, o ShrinkOptions) (ShrinkPlan, er
 	if err != nil {
 		return ShrinkPlan{}, fmt.Errorf("plan a shrink: %w", err)
 	}
-	meta, size := pin.Meta(), uint64(file.PageSize())                                                                       //nolint:gosec // not negative
-	plan := ShrinkPlan{UsedBytes: uint64(page.OffsetOf(page.No(meta.UsedPages)+1, file.PageSize())), MoveBytes: tail.bytes} //nolint:gosec // not negative
+	meta := pin.Meta()
+	plan := ShrinkPlan{
+		UsedBytes: uint64(page.OffsetOf(page.No(meta.UsedPages)+1, file.PageSize())), MoveBytes: tail.bytes, //nolint:gosec // not negative
+	}
 	if plan.FileBytes, _, plan.AvailableBytes, err = diskFigures(s.o.FS, s.o.Dir); err != nil {
 		return ShrinkPlan{}, err
 	}
