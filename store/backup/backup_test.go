@@ -1,0 +1,335 @@
+package backup_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestRoundTrip backs up, verifies, restores, and goes on with what was restored.
+func TestRoundTrip(t *testing.T) {
+	ctx := context.Background()
+	for name, make := range filesystems(t) {
+		for _, pageSize := range []int{2048, 16384} {
+			t.Run(name, func(t *testing.T) {
+				fsys, root := make()
+				n := openNode(t, fsys, in(root, "data"), pageSize)
+				require.NoError(t, n.s.JoinPair(uuid.New()))
+				require.NoError(t, n.s.SetFence(store.Fence{Config: 4, Term: 7}))
+				n.steps(150)
+				var phases []string
+				o := n.options(in(root, "backups"))
+				o.Verify = true
+				o.Progress = func(p backup.Progress) {
+					if len(phases) == 0 || phases[len(phases)-1] != p.Phase {
+						phases = append(phases, p.Phase)
+					}
+				}
+				set, err := backup.Run(ctx, n.s, o)
+				require.NoError(t, err)
+				require.Equal(t, []string{"copy", "verify", "check"}, phases)
+				require.Regexp(t, `^20261121T004730Z-lsn000150-ps(2048|16384)$`, set.Name)
+				m := set.Manifest
+				id := n.s.Identity()
+				require.Equal(t, []uuid.UUID{id.PairID, id.StoreID, id.NodeID}, []uuid.UUID{m.PairID, m.StoreID, m.NodeID})
+				require.Equal(t, n.s.End(), m.Position)
+				require.Equal(t, pageSize, m.PageSize)
+				require.Equal(t, epoch().Add(149*time.Second), m.LastTime)
+
+				good, bad := mustList(t, fsys, in(root, "backups"))
+				require.Empty(t, bad)
+				require.Equal(t, []backup.Set{set}, good)
+				found, err := backup.Verify(ctx, set.Path, backup.VerifyOptions{FS: fsys})
+				require.NoError(t, err)
+				require.Positive(t, found.Messages)
+
+				n.steps(10) // after the backup
+				target := in(root, "restored")
+				dry, err := backup.Restore(ctx, set.Path, target, backup.RestoreOptions{FS: fsys, SegmentBytes: 64 << 10, DryRun: true})
+				require.NoError(t, err)
+				_, err = fsys.Stat(target)
+				require.ErrorIs(t, err, fs.ErrNotExist)
+				res, err := backup.Restore(ctx, set.Path, target, backup.RestoreOptions{FS: fsys, SegmentBytes: 64 << 10})
+				require.NoError(t, err)
+				require.Equal(t, dry.NeededBytes, res.NeededBytes)
+
+				s := restored(t, fsys, target)
+				require.Equal(t, n.history[150], dumpStore(t, s))
+				require.Equal(t, n.replayed(150), digest(t, s))
+				requireNewIdentity(t, id, s, res)
+				require.Equal(t, m.Name, s.Identity().Restored)
+				require.NoError(t, s.JoinPair(uuid.New()), "it can seed another pair")
+				require.Empty(t, s.Identity().Restored)
+
+				// The rest of the history fits behind it.
+				again := &node{t: t, s: s, rng: n.rng, bodies: nil, acked: n.acked, history: n.history, raw: n.raw}
+				for at := uint64(151); at <= 160; at++ {
+					require.NoError(t, s.Append(n.raw[at], endOf(t, n, at)))
+				}
+				require.NoError(t, s.Sync())
+				require.NoError(t, s.Apply(160, nil))
+				require.Equal(t, n.history[160], dumpStore(t, again.s))
+				require.Equal(t, digest(t, n.s), digest(t, s))
+			})
+		}
+	}
+}
+
+func requireNewIdentity(t *testing.T, old store.Identity, s *store.Store, res backup.RestoreResult) {
+	t.Helper()
+	id := s.Identity()
+	require.Equal(t, []uuid.UUID{res.NodeID, res.StoreID}, []uuid.UUID{id.NodeID, id.StoreID})
+	require.NotEqual(t, old.NodeID, id.NodeID)
+	require.NotEqual(t, old.StoreID, id.StoreID)
+	require.Equal(t, uuid.Nil, id.PairID)
+	require.Zero(t, id.Fence)
+	require.False(t, id.MayHaveLost)
+}
+
+func endOf(t *testing.T, n *node, at uint64) lsn.Position {
+	t.Helper()
+	pos, ok := n.s.PositionOf(at)
+	require.True(t, ok)
+	return pos
+}
+
+// TestEmptyStore backs up a store that nothing was ever written to.
+func TestEmptyStore(t *testing.T) {
+	n := openNode(t, vfs.NewMem(), "/data", 4096)
+	set := n.backup("/backups")
+	_, err := backup.Restore(context.Background(), set.Path, "/restored", backup.RestoreOptions{FS: n.fs, SegmentBytes: 64 << 10})
+	require.NoError(t, err)
+	require.Equal(t, n.s.End(), restored(t, n.fs, "/restored").End())
+}
+
+// TestOnline backs up while transactions go on, again and again.
+func TestOnline(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, mem, "/data", 2048)
+	n.steps(50)
+	var pieces atomic.Int64
+	for range 4 {
+		o := n.options("/backups")
+		o.Progress = func(backup.Progress) { // runs between two pieces: the source changes under the copy
+			pieces.Add(1)
+			n.steps(3)
+			n.checkpoint()
+		}
+		set, err := backup.Run(context.Background(), n.s, o)
+		require.NoError(t, err)
+		at := set.Manifest.Position.LSN
+		require.Less(t, at, n.s.End().LSN)
+		target := "/restored-" + set.Name
+		_, err = backup.Restore(context.Background(), set.Path, target, backup.RestoreOptions{FS: mem, SegmentBytes: 64 << 10})
+		require.NoError(t, err)
+		s := restored(t, mem, target)
+		require.Equal(t, n.history[at], dumpStore(t, s))
+		require.Equal(t, n.replayed(at), digest(t, s))
+		require.NoError(t, s.Close())
+	}
+	require.Greater(t, pieces.Load(), int64(8))
+}
+
+// TestGenerations keeps the newest sets of the same store and touches nothing else.
+func TestGenerations(t *testing.T) {
+	mem := vfs.NewMem()
+	n, other := openNode(t, mem, "/data", 2048), openNode(t, mem, "/other", 2048)
+	other.steps(5)
+	first := other.backup("/backups")
+	require.NoError(t, mem.MkdirAll("/backups/notes", 0o700))
+	require.NoError(t, mem.MkdirAll("/backups/.partial-20261121T004500Z-lsn000001-ps2048", 0o700))
+	require.NoError(t, vfs.WriteFileAtomic(mem, "/backups/.partial-20261121T004500Z-lsn000001-ps2048/pages.pack", []byte("x")))
+	_, bad := mustList(t, mem, "/backups")
+	require.Len(t, bad, 1)
+	var names []string
+	for range 5 {
+		n.steps(3)
+		o := n.options("/backups")
+		o.KeepGenerations = 2
+		set, err := backup.Run(context.Background(), n.s, o)
+		require.NoError(t, err)
+		names = append(names, set.Name)
+	}
+	again, err := backup.Run(context.Background(), n.s, n.options("/backups"))
+	require.NoError(t, err)
+	require.Equal(t, names[4]+"-1", again.Name, "the same second, the same record")
+	good, bad := mustList(t, mem, "/backups")
+	require.Empty(t, bad)
+	var left []string
+	for _, s := range good {
+		left = append(left, s.Name)
+	}
+	require.Equal(t, []string{first.Name, names[3], names[4], again.Name}, left)
+	_, err = mem.Stat("/backups/notes")
+	require.NoError(t, err)
+
+	set, err := backup.Choose(good, uuid.Nil, 14, time.Time{})
+	require.NoError(t, err)
+	require.Equal(t, names[3], set.Name)
+	_, err = backup.Choose(good, uuid.Nil, 4, time.Time{})
+	require.ErrorIs(t, err, backup.ErrTarget)
+	set, err = backup.Choose(good, uuid.Nil, 0, epoch().Add(12*time.Second))
+	require.NoError(t, err)
+	require.Equal(t, names[3], set.Name)
+}
+
+// TestBusy lets only one backup work in a path.
+func TestBusy(t *testing.T) {
+	n := openNode(t, vfs.NewMem(), "/data", 2048)
+	n.steps(5)
+	o := n.options("/backups")
+	o.Progress = func(backup.Progress) {
+		_, err := backup.Run(context.Background(), n.s, n.options("/backups"))
+		require.ErrorIs(t, err, backup.ErrBusy)
+	}
+	_, err := backup.Run(context.Background(), n.s, o)
+	require.NoError(t, err)
+}
+
+// TestLimits: the context and the rate limit are obeyed, and leave nothing behind.
+func TestLimits(t *testing.T) {
+	n := openNode(t, vfs.NewMem(), "/data", 2048)
+	for len(n.bodies) < 800 {
+		n.step()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	o := n.options("/backups")
+	o.Progress = func(backup.Progress) { cancel() }
+	_, err := backup.Run(ctx, n.s, o)
+	require.ErrorIs(t, err, context.Canceled)
+	sets, err := backup.List(n.fs, "/backups")
+	require.NoError(t, err)
+	require.Empty(t, sets)
+
+	// A burst of one piece is free; the rest would take days, which the deadline does not allow.
+	ctx, cancel = context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	o.Progress, o.BytesPerSecond = nil, 1
+	for n.size() < 2<<20 {
+		n.step()
+		n.checkpoint()
+	}
+	_, err = backup.Run(ctx, n.s, o)
+	require.ErrorContains(t, err, "rate limit")
+}
+
+func (n *node) size() uint64 {
+	st, err := n.s.Stats()
+	require.NoError(n.t, err)
+	return st.PagesUsed * uint64(st.PageSize)
+}
+
+// TestFullDisk: no half set, no lost generation, no half restore.
+func TestFullDisk(t *testing.T) {
+	ctx := context.Background()
+	fault := vfs.NewFault(vfs.NewMem())
+	n := openNode(t, fault, "/data", 2048)
+	n.steps(30)
+	first := n.backup("/backups")
+	n.steps(30)
+	n.checkpoint()
+	full := func(prefix string, after uint64) func(vfs.Op) error {
+		var writes uint64
+		return func(op vfs.Op) error {
+			if len(op.Name) < len(prefix) || op.Name[:len(prefix)] != prefix || op.Kind != vfs.OpWrite && op.Kind != vfs.OpSync {
+				return nil
+			}
+			if writes++; writes <= after {
+				return nil
+			}
+			return syscall.ENOSPC
+		}
+	}
+	for after := range uint64(4) {
+		o := n.options("/backups")
+		o.KeepGenerations = 1
+		fault.SetHook(full("/backups", after))
+		_, err := backup.Run(ctx, n.s, o)
+		fault.SetHook(nil)
+		require.ErrorIs(t, err, backup.ErrNoSpace)
+		sets, err := backup.List(fault, "/backups")
+		require.NoError(t, err)
+		require.Equal(t, []backup.Set{first}, sets)
+	}
+	for after := range uint64(4) {
+		fault.SetHook(full("/restored/page.db", after))
+		_, err := backup.Restore(ctx, first.Path, "/restored", backup.RestoreOptions{FS: fault, SegmentBytes: 64 << 10})
+		fault.SetHook(nil)
+		require.ErrorIs(t, err, backup.ErrNoSpace)
+		names, err := fault.ReadDir("/restored")
+		require.NoError(t, err)
+		require.Equal(t, []string{"lock"}, names)
+	}
+	_, err := backup.Restore(ctx, first.Path, "/restored", backup.RestoreOptions{FS: fault, SegmentBytes: 64 << 10})
+	require.NoError(t, err)
+	require.Equal(t, n.history[30], dumpStore(t, restored(t, fault, "/restored")))
+}
+
+// TestNoSpaceBefore refuses with both figures before anything is written.
+func TestNoSpaceBefore(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, mem, "/data", 2048)
+	n.steps(30)
+	set := n.backup("/backups")
+	usage, err := mem.Usage("/")
+	require.NoError(t, err)
+	mem.SetCapacity(int64(usage.TotalBytes - usage.AvailableBytes + 100_000))
+	_, err = backup.Run(context.Background(), n.s, n.options("/backups"))
+	require.ErrorIs(t, err, backup.ErrNoSpace)
+	require.ErrorContains(t, err, "are needed")
+	res, err := backup.Restore(context.Background(), set.Path, "/restored", backup.RestoreOptions{FS: mem, SegmentBytes: 64 << 10})
+	require.ErrorIs(t, err, backup.ErrNoSpace)
+	require.Greater(t, res.NeededBytes, res.AvailableBytes)
+	_, err = mem.Stat("/restored")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// TestDamagedSource: a damaged page ends the backup, and the old generation stays.
+func TestDamagedSource(t *testing.T) {
+	fault := vfs.NewFault(vfs.NewMem())
+	n := openNode(t, fault, "/data", 2048)
+	n.steps(60)
+	first := n.backup("/backups")
+	n.steps(1)
+	n.checkpoint()
+	var last int64
+	o := n.options("/backups")
+	o.KeepGenerations = 1
+	refused := 0
+	for skip := range 6 {
+		reads := 0
+		fault.SetHook(func(op vfs.Op) error {
+			if op.Kind != vfs.OpRead || op.Name != "/data/page.db" || op.Length < 2048 {
+				return nil
+			}
+			if reads++; reads == skip+1 {
+				last = op.Offset
+				return &vfs.FlipBit{Bit: 8 * 40} // in the payload of the first page
+			}
+			return nil
+		})
+		_, err := backup.Run(context.Background(), n.s, o)
+		fault.SetHook(nil)
+		if err == nil {
+			break // the flipped bit was in none of the reads
+		}
+		require.True(t, errors.Is(err, page.ErrDamaged) || errors.Is(err, store.ErrDataLoss), "offset %d: %v", last, err)
+		refused++
+		good, _ := mustList(t, fault, "/backups")
+		require.Equal(t, []backup.Set{first}, good)
+	}
+	require.Positive(t, refused)
+}

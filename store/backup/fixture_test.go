@@ -1,0 +1,251 @@
+package backup_test
+
+import (
+	"context"
+	"fmt"
+	oldrand "math/rand"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// epoch is the time of the first transaction; each one is a second later than the one before.
+func epoch() time.Time { return time.Date(2026, 11, 21, 0, 45, 0, 0, time.UTC) }
+
+// node is a store with the smallest possible committer, and a model of what it should hold.
+type node struct {
+	t   *testing.T
+	fs  vfs.FS
+	dir string
+	o   store.Options
+	s   *store.Store
+	rng *rand.Rand
+
+	bodies  []string // of queue 1, by sequence-1
+	acked   map[uint64]bool
+	history map[uint64]string // what dump gives after each LSN
+	raw     map[uint64][]byte // frames by LSN
+}
+
+func openNode(t *testing.T, fsys vfs.FS, dir string, pageSize int) *node {
+	t.Helper()
+	n := &node{
+		t: t, fs: fsys, dir: dir, rng: rand.New(rand.NewPCG(1, uint64(pageSize))), acked: map[uint64]bool{},
+		history: map[uint64]string{}, raw: map[uint64][]byte{},
+		o: store.Options{
+			FS: fsys, Dir: dir, PageSize: pageSize, SegmentBytes: 64 << 10, LogKeepBytes: 1, BootID: "boot", MaxFrameBytes: 1 << 20,
+			CheckpointInterval: time.Hour,
+		},
+	}
+	n.open()
+	t.Cleanup(func() { _ = n.s.Close() })
+	return n
+}
+
+func (n *node) open() {
+	n.t.Helper()
+	s, err := store.Open(n.o)
+	require.NoError(n.t, err)
+	n.s = s
+}
+
+// commit runs one transaction to its end.
+func (n *node) commit(build func(b *txn.Builder)) {
+	n.t.Helper()
+	end := n.s.End()
+	var b txn.Builder
+	b.Begin(nil, epoch().Add(time.Duration(end.LSN)*time.Second).UnixMilli(), nil)
+	build(&b)
+	payload, err := b.Finish()
+	require.NoError(n.t, err)
+	frames, end := wal.AppendFrame(nil, end, 7, wal.KindTxn, payload)
+	n.raw[end.LSN] = slices.Clone(frames)
+	require.NoError(n.t, n.s.Append(frames, end))
+	require.NoError(n.t, n.s.Sync())
+	require.NoError(n.t, n.s.Apply(end.LSN, func(_ uint64, r *txn.Result) { require.NoError(n.t, r.Err()) }))
+	n.history[end.LSN] = n.dump()
+}
+
+// step commits something.
+func (n *node) step() {
+	n.t.Helper()
+	if n.s.End().LSN == 0 {
+		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+		return
+	}
+	if last := uint64(len(n.bodies)); last > 0 && n.rng.IntN(3) == 0 {
+		first := 1 + n.rng.Uint64N(last)
+		r := txn.Range{First: first, Last: min(last, first+n.rng.Uint64N(6))}
+		for seq := r.First; seq <= r.Last; seq++ {
+			n.acked[seq] = true
+		}
+		n.commit(func(b *txn.Builder) { b.Ack(1, 1, r) })
+		return
+	}
+	n.commit(func(b *txn.Builder) {
+		b.BeginPublish(1)
+		for range 1 + n.rng.IntN(4) {
+			size := 1 + n.rng.IntN(300)
+			if n.rng.IntN(10) == 0 {
+				size = n.rng.IntN(20_000)
+			}
+			body := make([]byte, size)
+			for i := range body {
+				body[i] = byte(n.rng.Uint32())
+			}
+			b.Message(1_000, nil, body)
+			n.bodies = append(n.bodies, short(body))
+		}
+		b.EndPublish()
+	})
+}
+
+func (n *node) steps(count int) {
+	n.t.Helper()
+	for range count {
+		n.step()
+	}
+}
+
+func (n *node) checkpoint() {
+	n.t.Helper()
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(n.t, err)
+}
+
+// dump writes down what the model says is still wanted.
+func (n *node) dump() string {
+	var b strings.Builder
+	for i, body := range n.bodies {
+		if seq := uint64(i + 1); !n.acked[seq] {
+			fmt.Fprintf(&b, " %d=%s", seq, body)
+		}
+	}
+	return b.String()
+}
+
+// dumpStore writes down the same of a store.
+func dumpStore(t *testing.T, s *store.Store) string {
+	t.Helper()
+	var b strings.Builder
+	for from := uint64(1); ; {
+		got, next, err := s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 50, MaxBytes: 1 << 20}, nil)
+		require.NoError(t, err)
+		if len(got) == 0 {
+			return b.String()
+		}
+		for _, d := range got {
+			msg, err := txn.DecodeMessage(d.Record)
+			require.NoError(t, err)
+			fmt.Fprintf(&b, " %d=%s", d.Sequence, short(msg.Body))
+		}
+		from = max(next, got[len(got)-1].Sequence+1)
+	}
+}
+
+func short(b []byte) string {
+	var sum uint64 = 14695981039346656037
+	for _, c := range b {
+		sum = (sum ^ uint64(c)) * 1099511628211
+	}
+	return fmt.Sprintf("%d:%08x", len(b), uint32(sum))
+}
+
+func (n *node) backup(path string) backup.Set {
+	n.t.Helper()
+	set, err := backup.Run(context.Background(), n.s, n.options(path))
+	require.NoError(n.t, err)
+	return set
+}
+
+// options use a clock that goes with the transactions, so that names are the same in each run.
+func (n *node) options(path string) backup.Options {
+	return backup.Options{FS: n.fs, Path: path, Software: "test 1", Now: func() time.Time {
+		return epoch().Add(time.Duration(n.s.End().LSN) * time.Second)
+	}}
+}
+
+// restored opens a restored directory, applies everything in it and returns the store.
+func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
+	t.Helper()
+	s, err := store.Open(store.Options{FS: fsys, Dir: dir, SegmentBytes: 64 << 10, BootID: "boot", MaxFrameBytes: 1 << 20})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	require.NoError(t, s.Apply(s.End().LSN, nil))
+	report, err := s.Check(context.Background(), nil)
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
+	return s
+}
+
+// replayed gives the digest of a fresh store that applied the same records up to an LSN.
+func (n *node) replayed(lsn uint64) store.Digest {
+	n.t.Helper()
+	o := n.o
+	o.FS, o.Dir = vfs.NewMem(), "/replay"
+	s, err := store.Open(o)
+	require.NoError(n.t, err)
+	defer func() { require.NoError(n.t, s.Close()) }()
+	for at := uint64(1); at <= lsn; at++ {
+		f, _, err := wal.DecodeFrame(n.raw[at], s.End())
+		require.NoError(n.t, err)
+		require.NoError(n.t, s.Append(n.raw[at], f.Pos))
+	}
+	require.NoError(n.t, s.Sync())
+	require.NoError(n.t, s.Apply(lsn, nil))
+	d, err := s.Digest(context.Background())
+	require.NoError(n.t, err)
+	return d
+}
+
+func digest(t *testing.T, s *store.Store) store.Digest {
+	t.Helper()
+	d, err := s.Digest(context.Background())
+	require.NoError(t, err)
+	return d
+}
+
+func mustList(t *testing.T, fsys vfs.FS, path string) (good, bad []backup.Set) {
+	t.Helper()
+	sets, err := backup.List(fsys, path)
+	require.NoError(t, err)
+	for _, s := range sets {
+		if s.Complete {
+			good = append(good, s)
+		} else {
+			require.Error(t, s.Problem)
+			bad = append(bad, s)
+		}
+	}
+	return good, bad
+}
+
+func crashRand(seed int64) *oldrand.Rand { return oldrand.New(oldrand.NewSource(seed)) }
+
+// copyFile copies a file of a filesystem, changed.
+func changeFile(t *testing.T, fsys vfs.FS, name string, change func(b []byte) []byte) {
+	t.Helper()
+	b, err := vfs.ReadFile(fsys, name, 1<<30)
+	require.NoError(t, err)
+	require.NoError(t, vfs.WriteFileAtomic(fsys, name, change(b)))
+}
+
+func filesystems(t *testing.T) map[string]func() (vfs.FS, string) {
+	return map[string]func() (vfs.FS, string){
+		"mem": func() (vfs.FS, string) { return vfs.NewMem(), "/" },
+		"os":  func() (vfs.FS, string) { return vfs.OS(), t.TempDir() },
+	}
+}
+
+func in(root string, parts ...string) string { return filepath.Join(append([]string{root}, parts...)...) }

@@ -1,0 +1,343 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/time/rate"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// RestoreOptions configure Restore.
+type RestoreOptions struct {
+	// FS is where the set, the archive and the new data directory are; nil means the operating system's.
+	FS vfs.FS
+	// ArchiveDir is a log archive to go on from, behind what the set holds. Empty: the set alone is restored.
+	ArchiveDir string
+	// ToLSN is the last record to be restored. 0: see ToTime.
+	ToLSN uint64
+	// ToTime is the time of the last transaction to be restored, in the time of the active that committed it: everything is
+	// restored up to, and not including, the first transaction that is later. If neither ToLSN nor ToTime is given, everything
+	// that the archive has without a gap is restored.
+	ToTime time.Time
+	// DryRun verifies everything and says what would be done; nothing is written.
+	DryRun bool
+	// BytesPerSecond limits reading and writing; 0 means no limit.
+	BytesPerSecond int64
+	// SegmentBytes is the size of a log segment of the new store; 0 means the default.
+	SegmentBytes int64
+	// Progress is called from time to time, by the goroutine that called Restore; it may be nil.
+	Progress func(Progress)
+}
+
+// RestoreResult is what Restore did, or would do.
+type RestoreResult struct {
+	// Manifest of the save-set.
+	Manifest Manifest
+	// NodeID and StoreID are new; zero in a dry run.
+	NodeID, StoreID uuid.UUID
+	// End is the last record of the new store: store.Open gives the state of the set, Apply up to here the wanted one.
+	End lsn.Position
+	// EndTime is the time of the last transaction that is restored.
+	EndTime time.Time
+	// Records and LogBytes are what comes from the archive.
+	Records  uint64
+	LogBytes uint64
+	// NeededBytes and AvailableBytes of disk space.
+	NeededBytes, AvailableBytes uint64
+}
+
+// Restore builds a data directory from a save-set, and from a log archive if one is given. The set, and the part of the archive
+// that is needed, are verified before anything is written; when Restore returns nil everything is durable and the new page
+// file has been checked as a whole. The page size is that of the set.
+//
+// dir must be empty, not there, or hold a Restore that was interrupted, which is then begun again. Until Restore is done,
+// store.Open refuses dir with store.ErrRestoring. After an error dir is empty again, as far as that was possible.
+//
+// Node and store UUID are new; there is no pair and no fence: the result is a member of nothing, and can seed a new pair.
+//
+// Errors: store.ErrNotEmpty, ErrIncomplete, ErrDamagedSet, ErrArchiveDamaged, ErrArchiveGap, ErrOtherHistory (the archive does not
+// continue this set), ErrTarget (the wanted point lies before the set or behind the archive), ErrNoSpace, the context's.
+func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	if o.ToLSN != 0 && !o.ToTime.IsZero() {
+		return RestoreResult{}, fmt.Errorf("%w: give a record or a time, not both", ErrTarget)
+	}
+	if err := store.CheckRestore(o.FS, target); err != nil {
+		return RestoreResult{}, err
+	}
+	j := restoreJob{o: o, set: dir, dir: target, limit: newLimiter(o.BytesPerSecond)}
+	if err := j.prepare(ctx); err != nil {
+		return j.res, err
+	}
+	if o.DryRun {
+		return j.res, nil
+	}
+	t, err := store.BeginRestore(o.FS, target, j.res.Manifest.Name)
+	if err != nil {
+		return j.res, err
+	}
+	if err = j.fill(ctx, t); err == nil {
+		err = t.Commit()
+	} else if aerr := t.Abort(); aerr != nil {
+		err = fmt.Errorf("%w; what was written is still there: %w", err, aerr)
+	}
+	return j.res, errors.Join(err, t.Close())
+}
+
+// restoreJob is one restore under way.
+type restoreJob struct {
+	o       RestoreOptions
+	set     string
+	dir     string
+	limit   *rate.Limiter
+	archive []ArchiveFile
+	res     RestoreResult
+}
+
+// prepare does all that can be done without writing.
+func (j *restoreJob) prepare(ctx context.Context) error {
+	found, err := Verify(ctx, j.set, VerifyOptions{
+		FS: j.o.FS, ChecksumsOnly: !j.o.DryRun, BytesPerSecond: j.o.BytesPerSecond, Progress: j.o.Progress,
+	})
+	j.res.Manifest = found.Manifest
+	if err != nil {
+		return err
+	}
+	j.res.End, j.res.EndTime = found.Manifest.Position, found.Manifest.LastTime
+	if err := j.plan(ctx); err != nil {
+		return err
+	}
+	segment := uint64(wal.DefaultSegmentBytes)
+	if j.o.SegmentBytes > 0 {
+		segment = uint64(j.o.SegmentBytes)
+	}
+	// The last segment is not full, and the next one is prepared.
+	j.res.NeededBytes = j.res.Manifest.DataBytes + spareBytes + j.res.LogBytes + 2*segment
+	usage, err := j.o.FS.Usage(existing(j.o.FS, j.dir))
+	if err != nil {
+		return fmt.Errorf("look at the free space of %s: %w", j.dir, err)
+	}
+	j.res.AvailableBytes = usage.AvailableBytes
+	if j.res.NeededBytes > j.res.AvailableBytes {
+		return fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, j.dir, j.res.NeededBytes, j.res.AvailableBytes)
+	}
+	return nil
+}
+
+// existing returns the directory itself or the nearest parent that is there.
+func existing(fsys vfs.FS, dir string) string {
+	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {
+		if _, err := fsys.Stat(dir); err == nil || dir == filepath.Dir(dir) {
+			return dir
+		}
+	}
+}
+
+// plan reads the archive and finds the last record that is wanted.
+func (j *restoreJob) plan(ctx context.Context) error {
+	m, o := &j.res.Manifest, &j.o
+	switch {
+	case o.ToLSN != 0 && o.ToLSN < m.Position.LSN:
+		return fmt.Errorf("%w: the backup holds everything up to record %d already, %d is wanted; take an older backup",
+			ErrTarget, m.Position.LSN, o.ToLSN)
+	case !o.ToTime.IsZero() && o.ToTime.Before(m.LastTime):
+		return fmt.Errorf("%w: the backup holds everything up to %s already, %s is wanted; take an older backup",
+			ErrTarget, m.LastTime.Format(time.RFC3339Nano), o.ToTime.UTC().Format(time.RFC3339Nano))
+	case o.ArchiveDir == "" && (o.ToLSN > m.Position.LSN || !o.ToTime.IsZero()):
+		return fmt.Errorf("%w: the backup ends with record %d; what follows needs the log archive", ErrTarget, m.Position.LSN)
+	case o.ArchiveDir == "" || o.ToLSN == m.Position.LSN && o.ToLSN != 0:
+		return nil
+	}
+	var err error
+	if j.archive, err = ListArchive(o.FS, o.ArchiveDir); err != nil {
+		return err
+	}
+	reached := false // the end was found, not only the end of the archive
+	last, gap, err := walkArchive(ctx, o.FS, j.archive, m.Position, func(f wal.Frame, raw []byte) error {
+		t, isTxn := txnTime(f)
+		if isTxn && !o.ToTime.IsZero() && t.After(o.ToTime) {
+			reached = true
+			return errEnough
+		}
+		if isTxn {
+			j.res.EndTime = t
+		}
+		j.res.End = f.Pos
+		j.res.Records++
+		j.res.LogBytes += uint64(len(raw))
+		report(o.Progress, "plan", j.res.LogBytes, 0)
+		if f.Pos.LSN == o.ToLSN {
+			reached = true
+			return errEnough
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return j.checkReach(last, gap, reached)
+}
+
+// checkReach tells whether the archive leads where it should.
+func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) error {
+	if reached {
+		return nil
+	}
+	have := fmt.Sprintf("backup and archive reach up to record %d (%s)", j.res.End.LSN, j.res.EndTime.Format(time.RFC3339Nano))
+	if gap != 0 {
+		return fmt.Errorf("%w: %s, and the archive goes on with record %d; take a backup made after that, or restore to record %d",
+			ErrArchiveGap, have, gap, j.res.End.LSN)
+	}
+	if j.o.ToLSN != 0 || !j.o.ToTime.IsZero() {
+		return fmt.Errorf("%w: %s; restore to record %d to get all of it", ErrTarget, have, last.LSN)
+	}
+	return nil
+}
+
+// fill writes page file and log, and checks what it wrote.
+func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
+	j.res.NodeID, j.res.StoreID = t.NodeID(), t.StoreID()
+	if err := j.writePages(ctx, t); err != nil {
+		return noSpace(err)
+	}
+	if err := j.writeLog(ctx, t); err != nil {
+		return noSpace(err)
+	}
+	file, err := page.Open(j.o.FS, store.PageFile(j.dir), page.Options{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("check what was restored: %w", err)
+	}
+	found, err := store.CheckFile(ctx, file, func(done, total uint64) { report(j.o.Progress, "check", done, total) })
+	if err = errors.Join(err, file.Close()); err != nil {
+		return fmt.Errorf("check what was restored: %w", err)
+	}
+	return judge(j.set, &j.res.Manifest, &found)
+}
+
+// writePages makes page.db; durable when it returns.
+func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (err error) {
+	m := &j.res.Manifest
+	r, err := openPack(j.o.FS, j.set, m)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	var imp *page.Importer
+	var done uint64
+	err = r.each(ctx, func(offset uint64, data []byte, _ int64) error {
+		if err := wait(ctx, j.limit, len(data)); err != nil {
+			return err
+		}
+		done += uint64(len(data))
+		report(j.o.Progress, "copy", done, m.DataBytes)
+		if offset > 0 {
+			return imp.WriteAt(int64(offset), data) //nolint:gosec // the importer checks it
+		}
+		if _, err := decodeMeta(data, m); err != nil {
+			return err
+		}
+		var err error
+		imp, err = page.NewImporter(j.o.FS, store.PageFile(j.dir), page.ImportOptions{
+			Meta: data, PageSize: m.PageSize, FileBytes: int64(m.FileBytes), StoreID: t.StoreID(), //nolint:gosec // compared, not used
+		})
+		return err
+	})
+	switch {
+	case err != nil && imp != nil:
+		imp.Abort()
+		return err
+	case err != nil:
+		return err
+	case imp == nil:
+		return fmt.Errorf("%w: %s holds no checkpoint", ErrDamagedSet, packName)
+	}
+	return imp.Finish()
+}
+
+// writeLog makes the log behind the page file; durable when it returns. It is made even if nothing is in it: to a node, a log
+// that is not there is a log that was lost.
+func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err error) {
+	log, err := wal.Open(wal.Options{
+		FS: j.o.FS, Dir: store.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes, MaxFrameBytes: wal.MaxPayloadBytes,
+		Sync: wal.SyncAlways, SealAfter: -1, KeepBytes: math.MaxInt64, Start: j.res.Manifest.Position,
+	})
+	if err != nil {
+		return fmt.Errorf("make the log: %w", err)
+	}
+	defer func() { err = errors.Join(err, log.Close()) }()
+	w := logWriter{log: log, end: j.res.Manifest.Position}
+	var done uint64
+	last, _, err := walkArchive(ctx, j.o.FS, j.archive, j.res.Manifest.Position, func(f wal.Frame, raw []byte) error {
+		if f.Pos.LSN > j.res.End.LSN {
+			return errEnough
+		}
+		done += uint64(len(raw))
+		report(j.o.Progress, "log", done, j.res.LogBytes)
+		if err := wait(ctx, j.limit, min(len(raw), pieceBytes)); err != nil {
+			return err
+		}
+		return w.add(f.Pos, raw)
+	})
+	if err == nil {
+		err = w.flush()
+	}
+	if err == nil && last != j.res.End {
+		err = fmt.Errorf("%w: it ended with %v when it was looked at, and ends with %v now", ErrArchiveDamaged, j.res.End, last)
+	}
+	if err != nil {
+		return err
+	}
+	if err := log.Sync(); err != nil {
+		return fmt.Errorf("sync the log: %w", err)
+	}
+	return nil
+}
+
+// logWriter appends records in blocks, and syncs now and then.
+type logWriter struct {
+	log      *wal.Log
+	buf      []byte
+	end      lsn.Position
+	unsynced int
+}
+
+func (w *logWriter) add(pos lsn.Position, raw []byte) error {
+	w.buf = append(w.buf, raw...)
+	w.end = pos
+	if len(w.buf) < packWriteBytes {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *logWriter) flush() error {
+	if len(w.buf) == 0 {
+		return nil
+	}
+	if err := w.log.Append(w.buf, w.end); err != nil {
+		return fmt.Errorf("write the log: %w", err)
+	}
+	w.unsynced += len(w.buf)
+	w.buf = w.buf[:0]
+	if w.unsynced < packSyncBytes {
+		return nil
+	}
+	w.unsynced = 0
+	if err := w.log.Sync(); err != nil {
+		return fmt.Errorf("sync the log: %w", err)
+	}
+	return nil
+}
