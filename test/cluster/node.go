@@ -176,10 +176,15 @@ func (n *Node) Dump() error {
 	return n.Kill()
 }
 
-// Pause stops the process with SIGSTOP: its connections stay open and it does nothing.
+// Pause stops the process with SIGSTOP and waits until it has stopped: its connections stay open and it does nothing.
 func (n *Node) Pause() error {
-	_, err := n.signal(syscall.SIGSTOP)
-	return err
+	if _, err := n.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	pid := n.cmd.Process.Pid
+	n.mu.Unlock()
+	return waitStopped(pid)
 }
 
 // Wake lets a paused process go on (SIGCONT), in the belief that no time has passed.

@@ -284,14 +284,18 @@ func (p *Pair) Wait(ctx context.Context, what string, holds func(a, b *pb.GetSta
 func (p *Pair) wait(ctx context.Context, what string, holds func([2]*pb.GetStatusResponse) bool) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
+	var last [2]*pb.GetStatusResponse
 	for {
 		s := p.statuses(ctx)
 		if holds(s) {
 			return nil
 		}
+		if ctx.Err() == nil {
+			last = s
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w; a: %s; b: %s", what, ctx.Err(), describe(s[0]), describe(s[1]))
+			return fmt.Errorf("waited for %s: %w; a: %s; b: %s", what, ctx.Err(), describe(last[0]), describe(last[1]))
 		case <-ticker.C:
 		}
 	}
