@@ -16,7 +16,7 @@ const (
 	// syncEveryBytes is how much a Builder writes between two syncs. They go on beside the writing, so that neither a large
 	// heap of unwritten pages builds up in the system, behind which another file's sync would have to wait, nor the last sync
 	// takes long.
-	syncEveryBytes = 16 << 20
+	syncEveryBytes = 4 << 20
 )
 
 // BuildOptions are what NewBuilder needs to know.

@@ -1,0 +1,169 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// BenchmarkRewrite rewrites a store beside a plain copy and sync of the same file: the goal is half of its speed. A log is
+// appended and synced meanwhile, and the slowest and the mean of these are reported, as is how long a canceled rewrite takes to let
+// go.
+func BenchmarkRewrite(b *testing.B) {
+	for _, c := range []struct {
+		size, to int
+	}{{15_000, 30_720}, {15_000, 2048}, {512, 4096}} {
+		b.Run(fmt.Sprintf("%d/2048to%d", c.size, c.to), func(b *testing.B) {
+			for range b.N {
+				benchRewrite(b, c.size, c.to)
+			}
+		})
+	}
+}
+
+const benchBytes = 200 << 20
+
+func benchRewrite(b *testing.B, size, to int) {
+	dir := b.TempDir()
+	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: dir, MemoryBudget: 64 << 20, CheckpointBytes: 16 << 20})
+	require.NoError(b, err)
+	defer func() { require.NoError(b, s.Close()) }()
+	var build txn.Builder
+	commit := func(apply bool, fill func()) {
+		build.Begin(wal.BeginFrame(nil), 1, nil)
+		fill()
+		frames, err := build.Finish()
+		require.NoError(b, err)
+		frames, end := wal.EndFrame(frames, 0, s.End(), 1, wal.KindTxn)
+		require.NoError(b, s.Append(frames, end))
+		require.NoError(b, s.Sync())
+		if apply {
+			require.NoError(b, s.Apply(end.LSN, nil))
+		}
+	}
+	body := make([]byte, size)
+	for i := range body {
+		body[i] = byte(rand.Uint32())
+	}
+	publish := func(apply bool, n int) {
+		commit(apply, func() {
+			build.BeginPublish(1)
+			for range n {
+				build.Message(1, nil, body)
+			}
+			build.EndPublish()
+		})
+	}
+	commit(true, func() { build.CreateQueue("q", txn.Config{}, "default") })
+	for done := 0; done < benchBytes; done += 1 << 20 {
+		publish(true, 1<<20/size)
+	}
+	_, err = s.Checkpoint(context.Background())
+	require.NoError(b, err)
+	b.ResetTimer()
+
+	copied, copyTime := benchCopy(b, filepath.Join(dir, "page.db"), filepath.Join(dir, "copy"))
+	require.NoError(b, os.Remove(filepath.Join(dir, "copy")))
+
+	var stop atomic.Bool
+	var peak atomic.Uint64
+	finished := make(chan struct{})
+	go func() { // the log
+		defer close(finished)
+		for !stop.Load() {
+			time.Sleep(10 * time.Millisecond)
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			peak.Store(max(peak.Load(), m.HeapInuse))
+		}
+	}()
+	begun := time.Now()
+	result, err := s.Rewrite(context.Background(), store.RewriteOptions{PageSize: to})
+	require.NoError(b, err)
+	took := time.Since(begun)
+	stop.Store(true)
+	<-finished
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var canceledAt atomic.Int64
+	_, err = s.Rewrite(ctx, store.RewriteOptions{Progress: func(p store.Progress) {
+		if p.Phase == "copy" && p.Pages > p.TotalPages/2 && canceledAt.CompareAndSwap(0, time.Now().UnixNano()) {
+			cancel()
+		}
+	}})
+	require.ErrorIs(b, err, store.ErrCanceled)
+	letGo := time.Duration(time.Now().UnixNano() - canceledAt.Load())
+	cancel()
+	require.Eventually(b, func() bool { _, _, busy := s.Maintenance(); return !busy }, time.Minute, time.Millisecond)
+
+	logs := benchLog(s, publish, nil)
+	logsDuring := benchLog(s, publish, func(ctx context.Context) error {
+		_, err := s.Rewrite(ctx, store.RewriteOptions{})
+		return err
+	})
+	begun = time.Now()
+	scan, err := s.Scan(context.Background(), store.ScanOptions{})
+	require.NoError(b, err)
+	scanTime := time.Since(begun)
+
+	rate := func(bytes int64, d time.Duration) float64 { return float64(bytes) / d.Seconds() / 1e6 }
+	live := int64(result.MessageBytes) //nolint:gosec // a test
+	b.ReportMetric(rate(copied, copyTime), "cp-MB/s")
+	b.ReportMetric(rate(live, took), "rewrite-MB/s")
+	b.ReportMetric(rate(live, took)/rate(copied, copyTime)*100, "%ofcp")
+	b.ReportMetric(float64(peak.Load())/1e6, "heap-MB")
+	b.ReportMetric(float64(letGo.Microseconds())/1e3, "cancel-ms")
+	b.ReportMetric(float64(logs.Microseconds())/1e3, "sync-ms")
+	b.ReportMetric(float64(logsDuring.Microseconds())/1e3, "sync-ms-during")
+	b.ReportMetric(rate(live, scanTime), "scan-MB/s")
+	b.ReportMetric(float64(len(scan.Candidates)), "candidates")
+}
+
+// benchCopy copies a file as cp does, and syncs it.
+func benchCopy(b *testing.B, from, to string) (int64, time.Duration) {
+	begun := time.Now()
+	in, err := os.Open(from)
+	require.NoError(b, err)
+	defer func() { _ = in.Close() }()
+	out, err := os.Create(to)
+	require.NoError(b, err)
+	n, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{in}, make([]byte, 1<<20))
+	require.NoError(b, err)
+	require.NoError(b, out.Sync())
+	require.NoError(b, out.Close())
+	return n, time.Since(begun)
+}
+
+// benchLog is the mean time of an append with its sync, beside what goes on.
+func benchLog(s *store.Store, publish func(bool, int), beside func(context.Context) error) time.Duration {
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer close(done)
+		if beside != nil {
+			_ = beside(ctx) // canceled when enough was measured
+		}
+	}()
+	begun, n := time.Now(), 0
+	for ; n < 100; n++ {
+		publish(false, 1)
+	}
+	took := time.Since(begun) / time.Duration(n)
+	cancel()
+	<-done
+	return took
+}
