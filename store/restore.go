@@ -34,11 +34,8 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	if err := CheckRestore(fsys, dir); err != nil { // before anything is created
 		return nil, err
 	}
-	if err := fsys.MkdirAll(dir, 0o750); err != nil {
+	if err := vfs.MkdirAllSync(fsys, dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the data directory: %w", err)
-	}
-	if err := fsys.SyncDir(filepath.Dir(filepath.Clean(dir))); err != nil {
-		return nil, fmt.Errorf("make the data directory durable: %w", err)
 	}
 	lock, err := fsys.Lock(filepath.Join(dir, lockName))
 	if err != nil {

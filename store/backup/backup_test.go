@@ -14,7 +14,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
-	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -75,13 +74,12 @@ func TestRoundTrip(t *testing.T) {
 				require.Empty(t, s.Identity().Restored)
 
 				// The rest of the history fits behind it.
-				again := &node{t: t, s: s, rng: n.rng, bodies: nil, acked: n.acked, history: n.history, raw: n.raw}
 				for at := uint64(151); at <= 160; at++ {
-					require.NoError(t, s.Append(n.raw[at], endOf(t, n, at)))
+					require.NoError(t, s.Append(n.raw[at], n.ends[at]))
 				}
 				require.NoError(t, s.Sync())
 				require.NoError(t, s.Apply(160, nil))
-				require.Equal(t, n.history[160], dumpStore(t, again.s))
+				require.Equal(t, n.history[160], dumpStore(t, s))
 				require.Equal(t, digest(t, n.s), digest(t, s))
 			})
 		}
@@ -97,13 +95,6 @@ func requireNewIdentity(t *testing.T, old store.Identity, s *store.Store, res ba
 	require.Equal(t, uuid.Nil, id.PairID)
 	require.Zero(t, id.Fence)
 	require.False(t, id.MayHaveLost)
-}
-
-func endOf(t *testing.T, n *node, at uint64) lsn.Position {
-	t.Helper()
-	pos, ok := n.s.PositionOf(at)
-	require.True(t, ok)
-	return pos
 }
 
 // TestEmptyStore backs up a store that nothing was ever written to.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -36,13 +37,14 @@ type node struct {
 	acked   map[uint64]bool
 	history map[uint64]string // what dump gives after each LSN
 	raw     map[uint64][]byte // frames by LSN
+	ends    map[uint64]lsn.Position
 }
 
 func openNode(t *testing.T, fsys vfs.FS, dir string, pageSize int) *node {
 	t.Helper()
 	n := &node{
 		t: t, fs: fsys, dir: dir, rng: rand.New(rand.NewPCG(1, uint64(pageSize))), acked: map[uint64]bool{},
-		history: map[uint64]string{}, raw: map[uint64][]byte{},
+		history: map[uint64]string{}, raw: map[uint64][]byte{}, ends: map[uint64]lsn.Position{},
 		o: store.Options{
 			FS: fsys, Dir: dir, PageSize: pageSize, SegmentBytes: 64 << 10, LogKeepBytes: 1, BootID: "boot", MaxFrameBytes: 1 << 20,
 			CheckpointInterval: time.Hour,
@@ -70,7 +72,7 @@ func (n *node) commit(build func(b *txn.Builder)) {
 	payload, err := b.Finish()
 	require.NoError(n.t, err)
 	frames, end := wal.AppendFrame(nil, end, 7, wal.KindTxn, payload)
-	n.raw[end.LSN] = slices.Clone(frames)
+	n.raw[end.LSN], n.ends[end.LSN] = slices.Clone(frames), end
 	require.NoError(n.t, n.s.Append(frames, end))
 	require.NoError(n.t, n.s.Sync())
 	require.NoError(n.t, n.s.Apply(end.LSN, func(_ uint64, r *txn.Result) { require.NoError(n.t, r.Err()) }))
@@ -248,4 +250,14 @@ func filesystems(t *testing.T) map[string]func() (vfs.FS, string) {
 	}
 }
 
-func in(root string, parts ...string) string { return filepath.Join(append([]string{root}, parts...)...) }
+func in(root string, parts ...string) string {
+	return filepath.Join(append([]string{root}, parts...)...)
+}
+
+// appendOnly puts a record into the log that is not applied.
+func (n *node) appendOnly() {
+	n.t.Helper()
+	frames, end := wal.AppendFrame(nil, n.s.End(), 7, wal.KindTermStart, []byte("never committed"))
+	require.NoError(n.t, n.s.Append(frames, end))
+	require.NoError(n.t, n.s.Sync())
+}

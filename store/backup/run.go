@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -115,11 +114,8 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 
 // lockPath makes a directory and takes its lock.
 func lockPath(fsys vfs.FS, path string) (io.Closer, error) {
-	if err := fsys.MkdirAll(path, 0o750); err != nil {
+	if err := vfs.MkdirAllSync(fsys, path, 0o750); err != nil {
 		return nil, fmt.Errorf("make the directory %s: %w", path, err)
-	}
-	if err := fsys.SyncDir(filepath.Dir(filepath.Clean(path))); err != nil {
-		return nil, fmt.Errorf("make the directory %s durable: %w", path, err)
 	}
 	lock, err := fsys.Lock(join(path, lockName))
 	if errors.Is(err, vfs.ErrLocked) {

@@ -1,0 +1,366 @@
+package backup_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+func errorsIs(err, target error) bool { return errors.Is(err, target) }
+
+func archiveOptions(fsys vfs.FS, dir string) backup.ArchiveOptions {
+	return backup.ArchiveOptions{FS: fsys, Dir: dir, Interval: time.Hour, FileBytes: 20_000}
+}
+
+func startArchiver(t *testing.T, n *node, dir string) *backup.Archiver {
+	t.Helper()
+	a, err := backup.StartArchiver(n.s, archiveOptions(n.fs, dir))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = a.Close() })
+	return a
+}
+
+// TestPointInTime restores to many records, from two backups, and compares with the model.
+func TestPointInTime(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	n := openNode(t, mem, "/data", 2048)
+	a := startArchiver(t, n, "/archive")
+	var sets []backup.Set
+	for round := range 6 {
+		n.steps(20)
+		require.NoError(t, a.Flush(ctx))
+		n.steps(5)
+		if round == 1 || round == 3 {
+			sets = append(sets, n.backup("/backups"))
+		}
+		n.steps(5)
+		n.checkpoint()
+		n.checkpoint()
+	}
+	require.NoError(t, a.Close())
+	end := n.s.End().LSN
+	chains, err := backup.VerifyArchive(ctx, mem, "/archive")
+	require.NoError(t, err)
+	require.Len(t, chains, 1)
+	require.Zero(t, chains[0].Before)
+	require.Equal(t, n.s.End(), chains[0].Last)
+	require.Greater(t, chains[0].Files, 6)
+
+	restore := func(set backup.Set, o backup.RestoreOptions, want uint64) {
+		t.Helper()
+		fsys := mem.CrashClone(nil)
+		o.FS, o.ArchiveDir, o.SegmentBytes = fsys, "/archive", 64<<10
+		res, err := backup.Restore(ctx, set.Path, "/restored", o)
+		require.NoError(t, err)
+		s := restored(t, fsys, "/restored")
+		require.Equal(t, want, s.End().LSN)
+		require.Equal(t, n.ends[want], s.End())
+		require.Equal(t, s.End(), res.End)
+		require.Equal(t, epoch().Add(time.Duration(want-1)*time.Second), res.EndTime)
+		require.Equal(t, n.history[want], dumpStore(t, s))
+		require.Equal(t, n.replayed(want), digest(t, s))
+		require.NoError(t, s.Close())
+	}
+	for _, set := range sets {
+		from := set.Manifest.Position.LSN
+		for _, to := range []uint64{from, from + 1, from + 7, from + 31, end - 1, end} {
+			restore(set, backup.RestoreOptions{ToLSN: to}, to)
+		}
+		restore(set, backup.RestoreOptions{}, end)
+		to := from + 12
+		restore(set, backup.RestoreOptions{ToTime: epoch().Add(time.Duration(to-1) * time.Second)}, to)
+		restore(set, backup.RestoreOptions{ToTime: epoch().Add(time.Duration(to)*time.Second - 1)}, to)
+		for what, o := range map[string]backup.RestoreOptions{
+			"before the set": {ToLSN: from - 1}, "after the archive": {ToLSN: end + 1},
+			"a time before": {ToTime: epoch().Add(time.Duration(from-2) * time.Second)},
+			"a time after":  {ToTime: epoch().Add(time.Duration(end+1) * time.Second)},
+			"both":          {ToLSN: end, ToTime: epoch()},
+		} {
+			o.FS, o.ArchiveDir = mem, "/archive"
+			_, err := backup.Restore(ctx, set.Path, "/restored", o)
+			require.ErrorIs(t, err, backup.ErrTarget, what)
+		}
+		_, err := backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: mem, ToLSN: from + 1})
+		require.ErrorIs(t, err, backup.ErrTarget, "no archive")
+	}
+	damageArchive(t, mem, sets[0])
+}
+
+// damageArchive flips bits in the archive and takes a file out of it.
+func damageArchive(t *testing.T, mem *vfs.Mem, set backup.Set) {
+	t.Helper()
+	ctx := context.Background()
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 60 {
+		fsys := mem.CrashClone(nil)
+		files, err := backup.ListArchive(fsys, "/archive")
+		require.NoError(t, err)
+		// The last files: all of them are needed.
+		changeFile(t, fsys, files[len(files)-1-rng.IntN(4)].Path, func(b []byte) []byte { return flip(b, rng.IntN(len(b)*8)) })
+		_, err = backup.VerifyArchive(ctx, fsys, "/archive")
+		require.True(t, errorsIs(err, backup.ErrArchiveDamaged) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
+		_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: fsys, ArchiveDir: "/archive"})
+		require.True(t, errorsIs(err, backup.ErrArchiveDamaged) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
+		_, err = fsys.Stat("/restored")
+		require.Error(t, err)
+	}
+	fsys := mem.CrashClone(nil)
+	files, err := backup.ListArchive(fsys, "/archive")
+	require.NoError(t, err)
+	gone := files[len(files)-2]
+	require.NoError(t, fsys.Remove(gone.Path))
+	_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: fsys, ArchiveDir: "/archive"})
+	require.ErrorIs(t, err, backup.ErrArchiveGap)
+	_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{
+		FS: fsys, ArchiveDir: "/archive", ToLSN: gone.First() - 1, SegmentBytes: 64 << 10,
+	})
+	require.NoError(t, err, "up to the gap it is possible")
+}
+
+// TestArchiveOnlyApplied: what is in the log and not applied could still be cut.
+func TestArchiveOnlyApplied(t *testing.T) {
+	n := openNode(t, vfs.NewMem(), "/data", 2048)
+	a := startArchiver(t, n, "/archive")
+	n.steps(10)
+	at := n.s.End()
+	n.appendOnly()
+	require.NoError(t, a.Flush(context.Background()))
+	require.Equal(t, at, a.Status().Last)
+	_, err := n.s.CutTail(at)
+	require.NoError(t, err)
+	n.steps(5)
+	require.NoError(t, a.Flush(context.Background()))
+	require.Equal(t, n.s.End(), a.Status().Last)
+	require.Zero(t, a.Status().Behind)
+	_, err = backup.VerifyArchive(context.Background(), n.fs, "/archive")
+	require.NoError(t, err)
+}
+
+// TestArchiveRestarts: whatever is restarted, the archive has no gap, although the log is recycled as early as possible.
+func TestArchiveRestarts(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, mem, "/data", 2048)
+	for round := range 8 {
+		a := startArchiver(t, n, "/archive")
+		n.steps(40)
+		if round%2 == 0 {
+			require.NoError(t, a.Flush(context.Background()))
+		}
+		n.steps(40)
+		n.checkpoint()
+		n.step()
+		n.checkpoint()
+		if round%3 != 0 {
+			require.NoError(t, a.Close())
+			require.NoError(t, a.Close())
+		} else {
+			// As after a kill: nothing is archived any more, and then the directory is somebody else's.
+			n.fs = mem.CrashClone(nil)
+			mem = n.fs.(*vfs.Mem)
+		}
+		require.NoError(t, n.s.Close())
+		n.o.FS = mem
+		n.open()
+		require.NoError(t, n.s.Apply(n.s.End().LSN, nil))
+	}
+	a := startArchiver(t, n, "/archive")
+	require.NoError(t, a.Close())
+	require.Zero(t, a.Status().Gap)
+	chains, err := backup.VerifyArchive(context.Background(), mem, "/archive")
+	require.NoError(t, err)
+	require.Len(t, chains, 1)
+	require.Equal(t, n.s.End(), chains[0].Last)
+	require.Greater(t, n.s.FirstLSN(), uint64(100), "the log was recycled, or this proves nothing")
+	a.ReleaseLog()
+}
+
+// TestCrashArchive crashes at every step of archiving: what is there is whole, and the next Archiver goes on from it.
+func TestCrashArchive(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	n := openNode(t, fault, "/data", 2048)
+	a := startArchiver(t, n, "/archive")
+	n.steps(10)
+	require.NoError(t, a.Flush(ctx))
+	first := a.Status().Last
+	n.steps(60)
+	crashEverywhere(t, mem, fault, func() { require.NoError(t, a.Flush(ctx)) }, func(step int, after *vfs.Mem) {
+		chains, err := backup.VerifyArchive(ctx, after, "/archive")
+		require.NoError(t, err, "step %d", step)
+		require.Len(t, chains, 1)
+		require.GreaterOrEqual(t, chains[0].Last.LSN, first.LSN)
+		o := n.o
+		o.FS = after
+		s, err := store.Open(o)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, s.Close()) }()
+		again, err := backup.StartArchiver(s, archiveOptions(after, "/archive"))
+		require.NoError(t, err)
+		require.NoError(t, s.Apply(s.End().LSN, nil))
+		require.NoError(t, again.Close())
+		chains, err = backup.VerifyArchive(ctx, after, "/archive")
+		require.NoError(t, err)
+		require.Len(t, chains, 1)
+		require.Equal(t, n.s.End(), chains[0].Last)
+	})
+}
+
+// TestArchiveFails: the log is held while the archive cannot be written, and everything is archived afterwards; with a limit it is
+// let go, and the gap is reported.
+func TestArchiveFails(t *testing.T) {
+	ctx := context.Background()
+	for _, limit := range []int64{0, 200_000} {
+		fault := vfs.NewFault(vfs.NewMem())
+		n := openNode(t, fault, "/data", 2048)
+		o := archiveOptions(fault, "/archive")
+		o.MaxHoldBytes = limit
+		a, err := backup.StartArchiver(n.s, o)
+		require.NoError(t, err)
+		n.steps(10)
+		require.NoError(t, a.Flush(ctx))
+		broken := errors.New("broken")
+		fault.SetHook(func(op vfs.Op) error {
+			if op.Kind == vfs.OpSync && len(op.Name) > 8 && op.Name[:8] == "/archive" {
+				return broken
+			}
+			return nil
+		})
+		for range 10 {
+			n.steps(40)
+			n.checkpoint()
+			require.ErrorIs(t, a.Flush(ctx), broken)
+			require.ErrorIs(t, a.Status().Err, broken)
+		}
+		require.Equal(t, n.s.End().LSN-10, a.Status().Behind)
+		if limit > 0 {
+			require.Eventually(t, func() bool {
+				n.step()
+				n.checkpoint()
+				return n.s.FirstLSN() > 11
+			}, 10*time.Second, time.Millisecond)
+		}
+		fault.SetHook(nil)
+		require.NoError(t, a.Flush(ctx))
+		require.NoError(t, a.Status().Err)
+		chains, err := backup.VerifyArchive(ctx, fault, "/archive")
+		require.NoError(t, err)
+		require.Equal(t, n.s.End(), chains[len(chains)-1].Last)
+		if limit == 0 {
+			require.Len(t, chains, 1)
+			require.Zero(t, a.Status().Gap)
+		} else {
+			require.Len(t, chains, 2)
+			require.Equal(t, chains[1].Before.LSN+1, a.Status().Gap)
+		}
+		require.NoError(t, a.Close())
+	}
+}
+
+// TestArchiveInBackground archives without being asked.
+func TestArchiveInBackground(t *testing.T) {
+	n := openNode(t, vfs.NewMem(), "/data", 2048)
+	o := archiveOptions(n.fs, "/archive")
+	o.Interval = time.Millisecond
+	a, err := backup.StartArchiver(n.s, o)
+	require.NoError(t, err)
+	_, err = backup.StartArchiver(n.s, o)
+	require.ErrorIs(t, err, backup.ErrBusy)
+	n.steps(10)
+	require.Eventually(t, func() bool { return a.Status().Last == n.s.End() }, 10*time.Second, time.Millisecond)
+	require.NoError(t, a.Close())
+}
+
+// TestOtherHistory: a store that was restored to an older state does not go on in the old archive, and the old archive does not
+// lead on from a backup of the new history.
+func TestOtherHistory(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	n := openNode(t, mem, "/data", 2048)
+	a := startArchiver(t, n, "/archive")
+	n.steps(20)
+	set := n.backup("/backups")
+	n.steps(20)
+	require.NoError(t, a.Close())
+	_, err := backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{
+		FS: mem, ArchiveDir: "/archive", ToLSN: 30, SegmentBytes: 64 << 10,
+	})
+	require.NoError(t, err)
+	o := n.o
+	o.Dir = "/restored"
+	b := &node{t: t, fs: mem, dir: o.Dir, o: o, rng: rand.New(rand.NewPCG(9, 9)), acked: map[uint64]bool{}, history: map[uint64]string{},
+		raw: map[uint64][]byte{}, ends: map[uint64]lsn.Position{}}
+	b.open()
+	defer func() { _ = b.s.Close() }()
+	_, err = backup.StartArchiver(b.s, archiveOptions(mem, "/archive"))
+	require.ErrorIs(t, err, backup.ErrOtherHistory, "it is shorter than the archive, and another store")
+	require.NoError(t, b.s.Apply(30, nil))
+	b.bodies = make([]string, 10)
+	b.steps(20)
+	_, err = backup.StartArchiver(b.s, archiveOptions(mem, "/archive"))
+	require.ErrorIs(t, err, backup.ErrOtherHistory, "record 40 is another one")
+	wrong := b.backup("/backups")
+	b.steps(1)
+	c := startArchiver(t, b, "/archive-2")
+	b.steps(10)
+	require.NoError(t, c.Close())
+	res, err := backup.Restore(ctx, set.Path, "/branch", backup.RestoreOptions{FS: mem, ArchiveDir: "/archive-2", SegmentBytes: 64 << 10})
+	require.NoError(t, err, "the new archive has what was restored, and the new history behind it")
+	require.Equal(t, b.s.End(), res.End)
+	n.steps(20)
+	d := startArchiver(t, n, "/archive")
+	require.NoError(t, d.Close())
+	require.Greater(t, d.Status().Last.LSN, wrong.Manifest.Position.LSN)
+	_, err = backup.Restore(ctx, wrong.Path, "/again", backup.RestoreOptions{FS: mem, ArchiveDir: "/archive", SegmentBytes: 64 << 10})
+	require.ErrorIs(t, err, backup.ErrOtherHistory)
+}
+
+// TestPruneArchive removes what no backup needs.
+func TestPruneArchive(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	n := openNode(t, mem, "/data", 2048)
+	a := startArchiver(t, n, "/archive")
+	var sets []backup.Set
+	for range 5 {
+		n.steps(15)
+		require.NoError(t, a.Flush(ctx))
+		o := n.options("/backups")
+		o.KeepGenerations, o.ArchiveDir = 2, "/archive"
+		set, err := backup.Run(ctx, n.s, o)
+		require.NoError(t, err)
+		sets = append(sets, set)
+		n.steps(5)
+	}
+	require.NoError(t, a.Flush(ctx))
+	files, err := backup.ListArchive(mem, "/archive")
+	require.NoError(t, err)
+	need := sets[3].Manifest.Position.LSN
+	require.LessOrEqual(t, files[0].First(), need+1)
+	require.Greater(t, files[0].Last.LSN, need)
+	res, err := backup.Restore(ctx, sets[3].Path, "/restored", backup.RestoreOptions{FS: mem, ArchiveDir: "/archive", SegmentBytes: 64 << 10})
+	require.NoError(t, err)
+	require.Equal(t, n.s.End(), res.End)
+
+	removed, err := backup.PruneArchive(mem, "/archive", ^uint64(0), epoch())
+	require.NoError(t, err)
+	require.Zero(t, removed, "none is so old")
+	_, err = backup.PruneArchive(mem, "/archive", ^uint64(0), time.Time{})
+	require.NoError(t, err)
+	files, err = backup.ListArchive(mem, "/archive")
+	require.NoError(t, err)
+	require.Len(t, files, 1, "the newest stays")
+	n.steps(5)
+	require.NoError(t, a.Close())
+	require.Zero(t, a.Status().Gap)
+}

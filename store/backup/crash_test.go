@@ -1,0 +1,191 @@
+package backup_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// changes tells whether an operation changes the disk.
+func changes(k vfs.OpKind) bool {
+	switch k {
+	case vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpTruncate, vfs.OpAllocate, vfs.OpPunchHole, vfs.OpRemove, vfs.OpRename,
+		vfs.OpMkdir, vfs.OpSyncDir:
+		return true
+	default:
+		return false
+	}
+}
+
+// crashEverywhere runs do and gives to check what a power failure would leave before each of its changes and at the end.
+func crashEverywhere(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, do func(), check func(step int, after *vfs.Mem)) {
+	t.Helper()
+	var clones []*vfs.Mem
+	fault.SetHook(func(op vfs.Op) error {
+		if changes(op.Kind) {
+			seed := int64(len(clones))
+			if seed%3 == 0 {
+				clones = append(clones, mem.CrashClone(nil))
+			}
+			clones = append(clones, mem.CrashClone(crashRand(seed)))
+		}
+		return nil
+	})
+	do()
+	fault.SetHook(nil)
+	clones = append(clones, mem.CrashClone(nil))
+	t.Logf("%d crashes", len(clones))
+	for step, c := range clones {
+		check(step, c)
+	}
+}
+
+// TestCrashBackup crashes at every step of a backup that replaces older generations.
+func TestCrashBackup(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	n := openNode(t, fault, "/data", 2048)
+	before := map[string]bool{}
+	for range 2 {
+		n.steps(20)
+		before[n.backup("/backups").Name] = true
+	}
+	n.steps(20)
+	n.checkpoint()
+	var set backup.Set
+	crashEverywhere(t, mem, fault, func() {
+		o := n.options("/backups")
+		o.KeepGenerations = 2
+		var err error
+		set, err = backup.Run(ctx, n.s, o)
+		require.NoError(t, err)
+	}, func(step int, after *vfs.Mem) {
+		good, bad := mustList(t, after, "/backups")
+		require.GreaterOrEqual(t, len(good), 2, "step %d", step)
+		require.LessOrEqual(t, len(good)+len(bad), 4)
+		for _, s := range good {
+			require.True(t, before[s.Name] || s.Name == set.Name)
+			_, err := backup.Verify(ctx, s.Path, backup.VerifyOptions{FS: after})
+			require.NoError(t, err, "step %d: %s is listed as complete", step, s.Name)
+		}
+		for _, s := range bad {
+			_, err := backup.Verify(ctx, s.Path, backup.VerifyOptions{FS: after, ChecksumsOnly: true})
+			if err == nil { // it was whole, and had no name yet, or none any more
+				require.Regexp(t, `^\.(partial|removed)-`, s.Name)
+			}
+			_, err = backup.Load(after, s.Path)
+			require.ErrorIs(t, err, backup.ErrIncomplete)
+		}
+		if step%5 != 0 {
+			return
+		}
+		// The node that comes back makes another one, which cleans up.
+		o := n.o
+		o.FS = after
+		s, err := store.Open(o)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, s.Close()) }()
+		ro := n.options("/backups")
+		ro.FS, ro.KeepGenerations = after, 1
+		last, err := backup.Run(ctx, s, ro)
+		require.NoError(t, err)
+		names, err := after.ReadDir("/backups")
+		require.NoError(t, err)
+		require.Equal(t, []string{".lock", last.Name}, names)
+	})
+}
+
+// TestCrashRestore crashes at every step of a restore: what is left is nothing, or refused and can be restored again, or whole.
+func TestCrashRestore(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	n := openNode(t, fault, "/data", 4096)
+	a := startArchiver(t, n, "/archive")
+	n.steps(25)
+	set := n.backup("/backups")
+	n.steps(10)
+	require.NoError(t, a.Close())
+	o := func(fsys vfs.FS) backup.RestoreOptions {
+		return backup.RestoreOptions{FS: fsys, ArchiveDir: "/archive", ToLSN: 33, SegmentBytes: 16 << 10}
+	}
+	counts := map[string]int{}
+	crashEverywhere(t, mem, fault, func() {
+		_, err := backup.Restore(ctx, set.Path, "/new/restored", o(fault))
+		require.NoError(t, err)
+	}, func(step int, after *vfs.Mem) {
+		if err := store.CheckRestore(after, "/new/restored"); err == nil {
+			what := "nothing"
+			if _, err := store.ReadIdentity(after, "/new/restored"); !errors.Is(err, fs.ErrNotExist) {
+				require.NoError(t, err, "step %d", step)
+				so := n.o
+				so.FS, so.Dir = after, "/new/restored"
+				_, err = store.Open(so)
+				require.ErrorIs(t, err, store.ErrRestoring, "step %d", step)
+				what = "refused"
+			}
+			counts[what]++
+			_, err := backup.Restore(ctx, set.Path, "/new/restored", o(after))
+			require.NoError(t, err, "step %d", step)
+		} else {
+			require.ErrorIs(t, err, store.ErrNotEmpty)
+			counts["whole"]++
+		}
+		s := restored(t, after, "/new/restored")
+		require.Equal(t, uint64(33), s.End().LSN)
+		require.Equal(t, n.history[33], dumpStore(t, s))
+		require.NoError(t, s.Close())
+	})
+	require.Len(t, counts, 3, "%v", counts)
+}
+
+// TestFailRestore fails each operation of a restore once: the directory is empty again, or refused and can be restored again.
+func TestFailRestore(t *testing.T) {
+	ctx := context.Background()
+	mem := vfs.NewMem()
+	n := openNode(t, mem, "/data", 2048)
+	n.steps(25)
+	set := n.backup("/backups")
+	broken := errors.New("broken")
+	for fail := 1; ; fail++ {
+		target := mem.CrashClone(nil)
+		fault := vfs.NewFault(target)
+		count := 0
+		fault.SetHook(func(op vfs.Op) error {
+			if !changes(op.Kind) {
+				return nil
+			}
+			if count++; count == fail {
+				return broken
+			}
+			return nil
+		})
+		_, err := backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: fault, SegmentBytes: 16 << 10})
+		if fault.SetHook(nil); err == nil && count < fail {
+			require.Greater(t, fail, 20)
+			return
+		}
+		if err == nil { // in the preparation of the next segment, which comes too late to matter
+			continue
+		}
+		require.ErrorIs(t, err, broken)
+		if store.CheckRestore(target, "/restored") != nil { // all was done but for the last sync of the directory
+			_, err := store.ReadIdentity(target, "/restored")
+			require.NoError(t, err)
+		} else {
+			_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: target, SegmentBytes: 16 << 10})
+			require.NoError(t, err)
+		}
+		s := restored(t, target, "/restored")
+		require.Equal(t, n.history[25], dumpStore(t, s))
+		require.NoError(t, s.Close())
+	}
+}
