@@ -20,6 +20,12 @@ func TestUsage(t *testing.T) {
 		{"status", "--output", "xml"}, {"status", "--addr", "nowhere"}, {"status", "--addr", ","}, {"publish", "q", "--property", "x"},
 		{"subscription", "create", "q", "s", "--start", "middle"}, {"queue", "alter", "q"}, {"queue", "create", "q", "--max-bytes", "much"},
 		{"demo", "--duration", "1ms"}, {"store", "dump-page", "/tmp", "x"}, {"consume", "q", "--count", "-1"},
+		{"store", "scan", "--page-size-max", "3000"}, {"store", "scan", "--node", "a", "--data-dir", "x"}, {"store", "resize", "--switch-back"},
+		{"store", "resize", "--data-dir", "x"}, {"store", "resize", "--data-dir", "x", "--dry-run"}, {"store", "compact", "--rolling", "--node", "a"},
+		{"store", "restore", "x"}, {"store", "restore", "x", "--data-dir", "y", "--to-time", "tomorrow"}, {"store", "backups", "x", "--node", "a"},
+		{"store", "backups", "--verify"}, {"store", "settings"}, {"store", "settings", "get", "page-size"},
+		{"store", "settings", "set", "page-size-current", "4096"}, {"store", "settings", "set", "resize-on-startup", "maybe"},
+		{"job"}, {"job", "put", "j"}, {"job", "put", "j", "--schedule", "@daily", "--kind", "dance"},
 	} {
 		stdout, stderr, code := c.run("", args...)
 		require.Equal(t, exitUsage, code, "%v: %s", args, stderr)

@@ -25,6 +25,7 @@ var version string //nolint:gochecknoglobals // the linker can set nothing else
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the first signal asks to stop, a second one kills
 	code := execute(ctx, os.Args[1:], &environment{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(), lookup: os.LookupEnv,
 	})

@@ -21,13 +21,27 @@ import (
 func (a *app) storeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", GroupID: "operate",
-		Short: "Check and look into the files of a store",
-		Long: `With a directory these commands read the files of a node that is stopped, and change nothing: the directory that was
-given as data.dir. ` + "`check` and `digest`" + ` without one ask the running nodes.`,
+		Short: "Look after the files of a store: page size, backups, checks",
+		Long: `Maintenance is done by running nodes, the standby if nothing else is said, while messages go on. With --data-dir some of
+it works on the files of a node that is stopped: the directory that was given as data.dir.
+
+` + "`check`, `digest` and the `dump` commands" + ` read the files of a stopped node and change nothing; ` + "`check` and `digest`" + ` without a
+directory ask the running nodes.`,
 		Args: cobra.NoArgs,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.storeCheck(), a.storeDigest(), a.storeDumpMeta(), a.storeDumpPage(), a.storeDumpLog())
+	cmd.AddGroup(&cobra.Group{ID: "maintain", Title: "Maintain:"}, &cobra.Group{ID: "look", Title: "Look:"})
+	for _, c := range []*cobra.Command{
+		a.storeScan(), a.storeResize(), a.storeCompact(), a.storePlan(), a.storeShrink(), a.storeDropOld(), a.storeBackup(), a.storeBackups(),
+		a.storeRestore(), a.storeSettings(),
+	} {
+		c.GroupID = "maintain"
+		cmd.AddCommand(c)
+	}
+	for _, c := range []*cobra.Command{a.storeCheck(), a.storeDigest(), a.storeDumpMeta(), a.storeDumpPage(), a.storeDumpLog()} {
+		c.GroupID = "look"
+		cmd.AddCommand(c)
+	}
 	return cmd
 }
 

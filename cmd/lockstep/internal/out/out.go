@@ -63,7 +63,7 @@ func (p *Printer) Raw(b []byte) error {
 
 func (p *Printer) write(s string) error { return p.Raw([]byte(s)) }
 
-// Table prints rows for people. Numbers are aligned to the right.
+// Table prints rows for people. Numbers are aligned to the right, and columns whose header begins with ">".
 func (p *Printer) Table(header []string, rows [][]any) error {
 	if p.json {
 		return nil
@@ -76,9 +76,15 @@ func (p *Printer) Table(header []string, rows [][]any) error {
 	t.Style().Box.PaddingLeft = ""
 	t.Style().Box.PaddingRight = "  "
 	head := make(table.Row, len(header))
+	var columns []table.ColumnConfig
 	for i, h := range header {
-		head[i] = h
+		name, right := strings.CutPrefix(h, ">")
+		head[i] = name
+		if right {
+			columns = append(columns, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+		}
 	}
+	t.SetColumnConfigs(columns)
 	t.AppendHeader(head)
 	for _, r := range rows {
 		t.AppendRow(r)

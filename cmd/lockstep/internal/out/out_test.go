@@ -42,3 +42,12 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, "1.5 KiB", out.Bytes(1536))
 	require.Equal(t, "16.0 EiB", out.Bytes(uint64(1<<64-1)))
 }
+
+func TestColumns(t *testing.T) {
+	var b strings.Builder
+	p, err := out.New(&b, "table")
+	require.NoError(t, err)
+	require.NoError(t, p.Table([]string{"Name", ">Size"}, [][]any{{"a", "1 B"}, {"b", "100 B"}}))
+	require.Contains(t, b.String(), "a       1 B\n")
+	require.NotContains(t, b.String(), ">")
+}

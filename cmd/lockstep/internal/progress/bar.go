@@ -1,0 +1,152 @@
+package progress
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+)
+
+// Step says how far an operation is.
+type Step struct {
+	// Phase is what is being done.
+	Phase string
+	// Done and Total in bytes; Total 0: nobody knows.
+	Done, Total uint64
+	// Left is the estimate of whoever does it; 0: none, it is made from the rate.
+	Left time.Duration
+}
+
+const (
+	barWidth   = 28
+	plainEvery = 5 * time.Second // a plain line at least so often, while something happens
+	plainTenth = 10              // and at each of these percents
+)
+
+// Bar is one operation. Safe for concurrent use.
+type Bar struct {
+	label string
+
+	mu    sync.Mutex // guards all below
+	step  Step
+	began time.Time // of the phase
+	bar   *progressbar.ProgressBar
+	ended string
+
+	lineAt    time.Time // of the last plain line
+	lineTenth uint64
+	linePhase string
+	fresh     bool // something happened since
+}
+
+// NewBar makes a bar that shows nothing yet.
+func NewBar(label string) *Bar { return &Bar{label: label} }
+
+// Set says how far the operation is.
+func (b *Bar) Set(s Step) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.bar == nil || s.Phase != b.step.Phase || s.Total != b.step.Total || s.Done < b.step.Done {
+		if b.bar == nil || s.Phase != b.step.Phase || s.Done < b.step.Done {
+			b.began = time.Now()
+		}
+		b.bar = newBar(b.label+": "+s.Phase, s.Total)
+	}
+	b.fresh = b.fresh || s != b.step
+	b.step, b.ended = s, ""
+	done := s.Done
+	if s.Total > 0 {
+		done = min(done, s.Total)
+	}
+	_ = b.bar.Set64(int64(done)) //nolint:gosec // bytes of a file; it writes to nowhere, which does not fail
+}
+
+// newBar makes a bar that is drawn by others.
+func newBar(label string, total uint64) *progressbar.ProgressBar {
+	limit := int64(-1) // a spinner
+	if total > 0 {
+		limit = int64(total) //nolint:gosec // bytes of a file
+	}
+	return progressbar.NewOptions64(limit,
+		progressbar.OptionSetWriter(io.Discard), progressbar.OptionSetDescription(label), progressbar.OptionSetWidth(barWidth),
+		progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true), progressbar.OptionShowCount(), progressbar.OptionSetPredictTime(true),
+		progressbar.OptionSetTheme(progressbar.Theme{Saucer: "█", SaucerPadding: "░", BarStart: "", BarEnd: ""}),
+	)
+}
+
+// End says how it ended.
+func (b *Bar) End(text string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fresh = b.fresh || text != b.ended
+	b.ended = text
+}
+
+// Line is the bar for a terminal; empty before it began.
+func (b *Bar) Line() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended != "" {
+		return b.label + ": " + b.ended
+	}
+	if b.bar == nil {
+		return ""
+	}
+	s := b.bar.String()
+	if i := strings.LastIndexByte(s, '\r'); i >= 0 {
+		s = s[i+1:]
+	}
+	return strings.TrimRight(s, " ")
+}
+
+// Due is a line for where there is no terminal, when it is time for another one.
+func (b *Bar) Due() (line string, due bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.fresh {
+		return "", false
+	}
+	now, s := time.Now(), b.step
+	tenth := uint64(0)
+	if s.Total > 0 {
+		tenth = min(s.Done, s.Total) * 100 / s.Total / plainTenth
+	}
+	if b.ended == "" && s.Phase == b.linePhase && tenth == b.lineTenth && now.Sub(b.lineAt) < plainEvery {
+		return "", false
+	}
+	b.fresh, b.lineAt, b.lineTenth, b.linePhase = false, now, tenth, s.Phase
+	if b.ended != "" {
+		b.linePhase = ""
+		return b.label + ": " + b.ended, true
+	}
+	return b.plain(now.Sub(b.began)), true
+}
+
+// plain describes the step. The caller holds mu.
+func (b *Bar) plain(elapsed time.Duration) string {
+	s := b.step
+	text := fmt.Sprintf("%s: %s", b.label, s.Phase)
+	if s.Total > 0 {
+		text += fmt.Sprintf(" %d%%, %s of %s", min(s.Done, s.Total)*100/s.Total, out.Bytes(s.Done), out.Bytes(s.Total))
+	} else if s.Done > 0 {
+		text += " " + out.Bytes(s.Done)
+	}
+	if elapsed < 50*time.Millisecond || s.Done == 0 {
+		return text
+	}
+	rate := float64(s.Done) / elapsed.Seconds()
+	text += fmt.Sprintf(", %s/s", out.Bytes(uint64(rate)))
+	left := s.Left
+	if left == 0 && s.Total > s.Done {
+		left = time.Duration(float64(s.Total-s.Done) / rate * float64(time.Second))
+	}
+	if left > 0 {
+		text += fmt.Sprintf(", %v left", left.Round(100*time.Millisecond))
+	}
+	return text
+}

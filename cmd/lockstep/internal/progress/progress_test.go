@@ -1,0 +1,55 @@
+package progress_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
+)
+
+// TestPlain: where there is no terminal there is a line for each phase, for each tenth, and for the end, and no control
+// sequence.
+func TestPlain(t *testing.T) {
+	var b strings.Builder
+	d := progress.New(&b, false)
+	bar := d.Bar("node a")
+	for done := uint64(0); done <= 1000; done++ {
+		d.Set(bar, progress.Step{Phase: "copy", Done: done << 20, Total: 1000 << 20})
+	}
+	d.Set(bar, progress.Step{Phase: "finish"})
+	d.Line("between")
+	d.End(bar, "done")
+	d.End(bar, "done")
+	d.Close()
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+	require.Len(t, lines, 11+1+1+1, b.String())
+	require.True(t, strings.HasPrefix(lines[0], "node a: copy 0%, 0 B of 1000.0 MiB"), lines[0])
+	require.True(t, strings.HasPrefix(lines[5], "node a: copy 50%"), lines[5])
+	require.Equal(t, []string{"node a: finish", "between", "node a: done"}, lines[11:])
+	require.NotContains(t, b.String(), "\x1b")
+	require.NotContains(t, b.String(), "\r")
+}
+
+// TestTerminal: two bars stay below the lines, and are drawn over.
+func TestTerminal(t *testing.T) {
+	var b strings.Builder
+	d := progress.New(&b, true)
+	first, second := d.Bar("node a"), d.Bar("node b")
+	require.Empty(t, second.Line(), "it has not begun")
+	d.Set(first, progress.Step{Phase: "copy", Done: 5 << 20, Total: 10 << 20})
+	require.Contains(t, first.Line(), "node a: copy")
+	require.Contains(t, first.Line(), "50%")
+	require.Contains(t, first.Line(), "█")
+	require.NotContains(t, first.Line(), "\r")
+	d.End(second, "waits")
+	b.Reset()
+	d.Line("something happened")
+	require.True(t, strings.HasPrefix(b.String(), "\x1b[2A\r\x1b[Jsomething happened\n"), "%q", b.String())
+	require.Contains(t, b.String(), "node b: waits\n")
+	d.Set(first, progress.Step{Phase: "verify", Done: 7 << 20})
+	require.Contains(t, first.Line(), "7.0 MiB", "nobody knows how much there is")
+	d.Clear()
+	require.True(t, strings.HasSuffix(b.String(), "\x1b[2A\r\x1b[J"), "%q", b.String())
+}

@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func (a *app) jobCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "job", GroupID: "operate",
+		Short: "Schedule scans, shrinks, backups, compacts and verifications",
+		Long: `Jobs belong to the pair: they are kept with its messages, and run on the node that they are for, whichever that is at
+the time. A job that is still running is not started a second time.`,
+		Args: cobra.NoArgs,
+		RunE: needsSubcommand,
+	}
+	cmd.AddCommand(a.jobList(), a.jobPut(), a.jobDelete(), a.jobRun(), a.jobHistory())
+	return cmd
+}
+
+// jobJSON is a scheduled job.
+type jobJSON struct {
+	Name     string    `json:"name"`
+	Schedule string    `json:"schedule"`
+	Kind     string    `json:"kind"`
+	On       string    `json:"on,omitempty"`
+	Paused   bool      `json:"paused"`
+	NextRun  time.Time `json:"next_run,omitzero"`
+	LastRun  *runJSON  `json:"last_run,omitempty"`
+}
+
+// runJSON is one run of a job.
+type runJSON struct {
+	Job       string    `json:"job,omitempty"`
+	StartedAt time.Time `json:"started_at"`
+	Seconds   float64   `json:"seconds"`
+	Outcome   string    `json:"outcome"`
+	Detail    string    `json:"detail,omitempty"`
+	Node      string    `json:"node,omitempty"`
+}
+
+func toJobJSON(j *pb.Job) jobJSON {
+	r := jobJSON{Name: j.GetName(), Schedule: j.GetSchedule(), Kind: j.GetKind(), On: j.GetOn(), Paused: j.GetPaused()}
+	if j.GetNextRun() != nil {
+		r.NextRun = j.GetNextRun().AsTime()
+	}
+	if h := j.GetHistory(); len(h) > 0 {
+		last := toRunJSON("", h[0])
+		r.LastRun = &last
+	}
+	return r
+}
+
+func toRunJSON(job string, r *pb.JobRun) runJSON {
+	return runJSON{
+		Job: job, StartedAt: r.GetStartedAt().AsTime(), Seconds: r.GetTook().AsDuration().Seconds(), Outcome: r.GetOutcome(), Detail: r.GetDetail(),
+		Node: r.GetNode(),
+	}
+}
+
+func localTime(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+func (a *app) jobList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List all jobs, when they run next, and how they ended last",
+		Example: "  lockstep job list\n  lockstep job list --output json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				jobs, err := c.Jobs(ctx)
+				if err != nil {
+					return err
+				}
+				rows := make([][]any, 0, len(jobs))
+				for _, job := range jobs {
+					j := toJobJSON(job)
+					if err := a.print.Object(j); err != nil {
+						return err
+					}
+					next, last := localTime(j.NextRun), "-"
+					if j.Paused {
+						next = "paused"
+					}
+					if j.LastRun != nil {
+						last = localTime(j.LastRun.StartedAt) + ": " + j.LastRun.Outcome
+					}
+					rows = append(rows, []any{j.Name, j.Kind, j.On, j.Schedule, next, last})
+				}
+				if len(rows) == 0 {
+					return a.print.Sentence("There are no jobs. One is made with: lockstep job put nightly --kind backup --schedule \"0 2 * * *\"")
+				}
+				return a.print.Table([]string{"Job", "Kind", "On", "Schedule", "Next run", "Last run"}, rows)
+			})
+		},
+	}
+}
+
+// Kinds of jobs, and the nodes that they can be for.
+func jobKinds() []string { return []string{"scan", "shrink", "backup", "compact", "verify"} }
+func jobNodes() []string { return []string{"", nodeStandby, nodeActive, "both"} }
+
+func (a *app) jobPut() *cobra.Command {
+	var job pb.Job
+	cmd := &cobra.Command{
+		Use: "put NAME", Short: "Add a job, or change the one of that name",
+		Long: `Add a job, or replace the one of that name; its history stays. The schedule has the five fields of cron (minute, hour,
+day of the month, month, day of the week), or is one of @hourly, @daily, @weekly and @every 6h; in local time of the active node.
+A compact is a rolling one.`,
+		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
+  lockstep job put tidy --kind shrink --schedule @daily --on both
+  lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			job.Name = args[0]
+			switch {
+			case job.GetSchedule() == "" || job.GetKind() == "":
+				return usage("--kind and --schedule are needed")
+			case !slices.Contains(jobKinds(), job.GetKind()):
+				return usage("--kind %q is none of %s", job.GetKind(), strings.Join(jobKinds(), ", "))
+			case !slices.Contains(jobNodes(), job.GetOn()):
+				return usage("--on %q is none of standby, active and both", job.GetOn())
+			}
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				now, err := c.PutJob(ctx, &job)
+				if err != nil {
+					return err
+				}
+				j := toJobJSON(now)
+				if err := a.print.Object(j); err != nil {
+					return err
+				}
+				if j.Paused {
+					return a.print.Sentence("job %s is kept and paused", j.Name)
+				}
+				return a.print.Sentence("job %s runs next at %s", j.Name, localTime(j.NextRun))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&job.Schedule, "schedule", "", "when it runs: cron expression with five fields, or @daily and the like")
+	cmd.Flags().StringVar(&job.Kind, "kind", "", "what it does: "+strings.Join(jobKinds(), ", "))
+	cmd.Flags().StringVar(&job.On, "on", "", "the node that does it: standby, active or both; default: what suits the kind")
+	cmd.Flags().BoolVar(&job.Paused, "paused", false, "keep it and do not run it")
+	return cmd
+}
+
+func (a *app) jobDelete() *cobra.Command {
+	return &cobra.Command{
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a job with its history",
+		Example: "  lockstep job delete nightly",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := c.DeleteJob(ctx, args[0]); err != nil {
+					return err
+				}
+				if err := a.print.Object(map[string]string{"deleted": args[0]}); err != nil {
+					return err
+				}
+				return a.print.Sentence("deleted job %s", args[0])
+			})
+		},
+	}
+}
+
+func (a *app) jobRun() *cobra.Command {
+	return &cobra.Command{
+		Use: "run NAME", Short: "Run a job now, and wait for it",
+		Long:    "Run a job now, whatever its schedule says, and wait until it is done. The exit code is 1 if it failed. It is refused while it runs already.",
+		Example: "  lockstep job run nightly",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				find, cancel := context.WithTimeout(ctx, a.timeout)
+				_, err := c.WaitActive(find)
+				cancel()
+				if err != nil {
+					return err
+				}
+				run, err := c.RunJob(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				j := toRunJSON(args[0], run)
+				if err := a.print.Object(j); err != nil {
+					return err
+				}
+				if err := a.print.Sentence("job %s: %s in %.1f s: %s", j.Job, j.Outcome, j.Seconds, j.Detail); err != nil {
+					return err
+				}
+				if j.Outcome == "failed" {
+					return fmt.Errorf("job %s failed", j.Job)
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) jobHistory() *cobra.Command {
+	return &cobra.Command{
+		Use: "history NAME", Short: "Show the last runs of a job, newest first",
+		Example: "  lockstep job history nightly",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				jobs, err := c.Jobs(ctx)
+				if err != nil {
+					return err
+				}
+				i := slices.IndexFunc(jobs, func(j *pb.Job) bool { return j.GetName() == args[0] })
+				if i < 0 {
+					return fmt.Errorf("job %s: %w", args[0], client.ErrNoJob)
+				}
+				name := a.nodeNamer(ctx, c)
+				rows := make([][]any, 0, len(jobs[i].GetHistory()))
+				for _, r := range jobs[i].GetHistory() {
+					j := toRunJSON(args[0], r)
+					j.Node = name(j.Node)
+					if err := a.print.Object(j); err != nil {
+						return err
+					}
+					rows = append(rows, []any{localTime(j.StartedAt), j.Outcome, fmt.Sprintf("%.1f s", j.Seconds), j.Node, j.Detail})
+				}
+				if len(rows) == 0 {
+					return a.print.Sentence("job %s did not run yet", args[0])
+				}
+				return a.print.Table([]string{"Started", "Outcome", "Took", "Node", "Detail"}, rows)
+			})
+		},
+	}
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/rolling"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// planJSON is the pair's rolling plan. Nodes are called by their names, where those are known.
+type planJSON struct {
+	ID          string    `json:"id"`
+	Kind        string    `json:"kind"`
+	PageSize    uint32    `json:"page_size"`
+	SwitchBack  bool      `json:"switch_back"`
+	State       string    `json:"state"`
+	Reason      string    `json:"reason,omitempty"`
+	FirstActive string    `json:"first_active"`
+	Node        string    `json:"node,omitempty"`
+	DoneNodes   []string  `json:"done_nodes"`
+	Phase       string    `json:"phase,omitempty"`
+	DoneBytes   uint64    `json:"done_bytes,omitempty"`
+	TotalBytes  uint64    `json:"total_bytes,omitempty"`
+	Retries     uint32    `json:"retries"`
+	StartedAt   time.Time `json:"started_at"`
+	EndedAt     time.Time `json:"ended_at,omitzero"`
+}
+
+func toPlanJSON(p *pb.Plan, name func(string) string) planJSON {
+	j := planJSON{
+		ID: p.GetId(), Kind: rolling.Kind(p.GetKind()), PageSize: p.GetPageSize(), SwitchBack: p.GetSwitchBack(), State: rolling.State(p.GetState()),
+		Reason: p.GetReason(), FirstActive: name(p.GetFirstActive()), DoneNodes: []string{}, Phase: p.GetProgress().GetPhase(),
+		DoneBytes: p.GetProgress().GetDoneBytes(), TotalBytes: p.GetProgress().GetTotalBytes(), Retries: p.GetRetries(), StartedAt: p.GetStartedAt().AsTime(),
+	}
+	if p.GetNode() != "" {
+		j.Node = name(p.GetNode())
+	}
+	for _, n := range p.GetDoneNodes() {
+		j.DoneNodes = append(j.DoneNodes, name(n))
+	}
+	if p.GetEndedAt() != nil {
+		j.EndedAt = p.GetEndedAt().AsTime()
+	}
+	return j
+}
+
+func (a *app) storePlan() *cobra.Command {
+	var watch, cancel bool
+	cmd := &cobra.Command{
+		Use: "plan", Short: "Show, watch or cancel the pair's rolling operation",
+		Long: `Show the last rolling resize or compact of the pair: where it is, or how it ended. With --watch, follow it until it has
+ended; Ctrl-C ends only the watching. With --cancel, stop it at the next safe point: a rewrite that is under way is
+dropped, a node that is done stays done, and the pair is in sync all the time.`,
+		Example: "  lockstep store plan\n  lockstep store plan --watch\n  lockstep store plan --cancel",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				bounded, stop := context.WithTimeout(ctx, a.timeout)
+				defer stop()
+				p, err := c.Plan(bounded)
+				if err == nil && cancel {
+					p, err = c.CancelPlan(bounded)
+				}
+				switch {
+				case err != nil:
+					return err
+				case p == nil:
+					return a.noPlan()
+				case watch && !client.PlanEnded(p):
+					if p, err = a.followPlan(ctx, c, p); errors.Is(err, context.Canceled) {
+						return a.print.Sentence("The plan goes on; lockstep store plan shows it.")
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return a.printPlan(p, a.nodeNamer(ctx, c))
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "follow it until it has ended")
+	cmd.Flags().BoolVar(&cancel, "cancel", false, "stop it at the next safe point")
+	return cmd
+}
+
+func (a *app) noPlan() error {
+	if err := a.print.Object(map[string]any{"state": "none"}); err != nil {
+		return err
+	}
+	return a.print.Sentence("There was no rolling operation yet. One begins with: lockstep store resize --rolling")
+}
+
+// nodeNamer finds the names of nodes by their ids.
+func (a *app) nodeNamer(ctx context.Context, c *client.Client) func(string) string {
+	s := a.askStatus(ctx, c, min(a.timeout, time.Second))
+	return func(id string) string {
+		if i := slices.IndexFunc(s.Nodes, func(n nodeJSON) bool { return n.NodeID == id && n.Name != "" }); i >= 0 {
+			return s.Nodes[i].Name
+		}
+		return id
+	}
+}
+
+func (a *app) printPlan(p *pb.Plan, name func(string) string) error {
+	j := toPlanJSON(p, name)
+	if a.print.JSON() {
+		return a.print.Object(j)
+	}
+	ended := "-"
+	if !j.EndedAt.IsZero() {
+		ended = fmt.Sprintf("%s, after %v", j.EndedAt.Local().Format(time.DateTime), j.EndedAt.Sub(j.StartedAt).Round(100*time.Millisecond))
+	}
+	done := strings.Join(j.DoneNodes, ", ")
+	if done == "" {
+		done = "none yet"
+	}
+	rows := [][2]string{
+		{"Plan", j.ID},
+		{"State", rolling.Describe(p, name)},
+		{"Nodes done", done},
+		{"First active", j.FirstActive},
+		{"Started", j.StartedAt.Local().Format(time.DateTime)},
+		{"Ended", ended},
+	}
+	if j.TotalBytes > 0 {
+		rows = append(rows, [2]string{"Progress", fmt.Sprintf("%s of %s, %s", j.Phase, j.Node, out.Bytes(j.DoneBytes)+" of "+out.Bytes(j.TotalBytes))})
+	}
+	return a.print.Pairs(rows)
+}
+
+// rolling starts a plan and follows it. Ctrl-C cancels it.
+func (a *app) rolling(ctx context.Context, c *client.Client, req *pb.StartPlanRequest, detach bool) error {
+	find, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	p, err := c.StartPlan(find, req)
+	switch {
+	case errors.Is(err, client.ErrBusy):
+		return fmt.Errorf("%w; see `lockstep store plan --watch`, and `lockstep store plan --cancel`", err)
+	case err != nil:
+		return err
+	case detach:
+		if err := a.printPlan(p, a.nodeNamer(ctx, c)); err != nil {
+			return err
+		}
+		return a.print.Sentence("The pair goes through with it; lockstep store plan --watch shows it.")
+	}
+	p, err = a.followPlan(ctx, c, p)
+	if errors.Is(err, context.Canceled) {
+		p, err = a.cancelAndFollow(context.WithoutCancel(ctx), c, p)
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.printPlan(p, a.nodeNamer(context.WithoutCancel(ctx), c)); err != nil {
+		return err
+	}
+	if p.GetState() != pb.PlanState_PLAN_STATE_DONE {
+		return fmt.Errorf("the plan is %s; nothing is lost, and it can be started again", rolling.State(p.GetState()))
+	}
+	return nil
+}
+
+// cancelAndFollow cancels the plan and waits until it has ended. The next Ctrl-C ends the program.
+func (a *app) cancelAndFollow(ctx context.Context, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
+	fmt.Fprintln(a.stderr, "Cancelling the plan at the next safe point; Ctrl-C again to leave at once.")
+	bounded, cancel := context.WithTimeout(ctx, a.timeout)
+	cancelled, err := c.CancelPlan(bounded)
+	cancel()
+	switch {
+	case errors.Is(err, client.ErrRefused): // it ended meanwhile
+	case err != nil:
+		return p, err
+	default:
+		p = cancelled
+	}
+	if client.PlanEnded(p) {
+		return p, nil
+	}
+	return a.followPlan(ctx, c, p)
+}
+
+// planPollEvery is how often the nodes are asked while a plan is followed.
+const planPollEvery = 150 * time.Millisecond
+
+// followPlan shows both nodes' progress until the plan has ended, and returns it. It goes on through failovers, and while no
+// node answers. When ctx ends it returns the plan as it was, and the context's error.
+func (a *app) followPlan(ctx context.Context, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
+	addrs, err := a.addresses()
+	if err != nil {
+		return p, err
+	}
+	d := progress.New(a.stderr, isTerminal(a.stderr))
+	defer d.Close()
+	names := a.namesByAddress(ctx, c)
+	view := rolling.NewView(d, addrs, func(address string) *progress.Bar { return d.Bar("node " + names[address]) })
+	ticker := time.NewTicker(planPollEvery)
+	defer ticker.Stop()
+	for {
+		s := rolling.Look(ctx, c, addrs)
+		if s.Plan != nil && s.Plan.GetId() == p.GetId() && ctx.Err() == nil {
+			view.Update(s)
+			p = s.Plan
+			// Only the active knows for sure: what the other one applied may be a little older, but never newer.
+			if client.PlanEnded(p) {
+				return p, nil
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return p, ctx.Err() //nolint:wrapcheck // the caller tells what it means
+		}
+	}
+}
+
+func (a *app) namesByAddress(ctx context.Context, c *client.Client) map[string]string {
+	names := make(map[string]string)
+	for _, n := range a.askStatus(ctx, c, time.Second).Nodes {
+		names[n.Address] = n.Name
+		if n.Name == "" {
+			names[n.Address] = n.Address
+		}
+	}
+	return names
+}

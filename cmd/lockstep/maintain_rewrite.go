@@ -1,0 +1,298 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// rewriteFlags are those of resize and compact.
+type rewriteFlags struct {
+	where
+	kind       pb.PlanKind
+	pageSize   string
+	dryRun     bool
+	rolling    bool
+	switchBack bool
+	detach     bool
+}
+
+func (f *rewriteFlags) register(cmd *cobra.Command) {
+	f.where.register(cmd, true)
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would happen, and what space it needs; change nothing")
+	cmd.Flags().BoolVar(&f.rolling, "rolling", false, "both nodes of the pair, one after the other, with a switchover between them")
+	cmd.Flags().BoolVar(&f.switchBack, "switch-back", false, "with --rolling: give the active role back at the end")
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "with --rolling: start it and do not watch it")
+	cmd.MarkFlagsMutuallyExclusive("rolling", "node")
+	cmd.MarkFlagsMutuallyExclusive("rolling", "data-dir")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "detach")
+}
+
+func (a *app) storeResize() *cobra.Command {
+	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_RESIZE}
+	cmd := &cobra.Command{
+		Use: "resize", Short: "Rewrite page.db with another page size, of the standby or of both nodes",
+		Long: `Rewrite page.db with the recommended page size, or with a given one. Messages are packed anew, each stored once.
+
+It is done by a standby, whose log goes on receiving and acknowledging meanwhile: the pair stays in sync. With --rolling
+the pair does the whole of it: the standby, a switchover, the other node. The pair keeps the plan and goes on with it
+whatever is killed, this command included. Ctrl-C cancels it at the next safe point; a second Ctrl-C leaves at once.
+
+A standalone node does it before it serves: lockstep store settings set resize-on-startup true, and restart it.
+The former file stays as page.db_old; lockstep store drop-old removes it. To revert, resize with --page-size 2KiB.`,
+		Example: `  lockstep store resize --rolling
+  lockstep store resize --rolling --switch-back --page-size 16KiB
+  lockstep store resize --dry-run
+  lockstep store resize --node b --page-size 8KiB`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.rewrite(cmd.Context(), f) },
+	}
+	f.register(cmd)
+	cmd.Flags().StringVar(&f.pageSize, "page-size", "", "new page size, a multiple of 2KiB; default: what the last scan recommended")
+	return cmd
+}
+
+func (a *app) storeCompact() *cobra.Command {
+	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_COMPACT}
+	cmd := &cobra.Command{
+		Use: "compact", Short: "Rewrite page.db with the same page size and without holes, of the standby or of both nodes",
+		Long: `Rewrite page.db with all messages moved to the front and packed, each stored once. Otherwise it is like a resize: see
+lockstep store resize --help.`,
+		Example: `  lockstep store compact --rolling
+  lockstep store compact --dry-run --node a
+  lockstep store compact --dry-run --data-dir /var/lib/lockstep`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.rewrite(cmd.Context(), f) },
+	}
+	f.register(cmd)
+	return cmd
+}
+
+// rewrite is resize and compact.
+func (a *app) rewrite(ctx context.Context, f rewriteFlags) error {
+	pageSize, err := parsePageSize("--page-size", f.pageSize)
+	switch {
+	case err != nil:
+		return err
+	case !f.rolling && (f.switchBack || f.detach):
+		return usage("--switch-back and --detach go with --rolling")
+	case f.dataDir != "" && !f.dryRun:
+		return usage("the page file of a stopped node is rewritten by the node itself when it starts: start it with --resize-on-startup or " +
+			"--compact-on-startup; with --dry-run this command says what that would do")
+	case f.dataDir != "" && pageSize == 0 && f.kind == pb.PlanKind_PLAN_KIND_RESIZE:
+		return usage("with --data-dir a --page-size is needed; lockstep store scan --data-dir recommends one")
+	case f.dataDir != "":
+		return a.planOffline(ctx, f.dataDir, int(pageSize))
+	}
+	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+		switch {
+		case f.rolling && f.dryRun:
+			return a.dryRunBoth(ctx, c, f, pageSize)
+		case f.rolling:
+			return a.rolling(ctx, c, &pb.StartPlanRequest{Kind: f.kind, PageSize: pageSize, SwitchBack: f.switchBack}, f.detach)
+		}
+		t, err := a.chooseNode(ctx, c, f.node)
+		if err != nil {
+			return err
+		}
+		r, err := a.rewriteNode(ctx, t, f, pageSize)
+		if err != nil {
+			return err
+		}
+		return a.printRewrite(t.label(), f.dryRun, r)
+	})
+}
+
+// rewriteNode rewrites, or would rewrite, the page file of one node.
+func (a *app) rewriteNode(ctx context.Context, t target, f rewriteFlags, pageSize uint32) (r *pb.RewriteResult, err error) {
+	if pageSize == 0 && f.kind == pb.PlanKind_PLAN_KIND_RESIZE {
+		s, err := t.Settings(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if pageSize = s.GetPageSizeRecommended(); pageSize == 0 {
+			return nil, fmt.Errorf("no page size is recommended yet: run `lockstep store scan` first, or give one with --page-size")
+		}
+	}
+	err = a.withProgress(ctx, t.label(), func(show func(progress.Step)) (err error) {
+		r, err = t.Rewrite(ctx, &pb.RewriteRequest{PageSize: pageSize, DryRun: f.dryRun}, func(p *pb.Progress) { show(toStep(p)) })
+		return err
+	})
+	return r, err
+}
+
+// dryRunBoth says what a rolling operation would do on each node.
+func (a *app) dryRunBoth(ctx context.Context, c *client.Client, f rewriteFlags, pageSize uint32) error {
+	f.dryRun = true
+	for _, role := range []string{nodeStandby, nodeActive} {
+		t, err := a.chooseNode(ctx, c, role)
+		if err != nil {
+			return err
+		}
+		if baseRole(t.status.Role) != role {
+			return fmt.Errorf("a rolling operation needs both nodes in sync, and there is no %s now; see lockstep status", role)
+		}
+		r, err := a.rewriteNode(ctx, t, f, pageSize)
+		if err != nil {
+			return err
+		}
+		if err := a.printRewrite(t.label(), true, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rewriteJSON tells what a rewrite did or would do.
+type rewriteJSON struct {
+	Store           string  `json:"store"`
+	DryRun          bool    `json:"dry_run"`
+	PageSizeBefore  uint32  `json:"page_size_before"`
+	PageSizeAfter   uint32  `json:"page_size_after"`
+	FileBytesBefore uint64  `json:"file_bytes_before"`
+	FileBytesAfter  uint64  `json:"file_bytes_after"`
+	NeededBytes     uint64  `json:"needed_bytes"`
+	AvailableBytes  uint64  `json:"available_bytes"`
+	Enough          bool    `json:"enough_space"`
+	Messages        uint64  `json:"messages"`
+	Seconds         float64 `json:"seconds,omitempty"`
+	MBPerSecond     float64 `json:"mb_per_s,omitempty"`
+}
+
+func (a *app) printRewrite(label string, dryRun bool, r *pb.RewriteResult) error {
+	took := r.GetTook().AsDuration()
+	j := rewriteJSON{
+		Store: label, DryRun: dryRun, PageSizeBefore: r.GetPageSizeBefore(), PageSizeAfter: r.GetPageSizeAfter(),
+		FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(),
+		AvailableBytes: r.GetAvailableBytes(), Enough: r.GetNeededBytes() <= r.GetAvailableBytes(), Messages: r.GetMessages(), Seconds: took.Seconds(),
+	}
+	if !dryRun && took > 0 {
+		j.MBPerSecond = float64(j.FileBytesAfter) / 1e6 / j.Seconds
+	}
+	return a.showRewrite(j, took)
+}
+
+func (a *app) showRewrite(j rewriteJSON, took time.Duration) error {
+	if err := a.print.Object(j); err != nil {
+		return err
+	}
+	what := fmt.Sprintf("page.db %s, pages of %s → %s, %s", sizeChange(j.FileBytesBefore, j.FileBytesAfter),
+		out.Bytes(uint64(j.PageSizeBefore)), out.Bytes(uint64(j.PageSizeAfter)), out.Plural(j.Messages, "message"))
+	if !j.DryRun {
+		if took > 0 {
+			what += fmt.Sprintf(", in %v (%.0f MB/s)", took.Round(time.Millisecond), j.MBPerSecond)
+		}
+		return a.print.Sentence("%s: %s\nThe former file is kept as page.db_old; lockstep store drop-old removes it.", j.Store, what)
+	}
+	if err := a.print.Sentence("%s: would be: %s", j.Store, what); err != nil {
+		return err
+	}
+	if err := a.print.Sentence("  space needed meanwhile: %s, available: %s", out.Bytes(j.NeededBytes), out.Bytes(j.AvailableBytes)); err != nil {
+		return err
+	}
+	if !j.Enough {
+		return fmt.Errorf("%s: there is not enough space: %s needed, %s available", j.Store, out.Bytes(j.NeededBytes), out.Bytes(j.AvailableBytes))
+	}
+	return nil
+}
+
+// planOffline says what a rewrite of a stopped node's page file would do. pageSize 0: the present one.
+func (a *app) planOffline(ctx context.Context, dir string, pageSize int) error {
+	var p store.RewritePlan
+	err := a.withProgress(ctx, dir, func(show func(progress.Step)) (err error) {
+		p, err = store.PlanRewriteDir(ctx, vfs.OS(), dir, store.RewriteOptions{PageSize: pageSize, Progress: func(p store.Progress) {
+			showStore(show, p)
+		}})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.showRewrite(rewriteJSON{
+		Store: dir, DryRun: true, PageSizeBefore: uint32(p.FromPageSize), PageSizeAfter: uint32(p.PageSize), FileBytesBefore: p.FileBytes,
+		FileBytesAfter: p.File.FileBytes, NeededBytes: p.NeedBytes + p.ReserveBytes, AvailableBytes: p.AvailableBytes + p.OldFileBytes,
+		Enough: p.Err() == nil, Messages: p.Messages,
+	}, 0)
+}
+
+func (a *app) storeShrink() *cobra.Command {
+	var w where
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use: "shrink", Short: "Give the free end of page.db back to the filesystem",
+		Long: `Give the free end of a running node's page.db back to the filesystem. Nothing waits for it. A single page in use near
+the end keeps all before it; then lockstep store compact helps.`,
+		Example: "  lockstep store shrink\n  lockstep store shrink --node active --dry-run",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.onNode(cmd.Context(), w.node, func(ctx context.Context, t target) error {
+				r, err := t.Shrink(ctx, dryRun)
+				if err != nil {
+					return err
+				}
+				err = a.print.Object(map[string]any{
+					"store": t.label(), "dry_run": dryRun, "file_bytes_before": r.GetFileBytesBefore(), "file_bytes_after": r.GetFileBytesAfter(),
+				})
+				if err != nil {
+					return err
+				}
+				would := ""
+				if dryRun {
+					would = "would be: "
+				}
+				return a.print.Sentence("%s: %spage.db %s", t.label(), would, sizeChange(r.GetFileBytesBefore(), r.GetFileBytesAfter()))
+			})
+		},
+	}
+	w.register(cmd, false)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be given back; change nothing")
+	return cmd
+}
+
+func (a *app) storeDropOld() *cobra.Command {
+	var w where
+	cmd := &cobra.Command{
+		Use: "drop-old", Short: "Remove page.db_old, which the last rewrite left",
+		Long:    "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The store in use is not touched.",
+		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n  lockstep store drop-old --data-dir /var/lib/lockstep",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			show := func(label string, n uint64) error {
+				if err := a.print.Object(map[string]any{"store": label, "bytes": n}); err != nil {
+					return err
+				}
+				if n == 0 {
+					return a.print.Sentence("%s: there is nothing to remove", label)
+				}
+				return a.print.Sentence("%s: freed %s", label, out.Bytes(n))
+			}
+			if w.dataDir != "" {
+				n, err := store.DropOldDir(vfs.OS(), w.dataDir)
+				if err != nil {
+					return err
+				}
+				return show(w.dataDir, n)
+			}
+			return a.onNode(cmd.Context(), w.node, func(ctx context.Context, t target) error {
+				ctx, cancel := context.WithTimeout(ctx, a.timeout)
+				defer cancel()
+				n, err := t.DropOld(ctx)
+				if err != nil {
+					return err
+				}
+				return show(t.label(), n)
+			})
+		},
+	}
+	w.register(cmd, true)
+	return cmd
+}
