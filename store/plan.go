@@ -95,6 +95,7 @@ func planFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes in
 	if err != nil {
 		return plan, fmt.Errorf("plan a rewrite: %w", err)
 	}
+	v.meter.phase("done", p.meta.UsedPages)
 	return plan, nil
 }
 

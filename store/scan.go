@@ -178,6 +178,7 @@ func scanFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes in
 	if err != nil {
 		return ScanResult{}, fmt.Errorf("scan: %w", err)
 	}
+	v.meter.phase("done", p.meta.UsedPages)
 	r := v.result
 	r.Time, r.Checkpoint, r.Position = time.Now().UTC(), p.meta.Checkpoint, p.meta.Position
 	r.PageSize, r.MaxPageSize, r.Pages, r.UsedPages = p.meta.PageSize, o.MaxPageSize, p.meta.Pages, p.meta.UsedPages
@@ -271,7 +272,7 @@ func (v *survey) run(ctx context.Context, sizes []int) ([]Candidate, error) {
 	} else {
 		w.skip = func(e *indexEntry) bool { _, ok := e.recordSize(); return ok }
 	}
-	if err := w.each(ctx, v.run1); err != nil {
+	if err := w.each(ctx, v.count); err != nil {
 		return nil, err
 	}
 	for _, s := range v.sims {
@@ -290,7 +291,6 @@ func (v *survey) run(ctx context.Context, sizes []int) ([]Candidate, error) {
 		}
 		candidates = append(candidates, c)
 	}
-	v.meter.phase("done", v.meter.now.TotalPages)
 	return candidates, nil
 }
 
@@ -331,8 +331,8 @@ func (v *survey) problem(format string, args ...any) {
 	}
 }
 
-// run1 counts the messages of one run.
-func (v *survey) run1(e *indexEntry, payload []byte, err error) error {
+// count counts the messages of one run.
+func (v *survey) count(e *indexEntry, payload []byte, err error) error {
 	if lerr := v.live.of(e, &v.alive); lerr != nil {
 		if !v.tolerant {
 			return lerr
