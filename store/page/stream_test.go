@@ -1,0 +1,70 @@
+package page
+
+import (
+	"math/rand"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// streamRuns feeds a checkpoint's pages to a RunStream in pieces of a random size, with one byte changed if spoil is not negative.
+func streamRuns(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
+	t.Helper()
+	pin := f.Pin()
+	defer pin.Release()
+	s := NewRunStream(f.PageSize())
+	at := 0
+	for ext, err := range f.UsedExtents(pin) {
+		require.NoError(t, err)
+		for skip := uint32(0); skip < ext.Pages; {
+			piece := ext.Sub(skip, min(1+uint32(rng.Intn(4)), ext.Pages-skip))
+			skip += piece.Pages
+			buf := make([]byte, int(piece.Pages)*f.PageSize())
+			require.NoError(t, f.ReadPages(piece.First, buf))
+			if spoil >= at && spoil < at+len(buf) {
+				buf[spoil-at] ^= 0x10
+			}
+			at += len(buf)
+			if err := s.Write(piece.First, buf); err != nil {
+				return err
+			}
+		}
+	}
+	return s.End()
+}
+
+// TestRunStream verifies good checkpoints and finds what is wrong with others.
+func TestRunStream(t *testing.T) {
+	rng := rand.New(rand.NewSource(1))
+	for _, pageSize := range pageSizes {
+		w := newWorld(t, newMem(t), pageSize, 5)
+		for range 12 {
+			w.step()
+			w.checkpoint()
+			require.NoError(t, streamRuns(t, rng, w.f, -1))
+		}
+		// The first page of all begins with a header: none of its bits may change, nor those of the payload behind it.
+		pin := w.f.Pin()
+		for ext, err := range w.f.UsedExtents(pin) {
+			require.NoError(t, err)
+			buf := make([]byte, pageSize)
+			require.NoError(t, w.f.ReadPages(ext.First, buf))
+			h, err := PeekRun(buf)
+			require.NoError(t, err)
+			for at := range RunHeaderBytes + min(h.PayloadBytes, 64) {
+				require.ErrorIs(t, streamRuns(t, rng, w.f, at), ErrDamaged, "byte %d", at)
+			}
+			break
+		}
+		pin.Release()
+	}
+	s := NewRunStream(2048)
+	require.ErrorIs(t, s.Write(1, make([]byte, 2048)), ErrDamaged, "zeros are no run")
+	require.ErrorIs(t, s.Write(1, make([]byte, 100)), ErrMisuse)
+	run, err := AppendRun(nil, 2048, Run{First: 3, Pages: 2, Born: 1}, KindLarge, make([]byte, 3000))
+	require.NoError(t, err)
+	require.ErrorIs(t, s.Write(4, run), ErrDamaged, "written to another place")
+	require.NoError(t, s.Write(3, run[:2048]))
+	require.ErrorIs(t, s.End(), ErrDamaged, "half of it")
+	require.ErrorIs(t, s.Write(5, run[2048:]), ErrDamaged, "a page between is free")
+}
