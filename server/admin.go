@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 )
 
@@ -41,6 +42,9 @@ type NodeState struct {
 	Version string
 	// StartedAt is when the process started.
 	StartedAt time.Time
+	// Maintenance that runs on this node; nil for none. Plan of the pair; nil if there never was one.
+	Maintenance *maintenance.Activity
+	Plan        *maintenance.Plan
 }
 
 // Node is what the admin service operates.
@@ -53,6 +57,8 @@ type Node interface {
 	Closing() <-chan struct{}
 	// Switchover hands the active role to the other node.
 	Switchover(ctx context.Context) (failover.SwitchoverResult, error)
+	// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
+	Digest(ctx context.Context, atLSN uint64) (store.Digest, error)
 }
 
 // AdminServer implements lockstep.v1.AdminService.
@@ -83,6 +89,7 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 	resp := &pb.GetStatusResponse{
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
 		Store: storeStatus(a.store.Identity().StoreID, &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
+		Maintenance: activityToProto(st.Maintenance), Plan: planToProto(st.Plan),
 	}
 	switch {
 	case st.Primary != nil:
@@ -255,8 +262,8 @@ func (a *AdminServer) Check(_ *pb.CheckRequest, stream grpc.ServerStreamingServe
 }
 
 // GetDigest reads this node's whole store and hashes its logical content.
-func (a *AdminServer) GetDigest(ctx context.Context, _ *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
-	d, err := a.store.Digest(ctx)
+func (a *AdminServer) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
+	d, err := a.node.Digest(ctx, req.GetAtLsn())
 	if err != nil {
 		return nil, ToStatus(fmt.Errorf("digest: %w", err))
 	}

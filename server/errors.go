@@ -15,7 +15,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -78,7 +81,27 @@ func mappings() []mapping {
 		{replication.ErrNotActive, codes.FailedPrecondition, "NOT_ACTIVE"},
 		{replication.ErrBlocked, codes.Unavailable, "BLOCKED"},
 		{ErrPaused, codes.Unavailable, "PAUSED"},
+		// Maintenance. An operation that was cancelled says why before it says that it was.
+		{maintenance.ErrGaveWay, codes.Aborted, "GAVE_WAY"},
+		{maintenance.ErrBusy, codes.AlreadyExists, "MAINTENANCE_BUSY"},
+		{store.ErrMaintenance, codes.AlreadyExists, "PAGE_FILE_BUSY"},
+		{backup.ErrBusy, codes.AlreadyExists, "BACKUP_BUSY"},
+		{maintenance.ErrRole, codes.FailedPrecondition, "ROLE"},
+		{maintenance.ErrNoBackupPath, codes.FailedPrecondition, "NO_BACKUP_PATH"},
+		{maintenance.ErrNoRecommendation, codes.FailedPrecondition, "NO_RECOMMENDATION"},
+		{maintenance.ErrSetting, codes.InvalidArgument, "SETTING"},
+		{maintenance.ErrPlanRuns, codes.AlreadyExists, "PLAN_RUNS"},
+		{maintenance.ErrNoPlan, codes.NotFound, "NO_PLAN"},
+		{maintenance.ErrNoJob, codes.NotFound, "NO_JOB"},
+		{maintenance.ErrJobRuns, codes.AlreadyExists, "JOB_RUNS"},
+		{maintenance.ErrTooManyJobs, codes.ResourceExhausted, "TOO_MANY_JOBS"},
+		{maintenance.ErrUnreachable, codes.Unavailable, "UNREACHABLE"},
+		{store.ErrNoSpace, codes.ResourceExhausted, "NO_SPACE"},
+		{page.ErrFull, codes.ResourceExhausted, "PAGE_FILE_FULL"},
+		{backup.ErrNoSpace, codes.ResourceExhausted, "BACKUP_NO_SPACE"},
+		{store.ErrPast, codes.OutOfRange, "PAST"},
 		{store.ErrDataLoss, codes.DataLoss, "DATA_LOSS"},
+		{page.ErrDamaged, codes.DataLoss, "PAGE_DAMAGED"},
 		{store.ErrFailed, codes.Unavailable, "STORE_FAILED"},
 		{store.ErrClosed, codes.Unavailable, "SHUTTING_DOWN"},
 		{dispatch.ErrClosed, codes.Unavailable, "CONSUMERS_CLOSED"},
@@ -93,6 +116,7 @@ func mappings() []mapping {
 		{txn.ErrQueueFull, codes.ResourceExhausted, "QUEUE_FULL"},
 		{txn.ErrTooManyQueues, codes.ResourceExhausted, "TOO_MANY_QUEUES"},
 		{txn.ErrTooManySubscriptions, codes.ResourceExhausted, "TOO_MANY_SUBSCRIPTIONS"},
+		{txn.ErrTooManyMeta, codes.ResourceExhausted, "TOO_MANY_ENTRIES"},
 		{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, "TOO_MANY_CONSUMERS"},
 		{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, "TOO_MUCH_CREDIT"},
 		{ErrDiskLow, codes.ResourceExhausted, "DISK_LOW"},
@@ -117,6 +141,7 @@ func mappings() []mapping {
 		// The caller.
 		{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
 		{context.Canceled, codes.Canceled, "CANCELED"},
+		{store.ErrCanceled, codes.Aborted, "REWRITE_CANCELED"},
 	}
 }
 

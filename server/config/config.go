@@ -27,11 +27,16 @@ type Config struct {
 	SyncEvery   Duration    `koanf:"sync-interval" usage:"with sync=interval: how often the log is synced"`
 	Memory      Memory      `koanf:"memory"`
 	PageSize    Size        `koanf:"page-size" usage:"page size of a new page file, a multiple of 2KiB; a page file that exists keeps its own"`
+	PageSizeMax Size        `koanf:"page-size-max" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the pair's own setting wins"`
+	Resize      bool        `koanf:"resize-on-startup" usage:"resize page.db to the recommended page size at the next start; done once each time it is turned on"`
+	Compact     bool        `koanf:"compact-on-startup" usage:"compact page.db at the next start; done once each time it is turned on"`
 	Checkpoint  Checkpoint  `koanf:"checkpoint"`
 	Log         Log         `koanf:"log"`
 	Failover    Failover    `koanf:"failover"`
 	MinInSync   int         `koanf:"min-in-sync" usage:"1: a node goes on alone; 2: writes are refused while there is only one. Only used when the pair is made"`
 	Disk        Disk        `koanf:"disk"`
+	Backup      Backup      `koanf:"backup"`
+	Maintenance Maintenance `koanf:"maintenance"`
 	Limits      Limits      `koanf:"limits"`
 	// Warnings are things that were ignored and that a person should know. Not a setting.
 	Warnings []string `koanf:"-"`
@@ -86,6 +91,8 @@ type Checkpoint struct {
 type Log struct {
 	KeepBytes    Size   `koanf:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
 	SegmentBytes Size   `koanf:"segment-bytes" usage:"size of one log segment file"`
+	Archive      string `koanf:"archive" usage:"directory that the log is archived to, for restores to a point in time; each node has its own; empty: none"`
+	ArchiveHold  Size   `koanf:"archive-hold-bytes" usage:"log that is held back while it cannot be archived; beyond that the archive gets a gap"`
 	Level        string `koanf:"level" usage:"lowest level of log lines: debug, info, warn or error"`
 	Format       string `koanf:"format" usage:"form of log lines on stderr: text or json"`
 }
@@ -100,6 +107,23 @@ type Failover struct {
 type Disk struct {
 	LowWatermark Size     `koanf:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
 	StallTimeout Duration `koanf:"stall-timeout" usage:"a write or sync of the log that takes longer makes the node stop its heartbeats, so that the other one takes over"`
+}
+
+// Backup says where save-sets go.
+type Backup struct {
+	Path            string `koanf:"path" usage:"directory of save-sets on this node; the pair's own setting wins"`
+	KeepGenerations int    `koanf:"keep-generations" usage:"save-sets that are kept; the pair's own setting wins"`
+}
+
+// Maintenance of page files.
+type Maintenance struct {
+	Autotune Autotune `koanf:"autotune"`
+}
+
+// Autotune resizes the page files by itself.
+type Autotune struct {
+	Window  string  `koanf:"window" usage:"time of day in which a scan may start a rolling resize, such as 02:00-05:00; empty: never. The pair's own setting wins"`
+	MinGain Percent `koanf:"min-gain" usage:"what that resize must save at least, of the space or of the reads, such as 20%"`
 }
 
 // Limits bound what one request or connection can ask for.
@@ -122,15 +146,17 @@ func Default() Config {
 		Coordinator: Coordinator{Type: CoordinatorEtcd, Etcd: Etcd{
 			Prefix: "/lockstep/default/", DialTimeout: Duration(2 * time.Second),
 		}},
-		Sync:       "always",
-		SyncEvery:  Duration(100 * time.Millisecond),
-		Memory:     Memory{Budget: 256 << 20},
-		PageSize:   2 << 10,
-		Checkpoint: Checkpoint{Bytes: 64 << 20, Interval: Duration(30 * time.Second)},
-		Log:        Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, Level: "info", Format: "text"},
-		Failover:   Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond)},
-		MinInSync:  1,
-		Disk:       Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
+		Sync:      "always",
+		SyncEvery: Duration(100 * time.Millisecond),
+		Memory:    Memory{Budget: 256 << 20},
+		PageSize:  2 << 10, PageSizeMax: 32 << 10,
+		Checkpoint:  Checkpoint{Bytes: 64 << 20, Interval: Duration(30 * time.Second)},
+		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveHold: 4 << 30, Level: "info", Format: "text"},
+		Failover:    Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond)},
+		MinInSync:   1,
+		Disk:        Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
+		Backup:      Backup{KeepGenerations: 3},
+		Maintenance: Maintenance{Autotune: Autotune{MinGain: 20}},
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,

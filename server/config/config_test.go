@@ -72,6 +72,12 @@ func TestStandaloneFlagAndLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, config.CoordinatorNone, c.Coordinator.Type)
 
+	c, err = load(t, "maintenance: {autotune: {window: 23:00-01:30, min-gain: 15%}}\ncompact-on-startup: true\n", nil, []string{"--resize-on-startup"})
+	require.NoError(t, err)
+	require.True(t, c.Resize && c.Compact)
+	require.Equal(t, config.Percent(15), c.Maintenance.Autotune.MinGain)
+	require.Equal(t, "23:00-01:30", c.Maintenance.Autotune.Window)
+
 	c, err = load(t, "", []string{"LOCKSTEP_COORDINATOR_ETCD_ENDPOINTS=a:1, b:2"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a:1", "b:2"}, c.Coordinator.Etcd.Endpoints)
@@ -120,6 +126,12 @@ func TestRefusals(t *testing.T) {
 		"negative size":         {args: []string{"--memory-budget=-1"}, want: []string{"not a size"}},
 		"bad sync":              {environ: []string{"LOCKSTEP_SYNC=allways"}, want: []string{"sync (environment variable LOCKSTEP_SYNC)", "did you mean always?"}},
 		"page size":             {args: []string{"--page-size=3000"}, want: []string{"page-size (flag --page-size): 3000 is not a multiple of 2KiB"}},
+		"page size max":         {args: []string{"--page-size-max=3000"}, want: []string{"page-size-max (flag --page-size-max): 3000 is not a multiple"}},
+		"bool":                  {args: []string{"--resize-on-startup=maybe"}, want: []string{`"maybe" is neither true nor false`}},
+		"percent":               {args: []string{"--maintenance-autotune-min-gain=much"}, want: []string{`"much" is not a share`}},
+		"no gain":               {args: []string{"--maintenance-autotune-min-gain=0%"}, want: []string{"0 is not between 1 and 99"}},
+		"window":                {args: []string{"--maintenance-autotune-window=2-5"}, want: []string{`"2-5" is no time of day`}},
+		"generations":           {args: []string{"--backup-keep-generations=0"}, want: []string{"0 is not between 1 and 10000"}},
 		"page size too large":   {args: []string{"--page-size=2MiB"}, want: []string{"between 2KiB and 1MiB"}},
 		"listen":                {args: []string{"--listen=here"}, want: []string{`"here" is not host:port`}},
 		"port":                  {args: []string{"--listen=:70000"}, want: []string{"is not a port number"}},
@@ -150,7 +162,7 @@ func TestExampleFile(t *testing.T) {
 
 	setting := regexp.MustCompile(`(?m)^( *)# ([a-z-]+:( [^ ]+)?)$`)
 	commentedOut := setting.ReplaceAllString(string(raw), "$1$2")
-	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|username|password-file|name|dir|listen|advertise|endpoints|prefix|type):.*$`).
+	commentedOut = regexp.MustCompile(`(?m)^ *(tls|ca|cert|key|username|password-file|name|dir|listen|advertise|endpoints|prefix|type|path|window|archive):.*$`).
 		ReplaceAllString(commentedOut, "")
 	got, err := load(t, commentedOut, nil, nil)
 	require.NoError(t, err)

@@ -52,6 +52,18 @@ func (f field) set(raw any) error {
 			return fmt.Errorf("%q is not a whole number", scalar(raw))
 		}
 		*target = n
+	case *bool:
+		b, err := strconv.ParseBool(scalar(raw))
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", scalar(raw))
+		}
+		*target = b
+	case *Percent:
+		p, err := ParsePercent(scalar(raw))
+		if err != nil {
+			return err
+		}
+		*target = p
 	case *Size:
 		s, err := ParseSize(scalar(raw))
 		if err != nil {
@@ -127,6 +139,10 @@ func (f field) typeName() string {
 		return "size"
 	case Duration:
 		return "duration"
+	case bool:
+		return "bool"
+	case Percent:
+		return "percent"
 	case int:
 		return "number"
 	case []string:

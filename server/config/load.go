@@ -31,7 +31,10 @@ var ErrInvalid = errors.New("configuration is not valid")
 func RegisterFlags(fs *pflag.FlagSet) {
 	c := Default()
 	for _, f := range fields(&c) {
-		fs.Var(&flagValue{text: f.text(), typeName: f.typeName()}, f.flag(), f.usage)
+		flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, f.flag(), "", f.usage)
+		if f.typeName() == "bool" {
+			flag.NoOptDefVal = "true" // the flag alone turns it on
+		}
 	}
 	fs.Bool(flagStandalone, false, "run one node alone: no coordinator, no standby, no failover")
 }

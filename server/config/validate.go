@@ -100,6 +100,7 @@ func (c *Config) problems() []problem {
 	c.checkNode(&k)
 	c.checkCoordinator(&k)
 	c.checkStore(&k)
+	c.checkMaintenance(&k)
 	c.checkLimits(&k)
 	return k.problems
 }
@@ -163,12 +164,35 @@ func (c *Config) checkEndpoint(k *checker, endpoint string) {
 	}
 }
 
+// pageSize checks a page size.
+func (c *checker) pageSize(key string, value Size) {
+	if value < pageUnit || value > maxPageSize || value%pageUnit != 0 {
+		c.fail(key, "%s is not a multiple of 2KiB between 2KiB and 1MiB", value)
+	}
+}
+
+func (c *Config) checkMaintenance(k *checker) {
+	k.pageSize("page-size-max", c.PageSizeMax)
+	k.between("backup.keep-generations", c.Backup.KeepGenerations, 1, 10_000)
+	k.between("maintenance.autotune.min-gain", int(c.Maintenance.Autotune.MinGain), 1, 99)
+	if w := c.Maintenance.Autotune.Window; w != "" && !isWindow(w) {
+		k.fail("maintenance.autotune.window", "%q is no time of day such as 02:00-05:00", w)
+	}
+	k.sizeBetween("log.archive-hold-bytes", c.Log.ArchiveHold, 1<<20, 1<<50)
+}
+
+// isWindow tells whether text is two different times, such as 02:00-05:00.
+func isWindow(text string) bool {
+	from, to, ok := strings.Cut(text, "-")
+	_, ferr := time.Parse("15:04", from)
+	_, terr := time.Parse("15:04", to)
+	return ok && ferr == nil && terr == nil && from != to && len(from) == 5 && len(to) == 5
+}
+
 func (c *Config) checkStore(k *checker) {
 	k.oneOf("sync", c.Sync, "always", "interval", "off")
 	k.timeBetween("sync-interval", c.SyncEvery, time.Millisecond, time.Minute)
-	if c.PageSize < pageUnit || c.PageSize > maxPageSize || c.PageSize%pageUnit != 0 {
-		k.fail("page-size", "%s is not a multiple of 2KiB between 2KiB and 1MiB", c.PageSize)
-	}
+	k.pageSize("page-size", c.PageSize)
 	k.sizeBetween("memory.budget", c.Memory.Budget, minMemory, 1<<50)
 	k.sizeBetween("checkpoint.bytes", c.Checkpoint.Bytes, 1<<20, 1<<50)
 	k.timeBetween("checkpoint.interval", c.Checkpoint.Interval, 100*time.Millisecond, 24*time.Hour)

@@ -85,3 +85,18 @@ func (d Duration) String() string { return time.Duration(d).String() }
 
 // Std gives the duration as the standard library's type.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+// Percent is a share, written as "20%" or 20.
+type Percent int
+
+// ParsePercent reads a whole number of percent from 0 to 100.
+func ParsePercent(text string) (Percent, error) {
+	n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(text), "%")))
+	if err != nil || n < 0 || n > 100 {
+		return 0, fmt.Errorf("%q is not a share; write a whole number from 0%% to 100%%, such as 20%%", text)
+	}
+	return Percent(n), nil
+}
+
+// String gives the form that ParsePercent reads.
+func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }

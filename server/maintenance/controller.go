@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/page"
 )
 
 const (
@@ -109,7 +110,7 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 
 // final tells whether an error will not pass by itself.
 func final(err error) bool {
-	return errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrDataLoss) || errors.Is(err, ErrSetting)
+	return errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrDataLoss) || errors.Is(err, page.ErrDamaged) || errors.Is(err, ErrSetting)
 }
 
 // passes tells whether an error says only that now is not the time.

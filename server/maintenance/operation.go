@@ -19,9 +19,10 @@ type operation struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when nothing of it is left
 
-	mu   sync.Mutex // guards what follows
-	now  Progress
-	tell func(Progress) // nil once it is over: a late report must not reach a caller that has gone on
+	tell func(Progress) // may be nil
+
+	mu  sync.Mutex // guards now
+	now Progress
 }
 
 // The kinds of operations.
@@ -64,9 +65,6 @@ func (m *Manager) refuseRewrite(role failover.Role) error {
 
 // end is called when nothing of the operation is left.
 func (m *Manager) end(op *operation) {
-	op.mu.Lock()
-	op.tell = nil
-	op.mu.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	op.cancel(nil)
@@ -77,8 +75,8 @@ func (m *Manager) end(op *operation) {
 // report notes progress and passes it on. It may be called from any goroutine, also after end.
 func (op *operation) report(p Progress) {
 	op.mu.Lock()
-	defer op.mu.Unlock()
 	op.now = p
+	op.mu.Unlock()
 	if op.tell != nil {
 		op.tell(p)
 	}

@@ -81,6 +81,7 @@ func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func
 	if req.DryRun {
 		return m.planRewrite(ctx, req, progress)
 	}
+	m.awaitPlan(ctx, req.PlanID)
 	incarnation := m.store.Identity().Incarnation
 	if m.local.done(req.PlanID, incarnation) {
 		return m.unchanged()
@@ -110,6 +111,31 @@ func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func
 		PageSizeBefore: r.FromPageSize, PageSizeAfter: r.PageSize, FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter,
 		NeededBytes: r.FileBytesAfter, Messages: r.Messages, Took: time.Since(began),
 	}, err
+}
+
+// awaitPlanLimit bounds the wait for the plan.
+const awaitPlanLimit = time.Second
+
+// awaitPlan waits until this node, which follows, has applied the plan that it is to do a step of: while it rewrites it applies
+// nothing, and could not say what it is doing. It is no harm if it does not come.
+func (m *Manager) awaitPlan(ctx context.Context, id string) {
+	if id == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, awaitPlanLimit)
+	defer cancel()
+	entries, unwatch := m.store.WatchMeta()
+	defer unwatch()
+	for {
+		p, _, err := read[Plan](m, keyPlan)
+		s, _, serr := read[pairSettings](m, keySettings)
+		if err != nil || p.ID == id || serr != nil || s.Startup != nil && s.Startup.ID == id {
+			return
+		}
+		if !m.wait(ctx, nil, entries, 0) {
+			return
+		}
+	}
 }
 
 func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error) {
@@ -211,16 +237,24 @@ func (m *Manager) Backups(path string) ([]backup.Set, error) {
 	return backup.List(nil, path) //nolint:wrapcheck // says what it is
 }
 
-// SwitchoverRefused says why a switchover should not be tried now: a rewrite of this node or of the other one, which applies
-// nothing until it has ended. nil when nothing is in the way.
-func (m *Manager) SwitchoverRefused(other *Activity) error {
+// activityLimit bounds the question what the other node does.
+const activityLimit = time.Second
+
+// MaySwitchOver says whether a switchover should be tried now: not while the standby, this node or the other one, rewrites its
+// page file, because it applies nothing until that has ended, and what it has not applied it cannot serve. The error wraps
+// failover.ErrSwitchover. When the other node cannot be asked the answer is yes: then failover will find out.
+func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
-	if other != nil {
-		a, ok = *other, true
+	if other, why := m.partner(); !ok && why == "" {
+		ctx, cancel := context.WithTimeout(ctx, activityLimit)
+		defer cancel()
+		if there, err := m.o.Peers.Activity(ctx, other.Address); err == nil && there != nil {
+			a, ok = *there, true
+		}
 	}
 	if !ok || a.Operation != opRewrite {
 		return nil
 	}
-	return fmt.Errorf("%w: the standby rewrites its page file (%s) and has to apply what comes in meanwhile before it can take over; "+
-		"wait for it, or cancel it", failover.ErrSwitchover, a)
+	return fmt.Errorf("%w: the standby is busy with %s, and has to apply what comes in meanwhile before it can take over; wait for it, or "+
+		"cancel it", failover.ErrSwitchover, a)
 }

@@ -76,12 +76,11 @@ func (m *Manager) Plan() (*Plan, error) {
 	if err != nil || !ok {
 		return nil, err
 	}
-	if p.State == PlanRewriting {
-		if a, ok := m.Activity(); ok && a.PlanID == p.ID {
-			p.Progress = &a.Progress
-		} else {
-			p.Progress = m.progress.Load()
-		}
+	if a, ok := m.Activity(); ok && a.PlanID == p.ID {
+		// This node does it, and applies nothing meanwhile: what it has read may be a little old.
+		p.State, p.Node, p.Progress = PlanRewriting, m.node.Pair().Self.ID, &a.Progress
+	} else if p.State == PlanRewriting {
+		p.Progress = m.progress.Load()
 	}
 	return &p, nil
 }
@@ -107,6 +106,9 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 		}
 	}
 }
+
+// AwaitPlan waits, for a moment at most, until this node has applied a plan that the active has begun or ended.
+func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
 // StartPlan begins a plan. pageSize is for PlanResize; 0 means the recommended one. Only on the active of a pair. ErrPlanRuns,
 // ErrNoRecommendation, ErrRole (a node alone), ErrSetting (the page size).

@@ -20,7 +20,7 @@ type Node interface {
 	// Alone is true for a node that is in no pair.
 	Alone() bool
 	// Serving gives the term in which the node is the active one and lets clients in; ok is false when it does not. While it
-	// is true, everything that was ever committed is applied.
+	// is true, everything that was ever committed is applied. It may be blocked for a moment: then Commit waits or fails.
 	Serving() (term uint64, ok bool)
 	// Commit commits a transaction on the serving active. The errors are replication's.
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
@@ -40,7 +40,8 @@ type Standby struct {
 	AppliedLSN, CommitLSN uint64
 }
 
-// Operations are what can be asked of a node's page file: of this one's, or of the other's over the network.
+// Operations are what can be asked of a node's page file: of this one's, or of the other's over the network. A progress function
+// may be nil; it is called from any goroutine, and perhaps once more after the operation has returned.
 type Operations interface {
 	// Scan recommends a page size.
 	Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (store.ScanResult, error)
@@ -60,6 +61,8 @@ type Operations interface {
 type Peers interface {
 	// At gives the operations of the node at an address.
 	At(address string) Operations
+	// Activity tells what runs on the node at an address; nil for nothing.
+	Activity(ctx context.Context, address string) (*Activity, error)
 	// Report tells the active at an address what this node has done.
 	Report(ctx context.Context, address string, r Report) error
 }

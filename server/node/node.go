@@ -21,6 +21,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -80,6 +81,11 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { err = errors.Join(err, n.closeStore()) }()
+	stopArchive, err := n.startArchive() // before anything is applied
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopArchive()) }()
 
 	listener, err := listen(ctx, cfg.Listen)
 	if err != nil {
@@ -94,6 +100,10 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { err = errors.Join(err, n.coordinator.Close()) }()
+	if err := n.makeMaintenance(); err != nil {
+		return err
+	}
+	defer func() { _ = n.peers.Close() }() // nothing depends on how the calls end
 
 	return n.serve(ctx, listener, o.OnReady)
 }
@@ -112,6 +122,8 @@ type node struct {
 	plane       *dataPlane
 	health      *health.Server
 	disk        diskGuard
+	peers       *server.Peers
+	maintenance *maintenance.Manager
 
 	fatal     chan error // capacity 1: why the node cannot go on
 	closing   chan struct{}
@@ -165,7 +177,8 @@ func (n *node) serve(ctx context.Context, listener listener, onReady func(Ready)
 	running.Go(func() { n.watchDisk(ctx) })
 	running.Go(func() { n.explain(ctx) })
 	machine := make(chan error, 1)
-	running.Go(func() { machine <- n.runner.Run(ctx) })
+	running.Go(func() { machine <- n.runMachine(ctx) })
+	running.Go(func() { n.maintenance.Run(ctx) })
 	if onReady != nil {
 		onReady(Ready{Address: listener.Addr().String(), Advertise: n.advertise, NodeID: n.store.Identity().NodeID.String()})
 	}
@@ -235,6 +248,7 @@ func (n *node) State() server.NodeState {
 		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
 	}
 	st.Primary, st.Follower = n.plane.roles()
+	n.addMaintenance(&st)
 	return st
 }
 
@@ -248,6 +262,9 @@ func (n *node) Closing() <-chan struct{} { return n.closing }
 func (n *node) Switchover(ctx context.Context) (failover.SwitchoverResult, error) {
 	if n.cfg.Coordinator.Type == config.CoordinatorNone {
 		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node runs alone (coordinator.type is none)", failover.ErrSwitchover)
+	}
+	if err := n.maintenance.MaySwitchOver(ctx); err != nil {
+		return failover.SwitchoverResult{}, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}
 	result, err := n.runner.Switchover(ctx)
 	if err != nil {

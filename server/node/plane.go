@@ -103,6 +103,7 @@ func (p *dataPlane) ClearLoss(context.Context) error {
 
 // StartActive takes up the active role. Clients are let in when everything committed is applied.
 func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
+	p.node.maintenance.GiveWay() // a rewrite applies nothing, and the active has to
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.primary != nil || p.follower != nil {
@@ -198,11 +199,13 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 		Events: func(e replication.Event) { p.report(e, post) },
 	})
 	p.idleCh = make(chan struct{})
+	p.node.maintenance.Following()
 	return nil
 }
 
 // StopFollower ends following; nothing of the old active is accepted any more (INV-4).
 func (p *dataPlane) StopFollower(context.Context) error {
+	p.node.maintenance.GiveWay() // the follower waits for what it applies, and that waits for a rewrite
 	p.mu.Lock()
 	follower := p.follower
 	p.mu.Unlock()

@@ -954,8 +954,10 @@ type PageSizeCandidate struct {
 	FileBytes uint64 `protobuf:"varint,2,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
 	// Pages.
 	Pages uint64 `protobuf:"varint,3,opt,name=pages,proto3" json:"pages,omitempty"`
-	// Bytes in pages that hold nothing.
-	WasteBytes    uint64 `protobuf:"varint,4,opt,name=waste_bytes,json=wasteBytes,proto3" json:"waste_bytes,omitempty"`
+	// Bytes of the file that are not messages: headers, the index, and the ends of pages that nothing fits into.
+	WasteBytes uint64 `protobuf:"varint,4,opt,name=waste_bytes,json=wasteBytes,proto3" json:"waste_bytes,omitempty"`
+	// Runs of pages that hold messages; each is read with one I/O.
+	Runs          uint64 `protobuf:"varint,5,opt,name=runs,proto3" json:"runs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1014,6 +1016,13 @@ func (x *PageSizeCandidate) GetPages() uint64 {
 func (x *PageSizeCandidate) GetWasteBytes() uint64 {
 	if x != nil {
 		return x.WasteBytes
+	}
+	return 0
+}
+
+func (x *PageSizeCandidate) GetRuns() uint64 {
+	if x != nil {
+		return x.Runs
 	}
 	return 0
 }
@@ -2889,14 +2898,15 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"from_bytes\x18\x01 \x01(\x04R\tfromBytes\x12\x19\n" +
 	"\bto_bytes\x18\x02 \x01(\x04R\atoBytes\x12\x1a\n" +
 	"\bmessages\x18\x03 \x01(\x04R\bmessages\x12\x14\n" +
-	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\x86\x01\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\x9a\x01\n" +
 	"\x11PageSizeCandidate\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
 	"file_bytes\x18\x02 \x01(\x04R\tfileBytes\x12\x14\n" +
 	"\x05pages\x18\x03 \x01(\x04R\x05pages\x12\x1f\n" +
 	"\vwaste_bytes\x18\x04 \x01(\x04R\n" +
-	"wasteBytes\"_\n" +
+	"wasteBytes\x12\x12\n" +
+	"\x04runs\x18\x05 \x01(\x04R\x04runs\"_\n" +
 	"\x0eRewriteRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x17\n" +
 	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x17\n" +

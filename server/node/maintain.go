@@ -1,0 +1,139 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// startArchive begins to archive the log, if that is configured, and returns what ends it.
+func (n *node) startArchive() (stop func() error, err error) {
+	if n.cfg.Log.Archive == "" {
+		return func() error { return nil }, nil
+	}
+	a, err := backup.StartArchiver(n.store, backup.ArchiveOptions{
+		Dir: n.cfg.Log.Archive, MaxHoldBytes: n.cfg.Log.ArchiveHold.Bytes(), Logger: n.log.Named("archive"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("archive the log in %s (log.archive): %w", n.cfg.Log.Archive, err)
+	}
+	return func() error {
+		if err := a.Close(); err != nil {
+			n.log.Error("the last of the log could not be archived; it is, at the next start", zap.Error(err))
+		}
+		return nil
+	}, nil
+}
+
+// makeMaintenance makes the manager of this node's upkeep. Nothing runs yet.
+func (n *node) makeMaintenance() (err error) {
+	n.peers = server.NewPeers()
+	n.maintenance, err = maintenance.New(maintenance.Options{
+		Store: n.store, Node: upkept{n}, Peers: n.peers, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
+		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"),
+		Defaults: maintenance.Defaults{
+			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,
+			BackupPath: n.cfg.Backup.Path, BackupKeep: n.cfg.Backup.KeepGenerations,
+			AutotuneWindow: n.cfg.Maintenance.Autotune.Window, AutotuneMinGain: int(n.cfg.Maintenance.Autotune.MinGain),
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("maintenance: %w", err)
+	}
+	return nil
+}
+
+// runMachine runs failover. A node that stands alone does before what is asked for its start.
+func (n *node) runMachine(ctx context.Context) error {
+	if n.alone() {
+		if err := n.maintenance.BeforeServing(ctx); err != nil {
+			return fmt.Errorf("start: %w", err)
+		}
+	}
+	return n.runner.Run(ctx) //nolint:wrapcheck // says what it is
+}
+
+// alone tells whether the node is in no pair.
+func (n *node) alone() bool { return n.cfg.Coordinator.Type == config.CoordinatorNone }
+
+// addMaintenance adds what runs on this node and the pair's plan to its state.
+func (n *node) addMaintenance(st *server.NodeState) {
+	if a, ok := n.maintenance.Activity(); ok {
+		st.Maintenance = &a
+	}
+	plan, err := n.maintenance.Plan()
+	if err != nil {
+		n.log.Warn("the plan cannot be shown", zap.Error(err))
+	}
+	st.Plan = plan
+}
+
+// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
+func (n *node) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
+	return n.maintenance.Digest(ctx, atLSN) //nolint:wrapcheck // says what it is
+}
+
+// upkept is the node as maintenance sees it.
+type upkept struct{ n *node }
+
+var _ maintenance.Node = upkept{}
+
+func (u upkept) Pair() failover.Status    { return u.n.runner.Status() }
+func (u upkept) Changed() <-chan struct{} { return u.n.runner.Changed() }
+func (u upkept) Alone() bool              { return u.n.alone() }
+
+// session returns what the node serves with, if it is active. It may be blocked at the moment: then commits wait or fail.
+func (u upkept) session() (s *server.Session, ok bool) {
+	p := u.n.plane
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.session, p.session != nil
+}
+
+// Serving gives the term in which the node is active and lets clients in.
+func (u upkept) Serving() (term uint64, ok bool) {
+	s, ok := u.session()
+	if !ok {
+		return 0, false
+	}
+	return s.Primary.Status().Term, true
+}
+
+// Commit commits a transaction on the serving active.
+func (u upkept) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
+	s, ok := u.session()
+	if !ok {
+		return nil, u.n.NotActive()
+	}
+	return s.Primary.Commit(ctx, payload) //nolint:wrapcheck // says what it is
+}
+
+// Standby tells how far the connected standby is.
+func (u upkept) Standby() (maintenance.Standby, bool) {
+	s, ok := u.session()
+	if !ok {
+		return maintenance.Standby{}, false
+	}
+	st := s.Primary.Status()
+	if st.Standby == nil {
+		return maintenance.Standby{}, false
+	}
+	return maintenance.Standby{
+		Node: st.Standby.Member.Node, Required: st.Standby.Required, AppliedLSN: st.Standby.AppliedLSN, CommitLSN: st.CommitLSN,
+	}, true
+}
+
+// HandOver makes the other node the active one.
+func (u upkept) HandOver(ctx context.Context) error {
+	_, err := u.n.Switchover(ctx)
+	return err
+}
