@@ -159,7 +159,8 @@ func readEnds(fsys vfs.FS, path string) (_ ArchiveFile, err error) {
 			return a, fmt.Errorf("read the archive: %w", err)
 		}
 	}
-	return a, a.decode(head[:], tail[:])
+	err = a.decode(head[:], tail[:])
+	return a, err
 }
 
 // ListArchive returns the files of an archive, oldest first. A directory that is not there has none. A file that cannot be

@@ -298,8 +298,10 @@ func TestOtherHistory(t *testing.T) {
 	require.NoError(t, err)
 	o := n.o
 	o.Dir = "/restored"
-	b := &node{t: t, fs: mem, dir: o.Dir, o: o, rng: rand.New(rand.NewPCG(9, 9)), acked: map[uint64]bool{}, history: map[uint64]string{},
-		raw: map[uint64][]byte{}, ends: map[uint64]lsn.Position{}}
+	b := &node{
+		t: t, fs: mem, dir: o.Dir, o: o, rng: rand.New(rand.NewPCG(9, 9)), acked: map[uint64]bool{}, history: map[uint64]string{},
+		raw: map[uint64][]byte{}, ends: map[uint64]lsn.Position{},
+	}
 	b.open()
 	defer func() { _ = b.s.Close() }()
 	_, err = backup.StartArchiver(b.s, archiveOptions(mem, "/archive"))

@@ -330,10 +330,18 @@ func (a *Archiver) write(before, to lsn.Position) (_ ArchiveFile, err error) {
 
 // fill writes head, frames and tail.
 func (f *ArchiveFile) fill(file vfs.File, r *wal.Reader, to lsn.Position, limit int64) error {
-	if _, err := file.WriteAt(f.head(), 0); err != nil {
+	write := func(b []byte) error {
+		n, err := file.WriteAt(b, f.Bytes)
+		f.Bytes += int64(n)
+		if err != nil {
+			return fmt.Errorf("write %s: %w", file.Name(), err)
+		}
+		return nil
+	}
+	f.Bytes = 0
+	if err := write(f.head()); err != nil {
 		return err
 	}
-	f.Bytes = archiveEnds
 	for f.Last.LSN < to.LSN && f.Bytes < limit {
 		frames, _, n, err := r.ReadBatch(archiveReadBytes)
 		if err != nil {
@@ -346,16 +354,11 @@ func (f *ArchiveFile) fill(file vfs.File, r *wal.Reader, to lsn.Position, limit 
 		if err != nil {
 			return err
 		}
-		if _, err := file.WriteAt(frames[:size], f.Bytes); err != nil {
+		if err := write(frames[:size]); err != nil {
 			return err
 		}
-		f.Bytes += int64(size)
 	}
-	if _, err := file.WriteAt(f.tail(), f.Bytes); err != nil {
-		return err
-	}
-	f.Bytes += archiveEnds
-	return nil
+	return write(f.tail())
 }
 
 // take verifies the frames that are not behind the last one wanted, and returns their size.

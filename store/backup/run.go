@@ -247,7 +247,7 @@ func (j *job) write(ctx context.Context, snap *store.Snapshot, dir string) error
 	}
 	err = j.copy(ctx, snap, w)
 	sum, ferr := w.finish()
-	if err = errors.Join(err, ferr); err != nil {
+	if err := errors.Join(err, ferr); err != nil {
 		return err
 	}
 	j.m.Files = []FileSum{sum}
