@@ -33,9 +33,6 @@ The exit code is 0 only if no acknowledged message was lost or doubled and both 
 			if o.Duration < time.Second || o.Rate < 1 || o.Rate > 1_000_000 {
 				return usage("--duration must be at least 1s and --rate 1 to 1000000")
 			}
-			if o.Seed == 0 {
-				o.Seed = uint64(rand.Uint32()) //nolint:gosec // any number will do; a short one is easier to type
-			}
 			if keep {
 				o.Keep = a.keepRunning
 			}
@@ -46,6 +43,7 @@ The exit code is 0 only if no acknowledged message was lost or doubled and both 
 	cmd.Flags().IntVar(&o.Rate, "rate", 4000, "messages per second")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "decides over the content and the moment of the kill; 0: any")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
+	cmd.AddCommand(a.demoResizeCommand())
 	return cmd
 }
 
@@ -55,6 +53,23 @@ func smallNodes() map[string]string {
 }
 
 func (a *app) demo(ctx context.Context, o demo.Options) error {
+	if err := a.demoOptions(&o); err != nil {
+		return err
+	}
+	return keepIfFailed(ctx, o, func() (passed bool, err error) {
+		v, err := demo.Run(ctx, o)
+		if err != nil {
+			return false, err
+		}
+		return v.Passed(), a.printVerdict(v)
+	})
+}
+
+// demoOptions fills in what all demos have in common.
+func (a *app) demoOptions(o *demo.Options) error {
+	if o.Seed == 0 {
+		o.Seed = uint64(rand.Uint32()) //nolint:gosec // any number will do; a short one is easier to type
+	}
 	dir, err := os.MkdirTemp("", "lockstep-demo-")
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
@@ -65,26 +80,27 @@ func (a *app) demo(ctx context.Context, o demo.Options) error {
 		w = a.stderr
 	}
 	o.Screen = demo.NewScreen(w, isTerminal(w))
+	return nil
+}
+
+// keepIfFailed runs a demo and removes its directory, unless it failed.
+func keepIfFailed(ctx context.Context, o demo.Options, run func() (passed bool, err error)) error {
 	remove := true // also when it panics
 	defer func() {
 		if remove {
-			_ = os.RemoveAll(dir)
+			_ = os.RemoveAll(o.Dir)
 		}
 	}()
-	v, err := demo.Run(ctx, o)
-	if err != nil {
-		if ctx.Err() != nil {
-			return errors.New("interrupted")
-		}
+	passed, err := run()
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errors.New("interrupted")
+	case err != nil:
 		remove = false
-		return fmt.Errorf("demo with seed %d: %w\nData and logs are kept in %s", o.Seed, err, dir)
-	}
-	if err := a.printVerdict(v); err != nil {
-		return err
-	}
-	if !v.Passed() {
+		return fmt.Errorf("demo with seed %d: %w\nData and logs are kept in %s", o.Seed, err, o.Dir)
+	case !passed:
 		remove = false
-		return fmt.Errorf("the demo with seed %d FAILED; data and logs are kept in %s", o.Seed, dir)
+		return fmt.Errorf("the demo with seed %d FAILED; data and logs are kept in %s", o.Seed, o.Dir)
 	}
 	return nil
 }

@@ -62,7 +62,10 @@ Start with one of:
   lockstep status`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := cmd.ValidateFlagGroups(); err != nil { // cobra does it only after this
+				return fmt.Errorf("%w: %w", errUsage, err)
+			}
 			if a.print, err = out.New(a.stdout, a.output); err != nil {
 				return fmt.Errorf("%w: %w", errUsage, err)
 			}

@@ -24,10 +24,16 @@ type ledger struct {
 	killed   string // address of the killed node
 	killedAt time.Time
 	taken    chan time.Duration // capacity 1: time from killedAt to the first acknowledgement by another node
+
+	disturbed   bool          // since the kill, until the pair is in sync again
+	calm        time.Time     // end of the last disturbance
+	longest     time.Duration // that a publish took
+	longestKill time.Duration // the same of those that a disturbance fell into
 }
 
 // record is what is known about one message.
 type record struct {
+	published    time.Time
 	acknowledged uint64 // sequence that the pair acknowledged; 0: none
 	delivered    uint64 // sequence that it was first delivered under; 0: none
 	confirmed    bool   // the consumer's acknowledgement was confirmed
@@ -39,7 +45,7 @@ func newLedger() *ledger { return &ledger{} }
 func (l *ledger) next() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.records = append(l.records, record{})
+	l.records = append(l.records, record{published: time.Now()})
 	return len(l.records) - 1
 }
 
@@ -47,8 +53,15 @@ func (l *ledger) next() int {
 func (l *ledger) acknowledge(n int, r client.Receipt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.records[n].acknowledged = r.Sequence
+	m := &l.records[n]
+	m.acknowledged = r.Sequence
 	l.acknowledged++
+	took := time.Since(m.published)
+	if l.disturbed || m.published.Before(l.calm) {
+		l.longestKill = max(l.longestKill, took)
+	} else {
+		l.longest = max(l.longest, took)
+	}
 	l.active = r.Address
 	if l.taken != nil && r.Address != l.killed {
 		l.taken <- time.Since(l.killedAt)
@@ -62,8 +75,22 @@ func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	taken := make(chan time.Duration, 1)
-	l.killed, l.killedAt, l.taken = killed, time.Now(), taken
+	l.killed, l.killedAt, l.taken, l.disturbed = killed, time.Now(), taken, true
 	return taken
+}
+
+// settled notes that the pair is in sync again after a kill.
+func (l *ledger) settled() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.disturbed, l.calm = false, time.Now()
+}
+
+// pauses returns how long the slowest publish took, without and with those that the kill fell into.
+func (l *ledger) pauses() (planned, killed time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.longest, l.longestKill
 }
 
 // deliver notes a delivery and returns the number of the message.

@@ -3,11 +3,12 @@ package demo
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 )
 
-// Screen shows events, each on a line with the time since the start, and below them, on a terminal, a line that changes.
+// Screen shows events, each on a line with the time since the start, and below them, on a terminal, lines that change.
 type Screen struct {
 	w        io.Writer
 	terminal bool
@@ -15,6 +16,7 @@ type Screen struct {
 
 	mu      sync.Mutex // guards all below, and writing
 	line    func() string
+	drawn   int           // lines that line gave last
 	stop    chan struct{} // ends the goroutine that redraws; nil when there is none
 	stopped chan struct{}
 }
@@ -24,7 +26,31 @@ func NewScreen(w io.Writer, terminal bool) *Screen {
 	return &Screen{w: w, terminal: terminal, start: time.Now()}
 }
 
-const clearLine = "\r\x1b[K"
+// margin is below the times of the events.
+const margin = "         "
+
+// Terminal tells whether there are lines that change.
+func (s *Screen) Terminal() bool { return s.terminal }
+
+// erase takes the changing lines away; the cursor is behind the last one. The caller holds mu.
+func (s *Screen) erase() string {
+	lines := s.drawn
+	s.drawn = 0
+	switch lines {
+	case 0:
+		return ""
+	case 1:
+		return "\r\x1b[J"
+	}
+	return fmt.Sprintf("\r\x1b[%dA\x1b[J", lines-1)
+}
+
+// draw makes the changing lines. The caller holds mu.
+func (s *Screen) draw() string {
+	text := s.line()
+	s.drawn = strings.Count(text, "\n") + 1
+	return margin + strings.ReplaceAll(text, "\n", "\n"+margin)
+}
 
 // Event shows a line.
 func (s *Screen) Event(format string, args ...any) {
@@ -32,12 +58,13 @@ func (s *Screen) Event(format string, args ...any) {
 	defer s.mu.Unlock()
 	text := fmt.Sprintf("%6.1fs  %s\n", time.Since(s.start).Seconds(), fmt.Sprintf(format, args...))
 	if s.line != nil {
-		text = clearLine + text + "         " + s.line()
+		text = s.erase() + text + s.draw()
 	}
 	_, _ = io.WriteString(s.w, text) // a screen that is gone is no reason to stop
 }
 
-// Progress shows what line returns, again and again, until it is called with nil.
+// Progress shows what line returns, one line or more, again and again, until it is called with nil. Without a terminal it
+// does nothing.
 func (s *Screen) Progress(line func() string) {
 	if !s.terminal {
 		return
@@ -53,7 +80,7 @@ func (s *Screen) Progress(line func() string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.line != nil {
-		_, _ = io.WriteString(s.w, clearLine)
+		_, _ = io.WriteString(s.w, s.erase())
 	}
 	s.line = line
 	if line == nil {
@@ -73,7 +100,7 @@ func (s *Screen) redraw(stop, stopped chan struct{}) {
 		case <-ticker.C:
 			s.mu.Lock()
 			if s.line != nil {
-				_, _ = io.WriteString(s.w, clearLine+"         "+s.line())
+				_, _ = io.WriteString(s.w, s.erase()+s.draw())
 			}
 			s.mu.Unlock()
 		case <-stop:

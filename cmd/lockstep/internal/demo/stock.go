@@ -1,0 +1,141 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// stockQueues are filled before the resize, and read again after it.
+const stockQueues = 4
+
+// stock is what lies in the queues while their page file is rewritten.
+type stock struct {
+	seed     uint64
+	messages [stockQueues]int // in each queue, with sequences from 1
+	bytes    atomic.Int64
+}
+
+func stockName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
+
+// stockBody makes a message: mostly 15,000 bytes, many small ones, a few large ones, content that only this message has.
+func stockBody(seed uint64, queue, n int) []byte {
+	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1)) //nolint:gosec // it makes test data, not a secret
+	size := 0
+	switch p := rng.IntN(1000); {
+	case p < 650:
+		size = 15_000
+	case p < 900:
+		size = 512
+	case p < 995:
+		size = 1000 + rng.IntN(7000)
+	default:
+		size = 100_000 + rng.IntN(200_000)
+	}
+	b := make([]byte, size+8)
+	for i := 0; i < size; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rng.Uint64())
+	}
+	return b[:size]
+}
+
+// fill puts bytes of messages into the queues.
+func (s *stock) fill(ctx context.Context, c *client.Client, total int64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for q := range stockQueues {
+		wg.Go(func() {
+			if err := s.fillQueue(ctx, c, q, total/stockQueues); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("fill the queues: %w", err)
+	}
+	return nil
+}
+
+func (s *stock) fillQueue(ctx context.Context, c *client.Client, queue int, total int64) error {
+	name := stockName(queue)
+	if _, _, err := c.CreateQueue(ctx, name, client.CreateQueueOptions{}); err != nil {
+		return err
+	}
+	p, err := c.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 16 << 20})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	for filled := int64(0); filled < total; {
+		body := stockBody(s.seed, queue, s.messages[queue])
+		want := uint64(s.messages[queue]) + 1
+		err := p.PublishAsync(ctx, name, client.Message{Body: body}, func(r client.Receipt, err error) {
+			if err == nil && r.Sequence != want {
+				err = fmt.Errorf("%s: message %d got sequence %d", name, want, r.Sequence)
+			}
+			if err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		filled += int64(len(body))
+		s.bytes.Add(int64(len(body)))
+		s.messages[queue]++
+	}
+	if err := p.Flush(ctx); err != nil {
+		return err
+	}
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return p.Close()
+	}
+}
+
+// count of all messages.
+func (s *stock) count() int {
+	n := 0
+	for _, m := range s.messages {
+		n += m
+	}
+	return n
+}
+
+// check reads all queues again: what is missing or not as it was published is lost, what is there twice is duplicated.
+func (s *stock) check(ctx context.Context, c *client.Client) (lost, duplicated int, err error) {
+	for q, messages := range s.messages {
+		seen := make([]bool, messages)
+		for m, err := range c.Browse(ctx, stockName(q), client.BrowseOptions{}) {
+			if err != nil {
+				return lost, duplicated, fmt.Errorf("read %s again: %w", stockName(q), err)
+			}
+			i := int(m.Sequence) - 1 //nolint:gosec // bounded below
+			switch {
+			case i < 0 || i >= messages || seen[i]:
+				duplicated++
+			case bytes.Equal(m.Body, stockBody(s.seed, q, i)):
+				seen[i] = true
+			}
+		}
+		for _, ok := range seen {
+			if !ok {
+				lost++
+			}
+		}
+	}
+	return lost, duplicated, nil
+}
