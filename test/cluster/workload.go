@@ -203,8 +203,13 @@ func (p *producer) send(ctx context.Context, id ID) <-chan struct{} {
 		<-p.room
 		close(done)
 	}
-	if err := p.pipeline.PublishAsync(ctx, record.Queue, client.Message{Body: body}, finish); err != nil {
-		finish(client.Receipt{}, err)
+	err := p.pipeline.PublishAsync(ctx, record.Queue, client.Message{Body: body}, finish)
+	switch {
+	case err != nil && ctx.Err() != nil: // not sent: publishing ends
+		<-p.room
+		close(done)
+	case err != nil:
+		finish(client.Receipt{}, fmt.Errorf("%w: %w", errNotSent, err))
 	}
 	return done
 }
@@ -221,11 +226,16 @@ func (p *producer) size() int {
 	}
 }
 
+// errNotSent marks a publish that never left the client.
+var errNotSent = errors.New("not sent")
+
 // outcome tells what an error of a publish means. Only errors that promise that nothing was stored count as refusals.
 func outcome(err error) Outcome {
 	switch {
 	case err == nil:
 		return Acked
+	case errors.Is(err, errNotSent):
+		return Refused
 	case errors.Is(err, client.ErrOutcomeUnknown):
 		return Unknown
 	case errors.Is(err, client.ErrLimit), errors.Is(err, client.ErrQueueNotFound), errors.Is(err, client.ErrInvalid), errors.Is(err, client.ErrRefused):
