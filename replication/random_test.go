@@ -36,6 +36,9 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
+// clients publish at once.
+const clients = 3
+
 // ack is what a client heard.
 type ack struct {
 	lsn, term uint64
@@ -59,7 +62,6 @@ type history struct {
 	current atomic.Pointer[endpoint]
 	stop    atomic.Bool
 	clients sync.WaitGroup
-	sent    [3]atomic.Uint64
 
 	mu   sync.Mutex
 	acks []ack
@@ -109,7 +111,7 @@ func (h *history) run(steps int) {
 	a.createQueue()
 	h.serve()
 	b.follow(a)
-	for c := range h.sent {
+	for c := range clients {
 		h.clients.Go(func() { h.client(c) })
 	}
 	for range steps {
@@ -125,8 +127,11 @@ func (h *history) run(steps int) {
 
 // client publishes its numbers one after the other and repeats each until it hears of success.
 func (h *history) client(c int) {
+	// A pace, since on one busy core an active alone can outrun a standby that has to catch up through a tiny window.
+	pace := time.NewTicker(200 * time.Microsecond)
+	defer pace.Stop()
 	for seq := uint64(1); !h.stop.Load(); seq++ {
-		h.sent[c].Store(seq)
+		<-pace.C
 		body := binary.LittleEndian.AppendUint64([]byte{byte(c)}, seq)
 		for !h.publish(c, seq, body) {
 			if h.stop.Load() {
@@ -203,15 +208,22 @@ func (h *history) ensureSync() {
 		h.drop()
 	}
 	n, s := h.lead(), h.standby()
+	primary, follower := n.primary, s.follower
 	var member replication.Member
-	require.Eventually(h.t, func() bool {
-		st := n.primary.Status().Standby
-		if st == nil || !st.CaughtUp {
+	var state string // of the last look, for the message
+	caughtUp := func() bool {
+		st := primary.Status()
+		state = fmt.Sprintf("%+v; standby %+v; follower %+v", st, st.Standby, follower.Status())
+		if st.Standby == nil || !st.Standby.CaughtUp {
 			return false
 		}
-		member = st.Member
+		member = st.Standby.Member
 		return member == s.member()
-	}, patience, time.Millisecond, "%s does not catch up with %s", s.name, n.name)
+	}
+	for until := time.Now().Add(patience); !caughtUp(); {
+		require.True(h.t, time.Now().Before(until), "%s does not catch up with %s: %s; events %+v", s.name, n.name, state, s.seen())
+		time.Sleep(time.Millisecond) //nolint:forbidigo // a poll
+	}
 	n.forget()
 	h.config++
 	h.configure(replication.ActiveConfig{Config: h.config, Serve: true, RequireStandby: true, Standby: member})
@@ -352,7 +364,7 @@ func (h *history) switchover() {
 func (h *history) check(n *node) {
 	t := h.t
 	at := map[[2]uint64]int{}
-	var last [len(h.sent)]uint64
+	var last [clients]uint64
 	for i, body := range n.messages() {
 		c, seq := body[0], binary.LittleEndian.Uint64(body[1:])
 		key := [2]uint64{uint64(c), seq}
