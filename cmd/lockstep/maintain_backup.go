@@ -47,6 +47,9 @@ that was interrupted is never taken for a good one.`,
   lockstep store backup --node active --rate 50MiB`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := onNodePath(path); err != nil {
+				return err
+			}
 			req := &pb.BackupRequest{Path: path, KeepGenerations: keep}
 			if speed != "" {
 				n, err := config.ParseSize(speed)
@@ -78,6 +81,14 @@ that was interrupted is never taken for a good one.`,
 	cmd.Flags().Uint32Var(&keep, "keep-generations", 0, "how many save-sets to keep; 0: the setting backup.keep-generations")
 	cmd.Flags().StringVar(&speed, "rate", "", "read and write at most so much per second, such as 50MiB; default: no limit")
 	return cmd
+}
+
+// onNodePath refuses a path that means something else on each node.
+func onNodePath(path string) error {
+	if path != "" && !filepath.IsAbs(path) {
+		return usage("--path %q is not absolute; it is a directory of the node, which has a working directory of its own", path)
+	}
+	return nil
 }
 
 func toSetJSON(s *pb.SaveSet) setJSON {
@@ -129,6 +140,9 @@ directory of this machine; no node is needed, and --verify reads all of them and
 				return a.localBackups(cmd.Context(), args[0], verify)
 			case verify:
 				return usage("--verify needs a PATH on this machine; a node verifies its own with a job of kind verify")
+			}
+			if err := onNodePath(path); err != nil {
+				return err
 			}
 			return a.onNode(cmd.Context(), w.node, func(ctx context.Context, t target) error {
 				ctx, cancel := context.WithTimeout(ctx, a.timeout)

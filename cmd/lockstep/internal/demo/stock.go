@@ -24,17 +24,18 @@ type stock struct {
 
 func stockName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
 
-// stockBody makes a message: mostly 15,000 bytes, many small ones, a few large ones, content that only this message has.
+// stockBody makes a message: small ones, many that just don't fit into two pages of 2 KiB, many of 15,000 bytes, and a few
+// large ones; with content that only this message has.
 func stockBody(seed uint64, queue, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1)) //nolint:gosec // it makes test data, not a secret
 	size := 0
 	switch p := rng.IntN(1000); {
-	case p < 650:
-		size = 15_000
-	case p < 900:
+	case p < 200:
 		size = 512
-	case p < 995:
-		size = 1000 + rng.IntN(7000)
+	case p < 690:
+		size = 4200 + rng.IntN(300)
+	case p < 993:
+		size = 15_000
 	default:
 		size = 100_000 + rng.IntN(200_000)
 	}

@@ -94,6 +94,7 @@ type View struct {
 	names map[string]string        // last known, by address
 	ids   map[string]string        // last known, by address
 	last  string                   // line shown last
+	act   string                   // address of the active, as last known
 }
 
 // NewView makes a view. bar makes the bar of a node, at the address.
@@ -114,6 +115,12 @@ func (v *View) Update(s Snapshot) {
 		if st != nil {
 			v.names[address], v.ids[address] = st.GetNode().GetName(), st.GetNode().GetNodeId()
 		}
+	}
+	if s.Active != "" && s.Active != v.act {
+		if v.act != "" {
+			v.show.Line("node %s is the active one now", v.names[s.Active])
+		}
+		v.act = s.Active
 	}
 	line := Describe(s.Plan, v.nameOf(s))
 	if line != v.last {
