@@ -23,6 +23,9 @@ type Identity struct {
 	Fence Fence
 	// End is the last record of the log, durable or not.
 	End lsn.Position
+	// Restored is true for a store that came from a backup and has joined no pair since: no record knows it, and it may begin
+	// a pair of its own.
+	Restored bool
 	// MayHaveLost is true when acknowledged bytes may be gone (INV-6). It stays true over restarts until ClearLoss.
 	MayHaveLost bool
 }

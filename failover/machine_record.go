@@ -63,7 +63,7 @@ func (m *machine) noRecord() {
 	case m.known:
 		m.trouble = "the pair's record has vanished from the coordinator"
 		m.retryLater()
-	case !m.ident.Empty():
+	case !m.ident.Empty() && !m.ident.Restored:
 		// INV-9: with the record, the knowledge of which store is complete has gone.
 		m.halt(fmt.Errorf("%w (store %s, fence %s, log end %s): restore the coordinator's data, check its address and key prefix, "+
 			"or start this node with an empty data directory", ErrRecordLost, m.ident.Store, m.ident.Fence, m.ident.End))
@@ -123,13 +123,19 @@ func (m *machine) wrote(rec Record) bool {
 	return slices.ContainsFunc(m.pending, func(p Record) bool { return p.OpID == rec.OpID })
 }
 
+// begun tells whether this very store has begun the pair: a restored one that stopped before it could note that.
+func (m *machine) begun(rec Record) bool {
+	own, ok := rec.Member(m.self.ID)
+	return ok && m.ident.Restored && own == m.ident.Member()
+}
+
 // admit checks the first record that a process sees against its store.
 func (m *machine) admit(rec Record) bool {
 	switch {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
 		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and key prefix, "+
 			"or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
-	case m.ident.PairID == uuid.Nil && !m.ident.Empty():
+	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec):
 		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an empty data directory",
 			ErrOtherPair, m.ident.End, rec.PairID))
 	case rec.Config < m.bootFence.Config:
@@ -243,12 +249,13 @@ func (m *machine) describe(next Record) []NodeInfo {
 	return nodes
 }
 
-// create writes the first record of a pair. Only an empty store gets here.
+// create writes the first record of a pair. Only an empty or a restored store gets here; the latter's log goes on in a new
+// term.
 func (m *machine) create() {
 	if !m.canSwap() {
 		return
 	}
 	m.propose(Record{
-		PairID: m.newPair, Term: 1, Active: m.self.ID, InSync: []Member{m.ident.Member()}, MinInSync: m.set.MinInSync,
+		PairID: m.newPair, Term: m.ident.End.Term + 1, Active: m.self.ID, InSync: []Member{m.ident.Member()}, MinInSync: m.set.MinInSync,
 	})
 }

@@ -280,6 +280,33 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A store that was restored from a backup may begin a pair of its own; its log goes on in a term that it has never had.
+func TestRestoredStoreBeginsPair(t *testing.T) {
+	restored := usedIdentity()
+	restored.PairID, restored.Fence, restored.Restored = uuid.Nil, Fence{}, true
+
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: restored})
+	r.observe(true)
+	effects := r.step(Loaded{Err: ErrNoRecord})
+	if len(kinds(effects)) == 0 {
+		effects = r.after(time.Second)
+	}
+	first := effect[SwapRecord](t, effects).Next
+	require.Equal(t, uint64(3), first.Term, "the log ends in term 2")
+	require.Equal(t, []Member{restored.Member()}, first.InSync)
+
+	// It may stop before it has noted the pair.
+	r = newRig(t, Settings{})
+	effects = r.start(restored, first)
+	require.Equal(t, first.PairID, effect[JoinPair](t, effects).Pair)
+
+	// A record that it has not written is not its own.
+	r = newRig(t, Settings{})
+	effects = r.start(restored, recordWith(1, 1))
+	require.ErrorIs(t, effect[Halt](t, effects).Err, ErrOtherPair)
+}
+
 // A running pair survives that its record goes back or vanishes, with its roles frozen.
 func TestRecordGoesBack(t *testing.T) {
 	for name, ev := range map[string]func(r *rig) Event{

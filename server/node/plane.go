@@ -67,6 +67,7 @@ func (p *dataPlane) Identity() failover.Identity {
 	return failover.Identity{
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
 		Fence: failover.Fence{Config: id.Fence.Config, Term: id.Fence.Term}, End: p.node.store.End(), MayHaveLost: id.MayHaveLost,
+		Restored: id.Restored != "",
 	}
 }
 
