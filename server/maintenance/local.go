@@ -25,6 +25,7 @@ const (
 // localState is what a node knows for itself: which steps it has done. It is written after a step was done, so that a crash in
 // between does the step once more: that costs time, and changes nothing.
 type localState struct {
+	fs   vfs.FS
 	path string
 
 	mu sync.Mutex // guards what follows
@@ -50,9 +51,9 @@ type doneStep struct {
 
 // openLocal reads maintenance.json. One that cannot be understood is put aside: all that is lost is that a step may be done once
 // more.
-func openLocal(dir string, logger *zap.Logger) (*localState, error) {
-	l := &localState{path: filepath.Join(dir, localFile), v: localContent{Version: 1}}
-	raw, err := vfs.ReadFile(vfs.OS(), l.path, localMaxBytes)
+func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error) {
+	l := &localState{fs: fsys, path: filepath.Join(dir, localFile), v: localContent{Version: 1}}
+	raw, err := vfs.ReadFile(fsys, l.path, localMaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
@@ -115,7 +116,7 @@ func (l *localState) change(fn func(*localContent) bool) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", l.path, err)
 	}
-	if err := vfs.WriteFileAtomic(vfs.OS(), l.path, append(raw, '\n')); err != nil {
+	if err := vfs.WriteFileAtomic(l.fs, l.path, append(raw, '\n')); err != nil {
 		return fmt.Errorf("write %s: %w", l.path, err)
 	}
 	l.v = next

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // Options of New.
@@ -21,6 +22,8 @@ type Options struct {
 	Node Node
 	// Peers reach the other one.
 	Peers Peers
+	// FS of DataDir; nil means the operating system's.
+	FS vfs.FS
 	// DataDir of the store: maintenance.json is kept there.
 	DataDir string
 	// Defaults are what this node's configuration says; they hold where the pair has set nothing.
@@ -77,7 +80,10 @@ func New(o Options) (*Manager, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	local, err := openLocal(o.DataDir, o.Logger)
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	local, err := openLocal(o.FS, o.DataDir, o.Logger)
 	if err != nil {
 		return nil, err
 	}

@@ -48,16 +48,14 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 // afterStart does, on a node of a pair, what is asked for its start: once it is a standby in sync for the first time. Then it
 // tells the active. A node that becomes active first does nothing: its next start may find it a standby.
 func (m *Manager) afterStart(ctx context.Context) {
-	if !m.node.Alone() {
-		for {
-			changed := m.node.Changed()
-			role := m.node.Pair().Role
-			if role == failover.RoleStandby {
-				break
-			}
-			if role.Acts() || !m.wait(ctx, changed, nil, 0) {
-				return
-			}
+	for {
+		changed := m.node.Changed()
+		role := m.node.Pair().Role
+		if _, serving := m.node.Serving(); role == failover.RoleStandby || m.node.Alone() && serving {
+			break
+		}
+		if role.Acts() && !m.node.Alone() || !m.wait(ctx, changed, nil, 0) {
+			return
 		}
 	}
 	if !m.node.Alone() {

@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // startArchive begins to archive the log, if that is configured, and returns what ends it.
@@ -35,10 +36,10 @@ func (n *node) startArchive() (stop func() error, err error) {
 }
 
 // makeMaintenance makes the manager of this node's upkeep. Nothing runs yet.
-func (n *node) makeMaintenance() (err error) {
+func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.peers = server.NewPeers()
 	n.maintenance, err = maintenance.New(maintenance.Options{
-		Store: n.store, Node: upkept{n}, Peers: n.peers, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
+		Store: n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
 		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"),
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,

@@ -100,7 +100,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { err = errors.Join(err, n.coordinator.Close()) }()
-	if err := n.makeMaintenance(); err != nil {
+	if err := n.makeMaintenance(o.FS); err != nil {
 		return err
 	}
 	defer func() { _ = n.peers.Close() }() // nothing depends on how the calls end

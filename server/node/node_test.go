@@ -68,6 +68,7 @@ type testNode struct {
 	conn    *grpc.ClientConn
 	queues  pb.QueueServiceClient
 	admin   pb.AdminServiceClient
+	upkeep  pb.MaintenanceServiceClient
 	stopped sync.Once
 }
 
@@ -105,6 +106,7 @@ func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(80<<20), grpc.MaxCallSendMsgSize(160<<20)))
 	require.NoError(t, err)
 	n.queues, n.admin = pb.NewQueueServiceClient(n.conn), pb.NewAdminServiceClient(n.conn)
+	n.upkeep = pb.NewMaintenanceServiceClient(n.conn)
 	return n
 }
 
