@@ -18,7 +18,7 @@ type Member struct {
 	Node uuid.UUID
 	// Store names the content.
 	Store uuid.UUID
-	// Incarnation grows when the store may have lost acknowledged bytes (INV-6).
+	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its content.
 	Incarnation uint64
 }
 

@@ -50,7 +50,7 @@ func TestInstallIsAtomic(t *testing.T) {
 	twin.commit(stranger.stranger(t))
 	_, err = twin.s.Checkpoint(context.Background())
 	require.NoError(t, err)
-	before := dumpStore(t, twin.s)
+	before, incarnation := dumpStore(t, twin.s), twin.s.Identity().Incarnation
 	in, err := twin.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	for {
@@ -86,6 +86,8 @@ func TestInstallIsAtomic(t *testing.T) {
 		default:
 			require.Equal(t, m.dump(), got, "crash before %s", ops[i])
 			require.Equal(t, snap.Header.Position, n.s.End(), "crash before %s", ops[i])
+			// A record that names the old content in sync must not match the new one, which ends where the snapshot does (INV-4).
+			require.Greater(t, n.s.Identity().Incarnation, incarnation, "crash before %s", ops[i])
 			news++
 		}
 		n.check()

@@ -41,7 +41,8 @@ type Identity struct {
 	StoreID uuid.UUID
 	// PairID is the pair that the node belongs to; zero until it joined one.
 	PairID uuid.UUID
-	// Incarnation grows when the store may have lost acknowledged bytes, so that the pair's record no longer matches it (INV-6).
+	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its content, so that
+	// the pair's record no longer matches it.
 	Incarnation uint64
 	// Fence is what the node has promised to obey.
 	Fence Fence

@@ -81,7 +81,7 @@ func (in *Install) Abort() {
 }
 
 // Commit puts the snapshot in the place of page.db, empties the log and loads the new state; durable before it returns.
-// The old page.db is kept as page.db_old. No append or apply may be under way.
+// The old page.db is kept as page.db_old, and the incarnation rises. No append or apply may be under way.
 func (in *Install) Commit() error {
 	s := in.s
 	if in.imp == nil {
@@ -103,8 +103,11 @@ func (in *Install) Commit() error {
 		return err
 	}
 	s.snapshots.closeAll() // they are of the file that goes away
+	// With the mark the incarnation rises: the snapshot may end before what this store has acknowledged, so a record that
+	// names the old content in sync must not match the new one (INV-4).
 	if err := s.changeIdentity(func(id *identityFile) error {
 		id.Install = &installMark{Position: in.header.Position}
+		id.Incarnation++
 		return nil
 	}); err != nil {
 		return err
