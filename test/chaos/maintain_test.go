@@ -1,0 +1,323 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	// A run that nobody asked to be long does so many plans at most, and begins none after maintainTime.
+	maintainPlans      = 4
+	maintainPlansShort = 1
+	maintainTime       = 20 * time.Second
+	// maintainFill is how much lies in the queues: a rewrite of it takes long enough to be hit.
+	maintainFill = 96 << 20
+	// planBound is how long a plan may take once nothing is killed any more.
+	planBound = 90 * time.Second
+	// triggerBound is how long a moment of a plan is waited for; what is to be killed is killed then all the same.
+	triggerBound = 4 * time.Second
+)
+
+// plansLength is length for plans instead of rounds.
+func plansLength(t *testing.T) (plans int, limit time.Duration) {
+	t.Helper()
+	if os.Getenv("LOCKSTEP_CHAOS") != "" {
+		return length(t)
+	}
+	if text := os.Getenv("LOCKSTEP_PLANS"); text != "" {
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err, "LOCKSTEP_PLANS")
+		return n, 24 * time.Hour
+	}
+	if testing.Short() {
+		return maintainPlansShort, maintainTime
+	}
+	return maintainPlans, maintainTime
+}
+
+// maintenanceSettings let checkpoints, trimmed logs and snapshots happen all the time.
+func maintenanceSettings() map[string]string {
+	return map[string]string{
+		"checkpoint.bytes":    "4MiB",
+		"checkpoint.interval": "1s",
+		"memory.budget":       "32MiB",
+		"log.keep-bytes":      "16MiB",
+		"log.segment-bytes":   "4MiB",
+		"page-size":           "2KiB",
+	}
+}
+
+// TestChaosMaintenance runs rolling resizes and compacts, one after the other, while messages are published and consumed, and kills the
+// active, the standby or both, or stops etcd, at random moments of them. Each plan must be done in the end by itself: both nodes have the
+// page size, one page.db each and no trace of a rewrite, every page of it is sound, shared messages are stored once, and nothing that was
+// acknowledged is lost, doubled or moved.
+func TestChaosMaintenance(t *testing.T) {
+	s := seed(t)
+	rng := rand.New(rand.NewPCG(s, 3))
+	plans, limit := plansLength(t)
+	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	m := &maintainer{killer: killer{t: t, p: p, rng: rng, counts: map[string]int{}}, sizes: [2]uint32{2 << 10, 2 << 10}, at: map[string]int{}, plans: map[string]int{}}
+	m.stock = fillStock(t, p, maintainFill, s)
+	began := time.Now()
+	for done := 0; done < plans && (done == 0 || time.Since(began) < limit); done++ {
+		m.w = work(t, p, cluster.WorkloadOptions{Prefix: fmt.Sprintf("plan-%d-", done), Seed: s + uint64(done), PerSecond: 300})
+		m.plan()
+		verify(t, p, m.w)
+		m.stock.check(t)
+		checkFiles(t, p, m.sizes)
+		require.NoError(t, m.w.Cleanup(limited(t)))
+	}
+	m.summary()
+	checkOffline(t, p)
+}
+
+// maintainer does the plans.
+type maintainer struct {
+	killer
+	stock *stock
+	sizes [2]uint32 // page sizes of A and B
+
+	plans   map[string]int
+	retries uint32
+	hits    int
+	kills   int            // processes that were killed
+	at      map[string]int // hits by where the plan was
+	seen    string         // where the plan was last
+}
+
+// plan runs one plan to its end and kills on the way.
+func (m *maintainer) plan() {
+	t := m.t
+	t.Helper()
+	inSync(t, m.p)
+	acked(t, m.w, ackBound)
+	req := m.request()
+	plan, err := m.stock.c.StartPlan(limited(t), req)
+	require.NoError(t, err)
+	m.w.History().Note("plan %s: %v", plan.GetId(), req)
+	for range 1 + m.rng.IntN(6) {
+		if m.awaitMoment(plan.GetId()) {
+			break
+		}
+		m.hit()
+	}
+	plan = ended(t, m.p, plan.GetId())
+	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), "plan: %s", plan.GetReason())
+	require.Len(t, plan.GetDoneNodes(), 2)
+	m.retries += plan.GetRetries()
+	m.plans[req.GetKind().String()]++
+	if size := req.GetPageSize(); size != 0 {
+		m.sizes = [2]uint32{size, size}
+	}
+	t.Logf("%v: %v to %d: done, begun again %d times; so far %d hits, %d kills", m.w.History().Now().Round(time.Millisecond), req.GetKind(),
+		m.sizes[0], plan.GetRetries(), m.hits, m.kills)
+}
+
+// request draws what the next plan is.
+func (m *maintainer) request() *pb.StartPlanRequest {
+	req := &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT, SwitchBack: m.rng.IntN(3) == 0}
+	if m.rng.IntN(4) > 0 {
+		req.Kind = pb.PlanKind_PLAN_KIND_RESIZE
+		for req.PageSize == 0 || req.PageSize == m.sizes[0] {
+			req.PageSize = []uint32{2 << 10, 4 << 10, 6 << 10, 8 << 10, 16 << 10, 32 << 10}[m.rng.IntN(6)]
+		}
+	}
+	return req
+}
+
+// awaitMoment waits for a random moment of the plan. It returns true when the plan has ended before.
+func (m *maintainer) awaitMoment(id string) (over bool) {
+	what, holds := m.moment()
+	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)
+	defer cancel()
+	// An error only says that the moment did not come: any other one will do.
+	_ = m.p.Wait(ctx, what, func(a, b *pb.GetStatusResponse) bool {
+		if plan := planOf(a, b); plan.GetId() == id && client.PlanEnded(plan) {
+			over = true
+			return true
+		}
+		m.seen = where(a, b)
+		return holds(a, b)
+	})
+	m.w.History().Note("moment: %s; over: %v", what, over)
+	return over
+}
+
+func (m *maintainer) moment() (what string, holds func(a, b *pb.GetStatusResponse) bool) {
+	inState := func(s pb.PlanState) func(a, b *pb.GetStatusResponse) bool {
+		return func(a, b *pb.GetStatusResponse) bool { return planOf(a, b).GetState() == s }
+	}
+	switch dice := m.rng.IntN(100); {
+	case dice < 45:
+		part := m.rng.Float64()
+		return fmt.Sprintf("copied %.2f", part), func(a, b *pb.GetStatusResponse) bool { return copied(a, part) || copied(b, part) }
+	case dice < 60: // past the copy: sync, verify, renames
+		return "finishing", func(a, b *pb.GetStatusResponse) bool { return finishing(a) || finishing(b) }
+	case dice < 75:
+		return "catching up", inState(pb.PlanState_PLAN_STATE_CATCHING_UP)
+	case dice < 85:
+		return "switching", inState(pb.PlanState_PLAN_STATE_SWITCHING)
+	default:
+		until := time.Now().Add(time.Duration(m.rng.Int64N(int64(1500 * time.Millisecond))))
+		return "any time", func(_, _ *pb.GetStatusResponse) bool { return time.Now().After(until) }
+	}
+}
+
+// copied tells whether a node rewrites and has copied so much of its page file.
+func copied(s *pb.GetStatusResponse, part float64) bool {
+	p := s.GetMaintenance().GetProgress()
+	return s.GetMaintenance().GetOperation() == "rewrite" && p.GetPhase() == "copy" && p.GetTotalBytes() > 0 &&
+		float64(p.GetDoneBytes()) >= part*float64(p.GetTotalBytes())
+}
+
+func finishing(s *pb.GetStatusResponse) bool {
+	switch s.GetMaintenance().GetProgress().GetPhase() {
+	case "finish", "verify", "done":
+		return s.GetMaintenance().GetOperation() == "rewrite"
+	default:
+		return false
+	}
+}
+
+// planOf gives the plan as the active sees it, or else anybody.
+func planOf(a, b *pb.GetStatusResponse) *pb.Plan {
+	for _, s := range []*pb.GetStatusResponse{a, b} {
+		if s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE {
+			return s.GetPlan()
+		}
+	}
+	if a.GetPlan() != nil {
+		return a.GetPlan()
+	}
+	return b.GetPlan()
+}
+
+// roles of the two nodes as they are at this moment, in the middle of whatever; A is the active if nobody says to be.
+func (m *maintainer) roles() (active, standby *cluster.Node) {
+	active = m.p.A
+	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)
+	defer cancel()
+	_ = m.p.Wait(ctx, "an active", func(a, b *pb.GetStatusResponse) bool {
+		if serves(b) {
+			active = m.p.B
+		}
+		return serves(a) || serves(b)
+	})
+	return active, m.p.Other(active)
+}
+
+func serves(s *pb.GetStatusResponse) bool {
+	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
+}
+
+// where tells where the plan is, for the summary.
+func where(a, b *pb.GetStatusResponse) string {
+	for _, s := range []*pb.GetStatusResponse{a, b} {
+		if s.GetMaintenance().GetOperation() == "rewrite" {
+			return "rewrite: " + s.GetMaintenance().GetProgress().GetPhase()
+		}
+	}
+	return planOf(a, b).GetState().String()
+}
+
+// hit breaks something and repairs it.
+func (m *maintainer) hit() {
+	m.hits++
+	m.at[m.seen]++
+	active, standby := m.roles()
+	switch dice := m.rng.IntN(100); {
+	case dice < 35:
+		m.end("active", active)
+		m.pause(800 * time.Millisecond)
+		m.start(active)
+	case dice < 60:
+		m.end("standby", standby)
+		m.pause(400 * time.Millisecond)
+		m.start(standby)
+	case dice < 70: // again before it has found its way back
+		m.end("standby, twice", standby)
+		m.start(standby)
+		m.pause(300 * time.Millisecond)
+		m.end("", standby)
+		m.start(standby)
+	case dice < 80:
+		m.end("active, then its successor", active)
+		m.pause(500 * time.Millisecond)
+		m.start(active)
+		m.pause(200 * time.Millisecond)
+		m.end("", standby)
+		m.pause(100 * time.Millisecond)
+		m.start(standby)
+	case dice < 90:
+		m.end("both", active)
+		m.pause(20 * time.Millisecond)
+		m.end("", standby)
+		m.start(standby)
+		m.pause(50 * time.Millisecond)
+		m.start(active)
+	default:
+		m.withoutEtcd([]*cluster.Node{nil, nil, active, standby}[m.rng.IntN(4)])
+	}
+}
+
+// withoutEtcd stops etcd for a while, and may kill a node meanwhile.
+func (m *maintainer) withoutEtcd(victim *cluster.Node) {
+	m.counts["etcd"]++
+	m.w.History().Note("stop etcd")
+	require.NoError(m.t, m.p.StopEtcd())
+	m.pause(2 * time.Second)
+	if victim != nil {
+		m.end("a node without etcd", victim)
+	}
+	m.pause(time.Second)
+	m.w.History().Note("start etcd")
+	require.NoError(m.t, m.p.StartEtcd(limited(m.t)))
+	if victim != nil {
+		m.start(victim)
+	}
+}
+
+// end kills a node and counts it.
+func (m *maintainer) end(what string, n *cluster.Node) {
+	m.kills++
+	m.kill(what, n)
+}
+
+func (m *maintainer) summary() {
+	m.t.Logf("plans done: %v, steps begun again: %d; hits: %d: %v; processes killed: %d", m.plans, m.retries, m.hits, m.counts, m.kills)
+	m.t.Logf("where the plan was when it was hit: %v", m.at)
+}
+
+// ended waits until a plan has ended, and the active says so.
+func ended(t *testing.T, p *cluster.Pair, id string) (plan *pb.Plan) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), planBound)
+	defer cancel()
+	var last *pb.Plan
+	err := p.Wait(ctx, "the end of the plan", func(a, b *pb.GetStatusResponse) bool {
+		for _, s := range []*pb.GetStatusResponse{a, b} {
+			if serves(s) && s.GetPlan().GetId() == id {
+				last = s.GetPlan()
+				if client.PlanEnded(last) {
+					plan = last
+				}
+			}
+		}
+		return plan != nil
+	})
+	require.NoError(t, err, "plan: %v", last)
+	return plan
+}
