@@ -181,15 +181,16 @@ func (p *Primary) checkAhead(config, term uint64) error {
 // sendToSnapshot tells the standby that the log cannot help it.
 func (s *session) sendToSnapshot(w Welcome) error {
 	p := s.p
+	p.log.Warn("standby needs a snapshot", zap.Stringer("standby", s.member), zap.String("reason", w.Reason))
 	p.mu.Lock()
 	config := p.cfg.Config
+	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
 	if p.requires(s) && !p.ended {
+		// It is there and cannot acknowledge: nobody may wait for it. It comes back as another incarnation.
 		err := fmt.Errorf("%w: %s", ErrLostRecords, w.Reason)
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
 	}
 	p.mu.Unlock()
-	p.log.Warn("standby needs a snapshot", zap.Stringer("standby", s.member), zap.String("reason", w.Reason))
-	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
 	err := s.stream.Send(&ActiveMessage{Config: config, Term: p.o.Term, Welcome: &w})
 	s.end(err)
 	return err

@@ -104,7 +104,8 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	if err := p.refuseAhead(Member{Node: req.Node}, req.Config, 0); err != nil {
 		return err
 	}
-	ctx, end, err := p.snapshots.begin(ctx)
+	conn := ctx
+	ctx, end, err := p.snapshots.begin(conn)
 	if err != nil {
 		return err
 	}
@@ -117,12 +118,28 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 		result <- p.transfer(ctx, req, send)
 	}()
 	select {
-	case err := <-result:
-		return err
+	case err = <-result:
 	case <-p.stopped:
 		return ErrNotActive
 	case <-ctx.Done():
-		return fmt.Errorf("snapshot transfer: %w", ctx.Err())
+		select {
+		case err = <-result: // its end has ended ctx
+		default:
+			err = fmt.Errorf("snapshot transfer: %w", ctx.Err())
+		}
+	}
+	if replaced := errors.Is(err, context.Canceled) && conn.Err() == nil; err != nil && !replaced {
+		p.lostInTransfer(req.Node, err)
+	}
+	return err
+}
+
+// lostInTransfer reports that the standby's transfer broke off, unless it is connected by now.
+func (p *Primary) lostInTransfer(node uuid.UUID, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.session == nil && !p.ended {
+		p.events.post(StandbyLost{Member: Member{Node: node}, Cause: causeOf(err), Err: err})
 	}
 }
 

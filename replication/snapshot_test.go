@@ -1,0 +1,76 @@
+package replication_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+)
+
+// diverge makes b the active of a new term with a's acks required, while a has applied what b does not have.
+func diverge(a, b *node) {
+	a.lead(1, 1, nil)
+	b.follow(a)
+	a.createQueue()
+	a.sync(b)
+	requireEqual(a, b)
+	b.stop()
+	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	a.publish(a.queueID, 30, 50, 4)
+	a.stop()
+	a.forget()
+	b.forget()
+	b.lead(20, 2, a)
+}
+
+// lastOfStandby returns the last event that tells whether a standby is there.
+func lastOfStandby(n *node) (last replication.Event) {
+	for _, e := range n.seen() {
+		switch e.(type) {
+		case replication.StandbyConnected, replication.StandbyLost:
+			last = e
+		}
+	}
+	return last
+}
+
+// TestRequiredStandbyThatNeedsASnapshotIsLost: it cannot acknowledge until it has left in_sync, so nobody may wait for it.
+func TestRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	diverge(a, b)
+	// It goes no further than to hear that it needs one.
+	s := w.handshake(a, b, func(*replication.StandbyMessage) {})
+	m, err := s.Recv()
+	require.NoError(t, err)
+	require.True(t, m.Welcome.SnapshotRequired)
+	await[replication.StandbyConnected](b, nil)
+	await(b, lostStandby(replication.LostRejected))
+	require.IsType(t, replication.StandbyLost{}, lastOfStandby(b), "the active would wait for its acks for ever")
+}
+
+// TestStandbyLostDuringSnapshot: a transfer that breaks off is told like any other connection.
+func TestStandbyLostDuringSnapshot(t *testing.T) {
+	w := newWorld(t)
+	small := func(n *node) {
+		n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10
+		n.tuning.SnapshotChunkBytes = 2 << 10
+	}
+	a, b := w.node("a", small), w.node("b", small)
+	a.lead(1, 1, nil)
+	a.createQueue()
+	for a.store.FirstLSN() < 2 {
+		a.publish(a.queueID, 500, 4000, 16)
+		_, err := a.store.Checkpoint(t.Context())
+		require.NoError(t, err)
+	}
+	b.followVia(&breakingDialer{Dialer: w.dialer(), chunks: 1}, a.address)
+	await(a, func(e replication.StandbyConnected) bool { return e.Snapshot })
+	b.stop()
+	require.Eventually(t, func() bool {
+		_, is := lastOfStandby(a).(replication.StandbyLost)
+		return is
+	}, patience, time.Millisecond)
+}
