@@ -47,6 +47,9 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
+	if err := f.awaitApplier(ctx); err != nil { // it must not apply the old history to the new content
+		return err
+	}
 	install := f.install
 	f.install = nil
 	if err := install.Commit(); err != nil {

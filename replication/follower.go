@@ -53,6 +53,8 @@ type Follower struct {
 	// busy is set while this node is at work and listens to nobody.
 	busy atomic.Bool
 
+	// applier is that of the last link, nil before the first. Of the run goroutine.
+	applier *applier
 	// install is the snapshot that is being received, installID its name at the active. Of the run goroutine.
 	install   *store.Install
 	installID string

@@ -20,6 +20,13 @@ const (
 	backlogBytes = 256 << 20
 )
 
+// applier is the goroutine that applies for a link. It may outlive its link, because while the page file is rewritten
+// nothing can be applied, and the loss of the active must be seen at once all the same; the next link's waits for it.
+type applier struct {
+	done chan struct{} // closed when it has ended
+	err  error         // set before done is closed
+}
+
 // link is one connection of a follower that the active has welcomed. Four goroutines: one receives and verifies, one
 // appends and syncs (and acknowledges), one applies, one sends signs of life.
 type link struct {
@@ -73,9 +80,50 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 	f.setLink(l)
 	g.Go(func() error { return l.receive() })
 	g.Go(func() error { return l.write(ctx) })
-	g.Go(func() error { return l.apply(ctx) })
+	a := f.startApplier(ctx, l)
+	g.Go(func() error {
+		select {
+		case <-a.done:
+			return a.err
+		case <-ctx.Done():
+			return nil
+		}
+	})
 	g.Go(func() error { return l.beat(ctx) })
 	return true, nil
+}
+
+// startApplier begins to apply for a link, as soon as nobody does for the one before any more.
+func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
+	before, a := f.applier, &applier{done: make(chan struct{})}
+	f.applier = a
+	f.wg.Add(1)
+	go func() {
+		defer f.wg.Done()
+		defer close(a.done)
+		if before != nil {
+			if <-before.done; before.err != nil {
+				a.err = before.err
+				return
+			}
+			l.applied.Store(f.o.Store.Applied().LSN)
+		}
+		a.err = l.apply(ctx)
+	}()
+	return a
+}
+
+// awaitApplier waits until nothing is applied any more.
+func (f *Follower) awaitApplier(ctx context.Context) error {
+	if f.applier == nil {
+		return nil
+	}
+	select {
+	case <-f.applier.done:
+		return f.applier.err
+	case <-ctx.Done():
+		return fmt.Errorf("wait for what is being applied: %w", ctx.Err())
+	}
 }
 
 func (f *Follower) setLink(l *link) {
