@@ -242,7 +242,7 @@ func (p *Primary) fail(err error) {
 		return
 	}
 	refuse := fmt.Errorf("%w: %w", ErrNotActive, err)
-	p.abandon(refuse, refuse) // the committer has ended: what it did not take is not logged
+	p.abandon(refuse, outcomeUnknown(refuse)) // if it is the applier that failed, the committer may log what waits for it
 	p.events.post(Failed{Err: err})
 }
 

@@ -8,8 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -229,4 +231,23 @@ func FuzzVerifyFrames(f *testing.F) {
 			require.Greater(t, end.LSN, prev.LSN)
 		}
 	})
+}
+
+// TestAppliersFailureLeavesOutcomesUnknown: when the applier fails, the committer may still log what waits for it.
+func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
+	st, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/data"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, st.Close()) }()
+	p, err := StartPrimary(PrimaryOptions{
+		Store: st, Term: 1, Config: ActiveConfig{Config: 1, Serve: true}, Tuning: Tuning{CommitDelay: 200 * time.Millisecond},
+	})
+	require.NoError(t, err)
+	defer p.Stop()
+	ends := func(n uint64) func() bool { return func() bool { return st.End().LSN == n } }
+	require.Eventually(t, ends(1), 10*time.Second, time.Millisecond, "the term-start record")
+	answer := make(chan error, 1)
+	require.NoError(t, p.Submit(t.Context(), []byte("x"), func(_ *txn.Result, err error) { answer <- err }))
+	p.fail(errors.New("apply")) // the committer waits for more transactions
+	require.ErrorIs(t, <-answer, ErrOutcomeUnknown)
+	require.Eventually(t, ends(2), 10*time.Second, time.Millisecond, "it is logged all the same")
 }
