@@ -238,6 +238,26 @@ func TestRefusals(t *testing.T) {
 	require.Len(t, p.bodies("good"), len(codesOf))
 }
 
+// TestRefusedRepeat: that a repetition is refused does not tell what became of the first attempt, which may still be on its
+// way through the log.
+func TestRefusedRepeat(t *testing.T) {
+	full := &pb.RequestError{Code: uint32(codes.ResourceExhausted), Reason: "DISK_LOW", Message: "so the test says"}
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
+		p.onPublish = nil
+		p.refuse = func(*pb.PublishRequest) *pb.RequestError { return full }
+		return false // its answer is lost
+	}
+	_, err := c.Publish(soon(t), "q", message("a"))
+	require.ErrorIs(t, err, client.ErrLimit)
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.Equal(t, []string{"a"}, p.bodies("q"), "the first attempt was committed")
+	_, err = c.Publish(soon(t), "q", message("b"))
+	require.ErrorIs(t, err, client.ErrLimit)
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+}
+
 // TestBlocked: a node that cannot acknowledge at the moment is asked again until it can, or the context ends.
 func TestBlocked(t *testing.T) {
 	p := newFakePair(t)

@@ -21,7 +21,7 @@ var (
 	// can be reached, or the active cannot acknowledge at the moment. Nothing is wrong with the request.
 	ErrUnavailable = errors.New("no node could serve the request")
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although it
-	// was not answered.
+	// was not answered, also when it was repeated then and the repetition was refused.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
 	// ErrSequenceReused is returned when the answer to a publish that was sent for the first time is one of an earlier
 	// publish: another producer used the same id and epoch. The message was NOT stored. Use a higher epoch.
@@ -73,7 +73,7 @@ type Error struct {
 
 // Error tells the message, and who sent it.
 func (e *Error) Error() string {
-	if e.kind == nil || e.kind == ErrInternal {
+	if e.kind == nil || errors.Is(e.kind, ErrInternal) {
 		return fmt.Sprintf("%s: %s: %s", e.Address, e.Code, e.Message)
 	}
 	return e.Address + ": " + e.Message

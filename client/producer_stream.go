@@ -198,6 +198,9 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	queue := r.wire.GetPublish().GetQueue()
 	done := resp.GetPublished()
 	switch {
+	case refused != nil && r.repeated:
+		// The node may refuse before it looks at the log, in which the first attempt may still be on its way.
+		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w; %w", queue, refused, ErrOutcomeUnknown))
 	case refused != nil:
 		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w", queue, refused))
 	case done.GetDuplicate() && !r.repeated:
@@ -233,6 +236,6 @@ func (p *Producer) failFlying(err error) {
 	entries := p.takeFlying()
 	p.mu.Unlock()
 	if len(entries) > 0 {
-		p.answer(entries, Receipt{}, errors.Join(err, ErrOutcomeUnknown))
+		p.answer(entries, Receipt{}, fmt.Errorf("%w; %w", err, ErrOutcomeUnknown))
 	}
 }

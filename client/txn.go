@@ -163,8 +163,9 @@ func (t *Txn) commit(ctx context.Context) (resp *pb.CommitResponse, err error) {
 		resp, err = queues(cc).Commit(ctx, req)
 		return err //nolint:wrapcheck // do needs it as it is
 	})
-	if unknown && errors.Is(err, ErrTooOld) {
-		err = errors.Join(err, ErrOutcomeUnknown)
+	if unknown && err != nil && !errors.Is(err, ErrOutcomeUnknown) {
+		// A repetition was refused. That does not tell what became of the attempt before it.
+		err = fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
 	}
 	return resp, err
 }
