@@ -30,7 +30,11 @@ generate: ## Regenerate the Go code of the .proto files
 	$(BUF) generate
 
 .PHONY: check
-check: ## What CI checks, without the tests: format, vet, lint, buf, generated code
+check: ## Everything that CI checks: format, vet, lint, buf, generated code, tests, tests with -race
+	.ci/run
+
+.PHONY: static
+static: ## The part of it that needs no tests: format, vet, lint, buf, generated code
 	.ci/run static
 
 .PHONY: test

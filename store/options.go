@@ -43,7 +43,7 @@ type Options struct {
 	CheckpointBytes int64
 	// CheckpointInterval starts a checkpoint when the last one is so old and something changed.
 	CheckpointInterval time.Duration
-	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from.
+	// LogKeepBytes of log before the last checkpoint are kept for a standby to catch up from; less than 0 means none.
 	LogKeepBytes int64
 	// SegmentBytes is the size of a log segment.
 	SegmentBytes int64
@@ -73,6 +73,7 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.CheckpointBytes, DefaultCheckpointBytes)
 	setDefault(&o.CheckpointInterval, DefaultCheckpointInterval)
 	setDefault(&o.LogKeepBytes, DefaultLogKeepBytes)
+	o.LogKeepBytes = max(o.LogKeepBytes, 0)
 	setDefault(&o.SegmentBytes, DefaultSegmentBytes)
 	setDefault(&o.MaxFrameBytes, DefaultMaxFrameBytes)
 	if o.MemoryBudget < MinMemoryBudget {

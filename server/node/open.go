@@ -78,7 +78,7 @@ func openStore(cfg config.Config, fs vfs.FS, logger *zap.Logger, failed func(err
 	s, err := store.Open(store.Options{
 		FS: fs, Dir: cfg.Data.Dir, PageSize: int(cfg.PageSize), Sync: mode, SyncInterval: cfg.SyncEvery.Std(),
 		MemoryBudget: cfg.Memory.Budget.Bytes(), CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
-		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: cfg.Log.KeepBytes.Bytes(),
+		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: logKeepBytes(cfg),
 		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		Logger: logger.Named("store"), OnFatal: failed,
 	})
@@ -180,4 +180,12 @@ func explained(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w: %w", failover.ErrOtherPair, err)
+}
+
+// logKeepBytes says "none" in the way of the store, for which 0 means its default.
+func logKeepBytes(cfg config.Config) int64 {
+	if n := cfg.Log.KeepBytes.Bytes(); n > 0 {
+		return n
+	}
+	return -1
 }

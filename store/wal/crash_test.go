@@ -130,7 +130,10 @@ func (m *machine) life(generation int) {
 	}
 	m.set(found)
 
-	local := rand.New(rand.NewSource(m.rng.Int63()))
+	m.mu.Lock() // the hook takes from the same generator
+	seed := m.rng.Int63()
+	m.mu.Unlock()
+	local := rand.New(rand.NewSource(seed))
 	for step := 0; step < 200; step++ {
 		m.mu.Lock()
 		done := m.shot != nil
