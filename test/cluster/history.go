@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -159,6 +160,13 @@ func (h *History) AckedAfter(after time.Duration, notBy string) (at time.Duratio
 		}
 	}
 	return at, ok
+}
+
+// PublishesSoFar copies what is known of publishes by now.
+func (h *History) PublishesSoFar() []Publish {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.Publishes)
 }
 
 // Counts says how much is in the history, for a test's log.

@@ -193,6 +193,16 @@ func (n *Node) Wake() error {
 	return err
 }
 
+// PID is the id of the process that was started last; 0 while none runs.
+func (n *Node) PID() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cmd == nil {
+		return 0
+	}
+	return n.cmd.Process.Pid
+}
+
 // Exited is closed when the process is gone; nil while none was started.
 func (n *Node) Exited() <-chan struct{} {
 	n.mu.Lock()

@@ -1,0 +1,172 @@
+package chaos
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	// A rewrite looks at the free space each 64 MiB: it is to do so more than once.
+	fullFill = 160 << 20
+	// fullDisk is the size of the disk: page.db, page.db_new and the log fit, but not much more.
+	fullDisk = "size=640m"
+	// Before a rewrite a few segments are left to the log; in the middle of one, less than the half segment that makes it stop.
+	leftBefore = 6 << 20
+	leftMiddle = 1 << 20
+)
+
+// TestResizeDiskFull: there is no room for the new page file before a rewrite, and the disk fills up in the middle of one. The plan fails
+// with the figures or goes on when there is room, page.db is as it was, and nothing is lost; with room enough the next plan is done.
+//
+// Where nobody may mount a small disk, the limit of a file's size takes its place: the first half only.
+func TestResizeDiskFull(t *testing.T) {
+	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	r := &rolling{p: p, sizes: [2]uint32{2 << 10, 2 << 10}}
+	r.stock = fillStock(t, p, fullFill, 2)
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 100})
+	_, standby := inSync(t, p)
+	fill, free, small := smallDisk(t, standby)
+	inSync(t, p)
+	t.Logf("a disk of its own: %v", small)
+
+	fill(leftBefore)
+	plan := startResize(t, r, 8<<10)
+	plan = ended(t, p, plan.GetId())
+	t.Logf("%v: %s", plan.GetState(), plan.GetReason())
+	require.Equal(t, pb.PlanState_PLAN_STATE_FAILED, plan.GetState())
+	acked(t, w, ackBound)
+	inSync(t, p)
+	require.Equal(t, uint32(2<<10), pageSize(t, standby))
+	onlyPageFile(t, standby)
+	free()
+
+	if small {
+		plan = startResize(t, r, 8<<10)
+		require.NoError(t, p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool { return copied(a, 0.01) || copied(b, 0.01) }))
+		fill(leftMiddle)
+		// A node whose log has no room either ends, as it must: then it is started again when there is room.
+		require.NoError(t, p.Wait(limited(t), "the rewrite to end", func(a, b *pb.GetStatusResponse) bool {
+			return []*pb.GetStatusResponse{a, b}[index(p, standby)].GetMaintenance() == nil
+		}))
+		now := planNow(t, p)
+		t.Logf("with the disk full: %v: %s", now.GetState(), now.GetReason())
+		require.NotContains(t, now.GetDoneNodes(), nodeID(t, p, standby), "there was room for it: this test proves nothing")
+		acked(t, w, bound)
+		free()
+		revive(t, p)
+		plan = ended(t, p, plan.GetId())
+		t.Logf("%v: %s; begun again %d times", plan.GetState(), plan.GetReason(), plan.GetRetries())
+		revive(t, p)
+		inSync(t, p)
+	}
+
+	plan = startResize(t, r, 16<<10)
+	r.done(t, plan, 16<<10)
+	verify(t, p, w)
+	r.stock.check(t)
+	checkFiles(t, p, r.sizes)
+	checkOffline(t, p)
+}
+
+// planNow is the plan as whoever answers knows it.
+func planNow(t *testing.T, p *cluster.Pair) (plan *pb.Plan) {
+	t.Helper()
+	require.NoError(t, p.Wait(limited(t), "a plan", func(a, b *pb.GetStatusResponse) bool {
+		plan = planOf(a, b)
+		return plan != nil
+	}))
+	return plan
+}
+
+// nodeID of n as the other node knows it: n may have ended.
+func nodeID(t *testing.T, p *cluster.Pair, n *cluster.Node) string {
+	t.Helper()
+	s, err := p.Other(n).Status(limited(t))
+	require.NoError(t, err)
+	for _, other := range s.GetPair().GetNodes() {
+		if other.GetName() == n.Name {
+			return other.GetNodeId()
+		}
+	}
+	require.Fail(t, "no such node", n.Name)
+	return ""
+}
+
+func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
+	t.Helper()
+	inSync(t, r.p)
+	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
+	require.NoError(t, err)
+	return plan
+}
+
+// revive starts a node that has ended by itself.
+func revive(t *testing.T, p *cluster.Pair) {
+	t.Helper()
+	for _, n := range p.Nodes() {
+		select {
+		case <-n.Exited():
+			t.Logf("node %s had ended by itself", n.Name)
+			_ = n.Kill()
+			require.NoError(t, n.Start())
+		default:
+		}
+	}
+}
+
+// smallDisk puts a node's data on a small disk that fill fills, but for a little, and free empties. small is false where nobody may
+// mount one: then fill forbids the node files larger than a few MiB.
+func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func(), small bool) {
+	t.Helper()
+	dir := n.DataDir()
+	if os.Geteuid() != 0 {
+		return func(int64) { limitFiles(t, n, 8<<20) }, func() { limitFiles(t, n, unix.RLIM_INFINITY) }, false
+	}
+	require.NoError(t, n.Stop())
+	require.NoError(t, os.Rename(dir, dir+"-before"))
+	require.NoError(t, os.Mkdir(dir, 0o750))
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fullDisk); err != nil {
+		t.Logf("no disk of its own: %v", err)
+		require.NoError(t, os.Remove(dir))
+		require.NoError(t, os.Rename(dir+"-before", dir))
+		require.NoError(t, n.Start())
+		return func(int64) { limitFiles(t, n, 8<<20) }, func() { limitFiles(t, n, unix.RLIM_INFINITY) }, false
+	}
+	t.Cleanup(func() {
+		if n.Running() {
+			_ = n.Kill()
+		}
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	out, err := exec.CommandContext(t.Context(), "cp", "-a", dir+"-before/.", dir).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, n.Start())
+	filler := filepath.Join(dir, "filler")
+	fill = func(left int64) {
+		var st unix.Statfs_t
+		require.NoError(t, unix.Statfs(dir, &st))
+		f, err := os.Create(filler)
+		require.NoError(t, err)
+		defer func() { _ = f.Close() }()
+		if size := int64(st.Bavail)*st.Bsize - left; size > 0 {
+			require.NoError(t, unix.Fallocate(int(f.Fd()), 0, 0, size))
+		}
+	}
+	return fill, func() { require.NoError(t, os.Remove(filler)) }, true
+}
+
+// limitFiles forbids a node to make files larger than this.
+func limitFiles(t *testing.T, n *cluster.Node, bytes uint64) {
+	t.Helper()
+	require.NoError(t, unix.Prlimit(n.PID(), unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: bytes, Max: unix.RLIM_INFINITY}, nil))
+}

@@ -1,0 +1,292 @@
+//go:build unix
+
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	// scenarioFill is what a rewrite of the scenarios has to copy.
+	scenarioFill = 128 << 20
+	// takeoverBound is how long a standby that rewrites may take to serve when the active is killed: it drops the rewrite and applies its
+	// backlog, neither of which depends on the size of the store. The time of a rewrite of a real store is minutes.
+	takeoverBound = 3 * time.Second
+)
+
+// rolling is a pair with a stock, whose page files the subtests rewrite one after the other.
+type rolling struct {
+	p     *cluster.Pair
+	stock *stock
+	sizes [2]uint32
+}
+
+// scenario gives a subtest a workload, and looks at everything after it.
+func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *cluster.Workload)) {
+	t.Helper()
+	ok := t.Run(name, func(t *testing.T) {
+		w := work(t, r.p, cluster.WorkloadOptions{Prefix: strings.ReplaceAll(name, " ", "-") + "-", Seed: seed(t), PerSecond: 300})
+		acked(t, w, ackBound)
+		inSync(t, r.p)
+		run(t, w)
+		verify(t, r.p, w)
+		r.stock.check(t)
+		checkFiles(t, r.p, r.sizes)
+		require.NoError(t, w.Cleanup(limited(t)))
+	})
+	if !ok {
+		t.FailNow() // the next ones would only say the same
+	}
+}
+
+// resize starts a plan with another page size and waits until the standby is in the middle of the copy.
+func (r *rolling) resize(t *testing.T) (plan *pb.Plan, size uint32) {
+	t.Helper()
+	size = 24<<10 - r.sizes[0] // 8 KiB and 16 KiB in turn
+	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
+	require.NoError(t, err)
+	require.NoError(t, r.p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool {
+		return copied(a, 0.01) || copied(b, 0.01)
+	}))
+	return plan, size
+}
+
+// done waits for the end of a plan, which must be a good one.
+func (r *rolling) done(t *testing.T, plan *pb.Plan, size uint32) {
+	t.Helper()
+	plan = ended(t, r.p, plan.GetId())
+	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), plan.GetReason())
+	r.sizes = [2]uint32{size, size}
+}
+
+// pageSize of a node as it says.
+func pageSize(t *testing.T, n *cluster.Node) uint32 {
+	t.Helper()
+	s, err := n.Status(limited(t))
+	require.NoError(t, err)
+	return s.GetStore().GetPageSize()
+}
+
+// said tells whether a node has logged something since its log had so many bytes.
+func said(t *testing.T, n *cluster.Node, text string, since int) bool {
+	t.Helper()
+	b, err := os.ReadFile(n.LogFile())
+	require.NoError(t, err)
+	return strings.Contains(string(b[since:]), text)
+}
+
+func logged(t *testing.T, n *cluster.Node) int {
+	t.Helper()
+	info, err := os.Stat(n.LogFile())
+	require.NoError(t, err)
+	return int(info.Size())
+}
+
+// TestResizeScenarios: what may happen in the middle of a rolling resize, each thing once and at a known moment.
+func TestResizeScenarios(t *testing.T) {
+	settings := maintenanceSettings()
+	settings["page-size"] = "8KiB"
+	r := &rolling{p: start(t, cluster.Options{Settings: settings}), sizes: [2]uint32{8 << 10, 8 << 10}}
+	r.stock = fillStock(t, r.p, scenarioFill, 1)
+	r.scenario(t, "nothing happens", r.nothingHappens)
+	r.scenario(t, "active killed", r.activeKilled)
+	r.scenario(t, "standby killed", r.standbyKilled)
+	r.scenario(t, "both killed", r.bothKilled)
+	r.scenario(t, "etcd gone", r.etcdGone)
+	r.scenario(t, "others refused then cancelled", r.refusedThenCancelled)
+	r.scenario(t, "damaged page", r.damagedPage)
+	checkOffline(t, r.p)
+}
+
+// nothingHappens: no publish fails in a plan that nothing disturbs, and the role comes back if that was asked for.
+func (r *rolling) nothingHappens(t *testing.T, w *cluster.Workload) {
+	active, _ := inSync(t, r.p)
+	size := 24<<10 - r.sizes[0]
+	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size, SwitchBack: true})
+	require.NoError(t, err)
+	r.done(t, plan, size)
+	now, _ := inSync(t, r.p)
+	require.Equal(t, active.Name, now.Name, "the role was to come back")
+	acked(t, w, ackBound)
+	for _, publish := range w.History().PublishesSoFar() {
+		require.Equal(t, cluster.Acked, publish.Outcome, publish.Error)
+	}
+}
+
+// activeKilled: the standby drops its rewrite, applies its backlog and takes over, in a time that has nothing to do with the size of the
+// store. When the killed one is back the plan goes on.
+func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
+	active, standby := inSync(t, r.p)
+	plan, size := r.resize(t)
+	begun := logged(t, standby)
+	since := w.History().Now()
+	require.NoError(t, active.Kill())
+	took := ackedSince(t, w, since, active, bound)
+	t.Logf("kill of the active while the standby rewrote, to the next acknowledged publish: %v", took)
+	require.True(t, said(t, standby, "rewrite of page.db canceled", begun), "the standby was not rewriting any more: this test proves nothing")
+	require.Less(t, took, takeoverBound)
+	require.Equal(t, r.sizes[0], pageSize(t, standby), "a rewrite that was dropped changes nothing")
+	onlyPageFile(t, standby)
+	s, err := standby.Status(limited(t))
+	require.NoError(t, err)
+	require.Equal(t, plan.GetId(), s.GetPlan().GetId())
+	require.False(t, client.PlanEnded(s.GetPlan()), "%v", s.GetPlan())
+	require.NoError(t, active.Start())
+	r.done(t, plan, size)
+}
+
+// standbyKilled: the active goes on alone; the plan waits for the standby, which begins its rewrite anew.
+func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
+	active, standby := inSync(t, r.p)
+	plan, size := r.resize(t)
+	require.NoError(t, standby.Kill())
+	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"), "the standby was not rewriting any more: this test proves nothing")
+	acked(t, w, ackBound)
+	require.NoError(t, r.p.Wait(limited(t), "a plan that waits", func(a, b *pb.GetStatusResponse) bool {
+		return planOf(a, b).GetState() == pb.PlanState_PLAN_STATE_WAITING
+	}))
+	require.Equal(t, r.sizes[0], pageSize(t, active), "the active changes nothing while it is alone")
+	require.NoError(t, standby.Start())
+	r.done(t, plan, size)
+}
+
+// bothKilled: whoever is active after the restart goes on with the plan.
+func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
+	active, standby := inSync(t, r.p)
+	plan, size := r.resize(t)
+	require.NoError(t, standby.Kill())
+	require.NoError(t, active.Kill())
+	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"), "the standby was not rewriting any more: this test proves nothing")
+	require.NoError(t, standby.Start())
+	require.NoError(t, active.Start())
+	acked(t, w, bound)
+	r.done(t, plan, size)
+}
+
+// etcdGone: messages go on, the rewrite goes on; the switchover has to wait for etcd.
+func (r *rolling) etcdGone(t *testing.T, w *cluster.Workload) {
+	active, standby := inSync(t, r.p)
+	plan, size := r.resize(t)
+	require.NoError(t, r.p.StopEtcd())
+	require.NoError(t, r.p.Wait(limited(t), "the standby's rewrite", func(a, b *pb.GetStatusResponse) bool {
+		s := []*pb.GetStatusResponse{a, b}[index(r.p, standby)]
+		return s.GetStore().GetPageSize() == size
+	}))
+	require.NoError(t, r.p.Wait(limited(t), "both nodes to miss the coordinator", func(a, b *pb.GetStatusResponse) bool {
+		return a != nil && b != nil && !a.GetPair().GetCoordinatorReachable() && !b.GetPair().GetCoordinatorReachable()
+	}))
+	acked(t, w, ackBound)
+	s, err := active.Status(limited(t))
+	require.NoError(t, err)
+	require.Equal(t, pb.Role_ROLE_ACTIVE, s.GetRole(), s.GetReason())
+	require.False(t, client.PlanEnded(s.GetPlan()), "%v", s.GetPlan())
+	t.Logf("without etcd: %v: %s", s.GetPlan().GetState(), s.GetPlan().GetReason())
+	require.NoError(t, r.p.StartEtcd(limited(t)))
+	r.done(t, plan, size)
+}
+
+func index(p *cluster.Pair, n *cluster.Node) int {
+	if n == p.A {
+		return 0
+	}
+	return 1
+}
+
+// refusedThenCancelled: while a rewrite runs, another one, another plan and a switchover are refused and say why; then the plan is
+// cancelled, and nothing has changed.
+func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
+	active, standby := inSync(t, r.p)
+	r.resize(t)
+	refused := func(what string, err error, codes ...codes.Code) {
+		t.Helper()
+		require.Error(t, err, what)
+		require.Contains(t, codes, status.Code(err), "%s: %v", what, err)
+		t.Logf("%s: %v", what, err)
+	}
+	refused("rewrite of the standby", rewrite(t, standby), codes.AlreadyExists)
+	refused("rewrite of the active", rewrite(t, active), codes.FailedPrecondition)
+	_, err := pb.NewMaintenanceServiceClient(active.Conn()).StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
+	refused("another plan", err, codes.AlreadyExists)
+	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
+	refused("switchover", err, codes.FailedPrecondition)
+	plan, err := r.stock.c.CancelPlan(limited(t))
+	require.NoError(t, err)
+	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
+	require.Empty(t, plan.GetDoneNodes(), "the rewrite was done before all this: this test proves nothing")
+	require.NoError(t, r.p.Wait(limited(t), "the rewrite to be dropped", func(a, b *pb.GetStatusResponse) bool {
+		return a != nil && b != nil && a.GetMaintenance() == nil && b.GetMaintenance() == nil
+	}))
+	acked(t, w, ackBound)
+	now, _ := inSync(t, r.p)
+	require.Equal(t, active.Name, now.Name)
+	require.Equal(t, r.sizes[0], pageSize(t, standby))
+}
+
+// rewrite asks a node for a compact of its own, and returns how that ends.
+func rewrite(t *testing.T, n *cluster.Node) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(limited(t))
+	defer cancel()
+	stream, err := pb.NewMaintenanceServiceClient(n.Conn()).Rewrite(ctx, &pb.RewriteRequest{})
+	for err == nil {
+		var r *pb.RewriteResponse
+		if r, err = stream.Recv(); err == nil && r.GetResult() != nil {
+			return nil
+		}
+	}
+	return err //nolint:wrapcheck // its code is looked at
+}
+
+// damagedPage: a page of the standby has a flipped bit. The plan fails, says so, and has changed nothing; the operator replaces the
+// standby's store by a snapshot of the active, and the next plan is done.
+func (r *rolling) damagedPage(t *testing.T, w *cluster.Workload) {
+	_, standby := inSync(t, r.p)
+	require.NoError(t, standby.Stop())
+	name := filepath.Join(standby.DataDir(), "page.db")
+	flipBit(t, name, cluster.Body(cluster.ID{Producer: stockProducer, N: r.stock.messages / 2}, 20)[:16])
+	require.NoError(t, standby.Start())
+	inSync(t, r.p)
+	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 24<<10 - r.sizes[0]})
+	require.NoError(t, err)
+	plan = ended(t, r.p, plan.GetId())
+	t.Logf("%v: %s", plan.GetState(), plan.GetReason())
+	require.Equal(t, pb.PlanState_PLAN_STATE_FAILED, plan.GetState())
+	require.Empty(t, plan.GetDoneNodes())
+	acked(t, w, ackBound)
+	inSync(t, r.p)
+	require.Equal(t, r.sizes[0], pageSize(t, standby))
+	onlyPageFile(t, standby)
+	require.NoError(t, standby.Stop())
+	require.NoError(t, os.Rename(standby.DataDir(), standby.DataDir()+"-damaged"))
+	require.NoError(t, standby.Start())
+	inSync(t, r.p)
+	size := 24<<10 - r.sizes[0]
+	plan, err = r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
+	require.NoError(t, err)
+	r.done(t, plan, size)
+}
+
+// flipBit flips a bit wherever a file holds some bytes.
+func flipBit(t *testing.T, name string, want []byte) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Positive(t, bytes.Count(b, want), "the message is not in %s", name)
+	flipped := bytes.Clone(want)
+	flipped[0] ^= 1
+	require.NoError(t, os.WriteFile(name, bytes.ReplaceAll(b, want, flipped), 0o640))
+}
