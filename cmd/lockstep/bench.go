@@ -30,7 +30,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 		Args: cobra.NoArgs,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchStore())
+	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchPageSize(), a.benchStore())
 	return cmd
 }
 
@@ -114,6 +114,7 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	}
 	defer remove()
 	settings := smallNodes()
+	settings["log-format"] = "json"
 	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
 	delete(settings, "log-segment-bytes")
 	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Settings: settings})
@@ -132,7 +133,7 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	if err != nil {
 		return err
 	}
-	t := bench.Target{Client: c, Setup: "pair", Sync: f.sync, Dir: dir, Processes: map[string]int{}}
+	t := bench.Target{Client: c, Setup: "pair", Sync: f.sync, Dir: dir, Pair: nodes, Processes: map[string]int{}}
 	if f.standalone {
 		t.Setup = "standalone"
 	}

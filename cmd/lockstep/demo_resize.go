@@ -118,7 +118,7 @@ func (a *app) printResizeVerdict(v demo.ResizeVerdict) error {
 		{"  lost", out.Count(v.Lost)},
 		{"  duplicated", out.Count(v.Duplicated)},
 		{"time with fewer than two copies", fmt.Sprintf("%.0f ms (%s)", v.OneCopyMS, out.Plural(v.Samples, "sample"))},
-		{"largest pause that a publisher saw", fmt.Sprintf("%.1f ms", v.PauseMS)},
+		{"largest pause that a publisher saw", fmt.Sprintf("%.1f ms, at %.1fs", v.PauseMS, v.PauseAt.Seconds())},
 	}
 	if v.KilledAtPercent > 0 {
 		rows = append(rows, [][]any{

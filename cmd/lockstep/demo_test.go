@@ -32,6 +32,32 @@ func TestDemo(t *testing.T) {
 	require.Empty(t, left, "the temporary directory is removed")
 }
 
+// TestDemoResize: a short one, with everything real.
+func TestDemoResize(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	stdout, stderr, code := cli{t: t}.run("", "demo", "resize", "--fill", "64MiB", "--rate", "500", "--output", "json", "--seed", "3")
+	require.Equal(t, exitOK, code, "%s%s", stdout, stderr)
+	var v map[string]any
+	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
+	require.Equal(t, true, v["passed"])
+	require.Equal(t, "done", v["plan"])
+	for _, none := range []string{"lost", "duplicated", "stock_lost", "stock_duplicated", "fewer_than_two_copies_ms"} {
+		require.InDelta(t, 0, v[none], 0, none)
+	}
+	require.Equal(t, []any{2048.0, 2048.0}, v["page_sizes_before"])
+	require.Greater(t, v["page_size_recommended"], 2048.0)
+	require.Equal(t, []any{v["page_size_recommended"], v["page_size_recommended"]}, v["page_sizes_after"])
+	require.Greater(t, v["killed_at_percent"], 10.0)
+	require.Positive(t, v["kill_fewer_than_two_copies_ms"])
+	require.Positive(t, v["pause_ms"])
+	require.Contains(t, stderr, "████", "the histogram")
+	require.Contains(t, stderr, "SIGKILL")
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "the temporary directory is removed")
+}
+
 // TestBench: each measurement, as short as can be.
 func TestBench(t *testing.T) {
 	c := cli{t: t}
@@ -52,6 +78,17 @@ func TestBench(t *testing.T) {
 			require.Positive(t, l["rate_per_s"])
 		}
 		require.Equal(t, true, lines[len(lines)-1]["median"])
+	}
+	for _, setup := range []string{"--pair", "--standalone"} {
+		lines := c.lines("bench", "pagesize", "--mix", "400x4200,100x512", "--queues", "2", "--senders", "2", "--sync", "off", setup)
+		require.Len(t, lines, 7)
+		require.Equal(t, "rewrite", lines[3]["phase"])
+		require.InDelta(t, 2048, lines[2]["page_size"], 0)
+		require.Greater(t, lines[3]["page_size"], 2048.0)
+		require.Positive(t, lines[3]["cp_mb_per_s"])
+		require.Positive(t, lines[3]["mb_per_s"])
+		require.Positive(t, lines[6]["file_mb"])
+		require.InDelta(t, 500, lines[4]["messages"], 0)
 	}
 	_, _, code := c.run("", "bench", "publish", "--size", "x")
 	require.Equal(t, exitUsage, code)

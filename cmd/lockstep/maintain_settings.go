@@ -44,14 +44,14 @@ func settings() []setting {
 		{"backup.keep-generations", func(s *pb.MaintenanceSettings) any { return s.GetBackupKeepGenerations() }, func(r *pb.UpdateSettingsRequest, v string) error {
 			return setNumber(&r.BackupKeepGenerations, v)
 		}, "how many save-sets are kept"},
-		{"autotune.window", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneWindow() }, func(r *pb.UpdateSettingsRequest, v string) error {
+		{"maintenance.autotune.window", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneWindow() }, func(r *pb.UpdateSettingsRequest, v string) error {
 			if v == "off" {
 				v = ""
 			}
 			r.AutotuneWindow = &v
 			return nil
 		}, "when autotune may resize, such as 02:00-05:00; off"},
-		{"autotune.min-gain", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneMinGainPercent() }, func(r *pb.UpdateSettingsRequest, v string) error {
+		{"maintenance.autotune.min-gain", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneMinGainPercent() }, func(r *pb.UpdateSettingsRequest, v string) error {
 			return setNumber(&r.AutotuneMinGainPercent, strings.TrimSuffix(v, "%"))
 		}, "what autotune must gain at least, in percent"},
 	}
@@ -76,11 +76,11 @@ func setNumber(dst **uint32, text string) error {
 	return nil
 }
 
-// findSetting accepts a name with or without "maintenance." before it.
+// findSetting finds one by its name; "maintenance." before it may be left out.
 func findSetting(name string) (setting, error) {
 	var names []string
 	for _, s := range settings() {
-		if s.name == strings.TrimPrefix(name, "maintenance.") {
+		if s.name == name || s.name == "maintenance."+name {
 			return s, nil
 		}
 		names = append(names, s.name)
@@ -150,7 +150,7 @@ func (a *app) settingsSet() *cobra.Command {
 		Example: `  lockstep store settings set page-size-max 64KiB
   lockstep store settings set resize-on-startup true
   lockstep store settings set backup.path /backup/lockstep
-  lockstep store settings set autotune.window 02:00-05:00`,
+  lockstep store settings set maintenance.autotune.window 02:00-05:00`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := findSetting(args[0])

@@ -1,7 +1,7 @@
 // Package bench measures Lockstep: rates, latencies, and what they cost.
 //
 // result.go is what a measurement tells, meter.go reads the processes, publish.go and consume.go load a running node or
-// pair through the client, store.go loads the embedded store alone.
+// pair through the client, pagesize.go compares page sizes, store.go loads the embedded store alone.
 package bench
 
 import (
@@ -13,6 +13,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 )
 
 // Target is what is loaded, and who it is.
@@ -27,6 +28,8 @@ type Target struct {
 	Processes map[string]int
 	// Dir with their data, to measure its disk; may be empty.
 	Dir string
+	// Pair that was started for it; nil when it ran already.
+	Pair *pair.Pair
 }
 
 // latencies are recorded in microseconds, from 1 µs to 5 minutes, with 3 digits.

@@ -47,6 +47,17 @@ func deviceWritten(dir string) float64 {
 	return number(f[sectorsWritten]) * sectorBytes / 1e6
 }
 
+// syncDisk writes to the disk what is still in the page cache of the filesystem that holds dir, so that it is counted where it
+// was caused.
+func syncDisk(dir string) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	_ = unix.Syncfs(int(f.Fd())) // then it is counted later
+	_ = f.Close()                // it was only read
+}
+
 // field returns the number after a key at the beginning of a line.
 func field(file, key string) float64 {
 	b, err := os.ReadFile(file)

@@ -27,6 +27,25 @@ type PublishOptions struct {
 	Window int
 	// Queues that the producers are spread over.
 	Queues int
+	// Sizes of the messages, one for each, instead of SizeBytes; may be empty.
+	Sizes []int
+}
+
+// messages makes messages by their number, from 1; those of the same size are the same.
+func (o *PublishOptions) messages() func(n int64) client.Message {
+	made := make(map[int]client.Message)
+	return func(n int64) client.Message {
+		size := o.SizeBytes
+		if len(o.Sizes) > 0 {
+			size = o.Sizes[n-1]
+		}
+		m, ok := made[size]
+		if !ok {
+			m = client.Message{Body: body(size)}
+			made[size] = m
+		}
+		return m
+	}
 }
 
 // Publish measures publishing. A latency is the time from the call to the acknowledgement.
@@ -102,9 +121,9 @@ func publishAll(ctx context.Context, producers []*client.Producer, queues []stri
 }
 
 func publishOneByOne(ctx context.Context, p *client.Producer, queue string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
-	m := client.Message{Body: body(o.SizeBytes)}
-	for next.Add(1) <= int64(o.Messages) {
-		start := time.Now()
+	message := o.messages()
+	for n := next.Add(1); n <= int64(o.Messages); n = next.Add(1) {
+		m, start := message(n), time.Now()
 		if _, err := p.Publish(ctx, queue, m); err != nil {
 			return err
 		}
@@ -114,10 +133,10 @@ func publishOneByOne(ctx context.Context, p *client.Producer, queue string, o Pu
 }
 
 func publishPipelined(ctx context.Context, p *client.Producer, queue string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
-	m := client.Message{Body: body(o.SizeBytes)}
+	message := o.messages()
 	window := make(chan struct{}, o.Window)
 	failed := make(chan error, 1)
-	for next.Add(1) <= int64(o.Messages) {
+	for n := next.Add(1); n <= int64(o.Messages); n = next.Add(1) {
 		select {
 		case window <- struct{}{}:
 		case err := <-failed:
@@ -125,7 +144,7 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue string, o P
 		case <-ctx.Done():
 			return ctx.Err() //nolint:wrapcheck // Ctrl-C, or another producer failed
 		}
-		start := time.Now()
+		m, start := message(n), time.Now()
 		err := p.PublishAsync(ctx, queue, m, func(_ client.Receipt, err error) { // one goroutine calls all of these
 			record(h, time.Since(start))
 			if err != nil {

@@ -36,6 +36,13 @@ type Result struct {
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
 
+	PageSize    int     `json:"page_size,omitempty"`                   // of page.db, in bytes, where the workload looks at it
+	Mix         string  `json:"mix,omitempty"`                         // messages × bytes; SizeBytes is the mean then
+	FileMB      float64 `json:"file_mb,omitempty"`                     // page.db of the active node, at the end
+	DiskPerByte float64 `json:"disk_bytes_per_payload_byte,omitempty"` // written to the disk, with the checkpoint and on all nodes
+	CopyMB      float64 `json:"cp_mb_per_s,omitempty"`                 // of a plain copy of the same file, with a sync
+	Note        string  `json:"note,omitempty"`
+
 	CPU         float64 `json:"cpu_s"`           // of all processes
 	RSS         float64 `json:"rss_mb"`          // of all processes
 	DiskWritten float64 `json:"disk_written_mb"` // to the disk that holds the data, by whomever; 0 if that is not known

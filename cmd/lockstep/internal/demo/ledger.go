@@ -28,6 +28,7 @@ type ledger struct {
 	disturbed   bool          // since the kill, until the pair is in sync again
 	calm        time.Time     // end of the last disturbance
 	longest     time.Duration // that a publish took
+	longestAt   time.Time     // when it was acknowledged
 	longestKill time.Duration // the same of those that a disturbance fell into
 }
 
@@ -59,8 +60,8 @@ func (l *ledger) acknowledge(n int, r client.Receipt) {
 	took := time.Since(m.published)
 	if l.disturbed || m.published.Before(l.calm) {
 		l.longestKill = max(l.longestKill, took)
-	} else {
-		l.longest = max(l.longest, took)
+	} else if took > l.longest {
+		l.longest, l.longestAt = took, time.Now()
 	}
 	l.active = r.Address
 	if l.taken != nil && r.Address != l.killed {
@@ -86,11 +87,12 @@ func (l *ledger) settled() {
 	l.disturbed, l.calm = false, time.Now()
 }
 
-// pauses returns how long the slowest publish took, without and with those that the kill fell into.
-func (l *ledger) pauses() (planned, killed time.Duration) {
+// pauses returns how long the slowest publish took and when it was answered, and how long the slowest of those that the kill
+// fell into.
+func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.longest, l.longestKill
+	return l.longest, l.longestAt, l.longestKill
 }
 
 // deliver notes a delivery and returns the number of the message.

@@ -65,6 +65,9 @@ type ResizeVerdict struct {
 	// Samples that these are from.
 	Samples int `json:"samples"`
 
+	// PauseAt is when the slowest publish ended, on the clock of the screen.
+	PauseAt time.Duration `json:"-"`
+
 	target uint32
 }
 
@@ -179,8 +182,9 @@ func (r *resize) script(ctx context.Context) error {
 // findings fills the verdict in.
 func (r *resize) findings(ctx context.Context) (err error) {
 	v := &r.verdict
-	pause, killPause := r.ledger.pauses()
+	pause, at, killPause := r.ledger.pauses()
 	v.PauseMS, v.KillPauseMS = milliseconds(pause), milliseconds(killPause)
+	v.PauseAt = r.Screen.Time(at)
 	one, killOne, samples := r.copies.totals()
 	v.OneCopyMS, v.KillOneCopyMS, v.Samples = milliseconds(one), milliseconds(killOne), samples
 	if v.PageSizesAfter, err = r.pageSizes(ctx); err != nil {

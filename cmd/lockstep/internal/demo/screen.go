@@ -32,6 +32,9 @@ const margin = "         "
 // Terminal tells whether there are lines that change.
 func (s *Screen) Terminal() bool { return s.terminal }
 
+// Time is how long after the start t is, as it is shown beside events.
+func (s *Screen) Time(t time.Time) time.Duration { return t.Sub(s.start) }
+
 // erase takes the changing lines away; the cursor is behind the last one. The caller holds mu.
 func (s *Screen) erase() string {
 	lines := s.drawn

@@ -24,20 +24,21 @@ type stock struct {
 
 func stockName(queue int) string { return fmt.Sprintf("stock-%d", queue) }
 
-// stockBody makes a message: small ones, many that just don't fit into two pages of 2 KiB, many of 15,000 bytes, and a few
-// large ones; with content that only this message has.
+// stockBody makes a message, with content that only this message has: each queue has its own kind, as most have.
 func stockBody(seed uint64, queue, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed+uint64(queue)<<32, uint64(n)+1)) //nolint:gosec // it makes test data, not a secret
 	size := 0
-	switch p := rng.IntN(1000); {
-	case p < 200:
-		size = 512
-	case p < 690:
-		size = 4200 + rng.IntN(300)
-	case p < 993:
+	switch queue {
+	case 0:
 		size = 15_000
+	case 1:
+		size = 4200 + rng.IntN(300) // just more than two pages of 2 KiB
+	case 2:
+		size = 256 << rng.IntN(3)
 	default:
-		size = 100_000 + rng.IntN(200_000)
+		if size = 2000 + rng.IntN(8000); rng.IntN(200) == 0 {
+			size = 100_000 + rng.IntN(200_000)
+		}
 	}
 	b := make([]byte, size+8)
 	for i := 0; i < size; i += 8 {

@@ -58,6 +58,9 @@ func newNode(name, binary, dir, listen string, settings map[string]string) (*Nod
 	return n, nil
 }
 
+// DataDir is the node's data directory.
+func (n *Node) DataDir() string { return filepath.Join(n.Dir, "data") }
+
 // LogFile is where all goes that the node prints.
 func (n *Node) LogFile() string { return filepath.Join(n.Dir, "node.log") }
 
@@ -155,29 +158,38 @@ func (n *Node) Kill() error {
 	return err
 }
 
-// close asks the process to stop, and kills it if that takes too long. A process that fails while it stops is an error.
-func (n *Node) close() error {
+// Stop asks the process to stop, and kills it if that takes too long; it is gone then and can be started again. A process
+// that fails while it stops is an error.
+func (n *Node) Stop() error {
 	n.mu.Lock()
 	cmd := n.cmd
 	n.mu.Unlock()
 	exited, running, err := n.signal(syscall.SIGTERM)
-	if running {
-		timer := time.NewTimer(stopBound)
-		defer timer.Stop()
-		select {
-		case <-exited:
-			n.mu.Lock()
-			if n.exit != nil && !terminated(n.exit) {
-				err = errors.Join(err, fmt.Errorf("node %s stopped with %w\n--- end of %s:\n%s", n.Name, n.exit, n.LogFile(), n.LogTail()))
-			}
-			n.mu.Unlock()
-		case <-timer.C:
-			err = errors.Join(err, fmt.Errorf("node %s did not stop within %v and was killed", n.Name, stopBound), cmd.Process.Kill())
-			<-exited
+	if !running {
+		if c := n.Exited(); c != nil {
+			<-c // killed before: wait until it is reaped
 		}
-	} else if c := n.Exited(); c != nil {
-		<-c // killed before: wait until it is reaped
+		return err
 	}
+	timer := time.NewTimer(stopBound)
+	defer timer.Stop()
+	select {
+	case <-exited:
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.exit != nil && !terminated(n.exit) {
+			err = errors.Join(err, fmt.Errorf("node %s stopped with %w\n--- end of %s:\n%s", n.Name, n.exit, n.LogFile(), n.LogTail()))
+		}
+	case <-timer.C:
+		err = errors.Join(err, fmt.Errorf("node %s did not stop within %v and was killed", n.Name, stopBound), cmd.Process.Kill())
+		<-exited
+	}
+	return err
+}
+
+// close stops the process and gives its port back.
+func (n *Node) close() error {
+	err := n.Stop()
 	n.mu.Lock()
 	port := n.port
 	n.port = nil
