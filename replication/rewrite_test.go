@@ -1,0 +1,63 @@
+package replication_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestConnectionLostDuringRewrite: while a standby rewrites its page file nothing is applied there. It acknowledges all the same, sees
+// a broken connection at once, and connects again; afterwards it applies everything, once.
+func TestConnectionLostDuringRewrite(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, nil)
+	b.follow(a)
+	a.createQueue()
+	a.sync(b)
+	a.publish(a.queueID, 200, 500, 4)
+
+	// The rewrite hangs before it writes to the new file.
+	hangs, goOn := make(chan struct{}), make(chan struct{})
+	var once, free sync.Once
+	b.fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
+			once.Do(func() { close(hangs) })
+			<-goOn
+		}
+		return nil
+	})
+	defer free.Do(func() { close(goOn) })
+	var rewriting sync.WaitGroup
+	rewriting.Go(func() {
+		if _, err := b.store.Rewrite(context.WithoutCancel(t.Context()), store.RewriteOptions{PageSize: 8192}); err != nil {
+			t.Errorf("rewrite: %v", err)
+		}
+	})
+	<-hangs
+	before := b.store.Applied()
+	a.publish(a.queueID, 100, 500, 4) // each of them is acknowledged by the standby
+	b.forget()
+	a.forget()
+	w.net.Reset("a")
+	await(b, lost(replication.LostReset))
+	await[replication.FollowerConnected](b, nil)
+	a.sync(b)
+	a.publish(a.queueID, 100, 500, 4)
+	require.Equal(t, before, b.store.Applied())
+	for _, e := range b.seen() {
+		if e, ok := e.(replication.FollowerLost); ok {
+			require.NotEqual(t, replication.LostSilence, e.Cause, "it was seen at once")
+		}
+	}
+	free.Do(func() { close(goOn) })
+	rewriting.Wait()
+	requireEqual(a, b)
+}
