@@ -55,7 +55,9 @@ func (m *machine) reportedByActive(ev DataEvent) {
 	case ActiveReady:
 		a.ready = true
 	case StandbyConnected:
-		if a.standby == standbyNone || a.member.Node == e.Member.Node {
+		// A third node that fetches a snapshot does not hide the one that is waited for.
+		r, ok := m.required()
+		if a.standby == standbyNone || a.member.Node == e.Member.Node || ok && r == e.Member {
 			a.standby, a.member = standbyConnected, e.Member
 		}
 	case StandbyCaughtUp:

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 )
 
@@ -28,4 +29,17 @@ func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 		r.won()
 		require.Equal(t, RoleActive, r.s.Role())
 	}
+}
+
+// A third node, which fetches a snapshot, does not hide the standby that the active waits for.
+func TestRequiredStandbyBesideAThirdNode(t *testing.T) {
+	r := newRig(t, Settings{})
+	r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
+	r.won()
+	r.report(StandbyConnected{Member: Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}})
+	r.report(StandbyConnected{Member: memberOf(1)})
+	r.report(StandbyCaughtUp{Member: memberOf(1)})
+	r.report(ActiveReady{})
+	require.Equal(t, RoleActive, r.s.Role(), r.s.Reason())
+	requireNo[SwapRecord](t, r.after(10*time.Second))
 }
