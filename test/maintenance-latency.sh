@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# What do a scan and a backup cost a publisher? Starts a pair, fills it, and measures a paced publisher's latency without
+# and with scans or backups going on all the time, in turns, so that both sides see the same machine.
+#
+#   test/maintenance-latency.sh [BINARY] [ROUNDS]       default: bin/lockstep, 5 rounds
+#
+# NODE=standby|active   where the scan and the backup run (default: standby)
+# FILL=60000            messages of 4000 bytes that are in the store
+# Prints a line for each round and, last, the ratio of the medians of p99.
+set -euo pipefail
+bin=$(readlink -f "${1:-bin/lockstep}")
+rounds=${2:-5}
+node=${NODE:-standby}
+fill=${FILL:-60000}
+work=$(mktemp -d)
+pair=
+worker=
+cleanup() {
+  [[ -z $worker ]] || kill "$worker" 2>/dev/null || true
+  [[ -z $pair ]] || { kill -INT "$pair" 2>/dev/null && wait "$pair" 2>/dev/null || true; }
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+cd "$work"
+"$bin" dev >dev.out 2>&1 &
+pair=$!
+for _ in $(seq 100); do
+  "$bin" status --output json 2>/dev/null | grep -q '"standby":"in-sync"' && break
+  sleep 0.1
+done
+"$bin" queue create fill >/dev/null
+awk -v n="$fill" 'BEGIN {b = sprintf("%4000s", "x"); for (i = 0; i < n; i++) print b}' | "$bin" publish fill >/dev/null
+"$bin" checkpoint >/dev/null
+
+p99() { # the p99 in ms of one bench round against the running pair
+  "$bin" bench publish --addr 127.0.0.1:7420,127.0.0.1:7421 --rounds 1 --messages 8000 --producers 4 --output json |
+    grep -o '"p99_ms":[0-9.]*' | head -1 | cut -d: -f2
+}
+forever() { # $1: scan or backup
+  while :; do
+    case $1 in
+      scan) "$bin" store scan --node "$node" --output json ;;
+      backup) "$bin" store backup --node "$node" --path "$work/backup" --keep-generations 1 --output json ;;
+    esac >/dev/null 2>&1 || sleep 0.1
+  done
+}
+median() { sort -g | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}'; }
+
+p99 >/dev/null # warm
+for kind in scan backup; do
+  : >without
+  : >with
+  for round in $(seq "$rounds"); do
+    p99 >>without
+    forever "$kind" &
+    worker=$!
+    p99 >>with
+    kill "$worker"
+    wait "$worker" 2>/dev/null || true
+    worker=
+    printf '%s round %d: p99 %s ms without, %s ms with\n' "$kind" "$round" "$(tail -1 without)" "$(tail -1 with)"
+  done
+  awk -v k="$kind" -v n="$node" -v a="$(median <without)" -v b="$(median <with)" \
+    'BEGIN {printf "%s on the %s: median p99 %.2f ms without, %.2f ms with: %.2f times\n", k, n, a, b, b/a}'
+done
