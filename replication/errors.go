@@ -30,6 +30,8 @@ var (
 	ErrAhead = errors.New("the standby obeys a higher configuration than this active")
 	// ErrReplaced is returned when a new connection of a standby replaced this one.
 	ErrReplaced = errors.New("replaced by a newer connection of the standby")
+	// ErrSecondStandby is returned to a standby while another one is connected: a pair has one.
+	ErrSecondStandby = errors.New("another standby is connected")
 	// ErrDropped is returned when the active ended the connection because the standby left in_sync; it may connect again at once.
 	ErrDropped = errors.New("dropped by the active")
 	// ErrSilent is returned when the other end sent nothing for too long.

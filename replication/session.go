@@ -181,8 +181,13 @@ func (p *Primary) checkAhead(config, term uint64) error {
 // sendToSnapshot tells the standby that the log cannot help it.
 func (s *session) sendToSnapshot(w Welcome) error {
 	p := s.p
-	p.log.Warn("standby needs a snapshot", zap.Stringer("standby", s.member), zap.String("reason", w.Reason))
 	p.mu.Lock()
+	if err := p.refuseSecond(s); err != nil {
+		p.mu.Unlock()
+		s.end(err)
+		return err
+	}
+	p.log.Warn("standby needs a snapshot", zap.Stringer("standby", s.member), zap.String("reason", w.Reason))
 	config := p.cfg.Config
 	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
 	if p.requires(s) && !p.ended {
@@ -194,6 +199,16 @@ func (s *session) sendToSnapshot(w Welcome) error {
 	err := s.stream.Send(&ActiveMessage{Config: config, Term: p.o.Term, Welcome: &w})
 	s.end(err)
 	return err
+}
+
+// refuseSecond refuses a standby while another node is the standby, unless the active waits for this one and not for that.
+// Otherwise the two would end each other's sessions in turn. mu is held.
+func (p *Primary) refuseSecond(s *session) error {
+	there := p.session
+	if there == nil || there.member.Node == s.member.Node || p.requires(s) && !p.requires(there) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s is to take its place", ErrSecondStandby, there.member, s.member)
 }
 
 // register makes s the session of the standby, in place of an older one.
@@ -209,8 +224,14 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
 		return err
 	}
-	if p.session != nil {
-		p.session.end(ErrReplaced)
+	if err := p.refuseSecond(s); err != nil {
+		return err
+	}
+	if was := p.session; was != nil {
+		was.end(ErrReplaced)
+		if was.member.Node != s.member.Node {
+			p.events.post(StandbyLost{Member: was.member, Cause: LostReset, Err: ErrReplaced})
+		}
 	}
 	p.session = s
 	s.acked = resumeAfter
@@ -250,7 +271,7 @@ func causeOf(err error) LostCause {
 	case errors.Is(err, ErrAhead):
 		return LostAhead
 	case errors.Is(err, ErrNotActive), errors.Is(err, ErrOtherPair), errors.Is(err, ErrStale), errors.Is(err, ErrProtocol),
-		errors.Is(err, ErrLostRecords):
+		errors.Is(err, ErrLostRecords), errors.Is(err, ErrSecondStandby):
 		return LostRejected
 	default:
 		return LostReset

@@ -297,6 +297,7 @@ var statusCodes = []struct {
 	{ErrOtherPair, codes.PermissionDenied},
 	{ErrProtocol, codes.InvalidArgument},
 	{ErrLostRecords, codes.DataLoss},
+	{ErrSecondStandby, codes.AlreadyExists},
 }
 
 func toStatus(err error) error {

@@ -1,0 +1,55 @@
+package replication_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+)
+
+// TestThirdNodeIsRefused: a pair has one standby. Another node with the pair's identity must not take its place.
+func TestThirdNodeIsRefused(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		a, b, c := w.node("a"), w.node("b"), w.node("c")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		a.forget()
+		_, err := w.handshake(c, a).Recv()
+		require.ErrorIs(t, err, replication.ErrSecondStandby)
+		require.ErrorContains(t, err, b.member().Node.String())
+		a.publish(a.queueID, 10, 10, 1)
+		require.Empty(t, a.seen(), "nothing happened to the standby")
+	})
+}
+
+// TestRequiredStandbyReplacesAThirdNode: a node that the active does not wait for gives way to the one that it waits for.
+func TestRequiredStandbyReplacesAThirdNode(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.node("a"), w.node("b"), w.node("c")
+	a.lead(1, 1, b)
+	w.handshake(c, a)
+	await(a, func(e replication.StandbyConnected) bool { return e.Member == c.member() })
+	b.follow(a)
+	await[replication.ActiveReady](a, nil)
+	var order []replication.Event
+	require.Eventually(t, func() bool {
+		order = order[:0]
+		for _, e := range a.seen() {
+			switch e := e.(type) {
+			case replication.StandbyConnected:
+				order = append(order, replication.StandbyConnected{Member: e.Member})
+			case replication.StandbyLost:
+				order = append(order, replication.StandbyLost{Member: e.Member})
+			}
+		}
+		return len(order) >= 3
+	}, patience, time.Millisecond)
+	require.Equal(t, []replication.Event{
+		replication.StandbyConnected{Member: c.member()}, replication.StandbyLost{Member: c.member()},
+		replication.StandbyConnected{Member: b.member()},
+	}, order)
+}
