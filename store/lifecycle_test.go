@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -326,8 +327,26 @@ func TestRemovedLog(t *testing.T) {
 		for _, name := range names {
 			require.NoError(t, mem.Remove(filepath.Join(store.LogDir("/data"), name)))
 		}
-		third := openNode(t, options(mem))
+		require.NoError(t, mem.SyncDir(store.LogDir("/data")))
+		fault := vfs.NewFault(mem)
+		var mu sync.Mutex
+		crashes := map[string]*vfs.Mem{}
+		fault.SetHook(func(op vfs.Op) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if op.Kind != vfs.OpRead {
+				crashes[fmt.Sprintf("%s %d %s", op.Kind, op.Count, op.Name)] = mem.CrashClone(nil)
+			}
+			return nil
+		})
+		third := openNode(t, options(fault))
+		fault.SetHook(nil)
 		require.True(t, third.s.Identity().MayHaveLost)
+		mu.Lock() // a goroutine of the log may still be in the hook
+		defer mu.Unlock()
+		for at, crashed := range crashes {
+			require.True(t, openNode(t, options(crashed)).s.Identity().MayHaveLost, "crash before %s", at)
+		}
 		third.commit(func(b *txn.Builder) { b.CreateQueue("another", txn.Config{}, "default") })
 		third.check()
 	}

@@ -87,7 +87,7 @@ func Open(o Options) (_ *Store, err error) {
 	s.room = sync.NewCond(&s.mu)
 	defer func() {
 		if err != nil {
-			s.closeFiles()
+			_ = s.closeFiles() // err says what went wrong before
 		}
 	}()
 	if err := s.lockDir(); err != nil {
@@ -165,6 +165,13 @@ func (s *Store) openLog(emptied bool) error {
 	if err != nil {
 		return err
 	}
+	if missing && !emptied {
+		// Before there is a new log, which would make the loss of the old one invisible (INV-6).
+		s.o.Logger.Warn("the log is gone; going on from the checkpoint", zap.Stringer("checkpoint", at))
+		if err := s.markLoss(); err != nil {
+			return err
+		}
+	}
 	s.log, err = wal.Open(wal.Options{
 		FS: s.o.FS, Dir: filepath.Join(s.o.Dir, logDirName), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
 		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
@@ -174,10 +181,6 @@ func (s *Store) openLog(emptied bool) error {
 		return fmt.Errorf("open the log: %w", err)
 	}
 	end := s.log.End()
-	if missing && !emptied {
-		s.o.Logger.Warn("the log is gone; going on from the checkpoint", zap.Stringer("checkpoint", at))
-		return s.markLoss()
-	}
 	if end.LSN < at.LSN {
 		// With sync=off the log may lose what a checkpoint, which is always synced, already holds.
 		s.o.Logger.Warn("the log ends before the checkpoint; going on from the checkpoint",
