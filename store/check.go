@@ -142,7 +142,11 @@ func (c *checker) run(e indexEntry, payload []byte, err error) error {
 		c.problem("page %d holds sequences %d to %d of queue %d, which nobody wants any more", e.run.First, e.first, e.last(), e.queue)
 	}
 	r, err := newRunReader(payload)
-	if err != nil || r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count {
+	if err != nil {
+		c.problem("page %d: %v", e.run.First, err)
+		return nil
+	}
+	if r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count {
 		c.problem("page %d does not hold what the index says (queue %d, sequence %d, %d messages)", e.run.First, e.queue, e.first, e.count)
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -73,7 +74,7 @@ func TestInstallIsAtomic(t *testing.T) {
 	require.NoError(t, in.Commit())
 	fault.SetHook(nil)
 	mu.Lock() // a goroutine of the log may still be in the hook
-	all, ops := append(clones, mem.CrashClone(nil)), append(ops, "the end")
+	all, ops := append(slices.Clone(clones), mem.CrashClone(nil)), append(slices.Clone(ops), "the end")
 	mu.Unlock()
 	var olds, news int
 	for i, clone := range all {

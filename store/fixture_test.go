@@ -248,7 +248,9 @@ func (m *model) ack(t *testing.T, rng *rand.Rand, q *modelQueue) []byte {
 	if q.next > 1 {
 		first := 1 + rng.Uint64N(q.next-1)
 		if rng.IntN(2) == 0 { // mostly from the front, as consumers do
-			for first = 1; first < q.next-1 && !s.wants(first); first++ {
+			first = 1
+			for first < q.next-1 && !s.wants(first) {
+				first++
 			}
 		}
 		last := min(first+rng.Uint64N(12), q.next-1)

@@ -90,7 +90,11 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	fault.SetHook(func(op vfs.Op) error {
 		if isPageFile(vfs.OpWrite)(op) && op.Length > 100<<10 {
 			for !stop.Load() {
-				if st, err := state.Load().Stats(); err != nil || st.TailBytes > o.MemoryBudget/2 {
+				st, err := state.Load().Stats()
+				if err != nil {
+					return fmt.Errorf("wait for a full memory: %w", err)
+				}
+				if st.TailBytes > o.MemoryBudget/2 {
 					break
 				}
 			}
@@ -98,11 +102,11 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 		return nil
 	})
 	published := make(chan struct{})
+	publish := encode(t, nil, func(b *txn.Builder) { addMessages(b, make([]byte, 200<<10)) })
 	go func() {
 		defer close(published)
-		body := make([]byte, 200<<10)
 		for !stop.Load() {
-			if n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, body) })) != nil || n.s.Apply(n.s.End().LSN, nil) != nil {
+			if n.appendTxn(publish) != nil || n.s.Apply(n.s.End().LSN, nil) != nil {
 				return
 			}
 			n.raw = nil

@@ -126,7 +126,7 @@ func (p *pager) once() error {
 	var err error
 	switch {
 	case p.s.usable() != nil:
-		return nil // a failed store writes nothing more; what is left at the end is up to Close
+		return nil //nolint:nilerr // a failed store writes nothing more; what is left at the end is up to Close
 	case p.unfinished():
 		err = p.flush()
 	case p.checkpointDue():

@@ -81,7 +81,6 @@ type reading struct {
 	view  *tree.View
 	guard *page.Guard
 	want  []wanted
-	buf   []byte
 }
 
 // fromTail takes messages from memory. When the next one is in the pages instead, it notes which ones to fetch from there,

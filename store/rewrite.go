@@ -277,7 +277,8 @@ func (rw *rewrite) plan(ctx context.Context) (RewritePlan, error) {
 			return plan, fmt.Errorf("drop page.db_old: %w", err)
 		}
 	}
-	return plan, plan.Err()
+	err = plan.Err()
+	return plan, err
 }
 
 func (rw *rewrite) reserve() uint64 {

@@ -79,13 +79,19 @@ func benchRewrite(b *testing.B, size, to int) {
 	copied, copyTime := benchCopy(b, filepath.Join(dir, "page.db"), filepath.Join(dir, "copy"))
 	require.NoError(b, os.Remove(filepath.Join(dir, "copy")))
 
-	var stop atomic.Bool
+	stop := make(chan struct{})
 	var peak atomic.Uint64
 	finished := make(chan struct{})
-	go func() { // the log
+	go func() { // samples the heap
 		defer close(finished)
-		for !stop.Load() {
-			time.Sleep(10 * time.Millisecond)
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			peak.Store(max(peak.Load(), m.HeapInuse))
@@ -95,7 +101,7 @@ func benchRewrite(b *testing.B, size, to int) {
 	result, err := s.Rewrite(context.Background(), store.RewriteOptions{PageSize: to})
 	require.NoError(b, err)
 	took := time.Since(begun)
-	stop.Store(true)
+	close(stop)
 	<-finished
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -110,8 +116,8 @@ func benchRewrite(b *testing.B, size, to int) {
 	cancel()
 	require.Eventually(b, func() bool { _, _, busy := s.Maintenance(); return !busy }, time.Minute, time.Millisecond)
 
-	logs := benchLog(s, publish, nil)
-	logsDuring := benchLog(s, publish, func(ctx context.Context) error {
+	logs := benchLog(publish, nil)
+	logsDuring := benchLog(publish, func(ctx context.Context) error {
 		_, err := s.Rewrite(ctx, store.RewriteOptions{})
 		return err
 	})
@@ -149,7 +155,7 @@ func benchCopy(b *testing.B, from, to string) (int64, time.Duration) {
 }
 
 // benchLog is the mean time of an append with its sync, beside what goes on.
-func benchLog(s *store.Store, publish func(bool, int), beside func(context.Context) error) time.Duration {
+func benchLog(publish func(bool, int), beside func(context.Context) error) time.Duration {
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {

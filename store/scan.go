@@ -108,7 +108,8 @@ func (s *Store) Scan(ctx context.Context, o ScanOptions) (ScanResult, error) {
 	if err != nil {
 		return ScanResult{}, err
 	}
-	return r, r.measure(s.o.FS, s.o.Dir)
+	err = r.measure(s.o.FS, s.o.Dir)
+	return r, err
 }
 
 // checkpointIfRoom writes a checkpoint, and is content with the last one on a full disk: what is to be done may be the way out.
@@ -135,7 +136,8 @@ func ScanDir(ctx context.Context, fsys vfs.FS, dir string, o ScanOptions) (_ Sca
 	if err != nil {
 		return ScanResult{}, err
 	}
-	return r, r.measure(fsys, dir)
+	err = r.measure(fsys, dir)
+	return r, err
 }
 
 // measure fills in how large page.db is, and with that the recommendation.
@@ -356,7 +358,7 @@ func (v *survey) count(e *indexEntry, payload []byte, err error) error {
 		}
 	}
 	if err != nil {
-		if err = v.damaged(e, err, found); err != nil {
+		if err := v.damaged(e, err, found); err != nil {
 			return err
 		}
 	}

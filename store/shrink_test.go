@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -238,7 +239,7 @@ func TestShrinkFails(t *testing.T) {
 			require.NoError(t, err)
 			var count atomic.Int64
 			fault.SetHook(func(op vfs.Op) error {
-				wrong := op.Kind == vfs.OpWrite || op.Kind == vfs.OpTruncate || (op.Kind == vfs.OpSync && cause != syscall.ENOSPC)
+				wrong := op.Kind == vfs.OpWrite || op.Kind == vfs.OpTruncate || (op.Kind == vfs.OpSync && !errors.Is(cause, syscall.ENOSPC))
 				if wrong && op.Name == store.PageFile("/data") && count.Add(1) == at {
 					return cause
 				}
@@ -251,7 +252,7 @@ func TestShrinkFails(t *testing.T) {
 				break
 			}
 			require.ErrorIs(t, err, cause)
-			if cause == syscall.EIO {
+			if errors.Is(cause, syscall.EIO) {
 				require.ErrorIs(t, err, store.ErrFailed)
 			}
 			_ = n.s.Close()

@@ -31,7 +31,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	var full atomic.Bool
 	fault.SetHook(func(op vfs.Op) error {
 		if isPageFile(vfs.OpRead)(op) {
-			time.Sleep(time.Millisecond) // a disk; meanwhile pages are freed and used again
+			<-time.After(time.Millisecond) // a disk; meanwhile pages are freed and used again
 		}
 		if full.Load() && (isPageFile(vfs.OpWrite)(op) || isPageFile(vfs.OpAllocate)(op)) {
 			return fmt.Errorf("write: %w", syscall.ENOSPC)

@@ -200,26 +200,26 @@ func (p *partReader) finish(err error) {
 }
 
 // load reads pages [first, next) at once and verifies the runs in them; one by one if that fails.
-func (part *walkPart) load(file *page.File, first, next page.No) {
+func (p *walkPart) load(file *page.File, first, next page.No) {
 	if next == 0 {
 		return
 	}
 	size := file.PageSize()
 	n := int(next-first) * size //nolint:gosec // within a part
-	if cap(part.buf) < n || cap(part.buf) > 4*walkBytes {
-		part.buf = make([]byte, max(n, walkBytes))
+	if cap(p.buf) < n || cap(p.buf) > 4*walkBytes {
+		p.buf = make([]byte, max(n, walkBytes))
 	}
-	whole := file.ReadPages(first, part.buf[:n])
-	for i := range part.runs {
-		r := &part.runs[i]
+	whole := file.ReadPages(first, p.buf[:n])
+	for i := range p.runs {
+		r := &p.runs[i]
 		if r.offset < 0 {
 			continue
 		}
 		end := r.offset + int(r.entry.run.Pages)*size
 		if whole == nil {
-			_, r.payload, r.err = file.DecodeRun(r.entry.run, part.buf[r.offset:end:end])
+			_, r.payload, r.err = file.DecodeRun(r.entry.run, p.buf[r.offset:end:end])
 		} else {
-			_, r.payload, r.err = file.ReadRun(r.entry.run, part.buf[r.offset:end:end])
+			_, r.payload, r.err = file.ReadRun(r.entry.run, p.buf[r.offset:end:end])
 		}
 	}
 }

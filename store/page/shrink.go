@@ -133,7 +133,8 @@ func (s *space) end() uint64 {
 		if c.busyCount == size-n { // only pages that do not exist
 			continue
 		}
-		for ; n > 0 && c.busy[(n-1)/64]>>((n-1)%64)&1 == 0; n-- {
+		for n > 0 && c.busy[(n-1)/64]>>((n-1)%64)&1 == 0 {
+			n--
 		}
 		return from + n
 	}

@@ -101,7 +101,7 @@ func requireSame(t *testing.T, m model, r readable, from, to []byte) {
 	for _, k := range keys {
 		require.True(t, it.Next(), "the scan ends before %q: %v", k, it.Err())
 		require.Equal(t, k, string(it.Key()))
-		require.True(t, m[k] == string(it.Value()), "value of %q", k)
+		require.Equal(t, m[k], string(it.Value()), "value of %q", k)
 	}
 	require.False(t, it.Next())
 	require.NoError(t, it.Err())
@@ -113,13 +113,13 @@ func requireReads(t *testing.T, m model, r readable, key []byte) {
 	require.NoError(t, err)
 	want, wantOK := m[string(key)]
 	require.Equal(t, wantOK, ok, "get %x", key)
-	require.True(t, want == string(v))
+	require.Equal(t, want, string(v))
 	k, v, ok, err := r.SeekFloor(key)
 	require.NoError(t, err)
 	floor, wantOK := m.floor(key)
 	require.Equal(t, wantOK, ok, "floor of %x", key)
 	require.Equal(t, floor, string(k))
-	require.True(t, m[floor] == string(v))
+	require.Equal(t, m[floor], string(v))
 }
 
 // randomKey draws from few queues and sequences, so that keys meet each other, in the shape that the store uses.

@@ -40,7 +40,7 @@ func (k OpKind) String() string {
 		OpAllocate: "allocate", OpPunchHole: "punch hole", OpRemove: "remove", OpRename: "rename", OpMkdir: "mkdir",
 		OpReadDir: "readdir", OpStat: "stat", OpSyncDir: "sync dir", OpLock: "lock", OpUsage: "usage",
 	}
-	if k == 0 || k >= opKinds {
+	if k == 0 || int(k) >= len(names) {
 		return fmt.Sprintf("operation %d", uint8(k))
 	}
 	return names[k]

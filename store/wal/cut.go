@@ -329,7 +329,7 @@ func (l *Log) keepAside(pos lsn.Position, path string) error {
 	if err = l.copyTail(pos, f); err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return l.o.FS.SyncDir(filepath.Dir(path))

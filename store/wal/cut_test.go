@@ -189,8 +189,10 @@ func TestCutAcrossCrashes(t *testing.T) {
 }
 
 func TestDamagedCutIntent(t *testing.T) {
-	c := &cutIntent{op: cutTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000, zeroTo: 6000,
-		headerAt: 4096, header: [blockHeaderBytes]byte{1}}
+	c := &cutIntent{
+		op: cutTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000, zeroTo: 6000,
+		headerAt: 4096, header: [blockHeaderBytes]byte{1},
+	}
 	b := c.encode()
 	got, err := decodeCutIntent(b)
 	require.NoError(t, err)

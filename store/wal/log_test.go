@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"errors"
 	"io"
 	"math/rand"
 	"sync"
@@ -23,6 +24,11 @@ func onBoth(t *testing.T, test func(t *testing.T, o Options)) {
 		o.Dir = t.TempDir() + "/log"
 		test(t, o)
 	})
+}
+
+// elapse lets the clock of a synctest bubble run on; nobody waits for it.
+func elapse(d time.Duration) {
+	time.Sleep(d) //nolint:forbidigo // the time is what is tested, and it is no real one
 }
 
 func TestAppendSyncReopen(t *testing.T) {
@@ -199,7 +205,7 @@ func TestSyncModes(t *testing.T) {
 				require.Zero(t, l.SyncedLSN())
 				require.Equal(t, end, l.Durable(), "as durable as the mode asks for")
 			}
-			time.Sleep(1100 * time.Millisecond) // of the bubble's clock
+			elapse(1100 * time.Millisecond)
 			synctest.Wait()
 			if mode == SyncOff {
 				require.Zero(t, l.SyncedLSN())
@@ -243,18 +249,18 @@ func TestSealWhenIdle(t *testing.T) {
 		for range 10 { // busy: no seal
 			mustAppend(t, l, 1, 1, 100)
 			require.NoError(t, l.Sync())
-			time.Sleep(50 * time.Millisecond)
+			elapse(50 * time.Millisecond)
 		}
 		require.Zero(t, l.Stats().Seals)
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		require.EqualValues(t, 1, l.Stats().Seals)
 		require.Equal(t, l.End().LSN, l.marked)
 		writes := fault.Count(vfs.OpWrite)
-		time.Sleep(time.Minute)
+		elapse(time.Minute)
 		require.Equal(t, writes, fault.Count(vfs.OpWrite), "rests when there is nothing to do")
 		mustAppend(t, l, 1, 1, 100)
 		require.NoError(t, l.Sync())
-		time.Sleep(time.Second)
+		elapse(time.Second)
 		require.EqualValues(t, 2, l.Stats().Seals)
 		requireRecords(t, l, 100)
 		require.NoError(t, l.Close())
@@ -271,8 +277,9 @@ func TestReaderBesideWriter(t *testing.T) {
 		l := mustOpen(t, o)
 		const records = 3000
 		var wg sync.WaitGroup
-		grown := make(chan struct{}, 1)
-		for reader := range 3 {
+		grown := make([]chan struct{}, 3)
+		for reader := range grown {
+			grown[reader] = make(chan struct{}, 1)
 			wg.Go(func() {
 				r, err := l.ReadFrom(1)
 				if err != nil {
@@ -282,8 +289,8 @@ func TestReaderBesideWriter(t *testing.T) {
 				for next := uint64(1); next <= records; {
 					if reader == 0 {
 						f, err := r.Next()
-						if err == io.EOF {
-							<-grown
+						if errors.Is(err, io.EOF) {
+							<-grown[reader]
 							continue
 						}
 						if err != nil || f.Pos.LSN != next || string(f.Payload) != string(payload(1, next, 200)) {
@@ -294,8 +301,8 @@ func TestReaderBesideWriter(t *testing.T) {
 						continue
 					}
 					raw, last, n, err := r.ReadBatch(1000 * reader)
-					if err == io.EOF {
-						time.Sleep(time.Microsecond) // to let others run, not to wait for anything
+					if errors.Is(err, io.EOF) {
+						<-grown[reader]
 						continue
 					}
 					if err != nil || last.LSN != next+uint64(n)-1 || n > 1 && len(raw) > 1000*reader {
@@ -313,17 +320,11 @@ func TestReaderBesideWriter(t *testing.T) {
 			if rng.Intn(10) == 0 {
 				require.NoError(t, l.Sync())
 			}
-			wake(grown)
-		}
-		stop := make(chan struct{})
-		go func() { wg.Wait(); close(stop) }()
-		for done := false; !done; {
-			select {
-			case <-stop:
-				done = true
-			case grown <- struct{}{}:
+			for _, g := range grown {
+				wake(g)
 			}
 		}
+		wg.Wait() // each was woken after the last append
 	})
 }
 

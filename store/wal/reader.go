@@ -129,10 +129,12 @@ func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n in
 	r.batch = r.batch[:0]
 	for {
 		size, err := r.peek()
-		if err != nil && (n == 0 || !errors.Is(err, io.EOF)) {
+		switch {
+		case n > 0 && errors.Is(err, io.EOF):
+			return r.batch, last, n, nil
+		case err != nil:
 			return nil, lsn.Position{}, 0, err
-		}
-		if err != nil || n > 0 && size > maxBytes-len(r.batch) {
+		case n > 0 && size > maxBytes-len(r.batch):
 			return r.batch, last, n, nil
 		}
 		f, raw, err := r.next()

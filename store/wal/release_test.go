@@ -239,7 +239,7 @@ func TestStalledDisk(t *testing.T) {
 		})
 		done := make(chan error)
 		go func() { done <- l.Sync() }()
-		time.Sleep(5 * time.Second)
+		elapse(5 * time.Second)
 		require.Equal(t, 5*time.Second, l.StalledFor())
 		mustAppend(t, l, 1, 1, 10)
 		r, err := l.ReadFrom(1)

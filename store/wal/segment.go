@@ -228,7 +228,7 @@ func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 		}
 		h, err := decodeBlockHeader(b, seed, end.offset)
 		if err != nil || h.firstLSN != end.last.LSN+1 {
-			return end, nil
+			return end, nil //nolint:nilerr // no block of this log: the blocks end here, as end.err says
 		}
 		frames, size := end.offset+blockHeaderBytes, int64(h.length)
 		if frames+size > sizeBytes {
