@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"testing"
 
@@ -326,10 +325,9 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 				return status.Error(codes.NotFound, "no such queue")
 			}
 			for _, x := range r.GetNack() {
-				again = append(again, slices.Collect(func(yield func(uint64) bool) {
-					for q := x.GetFirst(); q <= x.GetLast() && yield(q); q++ {
-					}
-				})...)
+				for q := x.GetFirst(); q <= x.GetLast(); q++ {
+					again = append(again, q)
+				}
 			}
 			credit += int(r.GetCredit())
 			if err := s.Send(&pb.ConsumeResponse{Attached: r.GetAttach() != nil, Confirmed: r.GetConfirm()}); err != nil {

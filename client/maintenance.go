@@ -146,7 +146,7 @@ func onActive[Req, Resp any](
 	})
 	var e *Error
 	if errors.As(err, &e) && !e.retry() {
-		asMaintenance(e)
+		_ = asMaintenance(e) // which err wraps
 	}
 	return resp, err
 }

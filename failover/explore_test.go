@@ -287,8 +287,10 @@ func (w *world) actCoordinator(a action, n *wnode) error {
 }
 
 // quiet lists what happens by itself when nothing goes wrong.
-var quiet = []string{"event", "swap", "load", "observe", "ready", "connect", "replicate", "ack", "commit", "drained",
-	"follower-notices", "active-notices", "rejected", "refused", "late-swap"}
+var quiet = []string{
+	"event", "swap", "load", "observe", "ready", "connect", "replicate", "ack", "commit", "drained",
+	"follower-notices", "active-notices", "rejected", "refused", "late-swap",
+}
 
 // settle lets everything happen that happens by itself, and timers fire if nothing else does, until done says so.
 func settle(t *testing.T, w world, done func(*world) bool) world {

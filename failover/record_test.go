@@ -18,8 +18,10 @@ func TestRecordEncoding(t *testing.T) {
 	require.Equal(t, rec, got)
 
 	// The names are a format that other versions read.
-	for _, name := range []string{`"version":1`, `"pair_id"`, `"config":5`, `"term":2`, `"active"`, `"in_sync":[{"node"`, `"store"`, `"incarnation":1`,
-		`"min_in_sync":1`, `"switchover"`, `"op_id":"earlier"`, `"nodes"`} {
+	for _, name := range []string{
+		`"version":1`, `"pair_id"`, `"config":5`, `"term":2`, `"active"`, `"in_sync":[{"node"`, `"store"`, `"incarnation":1`,
+		`"min_in_sync":1`, `"switchover"`, `"op_id":"earlier"`, `"nodes"`,
+	} {
 		require.Contains(t, string(b), name)
 	}
 	got, err = DecodeRecord([]byte(strings.Replace(string(b), "{", `{"later":[1],`, 1)))

@@ -31,8 +31,10 @@ const (
 
 // String gives the name that status and logs use.
 func (r Role) String() string {
-	names := [...]string{"UNKNOWN", "RECOVERING", "CATCHING_UP", "SYNCING", "STANDBY", "CANDIDATE", "ACTIVATING", "ACTIVE",
-		"BLOCKED", "ACTIVE_ALONE", "FENCED"}
+	names := [...]string{
+		"UNKNOWN", "RECOVERING", "CATCHING_UP", "SYNCING", "STANDBY", "CANDIDATE", "ACTIVATING", "ACTIVE",
+		"BLOCKED", "ACTIVE_ALONE", "FENCED",
+	}
 	if int(r) < len(names) {
 		return names[r]
 	}

@@ -63,7 +63,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = "revision", "1000"
 
 	// etcd stops gracefully: it waits some seconds for its clients to end their watches, which they never do.
-	streams, stop := context.WithCancel(context.Background())
+	streams, stop := context.WithCancel(context.WithoutCancel(ctx))
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainStreamInterceptor(endWith(streams))}
 
 	e, err := embed.StartEtcd(cfg)
