@@ -215,7 +215,7 @@ func TestPublishersAndConsumersAcrossRoles(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i := uint64(1); ctx.Err() == nil; i++ {
-			publishSomewhere(ctx, nodes, i, acknowledged)
+			publishSomewhere(t.Context(), nodes, i, acknowledged) // to its end: one that is given up may still be stored
 		}
 	}()
 	for range 3 {
