@@ -33,7 +33,7 @@ type Config struct {
 	Checkpoint  Checkpoint  `koanf:"checkpoint"`
 	Log         Log         `koanf:"log"`
 	Failover    Failover    `koanf:"failover"`
-	MinInSync   int         `koanf:"min-in-sync" usage:"1: a node goes on alone; 2: writes are refused while there is only one. Only used when the pair is made"`
+	MinInSync   int         `koanf:"min-in-sync" usage:"1: a node goes on alone; 2: writes are refused while there is only one. Written into the record by each node that becomes active: set it on both"`
 	Disk        Disk        `koanf:"disk"`
 	Backup      Backup      `koanf:"backup"`
 	Maintenance Maintenance `koanf:"maintenance"`
