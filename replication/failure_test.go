@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/replication"
@@ -358,19 +357,6 @@ func TestFailureDetection(t *testing.T) {
 
 // TestStalledDisk: a node whose log write does not come back stops looking alive.
 func TestStalledDisk(t *testing.T) {
-	stall := func(n *node) (release func()) {
-		gate := make(chan struct{})
-		n.fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpSync && strings.Contains(op.Name, "/log/") {
-				<-gate
-			}
-			return nil
-		})
-		return sync.OnceFunc(func() {
-			n.fault.SetHook(nil)
-			close(gate)
-		})
-	}
 	quick := func(n *node) {
 		n.tuning.DiskStallTimeout, n.tuning.StandbyTimeout, n.tuning.ActiveTimeout = 100*time.Millisecond, 200*time.Millisecond, 300*time.Millisecond
 	}
@@ -388,7 +374,7 @@ func TestStalledDisk(t *testing.T) {
 	}
 	t.Run("standby", func(t *testing.T) {
 		a, b := pair(t)
-		release := stall(b)
+		release := b.hold(vfs.OpSync)
 		defer release()
 		submit(a)
 		await[replication.DiskStalled](b, nil)
@@ -396,7 +382,7 @@ func TestStalledDisk(t *testing.T) {
 	})
 	t.Run("active", func(t *testing.T) {
 		a, b := pair(t)
-		release := stall(a)
+		release := a.hold(vfs.OpSync)
 		defer release()
 		submit(a)
 		await[replication.DiskStalled](a, nil)
@@ -411,7 +397,7 @@ func TestStalledDisk(t *testing.T) {
 		a.lead(10, 2, b)
 		b.follow(a)
 		await[replication.StandbySynced](a, nil)
-		release := stall(b)
+		release := b.hold(vfs.OpSync)
 		defer release()
 		a.forget()
 		submit(a)
@@ -485,159 +471,6 @@ func TestNewConnectionReplacesTheOld(t *testing.T) {
 	}
 	a.createQueue()
 	requireEqual(a, b)
-}
-
-// handshake connects as standby b by hand and says a correct hello, changed by the test.
-func (w *world) handshake(b, a *node, change ...func(*replication.StandbyMessage)) replication.ActiveStream {
-	t := w.t
-	t.Helper()
-	conn, err := w.dialer().Dial(t.Context(), a.address)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	s, err := conn.Replicate(t.Context())
-	require.NoError(t, err)
-	id := b.store.Identity()
-	hello := &replication.StandbyMessage{Config: id.Fence.Config, Term: id.Fence.Term, Hello: &replication.Hello{
-		Pair: id.PairID, Member: b.member(), LogEnd: b.store.End(), Applied: b.store.Applied(), TermEnds: b.store.TermEnds(),
-		Protocol: replication.ProtocolVersion,
-	}}
-	for _, c := range change {
-		c(hello)
-	}
-	require.NoError(t, s.Send(hello))
-	return s
-}
-
-// TestBadPeers: whatever a peer sends, the active refuses it with words, and goes on.
-func TestBadPeers(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.node("a"), w.node("b")
-	a.lead(1, 1, nil)
-	a.createQueue()
-	cases := map[string]struct {
-		change func(*replication.StandbyMessage)
-		want   error
-	}{
-		"another pair":            {func(m *replication.StandbyMessage) { m.Hello.Pair = uuid.New() }, replication.ErrOtherPair},
-		"another protocol":        {func(m *replication.StandbyMessage) { m.Hello.Protocol = 99 }, replication.ErrProtocol},
-		"no hello":                {func(m *replication.StandbyMessage) { m.Hello = nil }, replication.ErrProtocol},
-		"a copied data directory": {func(m *replication.StandbyMessage) { m.Hello.Member.Node = a.member().Node }, replication.ErrProtocol},
-		"a higher fence":          {func(m *replication.StandbyMessage) { m.Config = 77 }, replication.ErrAhead},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			s := w.handshake(b, a, c.change)
-			_, err := s.Recv()
-			require.ErrorIs(t, err, c.want)
-		})
-	}
-	t.Run("an ack of what was never sent", func(t *testing.T) {
-		s := w.handshake(b, a)
-		_, err := s.Recv()
-		require.NoError(t, err)
-		require.NoError(t, s.Send(&replication.StandbyMessage{Config: 1, Term: 1, Durable: lsn.Position{Term: 1, LSN: 2, Chain: 3}}))
-		require.Eventually(t, func() bool {
-			_, err := s.Recv()
-			return errors.Is(err, replication.ErrProtocol)
-		}, patience, time.Millisecond)
-	})
-	t.Run("nothing at all", func(t *testing.T) {
-		conn, err := w.dialer().Dial(t.Context(), a.address)
-		require.NoError(t, err)
-		s, err := conn.Replicate(t.Context())
-		require.NoError(t, err)
-		_, err = s.Recv()
-		require.ErrorIs(t, err, replication.ErrSilent)
-	})
-	b.follow(a)
-	requireEqual(a, b)
-}
-
-// fakeActive answers a follower with whatever a test wants.
-type fakeActive struct {
-	send     []*replication.ActiveMessage
-	received chan *replication.StandbyMessage
-}
-
-func (f *fakeActive) Replicate(ctx context.Context, s replication.StandbyStream) error {
-	for _, m := range f.send {
-		if err := s.Send(m); err != nil {
-			return err
-		}
-	}
-	for {
-		m, err := s.Recv()
-		if err != nil {
-			return err
-		}
-		select {
-		case f.received <- m:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (f *fakeActive) FetchSnapshot(context.Context, replication.SnapshotRequest, func(*replication.SnapshotChunk) error) error {
-	return errors.New("no snapshot here")
-}
-
-// TestFollowerRefusesBadRecords: nothing that fails a check reaches the log or is acknowledged.
-func TestFollowerRefusesBadRecords(t *testing.T) {
-	good, end := frameAll(lsn.Position{}, 1, [][]byte{payload(1, "", 0, []byte("x")), payload(1, "", 0, []byte("y"))})
-	flipped := append([]byte{}, good...)
-	flipped[len(flipped)/2] ^= 4
-	welcome := &replication.ActiveMessage{Config: 1, Term: 1, Welcome: &replication.Welcome{Protocol: replication.ProtocolVersion}}
-	records := func(m replication.ActiveMessage) *replication.ActiveMessage {
-		m.Config, m.Term = 1, 1
-		return &m
-	}
-	cases := map[string]*replication.ActiveMessage{
-		"a flipped bit":    records(replication.ActiveMessage{Records: flipped, Last: end}),
-		"a torn frame":     records(replication.ActiveMessage{Records: good[:len(good)-8], Last: end}),
-		"another last":     records(replication.ActiveMessage{Records: good, Last: lsn.Position{Term: 1, LSN: 2, Chain: 1}}),
-		"a gap":            records(replication.ActiveMessage{Records: good, Previous: lsn.Position{Term: 1, LSN: 7, Chain: 1}, Last: end}),
-		"a lower term":     {Config: 1, Term: 0, Records: good, Last: end},
-		"a later term":     {Config: 1, Term: 1, Records: mustFrames(2), Last: mustEnd(2)},
-		"garbage":          records(replication.ActiveMessage{Records: []byte("garbage"), Last: end}),
-		"a second welcome": {Config: 0, Term: 1, Welcome: &replication.Welcome{}},
-	}
-	for name, m := range cases {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			b := w.node("b")
-			fake := &fakeActive{send: []*replication.ActiveMessage{welcome, m}, received: make(chan *replication.StandbyMessage, 1000)}
-			l := w.net.Listen("fake", func() (replication.Service, error) { return fake, nil })
-			defer l.Close()
-			b.followVia(w.dialer(), "fake")
-			await[replication.FollowerLost](b, nil)
-			b.stop()
-			require.True(t, b.store.End().IsZero())
-			for len(fake.received) > 0 {
-				require.True(t, (<-fake.received).Durable.IsZero())
-			}
-		})
-	}
-	t.Run("and takes good ones", func(t *testing.T) {
-		w := newWorld(t)
-		b := w.node("b")
-		fake := &fakeActive{send: []*replication.ActiveMessage{welcome, records(replication.ActiveMessage{Records: good, Last: end})}, received: make(chan *replication.StandbyMessage, 1000)}
-		l := w.net.Listen("fake", func() (replication.Service, error) { return fake, nil })
-		defer l.Close()
-		b.followVia(w.dialer(), "fake")
-		require.Eventually(t, func() bool { return (<-fake.received).Durable == end }, patience, time.Millisecond)
-		require.Zero(t, b.store.Applied().LSN, "durable, but nothing was said of committed (INV-2)")
-	})
-}
-
-func mustFrames(term uint64) []byte {
-	b, _ := frameAll(lsn.Position{}, term, [][]byte{payload(1, "", 0, nil)})
-	return b
-}
-
-func mustEnd(term uint64) lsn.Position {
-	_, end := frameAll(lsn.Position{}, term, [][]byte{payload(1, "", 0, nil)})
-	return end
 }
 
 // TestStandbyThatLostWhatItAcknowledged does not count until it has left in_sync.

@@ -1,0 +1,96 @@
+package replication_test
+
+import (
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// hold makes operations of one kind on a node's log wait until release is called.
+func (n *node) hold(kind vfs.OpKind) (release func()) {
+	gate := make(chan struct{})
+	n.fault.SetHook(func(op vfs.Op) error {
+		if op.Kind == kind && strings.Contains(op.Name, "/log/") {
+			<-gate
+		}
+		return nil
+	})
+	release = sync.OnceFunc(func() {
+		n.fault.SetHook(nil)
+		close(gate)
+	})
+	n.w.t.Cleanup(release)
+	return release
+}
+
+// TestSyncedOnlyWithWhatWasCommittedAlone: what the active acknowledged before it required the standby's acks must be
+// durable there before the standby may be added to in_sync (INV-3).
+func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, nil)
+	b.follow(a)
+	a.createQueue()
+	await[replication.StandbyCaughtUp](a, nil)
+	requireEqual(a, b)
+	release := b.hold(vfs.OpSync)
+	a.publish(a.queueID, 20, 100, 4)
+	commit := a.primary.CommitLSN()
+	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby, c.Standby = true, b.member() })
+	synced := func() bool {
+		for _, e := range a.seen() {
+			if _, is := e.(replication.StandbySynced); is {
+				return true
+			}
+		}
+		return false
+	}
+	require.Never(t, synced, 50*time.Millisecond, 5*time.Millisecond)
+	release()
+	await[replication.StandbySynced](a, nil)
+	require.GreaterOrEqual(t, b.store.Durable().LSN, commit)
+}
+
+// TestStandbyMayBeAheadOfTheActivesLog: a batch travels while the active writes it. A standby that connects again at that
+// moment has not lost anything, and has nothing to cut.
+func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		b.follow(a)
+		a.createQueue()
+		a.sync(b)
+		requireEqual(a, b)
+		end := a.store.End().LSN
+		release := a.hold(vfs.OpWrite)
+		answer := make(chan error, 1)
+		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")), func(_ *txn.Result, err error) { answer <- err }))
+		require.Eventually(t, func() bool {
+			st := a.primary.Status().Standby
+			return st != nil && st.Durable.LSN == end+1
+		}, patience, time.Millisecond, "the standby has it first")
+		require.Equal(t, end, a.store.End().LSN)
+		b.stop()
+		a.forget()
+		b.follow(a)
+		require.Never(t, func() bool { return b.store.End().LSN != end+1 }, 30*time.Millisecond, 5*time.Millisecond)
+		release()
+		require.NoError(t, <-answer)
+		requireEqual(a, b)
+		for _, e := range a.seen() {
+			if e, is := e.(replication.StandbyLost); is {
+				require.NotErrorIs(t, e.Err, replication.ErrLostRecords)
+			}
+		}
+		names, err := b.disk.ReadDir("/data")
+		require.NoError(t, err)
+		require.False(t, containsPrefix(names, "cut-"), "%v", names)
+	})
+}
