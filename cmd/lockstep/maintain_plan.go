@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -103,12 +102,7 @@ func (a *app) noPlan() error {
 // nodeNamer finds the names of nodes by their ids.
 func (a *app) nodeNamer(ctx context.Context, c *client.Client) func(string) string {
 	s := a.askStatus(ctx, c, min(a.timeout, time.Second))
-	return func(id string) string {
-		if i := slices.IndexFunc(s.Nodes, func(n nodeJSON) bool { return n.NodeID == id && n.Name != "" }); i >= 0 {
-			return s.Nodes[i].Name
-		}
-		return id
-	}
+	return s.nodeName
 }
 
 func (a *app) printPlan(p *pb.Plan, name func(string) string) error {

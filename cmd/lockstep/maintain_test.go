@@ -74,6 +74,10 @@ func TestMaintenance(t *testing.T) {
 	plan := c.lines("store", "plan")[0]
 	require.Equal(t, "done", plan["state"])
 	require.ElementsMatch(t, []any{"a", "b"}, plan["done_nodes"])
+	status := c.lines("status")[0]
+	inStatus, _ := status["plan"].(map[string]any)
+	require.Equal(t, "done", inStatus["state"])
+	require.NotContains(t, c.ok("status"), "resize", "it has ended")
 	require.Contains(t, c.ok("store", "plan", "--watch"), "both nodes are done")
 	_, _, code = c.run("", "store", "plan", "--cancel")
 	require.Equal(t, exitError, code, "it has ended")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/rolling"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -51,6 +52,9 @@ The exit code is 1 when no node answers. With --watch it is shown again whenever
 type statusJSON struct {
 	Pair  *pairJSON  `json:"pair,omitempty"`
 	Nodes []nodeJSON `json:"nodes"`
+	Plan  *planJSON  `json:"plan,omitempty"` // the last rolling operation
+
+	plan string // the same in words, while it is under way
 }
 
 // pairJSON is the pair's record.
@@ -95,6 +99,28 @@ type nodeJSON struct {
 	DiskFree      uint64    `json:"disk_free"`
 	Standby       string    `json:"standby,omitempty"`
 	StandbyLag    uint64    `json:"standby_lag"`
+
+	Maintenance *maintenanceJSON `json:"maintenance,omitempty"`
+}
+
+// maintenanceJSON is what a node does to its page file now.
+type maintenanceJSON struct {
+	Operation  string    `json:"operation"`
+	Since      time.Time `json:"since"`
+	Phase      string    `json:"phase,omitempty"`
+	DoneBytes  uint64    `json:"done_bytes"`
+	TotalBytes uint64    `json:"total_bytes"`
+}
+
+func (m maintenanceJSON) String() string {
+	s := m.Operation
+	if m.Phase != "" {
+		s += ": " + m.Phase
+	}
+	if m.TotalBytes > 0 {
+		s += fmt.Sprintf(" %d%%", min(m.DoneBytes, m.TotalBytes)*100/m.TotalBytes)
+	}
+	return s
 }
 
 func (s statusJSON) answered() int {
@@ -117,6 +143,7 @@ func (a *app) askStatus(ctx context.Context, c *client.Client, timeout time.Dura
 	defer cancel()
 	s := statusJSON{Nodes: make([]nodeJSON, len(addrs))}
 	pairs := make([]*pb.PairStatus, len(addrs))
+	plans := make([]*pb.Plan, len(addrs))
 	var wg sync.WaitGroup
 	for i, addr := range addrs {
 		wg.Go(func() {
@@ -125,10 +152,11 @@ func (a *app) askStatus(ctx context.Context, c *client.Client, timeout time.Dura
 				s.Nodes[i] = nodeJSON{Address: addr, Error: shortError(err)}
 				return
 			}
-			s.Nodes[i], pairs[i] = toNodeJSON(addr, resp), resp.GetPair()
+			s.Nodes[i], pairs[i], plans[i] = toNodeJSON(addr, resp), resp.GetPair(), resp.GetPlan()
 		})
 	}
 	wg.Wait()
+	s.addPlan(plans)
 	for _, p := range pairs {
 		// The newest record that somebody knows.
 		if p.GetPairId() != "" && (s.Pair == nil || p.GetConfig() > s.Pair.Config) {
@@ -136,6 +164,32 @@ func (a *app) askStatus(ctx context.Context, c *client.Client, timeout time.Dura
 		}
 	}
 	return s
+}
+
+// addPlan takes the plan from the active node, or from whoever knows it.
+func (s *statusJSON) addPlan(plans []*pb.Plan) {
+	var plan *pb.Plan
+	for i, p := range plans {
+		if p != nil && (plan == nil || baseRole(s.Nodes[i].Role) == nodeActive) {
+			plan = p
+		}
+	}
+	if plan == nil {
+		return
+	}
+	j := toPlanJSON(plan, s.nodeName)
+	s.Plan = &j
+	if !client.PlanEnded(plan) {
+		s.plan = rolling.Describe(plan, s.nodeName)
+	}
+}
+
+// nodeName finds the name of a node by its id.
+func (s *statusJSON) nodeName(id string) string {
+	if i := slices.IndexFunc(s.Nodes, func(n nodeJSON) bool { return n.NodeID == id && n.Name != "" }); i >= 0 {
+		return s.Nodes[i].Name
+	}
+	return id
 }
 
 func nodeStatus(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusResponse, error) {
@@ -192,6 +246,12 @@ func toNodeJSON(addr string, r *pb.GetStatusResponse) nodeJSON {
 	if r.GetStandby() != nil {
 		j.Standby, j.StandbyLag = r.GetStandby().GetState(), r.GetStandby().GetLagRecords()
 	}
+	if m := r.GetMaintenance(); m != nil {
+		p := m.GetProgress()
+		j.Maintenance = &maintenanceJSON{
+			Operation: m.GetOperation(), Since: m.GetSince().AsTime(), Phase: p.GetPhase(), DoneBytes: p.GetDoneBytes(), TotalBytes: p.GetTotalBytes(),
+		}
+	}
 	return j
 }
 
@@ -209,6 +269,9 @@ func (a *app) printStatus(s statusJSON) error {
 		if n.Standby != "" {
 			notes = strings.TrimPrefix(fmt.Sprintf("%s; standby %s, %s records behind", notes, n.Standby, out.Count(n.StandbyLag)), "; ")
 		}
+		if n.Maintenance != nil {
+			notes = strings.TrimPrefix(notes+"; "+n.Maintenance.String(), "; ")
+		}
 		rows = append(rows, []any{
 			n.Name, n.Address, n.Role, out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied, n.Queues, out.Count(n.Messages), notes,
 		})
@@ -221,8 +284,12 @@ func (a *app) printStatus(s statusJSON) error {
 	if !s.Pair.CoordinatorReachable {
 		reachable = "NOT reachable"
 	}
-	return a.print.Sentence("\npair %s: term %d, config %d, in sync: %s; coordinator %s is %s",
+	err := a.print.Sentence("\npair %s: term %d, config %d, in sync: %s; coordinator %s is %s",
 		s.Pair.PairID, s.Pair.Term, s.Pair.Config, strings.Join(s.Pair.InSync, " and "), s.Pair.Coordinator, reachable)
+	if err != nil || s.plan == "" {
+		return err
+	}
+	return a.print.Sentence("%s", s.plan)
 }
 
 // watchStatus prints the status whenever it is not what was printed last, until ctx ends.
@@ -235,7 +302,7 @@ func (a *app) watchStatus(ctx context.Context, c *client.Client, interval time.D
 	last := ""
 	for ctx.Err() == nil {
 		s := a.askStatus(ctx, c, max(interval, 500*time.Millisecond))
-		if text := fmt.Sprintf("%+v %+v", s.Pair, s.Nodes); text != last && ctx.Err() == nil {
+		if text := s.fingerprint(); text != last && ctx.Err() == nil {
 			last = text
 			if err := a.print.Sentence("\n%s", time.Now().Format(time.TimeOnly)); err != nil {
 				return err
@@ -250,4 +317,13 @@ func (a *app) watchStatus(ctx context.Context, c *client.Client, interval time.D
 		}
 	}
 	return nil
+}
+
+// fingerprint differs when there is something new to show.
+func (s statusJSON) fingerprint() string {
+	text := fmt.Sprintf("%+v %s", s.Pair, s.plan)
+	for _, n := range s.Nodes {
+		text += fmt.Sprintf(" %+v", n)
+	}
+	return text
 }

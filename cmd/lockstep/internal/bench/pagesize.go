@@ -223,7 +223,7 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 		Workload: "pagesize", Phase: "rewrite", Setup: r.t.Setup, Sync: r.t.Sync, SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
 		Messages: len(r.sizes), Note: note,
 	}
-	m := newMeter(r.t.Processes, r.t.Dir)
+	m, disk := newMeter(r.t.Processes, r.t.Dir), deviceWritten(r.t.Dir)
 	var all []rewritten
 	if len(r.t.Pair.Nodes) == 1 {
 		w, err := r.rewriteStandalone(ctx, size)
@@ -231,7 +231,10 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 			return err
 		}
 		all = append(all, w)
-		m = newMeter(map[string]int{r.t.Pair.Nodes[0].Name: r.t.Pair.Nodes[0].PID()}, r.t.Dir) // another process than before
+		// Another process than before, and all that it did.
+		n := r.t.Pair.Nodes[0]
+		m = newMeter(map[string]int{n.Name: n.PID()}, r.t.Dir)
+		m.begin[n.Name] = Usage{}
 	} else if all, err = r.rewritePair(ctx, size); err != nil {
 		return err
 	}
@@ -245,6 +248,9 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 	bytes := all[len(all)-1].bytes
 	out.Seconds = took.Seconds()
 	out.Rate, out.MB = float64(len(r.sizes))/out.Seconds, float64(bytes)/1e6/out.Seconds
+	out.FileMB = float64(bytes) / 1e6 // before it grew again
+	out.DiskWritten = deviceWritten(r.t.Dir) - disk
+	out.DiskPerByte = out.DiskWritten * 1e6 / float64(r.bytes)
 	if out.CopyMB, err = r.plainCopy(ctx); err != nil {
 		return err
 	}

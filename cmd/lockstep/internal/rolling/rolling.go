@@ -154,6 +154,8 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 		v.show.End(bar, "done; it does not answer now")
 	case st == nil:
 		v.show.End(bar, "does not answer")
+	case a.GetProgress().GetPhase() == "done", a == nil && p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_REWRITING:
+		// It is about to begin or has just ended: what is shown stays.
 	case a.GetOperation() == "rewrite":
 		pr := a.GetProgress()
 		v.show.Set(bar, progress.Step{Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(), Left: pr.GetEta().AsDuration()})
