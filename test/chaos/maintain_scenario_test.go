@@ -105,6 +105,7 @@ func TestResizeScenarios(t *testing.T) {
 	r.scenario(t, "nothing happens", r.nothingHappens)
 	r.scenario(t, "active killed", r.activeKilled)
 	r.scenario(t, "standby killed", r.standbyKilled)
+	r.scenario(t, "standby killed then cancelled", r.standbyKilledThenCancelled)
 	r.scenario(t, "both killed", r.bothKilled)
 	r.scenario(t, "etcd gone", r.etcdGone)
 	r.scenario(t, "others refused then cancelled", r.refusedThenCancelled)
@@ -162,6 +163,25 @@ func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 	require.Equal(t, r.sizes[0], pageSize(t, active), "the active changes nothing while it is alone")
 	require.NoError(t, standby.Start())
 	r.done(t, plan, size)
+}
+
+// standbyKilledThenCancelled: the plan is cancelled while the standby is away; the standby comes back with its old page file and nothing
+// beside it, and what was left of the rewrite is gone.
+func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) {
+	_, standby := inSync(t, r.p)
+	r.resize(t)
+	require.NoError(t, standby.Kill())
+	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"), "the standby was not rewriting any more: this test proves nothing")
+	acked(t, w, ackBound)
+	plan, err := r.stock.c.CancelPlan(limited(t))
+	require.NoError(t, err)
+	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, plan.GetState())
+	require.NoError(t, standby.Start())
+	inSync(t, r.p)
+	onlyPageFile(t, standby)
+	s, err := standby.Status(limited(t))
+	require.NoError(t, err)
+	require.Nil(t, s.GetMaintenance())
 }
 
 // bothKilled: whoever is active after the restart goes on with the plan.
