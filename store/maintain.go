@@ -38,7 +38,8 @@ func (e *MaintenanceError) Is(target error) bool { return target == ErrMaintenan
 
 // SpaceError has the two figures that a rewrite was refused for, or stopped. errors.Is(err, ErrNoSpace) holds for it.
 type SpaceError struct {
-	// NeedBytes is what the new file takes, and ReserveBytes what must stay free for the log meanwhile.
+	// NeedBytes is what the new file takes, 0 when it has its space already, and ReserveBytes what must stay free for the log
+	// meanwhile.
 	NeedBytes, ReserveBytes uint64
 	// AvailableBytes is what this process may still use.
 	AvailableBytes uint64
@@ -46,6 +47,10 @@ type SpaceError struct {
 
 // Error has the figures.
 func (e *SpaceError) Error() string {
+	if e.NeedBytes == 0 {
+		return fmt.Sprintf("%v: %d bytes must stay free for the log, and %d are available; free some space, or consume messages first",
+			ErrNoSpace, e.ReserveBytes, e.AvailableBytes)
+	}
 	return fmt.Sprintf("%v: the new page file takes %d bytes, %d more must stay free for the log, and %d are available; free some space, "+
 		"or consume messages first", ErrNoSpace, e.NeedBytes, e.ReserveBytes, e.AvailableBytes)
 }
