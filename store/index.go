@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // The index of stored messages lives in the same tree as everything else, under keys 'i' queue firstSequence (both big
@@ -111,7 +112,7 @@ func (b *runBuilder) size() int { return len(b.buf) - b.start }
 
 // sizeWith is the payload's length if record were added as seq.
 func (b *runBuilder) sizeWith(seq uint64, record []byte) int {
-	return b.size() + uvarintLen(seq-b.first) + len(record)
+	return b.size() + txn.UvarintBytes(seq-b.first) + len(record)
 }
 
 func (b *runBuilder) add(seq uint64, record []byte) {
@@ -130,15 +131,6 @@ func (b *runBuilder) finish() {
 	binary.LittleEndian.PutUint64(head, b.queue)
 	binary.LittleEndian.PutUint64(head[8:], b.first)
 	binary.LittleEndian.PutUint32(head[16:], b.count)
-}
-
-func uvarintLen(v uint64) int {
-	n := 1
-	for v >= 0x80 {
-		v >>= 7
-		n++
-	}
-	return n
 }
 
 // runReader walks the messages of a run's payload without allocating.

@@ -4,6 +4,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // packing is the run that is being filled with consecutive messages of one queue. It is the one place that says which messages
@@ -18,7 +19,7 @@ type packing struct {
 
 // takes tells whether a record of size bytes still belongs to the run; room is what one page takes.
 func (p *packing) takes(queueID, seq uint64, size, room int) bool {
-	return p.count > 0 && p.queue == queueID && seq-p.first < queue.MaxRunSpan && p.size+uvarintLen(seq-p.first)+size <= room
+	return p.count > 0 && p.queue == queueID && seq-p.first < queue.MaxRunSpan && p.size+txn.UvarintBytes(seq-p.first)+size <= room
 }
 
 // begin empties it for a queue.
@@ -27,7 +28,7 @@ func (p *packing) begin(queueID, seq uint64) {
 }
 
 func (p *packing) add(seq uint64, size int) {
-	p.size += uvarintLen(seq-p.first) + size
+	p.size += txn.UvarintBytes(seq-p.first) + size
 	p.last = seq
 	p.count++
 }

@@ -37,29 +37,6 @@ type ackSet struct {
 	gone  []uint64 // stored chunks that fell below the floor since the last Collect
 }
 
-// ackPool keeps a few chunks, because a chunk often lives for a few acknowledgements only.
-type ackPool struct{ free []*ackChunk }
-
-const maxPooled = 64
-
-func (p *ackPool) get() *ackChunk {
-	n := len(p.free)
-	if n == 0 {
-		return new(ackChunk)
-	}
-	c := p.free[n-1]
-	p.free = p.free[:n-1]
-	return c
-}
-
-func (p *ackPool) put(c *ackChunk) {
-	if c == nil || len(p.free) >= maxPooled {
-		return
-	}
-	*c = ackChunk{}
-	p.free = append(p.free, c)
-}
-
 func (a *ackSet) slot(chunk uint64) *ackSlot {
 	if i := chunk - a.base; chunk >= a.base && i < uint64(len(a.slots)) {
 		return &a.slots[i]
@@ -134,7 +111,7 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 
 // add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk. newly gets, for the words
 // that the range touches, what was not acknowledged before.
-func (a *ackSet) add(p *ackPool, chunk, lo, hi uint64, newly *words) (n uint64) {
+func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)
 		n += uint64(bits.OnesCount64(newly[w]))
@@ -168,7 +145,7 @@ func (a *ackSet) add(p *ackPool, chunk, lo, hi uint64, newly *words) (n uint64) 
 }
 
 // advance raises the floor to to, and on over everything that is acknowledged from there.
-func (a *ackSet) advance(p *ackPool, to uint64) {
+func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	for {
 		chunk := a.floor >> chunkBits
 		end := (chunk + 1) << chunkBits
@@ -218,7 +195,7 @@ func (a *ackSet) absorb(s *ackSlot, to uint64) {
 }
 
 // trim forgets the slots below the floor.
-func (a *ackSet) trim(p *ackPool) {
+func (a *ackSet) trim(p *pool[ackChunk]) {
 	k := 0
 	for k < len(a.slots) && a.base+uint64(k) < a.floor>>chunkBits {
 		if a.slots[k].stored {

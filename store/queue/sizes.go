@@ -27,26 +27,6 @@ type sizeSet struct {
 	gone  []uint64 // stored chunks that were dropped since the last Collect
 }
 
-type sizePool struct{ free []*sizeChunk }
-
-func (p *sizePool) get() *sizeChunk {
-	n := len(p.free)
-	if n == 0 {
-		return new(sizeChunk)
-	}
-	c := p.free[n-1]
-	p.free = p.free[:n-1]
-	return c
-}
-
-func (p *sizePool) put(c *sizeChunk) {
-	if len(p.free) >= maxPooled {
-		return
-	}
-	*c = sizeChunk{}
-	p.free = append(p.free, c)
-}
-
 func (z *sizeSet) slot(chunk uint64) *sizeSlot {
 	if i := chunk - z.base; chunk >= z.base && i < uint64(len(z.slots)) {
 		return &z.slots[i]
@@ -73,7 +53,7 @@ func (z *sizeSet) ensure(chunk uint64) *sizeSlot {
 }
 
 // add counts a message that was published.
-func (z *sizeSet) add(p *sizePool, seq, size uint64) {
+func (z *sizeSet) add(p *pool[sizeChunk], seq, size uint64) {
 	s := z.ensure(seq >> chunkBits)
 	if s.c == nil {
 		s.c = p.get()
@@ -86,7 +66,7 @@ func (z *sizeSet) add(p *sizePool, seq, size uint64) {
 }
 
 // remove takes away n messages of a group and gives their share of its bytes.
-func (z *sizeSet) remove(p *sizePool, chunk uint64, w, n int) uint64 {
+func (z *sizeSet) remove(p *pool[sizeChunk], chunk uint64, w, n int) uint64 {
 	s := z.slot(chunk)
 	alive, b := uint64(s.c.alive[w]), s.c.bytes[w]
 	// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.

@@ -35,8 +35,8 @@ type State struct {
 	tailQueues             int // in that list
 
 	crc      *crc32.Table
-	ackPool  ackPool
-	sizePool sizePool
+	ackPool  pool[ackChunk]
+	sizePool pool[sizeChunk]
 	reader   txn.Reader
 	newly    words
 	opSlab   []txn.OpResult

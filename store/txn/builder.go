@@ -96,7 +96,12 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 
 // Purge acknowledges everything one subscription has not yet acknowledged; all of them when sub is 0.
 func (b *Builder) Purge(queue uint64, sub uint32) {
-	b.begin(OpPurge)
+	b.onSub(OpPurge, queue, sub)
+}
+
+// onSub adds an operation that has nothing but a subscription.
+func (b *Builder) onSub(code OpCode, queue uint64, sub uint32) {
+	b.begin(code)
 	b.buf = binary.AppendUvarint(b.buf, queue)
 	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
 	b.end()
@@ -116,10 +121,7 @@ func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 
 // DeleteSubscription removes a subscription.
 func (b *Builder) DeleteSubscription(queue uint64, sub uint32) {
-	b.begin(OpDeleteSubscription)
-	b.buf = binary.AppendUvarint(b.buf, queue)
-	b.buf = binary.AppendUvarint(b.buf, uint64(sub))
-	b.end()
+	b.onSub(OpDeleteSubscription, queue, sub)
 }
 
 // BeginPublish opens a publish operation; Message and Record add to it, EndPublish closes it.

@@ -68,10 +68,10 @@ func propertiesBytes(props []Property) int {
 	if len(props) == 0 {
 		return 0
 	}
-	n := uvarintBytes(uint64(len(props)))
+	n := UvarintBytes(uint64(len(props)))
 	for i := range props {
 		k, v := len(props[i].Key), len(props[i].Value)
-		n += uvarintBytes(uint64(k)) + k + uvarintBytes(uint64(v)) + v
+		n += UvarintBytes(uint64(k)) + k + UvarintBytes(uint64(v)) + v
 	}
 	return n
 }
@@ -199,7 +199,8 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-func uvarintBytes(v uint64) int {
+// UvarintBytes is how many bytes binary.AppendUvarint adds.
+func UvarintBytes(v uint64) int {
 	n := 1
 	for v >= 0x80 {
 		v >>= 7
