@@ -3,7 +3,6 @@ package replication_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -202,7 +201,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		require.Equal(t, commit, a.primary.CommitLSN())
 		require.Equal(t, commit, end.LSN, "the record was refused")
 		// The active won after all: a higher configuration passes the fence, and the record is committed.
-		a.configure(func(c *replication.ActiveConfig) {})
+		a.configure(func(*replication.ActiveConfig) {})
 		require.NoError(t, <-errs)
 		require.GreaterOrEqual(t, b.store.Durable().LSN, commit+1)
 		require.Equal(t, a.config, b.store.Identity().Fence.Config, "persisted")
@@ -344,7 +343,7 @@ func TestFailureDetection(t *testing.T) {
 		})
 	})
 	t.Run("the active stops", func(t *testing.T) {
-		overBoth(t, func(t *testing.T, w *world) {
+		overBoth(t, func(_ *testing.T, w *world) {
 			a, b := w.node("a"), w.node("b")
 			a.lead(1, 1, nil)
 			b.follow(a)
@@ -552,7 +551,7 @@ func TestFollowerStopIsFinal(t *testing.T) {
 		b.stop()
 		end := b.store.End()
 		if st := a.primary.Status().Standby; st != nil {
-			require.LessOrEqual(t, st.Durable.LSN, b.store.Durable().LSN, fmt.Sprintf("round %d", round))
+			require.LessOrEqual(t, st.Durable.LSN, b.store.Durable().LSN, "round %d", round)
 		}
 		at = a.store.End().LSN
 		require.Eventually(t, func() bool { return a.store.End().LSN > at+20 }, patience, 100*time.Microsecond)

@@ -238,7 +238,7 @@ func (n *node) sync(b *node) {
 	await(n, func(e replication.StandbyCaughtUp) bool { return e.Member == b.member() })
 	n.configure(func(c *replication.ActiveConfig) { c.RequireStandby, c.Standby = true, b.member() })
 	await(n, func(e replication.StandbySynced) bool { return e.Member == b.member() })
-	n.configure(func(c *replication.ActiveConfig) {})
+	n.configure(func(*replication.ActiveConfig) {})
 }
 
 // configure changes the active's conditions under a new config number.

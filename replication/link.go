@@ -168,7 +168,8 @@ func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, e
 	l.applied.Store(f.o.Store.Applied().LSN)
 	l.sentApplied = l.applied.Load()
 	l.committed(m.CommitLSN)
-	return l, l.take(m)
+	err = l.take(m)
+	return l, err
 }
 
 // receive handles messages until the stream ends.

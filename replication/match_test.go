@@ -1,7 +1,6 @@
 package replication
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -165,7 +164,7 @@ func TestMatchGivesReasons(t *testing.T) {
 		matchLogs(other.grow(3, 1, 0), h.hello(h.End())),
 		matchLogs(other.grow(3, 1, 0), h.hello(lsn.Position{})),
 	} {
-		require.NotEmpty(t, w.Reason, fmt.Sprintf("%+v", w))
+		require.NotEmpty(t, w.Reason, "%+v", w)
 		require.EqualValues(t, ProtocolVersion, w.Protocol)
 	}
 }

@@ -173,9 +173,14 @@ func (h *history) step() {
 		name string
 		do   func()
 	}{
-		{"crash-active", h.crashActive}, {"crash-standby", h.crashStandby}, {"switchover", h.switchover},
+		{"crash-active", h.crashActive},
+		{"crash-standby", h.crashStandby},
+		{"switchover", h.switchover},
 		{"reset", func() { h.w.net.Reset(h.lead().name) }},
-		{"cut", h.cut}, {"sync", h.ensureSync}, {"sync", h.ensureSync}, {"checkpoint", h.checkpoint},
+		{"cut", h.cut},
+		{"sync", h.ensureSync},
+		{"sync", h.ensureSync},
+		{"checkpoint", h.checkpoint},
 		{"drop-standby", h.drop},
 	}
 	a := actions[h.rng.Intn(len(actions))]

@@ -49,7 +49,8 @@ func TestRequiredStandbyReplacesAThirdNode(t *testing.T) {
 		return len(order) >= 3
 	}, patience, time.Millisecond)
 	require.Equal(t, []replication.Event{
-		replication.StandbyConnected{Member: c.member()}, replication.StandbyLost{Member: c.member()},
+		replication.StandbyConnected{Member: c.member()},
+		replication.StandbyLost{Member: c.member()},
 		replication.StandbyConnected{Member: b.member()},
 	}, order)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -343,8 +344,9 @@ func TestRemovedLog(t *testing.T) {
 		fault.SetHook(nil)
 		require.True(t, third.s.Identity().MayHaveLost)
 		mu.Lock() // a goroutine of the log may still be in the hook
-		defer mu.Unlock()
-		for at, crashed := range crashes {
+		all := maps.Clone(crashes)
+		mu.Unlock()
+		for at, crashed := range all {
 			require.True(t, openNode(t, options(crashed)).s.Identity().MayHaveLost, "crash before %s", at)
 		}
 		third.commit(func(b *txn.Builder) { b.CreateQueue("another", txn.Config{}, "default") })

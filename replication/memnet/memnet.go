@@ -153,7 +153,7 @@ func (c *conn) Close() error {
 // calling end's.
 func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) (gone *ending) {
 	gone = &ending{done: make(chan struct{})}
-	remote, cancel := context.WithCancel(c.remote)
+	remote, cancel := context.WithCancel(c.remote) //nolint:contextcheck // the other end does not see the calling end's context
 	go func() {
 		gone.err = call(remote)
 		if gone.err == nil {
