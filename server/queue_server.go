@@ -93,7 +93,8 @@ func (s *QueueServer) commit(ctx context.Context, session *Session, operation fu
 	if err != nil {
 		return nil, err
 	}
-	return result, result.Err()
+	err = result.Err()
+	return result, err
 }
 
 // find looks up a queue by name.

@@ -104,7 +104,7 @@ func (a *app) printDeliveries(ctx context.Context, co *client.Consumer, f consum
 		cancel()
 		switch {
 		case err != nil && ended:
-			return nil // Ctrl-C, or nothing came
+			return nil //nolint:nilerr // Ctrl-C, or nothing came
 		case err != nil:
 			return err
 		}

@@ -150,10 +150,12 @@ func (c *conn) Close() error {
 }
 
 // serve runs one call of the service, in a goroutine that ends with it, and tells gone when it has returned. ctx is the
-// calling end's.
+// calling end's, which the call itself does not see: it runs at the other end.
+//
+//nolint:contextcheck // therefore
 func (c *conn) serve(ctx context.Context, call func(ctx context.Context) error) (gone *ending) {
 	gone = &ending{done: make(chan struct{})}
-	remote, cancel := context.WithCancel(c.remote) //nolint:contextcheck // the other end does not see the calling end's context
+	remote, cancel := context.WithCancel(c.remote)
 	go func() {
 		gone.err = call(remote)
 		if gone.err == nil {

@@ -89,7 +89,7 @@ func newLoader() *loader {
 func (l *loader) file(path string) error {
 	if err := l.ko.Load(file.Provider(path), &fileParser{loader: l, name: filepath.Base(path)}); err != nil {
 		if errors.Is(err, ErrInvalid) {
-			return err
+			return err //nolint:wrapcheck // of fileParser, which names the file
 		}
 		return fmt.Errorf("%w: the file %s cannot be read: %w", ErrInvalid, path, err)
 	}

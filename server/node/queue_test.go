@@ -150,8 +150,10 @@ func TestPublishRefusals(t *testing.T) {
 		"large":        {&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Body: big}}}, txn.ErrTooLarge, "limits.message-bytes is 1MiB"},
 		"large batch":  {&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{third, third, third}}, txn.ErrTooLarge, "limits.transaction-bytes is 2MiB"},
 		"property key": {&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Properties: map[string]string{"": "x"}}}}, txn.ErrInvalidName, "property key"},
-		"properties": {&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Properties: map[string]string{"x": strings.Repeat("x", 65<<10)}}}},
-			txn.ErrTooLarge, "properties"},
+		"properties": {
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Properties: map[string]string{"x": strings.Repeat("x", 65<<10)}}}},
+			txn.ErrTooLarge, "properties",
+		},
 		"producer id":  {&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Sequence: 1}}, txn.ErrMalformed, "producer id"},
 		"producer seq": {&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Id: "p"}}, txn.ErrMalformed, "begins at 1"},
 	} {

@@ -181,7 +181,7 @@ func (r *pageSizeRun) produce(phase string) func(context.Context) error {
 			if producers[i], err = r.t.Client.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
 				return err
 			}
-			defer func() { err = errors.Join(err, producers[i].Close()) }()
+			defer func() { err = errors.Join(err, producers[i].Close()) }() //nolint:gocritic // all of them at the end
 		}
 		return r.phase(ctx, phase, func() (*hdrhistogram.Histogram, error) {
 			return publishAll(ctx, producers, r.queues, PublishOptions{Messages: len(r.sizes), Sizes: r.sizes, Producers: r.Senders, Window: r.Window, Queues: r.Queues})
@@ -190,14 +190,14 @@ func (r *pageSizeRun) produce(phase string) func(context.Context) error {
 }
 
 func (r *pageSizeRun) consume(phase string) func(context.Context) error {
-	return func(ctx context.Context) (err error) {
-		return r.phase(ctx, phase, func() (*hdrhistogram.Histogram, error) {
+	return func(ctx context.Context) error {
+		return r.phase(ctx, phase, func() (_ *hdrhistogram.Histogram, err error) {
 			consumers := make([]*client.Consumer, r.Queues)
 			for i := range consumers {
 				if consumers[i], err = r.t.Client.Consume(ctx, r.queues[i], client.ConsumerOptions{Prefetch: r.Prefetch}); err != nil {
 					return nil, err
 				}
-				defer func() { err = errors.Join(err, consumers[i].Close()) }()
+				defer func() { err = errors.Join(err, consumers[i].Close()) }() //nolint:gocritic // all of them at the end
 			}
 			return drain(ctx, consumers, len(r.sizes))
 		})

@@ -122,7 +122,7 @@ func (w *workload) consume(ctx context.Context) error {
 		idle := errors.Is(err, context.DeadlineExceeded)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // it was to end
 		case err != nil && !idle:
 			return err
 		case err == nil:
@@ -136,7 +136,7 @@ func (w *workload) consume(ctx context.Context) error {
 		if len(open) >= confirmEvery || idle && len(open) > 0 {
 			if err := w.consumer.Flush(ctx); err != nil {
 				if ctx.Err() != nil {
-					return nil
+					return nil //nolint:nilerr // it was to end
 				}
 				return err
 			}

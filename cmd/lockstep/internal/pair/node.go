@@ -74,7 +74,7 @@ func (n *Node) Start() error {
 	if n.cmd != nil {
 		return fmt.Errorf("node %s runs already", n.Name)
 	}
-	log, err := os.OpenFile(n.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640)
+	log, err := os.OpenFile(n.LogFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o640) //nolint:gosec // a log, which the group may read
 	if err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}

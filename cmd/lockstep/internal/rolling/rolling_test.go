@@ -22,6 +22,7 @@ func (r *recorder) Set(b *progress.Bar, s progress.Step) { r.bars[b] = s.Phase }
 func (r *recorder) End(b *progress.Bar, format string, args ...any) {
 	r.bars[b] = fmt.Sprintf(format, args...)
 }
+
 func (r *recorder) Line(format string, args ...any) {
 	r.lines = append(r.lines, fmt.Sprintf(format, args...))
 }
