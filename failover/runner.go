@@ -111,6 +111,9 @@ func (r *Runner) Changed() <-chan struct{} {
 // addressPoll is how often Switchover looks for the standby's address.
 const addressPoll = 20 * time.Millisecond
 
+// coordinatorCheck is how long the coordinator may take to answer before a switchover is begun.
+const coordinatorCheck = time.Second
+
 // SwitchoverResult tells how a planned switchover went.
 type SwitchoverResult struct {
 	// Active node now.
@@ -125,6 +128,9 @@ type SwitchoverResult struct {
 // Switchover hands the active role to the other node; it may be asked of either. It returns when the other node is active, or
 // ErrSwitchover with the reason why it is not. When ctx ends first, the hand-over may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
+	if err := r.coordinatorAnswers(ctx); err != nil {
+		return SwitchoverResult{}, err
+	}
 	for {
 		e, err := r.askSwitchover(ctx)
 		switch {
@@ -143,6 +149,23 @@ func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 		}
 		return res, nil
 	}
+}
+
+// coordinatorAnswers asks the coordinator something harmless before anything else is done. A hand-over whose swap gets no
+// answer blocks every write until the coordinator is back (INV-8), and that it is gone can be news of this very moment.
+func (r *Runner) coordinatorAnswers(ctx context.Context) error {
+	select {
+	case <-r.stopped:
+		return ErrStopped
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, coordinatorCheck)
+	defer cancel()
+	_, _, err := r.opts.Coordinator.Load(ctx)
+	if errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: the coordinator does not answer, and without it the role cannot change: %w", ErrSwitchover, err)
+	}
+	return nil // any other trouble with the record is the machine's business
 }
 
 // waitForAddress waits a little for the standby's liveness key; false when ctx has ended.

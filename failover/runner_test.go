@@ -510,6 +510,11 @@ func TestSwitchoverFails(t *testing.T) {
 	p.nodes[0].await("no request", func(s failover.Status) bool { return s.Record.Switchover == nil })
 
 	s.SetDown(true)
+	for range 20 { // the nodes have not noticed yet; a swap without an answer would block every write (INV-8)
+		_, err := p.nodes[0].run.Switchover(t.Context())
+		require.ErrorIs(t, err, failover.ErrSwitchover)
+		require.Equal(t, failover.RoleActive, p.nodes[0].run.Status().Role)
+	}
 	p.nodes[0].await("unreachable", func(s failover.Status) bool { return !s.CoordinatorReachable })
 	_, err := p.nodes[0].run.Switchover(t.Context())
 	require.ErrorContains(t, err, "coordinator")
