@@ -93,12 +93,13 @@ func (s *Store) Rewrite(ctx context.Context, o RewriteOptions) (RewriteResult, e
 	select {
 	case <-rw.finished:
 	case <-wctx.Done():
-		if rw.abandon() {
+		if !rw.isFinished() && rw.abandon() { // its end ends the context, too
 			s.o.Logger.Info("rewrite of page.db canceled", zap.String("reason", o.Reason))
 			return RewriteResult{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, wctx.Err())
 		}
 		<-rw.finished
 	}
+	<-u.done // so that the next one can begin
 	if errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded) {
 		return RewriteResult{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, rw.err)
 	}
@@ -339,6 +340,16 @@ func (rw *rewrite) commit() error {
 		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	return nil
+}
+
+// isFinished tells whether the work has come to its end, good or bad.
+func (rw *rewrite) isFinished() bool {
+	select {
+	case <-rw.finished:
+		return true
+	default:
+		return false
+	}
 }
 
 // rename makes page.db page.db_old and page.db_new page.db, in the order that is explained above. An error of the
