@@ -148,11 +148,10 @@ func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 // finishRun does what the job says and notes how it ended.
 func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	jobCtx, stop := m.whileServing(ctx, nil)
-	began := time.Now()
 	node, detail, err := m.perform(jobCtx, j)
 	err = cause(jobCtx, err)
 	stop()
-	run.Took, run.Node, run.Detail, run.Outcome = max(time.Since(began), 1), node, detail, RunOK
+	run.Took, run.Node, run.Detail, run.Outcome = max(m.o.Now().Sub(run.StartedAt), 1), node, detail, RunOK
 	switch {
 	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
 		run.Outcome, run.Detail = RunSkipped, err.Error()

@@ -1,0 +1,196 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+const patience = 10 * time.Second
+
+// pair is a real store, whose entries the pair shares, and two nodes that are played: self, where the Manager runs, and the other
+// one, whose operations are functions. After a hand-over the Manager is the other node's: it goes on with what is in the store.
+type pair struct {
+	t     *testing.T
+	store *store.Store
+
+	mu      sync.Mutex // guards what follows
+	nodes   [2]failover.NodeInfo
+	active  int // in nodes: where the Manager runs, while it serves
+	term    uint64
+	serving bool
+	inSync  bool
+	changed chan struct{}
+	now     time.Time
+
+	rewrite func(ctx context.Context, req RewriteRequest) (RewriteResult, error)
+	scan    func(ctx context.Context) (store.ScanResult, error)
+	handed  int
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	s, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/data", SegmentBytes: 256 << 10, MaxFrameBytes: 1 << 20, BootID: "boot"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	p := &pair{
+		t: t, store: s, term: 1, serving: true, inSync: true, changed: make(chan struct{}),
+		now: time.Date(2026, 3, 1, 1, 0, 0, 0, time.UTC),
+	}
+	for i := range p.nodes {
+		p.nodes[i] = failover.NodeInfo{ID: uuid.New(), Name: string(rune('a' + i)), Address: "host:1"}
+	}
+	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
+		return RewriteResult{PageSizeAfter: 8192}, nil
+	}
+	p.scan = func(context.Context) (store.ScanResult, error) { return store.ScanResult{}, nil }
+	return p
+}
+
+// manager makes the Manager and runs it until the test ends.
+func (p *pair) manager() *Manager {
+	p.t.Helper()
+	m, err := New(Options{
+		Store: p.store, Node: p, Peers: p, FS: vfs.NewMem(), DataDir: "/", Retry: time.Millisecond, Tick: time.Millisecond, Now: p.clock,
+		Defaults: Defaults{PageSizeMax: 32768, BackupKeep: 3, AutotuneMinGain: 20},
+	})
+	require.NoError(p.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		m.Run(ctx)
+	}()
+	p.t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return m
+}
+
+// set changes what the nodes are.
+func (p *pair) set(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func (p *pair) clock() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now
+}
+
+func (p *pair) pass(d time.Duration) { p.set(func() { p.now = p.now.Add(d) }) }
+
+func (p *pair) Pair() failover.Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	self, other := p.nodes[p.active], p.nodes[1-p.active]
+	r := &failover.Record{Active: self.ID, Term: p.term, Nodes: p.nodes[:], InSync: []failover.Member{{Node: self.ID}}}
+	if p.inSync {
+		r.InSync = append(r.InSync, failover.Member{Node: other.ID})
+	}
+	return failover.Status{Role: failover.RoleActive, Self: self, Record: r}
+}
+
+func (p *pair) Changed() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changed
+}
+
+func (p *pair) Alone() bool { return false }
+
+func (p *pair) Serving() (uint64, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.term, p.serving
+}
+
+func (p *pair) Commit(_ context.Context, payload []byte) (*txn.Result, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.serving {
+		return nil, replication.ErrNotActive
+	}
+	frames, end := wal.AppendFrame(nil, p.store.End(), p.term, wal.KindTxn, payload)
+	if err := errors.Join(p.store.Append(frames, end), p.store.Sync()); err != nil {
+		return nil, err
+	}
+	var result txn.Result
+	err := p.store.Apply(end.LSN, func(_ uint64, r *txn.Result) { result = *r })
+	return &result, err
+}
+
+func (p *pair) Standby() (Standby, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	applied := p.store.Applied().LSN
+	return Standby{Node: p.nodes[1-p.active].ID, Required: true, AppliedLSN: applied, CommitLSN: applied}, p.inSync
+}
+
+// HandOver makes the Manager the other node's.
+func (p *pair) HandOver(context.Context) error {
+	p.set(func() {
+		p.active = 1 - p.active
+		p.term++
+		p.handed++
+	})
+	return nil
+}
+
+func (p *pair) At(string) Operations { return p }
+
+func (p *pair) Activity(context.Context, string) (*Activity, error) { return nil, nil } //nolint:nilnil // nothing runs
+
+func (p *pair) Report(context.Context, string, Report) error { return nil }
+
+func (p *pair) Scan(ctx context.Context, _ int, _ func(Progress)) (store.ScanResult, error) {
+	return p.scan(ctx)
+}
+
+func (p *pair) Rewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error) {
+	progress(Progress{Phase: "copy", Done: 1, Total: 2})
+	return p.rewrite(ctx, req)
+}
+
+func (p *pair) Shrink(context.Context, bool) (ShrinkResult, error) { return ShrinkResult{}, nil }
+
+func (p *pair) Backup(context.Context, BackupRequest, func(Progress)) (backup.Set, error) {
+	return backup.Set{Path: "/backups/one"}, nil
+}
+
+func (p *pair) Checkpoint(context.Context) error { return nil }
+
+func (p *pair) Digest(ctx context.Context, at uint64) (store.Digest, error) {
+	return p.store.DigestAt(ctx, at, time.Second)
+}
+
+// planIs waits for a state of the plan.
+func (p *pair) planIs(m *Manager, state PlanState) *Plan {
+	p.t.Helper()
+	var plan *Plan
+	require.Eventually(p.t, func() bool {
+		var err error
+		plan, err = m.Plan()
+		require.NoError(p.t, err)
+		return plan != nil && plan.State == state
+	}, patience, time.Millisecond)
+	return plan
+}

@@ -1,0 +1,368 @@
+package maintenance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+func TestWindow(t *testing.T) {
+	at := func(day, hour, minute int) time.Time { return time.Date(2026, 3, day, hour, minute, 30, 0, time.Local) }
+	for _, tc := range []struct {
+		window string
+		now    time.Time
+		day    string
+	}{
+		{"02:00-05:00", at(2, 1, 59), ""},
+		{"02:00-05:00", at(2, 2, 0), "2026-03-02"},
+		{"02:00-05:00", at(2, 4, 59), "2026-03-02"},
+		{"02:00-05:00", at(2, 5, 0), ""},
+		{"23:00-01:30", at(2, 23, 0), "2026-03-02"},
+		{"23:00-01:30", at(3, 1, 29), "2026-03-02"},
+		{"23:00-01:30", at(3, 1, 30), ""},
+		{"", at(2, 3, 0), ""},
+	} {
+		w, err := ParseWindow(tc.window)
+		require.NoError(t, err)
+		day, ok := w.Contains(tc.now)
+		require.Equal(t, tc.day != "", ok, "%s at %s", tc.window, tc.now)
+		if ok {
+			require.Equal(t, tc.day, day)
+		}
+	}
+	for _, bad := range []string{"2:00-5:00", "02:00", "02:00-02:00", "24:00-05:00", "02:60-05:00", "02:00-05:00x", "night"} {
+		_, err := ParseWindow(bad)
+		require.ErrorIs(t, err, ErrSetting, bad)
+	}
+}
+
+// TestStartupRequests: what was not asked for before is a new request, which nobody has done.
+func TestStartupRequests(t *testing.T) {
+	yes, no := true, false
+	var p pairSettings
+	p.ask(nil, nil)
+	require.Nil(t, p.Startup)
+	p.ask(&yes, nil)
+	first := p.Startup.ID
+	p.Startup.Done = []uuid.UUID{uuid.New()}
+	p.ask(nil, nil)
+	require.Equal(t, first, p.Startup.ID, "another setting was changed")
+	require.Len(t, p.Startup.Done, 1)
+	p.ask(nil, &yes)
+	require.NotEqual(t, first, p.Startup.ID)
+	require.True(t, p.Startup.Resize && p.Startup.Compact)
+	require.Empty(t, p.Startup.Done)
+	p.ask(&no, nil)
+	require.True(t, p.Startup.Compact && !p.Startup.Resize)
+	p.ask(nil, &no)
+	require.Nil(t, p.Startup)
+}
+
+// TestLocalState: what was done is known after a restart, as long as the store is the same; nonsense is forgotten.
+func TestLocalState(t *testing.T) {
+	fs := vfs.NewMem()
+	require.NoError(t, fs.MkdirAll("/d", 0o700))
+	l, err := openLocal(fs, "/d", zap.NewNop())
+	require.NoError(t, err)
+	for i := range 20 {
+		require.NoError(t, l.mark(doneStep{ID: fmt.Sprint(i), PageSize: 4096, Incarnation: 1}))
+	}
+	r, c, err := l.config(true, false)
+	require.NoError(t, err)
+	require.True(t, r && !c)
+	require.NoError(t, l.configDone(true, false))
+
+	l, err = openLocal(fs, "/d", zap.NewNop())
+	require.NoError(t, err)
+	require.True(t, l.done("19", 1))
+	require.False(t, l.done("19", 2), "the store was replaced since")
+	require.False(t, l.done("0", 1), "only the last ones are kept")
+	require.False(t, l.done("", 1))
+	r, _, err = l.config(true, false)
+	require.NoError(t, err)
+	require.False(t, r, "once")
+	_, _, err = l.config(false, false)
+	require.NoError(t, err)
+	r, _, err = l.config(true, false)
+	require.NoError(t, err)
+	require.True(t, r, "once each time that it is turned on")
+
+	require.NoError(t, vfs.WriteFileAtomic(fs, "/d/maintenance.json", []byte("{nonsense")))
+	l, err = openLocal(fs, "/d", zap.NewNop())
+	require.NoError(t, err)
+	require.False(t, l.done("19", 1))
+}
+
+// TestPlanFailsForGood: what does not pass by itself ends the plan, and the reason has the figures.
+func TestPlanFailsForGood(t *testing.T) {
+	p := newPair(t)
+	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
+		return RewriteResult{}, &store.SpaceError{NeedBytes: 1000, AvailableBytes: 999}
+	}
+	m := p.manager()
+	_, err := m.StartPlan(t.Context(), PlanResize, 8192, false)
+	require.NoError(t, err)
+	plan := p.planIs(m, PlanFailed)
+	require.Contains(t, plan.Reason, "1000")
+	require.Contains(t, plan.Reason, "999")
+	require.Empty(t, plan.Done)
+	require.False(t, plan.EndedAt.IsZero())
+	_, err = m.CancelPlan(t.Context())
+	require.ErrorIs(t, err, ErrNoPlan)
+
+	// And what nobody knows, after some attempts.
+	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
+		return RewriteResult{}, errors.New("odd")
+	}
+	_, err = m.StartPlan(t.Context(), PlanCompact, 0, false)
+	require.NoError(t, err)
+	plan = p.planIs(m, PlanFailed)
+	require.Equal(t, maxFailures-1, plan.Retries)
+}
+
+// TestPlanGoesOn: what passes is tried again and counted; each node is asked for its own step; then the role goes back.
+func TestPlanGoesOn(t *testing.T) {
+	p := newPair(t)
+	p.inSync = false
+	var calls atomic.Int32
+	p.rewrite = func(_ context.Context, req RewriteRequest) (RewriteResult, error) {
+		require.Equal(t, 8192, req.PageSize)
+		if calls.Add(1)%8 != 0 {
+			return RewriteResult{}, fmt.Errorf("try: %w", []error{ErrUnreachable, ErrBusy, ErrGaveWay, ErrRole}[calls.Load()%4])
+		}
+		return RewriteResult{PageSizeAfter: 8192}, nil
+	}
+	m := p.manager()
+	started, err := m.StartPlan(t.Context(), PlanResize, 8192, true)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return strings.Contains(p.planIs(m, PlanWaiting).Reason, "waits for a standby")
+	}, patience, time.Millisecond)
+	p.set(func() { p.inSync = true })
+	plan := p.planIs(m, PlanDone)
+	require.Equal(t, started.ID, plan.ID)
+	require.Equal(t, 14, plan.Retries)
+	require.Len(t, plan.Done, 2)
+	require.Equal(t, 2, p.handed, "there and back")
+	require.Equal(t, plan.FirstActive, p.Pair().Self.ID)
+}
+
+// TestPlanWithoutTheActiveRole: only the serving active touches the plan.
+func TestPlanWithoutTheActiveRole(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	p.set(func() { p.serving = false })
+	_, err := m.StartPlan(t.Context(), PlanCompact, 0, false)
+	require.ErrorIs(t, err, replication.ErrNotActive)
+	_, err = m.Update(t.Context(), Change{})
+	require.ErrorIs(t, err, replication.ErrNotActive)
+	_, err = m.RunJob(t.Context(), "x")
+	require.ErrorIs(t, err, replication.ErrNotActive)
+	require.ErrorIs(t, m.DeleteJob(t.Context(), "x"), replication.ErrNotActive)
+}
+
+// TestRewriteNeedsToFollow: between StopFollower and StartFollower no rewrite can begin, whatever the role still says.
+func TestRewriteNeedsToFollow(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	_, err := m.Rewrite(t.Context(), RewriteRequest{}, nil)
+	require.ErrorIs(t, err, ErrRole)
+	m.Following()
+	_, err = m.Rewrite(t.Context(), RewriteRequest{}, nil)
+	require.ErrorIs(t, err, ErrRole, "the role does not allow it")
+	_, _, err = m.begin(t.Context(), opScan, "", nil)
+	require.NoError(t, err)
+	_, err = m.Shrink(t.Context(), true)
+	var busy *BusyError
+	require.ErrorAs(t, err, &busy)
+	require.Equal(t, opScan, busy.Activity.Operation)
+	require.ErrorContains(t, err, "a scan since")
+	require.False(t, follows(failover.RoleActive) || follows(failover.RoleCandidate) || follows(failover.RoleFenced))
+	require.True(t, follows(failover.RoleStandby) && follows(failover.RoleCatchingUp))
+}
+
+func (p *pair) put(m *Manager, j Job) {
+	p.t.Helper()
+	_, err := m.PutJob(p.t.Context(), j)
+	require.NoError(p.t, err)
+}
+
+func (p *pair) history(m *Manager, name string) []Run {
+	p.t.Helper()
+	j, _, err := m.job(name)
+	require.NoError(p.t, err)
+	return j.History
+}
+
+// TestJobNotTwice: a job that still runs is not started again, by the schedule or by hand; what was due meanwhile is not made up for.
+func TestJobNotTwice(t *testing.T) {
+	p := newPair(t)
+	var calls atomic.Int32
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	p.scan = func(ctx context.Context) (store.ScanResult, error) {
+		if calls.Add(1) == 1 {
+			close(begun)
+		}
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+		}
+		return store.ScanResult{}, nil
+	}
+	m := p.manager()
+	p.put(m, Job{Name: "look", Schedule: "@every 1m", Kind: JobScan})
+	p.pass(time.Minute)
+	<-begun
+	for range 5 {
+		p.pass(time.Minute)
+		_, err := m.RunJob(t.Context(), "look")
+		require.ErrorIs(t, err, ErrJobRuns)
+	}
+	require.Equal(t, int32(1), calls.Load())
+	require.Equal(t, RunRunning, p.history(m, "look")[0].Outcome)
+	goOn <- struct{}{}
+	require.Eventually(t, func() bool { return p.history(m, "look")[0].Outcome == RunOK }, patience, time.Millisecond)
+	require.Len(t, p.history(m, "look"), 1)
+	close(goOn)
+	for range 30 {
+		p.pass(time.Minute)
+		require.Eventually(t, func() bool {
+			h := p.history(m, "look")
+			return h[0].Outcome == RunOK && !m.dueNow(t, "look")
+		}, patience, time.Millisecond)
+	}
+	require.Len(t, p.history(m, "look"), keptRuns)
+	require.Greater(t, calls.Load(), int32(20))
+}
+
+// dueNow tells whether a job is due.
+func (m *Manager) dueNow(t *testing.T, name string) bool {
+	t.Helper()
+	j, _, err := m.job(name)
+	require.NoError(t, err)
+	_, due := j.due(m.o.Now())
+	return due
+}
+
+// TestMissedRunsAfterTakeover: a run that was missed just now is made up for, once; one of hours ago is noted as skipped; one that was
+// under way has failed.
+func TestMissedRunsAfterTakeover(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	p.put(m, Job{Name: "hourly", Schedule: "0 * * * *", Kind: JobBackup})
+	p.put(m, Job{Name: "nightly", Schedule: "30 1 * * *", Kind: JobBackup})
+	running := m.newRun(1, time.Time{})
+	require.NoError(t, m.noteRun(t.Context(), "nightly", running))
+	p.set(func() { p.serving = false }) // it is 1 o'clock
+	p.pass(4*time.Hour + 5*time.Minute) // nobody is active until 5:05
+	require.Empty(t, p.history(m, "hourly"))
+	p.set(func() { p.serving, p.term = true, 2 })
+	require.Eventually(t, func() bool {
+		h := p.history(m, "hourly")
+		return len(h) == 1 && h[0].Outcome == RunOK
+	}, patience, time.Millisecond, "four were missed; the one of 5 o'clock is made up for")
+	require.Equal(t, 5, p.history(m, "hourly")[0].Scheduled.Hour())
+	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience, time.Millisecond)
+	require.Contains(t, p.history(m, "nightly")[0].Detail, "stopped being the active one")
+
+	p.set(func() { p.serving = false })
+	p.pass(24 * time.Hour) // until 5:05 of the next day
+	p.set(func() { p.serving, p.term = true, 3 })
+	require.Eventually(t, func() bool {
+		h := p.history(m, "nightly")
+		return len(h) == 2 && h[0].Outcome == RunSkipped
+	}, patience, time.Millisecond)
+	require.Contains(t, p.history(m, "nightly")[0].Detail, "too long ago")
+}
+
+// TestAutotune: once in each window, and only if it is worth it.
+func TestAutotune(t *testing.T) {
+	p := newPair(t)
+	var mu sync.Mutex
+	scans, result := 0, store.ScanResult{PageSize: 2048, Recommended: 8192, FileBytes: 100, GainBytes: 10}
+	p.scan = func(context.Context) (store.ScanResult, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		scans++
+		return result, nil
+	}
+	count := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return scans
+	}
+	entry := func(m *Manager) autotuneEntry {
+		e, _, err := read[autotuneEntry](m, keyAutotune)
+		require.NoError(t, err)
+		return e
+	}
+	m := p.manager()
+	window := "02:00-05:00"
+	_, err := m.Update(t.Context(), Change{AutotuneWindow: &window})
+	require.NoError(t, err)
+	require.Never(t, func() bool { return count() > 0 }, 50*time.Millisecond, 5*time.Millisecond, "it is 1 o'clock")
+	p.pass(90 * time.Minute)
+	require.Eventually(t, func() bool { return entry(m).Day != "" }, patience, time.Millisecond)
+	require.Contains(t, entry(m).Outcome, "nothing to do", "10 %")
+	require.Never(t, func() bool { return count() > 1 }, 50*time.Millisecond, 5*time.Millisecond, "once in a window")
+	plan, err := m.Plan()
+	require.NoError(t, err)
+	require.Nil(t, plan)
+
+	mu.Lock()
+	result.Candidates = []store.Candidate{{PageSize: 2048, Runs: 100}, {PageSize: 8192, Runs: 70}}
+	mu.Unlock()
+	p.pass(24 * time.Hour)
+	require.Eventually(t, func() bool {
+		plan, err := m.Plan()
+		require.NoError(t, err)
+		return plan != nil && plan.State == PlanDone
+	}, patience, time.Millisecond, "30 %% of the reads")
+	plan, err = m.Plan()
+	require.NoError(t, err)
+	require.Equal(t, PlanResize, plan.Kind)
+	require.Equal(t, 8192, plan.PageSize)
+	require.Equal(t, 2, count())
+	require.Eventually(t, func() bool { return entry(m).Outcome != "" && entry(m).Day == "2026-03-02" }, patience, time.Millisecond)
+	require.Contains(t, entry(m).Outcome, plan.ID)
+}
+
+// TestVerifyFindsADifference: and says it loudly.
+func TestVerifyFindsADifference(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	p.put(m, Job{Name: "same", Schedule: "@weekly", Kind: JobVerify})
+	run, err := m.RunJob(t.Context(), "same")
+	require.NoError(t, err)
+	require.Equal(t, RunOK, run.Outcome, run.Detail)
+	m.o.Peers = liar{p}
+	run, err = m.RunJob(t.Context(), "same")
+	require.NoError(t, err)
+	require.Equal(t, RunFailed, run.Outcome)
+	require.Contains(t, run.Detail, "differ")
+}
+
+// liar is a peer with other content.
+type liar struct{ *pair }
+
+func (l liar) At(string) Operations { return l }
+
+func (l liar) Digest(ctx context.Context, at uint64) (store.Digest, error) {
+	d, err := l.pair.Digest(ctx, at)
+	d.Content[0]++
+	return d, err
+}
