@@ -1,0 +1,204 @@
+package node_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+)
+
+func (n *testNode) job(name string) *pb.Job {
+	n.t.Helper()
+	resp, err := n.upkeep.ListJobs(n.t.Context(), &pb.ListJobsRequest{})
+	require.NoError(n.t, err)
+	for _, j := range resp.GetJobs() {
+		if j.GetName() == name {
+			return j
+		}
+	}
+	return nil
+}
+
+func (n *testNode) run(job string) *pb.JobRun {
+	n.t.Helper()
+	resp, err := n.upkeep.RunJob(n.t.Context(), &pb.RunJobRequest{Name: job})
+	require.NoError(n.t, err)
+	return resp.GetRun()
+}
+
+// TestJobs: jobs run where they should, are remembered by both nodes, and survive a takeover.
+func TestJobs(t *testing.T) {
+	p := startUpkeepPair(t)
+	a, b := p.nodes[0], p.nodes[1]
+	stop := p.load()
+	put := func(j *pb.Job) {
+		t.Helper()
+		resp, err := b.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: j})
+		require.NoError(t, err)
+		require.Equal(t, j.GetName(), resp.GetJob().GetName())
+	}
+	put(&pb.Job{Name: "tick", Schedule: "@every 1s", Kind: "scan"})
+	put(&pb.Job{Name: "save", Schedule: "0 3 * * *", Kind: "backup"})
+	put(&pb.Job{Name: "small", Schedule: "@daily", Kind: "shrink"})
+	put(&pb.Job{Name: "same", Schedule: "@weekly", Kind: "verify"})
+	put(&pb.Job{Name: "pack", Schedule: "@monthly", Kind: "compact", Paused: true})
+	for name, bad := range map[string]*pb.Job{
+		"schedule": {Name: "x", Schedule: "at night", Kind: "scan"},
+		"kind":     {Name: "x", Schedule: "@daily", Kind: "cook"},
+		"place":    {Name: "x", Schedule: "@daily", Kind: "scan", On: "moon"},
+		"name":     {Name: "", Schedule: "@daily", Kind: "scan"},
+	} {
+		_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: bad})
+		require.Equal(t, codes.InvalidArgument, status.Code(err), name)
+	}
+	require.Nil(t, a.job("pack").GetNextRun())
+	require.Equal(t, 3, a.job("save").GetNextRun().AsTime().Local().Hour())
+
+	require.Eventually(t, func() bool { return len(b.job("tick").GetHistory()) >= 2 }, patience, 20*time.Millisecond)
+	run := b.job("tick").GetHistory()[1]
+	require.Equal(t, "ok", run.GetOutcome(), run.GetDetail())
+	require.Equal(t, "b", run.GetNode(), "on the standby")
+	require.Contains(t, run.GetDetail(), "recommended")
+	put(&pb.Job{Name: "tick", Schedule: "@every 1s", Kind: "scan", Paused: true})
+	require.NotEmpty(t, a.job("tick").GetHistory(), "its history stays")
+	require.Eventually(t, func() bool { return a.job("tick").GetHistory()[0].GetOutcome() != "running" }, patience, 5*time.Millisecond)
+
+	saved := a.run("save")
+	require.Equal(t, "ok", saved.GetOutcome(), saved.GetDetail())
+	require.Equal(t, "b", saved.GetNode())
+	sets, err := b.upkeep.ListBackups(t.Context(), &pb.ListBackupsRequest{})
+	require.NoError(t, err)
+	require.Len(t, sets.GetSets(), 1)
+	require.True(t, sets.GetSets()[0].GetComplete())
+	require.Contains(t, saved.GetDetail(), sets.GetSets()[0].GetName())
+
+	both := a.run("small")
+	require.Equal(t, "ok", both.GetOutcome(), both.GetDetail())
+	require.Equal(t, "b, a", both.GetNode())
+	same := a.run("same")
+	require.Equal(t, "ok", same.GetOutcome(), same.GetDetail())
+	require.Contains(t, same.GetDetail(), "hold the same")
+
+	_, err = a.upkeep.RunJob(t.Context(), &pb.RunJobRequest{Name: "none"})
+	require.ErrorIs(t, kind(err), maintenance.ErrNoJob)
+	_, err = b.upkeep.DeleteJob(t.Context(), &pb.DeleteJobRequest{Name: "small"})
+	require.NoError(t, err)
+	require.Nil(t, a.job("small"))
+
+	stop()
+	a.stop()
+	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	require.Len(t, b.job("save").GetHistory(), 1)
+	require.Equal(t, "skipped", b.run("same").GetOutcome(), "there is nobody to compare with")
+	require.Equal(t, "ok", b.run("save").GetOutcome(), "better on the active than not at all")
+	require.Len(t, b.job("save").GetHistory(), 2)
+}
+
+// TestJobWhileRewriting: what cannot run beside a rewrite is skipped, and says so.
+func TestJobWhileRewriting(t *testing.T) {
+	p := startUpkeepPair(t)
+	a, b := p.nodes[0], p.nodes[1]
+	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{Name: "look", Schedule: "@daily", Kind: "scan"}})
+	require.NoError(t, err)
+	reached := p.gates[1].shut()
+	var done sync.WaitGroup
+	done.Go(func() { _, _, _ = b.rewrite(&pb.RewriteRequest{PageSize: 4096}) })
+	<-reached
+	run := a.run("look")
+	require.Equal(t, "skipped", run.GetOutcome())
+	require.Contains(t, run.GetDetail(), "rewrite")
+	p.gates[1].release()
+	done.Wait()
+}
+
+// TestResizeOnStartupAlone: what was asked for the next start is done before the node serves, once.
+func TestResizeOnStartupAlone(t *testing.T) {
+	c := settings(t, "alone")
+	n := start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	fill(n)
+	want := n.scan().GetRecommended()
+	require.Greater(t, want, uint32(2048))
+	_, _, err := n.rewrite(&pb.RewriteRequest{PageSize: want})
+	require.ErrorIs(t, kind(err), maintenance.ErrRole)
+	_, err = n.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE})
+	require.ErrorIs(t, kind(err), maintenance.ErrRole)
+	_, err = n.upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
+	require.NoError(t, err)
+	n.stop()
+
+	n = start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	require.Equal(t, want, n.pageSize())
+	require.Eventually(t, func() bool {
+		s, err := n.upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
+		require.NoError(t, err)
+		return !s.GetSettings().GetResizeOnStartup()
+	}, patience, 5*time.Millisecond, "the flag clears itself")
+	require.Len(t, n.consume("q", 1000).take(200), 200)
+	n.stop()
+
+	// By configuration: once each time it is turned on.
+	dropped := func() uint64 {
+		old, err := n.upkeep.DropOld(t.Context(), &pb.DropOldRequest{})
+		require.NoError(t, err)
+		return old.GetBytes()
+	}
+	for i, on := range []bool{true, true, false, true} {
+		c.Compact = on
+		n = start(t, c)
+		n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		if i == 0 || i == 3 {
+			require.NotZero(t, dropped(), "start %d compacts", i)
+		} else {
+			require.Zero(t, dropped(), "start %d does not", i)
+		}
+		n.stop()
+	}
+}
+
+// TestResizeOnStartupPair: each node does it at its own next start as a standby; then the flag clears itself.
+func TestResizeOnStartupPair(t *testing.T) {
+	p := startUpkeepPair(t)
+	want := p.nodes[0].scan().GetRecommended()
+	_, err := p.nodes[0].upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{ResizeOnStartup: ptr(true)})
+	require.NoError(t, err)
+	asked := func(n int) bool {
+		s, err := p.nodes[n].upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
+		require.NoError(t, err)
+		return s.GetSettings().GetResizeOnStartup()
+	}
+	p.restart(1)
+	require.Eventually(t, func() bool { return p.nodes[1].pageSize() == want }, patience, 10*time.Millisecond)
+	require.True(t, asked(0), "the other one has not done it")
+	p.nodes[1].waitFor(pb.Role_ROLE_STANDBY)
+	require.Eventually(t, func() bool {
+		_, err := p.nodes[0].admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+		return err == nil
+	}, patience, 10*time.Millisecond)
+	p.nodes[0].waitFor(pb.Role_ROLE_STANDBY)
+	require.Equal(t, uint32(2048), p.nodes[0].pageSize(), "not without a start")
+	p.restart(0)
+	require.Eventually(t, func() bool { return p.nodes[0].pageSize() == want && !asked(1) && !asked(0) }, patience, 10*time.Millisecond)
+	require.Equal(t, uint64(200), p.same())
+}
+
+// TestVerifyUnderLoad: the digests of both nodes are taken at one record, however fast the log goes on.
+func TestVerifyUnderLoad(t *testing.T) {
+	p := startUpkeepPair(t)
+	_, err := p.nodes[0].upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{Name: "same", Schedule: "@weekly", Kind: "verify"}})
+	require.NoError(t, err)
+	p.load()
+	for range 3 {
+		run := p.nodes[0].run("same")
+		require.Equal(t, "ok", run.GetOutcome(), run.GetDetail())
+	}
+	_, err = p.nodes[0].admin.GetDigest(t.Context(), &pb.GetDigestRequest{AtLsn: 1})
+	require.Equal(t, codes.OutOfRange, status.Code(err))
+}
