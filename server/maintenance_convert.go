@@ -209,7 +209,7 @@ func planToProto(p *maintenance.Plan) *pb.Plan {
 		EndedAt: timeToProto(p.EndedAt), Retries: u32(p.Retries),
 	}
 	for _, n := range p.Done {
-		out.DoneNodes = append(out.DoneNodes, n.String())
+		out.DoneNodes = append(out.DoneNodes, n.Node.String())
 	}
 	if p.Node != uuid.Nil {
 		out.Node = p.Node.String()

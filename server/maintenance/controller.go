@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -129,17 +130,21 @@ func passes(err error) bool {
 
 // step does the one next thing.
 func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {
-	self := m.node.Pair().Self.ID
-	if p.has(self) && len(p.Done) >= pairSize && (!p.SwitchBack || p.FirstActive == self) {
+	self, member := m.members() // read first: if the standby's store is replaced now, it is done once more
+	// The other node need not be there: it comes back as it is, done, or with a snapshot of this one, which is.
+	if p.has(self) && len(p.Done) >= pairSize && (!p.SwitchBack || p.FirstActive == self.Node) {
 		return 0, m.finish(ctx, p)
 	}
 	other, why := m.partner()
+	if why == "" && member.Node != other.ID {
+		return standbyPoll, nil // it has come this moment
+	}
 	if why != "" {
 		return standbyPoll * 5, m.enter(ctx, p.ID, PlanWaiting, uuid.Nil, why)
 	}
 	switch {
-	case !p.has(other.ID):
-		return -1, m.rewriteOn(ctx, p, other)
+	case !p.has(member):
+		return -1, m.rewriteOn(ctx, p, member, other)
 	case p.has(self) && (!p.SwitchBack || p.FirstActive != other.ID): // also when one of them was replaced meanwhile
 		return 0, m.finish(ctx, p)
 	}
@@ -154,6 +159,19 @@ func (m *Manager) finish(ctx context.Context, p *Plan) error {
 		p.end(PlanDone, "both nodes are done", m.o.Now())
 		return nil
 	})
+}
+
+// members gives the stores of this node and of the standby as the record names them; the zero value for one that it does not name.
+func (m *Manager) members() (self, other failover.Member) {
+	st := m.node.Pair()
+	if st.Record == nil {
+		return self, other
+	}
+	other, _ = st.Record.Other(st.Self.ID)
+	if i := slices.IndexFunc(st.Record.InSync, func(m failover.Member) bool { return m.Node == st.Self.ID }); i >= 0 {
+		self = st.Record.InSync[i]
+	}
+	return self, other
 }
 
 // partner gives the standby if it is in sync, or why there is none.
@@ -178,7 +196,7 @@ func (m *Manager) partner() (other failover.NodeInfo, why string) {
 }
 
 // rewriteOn has the other node rewrite its page file, which it does once however often it is asked.
-func (m *Manager) rewriteOn(ctx context.Context, p *Plan, other failover.NodeInfo) error {
+func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanRewriting, other.ID, "node "+name(other)+" rewrites its page file"); err != nil {
 		return err
 	}
@@ -190,9 +208,7 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, other failover.NodeInf
 		zap.Int("page_size", r.PageSizeAfter), zap.Uint64("bytes_before", r.FileBytesBefore), zap.Uint64("bytes", r.FileBytesAfter),
 		zap.Duration("took", r.Took))
 	return m.advance(ctx, p.ID, func(p *Plan) error {
-		if !p.has(other.ID) {
-			p.Done = append(p.Done, other.ID)
-		}
+		p.did(member)
 		p.State, p.Node, p.Reason = PlanCatchingUp, other.ID, "node "+name(other)+" applies what came in meanwhile"
 		return nil
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -52,8 +53,9 @@ type Plan struct {
 	State       PlanState `json:"state"`
 	// Reason for State, in words.
 	Reason string `json:"reason,omitempty"`
-	// Done are the nodes whose page file was rewritten: all that a new active needs to know.
-	Done []uuid.UUID `json:"done,omitempty"`
+	// Done are the stores whose page file was rewritten, one for each node at most: all that a new active needs to know. A store that
+	// was replaced since, by a snapshot of the other node for instance, is another one, and not done.
+	Done []failover.Member `json:"done,omitempty"`
 	// Node that is worked on.
 	Node      uuid.UUID `json:"node"`
 	StartedAt time.Time `json:"started_at"`
@@ -65,7 +67,13 @@ type Plan struct {
 	Progress *Progress `json:"-"`
 }
 
-func (p *Plan) has(node uuid.UUID) bool { return slices.Contains(p.Done, node) }
+func (p *Plan) has(store failover.Member) bool { return slices.Contains(p.Done, store) }
+
+// did notes that a store is done, in the place of a former one of its node.
+func (p *Plan) did(store failover.Member) {
+	p.Done = slices.DeleteFunc(p.Done, func(m failover.Member) bool { return m.Node == store.Node })
+	p.Done = append(p.Done, store)
+}
 
 // errPlanEnded is why a step is given up when the plan was cancelled.
 var errPlanEnded = errors.New("the plan was cancelled")

@@ -100,14 +100,6 @@ func nodeID(t *testing.T, p *cluster.Pair, n *cluster.Node) string {
 	return ""
 }
 
-func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
-	t.Helper()
-	inSync(t, r.p)
-	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
-	require.NoError(t, err)
-	return plan
-}
-
 // revive starts a node that has ended by itself.
 func revive(t *testing.T, p *cluster.Pair) {
 	t.Helper()

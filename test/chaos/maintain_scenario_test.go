@@ -65,6 +65,15 @@ func (r *rolling) resize(t *testing.T) (plan *pb.Plan, size uint32) {
 	return plan, size
 }
 
+// startResize starts a plan for a page size, when the pair is in sync.
+func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
+	t.Helper()
+	inSync(t, r.p)
+	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
+	require.NoError(t, err)
+	return plan
+}
+
 // done waits for the end of a plan, which must be a good one.
 func (r *rolling) done(t *testing.T, plan *pb.Plan, size uint32) {
 	t.Helper()
@@ -309,4 +318,41 @@ func flipBit(t *testing.T, name string, want []byte) {
 	flipped := bytes.Clone(want)
 	flipped[0] ^= 1
 	require.NoError(t, os.WriteFile(name, bytes.ReplaceAll(b, want, flipped), 0o640))
+}
+
+// TestSnapshotUndoesResize: a node that has done its part of the plan is away for so long that it gets a snapshot of the other one, with the
+// old page size. Its part has to be done once more.
+func TestSnapshotUndoesResize(t *testing.T) {
+	settings := maintenanceSettings()
+	settings["log.keep-bytes"], settings["log.segment-bytes"] = "64KiB", "1MiB"
+	p := start(t, cluster.Options{Settings: settings})
+	r := &rolling{p: p, sizes: [2]uint32{8 << 10, 8 << 10}}
+	r.stock = fillStock(t, p, 32<<20, 3)
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 1000})
+	_, first := inSync(t, p)
+	plan := startResize(t, r, 8<<10)
+	require.NoError(t, p.Wait(limited(t), "the first node to be done", func(a, b *pb.GetStatusResponse) bool {
+		return len(planOf(a, b).GetDoneNodes()) == 1
+	}))
+	s, err := first.Status(limited(t))
+	require.NoError(t, err)
+	has := s.GetStore().GetLogEnd().GetLsn()
+	require.NoError(t, first.Kill())
+	other := p.Other(first)
+	acked(t, w, bound)
+	require.Equal(t, uint32(2<<10), pageSize(t, other), "the other node is done, too: this test proves nothing")
+	require.Eventually(t, func() bool {
+		_, err := pb.NewAdminServiceClient(other.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
+		require.NoError(t, err)
+		s, err := other.Status(limited(t))
+		require.NoError(t, err)
+		return s.GetStore().GetLogFirstLsn() > has+1000
+	}, bound, 50*time.Millisecond, "the log is kept for ever")
+	require.NoError(t, first.Start())
+	inSync(t, p)
+	require.True(t, said(t, first, "snapshot installed", 0), "this test is about a snapshot, and there was none")
+	r.done(t, plan, 8<<10)
+	verify(t, p, w)
+	r.stock.check(t)
+	checkFiles(t, p, r.sizes)
 }

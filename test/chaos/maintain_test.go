@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func plansLength(t *testing.T) (plans int, limit time.Duration) {
 	return maintainPlans, maintainTime
 }
 
-// maintenanceSettings let checkpoints, trimmed logs and snapshots happen all the time.
+// maintenanceSettings let checkpoints and trimmed logs happen all the time.
 func maintenanceSettings() map[string]string {
 	return map[string]string{
 		"checkpoint.bytes":    "4MiB",
@@ -68,7 +69,12 @@ func TestChaosMaintenance(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 3))
 	plans, limit := plansLength(t)
-	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	settings := maintenanceSettings()
+	// The small one has a standby that was away for long get a snapshot, which has the page size of the active.
+	settings["log.segment-bytes"] = "1MiB"
+	settings["log.keep-bytes"] = []string{"64KiB", "16MiB"}[rng.IntN(2)]
+	t.Logf("log.keep-bytes: %s", settings["log.keep-bytes"])
+	p := start(t, cluster.Options{Settings: settings})
 	m := &maintainer{killer: killer{t: t, p: p, rng: rng, counts: map[string]int{}}, sizes: [2]uint32{2 << 10, 2 << 10}, at: map[string]int{}, plans: map[string]int{}}
 	m.stock = fillStock(t, p, maintainFill, s)
 	began := time.Now()
@@ -80,6 +86,7 @@ func TestChaosMaintenance(t *testing.T) {
 		checkFiles(t, p, m.sizes)
 		require.NoError(t, m.w.Cleanup(limited(t)))
 	}
+	m.asked.Wait()
 	m.summary()
 	checkOffline(t, p)
 }
@@ -243,6 +250,12 @@ func (m *maintainer) hit() {
 		m.end("active", active)
 		m.pause(800 * time.Millisecond)
 		m.start(active)
+	case dice < 45:
+		m.end("standby, for long", standby)
+		m.pause(3 * time.Second)
+		m.checkpoint(active)
+		m.pause(time.Second)
+		m.start(standby)
 	case dice < 60:
 		m.end("standby", standby)
 		m.pause(400 * time.Millisecond)
@@ -298,6 +311,13 @@ func (m *maintainer) end(what string, n *cluster.Node) {
 
 func (m *maintainer) summary() {
 	m.t.Logf("plans done: %v, steps begun again: %d; hits: %d: %v; processes killed: %d", m.plans, m.retries, m.hits, m.counts, m.kills)
+	snapshots := 0
+	for _, n := range m.p.Nodes() {
+		log, err := os.ReadFile(n.LogFile())
+		require.NoError(m.t, err)
+		snapshots += strings.Count(string(log), "snapshot installed")
+	}
+	m.t.Logf("snapshots installed: %d", snapshots)
 	m.t.Logf("where the plan was when it was hit: %v", m.at)
 }
 
