@@ -222,7 +222,7 @@ func (a *app) benchPublish() *cobra.Command {
 		Use: "publish", Short: "Measure publishing: synchronous or pipelined, with one producer or many",
 		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable on both nodes.",
 		Example: `  lockstep bench publish
-  lockstep bench publish --producers 64 --sync off
+  lockstep bench publish --publishers 64 --producers 5 --queues 5 --sync off
   lockstep bench publish --producers 5 --queues 5 --window 1000 --size 512,15000 --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -230,8 +230,8 @@ func (a *app) benchPublish() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.Producers < 1 || o.Window < 1 || f.queues < 1 {
-				return usage("--producers, --window and --queues must be at least 1")
+			if o.Producers < 1 || o.Window < 1 || f.queues < 1 || o.Publishers < 0 || o.Publishers > 0 && o.Publishers < o.Producers {
+				return usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least --producers")
 			}
 			return a.withTarget(cmd.Context(), cmd, f, p, func(t bench.Target) error {
 				return a.rounds(f, p.sizes, func(size int) (bench.Result, error) {
@@ -244,6 +244,7 @@ func (a *app) benchPublish() *cobra.Command {
 	}
 	f.register(cmd)
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")
 	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
 	return cmd
 }

@@ -37,6 +37,7 @@ type Config struct {
 	Disk        Disk        `koanf:"disk"`
 	Backup      Backup      `koanf:"backup"`
 	Maintenance Maintenance `koanf:"maintenance"`
+	Metrics     Metrics     `koanf:"metrics"`
 	Limits      Limits      `koanf:"limits"`
 	// Warnings are things that were ignored and that a person should know. Not a setting.
 	Warnings []string `koanf:"-"`
@@ -124,6 +125,11 @@ type Maintenance struct {
 type Autotune struct {
 	Window  string  `koanf:"window" usage:"time of day in which a scan may start a rolling resize, such as 02:00-05:00; empty: never. The pair's own setting wins"`
 	MinGain Percent `koanf:"min-gain" usage:"what that resize must save at least, of the space or of the reads, such as 20%"`
+}
+
+// Metrics say where the node can be watched.
+type Metrics struct {
+	Listen string `koanf:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz) and profiles (/debug/pprof/), host:port; empty: none. Not for strangers: it is not encrypted"`
 }
 
 // Limits bound what one request or connection can ask for.

@@ -113,6 +113,9 @@ func (c *Config) checkNode(k *checker) {
 		k.fail("data.dir", "a directory is needed")
 	}
 	k.address("listen", c.Listen, true)
+	if c.Metrics.Listen != "" {
+		k.address("metrics.listen", c.Metrics.Listen, true)
+	}
 	if c.Advertise != "" {
 		k.address("advertise", c.Advertise, false)
 	}

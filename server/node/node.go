@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -104,6 +105,12 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { _ = n.peers.Close() }() // nothing depends on how the calls end
+	if n.cfg.Metrics.Listen != "" {
+		if n.metrics, err = metrics.Listen(ctx, n.cfg.Metrics.Listen, n, n.store); err != nil {
+			return err
+		}
+		defer n.metrics.Close()
+	}
 
 	return n.serve(ctx, listener, o.OnReady)
 }
@@ -124,6 +131,7 @@ type node struct {
 	disk        diskGuard
 	peers       *server.Peers
 	maintenance *maintenance.Manager
+	metrics     *metrics.Server // nil for none
 
 	fatal     chan error // capacity 1: why the node cannot go on
 	closing   chan struct{}
@@ -179,6 +187,14 @@ func (n *node) serve(ctx context.Context, listener listener, onReady func(Ready)
 	machine := make(chan error, 1)
 	running.Go(func() { machine <- n.runMachine(ctx) })
 	running.Go(func() { n.maintenance.Run(ctx) })
+	if n.metrics != nil {
+		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
+		running.Go(func() {
+			if err := n.metrics.Run(ctx); err != nil {
+				n.log.Error("nobody can watch this node any more", zap.Error(err)) // no reason to stop serving
+			}
+		})
+	}
 	if onReady != nil {
 		onReady(Ready{Address: listener.Addr().String(), Advertise: n.advertise, NodeID: n.store.Identity().NodeID.String()})
 	}

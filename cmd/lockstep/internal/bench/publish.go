@@ -23,6 +23,8 @@ type PublishOptions struct {
 	Messages int
 	// Producers at the same time, each a pipeline of its own.
 	Producers int
+	// Publishers are the goroutines that the producers are shared by, in turn; 0 for one each.
+	Publishers int
 	// Window is how many messages of one producer are not answered; 1 is synchronous.
 	Window int
 	// Queues that the producers are spread over.
@@ -52,7 +54,7 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 	r := Result{
 		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,
-		SizeBytes: o.SizeBytes, Queues: o.Queues, Producers: o.Producers, Window: o.Window,
+		SizeBytes: o.SizeBytes, Queues: o.Queues, Producers: o.Producers, Publishers: o.Publishers, Window: o.Window,
 	}
 	if o.Window == 1 {
 		r.Phase = "synchronous"
@@ -93,9 +95,9 @@ func publishAll(ctx context.Context, producers []*client.Producer, queues []stri
 	defer cancel(nil)
 	var next atomic.Int64
 	var wg sync.WaitGroup
-	histograms := make([]*hdrhistogram.Histogram, len(producers))
-	for i, p := range producers {
-		h, queue := newHistogram(), queues[i%len(queues)]
+	histograms := make([]*hdrhistogram.Histogram, max(o.Publishers, len(producers)))
+	for i := range histograms {
+		p, h, queue := producers[i%len(producers)], newHistogram(), queues[i%len(producers)%len(queues)]
 		histograms[i] = h
 		wg.Go(func() {
 			var err error

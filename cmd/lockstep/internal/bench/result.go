@@ -10,20 +10,21 @@ import (
 // Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies; figures of processes are
 // for the time of the measurement, but for the memory, which is as it was at its end.
 type Result struct {
-	Workload  string `json:"workload"`
-	Phase     string `json:"phase"`
-	Setup     string `json:"setup"`
-	Sync      string `json:"sync,omitempty"`
-	Round     int    `json:"round"`
-	Burst     int    `json:"burst,omitempty"`
-	Median    bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all of them
-	SizeBytes int    `json:"size_bytes"`
-	Queues    int    `json:"queues,omitempty"`
-	Producers int    `json:"producers,omitempty"`
-	Window    int    `json:"window,omitempty"`
-	Consumers int    `json:"consumers,omitempty"`
-	Prefetch  int    `json:"prefetch,omitempty"`
-	Batch     int    `json:"batch,omitempty"`
+	Workload   string `json:"workload"`
+	Phase      string `json:"phase"`
+	Setup      string `json:"setup"`
+	Sync       string `json:"sync,omitempty"`
+	Round      int    `json:"round"`
+	Burst      int    `json:"burst,omitempty"`
+	Median     bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all of them
+	SizeBytes  int    `json:"size_bytes"`
+	Queues     int    `json:"queues,omitempty"`
+	Producers  int    `json:"producers,omitempty"`
+	Publishers int    `json:"publishers,omitempty"`
+	Window     int    `json:"window,omitempty"`
+	Consumers  int    `json:"consumers,omitempty"`
+	Prefetch   int    `json:"prefetch,omitempty"`
+	Batch      int    `json:"batch,omitempty"`
 
 	Messages int     `json:"messages"`
 	Seconds  float64 `json:"seconds"`

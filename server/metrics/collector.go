@@ -1,0 +1,142 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// namespace of all metrics of this program.
+const namespace = "lockstep"
+
+// value is one metric without labels, and how it is read.
+type value struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	read func(*snapshot) float64
+}
+
+// snapshot is what one scrape sees.
+type snapshot struct {
+	node  server.NodeState
+	store store.Stats
+	low   bool
+}
+
+// collector reads a node when it is scraped.
+type collector struct {
+	source Source
+	store  *store.Store
+	values []value
+	role   *prometheus.Desc
+	up     *prometheus.Desc
+	maint  *prometheus.Desc
+}
+
+func newCollector(source Source, s *store.Store) *collector {
+	name := func(n string) string { return prometheus.BuildFQName(namespace, "", n) }
+	c := &collector{
+		source: source, store: s,
+		role: prometheus.NewDesc(name("role"), "1 for the role that the node has now.", []string{"role"}, nil),
+		up:   prometheus.NewDesc(name("store_usable"), "0 when the store has failed and the node is about to end.", nil, nil),
+		maint: prometheus.NewDesc(name("maintenance_progress_ratio"), "How much of the maintenance operation under way is done, 0 to 1.",
+			[]string{"operation"}, nil),
+	}
+	gauge := func(n, help string, read func(*snapshot) float64) {
+		c.values = append(c.values, value{prometheus.NewDesc(name(n), help, nil, nil), prometheus.GaugeValue, read})
+	}
+	counter := func(n, help string, read func(*snapshot) float64) {
+		c.values = append(c.values, value{prometheus.NewDesc(name(n), help, nil, nil), prometheus.CounterValue, read})
+	}
+	pairMetrics(gauge)
+	storeMetrics(gauge, counter)
+	return c
+}
+
+type define func(name, help string, read func(*snapshot) float64)
+
+func pairMetrics(gauge define) {
+	gauge("term", "Term of the pair's record that the node knows.", func(s *snapshot) float64 {
+		if s.node.Pair.Record == nil {
+			return 0
+		}
+		return float64(s.node.Pair.Record.Term)
+	})
+	gauge("in_sync_nodes", "Nodes that hold every committed transaction, by the record that the node knows.", func(s *snapshot) float64 {
+		if s.node.Pair.Record == nil {
+			return 0
+		}
+		return float64(len(s.node.Pair.Record.InSync))
+	})
+	gauge("coordinator_reachable", "1 if the coordinator answered the last time that it was asked.", func(s *snapshot) float64 {
+		return truth(s.node.Pair.CoordinatorReachable)
+	})
+	gauge("standby_lag_records", "Records that the active has and its standby has not yet; 0 on a node that is not active.",
+		func(s *snapshot) float64 {
+			if p := s.node.Primary; p != nil && p.Standby != nil && p.End.LSN > p.Standby.Durable.LSN {
+				return float64(p.End.LSN - p.Standby.Durable.LSN)
+			}
+			return 0
+		})
+	gauge("disk_low", "1 while publishes are refused because the disk is nearly full.", func(s *snapshot) float64 { return truth(s.low) })
+	gauge("start_time_seconds", "When the process started, in Unix time.", func(s *snapshot) float64 {
+		return float64(s.node.StartedAt.UnixMilli()) / 1000
+	})
+}
+
+func storeMetrics(gauge, counter define) {
+	gauge("log_end_lsn", "LSN of the last record in the log.", func(s *snapshot) float64 { return float64(s.store.End.LSN) })
+	gauge("log_durable_lsn", "LSN of the last record that is durable on this node.", func(s *snapshot) float64 { return float64(s.store.Durable.LSN) })
+	gauge("applied_lsn", "LSN of the last record that was applied.", func(s *snapshot) float64 { return float64(s.store.Applied.LSN) })
+	counter("checkpoints_total", "Checkpoints that page.db ever had.", func(s *snapshot) float64 { return float64(s.store.Checkpoint) })
+	gauge("checkpoint_lsn", "LSN that the last checkpoint holds.", func(s *snapshot) float64 { return float64(s.store.CheckpointLSN) })
+	gauge("log_bytes", "Log on disk.", func(s *snapshot) float64 { return float64(s.store.LogBytes) })
+	gauge("page_size_bytes", "Page size of page.db.", func(s *snapshot) float64 { return float64(s.store.PageSize) })
+	gauge("pages", "Pages of page.db.", func(s *snapshot) float64 { return float64(s.store.Pages) })
+	gauge("pages_used", "Pages of page.db that hold something.", func(s *snapshot) float64 { return float64(s.store.PagesUsed) })
+	gauge("queues", "Queues.", func(s *snapshot) float64 { return float64(s.store.Queues) })
+	gauge("messages", "Messages that some subscription still wants.", func(s *snapshot) float64 { return float64(s.store.Messages) })
+	gauge("message_bytes", "Their bytes.", func(s *snapshot) float64 { return float64(s.store.MessageBytes) })
+	gauge("memory_message_bytes", "Messages in memory that are not yet in pages.", func(s *snapshot) float64 { return float64(s.store.TailBytes) })
+	gauge("disk_free_bytes", "What may still be written to the filesystem of the store.", func(s *snapshot) float64 { return float64(s.store.DiskFree) })
+}
+
+// Describe is for Prometheus.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for i := range c.values {
+		ch <- c.values[i].desc
+	}
+	ch <- c.role
+	ch <- c.up
+	ch <- c.maint
+}
+
+// Collect is for Prometheus.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	s := snapshot{node: c.source.State(), low: c.source.DiskLow()}
+	for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
+		ch <- prometheus.MustNewConstMetric(c.role, prometheus.GaugeValue, truth(r == s.node.Pair.Role), r.String())
+	}
+	var err error
+	s.store, err = c.store.Stats()
+	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, truth(err == nil))
+	if err != nil {
+		return // what is wrong with the store is in the log
+	}
+	for i := range c.values {
+		ch <- prometheus.MustNewConstMetric(c.values[i].desc, c.values[i].kind, c.values[i].read(&s))
+	}
+	if m := s.node.Maintenance; m != nil && m.Progress.Total > 0 {
+		done := float64(m.Progress.Done) / float64(m.Progress.Total)
+		ch <- prometheus.MustNewConstMetric(c.maint, prometheus.GaugeValue, done, m.Operation)
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

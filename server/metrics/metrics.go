@@ -1,0 +1,104 @@
+// Package metrics tells a monitoring system how a node is: Prometheus metrics, two probes and Go's profiles, over HTTP on a
+// port of their own.
+//
+// Everything is read when it is asked for, from the same sources as `lockstep status`: between two scrapes the metrics cost
+// nothing, and they cannot disagree with the status.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+const (
+	// readHeaderTimeout bounds how long a connection may say nothing.
+	readHeaderTimeout = 5 * time.Second
+	// stopLimit is how long a scrape that is under way may still take when the node stops.
+	stopLimit = 500 * time.Millisecond
+)
+
+// Source is what the metrics are read from.
+type Source interface {
+	// State is what the node is and knows.
+	State() server.NodeState
+	// DiskLow tells whether publishes are refused because the disk is nearly full.
+	DiskLow() bool
+}
+
+// Server answers HTTP requests until Run's context ends.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+}
+
+// Listen binds the address; port 0 takes a free one. Run must be called, or Close.
+func Listen(ctx context.Context, address string, source Source, s *store.Store) (*Server, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("metrics.listen: %w", err)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(source, s),
+	)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, source) })
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return &Server{listener: l, http: &http.Server{Handler: mux, ReadHeaderTimeout: readHeaderTimeout}}, nil
+}
+
+// Address that it is bound to, host:port.
+func (s *Server) Address() string { return s.listener.Addr().String() }
+
+// Close gives the port back if Run was never called.
+func (s *Server) Close() { _ = s.listener.Close() }
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+		defer cancel()
+		if s.http.Shutdown(limit) != nil {
+			_ = s.http.Close()
+		}
+	}()
+	err := s.http.Serve(s.listener)
+	if errors.Is(err, http.ErrServerClosed) {
+		<-stopped
+		return nil
+	}
+	return fmt.Errorf("metrics: %w", err)
+}
+
+// ready answers 200 when the node does its part: it serves clients, or it is a standby in sync. The body says why not.
+func ready(w http.ResponseWriter, source Source) {
+	st := source.State()
+	switch st.Pair.Role {
+	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby:
+	default:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = fmt.Fprintf(w, "%s: %s\n", st.Pair.Role, st.Pair.Reason)
+}

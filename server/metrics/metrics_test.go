@@ -1,0 +1,93 @@
+package metrics_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+type source struct{ state server.NodeState }
+
+func (s *source) State() server.NodeState { return s.state }
+func (s *source) DiskLow() bool           { return true }
+
+func serve(t *testing.T, src *source) func(path string) (int, string) {
+	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := metrics.Listen(ctx, "127.0.0.1:0", src, s)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+		require.NoError(t, s.Close())
+	})
+	return func(path string) (int, string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+m.Address()+path, nil)
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp.StatusCode, string(body)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	src := &source{state: server.NodeState{
+		Pair: failover.Status{Role: failover.RoleStandby, Reason: "follows a"}, StartedAt: time.Now(),
+		Maintenance: &maintenance.Activity{Operation: "rewrite", Progress: maintenance.Progress{Done: 1, Total: 4}},
+	}}
+	get := serve(t, src)
+	code, body := get("/metrics")
+	require.Equal(t, http.StatusOK, code)
+	for _, line := range []string{
+		`lockstep_role{role="STANDBY"} 1`, `lockstep_role{role="ACTIVE"} 0`, "lockstep_page_size_bytes 2048", "lockstep_disk_low 1",
+		`lockstep_maintenance_progress_ratio{operation="rewrite"} 0.25`, "lockstep_store_usable 1", "go_goroutines",
+	} {
+		require.Contains(t, body, line)
+	}
+}
+
+func TestNames(t *testing.T) {
+	get := serve(t, &source{})
+	_, body := get("/metrics")
+	problems, err := promlint.New(strings.NewReader(body)).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+func TestProbes(t *testing.T) {
+	src := &source{}
+	src.state.Pair.Role, src.state.Pair.Reason = failover.RoleCatchingUp, "it was away"
+	get := serve(t, src)
+	code, _ := get("/healthz")
+	require.Equal(t, http.StatusOK, code)
+	code, body := get("/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, code)
+	require.Equal(t, "CATCHING_UP: it was away\n", body)
+	code, body = get("/debug/pprof/cmdline")
+	require.Equal(t, http.StatusOK, code)
+	require.NotEmpty(t, body)
+
+	ready := &source{}
+	ready.state.Pair.Role = failover.RoleActive
+	code, _ = serve(t, ready)("/readyz")
+	require.Equal(t, http.StatusOK, code)
+}
