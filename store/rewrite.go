@@ -34,6 +34,8 @@ type RewriteOptions struct {
 	PageSize int
 	// ReserveBytes must stay free on the disk besides the new file, for the log; 0 stands for one log segment.
 	ReserveBytes uint64
+	// BytesPerSecond of messages that are copied, 0 for as many as can be. What Apply has to wait for takes longer with a limit.
+	BytesPerSecond int64
 	// Reason is for the log.
 	Reason string
 	// Progress, if not nil, is called now and then from another goroutine; once more at most after a canceled Rewrite returned.

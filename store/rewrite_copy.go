@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
 // spaceEveryBytes is how much a rewrite copies between two looks at the free space.
-const spaceEveryBytes = 64 << 20
+const spaceEveryBytes = 8 << 20
 
 // copy writes the new file, durable but for its place. Everything streams: the memory does not depend on the size.
 func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error) {
@@ -27,6 +28,7 @@ func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error
 	}
 	c := copier{
 		rw: rw, b: rw.builder, room: plan.PageSize - page.RunHeaderBytes, live: rw.live(),
+		pace:  pace.New(pace.Limits{BytesPerSecond: rw.o.BytesPerSecond}),
 		index: indexer{bulk: tree.NewBulk(rw.builder, tree.Options{})},
 	}
 	rw.meter.now.TotalMessages, rw.meter.now.TotalBytes = plan.Messages, plan.MessageBytes
@@ -72,6 +74,7 @@ type copier struct {
 	live  liveness
 	alive aliveSet
 	index indexer
+	pace  *pace.Pacer
 
 	messages, bytes, dropped uint64
 	sinceLook                uint64 // bytes since the free space was looked at
@@ -85,7 +88,13 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 		return page.Run{}, err
 	}
 	w := walk{file: c.rw.file, view: view}
-	if err := w.each(ctx, c.run); err != nil {
+	err := w.each(ctx, func(e *indexEntry, payload []byte, err error) error {
+		if err := c.run(e, payload, err); err != nil {
+			return err
+		}
+		return c.pace.Did(ctx, len(payload))
+	})
+	if err != nil {
 		return page.Run{}, err
 	}
 	if err := c.endRun(); err != nil {

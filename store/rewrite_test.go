@@ -419,6 +419,53 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 	require.Equal(t, []string{"checkpoint", "plan", "copy", "finish", "done"}, phases)
 }
 
+// TestRewriteKeepsItsRate copies no faster than it may, and gives up at once while it waits for its turn.
+func TestRewriteKeepsItsRate(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+	n.publishMany(1, 400, 1000)
+	began := time.Now()
+	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, BytesPerSecond: 1 << 20})
+	require.NoError(t, err)
+	require.Greater(t, time.Since(began), 200*time.Millisecond, "400 kB at 1 MiB/s, of which a part may go at once")
+
+	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+		"canceled": context.WithCancel,
+		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := end(context.Background())
+			defer cancel()
+			copies := make(chan struct{})
+			result := make(chan error, 1)
+			go func() {
+				_, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 8192, BytesPerSecond: 1 << 10, Progress: func(p store.Progress) {
+					if p.Phase == "copy" && p.Pages == 0 {
+						close(copies)
+					}
+				}})
+				result <- err
+			}()
+			if name == "canceled" {
+				<-copies
+				cancel()
+			}
+			select { // at this rate it would go on for minutes
+			case err = <-result:
+			case <-time.After(20 * time.Second):
+				require.Fail(t, "it goes on")
+			}
+			require.ErrorIs(t, err, store.ErrCanceled)
+			require.ErrorIs(t, err, ctx.Err())
+			require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second, time.Millisecond)
+			_, err = mem.Stat("/data/page.db_new")
+			require.ErrorIs(t, err, os.ErrNotExist)
+		})
+	}
+	n.check()
+}
+
 // TestCloseDuringRewrite closes the store in the middle of a rewrite, which is canceled and leaves nothing.
 func TestCloseDuringRewrite(t *testing.T) {
 	mem := vfs.NewMem()

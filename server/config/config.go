@@ -118,7 +118,8 @@ type Backup struct {
 
 // Maintenance of page files.
 type Maintenance struct {
-	Autotune Autotune `koanf:"autotune"`
+	RewriteRate Size     `koanf:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can"`
+	Autotune    Autotune `koanf:"autotune"`
 }
 
 // Autotune resizes the page files by itself.

@@ -177,6 +177,9 @@ func (c *checker) pageSize(key string, value Size) {
 func (c *Config) checkMaintenance(k *checker) {
 	k.pageSize("page-size-max", c.PageSizeMax)
 	k.between("backup.keep-generations", c.Backup.KeepGenerations, 1, 10_000)
+	if c.Maintenance.RewriteRate != 0 {
+		k.sizeBetween("maintenance.rewrite-rate", c.Maintenance.RewriteRate, pageUnit, 1<<50)
+	}
 	k.between("maintenance.autotune.min-gain", int(c.Maintenance.Autotune.MinGain), 1, 99)
 	if w := c.Maintenance.Autotune.Window; w != "" && !isWindow(w) {
 		k.fail("maintenance.autotune.window", "%q is no time of day such as 02:00-05:00", w)

@@ -28,6 +28,8 @@ type Options struct {
 	DataDir string
 	// Defaults are what this node's configuration says; they hold where the pair has set nothing.
 	Defaults Defaults
+	// RewriteBytesPerSecond bounds what a rewrite of this node's page file copies; 0 means it does not.
+	RewriteBytesPerSecond int64
 	// ArchiveDir of this node's log; empty for none.
 	ArchiveDir string
 	// Software is noted in backups.

@@ -99,7 +99,9 @@ func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func
 		reason = "plan " + req.PlanID
 	}
 	began := time.Now()
-	r, err := m.store.Rewrite(ctx, store.RewriteOptions{PageSize: req.PageSize, Reason: reason, Progress: m.pageProgress(op)})
+	r, err := m.store.Rewrite(ctx, store.RewriteOptions{
+		PageSize: req.PageSize, BytesPerSecond: m.o.RewriteBytesPerSecond, Reason: reason, Progress: m.pageProgress(op),
+	})
 	if err != nil {
 		return RewriteResult{}, cause(ctx, err)
 	}

@@ -40,7 +40,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.peers = server.NewPeers()
 	n.maintenance, err = maintenance.New(maintenance.Options{
 		Store: n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
-		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"),
+		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"), RewriteBytesPerSecond: n.cfg.Maintenance.RewriteRate.Bytes(),
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,
 			BackupPath: n.cfg.Backup.Path, BackupKeep: n.cfg.Backup.KeepGenerations,
