@@ -121,7 +121,7 @@ func Open(options Options) (*Log, error) {
 	began := time.Now()
 	l := &Log{
 		o:           o,
-		spares:      &spares{fs: o.FS, dir: o.Dir, sizeBytes: o.SegmentBytes},
+		spares:      &spares{fs: o.FS, dir: o.Dir, sizeBytes: o.SegmentBytes, zeros: o.Sync == SyncAlways},
 		holds:       map[*Hold]uint64{},
 		failed:      make(chan struct{}),
 		stop:        make(chan struct{}),

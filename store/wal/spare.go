@@ -11,12 +11,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// spares keeps files ready to become segments: of full size, and really written to, so that an fdatasync of a block has no metadata
-// to write. Their content is zeros or an old segment; no block header in there is valid in the file's next life.
+// spares keeps files ready to become segments: of full size, and with SyncAlways really written to, so that an fdatasync of a block
+// has no metadata to write. Their content is zeros or an old segment; no block header in there is valid in the file's next life.
 type spares struct {
 	fs        vfs.FS
 	dir       string
 	sizeBytes int64
+	// zeros: the files are filled with zeros and not only reserved. That doubles what is written, and is worth it only where
+	// every commit waits for an fdatasync.
+	zeros bool
 
 	// makeMu is held while a spare is made, so that there are never two at it.
 	makeMu sync.Mutex
@@ -161,7 +164,11 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 	if err != nil {
 		return spareFile{}, spaceError(err)
 	}
-	err = fillZeros(f, sizeBytes, stop)
+	if s.zeros {
+		err = fillZeros(f, sizeBytes, stop)
+	} else {
+		err = errors.Join(f.Allocate(0, sizeBytes), f.Sync())
+	}
 	if err == nil {
 		err = s.fs.Rename(unfinished, base+spareSuffix)
 	}
