@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
@@ -97,6 +98,9 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 		}
 		select {
 		case <-p.wake:
+			// An answer has just woken everybody whose message was in it, and they are about to publish the next one: let
+			// them, and all of that is one request. Nobody else is kept waiting by it.
+			runtime.Gosched()
 		case err := <-received:
 			received <- err
 			return err
