@@ -131,6 +131,12 @@ func passes(err error) bool {
 // step does the one next thing.
 func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {
 	self, member := m.members() // read first: if the standby's store is replaced now, it is done once more
+	if p.outdated(self, member) { // a node has got a snapshot of the other one since, which was not done
+		return -1, m.advance(ctx, p.ID, func(p *Plan) error {
+			p.forgetOutdated(self, member)
+			return nil
+		})
+	}
 	// The other node need not be there: it comes back as it is, done, or with a snapshot of this one, which is.
 	if p.has(self) && len(p.Done) >= pairSize && (!p.SwitchBack || p.FirstActive == self.Node) {
 		return 0, m.finish(ctx, p)

@@ -75,6 +75,21 @@ func (p *Plan) did(store failover.Member) {
 	p.Done = append(p.Done, store)
 }
 
+// outdated tells that one of these stores, as the record names them, is not the one of its node that is done.
+func (p *Plan) outdated(stores ...failover.Member) bool {
+	return slices.ContainsFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
+}
+
+// forgetOutdated makes the parts of such nodes undone.
+func (p *Plan) forgetOutdated(stores ...failover.Member) {
+	p.Done = slices.DeleteFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
+}
+
+// replaced tells whether one of the stores is another one of the same node.
+func replaced(done failover.Member, stores []failover.Member) bool {
+	return slices.ContainsFunc(stores, func(s failover.Member) bool { return s.Node == done.Node && s != done })
+}
+
 // errPlanEnded is why a step is given up when the plan was cancelled.
 var errPlanEnded = errors.New("the plan was cancelled")
 
