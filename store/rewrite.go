@@ -102,6 +102,9 @@ func (s *Store) Rewrite(ctx context.Context, o RewriteOptions) (RewriteResult, e
 		<-rw.finished
 	}
 	<-u.done // so that the next one can begin
+	if errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded) || errors.Is(rw.err, ErrCanceled) {
+		s.o.Logger.Info("rewrite of page.db canceled", zap.String("reason", o.Reason))
+	}
 	if errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded) {
 		return RewriteResult{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, rw.err)
 	}

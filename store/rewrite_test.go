@@ -432,7 +432,9 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 
 	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 		"canceled": context.WithCancel,
-		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, time.Second) },
+		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, time.Second)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := end(context.Background())

@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	// A rewrite looks at the free space each 64 MiB: it is to do so more than once.
-	fullFill = 160 << 20
-	// fullDisk is the size of the disk: page.db, page.db_new and the log fit, but not much more.
+	// A rewrite looks at the free space each 8 MiB, which is once a second at the rate that is set: the disk is full before it has
+	// looked for the last time.
+	fullFill = 48 << 20
+	// fullDisk is the size of the disk: page.db, page.db_new, page.db_old and the log fit.
 	fullDisk = "size=640m"
 	// Before a rewrite a few segments are left to the log; in the middle of one, less than the half segment that makes it stop.
 	leftBefore = 6 << 20
@@ -28,11 +29,15 @@ const (
 //
 // Where nobody may mount a small disk, the limit of a file's size takes its place: the first half only.
 func TestResizeDiskFull(t *testing.T) {
-	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	settings := maintenanceSettings()
+	settings["maintenance.rewrite-rate"] = fullSpeed
+	p := start(t, cluster.Options{Settings: settings})
 	r := &rolling{p: p, sizes: [2]uint32{2 << 10, 2 << 10}}
 	r.stock = fillStock(t, p, fullFill, 2)
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 100})
 	_, standby := inSync(t, p)
+	r.restart(t, standby, walking)
+	inSync(t, p)
 	fill, free, small := smallDisk(t, standby)
 	inSync(t, p)
 	t.Logf("a disk of its own: %v", small)
@@ -50,7 +55,7 @@ func TestResizeDiskFull(t *testing.T) {
 
 	if small {
 		plan = startResize(t, r, 8<<10)
-		require.NoError(t, p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool { return copied(a, 0.01) || copied(b, 0.01) }))
+		require.NoError(t, p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool { return copied(a, 0.0001) || copied(b, 0.0001) }))
 		fill(leftMiddle)
 		// A node whose log has no room either ends, as it must: then it is started again when there is room.
 		require.NoError(t, p.Wait(limited(t), "the rewrite to end", func(a, b *pb.GetStatusResponse) bool {

@@ -24,8 +24,9 @@ const (
 	maintainPlans      = 4
 	maintainPlansShort = 1
 	maintainTime       = 20 * time.Second
-	// maintainFill is how much lies in the queues: a rewrite of it takes long enough to be hit.
-	maintainFill = 96 << 20
+	// maintainFill is how much lies in the queues, and maintainRate at what rate it is copied: for so long a rewrite can be hit.
+	maintainFill = 32 << 20
+	maintainRate = "16MiB"
 	// planBound is how long a plan may take once nothing is killed any more.
 	planBound = 90 * time.Second
 	// triggerBound is how long a moment of a plan is waited for; what is to be killed is killed then all the same.
@@ -71,7 +72,7 @@ func TestChaosMaintenance(t *testing.T) {
 	plans, limit := plansLength(t)
 	settings := maintenanceSettings()
 	// The small one has a standby that was away for long get a snapshot, which has the page size of the active.
-	settings["log.segment-bytes"] = "1MiB"
+	settings["log.segment-bytes"], settings["maintenance.rewrite-rate"] = "1MiB", maintainRate
 	settings["log.keep-bytes"] = []string{"64KiB", "16MiB"}[rng.IntN(2)]
 	t.Logf("log.keep-bytes: %s", settings["log.keep-bytes"])
 	p := start(t, cluster.Options{Settings: settings})
