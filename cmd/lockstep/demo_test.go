@@ -36,7 +36,7 @@ func TestDemo(t *testing.T) {
 func TestDemoResize(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	stdout, stderr, code := cli{t: t}.run("", "demo", "resize", "--fill", "64MiB", "--rate", "500", "--output", "json", "--seed", "3")
+	stdout, stderr, code := cli{t: t}.run("", "demo", "resize", "--fill", "32MiB", "--rate", "500", "--output", "json", "--seed", "3")
 	require.Equal(t, exitOK, code, "%s%s", stdout, stderr)
 	var v map[string]any
 	require.NoError(t, json.Unmarshal([]byte(stdout), &v))

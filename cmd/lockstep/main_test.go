@@ -77,7 +77,12 @@ func (c cli) lines(args ...string) []map[string]any {
 // startNodes runs a pair or a standalone node until the test ends.
 func startNodes(t *testing.T, standalone bool) (*pair.Pair, cli) {
 	t.Helper()
-	p, err := pair.Start(t.Context(), pair.Options{Dir: t.TempDir(), Standalone: standalone, Settings: smallNodes()})
+	return startNodesWith(t, standalone, smallNodes())
+}
+
+func startNodesWith(t *testing.T, standalone bool, settings map[string]string) (*pair.Pair, cli) {
+	t.Helper()
+	p, err := pair.Start(t.Context(), pair.Options{Dir: t.TempDir(), Standalone: standalone, Settings: settings})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})

@@ -130,7 +130,7 @@ func passes(err error) bool {
 
 // step does the one next thing.
 func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {
-	self, member := m.members() // read first: if the standby's store is replaced now, it is done once more
+	self, member := m.members()   // read first: if the standby's store is replaced now, it is done once more
 	if p.outdated(self, member) { // a node has got a snapshot of the other one since, which was not done
 		return -1, m.advance(ctx, p.ID, func(p *Plan) error {
 			p.forgetOutdated(self, member)

@@ -434,6 +434,7 @@ func TestRollingResize(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	want := b.scan().GetRecommended()
 	stop := p.load()
+	p.gates[1].shut() // until it was seen that it rewrites
 	started, err := b.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
 	require.NoError(t, err, "the standby passes it on")
 	require.Equal(t, a.ready.NodeID, started.GetPlan().GetFirstActive())
@@ -453,7 +454,9 @@ func TestRollingResize(t *testing.T) {
 		require.NoError(t, err)
 		last = resp.GetPlan()
 		require.Equal(t, started.GetPlan().GetId(), last.GetId())
-		states[last.GetState()] = true
+		if states[last.GetState()] = true; last.GetState() == pb.PlanState_PLAN_STATE_REWRITING {
+			p.gates[1].release()
+		}
 	}
 	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, last.GetState(), last.GetReason())
 	require.ElementsMatch(t, []string{a.ready.NodeID, b.ready.NodeID}, last.GetDoneNodes())

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -82,6 +84,8 @@ const (
 	fillBound = 5 * time.Minute
 	planBound = 10 * time.Minute
 	fallback  = 16 << 10 // page size when the scan recommends the present one
+	// leastRewrite is how long a rewrite takes at least if the active is to be killed in the middle of it, however fast the disk.
+	leastRewrite = 3 * time.Second
 )
 
 // resize is one demo of a resize under way.
@@ -101,7 +105,15 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	r.run.verdict = Verdict{Coordinator: "etcd", Seed: o.Seed}
 	r.stock.seed = o.Seed
 	o.Screen.Event("starting etcd and two nodes with pages of 2 KiB in %s (seed %d)", o.Dir, o.Seed)
-	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: o.Settings}); err != nil {
+	settings := maps.Clone(o.Settings)
+	if settings == nil {
+		settings = make(map[string]string)
+	}
+	if rate := o.FillBytes / int64(leastRewrite/time.Second); !o.NoKill {
+		settings["maintenance-rewrite-rate"] = strconv.FormatInt(rate, 10)
+		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in", out.Bytes(uint64(rate))) //nolint:gosec // not negative
+	}
+	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: settings}); err != nil {
 		return ResizeVerdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()
