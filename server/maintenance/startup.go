@@ -59,12 +59,27 @@ func (m *Manager) afterStart(ctx context.Context) {
 		}
 	}
 	if !m.node.Alone() {
+		m.awaitApplied(ctx)
 		if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
 			m.log.Error("what was asked for the start of this node could not be done; it is asked for still", zap.Error(err))
 			return
 		}
 	}
 	m.tellStartDone(ctx)
+}
+
+// awaitApplied waits until this node, which has become a standby, has applied the log that it had by then: what is asked for may
+// be in it, behind the last checkpoint. It waits as long as the node is a standby.
+func (m *Manager) awaitApplied(ctx context.Context) {
+	tick := time.NewTicker(standbyPoll)
+	defer tick.Stop()
+	for goal := m.store.End().LSN; m.store.Applied().LSN < goal && m.node.Pair().Role == failover.RoleStandby; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }
 
 // wished gives what is to be done.
