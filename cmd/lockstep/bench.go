@@ -30,7 +30,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 		Args: cobra.NoArgs,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchPageSize(), a.benchStore())
+	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFanout(), a.benchPageSize(), a.benchStore())
 	return cmd
 }
 

@@ -10,21 +10,22 @@ import (
 // Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies; figures of processes are
 // for the time of the measurement, but for the memory, which is as it was at its end.
 type Result struct {
-	Workload   string `json:"workload"`
-	Phase      string `json:"phase"`
-	Setup      string `json:"setup"`
-	Sync       string `json:"sync,omitempty"`
-	Round      int    `json:"round"`
-	Burst      int    `json:"burst,omitempty"`
-	Median     bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all of them
-	SizeBytes  int    `json:"size_bytes"`
-	Queues     int    `json:"queues,omitempty"`
-	Producers  int    `json:"producers,omitempty"`
-	Publishers int    `json:"publishers,omitempty"`
-	Window     int    `json:"window,omitempty"`
-	Consumers  int    `json:"consumers,omitempty"`
-	Prefetch   int    `json:"prefetch,omitempty"`
-	Batch      int    `json:"batch,omitempty"`
+	Workload      string `json:"workload"`
+	Phase         string `json:"phase"`
+	Setup         string `json:"setup"`
+	Sync          string `json:"sync,omitempty"`
+	Round         int    `json:"round"`
+	Burst         int    `json:"burst,omitempty"`
+	Median        bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all of them
+	SizeBytes     int    `json:"size_bytes"`
+	Queues        int    `json:"queues,omitempty"`
+	Subscriptions int    `json:"subscriptions,omitempty"`
+	Producers     int    `json:"producers,omitempty"`
+	Publishers    int    `json:"publishers,omitempty"`
+	Window        int    `json:"window,omitempty"`
+	Consumers     int    `json:"consumers,omitempty"`
+	Prefetch      int    `json:"prefetch,omitempty"`
+	Batch         int    `json:"batch,omitempty"`
 
 	Messages int     `json:"messages"`
 	Seconds  float64 `json:"seconds"`
@@ -42,6 +43,7 @@ type Result struct {
 	FileMB      float64 `json:"file_mb,omitempty"`                     // page.db of the active node, at the end
 	DiskPerByte float64 `json:"disk_bytes_per_payload_byte,omitempty"` // written to the disk, with the checkpoint and on all nodes
 	CopyMB      float64 `json:"cp_mb_per_s,omitempty"`                 // of a plain copy of the same file, with a sync
+	Share       float64 `json:"share_min_of_max,omitempty"`            // deliveries of the subscription served least, of those of the one served most
 	Note        string  `json:"note,omitempty"`
 
 	CPU         float64 `json:"cpu_s"`           // of all processes
