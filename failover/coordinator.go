@@ -20,6 +20,9 @@ var (
 	// ErrUnknownOutcome is returned when a swap may or may not have been done, or may even be done later (INV-8). Only a
 	// record at another revision settles it.
 	ErrUnknownOutcome = errors.New("the coordinator did not say whether it wrote the pair's record")
+	// ErrRefused is returned when the coordinator has answered that it will not write the record, and why: it is out of space,
+	// or this node may not. The swap was not done and will not be.
+	ErrRefused = errors.New("the coordinator refuses to write the pair's record")
 	// ErrUnreachable is returned when the coordinator did not answer a read in time.
 	ErrUnreachable = errors.New("the coordinator cannot be reached")
 )
@@ -50,6 +53,9 @@ type Observation struct {
 	LiveKnown bool
 	// Reachable tells whether the coordinator answered the last time it was asked.
 	Reachable bool
+	// Trouble says in words why the coordinator cannot be reached, or what is wrong with it, if an operator can do something
+	// about it; empty if not. It does not change by itself.
+	Trouble string
 	// LeaseUntil is when the lease of this node's own liveness key ends at the earliest: the granted time to live counted
 	// from before the request for it was sent. Zero without a lease. It carries a monotonic clock reading.
 	LeaseUntil time.Time
@@ -66,8 +72,8 @@ type Coordinator interface {
 	Load(ctx context.Context) (Record, Revision, error)
 
 	// Swap replaces the record if it is still at revision `expect` (0: if there is none) and returns the new revision. When
-	// it returns nil, the record is durable in the coordinator. Errors: ErrConflict: not done; any other error must be
-	// treated like ErrUnknownOutcome. A record that is already `next` by its OpID counts as success.
+	// it returns nil, the record is durable in the coordinator. Errors: ErrConflict and ErrRefused: not done; any other error
+	// must be treated like ErrUnknownOutcome. A record that is already `next` by its OpID counts as success.
 	Swap(ctx context.Context, expect Revision, next Record) (Revision, error)
 
 	// Watch sends what is known now, then after each change, until ctx ends; then it closes the channel. A slow reader gets

@@ -37,11 +37,16 @@ type State struct {
 	// Operations on the coordinator. pending holds every own swap at rev that may have been done, or may yet be done: a
 	// request that timed out can still arrive. Only a record at another revision settles them.
 	pending  []Record
-	swapping string // OpID of the call under way
+	doubted  []string // OpIDs of those of them that were sent once without an answer
+	swapping string   // OpID of the call under way
 	loading  bool
 	needLoad bool
 	unknown  bool // INV-8: an outcome is unknown and no read has followed
 	retryAt  time.Duration
+	// refusal is why the coordinator has refused the last swap, in words; the next one waits until refusedUntil.
+	refusal      string
+	refusedUntil time.Duration
+	hint         string // what the coordinator says is wrong with it, in words
 
 	// The data plane.
 	mode      mode
@@ -214,6 +219,9 @@ func (s *State) Deadline() (time.Duration, bool) {
 		}
 	}
 	at(s.retryAt)
+	if s.refusal != "" {
+		at(s.refusedUntil)
+	}
 	if s.mode == modeFollow && !s.follow.connected {
 		at(s.follow.since + s.set.FailoverTimeout)
 		at(s.started + s.set.StartupWait)

@@ -15,7 +15,7 @@ func (m *machine) observed(e Observed) {
 	if e.Reachable && !m.reachable {
 		m.retryAt = m.now
 	}
-	m.reachable, m.leaseUntil = e.Reachable, e.LeaseUntil
+	m.reachable, m.leaseUntil, m.hint = e.Reachable, e.LeaseUntil, e.Trouble
 	if e.LiveKnown {
 		m.live, m.liveKnown = e.Live, true
 	}
@@ -96,7 +96,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 			return
 		}
 		if rev != m.rev {
-			m.rev, m.pending = rev, nil
+			m.rev, m.pending, m.doubted = rev, nil, nil
 		}
 		m.trouble = ""
 		return
@@ -110,7 +110,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	m.known, m.missing, m.trouble = true, false, ""
 	m.rec, m.rev = rec, rev
 	// Each pending swap expected the revision before this one: it is this one, or can never be done any more.
-	m.pending, m.unknown, m.needLoad = nil, false, false
+	m.pending, m.doubted, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
 	m.retryAt = m.now
 	m.candidate = false
 	if m.ask.id != "" && rec.Switchover != nil && rec.Switchover.ID == m.ask.id {
@@ -166,10 +166,20 @@ func (m *machine) swapped(e Swapped) {
 		m.adopt(m.pending[i], e.Revision)
 	case errors.Is(e.Err, ErrConflict):
 		m.reachable, m.needLoad = true, true
+	case errors.Is(e.Err, ErrRefused):
+		// It is not done and will not be, unless an earlier attempt of it is still on its way.
+		m.reachable = true
+		if !slices.Contains(m.doubted, e.OpID) {
+			m.pending = slices.Delete(slices.Clone(m.pending), i, i+1)
+		}
+		m.refusal, m.refusedUntil = e.Err.Error(), m.now+m.set.RefusedDelay
 	default:
 		// INV-8. That a later read still finds the old revision does not mean that it will not be done: the request can be
 		// under way. It stays pending.
 		m.unknown, m.needLoad, m.reachable = true, true, false
+		if !slices.Contains(m.doubted, e.OpID) {
+			m.doubted = append(slices.Clone(m.doubted), e.OpID)
+		}
 	}
 }
 
@@ -192,7 +202,7 @@ func (m *machine) retryLater() {
 // standby must not fence off its active before it knows that it could take over (with the coordinator down, both up
 // and one lost connection, that would cost every write).
 func (m *machine) canSwap() bool {
-	if m.swapping != "" || m.loading || m.needLoad {
+	if m.swapping != "" || m.loading || m.needLoad || m.refusal != "" && m.now < m.refusedUntil {
 		return false
 	}
 	if !m.reachable || m.unknown || m.trouble != "" {

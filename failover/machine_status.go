@@ -47,6 +47,19 @@ func (s *State) actingRole() Role {
 
 // Reason says why the node is in its role, or what it waits for. It does not contain anything that changes by itself.
 func (s *State) Reason() string {
+	reason := s.ownReason()
+	more := s.refusal
+	if more == "" && !s.reachable {
+		more = s.hint
+	}
+	if reason != "" && more != "" {
+		reason += ": "
+	}
+	return reason + more
+}
+
+// ownReason is the reason without what the coordinator says.
+func (s *State) ownReason() string {
 	switch {
 	case !s.known && s.missing:
 		return "no record of the pair yet: creating it"

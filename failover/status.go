@@ -44,6 +44,8 @@ type Settings struct {
 	SwitchoverTimeout time.Duration
 	// RetryDelay between two attempts to reach the coordinator. Default 100 ms.
 	RetryDelay time.Duration
+	// RefusedDelay between two attempts of a swap that the coordinator refuses. Default 500 ms.
+	RefusedDelay time.Duration
 	// CoordinatorTimeout of one call. Default 2 s.
 	CoordinatorTimeout time.Duration
 	// MinInSync that this node writes into the record when it activates: 1 (default) or 2.
@@ -68,6 +70,7 @@ func (s Settings) withDefaults() Settings {
 	def(&s.DrainTimeout, time.Second)
 	def(&s.SwitchoverTimeout, 10*time.Second)
 	def(&s.RetryDelay, 100*time.Millisecond)
+	def(&s.RefusedDelay, 500*time.Millisecond)
 	def(&s.CoordinatorTimeout, 2*time.Second)
 	if s.MinInSync == 0 {
 		s.MinInSync = 1

@@ -12,8 +12,10 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -57,6 +59,9 @@ type Coordinator struct {
 	opts    Options
 
 	seen *latest.Value[failover.Observation]
+	// lastCause is why the last request that failed has failed, in words: a string.
+	lastCause *atomic.Value
+
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
@@ -82,10 +87,12 @@ func Open(o Options) (*Coordinator, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: o.Endpoints, TLS: o.TLS, Username: o.Username, Password: o.Password,
+	lastCause := new(atomic.Value)
+	client, err := newClient(o, clientv3.Config{
+		Endpoints: o.Endpoints, TLS: o.TLS,
 		DialTimeout: o.RequestTimeout,
-		// etcd closes connections that ping more often than every 5 s.
+		// etcd closes connections that ping more often than every 5 s. Until a silent one is noticed, requests go by another
+		// (hedged), and so do the watch and the lease.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		// One try per endpoint and one more; the machine has its own idea of when to try again. (Without any connection a
 		// request waits until its time is up.)
@@ -94,7 +101,9 @@ func Open(o Options) (*Coordinator, error) {
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: o.RequestTimeout,
-		})},
+		}),
+			// The client waits for a connection, and then only says that time was up.
+			grpc.WithChainUnaryInterceptor(listen(lastCause))},
 		Logger: o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
 	})
 	if err != nil {
@@ -103,10 +112,26 @@ func Open(o Options) (*Coordinator, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Coordinator{
 		client: client, log: o.Logger, record: o.Prefix + "/record", livedir: o.Prefix + "/live/", opts: o,
-		seen: latest.New(failover.Observation{}), stop: stop,
+		seen: latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
 	}
 	c.wg.Go(func() { c.watch(ctx) })
 	return c, nil
+}
+
+// newClient makes etcd's client. With a user, clientv3.New would ask for a token first, and fail while etcd cannot be
+// reached; a node waits for it instead. So the client begins with a token that etcd does not know; when it is told so, it
+// logs in, as it does whenever its token has ended.
+func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
+	if o.Username == "" {
+		return clientv3.New(cfg) //nolint:wrapcheck // Open does
+	}
+	cfg.Token = "none yet"
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // Open does
+	}
+	client.Token, client.Username, client.Password = "", o.Username, o.Password
+	return client, nil
 }
 
 // Name implements failover.Coordinator.
@@ -114,21 +139,46 @@ func (c *Coordinator) Name() string { return "etcd" }
 
 // Ping reads the record's key once; nil means that etcd answers, whether or not there is a record.
 func (c *Coordinator) Ping(ctx context.Context) error {
-	if _, err := c.client.Get(ctx, c.record); err != nil {
-		return fmt.Errorf("etcd at %s does not answer: %w: check that it runs, and the addresses, TLS and user in the configuration",
-			strings.Join(c.opts.Endpoints, ", "), err)
+	_, err := c.get(ctx, c.record)
+	if err == nil {
+		return nil
 	}
-	return nil
+	what := c.why(err)
+	if what == "" {
+		what = "check that it runs, and the addresses, TLS and user in the configuration"
+	}
+	return fmt.Errorf("etcd at %s does not answer: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
+}
+
+// get reads keys linearizably from whichever endpoint answers first.
+func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return c.client.Get(ctx, key, opts...)
+	})
+	return resp, err
+}
+
+// attempts of one request: one on each connection, and more, further apart, since what was sent while etcd elects a leader
+// gets no answer at all.
+func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + laterAttempts }
+
+// why puts an error into words, or what was behind it.
+func (c *Coordinator) why(err error) string {
+	what := cause(err)
+	if what == "" {
+		what, _ = c.lastCause.Load().(string)
+	}
+	return what
 }
 
 // Load implements failover.Coordinator.
 func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
-	resp, err := c.client.Get(ctx, c.record) // linearizable unless asked otherwise
+	resp, err := c.get(ctx, c.record) // linearizable unless asked otherwise
 	if err != nil {
-		c.reached(false)
+		c.unreached(err)
 		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
 	}
-	c.reached(true)
+	c.reached()
 	if len(resp.Kvs) == 0 {
 		return failover.Record{}, 0, fmt.Errorf("key %s: %w", c.record, failover.ErrNoRecord)
 	}
@@ -145,16 +195,18 @@ func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next f
 	if err != nil {
 		return 0, fmt.Errorf("swap the pair's record: %w", err)
 	}
-	resp, err := c.client.Txn(ctx).
-		If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))). // 0: the key does not exist
-		Then(clientv3.OpPut(c.record, string(value))).
-		Else(clientv3.OpGet(c.record)).
-		Commit()
+	// The same swap may be sent to several endpoints: only one of them can be done, and it is known by its OpID.
+	resp, doubt, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return c.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))). // 0: the key does not exist
+			Then(clientv3.OpPut(c.record, string(value))).
+			Else(clientv3.OpGet(c.record)).
+			Commit()
+	})
 	if err != nil {
-		// Whatever it was, the request may have arrived, or may still arrive (INV-8).
-		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err)
+		return c.swapFailed(ctx, expect, next, doubt, err)
 	}
-	c.reached(true)
+	c.reached()
 	if resp.Succeeded {
 		return failover.Revision(resp.Header.Revision), nil
 	}
@@ -164,7 +216,37 @@ func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next f
 			return failover.Revision(kvs[0].ModRevision), nil
 		}
 	}
+	if doubt {
+		// Another attempt may have been done, and written over since.
+		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
+	}
 	return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+}
+
+// swapFailed finds out what an error means for the record. doubt: some attempt got no answer.
+func (c *Coordinator) swapFailed(
+	ctx context.Context, expect failover.Revision, next failover.Record, doubt bool, err error,
+) (failover.Revision, error) {
+	switch {
+	case doubt || !refuses(err):
+		// Whatever it was, the request may have arrived, or may still arrive (INV-8).
+		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err)
+	case !errors.Is(err, rpctypes.ErrNoSpace):
+		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
+	}
+	// The write that reaches the quota is done and answered with this error; those after it are not done. Since etcd has
+	// answered, it is not under way any more, and a read tells.
+	now, rev, lerr := c.Load(ctx)
+	switch {
+	case lerr == nil && now.OpID == next.OpID:
+		return rev, nil
+	case lerr == nil && rev == expect, errors.Is(lerr, failover.ErrNoRecord) && expect == 0:
+		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
+	case lerr == nil || errors.Is(lerr, failover.ErrNoRecord):
+		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+	default:
+		return 0, fmt.Errorf("swap the pair's record: %w: %w: %w", failover.ErrUnknownOutcome, err, lerr)
+	}
 }
 
 // Watch implements failover.Coordinator.
@@ -183,18 +265,33 @@ func (c *Coordinator) Close() error {
 	return nil
 }
 
-// reached notes whether etcd has answered, and logs when that changes.
-func (c *Coordinator) reached(ok bool) {
+// reached notes that etcd has answered, and logs when that is news.
+func (c *Coordinator) reached() {
+	c.lastCause.Store("")
+	c.reach(true, "")
+}
+
+// unreached notes that etcd has not answered.
+func (c *Coordinator) unreached(err error) {
+	if errors.Is(err, context.Canceled) {
+		return // we did not wait for the answer
+	}
+	c.reach(false, c.why(err))
+}
+
+func (c *Coordinator) reach(ok bool, trouble string) {
 	changed := false
 	c.seen.Update(func(o *failover.Observation) bool {
 		changed = o.Reachable != ok
-		o.Reachable = ok
-		return changed
+		news := changed || o.Trouble != trouble
+		o.Reachable, o.Trouble = ok, trouble
+		return news
 	})
 	switch {
 	case changed && ok:
 		c.log.Info("etcd answers", zap.Strings("endpoints", c.opts.Endpoints))
 	case changed:
-		c.log.Warn("etcd does not answer; role changes are frozen until it does", zap.Strings("endpoints", c.opts.Endpoints))
+		c.log.Warn("etcd does not answer; role changes are frozen until it does", zap.Strings("endpoints", c.opts.Endpoints),
+			zap.String("cause", trouble))
 	}
 }

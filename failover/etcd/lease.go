@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -29,21 +30,26 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	}
 	key := c.livedir + live.Node.ID.String()
 	var id clientv3.LeaseID
+	var alive keepAlive
+	defer alive.end()
 	for ctx.Err() == nil {
 		wait := c.opts.LeaseTTL / 3
 		if id == clientv3.NoLease {
 			id, err = c.grant(ctx, key, string(value))
 		} else {
-			err = c.renew(ctx, id)
+			err = c.renew(ctx, &alive, id)
 		}
 		switch {
 		case err == nil:
-			c.reached(true)
+			c.reached()
 		case errors.Is(err, errLeaseGone):
 			id, wait = clientv3.NoLease, 0
 		case ctx.Err() != nil:
+		case errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace):
+			// No new lease, but it answers. The liveness key is a hint that the pair can do without.
+			c.reach(true, cause(err))
 		default:
-			c.reached(false)
+			c.unreached(err)
 			c.log.Debug("etcd lease", zap.Error(err))
 			wait = retryDelay
 		}
@@ -68,42 +74,89 @@ func (c *Coordinator) grant(ctx context.Context, key, value string) (clientv3.Le
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
 	sent := time.Now()
-	lease, err := c.client.Grant(ctx, int64((c.opts.LeaseTTL+time.Second-1)/time.Second))
+	lease, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
+		return c.client.Grant(ctx, int64((c.opts.LeaseTTL+time.Second-1)/time.Second)) // a superfluous one ends by itself
+	})
 	if err != nil {
 		return clientv3.NoLease, fmt.Errorf("grant: %w", err)
 	}
-	if _, err := c.client.Put(ctx, key, value, clientv3.WithLease(lease.ID)); err != nil {
+	_, _, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.PutResponse, error) {
+		return c.client.Put(ctx, key, value, clientv3.WithLease(lease.ID))
+	})
+	if err != nil {
 		return clientv3.NoLease, fmt.Errorf("put %s: %w", key, err) // the lease ends by itself
 	}
 	c.leased(sent, lease.TTL)
 	return lease.ID, nil
 }
 
-// renew sends one keep-alive and waits for its answer. (The library's KeepAliveOnce waits for a connection and then tries
-// again without a pause until the time is up, whatever goes wrong; here an outage is to be noticed at once.)
-func (c *Coordinator) renew(ctx context.Context, id clientv3.LeaseID) error {
-	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
-	defer cancel()
-	sent := time.Now()
-	stream, err := etcdserverpb.NewLeaseClient(c.client.ActiveConnection()).LeaseKeepAlive(ctx)
-	if err != nil {
-		return fmt.Errorf("keep alive: %w", err)
+// keepAlive is a stream that renews a lease. It stays open from one renewal to the next: with users, opening one costs etcd
+// the check of a password.
+type keepAlive struct {
+	stream etcdserverpb.Lease_LeaseKeepAliveClient // nil: to be opened
+	cancel context.CancelFunc
+}
+
+// end closes the stream, if there is one.
+func (k *keepAlive) end() {
+	if k.stream != nil {
+		k.cancel()
+		k.stream = nil
 	}
-	if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-		return fmt.Errorf("keep alive: %w", err)
-	}
-	resp, err := stream.Recv()
-	if err != nil {
-		if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
-			return errLeaseGone
+}
+
+// renew renews the lease once, by another connection if one does not answer.
+func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
+	var err error
+	for range len(c.opts.Endpoints) + 1 { // the first stream may be of a connection that has ended since
+		if err = c.renewOnce(ctx, alive, id); err == nil || errors.Is(err, errLeaseGone) || ctx.Err() != nil {
+			return err
 		}
-		return fmt.Errorf("keep alive: %w", err)
 	}
-	if resp.TTL <= 0 {
+	return err
+}
+
+// renewOnce sends one keep-alive and waits for its answer. (The library's KeepAliveOnce waits for a connection and then tries
+// again without a pause until the time is up, whatever goes wrong; here an outage is to be noticed at once.)
+func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
+	sent := time.Now()
+	limit := c.opts.RequestTimeout / time.Duration(min(len(c.opts.Endpoints), 3))
+	resp, err := alive.ask(ctx, c.client, id, limit)
+	switch {
+	case err == nil && resp.TTL > 0:
+		c.leased(sent, resp.TTL)
+		return nil
+	case err == nil:
 		return errLeaseGone
 	}
-	c.leased(sent, resp.TTL)
-	return nil
+	alive.end()
+	if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
+		return errLeaseGone
+	}
+	return fmt.Errorf("keep alive: %w", err)
+}
+
+// ask sends a keep-alive, opening the stream if need be, and reads the answer.
+func (k *keepAlive) ask(
+	ctx context.Context, client *clientv3.Client, id clientv3.LeaseID, limit time.Duration,
+) (*etcdserverpb.LeaseKeepAliveResponse, error) {
+	if k.stream == nil {
+		ctx, cancel := context.WithCancel(ctx)
+		timer := time.AfterFunc(limit, cancel)
+		stream, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseKeepAlive(ctx)
+		timer.Stop()
+		if err != nil {
+			cancel()
+			return nil, err //nolint:wrapcheck // renewOnce says what it is
+		}
+		k.stream, k.cancel = stream, cancel
+	}
+	timer := time.AfterFunc(limit, k.cancel)
+	defer timer.Stop()
+	if err := k.stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err //nolint:wrapcheck // renewOnce says what it is
+	}
+	return k.stream.Recv() //nolint:wrapcheck // renewOnce says what it is
 }
 
 // leased notes until when the lease holds at least: the granted time, counted from before the request was sent.

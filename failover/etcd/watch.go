@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,6 +21,9 @@ import (
 // relistDelay between two attempts to list and watch.
 const relistDelay = 200 * time.Millisecond
 
+// errSilent is returned when a watch gets no answer at all.
+var errSilent = errors.New("watch: etcd is silent")
+
 // watch lists the pair's keys and follows their changes; whenever that ends (compaction, a member without a leader, a
 // broken stream) it lists again, so that nothing can be missed for good.
 func (c *Coordinator) watch(ctx context.Context) {
@@ -28,7 +32,7 @@ func (c *Coordinator) watch(ctx context.Context) {
 		if err == nil {
 			err = c.follow(ctx, from)
 		} else if ctx.Err() == nil {
-			c.reached(false)
+			c.unreached(err)
 		}
 		c.log.Debug("etcd watch starts again", zap.Error(err))
 		select {
@@ -42,11 +46,11 @@ func (c *Coordinator) watch(ctx context.Context) {
 func (c *Coordinator) list(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
-	resp, err := c.client.Get(ctx, c.opts.Prefix+"/", clientv3.WithPrefix())
+	resp, err := c.get(ctx, c.opts.Prefix+"/", clientv3.WithPrefix())
 	if err != nil {
 		return 0, fmt.Errorf("list: %w", err)
 	}
-	c.reached(true)
+	c.reached()
 	c.seen.Update(func(o *failover.Observation) bool {
 		o.Record, o.Revision, o.RecordErr, o.Missing = nil, 0, nil, true
 		o.Live, o.LiveKnown = nil, true
@@ -63,26 +67,53 @@ func (c *Coordinator) follow(ctx context.Context, from int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	// WithRequireLeader: a member that was cut off from the others ends the watch instead of being silent.
-	changes := c.client.Watch(clientv3.WithRequireLeader(ctx), c.opts.Prefix+"/", clientv3.WithPrefix(), clientv3.WithRev(from))
-	for w := range changes {
-		if err := w.Err(); err != nil {
-			return fmt.Errorf("watch: %w", err) // among others ErrCompacted
-		}
-		if len(w.Events) == 0 {
-			continue
-		}
-		c.seen.Update(func(o *failover.Observation) bool {
-			for _, ev := range w.Events {
-				if ev.Type == mvccpb.DELETE {
-					c.remove(o, ev.Kv)
-				} else {
-					c.put(o, ev.Kv)
-				}
+	ctx = clientv3.WithRequireLeader(ctx)
+	// Watch waits until etcd has taken it.
+	limit := time.AfterFunc(c.opts.RequestTimeout, cancel)
+	changes := c.client.Watch(ctx, c.opts.Prefix+"/", clientv3.WithPrefix(), clientv3.WithRev(from))
+	limit.Stop()
+	// Silence can also mean that the connection leads nowhere. So etcd is asked for a sign of life on the same stream.
+	ticker := time.NewTicker(c.opts.RequestTimeout)
+	defer ticker.Stop()
+	asked := false
+	for {
+		select {
+		case w, ok := <-changes:
+			if !ok {
+				return ctx.Err()
 			}
-			return true
-		})
+			if err := w.Err(); err != nil {
+				return fmt.Errorf("watch: %w", err) // among others ErrCompacted
+			}
+			asked = false
+			c.apply(w.Events)
+		case <-ticker.C:
+			if asked {
+				return errSilent
+			}
+			if err := c.client.RequestProgress(ctx); err != nil {
+				return fmt.Errorf("watch: %w", err)
+			}
+			asked = true
+		}
 	}
-	return ctx.Err()
+}
+
+// apply notes changes.
+func (c *Coordinator) apply(events []*clientv3.Event) {
+	if len(events) == 0 {
+		return
+	}
+	c.seen.Update(func(o *failover.Observation) bool {
+		for _, ev := range events {
+			if ev.Type == mvccpb.DELETE {
+				c.remove(o, ev.Kv)
+			} else {
+				c.put(o, ev.Kv)
+			}
+		}
+		return true
+	})
 }
 
 // put notes a key. Called under the lock of c.seen.

@@ -1,0 +1,41 @@
+package failover
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A coordinator that is out of space refuses the swap: nothing is in doubt, so the pair goes on as far as it can without it, says
+// why, and tries again later.
+func TestRefusedSwap(t *testing.T) {
+	r := activePair(t, Settings{})
+	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
+	r.step(Swapped{OpID: swap.Next.OpID, Err: fmt.Errorf("%w: no space", ErrRefused)})
+	require.Equal(t, RoleBlocked, r.s.Role())
+	require.Contains(t, r.s.Reason(), "the standby in sync is gone")
+	require.Contains(t, r.s.Reason(), "no space")
+	require.Empty(t, r.s.pending, "it is known not to be done")
+	require.True(t, r.s.act.sent.Serve, "INV-8 is about unknown outcomes; this one is known")
+
+	requireNo[SwapRecord](t, r.after(100*time.Millisecond))
+	again := effect[SwapRecord](t, r.after(time.Second))
+	require.Equal(t, swap.Next.InSync, again.Next.InSync)
+	r.won()
+	require.Equal(t, RoleActiveAlone, r.s.Role())
+	require.NotContains(t, r.s.Reason(), "no space")
+}
+
+// A refusal says nothing about an earlier attempt that got no answer: it may still be done.
+func TestRefusedAfterUnknownStaysPending(t *testing.T) {
+	r := activePair(t, Settings{})
+	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
+	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrUnknownOutcome})
+	r.after(time.Second)
+	r.step(Loaded{Record: r.s.rec, Revision: r.s.rev})
+	require.Equal(t, swap.Next.OpID, r.s.swapping)
+	r.step(Swapped{OpID: swap.Next.OpID, Err: fmt.Errorf("%w: no space", ErrRefused)})
+	require.Len(t, r.s.pending, 1)
+}
