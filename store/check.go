@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -38,7 +39,7 @@ func (s *Store) Check(ctx context.Context, progress func(done, total uint64)) (R
 	if err != nil {
 		return Report{}, err
 	}
-	report, err := checkFile(ctx, file, pin, s.o.MemoryBudget/16, progress)
+	report, err := checkFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0), progress)
 	if gone := s.stillUses(file); gone != nil {
 		return Report{}, gone // what it reports is that the file was closed under it
 	}
@@ -46,8 +47,10 @@ func (s *Store) Check(ctx context.Context, progress func(done, total uint64)) (R
 }
 
 // checkFile checks a pinned checkpoint of a page file and releases the pin.
-func checkFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, progress func(done, total uint64)) (Report, error) {
-	p, err := openPinned(file, pin, cacheBytes)
+func checkFile(
+	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, progress func(done, total uint64),
+) (Report, error) {
+	p, err := openPinned(file, pin, cacheBytes, pace)
 	if err != nil {
 		if errors.Is(err, ErrDataLoss) {
 			return Report{Problems: []string{err.Error()}}, nil
@@ -83,8 +86,11 @@ func (c *checker) problem(format string, args ...any) {
 func (c *checker) walk(ctx context.Context) error {
 	err := c.p.view.WalkRuns(func(run page.Run, level int) error {
 		c.mark(run, fmt.Sprintf("tree node at level %d", level))
-		return nil
+		return c.p.pace.Did(ctx, int(run.Pages)*c.p.file.PageSize())
 	})
+	if ctx.Err() != nil {
+		return fmt.Errorf("check the tree: %w", ctx.Err())
+	}
 	if err != nil {
 		c.problem("tree: %v", err)
 	}
@@ -102,7 +108,7 @@ func (c *checker) walk(ctx context.Context) error {
 	for q := range c.p.state.Queues {
 		c.emptyQueue(q)
 	}
-	return c.compareFree()
+	return c.compareFree(ctx)
 }
 
 // mark notes that a run is in use, and whose.
@@ -200,7 +206,7 @@ func (c *checker) emptyQueue(q *queue.Queue) {
 }
 
 // compareFree proves that what nothing refers to is free, and the other way round.
-func (c *checker) compareFree() error {
+func (c *checker) compareFree(ctx context.Context) error {
 	used := newPageSet(c.p.meta.Pages)
 	for ext, err := range c.p.file.UsedExtents(c.p.pin) {
 		if err != nil {
@@ -217,6 +223,11 @@ func (c *checker) compareFree() error {
 			c.problem("page %d is in use and marked free", no)
 		case !refd && inUse:
 			c.problem("page %d is marked in use and nothing refers to it", no)
+		}
+		if no%(1<<14) == 0 {
+			if err := c.p.pace.Did(ctx, 0); err != nil {
+				return fmt.Errorf("compare with the free-page map: %w", err)
+			}
 		}
 	}
 	if c.progress != nil {

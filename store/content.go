@@ -9,6 +9,7 @@ import (
 	"hash"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -21,10 +22,11 @@ type pinned struct {
 	meta  page.Meta
 	view  *tree.View
 	state *queue.State
+	pace  *pace.Pacer // of whoever reads it
 }
 
 // openPinned loads the state of a pinned checkpoint. The pin is released with the result, or at once on an error.
-func openPinned(file *page.File, pin *page.Pin, cacheBytes int64) (*pinned, error) {
+func openPinned(file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer) (*pinned, error) {
 	meta := pin.Meta()
 	view := tree.New(file, meta.Root, tree.Options{CacheBytes: cacheBytes}).View()
 	state, err := loadState(view, meta)
@@ -32,7 +34,7 @@ func openPinned(file *page.File, pin *page.Pin, cacheBytes int64) (*pinned, erro
 		pin.Release()
 		return nil, err
 	}
-	return &pinned{file: file, pin: pin, meta: meta, view: view, state: state}, nil
+	return &pinned{file: file, pin: pin, meta: meta, view: view, state: state, pace: pace}, nil
 }
 
 func (p *pinned) close() { p.pin.Release() }
@@ -56,6 +58,9 @@ func (p *pinned) runs(ctx context.Context, fn func(e indexEntry, payload []byte,
 		_, payload, err := p.file.ReadRun(e.run, buf[:size])
 		if err := fn(e, payload, err); err != nil {
 			return err
+		}
+		if err := p.pace.Did(ctx, size); err != nil {
+			return fmt.Errorf("walk the store: %w", err)
 		}
 	}
 	if err := it.Err(); err != nil {
@@ -85,11 +90,21 @@ func (s *Store) Digest(ctx context.Context) (Digest, error) {
 	if err != nil {
 		return Digest{}, err
 	}
-	d, err := digestFile(ctx, file, pin, s.o.MemoryBudget/16)
+	d, err := digestFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0))
 	if gone := s.stillUses(file); gone != nil {
 		return Digest{}, gone
 	}
 	return d, err
+}
+
+// Pace gives the limits of work in the background that ctx is for: its share of the time (Options.BackgroundPercent) and, if not 0,
+// how many bytes per second it may read and write.
+func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
+	l := pace.Limits{Percent: s.o.BackgroundPercent, BytesPerSecond: bytesPerSecond}
+	if pace.IsFullSpeed(ctx) {
+		l.Percent = 0
+	}
+	return pace.New(l)
 }
 
 // pinFile pins the last durable checkpoint for something that takes long. It keeps neither Close nor Install waiting: they
@@ -118,8 +133,8 @@ func (s *Store) stillUses(file *page.File) error {
 }
 
 // digestFile hashes a pinned checkpoint and releases the pin.
-func digestFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64) (Digest, error) {
-	p, err := openPinned(file, pin, cacheBytes)
+func digestFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer) (Digest, error) {
+	p, err := openPinned(file, pin, cacheBytes, pace)
 	if err != nil {
 		return Digest{}, err
 	}

@@ -52,7 +52,7 @@ func (s *Store) DigestAt(ctx context.Context, at uint64, patience time.Duration)
 	if err != nil {
 		return Digest{}, fmt.Errorf("digest at LSN %d: %w", at, err)
 	}
-	d, err := digestFile(ctx, file, pin, s.o.MemoryBudget/16)
+	d, err := digestFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0))
 	if gone := s.stillUses(file); gone != nil {
 		return Digest{}, gone
 	}

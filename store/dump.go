@@ -125,7 +125,7 @@ func WriteTree(ctx context.Context, fsys vfs.FS, dir string, w io.Writer) (err e
 			err = cerr
 		}
 	}()
-	p, err := openPinned(file, file.Pin(), offlineCacheBytes)
+	p, err := openPinned(file, file.Pin(), offlineCacheBytes, nil)
 	if err != nil {
 		return err
 	}

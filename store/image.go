@@ -12,12 +12,12 @@ import (
 
 // CheckFile checks the last checkpoint of an open page file, such as page.OpenImage gives, as Store.Check does.
 func CheckFile(ctx context.Context, file *page.File, progress func(done, total uint64)) (Report, error) {
-	return checkFile(ctx, file, file.Pin(), offlineCacheBytes, progress)
+	return checkFile(ctx, file, file.Pin(), offlineCacheBytes, nil, progress)
 }
 
 // DigestFile hashes the logical content of the last checkpoint of an open page file, as Store.Digest does.
 func DigestFile(ctx context.Context, file *page.File) (Digest, error) {
-	return digestFile(ctx, file, file.Pin(), offlineCacheBytes)
+	return digestFile(ctx, file, file.Pin(), offlineCacheBytes, nil)
 }
 
 // Messages counts the messages that are stored in the snapshot, those included that nobody wants any more and that share a

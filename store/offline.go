@@ -47,7 +47,7 @@ func CheckDir(ctx context.Context, fsys vfs.FS, dir string, progress func(done, 
 			err = cerr
 		}
 	}()
-	return checkFile(ctx, file, file.Pin(), offlineCacheBytes, progress)
+	return checkFile(ctx, file, file.Pin(), offlineCacheBytes, nil, progress)
 }
 
 // DigestDir hashes the logical content of the last checkpoint of a node that is not running. Read-only.
@@ -61,7 +61,7 @@ func DigestDir(ctx context.Context, fsys vfs.FS, dir string) (_ Digest, err erro
 			err = cerr
 		}
 	}()
-	return digestFile(ctx, file, file.Pin(), offlineCacheBytes)
+	return digestFile(ctx, file, file.Pin(), offlineCacheBytes, nil)
 }
 
 // ReadIdentity reads who the node in a data directory is. Read-only.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -54,7 +55,7 @@ func (s *Store) PlanRewrite(ctx context.Context, o RewriteOptions) (RewritePlan,
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = uint64(s.o.SegmentBytes) //nolint:gosec // not negative
 	}
-	plan, err := planFile(ctx, file, pin, s.o.MemoryBudget/16, s.o.FS, s.o.Dir, o)
+	plan, err := planFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0), s.o.FS, s.o.Dir, o)
 	if gone := s.stillUses(file); gone != nil {
 		return RewritePlan{}, gone
 	}
@@ -75,18 +76,20 @@ func PlanRewriteDir(ctx context.Context, fsys vfs.FS, dir string, o RewriteOptio
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = DefaultSegmentBytes
 	}
-	return planFile(ctx, file, file.Pin(), offlineCacheBytes, fsys, dir, o)
+	return planFile(ctx, file, file.Pin(), offlineCacheBytes, nil, fsys, dir, o)
 }
 
 // planFile plans with a pinned checkpoint and releases the pin.
-func planFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, fsys vfs.FS, dir string, o RewriteOptions) (RewritePlan, error) {
-	p, err := openPinned(file, pin, cacheBytes)
+func planFile(
+	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, fsys vfs.FS, dir string, o RewriteOptions,
+) (RewritePlan, error) {
+	p, err := openPinned(file, pin, cacheBytes, pace)
 	if err != nil {
 		return RewritePlan{}, fmt.Errorf("plan a rewrite: %w", err)
 	}
 	defer p.close()
 	v := survey{
-		file: file, view: p.view, meta: p.meta, live: liveness{state: p.state, lock: noLock{}}, meter: meter{report: o.Progress},
+		file: file, view: p.view, meta: p.meta, live: liveness{state: p.state, lock: noLock{}}, meter: meter{report: o.Progress}, pace: pace,
 	}
 	if o.PageSize == 0 {
 		o.PageSize = p.meta.PageSize

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -101,7 +102,7 @@ func (s *Store) Scan(ctx context.Context, o ScanOptions) (ScanResult, error) {
 	if err != nil {
 		return ScanResult{}, err
 	}
-	r, err := scanFile(ctx, file, pin, s.o.MemoryBudget/16, o)
+	r, err := scanFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0), o)
 	if gone := s.stillUses(file); gone != nil {
 		return ScanResult{}, gone
 	}
@@ -132,7 +133,7 @@ func ScanDir(ctx context.Context, fsys vfs.FS, dir string, o ScanOptions) (_ Sca
 			err = cerr
 		}
 	}()
-	r, err := scanFile(ctx, file, file.Pin(), offlineCacheBytes, o)
+	r, err := scanFile(ctx, file, file.Pin(), offlineCacheBytes, nil, o)
 	if err != nil {
 		return ScanResult{}, err
 	}
@@ -152,7 +153,7 @@ func (r *ScanResult) measure(fsys vfs.FS, dir string) error {
 }
 
 // scanFile scans a pinned checkpoint and releases the pin.
-func scanFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, o ScanOptions) (ScanResult, error) {
+func scanFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, o ScanOptions) (ScanResult, error) {
 	if o.MaxPageSize == 0 {
 		o.MaxPageSize = DefaultMaxPageSize
 	}
@@ -160,14 +161,14 @@ func scanFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes in
 		pin.Release()
 		return ScanResult{}, fmt.Errorf("scan: largest page size: %w", err)
 	}
-	p, err := openPinned(file, pin, cacheBytes)
+	p, err := openPinned(file, pin, cacheBytes, pace)
 	if err != nil {
 		return ScanResult{}, fmt.Errorf("scan: %w", err)
 	}
 	defer p.close()
 	v := survey{
 		file: file, view: p.view, meta: p.meta, live: liveness{state: p.state, lock: noLock{}},
-		meter: meter{report: o.Progress}, tolerant: true,
+		meter: meter{report: o.Progress}, tolerant: true, pace: pace,
 	}
 	v.meter.now.TotalMessages, v.meter.now.TotalBytes = p.state.Messages(), p.state.Bytes()
 	for q := range p.state.Queues {
@@ -256,6 +257,7 @@ type survey struct {
 	histogram histogram
 	result    ScanResult // only what is counted
 	alive     aliveSet
+	pace      *pace.Pacer
 	mu        sync.Mutex // guards result.Problems
 }
 
@@ -267,7 +269,7 @@ func (v *survey) run(ctx context.Context, sizes []int) ([]Candidate, error) {
 	if err := v.feed(ctx, nil, []byte{indexLetter}); err != nil {
 		return nil, err
 	}
-	w := walk{file: v.file, view: v.view}
+	w := walk{file: v.file, view: v.view, pace: v.pace}
 	if v.tolerant {
 		w.queues = v.queues
 		w.broken = func(id uint64, err error) { v.problem("index of queue %d: %v", id, err) }
@@ -304,7 +306,7 @@ func (v *survey) feed(ctx context.Context, from, to []byte) error {
 				return err //nolint:wrapcheck // copyEntries does
 			}
 		}
-		return nil
+		return v.pace.Did(ctx, len(key)+len(value))
 	})
 }
 

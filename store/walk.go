@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
@@ -15,6 +16,8 @@ const (
 	walkBuffers = 4
 	// walkGapBytes is how much that nobody asked for is read rather than begin another read behind it.
 	walkGapBytes = 64 << 10
+	// walkPacedBytes is walkBytes of a walk that pauses: it does no more than that at a time.
+	walkPacedBytes = 128 << 10
 )
 
 // walk reads the runs of messages of a checkpoint from the first queue's first one to the last, ahead of who looks at them.
@@ -27,6 +30,16 @@ type walk struct {
 	// queues. Otherwise that ends it.
 	broken func(queueID uint64, err error)
 	queues []uint64
+	// pace, if not nil, has it pause, and read only when it looks at nothing.
+	pace *pace.Pacer
+}
+
+// part gives how much one read fetches, and how many there may be.
+func (w *walk) part() (bytes int64, buffers int) {
+	if w.pace != nil {
+		return walkPacedBytes, 1
+	}
+	return walkBytes, walkBuffers
 }
 
 // walkPart is what one read brought.
@@ -47,8 +60,9 @@ type walkRun struct {
 // reads and verifies meanwhile.
 func (w *walk) each(ctx context.Context, fn func(e *indexEntry, payload []byte, err error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	full, empty := make(chan *walkPart, walkBuffers+1), make(chan *walkPart, walkBuffers)
-	for range walkBuffers {
+	_, buffers := w.part()
+	full, empty := make(chan *walkPart, buffers+1), make(chan *walkPart, buffers)
+	for range buffers {
 		empty <- &walkPart{}
 	}
 	var reader sync.WaitGroup
@@ -67,6 +81,9 @@ func (w *walk) each(ctx context.Context, fn func(e *indexEntry, payload []byte, 
 			if err := fn(&r.entry, r.payload, r.err); err != nil {
 				return err
 			}
+			if err := w.pace.Did(ctx, len(r.payload)); err != nil {
+				return fmt.Errorf("walk the store: %w", err)
+			}
 		}
 		if part.err != nil {
 			return fmt.Errorf("walk the store: %w", part.err)
@@ -82,6 +99,7 @@ func (w *walk) each(ctx context.Context, fn func(e *indexEntry, payload []byte, 
 // read sends the runs in parts until there are none, or ctx ends.
 func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *walkPart) {
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
+	p.limit, _ = w.part()
 	if w.broken == nil {
 		if err := p.scan([]byte{indexLetter}, []byte{indexLetter + 1}); err != nil {
 			p.finish(err)
@@ -108,6 +126,7 @@ type partReader struct {
 	ctx   context.Context //nolint:containedctx // lives for one call of walk.read
 	full  chan<- *walkPart
 	empty <-chan *walkPart
+	limit int64     // of a part's bytes
 	part  *walkPart // being collected
 	first page.No
 	next  page.No // after its last page
@@ -131,14 +150,14 @@ func (p *partReader) scan(from, to []byte) error {
 func (p *partReader) add(e indexEntry) error {
 	size := p.w.file.PageSize()
 	if p.w.skip != nil && p.w.skip(&e) {
-		if err := p.room(len(p.part.runsOrNil()) >= walkBytes/64); err != nil {
+		if err := p.room(int64(len(p.part.runsOrNil())) >= p.limit/64); err != nil {
 			return err
 		}
 		p.part.runs = append(p.part.runs, walkRun{entry: e, offset: -1})
 		return nil
 	}
 	fits := p.next != 0 && e.run.First >= p.next && int64(e.run.First-p.next)*int64(size) <= walkGapBytes &&
-		int64(e.run.End()-p.first)*int64(size) <= walkBytes
+		int64(e.run.End()-p.first)*int64(size) <= p.limit
 	if err := p.room(p.next != 0 && !fits); err != nil {
 		return err
 	}

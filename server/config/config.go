@@ -118,8 +118,9 @@ type Backup struct {
 
 // Maintenance of page files.
 type Maintenance struct {
-	RewriteRate Size     `koanf:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can"`
-	Autotune    Autotune `koanf:"autotune"`
+	BackgroundShare Percent  `koanf:"background-share" usage:"share of the time that a scan, backup, check or verification works, so that publishers do not feel it; it pauses for the rest. 100%: flat out"`
+	RewriteRate     Size     `koanf:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can"`
+	Autotune        Autotune `koanf:"autotune"`
 }
 
 // Autotune resizes the page files by itself.
@@ -163,7 +164,7 @@ func Default() Config {
 		MinInSync:   1,
 		Disk:        Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
 		Backup:      Backup{KeepGenerations: 3},
-		Maintenance: Maintenance{Autotune: Autotune{MinGain: 20}},
+		Maintenance: Maintenance{BackgroundShare: 20, Autotune: Autotune{MinGain: 20}},
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,

@@ -130,6 +130,7 @@ func TestRefusals(t *testing.T) {
 		"bool":                  {args: []string{"--resize-on-startup=maybe"}, want: []string{`"maybe" is neither true nor false`}},
 		"percent":               {args: []string{"--maintenance-autotune-min-gain=much"}, want: []string{`"much" is not a share`}},
 		"no gain":               {args: []string{"--maintenance-autotune-min-gain=0%"}, want: []string{"0 is not between 1 and 99"}},
+		"no share":              {args: []string{"--maintenance-background-share=0%"}, want: []string{"0 is not between 1 and 100"}},
 		"rewrite rate":          {args: []string{"--maintenance-rewrite-rate=1KiB"}, want: []string{"1KiB is not between 2KiB and"}},
 		"window":                {args: []string{"--maintenance-autotune-window=2-5"}, want: []string{`"2-5" is no time of day`}},
 		"generations":           {args: []string{"--backup-keep-generations=0"}, want: []string{"0 is not between 1 and 10000"}},

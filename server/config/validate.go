@@ -177,6 +177,7 @@ func (c *checker) pageSize(key string, value Size) {
 func (c *Config) checkMaintenance(k *checker) {
 	k.pageSize("page-size-max", c.PageSizeMax)
 	k.between("backup.keep-generations", c.Backup.KeepGenerations, 1, 10_000)
+	k.between("maintenance.background-share", int(c.Maintenance.BackgroundShare), 1, 100)
 	if c.Maintenance.RewriteRate != 0 {
 		k.sizeBetween("maintenance.rewrite-rate", c.Maintenance.RewriteRate, pageUnit, 1<<50)
 	}

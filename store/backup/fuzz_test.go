@@ -146,7 +146,7 @@ func FuzzArchiveEnds(f *testing.F) {
 // FuzzPack: whatever stands in a pack, reading it ends, and its pieces lie in order.
 func FuzzPack(f *testing.F) {
 	mem := vfs.NewMem()
-	w, err := createPack(mem, "/x", 2048)
+	w, err := createPack(mem, "/x", 2048, false)
 	require.NoError(f, err)
 	require.NoError(f, w.add(0, []byte("description")))
 	require.NoError(f, w.add(page.DataOffset, make([]byte, 4096)))

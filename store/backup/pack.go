@@ -40,9 +40,11 @@ const (
 	// pieceBytes bounds the data of a record; a page always fits.
 	pieceBytes = page.MaxPageBytes
 	// packWriteBytes is how much is written at once, packSyncBytes how much at most waits in the page cache: a sync of
-	// everything at the end would keep the log's syncs on the same disk waiting.
+	// everything at the end would keep the log's syncs on the same disk waiting. gentleBytes takes the place of both in a
+	// backup that is to be felt by nobody.
 	packWriteBytes = 1 << 20
 	packSyncBytes  = 16 << 20
+	gentleBytes    = 128 << 10
 )
 
 func packCRC(entry, data []byte) uint32 {
@@ -54,6 +56,8 @@ func packCRC(entry, data []byte) uint32 {
 type packWriter struct {
 	file     vfs.File
 	buf      []byte
+	most     int   // is written at once
+	mostOpen int64 // bytes wait for a sync
 	offset   int64 // behind what is written
 	unsynced int64
 	records  uint64
@@ -61,12 +65,17 @@ type packWriter struct {
 }
 
 // createPack begins a pack in a new file.
-func createPack(fsys vfs.FS, name string, pageSize int) (*packWriter, error) {
+func createPack(fsys vfs.FS, name string, pageSize int, gentle bool) (*packWriter, error) {
 	file, err := fsys.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("write the backup: %w", err)
 	}
-	w := &packWriter{file: file, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes)}
+	w := &packWriter{
+		file: file, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes), most: packWriteBytes, mostOpen: packSyncBytes,
+	}
+	if gentle {
+		w.most, w.mostOpen = gentleBytes, gentleBytes
+	}
 	w.buf = append(w.buf, packMagic...)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, packVersion)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, uint32(pageSize))
@@ -78,7 +87,7 @@ func createPack(fsys vfs.FS, name string, pageSize int) (*packWriter, error) {
 func (w *packWriter) add(offset uint64, data []byte) error {
 	w.entry(offset, data)
 	w.records++
-	if len(w.buf) < packWriteBytes {
+	if len(w.buf) < w.most {
 		return nil
 	}
 	return w.flush()
@@ -100,7 +109,7 @@ func (w *packWriter) flush() error {
 	w.offset += int64(len(w.buf))
 	w.unsynced += int64(len(w.buf))
 	w.buf = w.buf[:0]
-	if w.unsynced < packSyncBytes {
+	if w.unsynced < w.mostOpen {
 		return nil
 	}
 	return w.sync()

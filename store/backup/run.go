@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -31,7 +32,7 @@ type Options struct {
 	// KeepGenerations is how many complete save-sets of this pair (or, without a pair, of this store) are kept; older ones are
 	// removed when the new one is durable. 0 keeps all.
 	KeepGenerations int
-	// BytesPerSecond limits reading and writing; 0 means no limit.
+	// BytesPerSecond limits reading and writing; 0 means no limit but the store's (store.Options.BackgroundPercent).
 	BytesPerSecond int64
 	// Verify reads the set back and checks it like Verify before it gets its name. The checksums of the pages are verified
 	// in any case, while they are copied.
@@ -101,7 +102,7 @@ func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	if err := removeLeftovers(o.FS, o.Path); err != nil {
 		return Set{}, err
 	}
-	job := job{o: o, s: s, limit: newLimiter(o.BytesPerSecond)}
+	job := job{o: o, s: s, pace: s.Pace(ctx, o.BytesPerSecond)}
 	set, err := job.run(ctx)
 	if err != nil {
 		return Set{}, err
@@ -129,11 +130,11 @@ func lockPath(fsys vfs.FS, path string) (io.Closer, error) {
 
 // job is one backup under way.
 type job struct {
-	o     Options
-	s     *store.Store
-	limit *rate.Limiter
-	m     Manifest
-	meta  page.Meta
+	o    Options
+	s    *store.Store
+	pace *pace.Pacer
+	m    Manifest
+	meta page.Meta
 }
 
 func (j *job) run(ctx context.Context) (Set, error) {
@@ -241,7 +242,7 @@ func (j *job) write(ctx context.Context, snap *store.Snapshot, dir string) error
 	if err := j.o.FS.MkdirAll(dir, 0o750); err != nil {
 		return fmt.Errorf("make the backup's directory: %w", noSpace(err))
 	}
-	w, err := createPack(j.o.FS, join(dir, packName), j.m.PageSize)
+	w, err := createPack(j.o.FS, join(dir, packName), j.m.PageSize, j.pace != nil)
 	if err != nil {
 		return noSpace(err)
 	}
@@ -271,20 +272,21 @@ func (j *job) write(ctx context.Context, snap *store.Snapshot, dir string) error
 // copy packs the snapshot and verifies the pages on the way.
 func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) error {
 	stream := page.NewRunStream(j.m.PageSize)
+	piece := pieceBytes
+	if j.pace != nil {
+		piece = gentleBytes // or one page
+	}
 	var done uint64
 	for offset := uint64(0); ; {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("backup: %w", err)
 		}
-		at, data, err := snap.ReadNext(offset, pieceBytes)
+		at, data, err := snap.ReadNext(offset, piece)
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return fmt.Errorf("backup: %w", err)
-		}
-		if err := wait(ctx, j.limit, len(data)); err != nil {
-			return err
 		}
 		if at >= page.DataOffset {
 			if err := stream.Write(page.NoAt(int64(at), j.m.PageSize), data); err != nil { //nolint:gosec // within the file
@@ -297,6 +299,9 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 		offset = at + uint64(len(data))
 		done += uint64(len(data))
 		report(j.o.Progress, "copy", done, j.m.DataBytes)
+		if err := j.pace.Did(ctx, len(data)); err != nil {
+			return fmt.Errorf("backup: %w", err)
+		}
 	}
 	if err := stream.End(); err != nil {
 		return damagedSource(err)

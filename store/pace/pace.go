@@ -41,6 +41,15 @@ type Pacer struct {
 	since time.Time  // when the work last went on
 }
 
+// fullSpeed is the key of a context's wish.
+type fullSpeed struct{}
+
+// FullSpeed says, to whatever work in the background ctx is for, that it need not be kept from being felt.
+func FullSpeed(ctx context.Context) context.Context { return context.WithValue(ctx, fullSpeed{}, true) }
+
+// IsFullSpeed tells whether FullSpeed was said.
+func IsFullSpeed(ctx context.Context) bool { return ctx.Value(fullSpeed{}) != nil }
+
 // New begins a piece of work. It returns nil if nothing limits it.
 func New(l Limits) *Pacer {
 	if l.Percent >= 100 {
