@@ -337,7 +337,15 @@ type StoreStatus struct {
 	// How an acknowledged transaction is made durable: "always", "interval" or "off".
 	Sync string `protobuf:"bytes,16,opt,name=sync,proto3" json:"sync,omitempty"`
 	// Free bytes of the filesystem.
-	DiskFree      uint64 `protobuf:"varint,17,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
+	DiskFree uint64 `protobuf:"varint,17,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
+	// UUID of the pair that the store belongs to; empty before it has joined one.
+	PairId string `protobuf:"bytes,18,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
+	// Config of the newest record that this node has promised to obey.
+	FenceConfig uint64 `protobuf:"varint,19,opt,name=fence_config,json=fenceConfig,proto3" json:"fence_config,omitempty"`
+	// Term of that promise.
+	FenceTerm uint64 `protobuf:"varint,20,opt,name=fence_term,json=fenceTerm,proto3" json:"fence_term,omitempty"`
+	// True when acknowledged transactions may be missing here, after an unclean stop of the machine.
+	MayHaveLost   bool `protobuf:"varint,21,opt,name=may_have_lost,json=mayHaveLost,proto3" json:"may_have_lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -489,6 +497,34 @@ func (x *StoreStatus) GetDiskFree() uint64 {
 		return x.DiskFree
 	}
 	return 0
+}
+
+func (x *StoreStatus) GetPairId() string {
+	if x != nil {
+		return x.PairId
+	}
+	return ""
+}
+
+func (x *StoreStatus) GetFenceConfig() uint64 {
+	if x != nil {
+		return x.FenceConfig
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetFenceTerm() uint64 {
+	if x != nil {
+		return x.FenceTerm
+	}
+	return 0
+}
+
+func (x *StoreStatus) GetMayHaveLost() bool {
+	if x != nil {
+		return x.MayHaveLost
+	}
+	return false
 }
 
 // StandbyStatus is the active's view of the replication stream.
@@ -1024,7 +1060,9 @@ func (x *CheckpointResponse) GetLsn() uint64 {
 
 // CheckRequest is empty.
 type CheckRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without the pauses that keep publishers from feeling it (maintenance.background-share).
+	FullSpeed     bool `protobuf:"varint,1,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1057,6 +1095,13 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *CheckRequest) GetFullSpeed() bool {
+	if x != nil {
+		return x.FullSpeed
+	}
+	return false
 }
 
 // CheckResponse is progress, or, in the last one, the result.
@@ -1252,6 +1297,315 @@ func (x *GetDigestResponse) GetMessages() uint64 {
 	return 0
 }
 
+// AdoptRecordRequest asks for a new record. Without `confirm` nothing is done; the response says what would be.
+type AdoptRecordRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Do it.
+	Confirm bool `protobuf:"varint,1,opt,name=confirm,proto3" json:"confirm,omitempty"`
+	// Address of the other node, host:port, if the coordinator does not know it.
+	OtherAddress string `protobuf:"bytes,2,opt,name=other_address,json=otherAddress,proto3" json:"other_address,omitempty"`
+	// Adopt although acknowledged transactions may be missing on this node.
+	AcceptDataLoss bool `protobuf:"varint,3,opt,name=accept_data_loss,json=acceptDataLoss,proto3" json:"accept_data_loss,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *AdoptRecordRequest) Reset() {
+	*x = AdoptRecordRequest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptRecordRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptRecordRequest) ProtoMessage() {}
+
+func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptRecordRequest.ProtoReflect.Descriptor instead.
+func (*AdoptRecordRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AdoptRecordRequest) GetConfirm() bool {
+	if x != nil {
+		return x.Confirm
+	}
+	return false
+}
+
+func (x *AdoptRecordRequest) GetOtherAddress() string {
+	if x != nil {
+		return x.OtherAddress
+	}
+	return ""
+}
+
+func (x *AdoptRecordRequest) GetAcceptDataLoss() bool {
+	if x != nil {
+		return x.AcceptDataLoss
+	}
+	return false
+}
+
+// AdoptRecordResponse says what was done, or would be.
+type AdoptRecordResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True when the record was written.
+	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
+	// UUID of the pair.
+	PairId string `protobuf:"bytes,2,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
+	// Node UUID of the one that is active in the new record.
+	NodeId string `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Name of that node.
+	NodeName string `protobuf:"bytes,4,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Number of the new record.
+	Config uint64 `protobuf:"varint,5,opt,name=config,proto3" json:"config,omitempty"`
+	// Its term.
+	Term uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	// Members of its in-sync set: node UUIDs.
+	InSync []string `protobuf:"bytes,7,rep,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	// Number of the record that the coordinator has; 0: none.
+	FoundConfig uint64 `protobuf:"varint,8,opt,name=found_config,json=foundConfig,proto3" json:"found_config,omitempty"`
+	// Number of the newest record that this node has obeyed.
+	OwnConfig uint64 `protobuf:"varint,9,opt,name=own_config,json=ownConfig,proto3" json:"own_config,omitempty"`
+	// Last log record of this node.
+	LogEnd *Position `protobuf:"bytes,10,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
+	// The other node, if one was found.
+	Other *AdoptedPeer `protobuf:"bytes,11,opt,name=other,proto3" json:"other,omitempty"`
+	// What an operator should think of before it is done.
+	Warnings      []string `protobuf:"bytes,12,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptRecordResponse) Reset() {
+	*x = AdoptRecordResponse{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptRecordResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptRecordResponse) ProtoMessage() {}
+
+func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptRecordResponse.ProtoReflect.Descriptor instead.
+func (*AdoptRecordResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AdoptRecordResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *AdoptRecordResponse) GetPairId() string {
+	if x != nil {
+		return x.PairId
+	}
+	return ""
+}
+
+func (x *AdoptRecordResponse) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *AdoptRecordResponse) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *AdoptRecordResponse) GetConfig() uint64 {
+	if x != nil {
+		return x.Config
+	}
+	return 0
+}
+
+func (x *AdoptRecordResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *AdoptRecordResponse) GetInSync() []string {
+	if x != nil {
+		return x.InSync
+	}
+	return nil
+}
+
+func (x *AdoptRecordResponse) GetFoundConfig() uint64 {
+	if x != nil {
+		return x.FoundConfig
+	}
+	return 0
+}
+
+func (x *AdoptRecordResponse) GetOwnConfig() uint64 {
+	if x != nil {
+		return x.OwnConfig
+	}
+	return 0
+}
+
+func (x *AdoptRecordResponse) GetLogEnd() *Position {
+	if x != nil {
+		return x.LogEnd
+	}
+	return nil
+}
+
+func (x *AdoptRecordResponse) GetOther() *AdoptedPeer {
+	if x != nil {
+		return x.Other
+	}
+	return nil
+}
+
+func (x *AdoptRecordResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+// AdoptedPeer is what the other node has said.
+type AdoptedPeer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Address that was asked, host:port.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// True when it has answered.
+	Reached bool `protobuf:"varint,2,opt,name=reached,proto3" json:"reached,omitempty"`
+	// Node UUID.
+	NodeId string `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Name from its configuration.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// Its role.
+	Role Role `protobuf:"varint,5,opt,name=role,proto3,enum=lockstep.v1.Role" json:"role,omitempty"`
+	// Its last log record.
+	LogEnd *Position `protobuf:"bytes,6,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
+	// Number of the newest record that it has obeyed.
+	Config        uint64 `protobuf:"varint,7,opt,name=config,proto3" json:"config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptedPeer) Reset() {
+	*x = AdoptedPeer{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptedPeer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptedPeer) ProtoMessage() {}
+
+func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptedPeer.ProtoReflect.Descriptor instead.
+func (*AdoptedPeer) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *AdoptedPeer) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *AdoptedPeer) GetReached() bool {
+	if x != nil {
+		return x.Reached
+	}
+	return false
+}
+
+func (x *AdoptedPeer) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *AdoptedPeer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AdoptedPeer) GetRole() Role {
+	if x != nil {
+		return x.Role
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *AdoptedPeer) GetLogEnd() *Position {
+	if x != nil {
+		return x.LogEnd
+	}
+	return nil
+}
+
+func (x *AdoptedPeer) GetConfig() uint64 {
+	if x != nil {
+		return x.Config
+	}
+	return 0
+}
+
 var File_lockstep_v1_admin_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_admin_proto_rawDesc = "" +
@@ -1273,7 +1627,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x05nodes\x18\x04 \x03(\v2\x17.lockstep.v1.NodeStatusR\x05nodes\x12\x1e\n" +
 	"\vmin_in_sync\x18\x05 \x01(\rR\tminInSync\x12 \n" +
 	"\vcoordinator\x18\x06 \x01(\tR\vcoordinator\x123\n" +
-	"\x15coordinator_reachable\x18\a \x01(\bR\x14coordinatorReachable\"\xb4\x04\n" +
+	"\x15coordinator_reachable\x18\a \x01(\bR\x14coordinatorReachable\"\xb3\x05\n" +
 	"\vStoreStatus\x12\x19\n" +
 	"\bstore_id\x18\x01 \x01(\tR\astoreId\x12.\n" +
 	"\alog_end\x18\x02 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x126\n" +
@@ -1298,7 +1652,12 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\rmessage_bytes\x18\x0e \x01(\x04R\fmessageBytes\x12\x1b\n" +
 	"\tlog_bytes\x18\x0f \x01(\x04R\blogBytes\x12\x12\n" +
 	"\x04sync\x18\x10 \x01(\tR\x04sync\x12\x1b\n" +
-	"\tdisk_free\x18\x11 \x01(\x04R\bdiskFree\"\x80\x01\n" +
+	"\tdisk_free\x18\x11 \x01(\x04R\bdiskFree\x12\x17\n" +
+	"\apair_id\x18\x12 \x01(\tR\x06pairId\x12!\n" +
+	"\ffence_config\x18\x13 \x01(\x04R\vfenceConfig\x12\x1d\n" +
+	"\n" +
+	"fence_term\x18\x14 \x01(\x04R\tfenceTerm\x12\"\n" +
+	"\rmay_have_lost\x18\x15 \x01(\bR\vmayHaveLost\"\x80\x01\n" +
 	"\rStandbyStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1f\n" +
 	"\vdurable_lsn\x18\x02 \x01(\x04R\n" +
@@ -1336,8 +1695,10 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"checkpoint\x18\x01 \x01(\x04R\n" +
 	"checkpoint\x12\x10\n" +
-	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\"\x0e\n" +
-	"\fCheckRequest\"\xa3\x01\n" +
+	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\"-\n" +
+	"\fCheckRequest\x12\x1d\n" +
+	"\n" +
+	"full_speed\x18\x01 \x01(\bR\tfullSpeed\"\xa3\x01\n" +
 	"\rCheckResponse\x12\x1d\n" +
 	"\n" +
 	"pages_done\x18\x01 \x01(\x04R\tpagesDone\x12\x1f\n" +
@@ -1351,7 +1712,34 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x11GetDigestResponse\x12\x10\n" +
 	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x1a\n" +
-	"\bmessages\x18\x03 \x01(\x04R\bmessages*\xdf\x01\n" +
+	"\bmessages\x18\x03 \x01(\x04R\bmessages\"}\n" +
+	"\x12AdoptRecordRequest\x12\x18\n" +
+	"\aconfirm\x18\x01 \x01(\bR\aconfirm\x12#\n" +
+	"\rother_address\x18\x02 \x01(\tR\fotherAddress\x12(\n" +
+	"\x10accept_data_loss\x18\x03 \x01(\bR\x0eacceptDataLoss\"\xfb\x02\n" +
+	"\x13AdoptRecordResponse\x12\x12\n" +
+	"\x04done\x18\x01 \x01(\bR\x04done\x12\x17\n" +
+	"\apair_id\x18\x02 \x01(\tR\x06pairId\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x1b\n" +
+	"\tnode_name\x18\x04 \x01(\tR\bnodeName\x12\x16\n" +
+	"\x06config\x18\x05 \x01(\x04R\x06config\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x17\n" +
+	"\ain_sync\x18\a \x03(\tR\x06inSync\x12!\n" +
+	"\ffound_config\x18\b \x01(\x04R\vfoundConfig\x12\x1d\n" +
+	"\n" +
+	"own_config\x18\t \x01(\x04R\townConfig\x12.\n" +
+	"\alog_end\x18\n" +
+	" \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x12.\n" +
+	"\x05other\x18\v \x01(\v2\x18.lockstep.v1.AdoptedPeerR\x05other\x12\x1a\n" +
+	"\bwarnings\x18\f \x03(\tR\bwarnings\"\xdd\x01\n" +
+	"\vAdoptedPeer\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
+	"\areached\x18\x02 \x01(\bR\areached\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12%\n" +
+	"\x04role\x18\x05 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12.\n" +
+	"\alog_end\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x12\x16\n" +
+	"\x06config\x18\a \x01(\x04R\x06config*\xdf\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fROLE_RECOVERING\x10\x01\x12\x14\n" +
@@ -1364,7 +1752,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\fROLE_BLOCKED\x10\b\x12\x15\n" +
 	"\x11ROLE_ACTIVE_ALONE\x10\t\x12\x0f\n" +
 	"\vROLE_FENCED\x10\n" +
-	"2\xda\x03\n" +
+	"2\xac\x04\n" +
 	"\fAdminService\x12J\n" +
 	"\tGetStatus\x12\x1d.lockstep.v1.GetStatusRequest\x1a\x1e.lockstep.v1.GetStatusResponse\x12R\n" +
 	"\vWatchStatus\x12\x1f.lockstep.v1.WatchStatusRequest\x1a .lockstep.v1.WatchStatusResponse0\x01\x12M\n" +
@@ -1373,7 +1761,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"Checkpoint\x12\x1e.lockstep.v1.CheckpointRequest\x1a\x1f.lockstep.v1.CheckpointResponse\x12@\n" +
 	"\x05Check\x12\x19.lockstep.v1.CheckRequest\x1a\x1a.lockstep.v1.CheckResponse0\x01\x12J\n" +
-	"\tGetDigest\x12\x1d.lockstep.v1.GetDigestRequest\x1a\x1e.lockstep.v1.GetDigestResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\tGetDigest\x12\x1d.lockstep.v1.GetDigestRequest\x1a\x1e.lockstep.v1.GetDigestResponse\x12P\n" +
+	"\vAdoptRecord\x12\x1f.lockstep.v1.AdoptRecordRequest\x1a .lockstep.v1.AdoptRecordResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_admin_proto_rawDescOnce sync.Once
@@ -1388,7 +1777,7 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                     // 0: lockstep.v1.Role
 	(*NodeStatus)(nil),            // 1: lockstep.v1.NodeStatus
@@ -1407,44 +1796,53 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*CheckResponse)(nil),         // 14: lockstep.v1.CheckResponse
 	(*GetDigestRequest)(nil),      // 15: lockstep.v1.GetDigestRequest
 	(*GetDigestResponse)(nil),     // 16: lockstep.v1.GetDigestResponse
-	(*Position)(nil),              // 17: lockstep.v1.Position
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*MaintenanceActivity)(nil),   // 19: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                  // 20: lockstep.v1.Plan
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*AdoptRecordRequest)(nil),    // 17: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),   // 18: lockstep.v1.AdoptRecordResponse
+	(*AdoptedPeer)(nil),           // 19: lockstep.v1.AdoptedPeer
+	(*Position)(nil),              // 20: lockstep.v1.Position
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*MaintenanceActivity)(nil),   // 22: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                  // 23: lockstep.v1.Plan
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
-	17, // 1: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	17, // 2: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	20, // 1: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	20, // 2: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
 	1,  // 3: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
 	0,  // 4: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
 	2,  // 5: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
 	3,  // 6: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
 	4,  // 7: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	18, // 8: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	19, // 9: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	20, // 10: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	21, // 8: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	22, // 9: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	23, // 10: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
 	6,  // 11: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	21, // 12: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	21, // 13: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	5,  // 14: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	7,  // 15: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	9,  // 16: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	11, // 17: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	13, // 18: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	15, // 19: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	6,  // 20: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	8,  // 21: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	10, // 22: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	12, // 23: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	14, // 24: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	16, // 25: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	24, // 12: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	24, // 13: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	20, // 14: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	19, // 15: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	0,  // 16: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	20, // 17: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	5,  // 18: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	7,  // 19: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	9,  // 20: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	11, // 21: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	13, // 22: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	15, // 23: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	17, // 24: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	6,  // 25: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	8,  // 26: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	10, // 27: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	12, // 28: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	14, // 29: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	16, // 30: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	18, // 31: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	25, // [25:32] is the sub-list for method output_type
+	18, // [18:25] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -1460,7 +1858,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

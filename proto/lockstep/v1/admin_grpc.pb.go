@@ -27,6 +27,7 @@ const (
 	AdminService_Checkpoint_FullMethodName  = "/lockstep.v1.AdminService/Checkpoint"
 	AdminService_Check_FullMethodName       = "/lockstep.v1.AdminService/Check"
 	AdminService_GetDigest_FullMethodName   = "/lockstep.v1.AdminService/GetDigest"
+	AdminService_AdoptRecord_FullMethodName = "/lockstep.v1.AdminService/AdoptRecord"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -47,6 +48,9 @@ type AdminServiceClient interface {
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckResponse], error)
 	// GetDigest reads this node's whole store and hashes its logical content.
 	GetDigest(ctx context.Context, in *GetDigestRequest, opts ...grpc.CallOption) (*GetDigestResponse, error)
+	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
+	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
+	AdoptRecord(ctx context.Context, in *AdoptRecordRequest, opts ...grpc.CallOption) (*AdoptRecordResponse, error)
 }
 
 type adminServiceClient struct {
@@ -135,6 +139,16 @@ func (c *adminServiceClient) GetDigest(ctx context.Context, in *GetDigestRequest
 	return out, nil
 }
 
+func (c *adminServiceClient) AdoptRecord(ctx context.Context, in *AdoptRecordRequest, opts ...grpc.CallOption) (*AdoptRecordResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdoptRecordResponse)
+	err := c.cc.Invoke(ctx, AdminService_AdoptRecord_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -153,6 +167,9 @@ type AdminServiceServer interface {
 	Check(*CheckRequest, grpc.ServerStreamingServer[CheckResponse]) error
 	// GetDigest reads this node's whole store and hashes its logical content.
 	GetDigest(context.Context, *GetDigestRequest) (*GetDigestResponse, error)
+	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
+	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
+	AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -180,6 +197,9 @@ func (UnimplementedAdminServiceServer) Check(*CheckRequest, grpc.ServerStreaming
 }
 func (UnimplementedAdminServiceServer) GetDigest(context.Context, *GetDigestRequest) (*GetDigestResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDigest not implemented")
+}
+func (UnimplementedAdminServiceServer) AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AdoptRecord not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -296,6 +316,24 @@ func _AdminService_GetDigest_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_AdoptRecord_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdoptRecordRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AdoptRecord(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AdoptRecord_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AdoptRecord(ctx, req.(*AdoptRecordRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -318,6 +356,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetDigest",
 			Handler:    _AdminService_GetDigest_Handler,
+		},
+		{
+			MethodName: "AdoptRecord",
+			Handler:    _AdminService_AdoptRecord_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

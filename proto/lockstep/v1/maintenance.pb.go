@@ -657,7 +657,9 @@ func (x *Progress) GetEta() *durationpb.Duration {
 type ScanRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Upper limit of the recommendation for this scan; 0 means the setting.
-	PageSizeMax   uint32 `protobuf:"varint,1,opt,name=page_size_max,json=pageSizeMax,proto3" json:"page_size_max,omitempty"`
+	PageSizeMax uint32 `protobuf:"varint,1,opt,name=page_size_max,json=pageSizeMax,proto3" json:"page_size_max,omitempty"`
+	// Without the pauses that keep publishers from feeling it (maintenance.background-share).
+	FullSpeed     bool `protobuf:"varint,2,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -697,6 +699,13 @@ func (x *ScanRequest) GetPageSizeMax() uint32 {
 		return x.PageSizeMax
 	}
 	return 0
+}
+
+func (x *ScanRequest) GetFullSpeed() bool {
+	if x != nil {
+		return x.FullSpeed
+	}
+	return false
 }
 
 // ScanResponse is progress or, in the last one, the result.
@@ -1365,8 +1374,10 @@ type BackupRequest struct {
 	KeepGenerations uint32 `protobuf:"varint,2,opt,name=keep_generations,json=keepGenerations,proto3" json:"keep_generations,omitempty"`
 	// Limit in bytes per second; 0 means none.
 	BytesPerSecond uint64 `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Without the pauses that keep publishers from feeling it (maintenance.background-share).
+	FullSpeed     bool `protobuf:"varint,4,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BackupRequest) Reset() {
@@ -1418,6 +1429,13 @@ func (x *BackupRequest) GetBytesPerSecond() uint64 {
 		return x.BytesPerSecond
 	}
 	return 0
+}
+
+func (x *BackupRequest) GetFullSpeed() bool {
+	if x != nil {
+		return x.FullSpeed
+	}
+	return false
 }
 
 // BackupResponse is progress or, in the last one, the save-set.
@@ -2871,9 +2889,11 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\vtotal_bytes\x18\x03 \x01(\x04R\n" +
 	"totalBytes\x12\x1a\n" +
 	"\bmessages\x18\x04 \x01(\x04R\bmessages\x12+\n" +
-	"\x03eta\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03eta\"1\n" +
+	"\x03eta\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03eta\"P\n" +
 	"\vScanRequest\x12\"\n" +
-	"\rpage_size_max\x18\x01 \x01(\rR\vpageSizeMax\"r\n" +
+	"\rpage_size_max\x18\x01 \x01(\rR\vpageSizeMax\x12\x1d\n" +
+	"\n" +
+	"full_speed\x18\x02 \x01(\bR\tfullSpeed\"r\n" +
 	"\fScanResponse\x121\n" +
 	"\bprogress\x18\x01 \x01(\v2\x15.lockstep.v1.ProgressR\bprogress\x12/\n" +
 	"\x06result\x18\x02 \x01(\v2\x17.lockstep.v1.ScanResultR\x06result\"\xd2\x02\n" +
@@ -2927,11 +2947,13 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"f\n" +
 	"\x0eShrinkResponse\x12*\n" +
 	"\x11file_bytes_before\x18\x01 \x01(\x04R\x0ffileBytesBefore\x12(\n" +
-	"\x10file_bytes_after\x18\x02 \x01(\x04R\x0efileBytesAfter\"x\n" +
+	"\x10file_bytes_after\x18\x02 \x01(\x04R\x0efileBytesAfter\"\x97\x01\n" +
 	"\rBackupRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12)\n" +
 	"\x10keep_generations\x18\x02 \x01(\rR\x0fkeepGenerations\x12(\n" +
-	"\x10bytes_per_second\x18\x03 \x01(\x04R\x0ebytesPerSecond\"k\n" +
+	"\x10bytes_per_second\x18\x03 \x01(\x04R\x0ebytesPerSecond\x12\x1d\n" +
+	"\n" +
+	"full_speed\x18\x04 \x01(\bR\tfullSpeed\"k\n" +
 	"\x0eBackupResponse\x121\n" +
 	"\bprogress\x18\x01 \x01(\v2\x15.lockstep.v1.ProgressR\bprogress\x12&\n" +
 	"\x03set\x18\x02 \x01(\v2\x14.lockstep.v1.SaveSetR\x03set\"\x88\x02\n" +
