@@ -116,10 +116,10 @@ func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
 
 // Check walks this node's whole store, online. progress may be nil; it is called for each message of the node. The last
 // one, which holds the result, is returned.
-func (n *Node) Check(ctx context.Context, progress func(*pb.CheckResponse)) (*pb.CheckResponse, error) {
+func (n *Node) Check(ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse)) (*pb.CheckResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := n.admin().Check(ctx, &pb.CheckRequest{})
+	stream, err := n.admin().Check(ctx, req)
 	if err != nil {
 		return nil, n.fail(ctx, "check", err)
 	}

@@ -235,10 +235,10 @@ func (a *AdminServer) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (
 }
 
 // Check walks this node's whole store and reports what it finds.
-func (a *AdminServer) Check(_ *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
+func (a *AdminServer) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
 	var sendErr error
 	var told time.Time
-	ctx, cancel := context.WithCancel(stream.Context())
+	ctx, cancel := context.WithCancel(paced(stream.Context(), req))
 	defer cancel()
 	report, err := a.store.Check(ctx, func(done, total uint64) {
 		if sendErr != nil || time.Since(told) < checkInterval {

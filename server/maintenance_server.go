@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
 const (
@@ -123,10 +124,18 @@ func (s *MaintenanceServer) UpdateSettings(ctx context.Context, req *pb.UpdateSe
 	}, pb.MaintenanceServiceClient.UpdateSettings)
 }
 
+// paced passes on that a request need not be kept from being felt.
+func paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Context {
+	if req.GetFullSpeed() {
+		return pace.FullSpeed(ctx)
+	}
+	return ctx
+}
+
 // Scan reads a snapshot of this node's page file and recommends a page size.
 func (s *MaintenanceServer) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
 	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (store.ScanResult, error) {
-		return s.manager.Scan(ctx, int(req.GetPageSizeMax()), progress)
+		return s.manager.Scan(paced(ctx, req), int(req.GetPageSizeMax()), progress)
 	}, func(p *pb.Progress) error { return out.Send(&pb.ScanResponse{Progress: p}) })
 	if err != nil {
 		return ToStatus(err)
@@ -159,7 +168,7 @@ func (s *MaintenanceServer) Shrink(ctx context.Context, req *pb.ShrinkRequest) (
 // Backup copies a snapshot of this node to a save-set.
 func (s *MaintenanceServer) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[pb.BackupResponse]) error {
 	set, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (backup.Set, error) {
-		return s.manager.Backup(ctx, maintenance.BackupRequest{
+		return s.manager.Backup(paced(ctx, req), maintenance.BackupRequest{
 			Path: req.GetPath(), Keep: int(req.GetKeepGenerations()), BytesPerSecond: int64(min(req.GetBytesPerSecond(), 1<<62)), //nolint:gosec // bounded
 		}, progress)
 	}, func(p *pb.Progress) error { return out.Send(&pb.BackupResponse{Progress: p}) })

@@ -37,6 +37,7 @@ func (a *app) storeBackup() *cobra.Command {
 	var w where
 	var path, speed string
 	var keep uint32
+	var full bool
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Copy a snapshot of a running node to a save-set",
 		Long: `Copy a snapshot of a running node to a directory of that node, while it works. The save-set's name has the time (UTC),
@@ -44,13 +45,14 @@ the last record and the page size; a manifest holds checksums, and every page's 
 that was interrupted is never taken for a good one.`,
 		Example: `  lockstep store backup
   lockstep store backup --path /backup/lockstep --keep-generations 7
-  lockstep store backup --node active --rate 50MiB`,
+  lockstep store backup --node active --rate 50MiB
+  lockstep store backup --full-speed`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := onNodePath(path); err != nil {
 				return err
 			}
-			req := &pb.BackupRequest{Path: path, KeepGenerations: keep}
+			req := &pb.BackupRequest{Path: path, KeepGenerations: keep, FullSpeed: full}
 			if speed != "" {
 				n, err := config.ParseSize(speed)
 				if err != nil {
@@ -79,7 +81,8 @@ that was interrupted is never taken for a good one.`,
 	w.register(cmd, false)
 	cmd.Flags().StringVar(&path, "path", "", "directory of save-sets on the node; default: the setting backup.path")
 	cmd.Flags().Uint32Var(&keep, "keep-generations", 0, "how many save-sets to keep; 0: the setting backup.keep-generations")
-	cmd.Flags().StringVar(&speed, "rate", "", "read and write at most so much per second, such as 50MiB; default: no limit")
+	cmd.Flags().StringVar(&speed, "rate", "", "read and write at most so much per second, such as 50MiB")
+	registerFullSpeed(cmd, &full)
 	return cmd
 }
 

@@ -50,6 +50,7 @@ type candidateJSON struct {
 func (a *app) storeScan() *cobra.Command {
 	var w where
 	var limit string
+	var full bool
 	cmd := &cobra.Command{
 		Use: "scan", Short: "Read all messages and recommend a page size",
 		Long: `Read a snapshot of a page file and show how large the messages are, what page.db would take with each page size, and the
@@ -58,6 +59,7 @@ page size that suits them. Nothing waits for it and nothing is changed, but for 
 The result weighs every message: a few huge ones don't spoil it.`,
 		Example: `  lockstep store scan
   lockstep store scan --node active --page-size-max 64KiB
+  lockstep store scan --full-speed
   lockstep store scan --data-dir /var/lib/lockstep --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,7 +71,7 @@ The result weighs every message: a few huge ones don't spoil it.`,
 				return a.scanOffline(cmd.Context(), w.dataDir, int(largest))
 			}
 			return a.onNode(cmd.Context(), w.node, func(ctx context.Context, t target) error {
-				r, err := a.scanNode(ctx, t, largest)
+				r, err := a.scanNode(ctx, t, &pb.ScanRequest{PageSizeMax: largest, FullSpeed: full})
 				if err != nil {
 					return err
 				}
@@ -79,13 +81,19 @@ The result weighs every message: a few huge ones don't spoil it.`,
 	}
 	w.register(cmd, true)
 	cmd.Flags().StringVar(&limit, "page-size-max", "", "do not recommend more than this; default: the setting of that name, offline 32KiB")
+	registerFullSpeed(cmd, &full)
 	return cmd
 }
 
+// registerFullSpeed adds the flag of what is otherwise done with pauses.
+func registerFullSpeed(cmd *cobra.Command, full *bool) {
+	cmd.Flags().BoolVar(full, "full-speed", false, "without the pauses that keep publishers from feeling it (the node's setting maintenance.background-share)")
+}
+
 // scanNode scans a running node.
-func (a *app) scanNode(ctx context.Context, t target, largest uint32) (j scanJSON, err error) {
+func (a *app) scanNode(ctx context.Context, t target, req *pb.ScanRequest) (j scanJSON, err error) {
 	err = a.withProgress(ctx, t.label(), func(show func(progress.Step)) error {
-		r, err := t.Scan(ctx, &pb.ScanRequest{PageSizeMax: largest}, func(p *pb.Progress) { show(toStep(p)) })
+		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
 		j = toScanJSON(t.label(), r)
 		return err
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -57,11 +58,12 @@ type checkJSON struct {
 }
 
 func (a *app) storeCheck() *cobra.Command {
-	return &cobra.Command{
+	var full bool
+	cmd := &cobra.Command{
 		Use: "check [DIR]", Short: "Read a whole store and report what is wrong",
 		Long: `Read everything that the last checkpoint refers to: every page is used once or free, every page and every message
 reads back as it was written, every message that a subscription still wants is there. The exit code is 1 if not.`,
-		Example: "  lockstep store check /var/lib/lockstep\n  lockstep store check",
+		Example: "  lockstep store check /var/lib/lockstep\n  lockstep store check\n  lockstep store check --full-speed",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -75,7 +77,7 @@ reads back as it was written, every message that a subscription still wants is t
 			}
 			return a.onEachNode(cmd.Context(), func(ctx context.Context, n *client.Node) error {
 				progress := a.checkProgress()
-				r, err := n.Check(ctx, func(r progressOf) { progress(r.GetPagesDone(), r.GetPagesTotal()) })
+				r, err := n.Check(ctx, &pb.CheckRequest{FullSpeed: full}, func(r progressOf) { progress(r.GetPagesDone(), r.GetPagesTotal()) })
 				if err != nil {
 					return err
 				}
@@ -83,6 +85,8 @@ reads back as it was written, every message that a subscription still wants is t
 			})
 		},
 	}
+	registerFullSpeed(cmd, &full)
+	return cmd
 }
 
 // onEachNode calls fn for each node, and goes on after an error.

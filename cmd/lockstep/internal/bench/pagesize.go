@@ -271,7 +271,7 @@ func (r *pageSizeRun) scan(ctx context.Context) (size int, note string, err erro
 		return 0, "", err
 	}
 	start := time.Now()
-	s, err := admin.Scan(ctx, &pb.ScanRequest{PageSizeMax: uint32(r.PageSizeMax)}, nil) //nolint:gosec // a page size
+	s, err := admin.Scan(ctx, &pb.ScanRequest{PageSizeMax: uint32(r.PageSizeMax), FullSpeed: true}, nil) //nolint:gosec // a page size
 	if err != nil {
 		return 0, "", err
 	}
