@@ -33,6 +33,7 @@ type File struct {
 	mu         sync.Mutex // guards everything below
 	space      *space
 	quarantine quarantine
+	grown      uint64 // pages that were added since the file was opened or shrunk
 	durable    Meta   // the last durable checkpoint
 	slot       int    // the meta slot that holds it
 	older      uint64 // the number of the checkpoint in the other slot; 0: none

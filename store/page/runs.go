@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// How the file grows, in bytes: by an eighth of what it has, within these limits.
+// How the file grows, in bytes: by as much as it has grown since it was opened, within these limits, and by no more than an eighth
+// of what it has. A file that was just rewritten or shrunk to save space is not made an eighth larger for its first new page.
 const (
 	minGrowBytes = 1 << 20
 	maxGrowBytes = 256 << 20
@@ -97,7 +98,7 @@ func (f *File) makeRoom(pages uint64) error {
 		}
 	}
 	size := uint64(f.geo.pageSize)
-	step := min(max(f.space.pages/8, minGrowBytes/size, 1), max(maxGrowBytes/size, 1))
+	step := max(min(f.grown, f.space.pages/8, maxGrowBytes/size), minGrowBytes/size, 1)
 	room := f.geo.maxPages() - f.space.pages
 	if pages > room {
 		return fmt.Errorf("%w: a page file has at most %d pages of %d bytes; a larger page size allows more", ErrFull, f.geo.maxPages(), size)
@@ -126,6 +127,7 @@ func (f *File) growLocked(pages uint64) error {
 		return err
 	}
 	f.space.grow(pages)
+	f.grown += pages
 	f.pages.Store(f.space.pages)
 	return nil
 }

@@ -88,6 +88,7 @@ func (f *File) trimSpace() bool {
 	for _, at := range f.space.shrink(end) {
 		f.freeLocked(at.run())
 	}
+	f.grown = 0
 	f.pages.Store(end)
 	return true
 }
