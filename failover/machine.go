@@ -33,6 +33,8 @@ type State struct {
 	live       []Live
 	liveKnown  bool
 	bootTerm   uint64 // term of the first record seen that this process did not write
+	refused    error  // INV-9: why a starting node waits instead of using what the coordinator has
+	adopts     adopting
 
 	// Operations on the coordinator. pending holds every own swap at rev that may have been done, or may yet be done: a
 	// request that timed out can still arrive. Only a record at another revision settles them.
@@ -170,12 +172,15 @@ func (m *machine) handle(ev Event) {
 		m.drainEnded(e)
 	case SwitchoverAsked:
 		m.switchoverAsked(e)
+	case AdoptAsked:
+		m.adoptAsked(e)
 	case Ticked:
 	}
 }
 
 // reconcile compares what the node does with what the record says it should do, and orders what is missing.
 func (m *machine) reconcile() {
+	m.sendAdoption()
 	switch {
 	case m.halted:
 		return

@@ -65,8 +65,8 @@ func (m *machine) noRecord() {
 		m.retryLater()
 	case !m.ident.Empty() && !m.ident.Restored:
 		// INV-9: with the record, the knowledge of which store is complete has gone.
-		m.halt(fmt.Errorf("%w (store %s, fence %s, log end %s): restore the coordinator's data, check its address and key prefix, "+
-			"or start this node with an empty data directory", ErrRecordLost, m.ident.Store, m.ident.Fence, m.ident.End))
+		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, restore its data, or, if the "+
+			"record is gone for good, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence, m.ident.End))
 	default:
 		m.missing, m.unknown = true, false
 	}
@@ -107,7 +107,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	if !m.known && !m.wrote(rec) {
 		m.bootTerm = rec.Term
 	}
-	m.known, m.missing, m.trouble = true, false, ""
+	m.known, m.missing, m.trouble, m.refused = true, false, "", nil
 	m.rec, m.rev = rec, rev
 	// Each pending swap expected the revision before this one: it is this one, or can never be done any more.
 	m.pending, m.doubted, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
@@ -139,8 +139,8 @@ func (m *machine) admit(rec Record) bool {
 		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an empty data directory",
 			ErrOtherPair, m.ident.End, rec.PairID))
 	case rec.Config < m.bootFence.Config:
-		m.halt(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from an old copy; "+
-			"restore a newer one, or start this node with an empty data directory", ErrRecordOld, rec.Config, m.bootFence.Config)) // INV-9
+		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from an old copy; "+
+			"restore a newer one, or, if there is none, run 'lockstep pair adopt'", ErrRecordOld, rec.Config, m.bootFence.Config)) // INV-9
 	default:
 		if m.ident.PairID == uuid.Nil {
 			m.do(JoinPair{Pair: rec.PairID})
@@ -156,6 +156,7 @@ func (m *machine) swapped(e Swapped) {
 	if m.swapping == e.OpID {
 		m.swapping = ""
 	}
+	defer m.adoptionSwapped(e.OpID, e.Err)
 	i := slices.IndexFunc(m.pending, func(p Record) bool { return p.OpID == e.OpID })
 	if i < 0 {
 		return // a record at another revision has settled it meanwhile

@@ -61,6 +61,8 @@ func (s *State) Reason() string {
 // ownReason is the reason without what the coordinator says.
 func (s *State) ownReason() string {
 	switch {
+	case !s.known && s.refused != nil:
+		return s.refused.Error()
 	case !s.known && s.missing:
 		return "no record of the pair yet: creating it"
 	case !s.known && s.reachable:

@@ -40,6 +40,7 @@ type Runner struct {
 	status  Status
 	changed chan struct{}
 	waiters map[string]chan SwitchoverEnded
+	adopts  map[string]chan error
 	running bool
 }
 
@@ -61,7 +62,7 @@ func New(o Options) (*Runner, error) {
 	r := &Runner{
 		opts: o, log: o.Logger.Named("failover"), process: uuid.NewString(), began: time.Now(),
 		signal: make(chan struct{}, 1), stopped: make(chan struct{}), changed: make(chan struct{}),
-		waiters: make(map[string]chan SwitchoverEnded),
+		waiters: make(map[string]chan SwitchoverEnded), adopts: make(map[string]chan error),
 	}
 	r.status = Status{
 		Role: RoleRecovering, Reason: "starting", Since: r.began, Self: o.Self, Coordinator: o.Coordinator.Name(),
@@ -70,7 +71,7 @@ func New(o Options) (*Runner, error) {
 }
 
 // Run makes the node part of its pair until ctx ends (nil is returned then) or the node must not go on: ErrOtherPair,
-// ErrRecordLost, ErrRecordOld, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
+// ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When it
 // returns, neither role runs, and the liveness key is gone or about to lapse. To be called once.
 func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
@@ -233,6 +234,7 @@ func (r *Runner) publish(s *State) {
 		Serve:   s.mode == modeAct && s.act.sent.Serve,
 		Deliver: s.mode == modeAct && s.act.sent.Deliver,
 		Standby: s.act.member.Node,
+		Refused: s.refused,
 	}
 	if s.known {
 		rec := s.rec.Clone()

@@ -128,6 +128,9 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case SwitchoverEnded:
 		l.r.publish(&l.state) // whoever waits looks at the status next
 		l.r.answer(e)
+	case AdoptEnded:
+		l.r.publish(&l.state)
+		l.r.adopted(e)
 	case Warn:
 		l.r.log.Warn(e.Text)
 	case Halt:

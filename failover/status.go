@@ -7,18 +7,31 @@ import (
 	"github.com/google/uuid"
 )
 
-// Errors of Runner.Run.
+// Errors of Runner.Run and of Status.Refused.
 var (
 	// ErrOtherPair is returned when the store and the record belong to different pairs.
 	ErrOtherPair = errors.New("this store belongs to another pair")
-	// ErrRecordLost is returned when the store has been part of a pair, but the coordinator has no record of one (INV-9).
+	// ErrRecordLost is why a node waits whose store has been part of a pair while the coordinator has no record of one (INV-9).
 	ErrRecordLost = errors.New("the coordinator has no record of the pair, but this node's store is not empty")
-	// ErrRecordOld is returned when the coordinator's record is older than what this node has already obeyed (INV-9).
+	// ErrRecordOld is why a node waits while the coordinator's record is older than what it has already obeyed (INV-9).
 	ErrRecordOld = errors.New("the coordinator's record is older than this node's own")
 	// ErrFailed is returned when the store reported that it cannot go on (INV-7).
 	ErrFailed = errors.New("the store failed; the node stops and recovers when it is started again")
 	// ErrStopped is returned by calls to a Runner that is not running.
 	ErrStopped = errors.New("failover is not running on this node")
+)
+
+// ErrAdopt is returned when a node has not adopted its pair. Unless it also is ErrUnknownOutcome, nothing was changed.
+var ErrAdopt = errors.New("the pair was not adopted")
+
+// Why there is nothing to adopt.
+var (
+	errAdoptBusy    = errors.New("a change of the pair's record is under way on this node; try again")
+	errAdoptNoPair  = errors.New("this node's store has never been part of a pair; it joins by itself")
+	errAdoptFine    = errors.New("the coordinator's record is not older than what this node knows: there is nothing to adopt")
+	errAdoptStandby = errors.New("this node runs and is not the active one: adopt on the active, or stop that and start this one anew")
+	errAdoptLoss    = errors.New("acknowledged transactions may be missing on this node, since its machine went down without a clean stop and " +
+		"sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
 )
 
 // ErrSwitchover is returned when a planned hand-over was not done. The role is where it was, or where a takeover has put
@@ -84,6 +97,9 @@ type Status struct {
 	Role Role
 	// Reason why it is in that role or cannot serve, in words.
 	Reason string
+	// Refused is set while the node waits for an operator, because it must not use what the coordinator has: ErrRecordLost,
+	// ErrRecordOld.
+	Refused error
 	// Since when it has had this role.
 	Since time.Time
 	// Self describes the node.

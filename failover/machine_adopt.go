@@ -1,0 +1,134 @@
+package failover
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+)
+
+// This file is the way out when the coordinator has lost the pair's record or was put back to an older state (INV-9). A node
+// that starts then waits: nothing tells it which store is complete. An operator does, by having one node adopt the pair.
+
+// AdoptAsked asks this node to write the pair's record anew. Everything in it was found out before: that the record is missing
+// or old, that the other node does not hold more. The swap is done only if the coordinator is still in that state.
+type AdoptAsked struct {
+	ID string
+	// Found is the record that the coordinator has, at Revision; the zero Record at 0 if it has none.
+	Found    Record
+	Revision Revision
+	// Above is the highest fence that the other node is known to have; the new record's config and term are above it.
+	Above Fence
+	// AcceptLoss: acknowledged transactions may be missing on this node, and the operator knows (INV-6).
+	AcceptLoss bool
+}
+
+// AdoptEnded answers AdoptAsked.
+type AdoptEnded struct {
+	ID string
+	// Failure says why it was not done; nil if it was.
+	Failure error
+}
+
+func (AdoptAsked) event()  {}
+func (AdoptEnded) effect() {}
+
+// adopting is an adoption under way.
+type adopting struct {
+	id   string
+	next Record // OpID is empty until it was sent
+	rev  Revision
+}
+
+// wait makes a starting node wait for an operator: what the coordinator has cannot be right. It looks again and again, since
+// the right record may come back.
+func (m *machine) wait(err error) {
+	m.refused, m.unknown, m.missing = err, false, false
+	m.needLoad = true
+	m.retryAt = m.now + m.set.RefusedDelay
+}
+
+// adoptAsked takes note of an operator's request to this node.
+func (m *machine) adoptAsked(e AdoptAsked) {
+	next, err := m.adoption(e)
+	if err != nil {
+		m.do(AdoptEnded{ID: e.ID, Failure: fmt.Errorf("%w: %w", ErrAdopt, err)})
+		return
+	}
+	m.adopts = adopting{id: e.ID, next: next, rev: e.Revision}
+	if m.ident.MayHaveLost {
+		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and the operator goes on with this store")
+		m.do(ClearLoss{}) // IdentityChanged follows, with another incarnation
+	}
+}
+
+// adoption makes the record to be written, or says why there is nothing to adopt.
+func (m *machine) adoption(e AdoptAsked) (Record, error) {
+	own := m.ident.Fence
+	if m.known {
+		own.Config = max(own.Config, m.rec.Config)
+	}
+	switch {
+	case m.adopts.id != "":
+		return Record{}, errAdoptBusy
+	case m.ident.PairID == uuid.Nil:
+		return Record{}, errAdoptNoPair
+	case e.Revision != 0 && e.Found.PairID != m.ident.PairID:
+		return Record{}, fmt.Errorf("%w: the store's pair is %s, the record's is %s", ErrOtherPair, m.ident.PairID, e.Found.PairID)
+	case e.Revision != 0 && e.Found.Config >= own.Config:
+		return Record{}, fmt.Errorf("%w: it has config %d, this node has obeyed %d", errAdoptFine, e.Found.Config, own.Config)
+	case m.known && !m.leads():
+		return Record{}, errAdoptStandby
+	case m.known && (m.swapping != "" || m.unknown || m.hand.phase != handNone):
+		return Record{}, errAdoptBusy
+	case m.ident.MayHaveLost && !e.AcceptLoss:
+		return Record{}, errAdoptLoss
+	}
+	next := Record{PairID: m.ident.PairID, Active: m.self.ID, MinInSync: m.set.MinInSync}
+	if m.known {
+		// It leads, and nobody can have taken its place without its noticing: the same record, once more.
+		next = m.rec.Clone()
+		next.Switchover, next.OpID = nil, ""
+	} else {
+		next.Term = max(own.Term, m.ident.End.Term, e.Found.Term, e.Above.Term) + 1
+	}
+	next.Version = RecordVersion
+	next.Config = max(own.Config, e.Found.Config, e.Above.Config) + 1
+	return next, nil
+}
+
+// sendAdoption sends the record of an adoption that is under way.
+func (m *machine) sendAdoption() {
+	a := &m.adopts
+	if a.id == "" || a.next.OpID != "" || m.ident.MayHaveLost || m.swapping != "" || m.loading {
+		return
+	}
+	if !m.known {
+		a.next.InSync = []Member{m.ident.Member()}
+	}
+	a.next.Nodes = m.describe(a.next)
+	for _, l := range m.live {
+		if len(a.next.Nodes) == 1 && l.Node.ID != m.self.ID {
+			a.next.Nodes = append(slices.Clone(a.next.Nodes), l.Node)
+		}
+	}
+	a.next.OpID = fmt.Sprintf("%s/adopt/%d/%s", m.process, a.next.Config, a.id)
+	m.pending = append(slices.Clone(m.pending), a.next)
+	m.swapping = a.next.OpID
+	if m.known {
+		m.rev = a.rev
+	}
+	m.do(SwapRecord{Expect: a.rev, Next: a.next})
+}
+
+// adoptionSwapped takes note of the outcome of an adoption's swap; the machine has handled it as any other.
+func (m *machine) adoptionSwapped(opID string, err error) {
+	if m.adopts.id == "" || m.adopts.next.OpID != opID {
+		return
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrAdopt, err)
+	}
+	m.do(AdoptEnded{ID: m.adopts.id, Failure: err})
+	m.adopts = adopting{}
+}

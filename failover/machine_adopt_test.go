@@ -1,0 +1,171 @@
+package failover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+)
+
+// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or an older one than it has obeyed.
+// It serves nothing, and goes on by itself when the right record is back.
+func TestWaitsForTheRightRecord(t *testing.T) {
+	old := recordWith(1, 1)
+	old.Config = 3
+	for name, c := range map[string]struct {
+		load Loaded
+		want error
+	}{
+		"lost": {Loaded{Err: ErrNoRecord}, ErrRecordLost},
+		"old":  {Loaded{Record: old, Revision: 1}, ErrRecordOld},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Settings{})
+			r.step(Started{Identity: usedIdentity()})
+			r.observe(true)
+			for range 3 {
+				require.Empty(t, kinds(r.step(c.load)))
+				require.Equal(t, RoleRecovering, r.s.Role())
+				require.ErrorIs(t, r.s.refused, c.want)
+				require.Contains(t, r.s.Reason(), "lockstep pair adopt")
+				if c.load.Err == nil {
+					require.Empty(t, kinds(r.seeRecord(c.load.Record, c.load.Revision)))
+				}
+				effect[LoadRecord](t, r.after(time.Second))
+			}
+			require.Contains(t, kinds(r.step(Loaded{Record: recordWith(1, 0, 1), Revision: 7})), "start-follower")
+			require.NoError(t, r.s.refused)
+		})
+	}
+}
+
+// waiting is a node that waits because the record is gone.
+func waiting(t *testing.T, id Identity) *rig {
+	t.Helper()
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: id})
+	r.observe(true, 0, 1)
+	r.step(Loaded{Err: ErrNoRecord})
+	require.ErrorIs(t, r.s.refused, ErrRecordLost)
+	return r
+}
+
+func TestAdoptLostRecord(t *testing.T) {
+	r := waiting(t, usedIdentity()) // fence 4/2, log end 2/10
+	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x", Above: Fence{Config: 9, Term: 6}}))
+	require.Zero(t, swap.Expect)
+	require.Equal(t, testPair, swap.Next.PairID)
+	require.Equal(t, Fence{Config: 10, Term: 7}, swap.Next.Fence(), "above both nodes' fences")
+	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
+	require.NoError(t, swap.Next.Validate())
+	require.Len(t, swap.Next.Nodes, 2)
+	require.ErrorContains(t, effect[AdoptEnded](t, r.step(AdoptAsked{ID: "y"})).Failure, "under way")
+
+	effects := r.step(Swapped{OpID: swap.Next.OpID, Revision: 1})
+	require.Equal(t, AdoptEnded{ID: "x"}, effect[AdoptEnded](t, effects))
+	require.Contains(t, kinds(effects), "start-active")
+	r.report(ActiveReady{})
+	require.Equal(t, RoleActiveAlone, r.s.Role())
+	require.NoError(t, r.s.refused)
+	require.Equal(t, uint64(7), r.s.act.term)
+}
+
+func TestAdoptOldRecord(t *testing.T) {
+	old := recordWith(1, 1)
+	old.Config, old.Term = 3, 8 // the term cannot be, but must not hurt
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: usedIdentity()})
+	r.observe(true)
+	r.step(Loaded{Record: old, Revision: 41})
+	require.ErrorIs(t, r.s.refused, ErrRecordOld)
+	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x", Found: old, Revision: 41}))
+	require.Equal(t, Revision(41), swap.Expect)
+	require.Equal(t, Fence{Config: 5, Term: 9}, swap.Next.Fence())
+
+	// Somebody else was faster: nothing was done, and what is there now counts.
+	require.ErrorIs(t, effect[AdoptEnded](t, r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})).Failure, ErrAdopt)
+	require.Equal(t, RoleRecovering, r.s.Role())
+	effect[LoadRecord](t, r.after(time.Second))
+	require.Contains(t, kinds(r.step(Loaded{Record: recordWith(1, 0, 1), Revision: 42})), "start-follower")
+}
+
+// INV-8: an adoption without an answer may have been done.
+func TestAdoptUnknownOutcome(t *testing.T) {
+	for _, done := range []bool{true, false} {
+		r := waiting(t, usedIdentity())
+		swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))
+		effects := r.step(Swapped{OpID: swap.Next.OpID, Err: ErrUnknownOutcome})
+		require.ErrorIs(t, effect[AdoptEnded](t, effects).Failure, ErrUnknownOutcome)
+		require.Equal(t, RoleRecovering, r.s.Role())
+		r.after(time.Second)
+		if done {
+			require.Contains(t, kinds(r.step(Loaded{Record: swap.Next, Revision: 1})), "start-active")
+			continue
+		}
+		r.step(Loaded{Err: ErrNoRecord})
+		require.ErrorIs(t, r.s.refused, ErrRecordLost)
+		again := effect[SwapRecord](t, r.step(AdoptAsked{ID: "y"}))
+		// The first one is done after all, and late.
+		require.Contains(t, kinds(r.seeRecord(swap.Next, 1)), "start-active")
+		require.NotEqual(t, swap.Next.OpID, again.Next.OpID)
+		require.Error(t, effect[AdoptEnded](t, r.step(Swapped{OpID: again.Next.OpID, Err: ErrConflict})).Failure)
+		require.Equal(t, RoleActivating, r.s.Role())
+	}
+}
+
+func TestAdoptRefusals(t *testing.T) {
+	fails := func(r *rig, e AdoptAsked, want string) {
+		t.Helper()
+		e.ID = "x"
+		effects := r.step(e)
+		err := effect[AdoptEnded](t, effects).Failure
+		require.ErrorIs(t, err, ErrAdopt)
+		require.ErrorContains(t, err, want)
+		require.Empty(t, kinds(effects))
+	}
+	good := recordWith(1, 0, 1)
+	fails(waiting(t, usedIdentity()), AdoptAsked{Found: good, Revision: 5}, "nothing to adopt")
+	other := recordWith(1, 1)
+	other.PairID = uuid.New()
+	fails(waiting(t, usedIdentity()), AdoptAsked{Found: other, Revision: 5}, "another pair")
+	follower := newRig(t, Settings{})
+	follower.start(usedIdentity(), good, 0, 1)
+	fails(follower, AdoptAsked{}, "not the active one")
+	empty := newRig(t, Settings{})
+	empty.step(Started{Identity: Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1}})
+	fails(empty, AdoptAsked{}, "never been part of a pair")
+}
+
+// INV-6: a store that may lack something is adopted only if the operator accepts that, and under another incarnation.
+func TestAdoptWithLoss(t *testing.T) {
+	id := usedIdentity()
+	id.MayHaveLost = true
+	r := waiting(t, id)
+	effects := r.step(AdoptAsked{ID: "x"})
+	require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "--accept-data-loss")
+	effects = r.step(AdoptAsked{ID: "x", AcceptLoss: true})
+	effect[ClearLoss](t, effects)
+	requireNo[SwapRecord](t, effects)
+	id.MayHaveLost, id.Incarnation = false, 2
+	swap := effect[SwapRecord](t, r.step(IdentityChanged{Identity: id}))
+	require.Equal(t, []Member{id.Member()}, swap.Next.InSync)
+	require.Contains(t, kinds(r.won()), "start-active")
+}
+
+// An active that runs writes the same record once more: its standby stays in sync, and nobody notices.
+func TestAdoptByRunningActive(t *testing.T) {
+	r := activePair(t, Settings{})
+	r.step(Observed{Observation: Observation{Missing: true, Reachable: true, Live: r.s.live, LiveKnown: true}, LeaseUntil: r.s.leaseUntil})
+	require.Contains(t, r.s.Reason(), "vanished")
+	before := r.s.rec
+	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))
+	require.Equal(t, before.Config+1, swap.Next.Config)
+	require.Equal(t, before.Term, swap.Next.Term)
+	require.Equal(t, before.InSync, swap.Next.InSync)
+	effects := r.step(Swapped{OpID: swap.Next.OpID, Revision: 1})
+	require.Equal(t, AdoptEnded{ID: "x"}, effect[AdoptEnded](t, effects))
+	require.Empty(t, kinds(effects)[1:], "only the fence")
+	require.Equal(t, RoleActive, r.s.Role())
+	require.Empty(t, r.s.Reason())
+}

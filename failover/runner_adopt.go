@@ -1,0 +1,67 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// Found is what the coordinator has in place of the pair's record, read linearizably.
+type Found struct {
+	// Record that is there, and its Revision; the zero Record at 0 if there is none.
+	Record   Record
+	Revision Revision
+}
+
+// Find reads the coordinator. Errors: ErrUnreachable, ErrRecordVersion, ErrRecordInvalid.
+func (r *Runner) Find(ctx context.Context) (Found, error) {
+	rec, rev, err := r.opts.Coordinator.Load(ctx)
+	if err != nil && !errors.Is(err, ErrNoRecord) {
+		return Found{}, fmt.Errorf("look for the pair's record: %w", err)
+	}
+	return Found{Record: rec, Revision: rev}, nil
+}
+
+// Adopt writes the pair's record anew, with this node as the active and, if it was not active, as the only one in sync: for a
+// coordinator that has lost the record or was put back (INV-9). The caller has made sure that the other node does not
+// hold more. `above` is the highest fence that the other node is known to have. It returns the new record, or ErrAdopt with
+// the reason; if that also is ErrUnknownOutcome, or ctx has ended, the record may have been written.
+func (r *Runner) Adopt(ctx context.Context, found Found, above Fence, acceptLoss bool) (Record, error) {
+	id := uuid.NewString()
+	done := make(chan error, 1)
+	r.mu.Lock()
+	r.adopts[id] = done
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.adopts, id)
+		r.mu.Unlock()
+	}()
+	r.post(AdoptAsked{ID: id, Found: found.Record, Revision: found.Revision, Above: above, AcceptLoss: acceptLoss})
+	select {
+	case err := <-done:
+		if err != nil {
+			return Record{}, err
+		}
+	case <-r.stopped:
+		return Record{}, ErrStopped
+	case <-ctx.Done():
+		return Record{}, fmt.Errorf("%w: its outcome is not known yet: %w: %w", ErrAdopt, ErrUnknownOutcome, ctx.Err())
+	}
+	if st := r.Status(); st.Record != nil {
+		return *st.Record, nil
+	}
+	return Record{}, nil
+}
+
+// adopted passes the outcome of an adoption to whoever waits for it.
+func (r *Runner) adopted(e AdoptEnded) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if done, ok := r.adopts[e.ID]; ok {
+		done <- e.Failure // capacity 1, and answered once
+		delete(r.adopts, e.ID)
+	}
+}
