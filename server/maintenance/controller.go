@@ -69,6 +69,19 @@ func (m *Manager) planToDrive() (*Plan, bool) {
 	return &p, ok && !p.State.Ended()
 }
 
+// pair is the one that this node belongs to; the nil UUID for a node that stands alone.
+func (m *Manager) pair() uuid.UUID {
+	if r := m.node.Pair().Record; r != nil && !m.node.Alone() {
+		return r.PairID
+	}
+	return uuid.Nil
+}
+
+// foreign tells whether a plan was not begun on this pair: it came with a backup.
+func (m *Manager) foreign(p *Plan) bool {
+	return m.node.Alone() || m.node.Pair().Record != nil && p.Pair != m.pair()
+}
+
 // attempt tries the next step and says when to look again (negative: at once, 0: when something changes), and how many attempts
 // have failed in a row.
 func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time.Duration, failed int) {
@@ -130,6 +143,12 @@ func passes(err error) bool {
 
 // step does the one next thing.
 func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err error) {
+	if m.foreign(p) {
+		return 0, m.advance(ctx, p.ID, func(p *Plan) error {
+			p.end(PlanCancelled, "it was begun on another pair, from whose backup this store was restored", m.o.Now())
+			return nil
+		})
+	}
 	self, member := m.members()   // read first: if the standby's store is replaced now, it is done once more
 	if p.outdated(self, member) { // a node has got a snapshot of the other one since, which was not done
 		return -1, m.advance(ctx, p.ID, func(p *Plan) error {

@@ -71,8 +71,10 @@ type Run struct {
 	Node string `json:"node,omitempty"`
 	// Scheduled is the time that it was due; zero for one that was asked for.
 	Scheduled time.Time `json:"scheduled,omitzero"`
-	// Term of the active that started it: in another term a running one does not run any more.
+	// Term of the active that started it: in another term a running one does not run any more, unless it is a plan.
 	Term uint64 `json:"term"`
+	// Plan that the run started, and whose end is its end; empty for none.
+	Plan string `json:"plan,omitempty"`
 }
 
 // end is when the run was over; the time it was due at, if that is later.

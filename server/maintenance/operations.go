@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -208,8 +210,8 @@ func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(P
 	if o.KeepGenerations == 0 {
 		o.KeepGenerations = settings.BackupKeep
 	}
-	if o.Path == "" {
-		return backup.Set{}, ErrNoBackupPath
+	if err := m.checkBackupPath(o.Path); err != nil {
+		return backup.Set{}, err
 	}
 	ctx, op, err := m.begin(ctx, opBackup, "", progress)
 	if err != nil {
@@ -233,10 +235,30 @@ func (m *Manager) Backups(path string) ([]backup.Set, error) {
 		}
 		path = settings.BackupPath
 	}
-	if path == "" {
-		return nil, ErrNoBackupPath
+	if err := m.checkBackupPath(path); err != nil {
+		return nil, err
 	}
 	return backup.List(nil, path) //nolint:wrapcheck // says what it is
+}
+
+// checkBackupPath refuses what cannot be meant: a path that depends on where somebody started the node, and one that the
+// store would be copied into itself with.
+func (m *Manager) checkBackupPath(path string) error {
+	switch {
+	case path == "":
+		return ErrNoBackupPath
+	case !filepath.IsAbs(path):
+		return fmt.Errorf("%w: the backup path %q is relative; give the whole path of a directory on the node", ErrSetting, path)
+	}
+	data, err := filepath.Abs(m.o.DataDir)
+	if err != nil {
+		return fmt.Errorf("find the data directory: %w", err)
+	}
+	if in, err := filepath.Rel(data, path); err == nil && in != ".." && !strings.HasPrefix(in, ".."+string(filepath.Separator)) {
+		return fmt.Errorf("%w: the backup path %q is in the data directory %s; what is there goes with the disk that a backup is for",
+			ErrSetting, path, data)
+	}
+	return nil
 }
 
 // activityLimit bounds the question what the other node does.

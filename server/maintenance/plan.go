@@ -48,7 +48,9 @@ type Plan struct {
 	// PageSize to be reached, in bytes; 0 for a compaction.
 	PageSize int `json:"page_size,omitempty"`
 	// SwitchBack: give the role back to FirstActive at the end.
-	SwitchBack  bool      `json:"switch_back,omitempty"`
+	SwitchBack bool `json:"switch_back,omitempty"`
+	// Pair that it was started on. In another one, that a backup was restored to, it is ended at once.
+	Pair        uuid.UUID `json:"pair"`
 	FirstActive uuid.UUID `json:"first_active"`
 	State       PlanState `json:"state"`
 	// Reason for State, in words.
@@ -163,7 +165,7 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 			}
 		}
 		*p = Plan{
-			ID: uuid.NewString(), Kind: kind, PageSize: pageSize, SwitchBack: switchBack, FirstActive: m.node.Pair().Self.ID,
+			ID: uuid.NewString(), Pair: m.pair(), Kind: kind, PageSize: pageSize, SwitchBack: switchBack, FirstActive: m.node.Pair().Self.ID,
 			State: PlanWaiting, Reason: "begins", StartedAt: m.o.Now(),
 		}
 		return nil

@@ -40,6 +40,7 @@ func (m *Manager) schedule(ctx context.Context) {
 			}
 			term = now
 		}
+		m.endPlanned(ctx)
 		m.startDue(ctx, term, &running)
 		if time.Since(autotune) >= min(autotuneCheck, 10*m.o.Tick) {
 			autotune = time.Now()
@@ -56,7 +57,7 @@ func (m *Manager) closeRuns(ctx context.Context, term uint64) error {
 	}
 	for _, j := range jobs {
 		for _, r := range j.History {
-			if r.Outcome != RunRunning || r.Term == term {
+			if r.Outcome != RunRunning || r.Term == term || r.Plan != "" {
 				continue
 			}
 			r.Outcome, r.Detail = RunFailed, "the node that had started it stopped being the active one; the next run is not affected"
@@ -67,6 +68,44 @@ func (m *Manager) closeRuns(ctx context.Context, term uint64) error {
 		}
 	}
 	return nil
+}
+
+// endPlanned ends the runs whose plan has ended. Whichever node is active then does it: a rolling plan hands the role over.
+func (m *Manager) endPlanned(ctx context.Context) {
+	jobs, err := m.Jobs()
+	if err != nil {
+		return // startDue says so
+	}
+	for _, j := range jobs {
+		for _, r := range j.History {
+			if r.Outcome != RunRunning || r.Plan == "" {
+				continue
+			}
+			p, _, err := read[Plan](m, keyPlan)
+			if err != nil || p.ID == r.Plan && !p.State.Ended() {
+				continue
+			}
+			if err := m.noteRun(ctx, j.Name, m.withEnd(r, &p)); err != nil {
+				m.log.Warn("the end of a job could not be noted", zap.String("job", j.Name), zap.Error(err))
+			}
+		}
+	}
+}
+
+// withEnd gives a run the end of its plan. p is the pair's last plan.
+func (m *Manager) withEnd(r Run, p *Plan) Run {
+	end := p.EndedAt
+	switch {
+	case p.ID != r.Plan:
+		end = m.o.Now()
+		r.Outcome, r.Detail = RunFailed, "plan "+r.Plan+" was followed by another one before its end was noted"
+	case p.State == PlanDone:
+		r.Outcome, r.Detail = RunOK, "plan "+p.ID+": "+p.Reason
+	default:
+		r.Outcome, r.Detail = RunFailed, "plan "+p.ID+" "+string(p.State)+": "+p.Reason
+	}
+	r.Took = max(end.Sub(r.StartedAt), 1)
+	return r
 }
 
 // startDue starts the jobs that are due.
@@ -148,6 +187,11 @@ func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 // finishRun does what the job says and notes how it ended.
 func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	jobCtx, stop := m.whileServing(ctx, nil)
+	if j.Kind == JobCompact {
+		plan, err := m.startCompact(jobCtx)
+		stop()
+		return m.noteEnd(ctx, j, compactRun(run, plan, err))
+	}
 	node, detail, err := m.perform(jobCtx, j)
 	err = cause(jobCtx, err)
 	stop()
@@ -158,7 +202,12 @@ func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 	case err != nil:
 		run.Outcome, run.Detail = RunFailed, err.Error()
 	}
-	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome), zap.String("node", node),
+	return m.noteEnd(ctx, j, run)
+}
+
+// noteEnd notes how a run ended, or that its plan has begun.
+func (m *Manager) noteEnd(ctx context.Context, j Job, run Run) Run {
+	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome), zap.String("node", run.Node),
 		zap.String("detail", run.Detail), zap.Duration("took", run.Took))
 	// Also when the caller has gone away meanwhile: the history must not say that it still runs.
 	noteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLimit)
@@ -209,10 +258,7 @@ func (m *Manager) remote(n failover.NodeInfo) target {
 
 // perform does what a job says, and tells on which node, and what came of it.
 func (m *Manager) perform(ctx context.Context, j Job) (node, detail string, err error) {
-	switch j.Kind {
-	case JobCompact:
-		return m.performCompact(ctx)
-	case JobVerify:
+	if j.Kind == JobVerify {
 		return m.performVerify(ctx)
 	}
 	targets, err := m.targets(j)
@@ -256,14 +302,24 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	}
 }
 
-// performCompact starts a rolling plan. The run is over then: the plan outlives the active, which a run does not.
-func (m *Manager) performCompact(ctx context.Context) (node, detail string, err error) {
+// startCompact starts a rolling plan. The run goes on with it, see endPlanned: the plan outlives the active, which a run does not.
+func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	p, err := m.StartPlan(ctx, PlanCompact, 0, false)
 	if errors.Is(err, ErrRole) {
-		return "", "", fmt.Errorf("%w: %w", errSkip, err)
+		return nil, fmt.Errorf("%w: %w", errSkip, err)
 	}
-	if err != nil {
-		return "", "", err
+	return p, cause(ctx, err)
+}
+
+// compactRun is a run whose plan has begun, or could not.
+func compactRun(run Run, p *Plan, err error) Run {
+	switch {
+	case err == nil:
+		run.Plan, run.Detail = p.ID, "rolling plan "+p.ID+" is under way"
+	case errors.Is(err, errSkip), errors.Is(err, ErrBusy), errors.Is(err, ErrPlanRuns):
+		run.Outcome, run.Detail, run.Took = RunSkipped, err.Error(), 1
+	default:
+		run.Outcome, run.Detail, run.Took = RunFailed, err.Error(), 1
 	}
-	return "", "rolling plan " + p.ID + " was started", nil
+	return run
 }

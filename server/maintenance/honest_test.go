@@ -1,0 +1,94 @@
+package maintenance
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+)
+
+// TestCompactRunEndsWithItsPlan: the run of a job that starts a rolling plan is over when the plan is, whichever node is active by
+// then, and says how that ended.
+func TestCompactRunEndsWithItsPlan(t *testing.T) {
+	p := newPair(t)
+	reached, goOn := make(chan struct{}, 2), make(chan struct{})
+	p.rewrite = func(ctx context.Context, _ RewriteRequest) (RewriteResult, error) {
+		reached <- struct{}{}
+		select {
+		case <-goOn:
+			return RewriteResult{}, nil
+		case <-ctx.Done():
+			return RewriteResult{}, ctx.Err()
+		}
+	}
+	m := p.manager()
+	p.put(m, Job{Name: "pack", Schedule: "@monthly", Kind: JobCompact})
+	run, err := m.RunJob(t.Context(), "pack")
+	require.NoError(t, err)
+	require.Equal(t, RunRunning, run.Outcome, "the plan has only begun")
+	require.NotEmpty(t, run.Plan)
+	<-reached
+	require.Equal(t, RunRunning, p.history(m, "pack")[0].Outcome)
+	require.False(t, m.dueNow(t, "pack"))
+	p.pass(time.Minute)
+	close(goOn)
+	p.planIs(m, PlanDone)
+	require.Positive(t, p.handed, "the role went to the other node meanwhile")
+	ended := func() bool { return p.history(m, "pack")[0].Outcome != RunRunning }
+	require.Eventually(t, ended, patience, time.Millisecond)
+	h := p.history(m, "pack")
+	require.Len(t, h, 1)
+	require.Equal(t, RunOK, h[0].Outcome, h[0].Detail)
+	require.Equal(t, time.Minute, h[0].Took)
+
+	goOn = make(chan struct{})
+	run, err = m.RunJob(t.Context(), "pack")
+	require.NoError(t, err)
+	<-reached
+	second, err := m.RunJob(t.Context(), "pack")
+	require.NoError(t, err)
+	require.Equal(t, RunSkipped, second.Outcome, "one plan at a time")
+	_, err = m.CancelPlan(t.Context())
+	require.NoError(t, err)
+	find := func() Run {
+		for _, r := range p.history(m, "pack") {
+			if r.ID == run.ID {
+				return r
+			}
+		}
+		return Run{}
+	}
+	require.Eventually(t, func() bool { return find().Outcome != RunRunning }, patience, time.Millisecond)
+	require.Equal(t, RunFailed, find().Outcome)
+	require.Contains(t, find().Detail, "cancelled")
+}
+
+// TestPlanOfAnotherPair: an unfinished plan that came with a backup is not gone on with.
+func TestPlanOfAnotherPair(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	_, err := change(t.Context(), m, keyPlan, func(plan *Plan) error {
+		*plan = Plan{ID: "old", Kind: PlanCompact, Pair: uuid.New(), FirstActive: uuid.New(), State: PlanRewriting}
+		return nil
+	})
+	require.NoError(t, err)
+	plan := p.planIs(m, PlanCancelled)
+	require.Contains(t, plan.Reason, "another pair")
+	_, err = m.StartPlan(t.Context(), PlanCompact, 0, false)
+	require.NoError(t, err, "and it is in nobody's way")
+	p.planIs(m, PlanDone)
+}
+
+// TestBackupPaths: a node cannot know what a relative path is relative to.
+func TestBackupPaths(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	for path, want := range map[string]error{"": ErrNoBackupPath, "backups": ErrSetting, "../b": ErrSetting, "/data/../within": ErrSetting} {
+		_, err := m.Backup(t.Context(), BackupRequest{Path: path}, nil)
+		require.ErrorIs(t, err, want, path)
+		_, err = m.Backups(path)
+		require.ErrorIs(t, err, want, path)
+	}
+}
