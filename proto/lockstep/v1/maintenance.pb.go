@@ -35,6 +35,8 @@ const (
 	PlanKind_PLAN_KIND_RESIZE PlanKind = 1
 	// Rewrite with the same page size.
 	PlanKind_PLAN_KIND_COMPACT PlanKind = 2
+	// Only restart the process, and with it begin a new version of the program that was put in its place.
+	PlanKind_PLAN_KIND_RESTART PlanKind = 3
 )
 
 // Enum value maps for PlanKind.
@@ -43,11 +45,13 @@ var (
 		0: "PLAN_KIND_UNSPECIFIED",
 		1: "PLAN_KIND_RESIZE",
 		2: "PLAN_KIND_COMPACT",
+		3: "PLAN_KIND_RESTART",
 	}
 	PlanKind_value = map[string]int32{
 		"PLAN_KIND_UNSPECIFIED": 0,
 		"PLAN_KIND_RESIZE":      1,
 		"PLAN_KIND_COMPACT":     2,
+		"PLAN_KIND_RESTART":     3,
 	}
 )
 
@@ -98,6 +102,8 @@ const (
 	PlanState_PLAN_STATE_FAILED PlanState = 6
 	// It was cancelled.
 	PlanState_PLAN_STATE_CANCELLED PlanState = 7
+	// The standby restarts.
+	PlanState_PLAN_STATE_RESTARTING PlanState = 8
 )
 
 // Enum value maps for PlanState.
@@ -111,6 +117,7 @@ var (
 		5: "PLAN_STATE_DONE",
 		6: "PLAN_STATE_FAILED",
 		7: "PLAN_STATE_CANCELLED",
+		8: "PLAN_STATE_RESTARTING",
 	}
 	PlanState_value = map[string]int32{
 		"PLAN_STATE_UNSPECIFIED": 0,
@@ -121,6 +128,7 @@ var (
 		"PLAN_STATE_DONE":        5,
 		"PLAN_STATE_FAILED":      6,
 		"PLAN_STATE_CANCELLED":   7,
+		"PLAN_STATE_RESTARTING":  8,
 	}
 )
 
@@ -2840,6 +2848,98 @@ func (x *RunJobResponse) GetRun() *JobRun {
 	return nil
 }
 
+// RestartNodeRequest asks a node to begin anew.
+type RestartNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Plan that it is a step of.
+	PlanId        string `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartNodeRequest) Reset() {
+	*x = RestartNodeRequest{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartNodeRequest) ProtoMessage() {}
+
+func (x *RestartNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartNodeRequest.ProtoReflect.Descriptor instead.
+func (*RestartNodeRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *RestartNodeRequest) GetPlanId() string {
+	if x != nil {
+		return x.PlanId
+	}
+	return ""
+}
+
+// RestartNodeResponse tells whether it has.
+type RestartNodeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node has restarted for this plan. False: it is about to.
+	Done          bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartNodeResponse) Reset() {
+	*x = RestartNodeResponse{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartNodeResponse) ProtoMessage() {}
+
+func (x *RestartNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartNodeResponse.ProtoReflect.Descriptor instead.
+func (*RestartNodeResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *RestartNodeResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
 var File_lockstep_v1_maintenance_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_maintenance_proto_rawDesc = "" +
@@ -3039,11 +3139,16 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\rRunJobRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"7\n" +
 	"\x0eRunJobResponse\x12%\n" +
-	"\x03run\x18\x01 \x01(\v2\x13.lockstep.v1.JobRunR\x03run*R\n" +
+	"\x03run\x18\x01 \x01(\v2\x13.lockstep.v1.JobRunR\x03run\"-\n" +
+	"\x12RestartNodeRequest\x12\x17\n" +
+	"\aplan_id\x18\x01 \x01(\tR\x06planId\")\n" +
+	"\x13RestartNodeResponse\x12\x12\n" +
+	"\x04done\x18\x01 \x01(\bR\x04done*i\n" +
 	"\bPlanKind\x12\x19\n" +
 	"\x15PLAN_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10PLAN_KIND_RESIZE\x10\x01\x12\x15\n" +
-	"\x11PLAN_KIND_COMPACT\x10\x02*\xd5\x01\n" +
+	"\x11PLAN_KIND_COMPACT\x10\x02\x12\x15\n" +
+	"\x11PLAN_KIND_RESTART\x10\x03*\xf0\x01\n" +
 	"\tPlanState\x12\x1a\n" +
 	"\x16PLAN_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12PLAN_STATE_WAITING\x10\x01\x12\x18\n" +
@@ -3052,7 +3157,9 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x14PLAN_STATE_SWITCHING\x10\x04\x12\x13\n" +
 	"\x0fPLAN_STATE_DONE\x10\x05\x12\x15\n" +
 	"\x11PLAN_STATE_FAILED\x10\x06\x12\x18\n" +
-	"\x14PLAN_STATE_CANCELLED\x10\a2\xbb\t\n" +
+	"\x14PLAN_STATE_CANCELLED\x10\a\x12\x19\n" +
+	"\x15PLAN_STATE_RESTARTING\x10\b2\x8d\n" +
+	"\n" +
 	"\x12MaintenanceService\x12P\n" +
 	"\vGetSettings\x12\x1f.lockstep.v1.GetSettingsRequest\x1a .lockstep.v1.GetSettingsResponse\x12Y\n" +
 	"\x0eUpdateSettings\x12\".lockstep.v1.UpdateSettingsRequest\x1a#.lockstep.v1.UpdateSettingsResponse\x12=\n" +
@@ -3069,7 +3176,8 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\bListJobs\x12\x1c.lockstep.v1.ListJobsRequest\x1a\x1d.lockstep.v1.ListJobsResponse\x12A\n" +
 	"\x06PutJob\x12\x1a.lockstep.v1.PutJobRequest\x1a\x1b.lockstep.v1.PutJobResponse\x12J\n" +
 	"\tDeleteJob\x12\x1d.lockstep.v1.DeleteJobRequest\x1a\x1e.lockstep.v1.DeleteJobResponse\x12A\n" +
-	"\x06RunJob\x12\x1a.lockstep.v1.RunJobRequest\x1a\x1b.lockstep.v1.RunJobResponse\x12M\n" +
+	"\x06RunJob\x12\x1a.lockstep.v1.RunJobRequest\x1a\x1b.lockstep.v1.RunJobResponse\x12P\n" +
+	"\vRestartNode\x12\x1f.lockstep.v1.RestartNodeRequest\x1a .lockstep.v1.RestartNodeResponse\x12M\n" +
 	"\n" +
 	"ReportNode\x12\x1e.lockstep.v1.ReportNodeRequest\x1a\x1f.lockstep.v1.ReportNodeResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
@@ -3086,7 +3194,7 @@ func file_lockstep_v1_maintenance_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(PlanKind)(0),                  // 0: lockstep.v1.PlanKind
 	(PlanState)(0),                 // 1: lockstep.v1.PlanState
@@ -3133,41 +3241,43 @@ var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(*ReportNodeResponse)(nil),     // 42: lockstep.v1.ReportNodeResponse
 	(*RunJobRequest)(nil),          // 43: lockstep.v1.RunJobRequest
 	(*RunJobResponse)(nil),         // 44: lockstep.v1.RunJobResponse
-	(*timestamppb.Timestamp)(nil),  // 45: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 46: google.protobuf.Duration
-	(*Position)(nil),               // 47: lockstep.v1.Position
+	(*RestartNodeRequest)(nil),     // 45: lockstep.v1.RestartNodeRequest
+	(*RestartNodeResponse)(nil),    // 46: lockstep.v1.RestartNodeResponse
+	(*timestamppb.Timestamp)(nil),  // 47: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 48: google.protobuf.Duration
+	(*Position)(nil),               // 49: lockstep.v1.Position
 }
 var file_lockstep_v1_maintenance_proto_depIdxs = []int32{
-	45, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
+	47, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
 	8,  // 1: lockstep.v1.MaintenanceActivity.progress:type_name -> lockstep.v1.Progress
 	3,  // 2: lockstep.v1.GetSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
 	3,  // 3: lockstep.v1.UpdateSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
-	46, // 4: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
+	48, // 4: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
 	8,  // 5: lockstep.v1.ScanResponse.progress:type_name -> lockstep.v1.Progress
 	11, // 6: lockstep.v1.ScanResponse.result:type_name -> lockstep.v1.ScanResult
 	12, // 7: lockstep.v1.ScanResult.histogram:type_name -> lockstep.v1.SizeBucket
 	13, // 8: lockstep.v1.ScanResult.candidates:type_name -> lockstep.v1.PageSizeCandidate
 	8,  // 9: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
 	16, // 10: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
-	46, // 11: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
+	48, // 11: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
 	8,  // 12: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
 	21, // 13: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
-	45, // 14: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
-	47, // 15: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
+	47, // 14: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
+	49, // 15: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
 	21, // 16: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
 	0,  // 17: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
 	1,  // 18: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
 	8,  // 19: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
-	45, // 20: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
-	45, // 21: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
+	47, // 20: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
+	47, // 21: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
 	0,  // 22: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
 	26, // 23: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
 	26, // 24: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
 	26, // 25: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
-	45, // 26: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
+	47, // 26: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
 	34, // 27: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
-	45, // 28: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
-	46, // 29: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
+	47, // 28: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
+	48, // 29: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
 	33, // 30: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
 	33, // 31: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
 	33, // 32: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
@@ -3187,25 +3297,27 @@ var file_lockstep_v1_maintenance_proto_depIdxs = []int32{
 	37, // 46: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
 	39, // 47: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
 	43, // 48: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
-	41, // 49: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
-	5,  // 50: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
-	7,  // 51: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
-	10, // 52: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
-	15, // 53: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
-	18, // 54: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
-	20, // 55: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
-	23, // 56: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
-	25, // 57: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
-	28, // 58: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
-	30, // 59: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
-	32, // 60: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
-	36, // 61: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
-	38, // 62: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
-	40, // 63: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
-	44, // 64: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
-	42, // 65: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
-	50, // [50:66] is the sub-list for method output_type
-	34, // [34:50] is the sub-list for method input_type
+	45, // 49: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
+	41, // 50: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
+	5,  // 51: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
+	7,  // 52: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
+	10, // 53: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
+	15, // 54: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
+	18, // 55: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
+	20, // 56: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
+	23, // 57: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
+	25, // 58: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
+	28, // 59: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
+	30, // 60: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
+	32, // 61: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
+	36, // 62: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
+	38, // 63: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
+	40, // 64: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
+	44, // 65: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
+	46, // 66: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
+	42, // 67: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
+	51, // [51:68] is the sub-list for method output_type
+	34, // [34:51] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name
@@ -3224,7 +3336,7 @@ func file_lockstep_v1_maintenance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_maintenance_proto_rawDesc), len(file_lockstep_v1_maintenance_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

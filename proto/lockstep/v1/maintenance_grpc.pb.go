@@ -36,6 +36,7 @@ const (
 	MaintenanceService_PutJob_FullMethodName         = "/lockstep.v1.MaintenanceService/PutJob"
 	MaintenanceService_DeleteJob_FullMethodName      = "/lockstep.v1.MaintenanceService/DeleteJob"
 	MaintenanceService_RunJob_FullMethodName         = "/lockstep.v1.MaintenanceService/RunJob"
+	MaintenanceService_RestartNode_FullMethodName    = "/lockstep.v1.MaintenanceService/RestartNode"
 	MaintenanceService_ReportNode_FullMethodName     = "/lockstep.v1.MaintenanceService/ReportNode"
 )
 
@@ -83,6 +84,9 @@ type MaintenanceServiceClient interface {
 	DeleteJob(ctx context.Context, in *DeleteJobRequest, opts ...grpc.CallOption) (*DeleteJobResponse, error)
 	// RunJob runs a job now.
 	RunJob(ctx context.Context, in *RunJobRequest, opts ...grpc.CallOption) (*RunJobResponse, error)
+	// RestartNode has this node, a standby, begin anew as the step of a rolling restart. The nodes call it; it is of no use to
+	// clients.
+	RestartNode(ctx context.Context, in *RestartNodeRequest, opts ...grpc.CallOption) (*RestartNodeResponse, error)
 	// ReportNode tells the active what the other node has done. The nodes call it; it is of no use to clients.
 	ReportNode(ctx context.Context, in *ReportNodeRequest, opts ...grpc.CallOption) (*ReportNodeResponse, error)
 }
@@ -281,6 +285,16 @@ func (c *maintenanceServiceClient) RunJob(ctx context.Context, in *RunJobRequest
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) RestartNode(ctx context.Context, in *RestartNodeRequest, opts ...grpc.CallOption) (*RestartNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RestartNodeResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_RestartNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *maintenanceServiceClient) ReportNode(ctx context.Context, in *ReportNodeRequest, opts ...grpc.CallOption) (*ReportNodeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReportNodeResponse)
@@ -335,6 +349,9 @@ type MaintenanceServiceServer interface {
 	DeleteJob(context.Context, *DeleteJobRequest) (*DeleteJobResponse, error)
 	// RunJob runs a job now.
 	RunJob(context.Context, *RunJobRequest) (*RunJobResponse, error)
+	// RestartNode has this node, a standby, begin anew as the step of a rolling restart. The nodes call it; it is of no use to
+	// clients.
+	RestartNode(context.Context, *RestartNodeRequest) (*RestartNodeResponse, error)
 	// ReportNode tells the active what the other node has done. The nodes call it; it is of no use to clients.
 	ReportNode(context.Context, *ReportNodeRequest) (*ReportNodeResponse, error)
 	mustEmbedUnimplementedMaintenanceServiceServer()
@@ -391,6 +408,9 @@ func (UnimplementedMaintenanceServiceServer) DeleteJob(context.Context, *DeleteJ
 }
 func (UnimplementedMaintenanceServiceServer) RunJob(context.Context, *RunJobRequest) (*RunJobResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RunJob not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) RestartNode(context.Context, *RestartNodeRequest) (*RestartNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RestartNode not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) ReportNode(context.Context, *ReportNodeRequest) (*ReportNodeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReportNode not implemented")
@@ -658,6 +678,24 @@ func _MaintenanceService_RunJob_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MaintenanceService_RestartNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RestartNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).RestartNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_RestartNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).RestartNode(ctx, req.(*RestartNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MaintenanceService_ReportNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReportNodeRequest)
 	if err := dec(in); err != nil {
@@ -726,6 +764,10 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RunJob",
 			Handler:    _MaintenanceService_RunJob_Handler,
+		},
+		{
+			MethodName: "RestartNode",
+			Handler:    _MaintenanceService_RestartNode_Handler,
 		},
 		{
 			MethodName: "ReportNode",
