@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
@@ -22,7 +23,8 @@ the recommended page size, consume what was rewritten, and produce and consume a
 
 For each phase there are the rate, the size of page.db, and how many bytes were written to the disk (by all nodes, the log
 and a checkpoint included, and by whatever else works on that disk) for each byte of a body; for the rewrite its time and
-speed beside that of a plain copy with a sync. --messages is the number of all messages together.`,
+speed beside that of a plain copy with a sync. "Peak MB" is the most memory that one node had resident in that phase, beside
+its setting memory.budget. --messages is the number of all messages together.`,
 		Example: `  lockstep bench pagesize
   lockstep bench pagesize --size 15000 --senders 5 --queues 5 --messages 40000 --pair
   lockstep bench pagesize --mix 40000x15000,6000x512 --sync off --output json`,
@@ -81,7 +83,11 @@ speed beside that of a plain copy with a sync. --messages is the number of all m
 func (f *benchFlags) setDefaults(cmd *cobra.Command, values map[string]string) {
 	for name, v := range values {
 		flag := cmd.Flags().Lookup(name)
-		if err := flag.Value.Set(v); err != nil {
+		set := flag.Value.Set
+		if list, ok := flag.Value.(pflag.SliceValue); ok { // its second Set, the user's, would add to this one
+			set = func(v string) error { return list.Replace([]string{v}) }
+		}
+		if err := set(v); err != nil {
 			panic(err) // a mistake in this program
 		}
 		flag.DefValue = v
@@ -122,14 +128,19 @@ func (a *app) printPageSize(results []bench.Result) error {
 		}
 		rows = append(rows, []any{
 			r.Phase, r.Round, out.Bytes(r.PageSize), fmt.Sprintf("%.2f", r.Seconds), fmt.Sprintf("%.0f", r.Rate), fmt.Sprintf("%.0f", r.MB),
-			fmt.Sprintf("%.1f", r.FileMB), disk, digits(r.P99), fmt.Sprintf("%.1f", r.CPU), fmt.Sprintf("%.0f", r.RSS), cp,
+			fmt.Sprintf("%.1f", r.FileMB), disk, digits(r.P99), fmt.Sprintf("%.1f", r.CPU), fmt.Sprintf("%.0f", r.PeakRSS), cp,
 		})
 	}
 	err := a.print.Table([]string{
-		"Phase", "Round", ">Pages", ">Seconds", ">Messages/s", ">MB/s", ">page.db MB", ">Disk B per B", ">p99 ms", ">CPU s", ">RSS MB", "",
+		"Phase", "Round", ">Pages", ">Seconds", ">Messages/s", ">MB/s", ">page.db MB", ">Disk B per B", ">p99 ms", ">CPU s", ">Peak MB", "",
 	}, rows)
 	if err != nil {
 		return err
+	}
+	for _, line := range comparePageSizes(results) {
+		if err := a.print.Sentence("%s", line); err != nil {
+			return err
+		}
 	}
 	for _, r := range results {
 		if r.Note != "" {
@@ -139,4 +150,30 @@ func (a *app) printPageSize(results []bench.Result) error {
 		}
 	}
 	return nil
+}
+
+// comparePageSizes says, for each round, what memory the rewrite took, and how the rates before and after it compare. The refill counts
+// for producing before it: like the producing after it, it finds a file that has grown.
+func comparePageSizes(results []bench.Result) (lines []string) {
+	before := map[string]bench.Result{}
+	rewritten := 0
+	for _, r := range results {
+		phase := r.Phase
+		if phase == bench.PhaseRefill {
+			phase = bench.PhaseProduce
+		}
+		switch was := before[phase]; {
+		case phase == bench.PhaseRewrite:
+			rewritten = r.Round
+			for _, u := range r.Processes {
+				lines = append(lines, fmt.Sprintf("round %d, rewrite: %s had %.0f MB resident before and %.0f MB at most", r.Round, u.Name, u.RSSBefore, u.PeakRSS))
+			}
+		case rewritten != r.Round:
+			before[phase] = r
+		case was.Round == r.Round:
+			lines = append(lines, fmt.Sprintf("round %d, %s: %.0f messages/s with pages of %s, %.0f with %s: %.2f times", r.Round, phase,
+				was.Rate, out.Bytes(was.PageSize), r.Rate, out.Bytes(r.PageSize), r.Rate/was.Rate))
+		}
+	}
+	return lines
 }

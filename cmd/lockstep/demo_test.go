@@ -80,6 +80,8 @@ func TestBench(t *testing.T) {
 		require.Equal(t, true, lines[len(lines)-1]["median"])
 	}
 	for _, setup := range []string{"--pair", "--standalone"} {
+		_, stderr, _ := c.run("", "bench", "pagesize", "--size", "4200", "--queues", "0")
+		require.Contains(t, stderr, "must be at least 1", "a size that is given takes the place of the default")
 		lines := c.lines("bench", "pagesize", "--mix", "400x4200,100x512", "--queues", "2", "--senders", "2", "--sync", "off", setup)
 		require.Len(t, lines, 7)
 		require.Equal(t, "rewrite", lines[3]["phase"])

@@ -14,10 +14,16 @@ type Usage struct {
 	CPU float64 `json:"cpu_s"`
 	// RSS is the resident memory in MB (10^6 bytes).
 	RSS float64 `json:"rss_mb"`
+	// RSSBefore is what RSS was when the measurement began, and PeakRSS the most it has been since (pagesize), or ever was.
+	RSSBefore float64 `json:"rss_before_mb"`
+	PeakRSS   float64 `json:"rss_peak_mb"`
 	// Dirtied is how much of the page cache the process dirtied, in MB, as the system counts it: a system that keeps files in
 	// large folios counts a whole one, up to 2 MiB, for each byte that is written to it.
 	Dirtied float64 `json:"dirtied_mb"`
 }
+
+// clientName is this process among the others.
+const clientName = "client"
 
 // meter reads what processes used since it was made. Where the system does not tell, all is 0.
 type meter struct {
@@ -33,11 +39,18 @@ func newMeter(processes map[string]int, dir string) *meter {
 	if m.pids == nil {
 		m.pids = make(map[string]int)
 	}
-	m.pids["client"] = os.Getpid()
+	m.pids[clientName] = os.Getpid()
 	for name, pid := range m.pids {
 		m.begin[name] = readUsage(pid)
 	}
 	return m
+}
+
+// resetPeaks makes the peaks of the processes begin now.
+func resetPeaks(processes map[string]int) {
+	for _, pid := range processes {
+		resetPeak(pid)
+	}
 }
 
 // diskWritten returns what was written to the disk, by whomever, in MB.
@@ -51,6 +64,7 @@ func (m *meter) used() []Usage {
 		u.Name = name
 		u.CPU -= before.CPU
 		u.Dirtied -= before.Dirtied
+		u.RSSBefore = before.RSS
 		out = append(out, u)
 	}
 	return out

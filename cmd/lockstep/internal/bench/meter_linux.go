@@ -25,8 +25,15 @@ func readUsage(pid int) Usage {
 		}
 	}
 	u.RSS = field(dir+"status", "VmRSS:") * 1024 / 1e6
+	u.PeakRSS = field(dir+"status", "VmHWM:") * 1024 / 1e6
 	u.Dirtied = (field(dir+"io", "write_bytes:") - field(dir+"io", "cancelled_write_bytes:")) / 1e6
 	return u
+}
+
+// resetPeak makes the peak of a process's resident memory begin now. Where the system refuses, it is that of its whole life.
+func resetPeak(pid int) {
+	const resetHighWaterMark = "5"
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetHighWaterMark), 0)
 }
 
 // deviceWritten returns what was ever written to the block device that holds dir, in MB; 0 if dir is on none.

@@ -62,6 +62,13 @@ func (o *PageSizeOptions) sizes() (sizes []int, total int64) {
 	return sizes, total
 }
 
+// Phases of a Result: producing, producing once more before the rewrite, and the rewrite.
+const (
+	PhaseProduce = "produce"
+	PhaseRefill  = "refill"
+	PhaseRewrite = "rewrite"
+)
+
 // pageSizeRun is one comparison under way.
 type pageSizeRun struct {
 	PageSizeOptions
@@ -86,8 +93,8 @@ func PageSize(ctx context.Context, t Target, o PageSizeOptions, report func(Resu
 	r.sizes, r.bytes = o.sizes()
 	return withQueues(ctx, t.Client, r.queues, func() error {
 		for _, step := range []func(context.Context) error{
-			r.warmUp, r.produce("produce"), r.consume("consume"), r.produce("refill"), r.rewrite, r.consume("consume rewritten"),
-			r.produce("produce"), r.consume("consume"),
+			r.warmUp, r.produce(PhaseProduce), r.consume("consume"), r.produce(PhaseRefill), r.rewrite, r.consume("consume rewritten"),
+			r.produce(PhaseProduce), r.consume("consume"),
 		} {
 			if err := step(ctx); err != nil {
 				return err
@@ -120,6 +127,7 @@ func (r *pageSizeRun) phase(ctx context.Context, name string, fn func() (*hdrhis
 	for _, n := range r.t.Pair.Nodes { // one that was restarted has another number
 		r.t.Processes[n.Name] = n.PID()
 	}
+	resetPeaks(r.t.Processes)
 	m, start := newMeter(r.t.Processes, r.t.Dir), time.Now()
 	h, err := fn()
 	if err != nil {
@@ -220,9 +228,10 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 		return err
 	}
 	out := Result{
-		Workload: "pagesize", Phase: "rewrite", Setup: r.t.Setup, Sync: r.t.Sync, SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
+		Workload: "pagesize", Phase: PhaseRewrite, Setup: r.t.Setup, Sync: r.t.Sync, SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
 		Messages: len(r.sizes), Note: note,
 	}
+	resetPeaks(r.t.Processes)
 	m, disk := newMeter(r.t.Processes, r.t.Dir), deviceWritten(r.t.Dir)
 	var all []rewritten
 	if len(r.t.Pair.Nodes) == 1 {
@@ -231,7 +240,7 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 			return err
 		}
 		all = append(all, w)
-		// Another process than before, and all that it did.
+		// Another process than before, and all that it did: also the peak of its memory is that of its life.
 		n := r.t.Pair.Nodes[0]
 		m = newMeter(map[string]int{n.Name: n.PID()}, r.t.Dir)
 		m.begin[n.Name] = Usage{}

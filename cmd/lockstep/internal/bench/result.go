@@ -48,6 +48,7 @@ type Result struct {
 
 	CPU         float64 `json:"cpu_s"`           // of all processes
 	RSS         float64 `json:"rss_mb"`          // of all processes
+	PeakRSS     float64 `json:"rss_peak_mb"`     // the most of any one node; see Usage
 	DiskWritten float64 `json:"disk_written_mb"` // to the disk that holds the data, by whomever; 0 if that is not known
 	Processes   []Usage `json:"processes,omitempty"`
 }
@@ -64,10 +65,13 @@ func (r *Result) took(d time.Duration, messages int, h *hdrhistogram.Histogram) 
 // cost fills in what it took.
 func (r *Result) cost(m *meter) {
 	r.Processes, r.DiskWritten = m.used(), m.diskWritten()
-	r.CPU, r.RSS = 0, 0
+	r.CPU, r.RSS, r.PeakRSS = 0, 0, 0
 	for _, u := range r.Processes {
 		r.CPU += u.CPU
 		r.RSS += u.RSS
+		if u.Name != clientName {
+			r.PeakRSS = max(r.PeakRSS, u.PeakRSS)
+		}
 	}
 }
 
