@@ -102,6 +102,14 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 	return resp, n.fail(ctx, "switchover", err)
 }
 
+// AdoptRecord has this node write the pair's record anew, after the coordinator has lost it or was put back to an older state.
+// Without Confirm nothing is done: the response says what would be. Errors: ErrRefused with the reason when nothing is missing,
+// or when the other node holds more.
+func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
+	resp, err := n.admin().AdoptRecord(ctx, req)
+	return resp, n.fail(ctx, "adopt the pair", err)
+}
+
 // Checkpoint writes a checkpoint of this node's page file now.
 func (n *Node) Checkpoint(ctx context.Context) (*pb.CheckpointResponse, error) {
 	resp, err := n.admin().Checkpoint(ctx, &pb.CheckpointRequest{})

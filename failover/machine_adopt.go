@@ -84,16 +84,16 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	case m.ident.MayHaveLost && !e.AcceptLoss:
 		return Record{}, errAdoptLoss
 	}
+	fence := AdoptedFence(e.Found, m.ident.End, own, e.Above)
 	next := Record{PairID: m.ident.PairID, Active: m.self.ID, MinInSync: m.set.MinInSync}
 	if m.known {
 		// It leads, and nobody can have taken its place without its noticing: the same record, once more.
 		next = m.rec.Clone()
 		next.Switchover, next.OpID = nil, ""
 	} else {
-		next.Term = max(own.Term, m.ident.End.Term, e.Found.Term, e.Above.Term) + 1
+		next.Term = fence.Term
 	}
-	next.Version = RecordVersion
-	next.Config = max(own.Config, e.Found.Config, e.Above.Config) + 1
+	next.Version, next.Config = RecordVersion, fence.Config
 	return next, nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
 // Found is what the coordinator has in place of the pair's record, read linearizably.
@@ -13,6 +15,15 @@ type Found struct {
 	// Record that is there, and its Revision; the zero Record at 0 if there is none.
 	Record   Record
 	Revision Revision
+}
+
+// AdoptedFence gives config and term of the record that a waiting node adopts: above everything that is known.
+func AdoptedFence(found Record, end lsn.Position, fences ...Fence) Fence {
+	next := Fence{Config: found.Config, Term: max(found.Term, end.Term)}
+	for _, f := range fences {
+		next.Config, next.Term = max(next.Config, f.Config), max(next.Term, f.Term)
+	}
+	return Fence{Config: next.Config + 1, Term: next.Term + 1}
 }
 
 // Find reads the coordinator. Errors: ErrUnreachable, ErrRecordVersion, ErrRecordInvalid.

@@ -57,6 +57,12 @@ type Node interface {
 	Closing() <-chan struct{}
 	// Switchover hands the active role to the other node.
 	Switchover(ctx context.Context) (failover.SwitchoverResult, error)
+	// Find reads what the coordinator has in place of the pair's record.
+	Find(ctx context.Context) (failover.Found, error)
+	// Adopt writes the pair's record anew; see failover.Runner.
+	Adopt(ctx context.Context, found failover.Found, above failover.Fence, acceptLoss bool) (failover.Record, error)
+	// PeerStatus asks the node at an address.
+	PeerStatus(ctx context.Context, address string) (*pb.GetStatusResponse, error)
 	// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
 	Digest(ctx context.Context, atLSN uint64) (store.Digest, error)
 }
@@ -88,7 +94,7 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 	st := a.node.State()
 	resp := &pb.GetStatusResponse{
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
-		Store: storeStatus(a.store.Identity().StoreID, &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
+		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
 		Maintenance: activityToProto(st.Maintenance), Plan: planToProto(st.Plan),
 	}
 	switch {
@@ -147,9 +153,14 @@ func knownNodes(st *failover.Status) []failover.NodeInfo {
 	return nodes
 }
 
-func storeStatus(id uuid.UUID, s *store.Stats) *pb.StoreStatus {
+func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
+	pair := ""
+	if id.PairID != uuid.Nil {
+		pair = id.PairID.String()
+	}
 	return &pb.StoreStatus{
-		StoreId: id.String(), LogEnd: position(s.End), LogDurable: position(s.Durable), CommitLsn: s.Applied.LSN,
+		PairId: pair, FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
+		StoreId: id.StoreID.String(), LogEnd: position(s.End), LogDurable: position(s.Durable), CommitLsn: s.Applied.LSN,
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
 		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues, //nolint:gosec // at most 1 MiB
 		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync, //nolint:gosec // not negative

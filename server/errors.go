@@ -136,6 +136,7 @@ func mappings() []mapping {
 		{txn.ErrProducerForgotten, codes.OutOfRange, "PRODUCER_FORGOTTEN"},
 		// Operators.
 		{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
+		{failover.ErrAdopt, codes.FailedPrecondition, "ADOPT"},
 		{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
 		{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},
 		// The caller.

@@ -102,6 +102,16 @@ func fromPeer(err error) error {
 // At gives the operations of the node at an address.
 func (p *Peers) At(address string) maintenance.Operations { return &peer{peers: p, address: address} }
 
+// Status asks the node at an address.
+func (p *Peers) Status(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
+	c, err := p.conn(address)
+	if err != nil {
+		return nil, err
+	}
+	st, err := pb.NewAdminServiceClient(c).GetStatus(ctx, &pb.GetStatusRequest{})
+	return st, fromPeer(err)
+}
+
 // Activity tells what runs on the node at an address.
 func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Activity, error) {
 	c, err := p.conn(address)
