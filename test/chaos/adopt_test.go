@@ -1,0 +1,163 @@
+//go:build unix
+
+package chaos
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// command runs a command line of the real binary.
+func command(t *testing.T, args ...string) (output string, err error) {
+	t.Helper()
+	out, err := exec.CommandContext(limited(t), binary, args...).CombinedOutput() //nolint:gosec // our own binary
+	return string(out), err
+}
+
+// refusing waits until both nodes wait for an operator, and status says what there is to do.
+func refusing(t *testing.T, p *cluster.Pair, why string) {
+	t.Helper()
+	says := func(s *pb.GetStatusResponse) bool {
+		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), why) && strings.Contains(s.GetReason(), "lockstep pair adopt")
+	}
+	require.NoError(t, p.Wait(limited(t), "two nodes that refuse", func(a, b *pb.GetStatusResponse) bool { return says(a) && says(b) }))
+	for _, n := range p.Nodes() {
+		out, _ := command(t, "--addr", n.Address(), "status")
+		require.Contains(t, out, "lockstep pair adopt")
+	}
+}
+
+// TestAdopt: etcd is wiped, or restored from an old copy, while the pair is down. Both nodes refuse to guess; one of them adopts the
+// pair, the other one joins it, and nothing that was acknowledged is lost.
+func TestAdopt(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		restored bool // from an old copy; otherwise wiped
+		alone    bool // the active went on alone before the pair went down, so that it holds more
+	}{
+		{"wiped", false, false}, {"wiped-one-ahead", false, true}, {"restored", true, false}, {"restored-one-ahead", true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) { adoptAfter(t, tt.restored, tt.alone) })
+	}
+}
+
+func adoptAfter(t *testing.T, restored, alone bool) {
+	t.Helper()
+	p := start(t, cluster.Options{})
+	etcdDir := filepath.Join(filepath.Dir(p.A.Dir), "etcd")
+	oldCopy := filepath.Join(filepath.Dir(p.A.Dir), "etcd-old")
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.CopyFS(oldCopy, os.DirFS(etcdDir)))
+	require.NoError(t, p.StartEtcd(t.Context()))
+	active, standby := inSync(t, p)
+
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "adopt-", Seed: 1})
+	acked(t, w, ackBound)
+	// A change of roles: the old copy is older than what both have obeyed.
+	require.NoError(t, active.Kill())
+	ackedSince(t, w, w.History().Now(), active, ackBound)
+	require.NoError(t, active.Start())
+	active, standby = inSync(t, p)
+	acked(t, w, ackBound)
+	if alone {
+		require.NoError(t, standby.Kill())
+		require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+		acked(t, w, ackBound)
+	} else {
+		require.NoError(t, standby.Kill())
+	}
+	require.NoError(t, active.Kill())
+
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.RemoveAll(etcdDir))
+	why := "no record of the pair"
+	if restored {
+		require.NoError(t, os.CopyFS(etcdDir, os.DirFS(oldCopy)))
+		why = "older than this node's own"
+	}
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, active.Start())
+	require.NoError(t, standby.Start())
+	refusing(t, p, why)
+
+	adopter := ahead(t, p)
+	if alone {
+		require.Equal(t, active, adopter, "it has acknowledged alone")
+		out, err := command(t, "--addr", standby.Address(), "pair", "adopt", "--yes")
+		require.Error(t, err)
+		require.Contains(t, out, "adopt on the other node instead")
+		refusing(t, p, why)
+	}
+	out, err := command(t, "--addr", adopter.Address(), "pair", "adopt")
+	require.Error(t, err, "without --yes")
+	require.Contains(t, out, "it does not hold more")
+	require.Contains(t, out, "--yes")
+	refusing(t, p, why)
+	out, err = command(t, "--addr", adopter.Address(), "pair", "adopt", "--yes")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "done: node "+adopter.Name)
+	out, err = command(t, "--addr", adopter.Address(), "pair", "adopt", "--yes")
+	require.Error(t, err, "a second time there is nothing to adopt")
+	require.Contains(t, out, "nothing is missing")
+
+	inSync(t, p)
+	acked(t, w, ackBound)
+	verify(t, p, w)
+	require.NoError(t, p.WaitApplied(limited(t)))
+	digests, err := p.Digests(limited(t))
+	require.NoError(t, err)
+	require.Equal(t, digests[0].Content, digests[1].Content)
+}
+
+// ahead is the node whose log ends later, as an operator would choose.
+func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
+	t.Helper()
+	var best *cluster.Node
+	var end *pb.Position
+	for _, n := range p.Nodes() {
+		s, err := n.Status(limited(t))
+		require.NoError(t, err)
+		e := s.GetStore().GetLogEnd()
+		if best == nil || e.GetTerm() > end.GetTerm() || e.GetTerm() == end.GetTerm() && e.GetLsn() > end.GetLsn() {
+			best, end = n, e
+		}
+	}
+	return best
+}
+
+// TestAdoptWhileRunning: etcd is wiped under a pair that runs. Not one write is refused; the active adopts the pair without a pause.
+func TestAdoptWhileRunning(t *testing.T) {
+	p := start(t, cluster.Options{})
+	active, standby := inSync(t, p)
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "running-", Seed: 1})
+	acked(t, w, ackBound)
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, p.Wait(limited(t), "an active that misses the record", func(a, b *pb.GetStatusResponse) bool {
+		return strings.Contains(a.GetReason(), "vanished") && strings.Contains(b.GetReason(), "vanished")
+	}))
+	acked(t, w, ackBound)
+	out, err := command(t, "--addr", standby.Address(), "pair", "adopt", "--yes")
+	require.Error(t, err)
+	require.Contains(t, out, "not the active one")
+	out, err = command(t, "--addr", active.Address(), "pair", "adopt", "--yes")
+	require.NoError(t, err, out)
+	now, _ := inSync(t, p)
+	require.Equal(t, active, now)
+	acked(t, w, ackBound)
+	// The record is good: a failover works.
+	since := w.History().Now()
+	require.NoError(t, active.Kill())
+	ackedSince(t, w, since, active, ackBound)
+	require.NoError(t, active.Start())
+	verify(t, p, w)
+}
