@@ -164,6 +164,8 @@ func planKindFromProto(k pb.PlanKind) maintenance.PlanKind {
 		return maintenance.PlanResize
 	case pb.PlanKind_PLAN_KIND_COMPACT:
 		return maintenance.PlanCompact
+	case pb.PlanKind_PLAN_KIND_RESTART:
+		return maintenance.PlanRestart
 	case pb.PlanKind_PLAN_KIND_UNSPECIFIED:
 	}
 	return ""
@@ -175,6 +177,8 @@ func planKindToProto(k maintenance.PlanKind) pb.PlanKind {
 		return pb.PlanKind_PLAN_KIND_RESIZE
 	case maintenance.PlanCompact:
 		return pb.PlanKind_PLAN_KIND_COMPACT
+	case maintenance.PlanRestart:
+		return pb.PlanKind_PLAN_KIND_RESTART
 	}
 	return pb.PlanKind_PLAN_KIND_UNSPECIFIED
 }
@@ -195,6 +199,8 @@ func planStateToProto(s maintenance.PlanState) pb.PlanState {
 		return pb.PlanState_PLAN_STATE_FAILED
 	case maintenance.PlanCancelled:
 		return pb.PlanState_PLAN_STATE_CANCELLED
+	case maintenance.PlanRestarting:
+		return pb.PlanState_PLAN_STATE_RESTARTING
 	}
 	return pb.PlanState_PLAN_STATE_UNSPECIFIED
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -38,11 +40,22 @@ a setting that does not exist is an error.`,
 			if err != nil {
 				return err
 			}
-			return node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), OnReady: func(r node.Ready) {
+			program, err := os.Executable() // now: a new version may take its place while this one runs
+			if err != nil {
+				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
+			}
+			address := ""
+			err = node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), CanRestart: canRestart, OnReady: func(r node.Ready) {
+				address = r.Address
 				// Without a reader (a closed pipe) the node serves all the same.
 				_ = a.print.Sentence("lockstep %s serves on %s", versionName(), r.Address)
 				_ = a.print.Object(map[string]string{"address": r.Address, "advertise": r.Advertise, "node_id": r.NodeID})
 			}})
+			if errors.Is(err, node.ErrRestart) {
+				logger.Info("beginning anew", zap.String("program", program))
+				return beginAnew(program, address)
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")

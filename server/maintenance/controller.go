@@ -168,6 +168,8 @@ func (m *Manager) step(ctx context.Context, p *Plan) (wait time.Duration, err er
 		return standbyPoll * 5, m.enter(ctx, p.ID, PlanWaiting, uuid.Nil, why)
 	}
 	switch {
+	case !p.has(member) && p.Kind == PlanRestart:
+		return m.restartOn(ctx, p, member, other)
 	case !p.has(member):
 		return -1, m.rewriteOn(ctx, p, member, other)
 	case p.has(self) && (!p.SwitchBack || p.FirstActive != other.ID): // also when one of them was replaced meanwhile

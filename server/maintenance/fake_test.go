@@ -31,6 +31,7 @@ type pair struct {
 	nodes   [2]failover.NodeInfo
 	active  int // in nodes: where the Manager runs, while it serves
 	term    uint64
+	role    failover.Role
 	serving bool
 	inSync  bool
 	changed chan struct{}
@@ -38,6 +39,7 @@ type pair struct {
 
 	rewrite func(ctx context.Context, req RewriteRequest) (RewriteResult, error)
 	scan    func(ctx context.Context) (store.ScanResult, error)
+	restart func() (done bool, err error)
 	handed  int
 }
 
@@ -47,7 +49,7 @@ func newPair(t *testing.T) *pair {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	p := &pair{
-		t: t, store: s, term: 1, serving: true, inSync: true, changed: make(chan struct{}),
+		t: t, store: s, term: 1, role: failover.RoleActive, serving: true, inSync: true, changed: make(chan struct{}),
 		now: time.Date(2026, 3, 1, 1, 0, 0, 0, time.UTC),
 	}
 	for i := range p.nodes {
@@ -106,7 +108,13 @@ func (p *pair) Pair() failover.Status {
 	if p.inSync {
 		r.InSync = append(r.InSync, failover.Member{Node: other.ID})
 	}
-	return failover.Status{Role: failover.RoleActive, Self: self, Record: r}
+	return failover.Status{Role: p.role, Self: self, Record: r}
+}
+
+// follows makes this node the standby.
+func (p *pair) follows(m *Manager) {
+	p.set(func() { p.role, p.serving = failover.RoleStandby, false })
+	m.Following()
 }
 
 func (p *pair) Changed() <-chan struct{} {
@@ -177,6 +185,8 @@ func (p *pair) Backup(context.Context, BackupRequest, func(Progress)) (backup.Se
 }
 
 func (p *pair) Checkpoint(context.Context) error { return nil }
+
+func (p *pair) Restart(context.Context, string) (bool, error) { return p.restart() }
 
 func (p *pair) Digest(ctx context.Context, at uint64) (store.Digest, error) {
 	return p.store.DigestAt(ctx, at, time.Second)

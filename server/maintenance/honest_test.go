@@ -2,11 +2,14 @@ package maintenance
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // TestCompactRunEndsWithItsPlan: the run of a job that starts a rolling plan is over when the plan is, whichever node is active by
@@ -91,4 +94,55 @@ func TestBackupPaths(t *testing.T) {
 		_, err = m.Backups(path)
 		require.ErrorIs(t, err, want, path)
 	}
+}
+
+// TestRestartPlan: each node restarts once, is waited for, and then the role goes on and back.
+func TestRestartPlan(t *testing.T) {
+	p := newPair(t)
+	var asked atomic.Int32
+	p.restart = func() (bool, error) {
+		switch asked.Add(1) % 3 {
+		case 1:
+			return false, nil // it is about to
+		case 2:
+			return false, ErrUnreachable // it is away
+		}
+		return true, nil
+	}
+	m := p.manager()
+	_, err := m.StartPlan(t.Context(), PlanRestart, 8192, true)
+	require.NoError(t, err)
+	plan := p.planIs(m, PlanDone)
+	require.Zero(t, plan.PageSize)
+	require.Len(t, plan.Done, 2)
+	require.Equal(t, int32(6), asked.Load())
+	require.Equal(t, 2, p.handed)
+}
+
+// TestRestartOnce: a node that was told to restart has done so only in another process.
+func TestRestartOnce(t *testing.T) {
+	p := newPair(t)
+	fs, restarts := vfs.NewMem(), 0
+	open := func() *Manager {
+		m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: fs, DataDir: "/", Restart: func() { restarts++ }})
+		require.NoError(t, err)
+		return m
+	}
+	m := open()
+	_, err := m.Restart(t.Context(), "plan")
+	require.ErrorIs(t, err, ErrRole, "it is active")
+	p.follows(m)
+	for want := 1; want <= 2; want++ {
+		done, err := m.Restart(t.Context(), "plan")
+		require.NoError(t, err)
+		require.False(t, done)
+		require.Equal(t, want, restarts)
+	}
+	m = open()
+	done, err := m.Restart(t.Context(), "plan")
+	require.NoError(t, err)
+	require.True(t, done)
+	require.Equal(t, 2, restarts)
+	_, err = m.Restart(t.Context(), "")
+	require.ErrorIs(t, err, ErrSetting)
 }

@@ -47,6 +47,8 @@ type doneStep struct {
 	At       time.Time `json:"at"`
 	// Incarnation of the store: a snapshot of the peer that replaced the page file since makes the step undone.
 	Incarnation uint64 `json:"incarnation"`
+	// Process that was told to restart; empty for other steps.
+	Process string `json:"process,omitempty"`
 }
 
 // openLocal reads maintenance.json. One that cannot be understood is put aside: all that is lost is that a step may be done once
@@ -73,6 +75,18 @@ func (l *localState) done(id string, incarnation uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return id != "" && slices.ContainsFunc(l.v.Done, func(d doneStep) bool { return d.ID == id && d.Incarnation == incarnation })
+}
+
+// restarted tells whether a process before this one was told to restart for a plan, and whether this one was.
+func (l *localState) restarted(plan, process string) (before, now bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range l.v.Done {
+		if d.ID == plan && d.Process != "" {
+			before, now = before || d.Process != process, now || d.Process == process
+		}
+	}
+	return before, now
 }
 
 // mark remembers a step; durable when it returns.

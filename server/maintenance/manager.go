@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store"
@@ -41,6 +42,8 @@ type Options struct {
 	Retry time.Duration
 	// Tick is how often the schedule is looked at; 0 means 500 ms.
 	Tick time.Duration
+	// Restart ends the node so that it begins anew, with the program as it is on the disk then; nil if it cannot.
+	Restart func()
 	// Now is the clock that jobs and autotune go by; nil means time.Now.
 	Now func() time.Time
 }
@@ -53,6 +56,8 @@ type Manager struct {
 	store *store.Store
 	node  Node
 	local *localState
+	// process tells runs of this node apart.
+	process string
 
 	commitMu sync.Mutex // held from reading one of the pair's entries until its change is committed
 
@@ -90,7 +95,7 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	return &Manager{
-		o: o, log: o.Logger, store: o.Store, node: o.Node, local: local, jobs: make(map[string]bool),
+		o: o, log: o.Logger, store: o.Store, node: o.Node, local: local, process: uuid.NewString(), jobs: make(map[string]bool),
 		held: make(map[uint64]context.CancelCauseFunc),
 	}, nil
 }

@@ -22,12 +22,14 @@ const (
 	PlanResize PlanKind = "resize"
 	// PlanCompact rewrites with the page size that each node has.
 	PlanCompact PlanKind = "compact"
+	// PlanRestart restarts the processes: for a new version of the program, or new settings.
+	PlanRestart PlanKind = "restart"
 )
 
 // PlanState says where a plan is. It is for people: what is done next follows from Plan.Done and from the nodes' roles.
 type PlanState string
 
-// The states of a plan. The last three are ends.
+// The states of a plan. Done, failed and cancelled are ends.
 const (
 	PlanWaiting    PlanState = "waiting"
 	PlanRewriting  PlanState = "rewriting"
@@ -36,6 +38,7 @@ const (
 	PlanDone       PlanState = "done"
 	PlanFailed     PlanState = "failed"
 	PlanCancelled  PlanState = "cancelled"
+	PlanRestarting PlanState = "restarting"
 )
 
 // Ended tells whether nothing more will be done.
@@ -45,7 +48,7 @@ func (s PlanState) Ended() bool { return s == PlanDone || s == PlanFailed || s =
 type Plan struct {
 	ID   string   `json:"id"`
 	Kind PlanKind `json:"kind"`
-	// PageSize to be reached, in bytes; 0 for a compaction.
+	// PageSize to be reached, in bytes; 0 for a compaction or restart.
 	PageSize int `json:"page_size,omitempty"`
 	// SwitchBack: give the role back to FirstActive at the end.
 	SwitchBack bool `json:"switch_back,omitempty"`
@@ -55,7 +58,7 @@ type Plan struct {
 	State       PlanState `json:"state"`
 	// Reason for State, in words.
 	Reason string `json:"reason,omitempty"`
-	// Done are the stores whose page file was rewritten, one for each node at most: all that a new active needs to know. A store that
+	// Done are the stores whose page file was rewritten, or whose node has restarted, one for each node at most: all that a new active needs to know. A store that
 	// was replaced since, by a snapshot of the other node for instance, is another one, and not done.
 	Done []failover.Member `json:"done,omitempty"`
 	// Node that is worked on.
@@ -142,9 +145,9 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 		return nil, fmt.Errorf("start a plan: %w: this node runs alone; set resize-on-startup or compact-on-startup and start it again", ErrRole)
 	}
 	switch {
-	case kind != PlanResize && kind != PlanCompact:
+	case kind != PlanResize && kind != PlanCompact && kind != PlanRestart:
 		return nil, fmt.Errorf("start a plan: %w: %q is no kind of plan", ErrSetting, kind)
-	case kind == PlanCompact:
+	case kind != PlanResize:
 		pageSize = 0
 	case pageSize != 0:
 		if err := page.CheckPageSize(pageSize); err != nil {

@@ -53,6 +53,8 @@ type Operations interface {
 	Backup(ctx context.Context, req BackupRequest, progress func(Progress)) (backup.Set, error)
 	// Checkpoint writes one.
 	Checkpoint(ctx context.Context) error
+	// Restart has the node, a standby, begin anew for a plan; done is true when it already has.
+	Restart(ctx context.Context, planID string) (done bool, err error)
 	// Digest hashes the content as it is at exactly an LSN, for which it waits; store.ErrPast if that has gone by.
 	Digest(ctx context.Context, atLSN uint64) (store.Digest, error)
 }

@@ -38,8 +38,18 @@ func (n *node) startArchive() (stop func() error, err error) {
 // makeMaintenance makes the manager of this node's upkeep. Nothing runs yet.
 func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.peers = server.NewPeers()
+	var restart func()
+	if n.canRestart {
+		restart = func() {
+			select {
+			case n.restart <- struct{}{}:
+			default: // it is about to
+			}
+		}
+	}
 	n.maintenance, err = maintenance.New(maintenance.Options{
-		Store: n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
+		Restart: restart,
+		Store:   n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
 		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"), RewriteBytesPerSecond: n.cfg.Maintenance.RewriteRate.Bytes(),
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,

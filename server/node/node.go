@@ -33,6 +33,8 @@ var (
 	ErrListen = errors.New("cannot listen")
 	// ErrStandaloneData is returned when a data directory of a pair is to be served without the pair's coordinator.
 	ErrStandaloneData = errors.New("data directory belongs to a pair")
+	// ErrRestart is returned when the node ended in order to begin anew, as a step of a rolling restart.
+	ErrRestart = errors.New("the node restarts")
 )
 
 // stopLimit is how long open calls may take to end when the node stops.
@@ -54,6 +56,8 @@ type Options struct {
 	Version string
 	// FS of the store; nil is the operating system's.
 	FS vfs.FS
+	// CanRestart: whoever calls Run begins anew when it returns ErrRestart.
+	CanRestart bool
 	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
 	OnReady func(Ready)
 }
@@ -70,7 +74,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
-		closing: make(chan struct{}), health: health.NewServer(),
+		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1), canRestart: o.CanRestart,
 	}
 	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
 
@@ -132,6 +136,9 @@ type node struct {
 	peers       *server.Peers
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server // nil for none
+
+	canRestart bool
+	restart    chan struct{} // capacity 1: it is to begin anew
 
 	fatal     chan error // capacity 1: why the node cannot go on
 	closing   chan struct{}
@@ -223,6 +230,8 @@ func (n *node) wait(ctx context.Context, machine <-chan error) error {
 		return nil
 	case err := <-n.fatal:
 		return err
+	case <-n.restart:
+		return ErrRestart
 	case err := <-machine:
 		if err == nil && ctx.Err() == nil {
 			err = failover.ErrStopped

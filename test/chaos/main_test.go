@@ -69,6 +69,12 @@ func seed(t *testing.T) uint64 {
 func start(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	o.Binary = binary
+	return startWith(t, o)
+}
+
+// startWith is start with a program of the test's own.
+func startWith(t *testing.T, o cluster.Options) *cluster.Pair {
+	t.Helper()
 	parent := os.Getenv("LOCKSTEP_KEEP")
 	if parent != "" {
 		require.NoError(t, os.MkdirAll(parent, 0o755))

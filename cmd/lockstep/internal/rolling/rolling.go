@@ -148,6 +148,8 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 	bar, id := v.bars[address], v.ids[address]
 	a := st.GetMaintenance()
 	switch done := slices.Contains(p.GetDoneNodes(), id); {
+	case p.GetKind() == pb.PlanKind_PLAN_KIND_RESTART:
+		v.restarting(bar, id, st, p)
 	case done && st != nil:
 		v.show.End(bar, "done, pages of %s", out.Bytes(uint64(st.GetStore().GetPageSize())))
 	case done:
@@ -163,6 +165,22 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 		v.show.End(bar, "not rewritten, pages of %s", out.Bytes(uint64(st.GetStore().GetPageSize())))
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:
 		v.show.End(bar, "rewritten, applies what came in meanwhile")
+	default:
+		v.show.End(bar, "%s, waits for its turn", Role(st))
+	}
+}
+
+// restarting shows a node of a rolling restart.
+func (v *View) restarting(bar *progress.Bar, id string, st *pb.GetStatusResponse, p *pb.Plan) {
+	switch {
+	case st == nil:
+		v.show.End(bar, "does not answer")
+	case slices.Contains(p.GetDoneNodes(), id):
+		v.show.End(bar, "%s, has restarted, version %s", Role(st), st.GetVersion())
+	case client.PlanEnded(p):
+		v.show.End(bar, "%s, not restarted", Role(st))
+	case p.GetNode() == id:
+		v.show.End(bar, "%s, restarts", Role(st))
 	default:
 		v.show.End(bar, "%s, waits for its turn", Role(st))
 	}
@@ -197,6 +215,8 @@ func Describe(p *pb.Plan, name func(id string) string) string {
 		s = "waits until both nodes are in sync"
 	case pb.PlanState_PLAN_STATE_REWRITING:
 		s = node + " rewrites its page file"
+	case pb.PlanState_PLAN_STATE_RESTARTING:
+		s = node + " restarts"
 	case pb.PlanState_PLAN_STATE_CATCHING_UP:
 		s = node + " has rewritten its page file and catches up"
 	case pb.PlanState_PLAN_STATE_SWITCHING:

@@ -1,0 +1,70 @@
+package maintenance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// restartPoll is how often the active looks whether its standby has restarted.
+const restartPoll = 100 * time.Millisecond
+
+// Restart has this node begin anew as a step of a plan. Only while it follows an active: ErrRole otherwise, also for a node that
+// cannot restart itself. done is true in the process that came of it; until then every call asks for it again.
+func (m *Manager) Restart(_ context.Context, planID string) (done bool, err error) {
+	if planID == "" {
+		return false, fmt.Errorf("restart: %w: it is a step of a plan, and none is named", ErrSetting)
+	}
+	before, now := m.local.restarted(planID, m.process)
+	if before {
+		return true, nil
+	}
+	role := m.node.Pair().Role
+	m.mu.Lock()
+	follows, running := m.following && follows(role), m.running
+	m.mu.Unlock()
+	switch {
+	case m.o.Restart == nil:
+		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process by hand", ErrRole)
+	case !follows:
+		return false, fmt.Errorf("restart: %w: only a standby restarts for a plan, and this node is %s", ErrRole, role)
+	case running != nil:
+		return false, &BusyError{Activity: running.activity()}
+	}
+	if !now {
+		// Noted before it is done: the next process has to know that it is the one.
+		step := doneStep{ID: planID, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation, Process: m.process}
+		if err := m.local.mark(step); err != nil {
+			return false, err
+		}
+	}
+	m.log.Info("restarting for a plan", zap.String("plan", planID))
+	m.o.Restart()
+	return false, nil
+}
+
+// restartOn has the other node restart. It is asked again until it says that it has; meanwhile it is away, and the plan waits
+// until it is in sync again.
+func (m *Manager) restartOn(ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo) (time.Duration, error) {
+	if err := m.enter(ctx, p.ID, PlanRestarting, other.ID, "node "+name(other)+" restarts"); err != nil {
+		return 0, err
+	}
+	done, err := m.o.Peers.At(other.Address).Restart(ctx, p.ID)
+	if err != nil {
+		return 0, fmt.Errorf("restart of node %s: %w", name(other), err)
+	}
+	if !done {
+		return restartPoll, nil
+	}
+	m.log.Info("the other node has restarted", zap.String("plan", p.ID), zap.String("node", name(other)))
+	return -1, m.advance(ctx, p.ID, func(p *Plan) error {
+		p.did(member)
+		p.State, p.Node, p.Reason = PlanWaiting, uuid.Nil, "node "+name(other)+" has restarted"
+		return nil
+	})
+}

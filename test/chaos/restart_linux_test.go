@@ -1,0 +1,104 @@
+package chaos
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// copyFile makes a copy under a new name and puts it in the place of an old file, as an upgrade does.
+func copyFile(t *testing.T, from, to string) os.FileInfo {
+	t.Helper()
+	src, err := os.Open(from)
+	require.NoError(t, err)
+	defer func() { _ = src.Close() }()
+	dst, err := os.OpenFile(to+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
+	require.NoError(t, err)
+	_, err = io.Copy(dst, src)
+	require.NoError(t, err)
+	require.NoError(t, dst.Close())
+	require.NoError(t, os.Rename(to+".new", to))
+	info, err := os.Stat(to)
+	require.NoError(t, err)
+	return info
+}
+
+// runs tells which file a node's process runs.
+func runs(t *testing.T, n *cluster.Node) os.FileInfo {
+	t.Helper()
+	info, err := os.Stat(fmt.Sprintf("/proc/%d/exe", n.PID()))
+	require.NoError(t, err)
+	return info
+}
+
+// TestRollingRestart: both nodes restart, one after the other, with the program that was put in the place of the old one; no publish
+// fails, nothing is lost, and the processes keep their ids.
+func TestRollingRestart(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "lockstep")
+	old := copyFile(t, binary, program)
+	p := startWith(t, cluster.Options{Binary: program})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 500})
+	acked(t, w, ackBound)
+	active, standby := inSync(t, p)
+	pids := map[string]int{}
+	for _, n := range p.Nodes() {
+		require.True(t, os.SameFile(old, runs(t, n)))
+		pids[n.Name] = n.PID()
+	}
+	upgraded := copyFile(t, binary, program)
+	c := maintenanceClient(t, p)
+	plan, err := c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART, SwitchBack: true})
+	require.NoError(t, err)
+	plan = ended(t, p, plan.GetId())
+	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), plan.GetReason())
+	nowActive, nowStandby := inSync(t, p)
+	require.Equal(t, active.Name, nowActive.Name, "the role was to come back")
+	require.Equal(t, standby.Name, nowStandby.Name)
+	for _, n := range p.Nodes() {
+		require.True(t, os.SameFile(upgraded, runs(t, n)), "node %s runs the old program", n.Name)
+		require.Equal(t, pids[n.Name], n.PID())
+	}
+	acked(t, w, ackBound)
+	for _, publish := range w.History().PublishesSoFar() {
+		require.Equal(t, cluster.Acked, publish.Outcome, publish.Error)
+	}
+	verify(t, p, w)
+}
+
+// TestRestartKilled: the standby dies while it restarts, and is started by hand: the plan goes on.
+func TestRestartKilled(t *testing.T) {
+	p := start(t, cluster.Options{})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300})
+	_, standby := inSync(t, p)
+	c := maintenanceClient(t, p)
+	plan, err := c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART})
+	require.NoError(t, err)
+	require.NoError(t, p.Wait(limited(t), "a restart under way", func(a, b *pb.GetStatusResponse) bool {
+		s := planOf(a, b)
+		return s.GetState() == pb.PlanState_PLAN_STATE_RESTARTING || len(s.GetDoneNodes()) > 0
+	}))
+	require.NoError(t, standby.Kill())
+	acked(t, w, bound)
+	require.NoError(t, standby.Start())
+	plan = ended(t, p, plan.GetId())
+	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), plan.GetReason())
+	require.Len(t, plan.GetDoneNodes(), 2)
+	verify(t, p, w)
+}
+
+// maintenanceClient is a client for plans.
+func maintenanceClient(t *testing.T, p *cluster.Pair) *client.Client {
+	t.Helper()
+	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
