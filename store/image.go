@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -25,9 +26,10 @@ func DigestFile(ctx context.Context, file *page.File) (Digest, error) {
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	view := tree.New(sn.file, sn.pin.Meta().Root, tree.Options{CacheBytes: sn.s.o.MemoryBudget / 32}).View()
 	it := view.Scan([]byte{indexLetter}, []byte{indexLetter + 1})
+	pace := sn.s.Pace(ctx, 0)
 	var n uint64
 	for it.Next() {
-		if err := ctx.Err(); err != nil {
+		if err := errors.Join(ctx.Err(), pace.Did(ctx, len(it.Key())+len(it.Value()))); err != nil {
 			return 0, fmt.Errorf("count messages: %w", err)
 		}
 		e, err := decodeIndexEntry(it.Key(), it.Value())

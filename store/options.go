@@ -49,8 +49,8 @@ type Options struct {
 	SegmentBytes int64
 	// MaxFrameBytes bounds one transaction.
 	MaxFrameBytes int
-	// BackgroundPercent of the time is what Scan, Check, Digest, PlanRewrite and a backup may work; they pause for the rest, so that
-	// transactions do not feel them (pace.FullSpeed turns that off for one of them). 0 means all of the time.
+	// BackgroundPercent of the time is what Scan, Check, Digest, PlanRewrite, Shrink and a backup may work; they pause for the rest,
+	// so that transactions do not feel them (pace.FullSpeed turns that off for one of them). 0 means all of the time.
 	BackgroundPercent int
 	// BootID names the operating system's boot; empty reads it from the kernel.
 	BootID string

@@ -19,7 +19,7 @@ const (
 	// DefaultMoveBytes is how much a shrink moves when nothing else is asked for.
 	DefaultMoveBytes = 64 << 20
 	// moveRoundBytes is how much is moved while the pager waits.
-	moveRoundBytes = 2 << 20
+	moveRoundBytes = 512 << 10
 	// moveNodes bounds how many nodes of the tree a shrink moves, for they are in memory meanwhile.
 	moveNodes = 4096
 )
@@ -154,7 +154,11 @@ func (s *Store) findTail(ctx context.Context, file *page.File, pin *page.Pin, o 
 	t := &tailRuns{}
 	stays := func(e indexEntry) { t.end = max(t.end, e.run.End()-1) }
 	view := tree.New(file, pin.Meta().Root, tree.Options{CacheBytes: s.o.MemoryBudget / 32}).View()
+	pace := s.Pace(ctx, 0)
 	err := copyEntries(ctx, view, []byte{indexLetter}, []byte{indexLetter + 1}, func(key, value []byte) error {
+		if err := pace.Did(ctx, len(key)+len(value)); err != nil {
+			return err
+		}
 		e, err := decodeIndexEntry(key, value)
 		if err != nil {
 			return err
@@ -192,6 +196,7 @@ func (s *Store) moveTail(ctx context.Context, o ShrinkOptions) (uint64, error) {
 	for tail.Len() > 0 {
 		order = append(order, heap.Pop(tail).(indexEntry)) //nolint:forcetypeassert // see Push
 	}
+	pace := s.Pace(ctx, 0)
 	var moved uint64
 	for len(order) > 0 {
 		if err := ctx.Err(); err != nil {
@@ -208,6 +213,9 @@ func (s *Store) moveTail(ctx context.Context, o ShrinkOptions) (uint64, error) {
 			return moved, err
 		}
 		order = order[:round]
+		if err := pace.Did(ctx, bytes); err != nil {
+			return moved, fmt.Errorf("move messages: %w", err)
+		}
 	}
 	return moved, nil
 }
