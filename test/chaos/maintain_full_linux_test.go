@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -150,14 +151,15 @@ func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func(
 	require.NoError(t, n.Start())
 	filler := filepath.Join(dir, "filler")
 	fill = func(left int64) {
-		var st unix.Statfs_t
-		require.NoError(t, unix.Statfs(dir, &st))
 		f, err := os.Create(filler)
 		require.NoError(t, err)
 		defer func() { _ = f.Close() }()
-		if size := int64(st.Bavail)*st.Bsize - left; size > 0 {
-			require.NoError(t, unix.Fallocate(int(f.Fd()), 0, 0, size))
-		}
+		require.Eventually(t, func() bool { // the node takes some meanwhile
+			var st unix.Statfs_t
+			require.NoError(t, unix.Statfs(dir, &st))
+			size := int64(st.Bavail)*st.Bsize - left
+			return size <= 0 || unix.Fallocate(int(f.Fd()), 0, 0, size) == nil
+		}, bound, time.Millisecond, "the disk cannot be filled")
 	}
 	return fill, func() { require.NoError(t, os.Remove(filler)) }, true
 }
