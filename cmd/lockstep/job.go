@@ -178,7 +178,7 @@ func (a *app) jobDelete() *cobra.Command {
 func (a *app) jobRun() *cobra.Command {
 	return &cobra.Command{
 		Use: "run NAME", Short: "Run a job now, and wait for it",
-		Long:    "Run a job now, whatever its schedule says, and wait until it is done. The exit code is 1 if it failed. It is refused while it runs already.",
+		Long:    "Run a job now, whatever its schedule says, and wait until it is done; of a compact, until its rolling plan has begun, which lockstep store plan --watch follows. The exit code is 1 if it failed. It is refused while it runs already.",
 		Example: "  lockstep job run nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

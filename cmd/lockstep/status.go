@@ -112,6 +112,15 @@ type maintenanceJSON struct {
 	TotalBytes uint64    `json:"total_bytes"`
 }
 
+// shownRole is the role as people are to see it: a standby that rewrites its page file stays in sync, but has to drop the rewrite
+// and apply what came in meanwhile before it can take over.
+func (n *nodeJSON) shownRole() string {
+	if n.Maintenance != nil && n.Maintenance.Operation == "rewrite" {
+		return "maintaining (" + n.Role + ")"
+	}
+	return n.Role
+}
+
 func (m maintenanceJSON) String() string {
 	s := m.Operation
 	if m.Phase != "" {
@@ -273,7 +282,7 @@ func (a *app) printStatus(s statusJSON) error {
 			notes = strings.TrimPrefix(notes+"; "+n.Maintenance.String(), "; ")
 		}
 		rows = append(rows, []any{
-			n.Name, n.Address, n.Role, out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied, n.Queues, out.Count(n.Messages), notes,
+			n.Name, n.Address, n.shownRole(), out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied, n.Queues, out.Count(n.Messages), notes,
 		})
 	}
 	header := []string{"Node", "Address", "Role", "In sync", "Term", "Durable LSN", "Applied LSN", "Queues", "Messages", "Notes"}
