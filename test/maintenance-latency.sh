@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# What do a scan and a backup cost a publisher? Starts a pair, fills it, and measures a paced publisher's latency without
-# and with scans or backups going on all the time, in turns, so that both sides see the same machine.
+# What do a scan, a backup and a check cost a publisher? Starts a pair, fills it, and measures publishers' latency without and with
+# them going on all the time, in turns, so that both sides see the same machine.
 #
 #   test/maintenance-latency.sh [BINARY] [ROUNDS]       default: bin/lockstep, 5 rounds
 #
 # NODE=standby|active   where the scan and the backup run (default: standby)
+# KINDS="scan backup"   what is measured (default: scan backup check; a check reads both nodes)
+# FULL=1                without the pauses (--full-speed)
 # FILL=60000            messages of 4000 bytes that are in the store
 # Prints a line for each round and, last, the ratio of the medians of p99.
 set -euo pipefail
@@ -12,6 +14,9 @@ bin=$(readlink -f "${1:-bin/lockstep}")
 rounds=${2:-5}
 node=${NODE:-standby}
 fill=${FILL:-60000}
+kinds=${KINDS:-scan backup check}
+flags=(--output json)
+[[ -z ${FULL:-} ]] || flags+=(--full-speed)
 work=$(mktemp -d)
 pair=
 worker=
@@ -37,18 +42,19 @@ p99() { # the p99 in ms of one bench round against the running pair
   "$bin" bench publish --addr 127.0.0.1:7420,127.0.0.1:7421 --rounds 1 --messages 8000 --producers 4 --output json |
     grep -o '"p99_ms":[0-9.]*' | head -1 | cut -d: -f2
 }
-forever() { # $1: scan or backup
+forever() { # $1: scan, backup or check
   while :; do
     case $1 in
-      scan) "$bin" store scan --node "$node" --output json ;;
-      backup) "$bin" store backup --node "$node" --path "$work/backup" --keep-generations 1 --output json ;;
+      scan) "$bin" store scan --node "$node" "${flags[@]}" ;;
+      backup) "$bin" store backup --node "$node" --path "$work/backup" --keep-generations 1 "${flags[@]}" ;;
+      check) "$bin" store check "${flags[@]}" ;;
     esac >/dev/null 2>&1 || sleep 0.1
   done
 }
 median() { sort -g | awk '{v[NR]=$1} END {print v[int((NR+1)/2)]}'; }
 
 p99 >/dev/null # warm
-for kind in scan backup; do
+for kind in $kinds; do
   : >without
   : >with
   for round in $(seq "$rounds"); do

@@ -166,7 +166,11 @@ func comparePageSizes(results []bench.Result) (lines []string) {
 		case phase == bench.PhaseRewrite:
 			rewritten = r.Round
 			for _, u := range r.Processes {
-				lines = append(lines, fmt.Sprintf("round %d, rewrite: %s had %.0f MB resident before and %.0f MB at most", r.Round, u.Name, u.RSSBefore, u.PeakRSS))
+				had := fmt.Sprintf("%.0f MB resident before and", u.RSSBefore)
+				if u.RSSBefore == 0 {
+					had = "just been started, and had" // it rewrites at its start
+				}
+				lines = append(lines, fmt.Sprintf("round %d, rewrite: %s had %s %.0f MB at most", r.Round, u.Name, had, u.PeakRSS))
 			}
 		case rewritten != r.Round:
 			before[phase] = r

@@ -1,0 +1,28 @@
+package maintenance
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// TestOutdatedPart: the part of a node whose store was replaced since is undone, whichever node is active; one that the record does not
+// name now keeps its part.
+func TestOutdatedPart(t *testing.T) {
+	a, b := failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}, failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}
+	p := &Plan{Done: []failover.Member{a, b}}
+	require.False(t, p.outdated(a, b))
+	require.False(t, p.outdated(a, failover.Member{}), "b is away")
+	replaced := b
+	replaced.Incarnation++
+	for _, named := range [][]failover.Member{{a, replaced}, {replaced, a}, {replaced, {}}} {
+		p := &Plan{Done: []failover.Member{a, b}}
+		require.True(t, p.outdated(named...))
+		p.forgetOutdated(named...)
+		require.Equal(t, []failover.Member{a}, p.Done)
+		require.False(t, p.outdated(named...))
+	}
+}
