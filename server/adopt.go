@@ -24,10 +24,19 @@ const (
 	adoptTimeout = 15 * time.Second
 	// adoptAskTimeout is how long one address of the other node may take to answer.
 	adoptAskTimeout = 2 * time.Second
+	// adoptFindTime is how long the other node may take to announce itself, and adoptFindPause how often it is looked for.
+	adoptFindTime  = 4 * time.Second
+	adoptFindPause = 100 * time.Millisecond
 )
 
-// ErrOtherAhead is returned when a node must not adopt the pair because the other one is the better choice.
-var ErrOtherAhead = errors.New("adopt on the other node instead")
+// Errors of AdoptRecord; each is a failover.ErrAdopt.
+var (
+	// ErrOtherAhead is returned when a node must not adopt the pair because the other one is the better choice.
+	ErrOtherAhead = errors.New("adopt on the other node instead")
+	// ErrOtherUnknown is returned when the other node could not be asked whether it holds more.
+	ErrOtherUnknown = errors.New("the other node could not be asked whether it holds more: start it, or name its address with --other; " +
+		"if it is gone for good or surely holds no more, use --without-other")
+)
 
 // adoption is what an adoption would do.
 type adoption struct {
@@ -43,6 +52,9 @@ func (a *AdminServer) AdoptRecord(ctx context.Context, req *pb.AdoptRecordReques
 	p, err := a.planAdoption(ctx, req)
 	if err != nil || !req.GetConfirm() {
 		return p.plan, ToStatus(err)
+	}
+	if st := a.node.State(); st.Primary == nil && !p.plan.GetOther().GetReached() && !req.GetWithoutOther() {
+		return nil, ToStatus(fmt.Errorf("%w: %w", failover.ErrAdopt, ErrOtherUnknown))
 	}
 	rec, err := a.node.Adopt(ctx, p.found, p.above, req.GetAcceptDataLoss())
 	if err != nil {
@@ -73,7 +85,7 @@ func (a *AdminServer) planAdoption(ctx context.Context, req *pb.AdoptRecordReque
 	if err := adoptable(st, found, own, fence, leads); err != nil {
 		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
 	}
-	other, peer := a.askOther(ctx, req.GetOtherAddress(), &st.Pair, found)
+	other, peer := a.findOther(ctx, req, found)
 	p.plan.Other = peer
 	if other != nil {
 		s := other.GetStore()
@@ -106,6 +118,23 @@ func adoptable(st NodeState, found failover.Found, own store.Identity, fence fai
 		return fmt.Errorf("%w: this node runs and is not the active one", ErrOtherAhead)
 	default:
 		return nil
+	}
+}
+
+// findOther asks the other node. After the coordinator was wiped it may not have announced itself yet.
+func (a *AdminServer) findOther(ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
+	deadline := time.Now().Add(adoptFindTime)
+	for {
+		st := a.node.State().Pair
+		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
+		if other != nil || req.GetWithoutOther() || time.Now().After(deadline) {
+			return other, peer
+		}
+		select {
+		case <-ctx.Done():
+			return other, peer
+		case <-time.After(adoptFindPause):
+		}
 	}
 }
 
@@ -176,8 +205,8 @@ func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStat
 func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
-		out = append(out, "the other node could not be asked: make sure that it is not running as the active one, and that it does not hold more "+
-			"than this node; what only it holds is not part of the pair any more when it joins again")
+		out = append(out, "the other node could not be asked: with --without-other it is you who makes sure that it is not running as the active one, "+
+			"and that it does not hold more than this node; what only it holds is not part of the pair any more when it joins again")
 	}
 	if own.MayHaveLost {
 		out = append(out, "acknowledged transactions may be missing on this node, since its machine went down without a clean stop")

@@ -28,7 +28,8 @@ right record can be brought back, do that; the nodes go on by themselves.
 
 Otherwise choose a node: this command has the node at ADDRESS (default: the first of --addr) write a new record in which it is the
 active, and the only one in sync; the other node then catches up from it. The node asks the other one first, and refuses if that
-one holds more. If the other one cannot be asked, it is you who must know that it does not run and does not hold more.
+one holds more. If the other one cannot be asked, because it is gone, --without-other says so; then it is you who must know that it
+does not run and does not hold more.
 
 Without --yes it only says what it would do.`,
 		Example: `  lockstep pair adopt 10.0.0.1:7420
@@ -78,6 +79,7 @@ Without --yes it only says what it would do.`,
 	f := cmd.Flags()
 	f.BoolVar(&yes, "yes", false, "do it; without this flag it only says what it would do")
 	f.StringVar(&req.OtherAddress, "other", "", "address of the other node, if the coordinator does not know it (default: another one of --addr)")
+	f.BoolVar(&req.WithoutOther, "without-other", false, "adopt although the other node cannot be asked")
 	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false, "adopt even though acknowledged messages may be missing on this node")
 	return cmd
 }

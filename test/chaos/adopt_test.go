@@ -161,3 +161,28 @@ func TestAdoptWhileRunning(t *testing.T) {
 	require.NoError(t, active.Start())
 	verify(t, p, w)
 }
+
+// TestAdoptWithoutOther: the other node is gone. That has to be said, and then the one that is left goes on.
+func TestAdoptWithoutOther(t *testing.T) {
+	p := start(t, cluster.Options{})
+	active, standby := inSync(t, p)
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "without-", Seed: 1})
+	acked(t, w, ackBound)
+	require.NoError(t, active.Kill())
+	require.NoError(t, standby.Kill())
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, active.Start()) // while both were in sync, each of them holds everything
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_RECOVERING))
+	out, err := command(t, "--addr", active.Address(), "pair", "adopt", "--yes")
+	require.Error(t, err)
+	require.Contains(t, out, "--without-other")
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_RECOVERING))
+	out, err = command(t, "--addr", active.Address(), "pair", "adopt", "--yes", "--without-other")
+	require.NoError(t, err, out)
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_ACTIVE_ALONE))
+	acked(t, w, ackBound)
+	require.NoError(t, standby.Start())
+	verify(t, p, w)
+}

@@ -1306,8 +1306,10 @@ type AdoptRecordRequest struct {
 	OtherAddress string `protobuf:"bytes,2,opt,name=other_address,json=otherAddress,proto3" json:"other_address,omitempty"`
 	// Adopt although acknowledged transactions may be missing on this node.
 	AcceptDataLoss bool `protobuf:"varint,3,opt,name=accept_data_loss,json=acceptDataLoss,proto3" json:"accept_data_loss,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Adopt although the other node could not be asked: it is gone, or known to hold no more than this one.
+	WithoutOther  bool `protobuf:"varint,4,opt,name=without_other,json=withoutOther,proto3" json:"without_other,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AdoptRecordRequest) Reset() {
@@ -1357,6 +1359,13 @@ func (x *AdoptRecordRequest) GetOtherAddress() string {
 func (x *AdoptRecordRequest) GetAcceptDataLoss() bool {
 	if x != nil {
 		return x.AcceptDataLoss
+	}
+	return false
+}
+
+func (x *AdoptRecordRequest) GetWithoutOther() bool {
+	if x != nil {
+		return x.WithoutOther
 	}
 	return false
 }
@@ -1712,11 +1721,12 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x11GetDigestResponse\x12\x10\n" +
 	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x1a\n" +
-	"\bmessages\x18\x03 \x01(\x04R\bmessages\"}\n" +
+	"\bmessages\x18\x03 \x01(\x04R\bmessages\"\xa2\x01\n" +
 	"\x12AdoptRecordRequest\x12\x18\n" +
 	"\aconfirm\x18\x01 \x01(\bR\aconfirm\x12#\n" +
 	"\rother_address\x18\x02 \x01(\tR\fotherAddress\x12(\n" +
-	"\x10accept_data_loss\x18\x03 \x01(\bR\x0eacceptDataLoss\"\xfb\x02\n" +
+	"\x10accept_data_loss\x18\x03 \x01(\bR\x0eacceptDataLoss\x12#\n" +
+	"\rwithout_other\x18\x04 \x01(\bR\fwithoutOther\"\xfb\x02\n" +
 	"\x13AdoptRecordResponse\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x17\n" +
 	"\apair_id\x18\x02 \x01(\tR\x06pairId\x12\x17\n" +
