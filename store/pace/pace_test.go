@@ -9,6 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// work takes so long, in the time of synctest.
+func work(d time.Duration) { <-time.After(d) }
+
 func TestNoLimits(t *testing.T) {
 	require.Nil(t, New(Limits{}))
 	require.Nil(t, New(Limits{Percent: 100}))
@@ -23,7 +26,7 @@ func TestShare(t *testing.T) {
 		p := New(Limits{Percent: 25})
 		began := time.Now()
 		for range 1000 {
-			time.Sleep(time.Millisecond) // the work
+			work(time.Millisecond)
 			require.NoError(t, p.Did(t.Context(), 1<<20))
 		}
 		require.Equal(t, 4*time.Second, time.Since(began))
@@ -50,7 +53,7 @@ func TestBoth(t *testing.T) {
 		p := New(Limits{BytesPerSecond: 1_000_000, Percent: 10})
 		began := time.Now()
 		for range 100 {
-			time.Sleep(5 * time.Millisecond)
+			work(5 * time.Millisecond)
 			require.NoError(t, p.Did(t.Context(), 100_000))
 		}
 		require.InDelta(t, 10, time.Since(began).Seconds(), 0.1)
@@ -66,7 +69,7 @@ func TestEnd(t *testing.T) {
 				time.AfterFunc(500*time.Millisecond, cancel)
 				began := time.Now()
 				p := New(l)
-				time.Sleep(100 * time.Millisecond)
+				work(100 * time.Millisecond)
 				require.ErrorIs(t, p.Did(ctx, 1<<20), context.Canceled)
 				require.Equal(t, 500*time.Millisecond, time.Since(began))
 
@@ -74,7 +77,7 @@ func TestEnd(t *testing.T) {
 				defer cancel()
 				began = time.Now()
 				p = New(l)
-				time.Sleep(100 * time.Millisecond)
+				work(100 * time.Millisecond)
 				require.ErrorIs(t, p.Did(ctx, 1<<20), context.DeadlineExceeded)
 				require.Equal(t, 500*time.Millisecond, time.Since(began))
 			})
