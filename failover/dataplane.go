@@ -35,8 +35,11 @@ func (id Identity) Member() Member {
 	return Member{Node: id.Node, Store: id.Store, Incarnation: id.Incarnation}
 }
 
-// Empty tells whether the store has never been part of a pair.
-func (id Identity) Empty() bool { return id.End.IsZero() && id.Fence == Fence{} }
+// Empty tells whether the store has never been part of a pair. One that has joined a pair and holds nothing yet is not: that
+// pair has a record, and if it cannot be found, a new one in its place would shut out the node that holds the messages (INV-9).
+func (id Identity) Empty() bool {
+	return id.PairID == uuid.Nil && id.End.IsZero() && id.Fence == Fence{}
+}
 
 // DataPlane is what failover needs of a node: its store, and the two roles of replication. The Runner calls it from one
 // goroutine, in the order the machine asked for; only Drain runs beside the others. At most one of the two roles is

@@ -169,3 +169,21 @@ func TestAdoptByRunningActive(t *testing.T) {
 	require.Equal(t, RoleActive, r.s.Role())
 	require.Empty(t, r.s.Reason())
 }
+
+// A node that has joined a pair and holds nothing yet must not begin another pair when the record is gone: the node that holds the
+// messages could not come back to it. Nor may it join another pair.
+func TestJoinedButEmptyStore(t *testing.T) {
+	joined := Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1, PairID: testPair}
+	r := waiting(t, joined)
+	for range 3 {
+		require.Empty(t, kinds(r.after(time.Second)))
+		require.Empty(t, kinds(r.step(Loaded{Err: ErrNoRecord})))
+	}
+	other := recordWith(1, 1)
+	other.PairID = uuid.New()
+	require.ErrorIs(t, effect[Halt](t, r.seeRecord(other, 5)).Err, ErrOtherPair)
+
+	// The record of its own pair lets it go on.
+	r = waiting(t, joined)
+	require.Contains(t, kinds(r.seeRecord(recordWith(1, 1), 5)), "start-follower")
+}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -160,7 +159,7 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("look for %s: %w", name, err)
 	}
-	if !id.Empty() || id.PairID != uuid.Nil {
+	if !id.Empty() {
 		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it with coordinator.type etcd, "+
 			"or, if that pair is gone for good, make an empty file %s", ErrStandaloneData, dir, id.PairID, name)
 	}
