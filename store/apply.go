@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -183,7 +184,10 @@ func (s *Store) waitForRoom() error {
 // tailLimit is how many bytes of messages may be in memory. On a full disk the pager cannot make room, and the acknowledgements
 // that would free some must still be applied: then the messages may take the whole budget.
 func (s *Store) tailLimit() int64 {
-	if s.noSpace.Load() {
+	if s.damage.giveUp.Load() {
+		return math.MaxInt64
+	}
+	if s.noSpace.Load() || s.IndexDamage() != nil {
 		return s.o.MemoryBudget
 	}
 	return s.o.MemoryBudget / 2

@@ -32,6 +32,9 @@ var (
 	ErrNoQueue = errors.New("no such queue or subscription")
 	// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.
 	ErrDataLoss = errors.New("stored message is damaged")
+	// ErrIndexDamaged is returned when a page is damaged that holds no messages but says where they are: the store has to be replaced
+	// by a copy of the other node's.
+	ErrIndexDamaged = errors.New("the store's index is damaged")
 	// ErrPast is returned when the content at a record is asked for and more was applied already.
 	ErrPast = errors.New("more was applied already")
 	// ErrSnapshotGone is returned when an interrupted snapshot transfer cannot go on.

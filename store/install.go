@@ -153,7 +153,8 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	}
 	s.recent.clear()
 	s.sinceCheckpoint.Store(0)
-	s.pager.previous, s.pager.todo = h.Position.LSN, nil
+	s.pager.previous, s.pager.todo, s.pager.mended = h.Position.LSN, nil, false
+	s.damage.replaced()
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Install = nil
 		return nil

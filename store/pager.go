@@ -38,6 +38,8 @@ type pager struct {
 	previous uint64
 	todo     *work
 	buf      []byte
+	// mended: pages were repaired and no checkpoint has that yet.
+	mended bool
 }
 
 type checkpointReply struct {
@@ -94,7 +96,7 @@ func (p *pager) run(ctx context.Context) {
 			err = p.once()
 		}
 		p.judge(err)
-		if kicks = p.kicks; p.s.noSpace.Load() {
+		if kicks = p.kicks; p.s.noSpace.Load() || p.s.IndexDamage() != nil {
 			kicks = nil // look again at the next tick, not whenever somebody waits for room
 		}
 	}
@@ -103,6 +105,9 @@ func (p *pager) run(ctx context.Context) {
 // judge makes an I/O error fatal (INV-7), but for a full disk, which goes away when something is deleted.
 func (p *pager) judge(err error) {
 	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
+	if p.damaged(err) {
+		return
+	}
 	if err != nil && !full {
 		if p.s.usable() == nil {
 			p.s.fail(fmt.Errorf("write pages: %w", err))
@@ -118,6 +123,17 @@ func (p *pager) judge(err error) {
 	}
 	p.s.o.Logger.Error("the disk is full: messages stay in memory and in the log, and publishing will stop; free some space", zap.Error(err))
 	p.s.wakeRoom() // there is more room now, see tailLimit
+}
+
+// damaged tells whether an error is about a damaged page, which another node may help with: then everything stays in memory for now.
+func (p *pager) damaged(err error) bool {
+	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, ErrIndexDamaged) || p.s.damage.source == nil {
+		return false
+	}
+	if p.s.IndexDamage() == nil {
+		_ = p.s.noteIndex(err) // where it is read
+	}
+	return true
 }
 
 // once does one thing that is due. What is due after it waits for the next round, so that no part of the work, and nobody who
@@ -159,7 +175,7 @@ func (p *pager) checkpointDue() bool {
 	n := p.s.sinceCheckpoint.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return n > p.s.o.CheckpointBytes || (n > 0 && time.Since(p.last) > p.s.o.CheckpointInterval)
+	return n > p.s.o.CheckpointBytes || ((n > 0 || p.mended) && time.Since(p.last) > p.s.o.CheckpointInterval)
 }
 
 // work is a batch that was taken out of the state. It is finished before anything else is taken, so that an error which
@@ -206,7 +222,7 @@ func (p *pager) checkpointLocked() (CheckpointInfo, error) {
 	s := p.s
 	s.mu.Lock()
 	at, meta := s.applied, s.file.Meta()
-	if at == meta.Position {
+	if at == meta.Position && !p.mended {
 		s.sinceCheckpoint.Store(0)
 		s.mu.Unlock()
 		p.last = time.Now()
@@ -238,7 +254,7 @@ func (p *pager) finish() (CheckpointInfo, error) {
 		}
 		s.sinceCheckpoint.Add(-w.logBytes)
 		s.log.Release(p.previous)
-		p.previous, p.last = w.at.LSN, time.Now()
+		p.previous, p.last, p.mended = w.at.LSN, time.Now(), false
 		info = CheckpointInfo{Checkpoint: meta.Checkpoint, Position: w.at}
 	}
 	p.todo = nil

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -18,7 +19,8 @@ type Delivery struct {
 	Sequence uint64
 	// DeliveryCount is how often the subscription released it.
 	DeliveryCount uint32
-	// Record is the stored message, to be decoded by txn.DecodeMessage. It must not be changed.
+	// Record is the stored message, to be decoded by txn.DecodeMessage. It must not be changed. nil: it is damaged
+	// (ReadRequest.MarkDamaged).
 	Record []byte
 }
 
@@ -34,14 +36,43 @@ type ReadRequest struct {
 	MaxMessages int
 	// MaxBytes ends the read once reached; the first message is returned whatever its size.
 	MaxBytes int
+	// MarkDamaged returns a damaged message without its record instead of ErrDataLoss, so that those behind it can be read.
+	MarkDamaged bool
 }
 
 // Read appends messages to dst in order of sequence and returns it with the sequence to go on from. It reads what was
 // applied at the time of the call, and never holds up a transaction. An empty result means there is nothing at or
 // after From now.
 //
-// It returns ErrNoQueue if the queue or subscription is not there, ErrDataLoss if a message's page is damaged.
+// A damaged message is repaired from the other node, which may take a moment. If that is not possible, Read returns what comes
+// before it, and the next Read a DamagedMessagesError, which is an ErrDataLoss: behind its last sequence one can go on.
+//
+// It returns ErrNoQueue if the queue or subscription is not there, ErrIndexDamaged if it cannot be known where messages are.
 func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
+	for before, tried := len(dst), false; ; tried = true {
+		out, next, err := s.read(ctx, req, dst)
+		var bad *DamagedMessagesError
+		if !errors.As(err, &bad) {
+			return out, next, err
+		}
+		if len(out) > before {
+			return out, next, nil
+		}
+		if !tried && s.repairMessages(ctx, bad) == nil {
+			continue
+		}
+		if !req.MarkDamaged || ctx.Err() != nil {
+			return out, next, err
+		}
+		for _, seq := range bad.Sequences {
+			out = append(out, Delivery{Sequence: seq})
+		}
+		return out, bad.Sequences[len(bad.Sequences)-1] + 1, nil
+	}
+}
+
+// read is Read without repair.
+func (s *Store) read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
 	if err := s.usable(); err != nil {
@@ -166,19 +197,29 @@ func (r *reading) fromPages(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.readGroup(group); err != nil {
-			return err
-		}
+		err = r.readGroup(group)
 		if len(r.want) > 0 {
 			next = r.want[0].seq
 		} else {
 			next = r.dst[len(r.dst)-1].Sequence + 1
 		}
-		if r.full {
-			return nil
+		if err != nil || r.full {
+			return err
 		}
 	}
 	return nil
+}
+
+// damaged says that what is wanted up to a sequence, at least the first of it, cannot be read.
+func (r *reading) damaged(upTo uint64, format string, args ...any) error {
+	e := &DamagedMessagesError{Queue: r.req.Queue, Err: fmt.Errorf(format, args...)}
+	for i, w := range r.want {
+		if i > 0 && w.seq > upTo {
+			break
+		}
+		e.Sequences = append(e.Sequences, w.seq)
+	}
+	return e
 }
 
 // nextGroup finds the run that holds seq and those after it that lie next to it in the file and hold wanted messages, too: a
@@ -187,14 +228,14 @@ func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
 	key := appendIndexKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
 	if err != nil {
-		return nil, fmt.Errorf("read the index: %w", err)
+		return nil, r.s.indexError(err)
 	}
 	first, found, err := entryOf(k, v, ok, r.req.Queue)
 	if err != nil {
 		return nil, err
 	}
 	if !found || first.last() < seq {
-		return nil, fmt.Errorf("%w: queue %d has no page for sequence %d", ErrDataLoss, r.req.Queue, seq)
+		return nil, r.damaged(seq, "no page has it")
 	}
 	group := []indexEntry{first}
 	pages := int64(first.run.Pages)
@@ -219,7 +260,7 @@ func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
 		group = append(group, e)
 	}
 	if err := it.Err(); err != nil {
-		return nil, fmt.Errorf("read the index: %w", err)
+		return nil, r.s.indexError(err)
 	}
 	return group, nil
 }
@@ -243,7 +284,9 @@ func (r *reading) readGroup(group []indexEntry) error {
 		pages += int(group[i].run.Pages)
 	}
 	buf := make([]byte, pages*size) // the deliveries alias it
-	if err := r.s.file.ReadPages(group[0].run.First, buf); err != nil {
+	if err := r.s.file.ReadPages(group[0].run.First, buf); errors.Is(err, page.ErrDamaged) {
+		return r.damaged(group[0].last(), "%w", err)
+	} else if err != nil {
 		return fmt.Errorf("read %d pages at %d: %w", pages, group[0].run.First, err)
 	}
 	for i := range group {
@@ -251,7 +294,7 @@ func (r *reading) readGroup(group []indexEntry) error {
 		n := int(e.run.Pages) * size
 		_, payload, err := r.s.file.DecodeRun(e.run, buf[:n:n])
 		if err != nil {
-			return fmt.Errorf("%w: queue %d, sequences %d to %d: %w", ErrDataLoss, e.queue, e.first, e.last(), err)
+			return r.damaged(e.last(), "%w", err)
 		}
 		buf = buf[n:]
 		if err := r.takeFrom(e, payload); err != nil || r.full {
@@ -265,19 +308,19 @@ func (r *reading) readGroup(group []indexEntry) error {
 func (r *reading) takeFrom(e *indexEntry, payload []byte) error {
 	rr, err := newRunReader(payload)
 	if err != nil {
-		return err
+		return r.damaged(e.last(), "%w", err)
 	}
 	if rr.queue != e.queue || rr.first != e.first {
-		return fmt.Errorf("%w: page %d holds queue %d, sequence %d, where the index has queue %d, sequence %d",
-			ErrDataLoss, e.run.First, rr.queue, rr.first, e.queue, e.first)
+		return r.damaged(e.last(), "page %d holds queue %d, sequence %d, where the index has queue %d, sequence %d",
+			e.run.First, rr.queue, rr.first, e.queue, e.first)
 	}
 	for len(r.want) > 0 && r.want[0].seq <= e.last() {
 		seq, record, ok, err := rr.next()
 		if err != nil {
-			return err
+			return r.damaged(e.last(), "%w", err)
 		}
 		if !ok || seq > r.want[0].seq {
-			return fmt.Errorf("%w: queue %d, sequence %d is not in its page", ErrDataLoss, e.queue, r.want[0].seq)
+			return r.damaged(r.want[0].seq, "it is not in its page, %d", e.run.First)
 		}
 		if seq < r.want[0].seq {
 			continue

@@ -66,6 +66,7 @@ type Store struct {
 	snapshots snapshotSet
 	pager     pager
 	maint     maintenance
+	damage    damage
 
 	closed   atomic.Bool
 	noSpace  atomic.Bool // the pager found the disk full when it last wrote
@@ -84,6 +85,7 @@ func Open(o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	s := &Store{o: o}
+	s.damage.init()
 	s.room = sync.NewCond(&s.mu)
 	defer func() {
 		if err != nil {

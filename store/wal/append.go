@@ -52,7 +52,7 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	seg := l.segs[len(l.segs)-1]
 	// A seal must always fit behind the block. A block that fits no segment gets one for itself, which grows. (A segment without
 	// records cannot be left behind: the next one would have the same name.)
-	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes || seg.empty()
+	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.givenUp || seg.empty()
 	l.mu.RUnlock()
 	if fits {
 		return seg, nil

@@ -311,6 +311,7 @@ func (l *Log) afterCut(pos lsn.Position, at int, end int64) {
 	l.end, l.synced, l.marked = pos, pos, min(l.marked, pos.LSN)
 	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN >= pos.LSN })
 	l.dirty, l.dirtyDir = nil, false
+	l.givenUp = min(l.givenUp, pos.LSN)
 	l.released = min(l.released, pos.LSN) // what comes now under these numbers is in no checkpoint
 	l.cuts++
 	l.mu.Unlock()
@@ -383,7 +384,7 @@ func (l *Log) Reset(start lsn.Position) error {
 	}
 	l.mu.Lock()
 	l.cuts++
-	l.released = 0
+	l.released, l.givenUp = 0, 0
 	clear(l.holds)
 	l.mu.Unlock()
 	for _, s := range old {

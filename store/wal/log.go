@@ -47,6 +47,7 @@ type Log struct {
 	dirtyDir bool             // a segment got its name, and no sync covers that
 	holds    map[*Hold]uint64 // the lowest record that each keeps
 	released uint64           // the highest LSN that Release was called with
+	givenUp  uint64           // the highest LSN that GiveUp was called with
 	cuts     uint64           // how often the tail was cut, so that readers notice
 	closed   bool
 

@@ -46,6 +46,22 @@ func (l *Log) Release(upTo uint64) {
 	l.trim()
 }
 
+// Released is the highest record that Release was called with.
+func (l *Log) Released() uint64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.released
+}
+
+// GiveUp says that nobody can use the records up to upTo, because one of them is damaged: what is released of them is not kept for
+// Options.KeepBytes. They go with the whole segment that they are in; the segment that is being written ends with the next Append.
+func (l *Log) GiveUp(upTo uint64) {
+	l.mu.Lock()
+	l.givenUp = max(l.givenUp, upTo)
+	l.mu.Unlock()
+	l.trim()
+}
+
 // trim removes the oldest segments as far as they are released.
 func (l *Log) trim() {
 	l.trimMu.Lock()
@@ -90,6 +106,9 @@ func (l *Log) mayTrim() bool {
 	}
 	if l.segs[0].last.LSN > free {
 		return false
+	}
+	if l.segs[0].first <= l.givenUp {
+		return true
 	}
 	var rest int64
 	for _, s := range l.segs[1:] {

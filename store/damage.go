@@ -1,0 +1,274 @@
+package store
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// maxDamaged bounds how many damaged messages are remembered one by one. A store that is damaged all over needs its disk replaced,
+// not a longer list.
+const maxDamaged = 100_000
+
+// DamagedMessagesError says which messages of a queue cannot be read. It is an ErrDataLoss.
+type DamagedMessagesError struct {
+	// Queue that they are in.
+	Queue uint64
+	// Sequences of the messages that were asked for and are damaged; rising.
+	Sequences []uint64
+	// Err is what was found.
+	Err error
+}
+
+// Error names the messages.
+func (e *DamagedMessagesError) Error() string {
+	what := fmt.Sprintf("sequence %d", e.Sequences[0])
+	if n := len(e.Sequences); n > 1 {
+		what = fmt.Sprintf("%d messages from sequence %d to %d", n, e.Sequences[0], e.Sequences[n-1])
+	}
+	return fmt.Sprintf("%v: queue %d, %s: %v", ErrDataLoss, e.Queue, what, e.Err)
+}
+
+// Is makes every DamagedMessagesError an ErrDataLoss.
+func (e *DamagedMessagesError) Is(target error) bool { return target == ErrDataLoss }
+
+// Unwrap returns what was found.
+func (e *DamagedMessagesError) Unwrap() error { return e.Err }
+
+// DamagedMessage is a message that somebody wants and that this node cannot read.
+type DamagedMessage struct {
+	// Queue and its Name.
+	Queue uint64
+	Name  string
+	// Sequence in the queue.
+	Sequence uint64
+	// Reason is what was found on this node, and why it was not repaired.
+	Reason string
+	// Lost: the other node says that its copy is damaged as well. Otherwise it could not be asked yet, and will be.
+	Lost bool
+	// Since when it is known.
+	Since time.Time
+}
+
+// DamageStatus counts what was found to be damaged and repaired since the store was opened.
+type DamageStatus struct {
+	// ScrubbedPages and ScrubbedLogBytes were looked at by the scrub; Scrubs have gone through everything, the last one at LastScrub.
+	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
+	LastScrub                               time.Time
+	// FoundPages and FoundLog are runs of pages and places in the log that were found damaged.
+	FoundPages, FoundLog uint64
+	// RepairedPages were made good; RepairedMessages came from the other node for that. RepairedLog is log that was given up because a
+	// checkpoint holds what was in it.
+	RepairedPages, RepairedMessages, RepairedLog uint64
+	// DamagedMessages are wanted and cannot be read now; LostMessages of them are damaged on the other node as well.
+	DamagedMessages, LostMessages uint64
+	// DamagedLogLSN is a record of the log that cannot be read and that was not given up yet; 0: none.
+	DamagedLogLSN uint64
+	// Index is set when something other than messages is damaged, which only a copy of the other node's store makes good.
+	Index error
+}
+
+type messageKey struct{ queue, seq uint64 }
+
+// damaged is what is known of a damaged message.
+type damaged struct {
+	reason string
+	lost   bool
+	since  time.Time
+	tried  time.Time // when its repair was last tried
+}
+
+// damage knows what is damaged in a store, and counts.
+type damage struct {
+	source MessageSource // nil: nobody to ask
+	busy   chan struct{} // holds one token while a repair is under way
+
+	// index is why the store needs to be replaced, if it does.
+	index  atomic.Pointer[error]
+	giveUp atomic.Bool // it is about to be replaced: nothing waits for its pages any more
+
+	mu       sync.Mutex // guards what follows
+	messages map[messageKey]*damaged
+	log      uint64 // a damaged place in the log that must go; 0: none
+	status   DamageStatus
+}
+
+func (d *damage) init() {
+	d.busy = make(chan struct{}, 1)
+	d.messages = make(map[messageKey]*damaged)
+}
+
+// count changes the counts.
+func (d *damage) count(fn func(*DamageStatus)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fn(&d.status)
+}
+
+// note remembers that messages are damaged; new ones are logged.
+func (s *Store) note(e *DamagedMessagesError) {
+	d := &s.damage
+	now := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fresh := 0
+	for _, seq := range e.Sequences {
+		key := messageKey{e.Queue, seq}
+		m := d.messages[key]
+		if m == nil {
+			if len(d.messages) >= maxDamaged {
+				continue
+			}
+			fresh++
+			m = &damaged{since: now}
+			d.messages[key] = m
+		}
+		m.reason = e.Err.Error()
+	}
+	if fresh > 0 {
+		s.o.Logger.Error("messages cannot be read", zap.Uint64("queue_id", e.Queue), zap.Uint64("first", e.Sequences[0]),
+			zap.Uint64("last", e.Sequences[len(e.Sequences)-1]), zap.Int("messages", fresh), zap.Error(e.Err))
+	}
+}
+
+// judge notes what the other node said of damaged messages.
+func (s *Store) judge(e *DamagedMessagesError, lost bool) {
+	s.note(e)
+	s.damage.mu.Lock()
+	defer s.damage.mu.Unlock()
+	for _, seq := range e.Sequences {
+		if m := s.damage.messages[messageKey{e.Queue, seq}]; m != nil {
+			m.lost = lost
+		}
+	}
+}
+
+// forget says that messages can be read, or that nobody wants them.
+func (d *damage) forget(queueID uint64, sequences []uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, seq := range sequences {
+		delete(d.messages, messageKey{queueID, seq})
+	}
+}
+
+// noteIndex remembers that something else than messages is damaged. It returns the error under which that is known.
+func (s *Store) noteIndex(err error) error {
+	err = fmt.Errorf("%w: %w", ErrIndexDamaged, err)
+	if s.damage.index.CompareAndSwap(nil, &err) {
+		s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
+		s.o.Logger.Error("a page with the index is damaged; the store has to be replaced by a copy of the other node's", zap.Error(err))
+	}
+	return err
+}
+
+// IndexDamage tells why the store has to be replaced by a copy of the other node's, nil if it has not.
+func (s *Store) IndexDamage() error {
+	if err := s.damage.index.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// GiveUpPages is called when the store is about to be replaced by a snapshot because of IndexDamage: what is still applied until
+// then stays in memory, whatever the budget, because pages cannot be written.
+func (s *Store) GiveUpPages() {
+	s.damage.giveUp.Store(true)
+	s.wakeRoom()
+}
+
+// replaced forgets all damage, because everything that it was in has been replaced.
+func (d *damage) replaced() {
+	d.index.Store(nil)
+	d.giveUp.Store(false)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.messages)
+	d.log = 0
+}
+
+// NoteDamage has whatever an error says to be damaged looked at soon, for errors of those who read pages by themselves, such as a backup.
+func (s *Store) NoteDamage(err error) {
+	var bad *DamagedMessagesError
+	if errors.As(err, &bad) {
+		s.note(bad)
+		return
+	}
+	var in *page.DamagedError
+	if errors.As(err, &in) && in.Page != 0 {
+		if err := s.suspect(in.Page, err); err != nil {
+			s.o.Logger.Warn("a damaged page cannot be looked up", zap.Error(err))
+		}
+	}
+}
+
+// Damaged lists up to limit messages that are wanted and cannot be read, by queue and sequence; what was acknowledged meanwhile is
+// forgotten.
+func (s *Store) Damaged(limit int) []DamagedMessage {
+	d := &s.damage
+	d.mu.Lock()
+	all := make([]DamagedMessage, 0, len(d.messages))
+	for key, m := range d.messages {
+		all = append(all, DamagedMessage{Queue: key.queue, Sequence: key.seq, Reason: m.reason, Lost: m.lost, Since: m.since})
+	}
+	d.mu.Unlock()
+	slices.SortFunc(all, func(a, b DamagedMessage) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Sequence, b.Sequence))
+	})
+	gone := make(map[uint64][]uint64)
+	s.mu.RLock()
+	all = slices.DeleteFunc(all, func(m DamagedMessage) bool {
+		q := s.state.Queue(m.Queue)
+		dead := q == nil || q.Dead(m.Sequence)
+		if dead {
+			gone[m.Queue] = append(gone[m.Queue], m.Sequence)
+		}
+		return dead
+	})
+	for i := range all {
+		all[i].Name = s.state.Queue(all[i].Queue).Name()
+	}
+	s.mu.RUnlock()
+	for id, sequences := range maps.All(gone) {
+		d.forget(id, sequences)
+	}
+	return all[:min(limit, len(all))]
+}
+
+// DamageStatus counts.
+func (s *Store) DamageStatus() DamageStatus {
+	all := s.Damaged(maxDamaged)
+	s.damage.mu.Lock()
+	st := s.damage.status
+	st.DamagedLogLSN = s.damage.log
+	s.damage.mu.Unlock()
+	st.DamagedMessages, st.Index = uint64(len(all)), s.IndexDamage()
+	for i := range all {
+		if all[i].Lost {
+			st.LostMessages++
+		}
+	}
+	return st
+}
+
+// alive returns which sequences of [first, last] somebody wants. mu is held for reading at least.
+func alive(q *queue.Queue, first, last uint64) []uint64 {
+	if q == nil {
+		return nil
+	}
+	var out []uint64
+	for seq := q.NextAlive(first); seq <= last && seq < q.NextSequence(); seq = q.NextAlive(seq + 1) {
+		out = append(out, seq)
+	}
+	return out
+}

@@ -1,0 +1,62 @@
+package page
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+)
+
+// RenewOwn has the next Checkpoint write a page of the file's own, bitmap or directory, to a new place: its content is in memory, so that
+// damage on the disk is no loss. It returns false if no such page is at that place.
+func (f *File) RenewOwn(n No) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.space == nil {
+		return false
+	}
+	for _, c := range f.space.chunks {
+		if c.at.page == n && n != 0 {
+			c.dirty = true
+			return true
+		}
+	}
+	for i := range f.space.leaves {
+		if l := &f.space.leaves[i]; l.at.page == n && n != 0 {
+			l.dirty = true
+			return true
+		}
+	}
+	return false
+}
+
+// ReadHead reads header and meta slots as the next Open will. A damaged header is written anew at once. A damaged meta slot is returned
+// as damage: the next two Checkpoints write both. It returns what was wrong, even if it is right again.
+func (f *File) ReadHead() (damage, err error) {
+	f.checkpointing.Lock() // a slot that is being written is neither old nor new
+	defer f.checkpointing.Unlock()
+	if err := f.writable(); err != nil {
+		return nil, err
+	}
+	want := encodeHeader(header{pageSize: f.geo.pageSize, storeID: f.storeID})
+	have, err := f.readUpTo(0, len(want))
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(have, want) {
+		damage = &DamagedError{Path: f.path, Reason: "the header is not what was written"}
+		if _, err := f.file.WriteAt(want, 0); err != nil {
+			return damage, f.fail(fmt.Errorf("write the header anew: %w", err))
+		}
+		if err := f.sync(); err != nil {
+			return damage, err
+		}
+	}
+	for slot := range 2 {
+		if _, err := f.readSlot(slot); errors.Is(err, ErrDamaged) {
+			damage = err
+		} else if err != nil {
+			return damage, err
+		}
+	}
+	return damage, nil
+}

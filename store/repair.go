@@ -1,0 +1,477 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// repairAgain is how long a message whose repair failed is left alone: whoever reads it meanwhile hears at once that it is damaged.
+	repairAgain = 5 * time.Second
+	// repairWait bounds how long a reader waits for the other node.
+	repairWait = 3 * time.Second
+	// copyBytes bounds what CopyMessages returns, but for a single larger message.
+	copyBytes = 8 << 20
+)
+
+// MessageSource is where good copies of messages are: the other node of the pair.
+type MessageSource interface {
+	// FetchMessages returns what the other node has of a queue's messages from sequence first to last. applied is the last record
+	// that this node has applied: the source must make sure that both nodes have the same history up to the lower of that and its
+	// own, since a sequence names the same message only then.
+	FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (FoundMessages, error)
+}
+
+// FoundMessages is what a node has of a range of messages.
+type FoundMessages struct {
+	// Messages that it has, by sequence.
+	Messages []Delivery
+	// Damaged are wanted there, and cannot be read there either.
+	Damaged []uint64
+	// Last sequence that was looked at, if that is less than what was asked for; otherwise what was asked for.
+	Last uint64
+}
+
+// SetMessageSource says whom to ask for good copies of damaged messages. To be called before the store is used; nil: nobody.
+func (s *Store) SetMessageSource(m MessageSource) { s.damage.source = m }
+
+// CopyMessages returns what this node has of a queue's messages from sequence first to last, for the other node to repair its own
+// with. It returns less at once when they are large (FoundMessages.Last says up to where). What is damaged here is part of the answer.
+func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (FoundMessages, error) {
+	found := FoundMessages{Last: last}
+	size := 0
+	for from := first; from <= last; {
+		if size >= copyBytes {
+			found.Last = from - 1
+			break
+		}
+		n := int(min(last-from+1, queue.MaxRunSpan)) //nolint:gosec // bounded
+		got, next, err := s.read(ctx, ReadRequest{Queue: queueID, From: from, MaxMessages: n, MaxBytes: copyBytes}, nil)
+		for i := range got {
+			if got[i].Sequence <= last {
+				found.Messages = append(found.Messages, got[i])
+				size += len(got[i].Record)
+			}
+		}
+		var bad *DamagedMessagesError
+		switch {
+		case errors.As(err, &bad):
+			s.note(bad) // this node wants it repaired, too
+			for _, seq := range bad.Sequences {
+				if seq <= last {
+					found.Damaged = append(found.Damaged, seq)
+				}
+			}
+			from = bad.Sequences[len(bad.Sequences)-1] + 1
+		case err != nil:
+			return FoundMessages{}, err
+		case next <= from: // nothing more there
+			return found, nil
+		default:
+			from = next
+		}
+	}
+	return found, nil
+}
+
+// repairMessages makes good what a read found to be damaged, within repairWait. Its error says why it could not.
+func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError) error {
+	s.note(bad)
+	ctx, cancel := context.WithTimeout(ctx, repairWait)
+	defer cancel()
+	select {
+	case s.damage.busy <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("repair: %w", ctx.Err())
+	}
+	defer func() { <-s.damage.busy }()
+	return s.repairOne(ctx, bad.Queue, bad.Sequences[0])
+}
+
+// RepairAll tries to repair every message that is known to be damaged. It returns how many still are.
+func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
+	for _, m := range s.Damaged(maxDamaged) {
+		bad := &DamagedMessagesError{Queue: m.Queue, Sequences: []uint64{m.Sequence}, Err: errors.New(m.Reason)}
+		if err := s.repairMessages(ctx, bad); err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return left, fmt.Errorf("repair: %w", ctx.Err())
+		}
+		left++
+	}
+	return left, s.dropDamagedLog(ctx)
+}
+
+// runState is what this node has of the run that a sequence is in.
+type runState struct {
+	entry indexEntry // its run is zero if there is none
+	alive []uint64   // who is wanted
+	have  []Delivery // what of that can be read
+	why   error      // what is wrong with the rest; nil: nothing
+}
+
+// lookAt reads the run that a wanted message is in.
+func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
+	if err := s.usable(); err != nil {
+		return runState{}, err
+	}
+	guard := s.file.ReadGuard()
+	defer guard.Release()
+	k, v, ok, err := s.index.View().SeekFloor(appendIndexKey(nil, queueID, seq))
+	if err != nil {
+		return runState{}, s.indexError(err)
+	}
+	e, found, err := entryOf(k, v, ok, queueID)
+	if err != nil {
+		return runState{}, err
+	}
+	if !found || e.last() < seq {
+		e = indexEntry{queue: queueID, first: seq, span: 1}
+	}
+	st := runState{entry: e}
+	s.mu.RLock()
+	st.alive = alive(s.state.Queue(queueID), e.first, e.last())
+	if e.run.IsZero() {
+		st.alive = slices.DeleteFunc(st.alive, func(q uint64) bool {
+			_, inMemory := s.state.Queue(queueID).TailRecord(q)
+			return inMemory
+		})
+	}
+	s.mu.RUnlock()
+	if e.run.IsZero() {
+		st.why = fmt.Errorf("%w: no page has it", ErrDataLoss)
+		return st, nil
+	}
+	_, payload, err := s.file.ReadRun(e.run, nil)
+	if err != nil {
+		if errors.Is(err, page.ErrDamaged) {
+			st.why = err
+			return st, nil
+		}
+		return st, fmt.Errorf("look at a run: %w", err)
+	}
+	st.have, st.why = wantedOf(payload, st.alive)
+	return st, nil
+}
+
+// wantedOf takes the wanted messages out of a run; the error says that some are missing.
+func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
+	r, err := newRunReader(payload)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		seq, record, ok, err := r.next()
+		if err != nil {
+			return have, err
+		}
+		if !ok {
+			break
+		}
+		if _, wanted := slices.BinarySearch(want, seq); wanted {
+			have = append(have, Delivery{Sequence: seq, Record: record})
+		}
+	}
+	if len(have) < len(want) {
+		return have, fmt.Errorf("%w: the page has only %d of %d messages", ErrDataLoss, len(have), len(want))
+	}
+	return have, nil
+}
+
+// indexError makes the damage of a page that is not messages known.
+func (s *Store) indexError(err error) error {
+	if errors.Is(err, page.ErrDamaged) {
+		return s.noteIndex(err)
+	}
+	return fmt.Errorf("read the index: %w", err)
+}
+
+// repairOne repairs the run that a wanted message is in. nil: it can be read again, or nobody wants it any more. The token of
+// damage.busy is held.
+func (s *Store) repairOne(ctx context.Context, queueID, seq uint64) error {
+	st, err := s.lookAt(queueID, seq)
+	if err != nil {
+		return err
+	}
+	if st.why == nil || len(st.alive) == 0 {
+		s.damage.forget(queueID, append(st.alive, seq))
+		return nil
+	}
+	missing := st.missing()
+	if err := s.mayTry(queueID, missing, st.why); err != nil {
+		return err
+	}
+	if s.damage.source == nil {
+		return fmt.Errorf("%w, and there is no other node to repair it from", st.why)
+	}
+	found, err := s.fetchAll(ctx, queueID, missing)
+	if err != nil {
+		err = fmt.Errorf("%w; and the other node's copy cannot be had: %w", st.why, err)
+		s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
+		return err
+	}
+	gained, err := st.merge(&found, missing)
+	if err != nil {
+		s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
+		return err
+	}
+	if gained > 0 {
+		if err := s.pager.replaceRun(&st); err != nil {
+			return fmt.Errorf("repair queue %d, sequences %d to %d: %w", queueID, st.entry.first, st.entry.last(), err)
+		}
+		s.damage.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) }) //nolint:gosec // not negative
+		s.o.Logger.Warn("a damaged page was repaired with the other node's messages", zap.Uint64("queue_id", queueID),
+			zap.Uint64("first", st.entry.first), zap.Uint64("last", st.entry.last()), zap.Int("messages", gained), zap.NamedError("was", st.why))
+		restored := make([]uint64, 0, len(st.have))
+		for i := range st.have {
+			restored = append(restored, st.have[i].Sequence)
+		}
+		s.damage.forget(queueID, restored)
+	}
+	return s.stillMissing(queueID, seq, &st, &found)
+}
+
+// stillMissing notes what a repair could not bring back. It returns nil if the message that was asked for is not among it.
+func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMessages) error {
+	var lost, later []uint64
+	for _, q := range st.missing() {
+		if _, there := slices.BinarySearch(found.Damaged, q); there {
+			lost = append(lost, q)
+		} else {
+			later = append(later, q)
+		}
+	}
+	var err error
+	if len(lost) > 0 {
+		why := fmt.Errorf("%w; and it is damaged on the other node as well", st.why)
+		s.judge(&DamagedMessagesError{Queue: queueID, Sequences: lost, Err: why}, true)
+		if slices.Contains(lost, seq) {
+			err = why
+		}
+	}
+	if len(later) > 0 {
+		// Applied there and dead, which it will soon be here; or not applied there yet.
+		why := fmt.Errorf("%w; and the other node does not have it now", st.why)
+		s.judge(&DamagedMessagesError{Queue: queueID, Sequences: later, Err: why}, false)
+		if slices.Contains(later, seq) {
+			err = why
+		}
+	}
+	return err
+}
+
+// missing are the wanted messages that cannot be read.
+func (st *runState) missing() []uint64 {
+	var out []uint64
+	for _, q := range st.alive {
+		if !slices.ContainsFunc(st.have, func(d Delivery) bool { return d.Sequence == q }) {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// mayTry tells whether a repair was not tried a moment ago, and notes that it is now.
+func (s *Store) mayTry(queueID uint64, missing []uint64, why error) error {
+	s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: why})
+	d := &s.damage
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, recent, found := time.Now(), true, false
+	for _, q := range missing {
+		if m := d.messages[messageKey{queueID, q}]; m != nil {
+			found = found || m.tried.IsZero()
+			recent = recent && !m.tried.IsZero() && now.Sub(m.tried) < repairAgain
+		}
+	}
+	if found {
+		d.status.FoundPages++
+	}
+	if recent {
+		return fmt.Errorf("%w (its repair was tried a moment ago)", why)
+	}
+	for _, q := range missing {
+		if m := d.messages[messageKey{queueID, q}]; m != nil {
+			m.tried = now
+		}
+	}
+	return nil
+}
+
+// fetchAll asks the other node until it has said all that it has.
+func (s *Store) fetchAll(ctx context.Context, queueID uint64, missing []uint64) (FoundMessages, error) {
+	first, last := missing[0], missing[len(missing)-1]
+	all := FoundMessages{Last: last}
+	for first <= last {
+		got, err := s.damage.source.FetchMessages(ctx, queueID, first, last, s.Applied())
+		if err != nil {
+			return all, err //nolint:wrapcheck // the caller does
+		}
+		all.Messages = append(all.Messages, got.Messages...)
+		all.Damaged = append(all.Damaged, got.Damaged...)
+		if got.Last < first {
+			return all, fmt.Errorf("%w: an answer that leads nowhere", ErrDataLoss)
+		}
+		first = got.Last + 1
+	}
+	slices.Sort(all.Damaged)
+	return all, nil
+}
+
+// merge adds what came from the other node to what is there. It refuses what cannot be what was written here.
+func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, err error) {
+	for i := range found.Messages {
+		m := &found.Messages[i]
+		if _, wanted := slices.BinarySearch(missing, m.Sequence); !wanted {
+			continue
+		}
+		if _, err := txn.DecodeMessage(m.Record); err != nil {
+			return 0, fmt.Errorf("%w; and what the other node has for sequence %d is no message: %w", st.why, m.Sequence, err)
+		}
+		st.have = append(st.have, Delivery{Sequence: m.Sequence, Record: bytes.Clone(m.Record)})
+		gained++
+	}
+	slices.SortFunc(st.have, func(a, b Delivery) int { return int(int64(a.Sequence) - int64(b.Sequence)) }) //nolint:gosec // a run's span
+	st.have = slices.CompactFunc(st.have, func(a, b Delivery) bool { return a.Sequence == b.Sequence })
+	if e := &st.entry; !e.run.IsZero() && uint64(len(st.have)) == e.count {
+		size := 0
+		for i := range st.have {
+			size += txn.UvarintBytes(st.have[i].Sequence-e.first) + len(st.have[i].Record)
+		}
+		if uint64(size) != e.bytes { //nolint:gosec // not negative
+			return 0, fmt.Errorf("%w; and the other node's messages are not the same: they take %d bytes, not %d; run `lockstep verify`",
+				st.why, size, e.bytes)
+		}
+	}
+	return gained, nil
+}
+
+// replaceRun writes what can be read of a run to new pages and has the index refer to them. What is visible does not change, and
+// neither does a digest. Nothing is done if the run has gone meanwhile.
+func (p *pager) replaceRun(st *runState) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.s
+	if err := s.usable(); err != nil {
+		return err
+	}
+	tail := queue.TailRun{Queue: st.entry.queue, First: st.have[0].Sequence}
+	last := st.have[len(st.have)-1].Sequence
+	tail.Records = make([][]byte, last-tail.First+1)
+	s.mu.RLock()
+	q := s.state.Queue(st.entry.queue)
+	for i := range st.have {
+		// What died meanwhile may have been taken out of the index by the last batch already: nobody would take it out again.
+		if d := &st.have[i]; q != nil && !q.Dead(d.Sequence) {
+			tail.Records[d.Sequence-tail.First] = d.Record
+		}
+	}
+	s.mu.RUnlock()
+	entries, err := p.writeTails([]queue.TailRun{tail})
+	if err == nil {
+		if err = p.exchange(&st.entry, entries); err != nil {
+			for i := range entries {
+				s.file.Free(entries[i].run)
+			}
+		}
+	}
+	if errors.Is(err, errRunGone) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, page.ErrFull) && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, ErrIndexDamaged) && s.usable() == nil {
+		s.fail(fmt.Errorf("write repaired pages: %w", err)) // INV-7
+	}
+	return err
+}
+
+// errRunGone is returned when a run is not in the index any more.
+var errRunGone = errors.New("the run is gone")
+
+// exchange has the index refer to new runs in the place of a damaged one.
+func (p *pager) exchange(old *indexEntry, entries []indexEntry) error {
+	edit := p.s.index.Edit()
+	defer edit.Discard()
+	k, v, ok, err := edit.SeekFloor(appendIndexKey(nil, old.queue, old.last()))
+	if err != nil {
+		return p.s.indexError(err)
+	}
+	now, found, err := entryOf(k, v, ok, old.queue)
+	if err != nil {
+		return err
+	}
+	switch {
+	case old.run.IsZero() && found && now.last() >= old.first, !old.run.IsZero() && (!found || now.run != old.run):
+		return errRunGone
+	case !old.run.IsZero():
+		if _, err := edit.Delete(appendIndexKey(nil, old.queue, old.first)); err != nil {
+			return p.s.indexError(err)
+		}
+	}
+	for i := range entries {
+		if err := edit.Put(appendIndexKey(nil, entries[i].queue, entries[i].first), entries[i].appendValue(nil)); err != nil {
+			return p.s.indexError(err)
+		}
+	}
+	p.s.mu.Lock()
+	err = edit.Commit()
+	p.s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("publish the index: %w", err)
+	}
+	if !old.run.IsZero() {
+		p.s.file.Free(old.run)
+	}
+	p.mended = true
+	return nil
+}
+
+// suspect finds out what a damaged page is part of. Damaged messages are noted, to be repaired; the map of used pages is written
+// anew; anything else makes the store one that has to be replaced.
+func (s *Store) suspect(no page.No, why error) error {
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.file.RenewOwn(no) {
+		return nil
+	}
+	guard := s.file.ReadGuard()
+	defer guard.Release()
+	it := s.index.View().Scan([]byte{indexLetter}, []byte{indexLetter + 1})
+	for it.Next() {
+		e, err := decodeIndexEntry(it.Key(), it.Value())
+		if err != nil {
+			return err
+		}
+		if no < e.run.First || no >= e.run.End() {
+			continue
+		}
+		s.mu.RLock()
+		wanted := alive(s.state.Queue(e.queue), e.first, e.last())
+		s.mu.RUnlock()
+		if len(wanted) > 0 {
+			s.note(&DamagedMessagesError{Queue: e.queue, Sequences: wanted, Err: why})
+		}
+		return nil
+	}
+	if err := it.Err(); err != nil {
+		return s.indexError(err)
+	}
+	return nil // freed meanwhile, or a node of the tree: the scrub, or whoever needs it, finds that out
+}

@@ -1,0 +1,422 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+var errAway = errors.New("the other node is away")
+
+// other is the other node of the pair, as a source of messages.
+type other struct {
+	s     *store.Store
+	away  atomic.Bool
+	asked atomic.Int64
+}
+
+func (o *other) FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (store.FoundMessages, error) {
+	o.asked.Add(1)
+	if o.away.Load() {
+		return store.FoundMessages{}, errAway
+	}
+	if have, ok := o.s.PositionOf(applied.LSN); !ok || have != applied {
+		return store.FoundMessages{}, fmt.Errorf("other history: %v", applied)
+	}
+	return o.s.CopyMessages(ctx, queue, first, last)
+}
+
+// flip changes one bit of a file, and again at the second call.
+func flip(t *testing.T, fs vfs.FS, name string, at int64) {
+	t.Helper()
+	f, err := fs.OpenFile(name, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	var b [1]byte
+	_, err = f.ReadAt(b[:], at)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{b[0] ^ 0x10}, at)
+	require.NoError(t, err)
+}
+
+// kindAt tells what a page holds, "" if no run begins there.
+func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
+	t.Helper()
+	f, err := fs.OpenFile(store.PageFile("/data"), os.O_RDONLY, 0)
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	var b [page.RunHeaderBytes]byte
+	_, err = f.ReadAt(b[:], page.OffsetOf(no, 2048))
+	require.NoError(t, err)
+	h, err := page.PeekRun(b[:])
+	if err != nil || h.Run.First != no {
+		return ""
+	}
+	return h.Kind.String()
+}
+
+// pairOf are two nodes with the same content and different page sizes, one of which can be repaired from the other.
+func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
+	t.Helper()
+	mem = vfs.NewMem()
+	n, m = filled(t, options(mem))
+	o := options(vfs.NewMem())
+	o.PageSize = 4096
+	twin, _ := filled(t, o)
+	peer = &other{s: twin.s}
+	n.s.SetMessageSource(peer)
+	return n, mem, peer, m
+}
+
+func digestOf(t *testing.T, s *store.Store) store.Digest {
+	t.Helper()
+	d, err := s.Digest(context.Background())
+	require.NoError(t, err)
+	return d
+}
+
+// TestScrubRepairsEveryPage flips a bit of every page in turn. The scrub finds each that is in use; messages come from the other node,
+// the file's own map from memory. Nothing that is visible changes.
+func TestScrubRepairsEveryPage(t *testing.T) {
+	n, mem, peer, m := pairOf(t)
+	want := digestOf(t, n.s)
+	require.Equal(t, digestOf(t, peer.s).Content, want.Content)
+	repaired := map[string]int{}
+	damage := func(no page.No) {
+		kind := kindAt(t, mem, no)
+		flip(t, mem, store.PageFile("/data"), page.OffsetOf(no, 2048)+37)
+		before := n.s.DamageStatus()
+		_, err := n.s.Scrub(context.Background(), 0)
+		if errors.Is(err, store.ErrIndexDamaged) { // see TestDamagedIndex
+			require.Equal(t, "node", kind)
+			n, mem, peer, m = pairOf(t)
+			return
+		}
+		require.NoError(t, err)
+		after := n.s.DamageStatus()
+		if after.RepairedPages > before.RepairedPages {
+			require.Equal(t, before.FoundPages+1, after.FoundPages)
+			repaired[kind]++
+		}
+		require.Zero(t, after.DamagedMessages)
+		require.Equal(t, want.Content, digestOf(t, n.s).Content, "page %d, %s", no, kind)
+		n.check()
+	}
+	stats, err := n.s.Stats()
+	require.NoError(t, err)
+	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
+		damage(no)
+	}
+	// These move with each checkpoint, so that the loop may have missed them.
+	for _, kind := range []string{"bitmap", "bitmap directory"} {
+		for no := page.No(1); uint64(no) <= stats.Pages && repaired[kind] == 0; no++ {
+			if kindAt(t, mem, no) == kind {
+				damage(no)
+			}
+		}
+	}
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	t.Logf("repaired %v", repaired)
+	for _, kind := range []string{"packed", "large", "bitmap", "bitmap directory"} {
+		require.Positive(t, repaired[kind], kind)
+	}
+}
+
+// TestDamagedIndex flips a bit of each node of the tree in turn. The store says that it has to be replaced, and is whole again when it was.
+func TestDamagedIndex(t *testing.T) {
+	first, same, _, _ := pairOf(t)
+	stats, err := first.s.Stats()
+	require.NoError(t, err)
+	found := 0
+	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
+		if kindAt(t, same, no) != "node" {
+			continue
+		}
+		n, mem, peer, m := pairOf(t)
+		flip(t, mem, store.PageFile("/data"), page.OffsetOf(no, 2048)+37)
+		if _, err := n.s.Scrub(context.Background(), 0); err == nil {
+			require.NoError(t, n.s.IndexDamage())
+			continue // a node of a checkpoint before
+		}
+		found++
+		require.ErrorIs(t, n.s.IndexDamage(), store.ErrIndexDamaged)
+		n.s.GiveUpPages()
+		require.NoError(t, receive(t, peer.s, n.s).Commit())
+		require.NoError(t, n.s.IndexDamage())
+		require.Equal(t, m.dump(), dumpStore(t, n.s))
+		n.check()
+	}
+	require.Positive(t, found)
+}
+
+// TestScrubRepairsTheHead flips bits of the header and of the meta slots. A restart finds everything.
+func TestScrubRepairsTheHead(t *testing.T) {
+	n, mem, _, m := pairOf(t)
+	for _, at := range []int64{20, 16<<10 + 60, 32<<10 + 60} {
+		flip(t, mem, store.PageFile("/data"), at)
+		before := n.s.DamageStatus()
+		_, err := n.s.Scrub(context.Background(), 0)
+		require.NoError(t, err)
+		require.Equal(t, before.RepairedPages+1, n.s.DamageStatus().RepairedPages)
+		_, err = n.s.Scrub(context.Background(), 0)
+		require.NoError(t, err)
+		require.Equal(t, before.FoundPages+1, n.s.DamageStatus().FoundPages, "the second scrub finds nothing")
+	}
+	require.NoError(t, n.s.Close())
+	again := openNode(t, options(mem))
+	again.applyAll()
+	require.Equal(t, m.dump(), dumpStore(t, again.s))
+}
+
+// TestReadRepairs damages all pages of messages and reads them.
+func TestReadRepairs(t *testing.T) {
+	n, mem, peer, m := pairOf(t)
+	want := digestOf(t, n.s)
+	damaged := damageMessages(t, n.s, mem)
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	require.Positive(t, damaged)
+	require.Positive(t, n.s.DamageStatus().RepairedPages)
+	asked := peer.asked.Load()
+	_, err := n.s.Scrub(context.Background(), 0)
+	require.NoError(t, err)
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	require.Equal(t, asked, peer.asked.Load(), "everything is good again")
+	require.Equal(t, want.Content, digestOf(t, n.s).Content)
+	n.check()
+
+	// What was repaired is in a checkpoint, though nothing was applied.
+	require.NoError(t, n.s.Close())
+	again := openNode(t, options(mem))
+	again.applyAll()
+	require.Equal(t, m.dump(), dumpStore(t, again.s))
+	again.check()
+}
+
+// damageMessages flips a bit of each run of messages and tells how many there are.
+func damageMessages(t *testing.T, s *store.Store, fs vfs.FS) int {
+	t.Helper()
+	stats, err := s.Stats()
+	require.NoError(t, err)
+	found := 0
+	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
+		if kind := kindAt(t, fs, no); kind == "packed" || kind == "large" {
+			flip(t, fs, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+			found++
+		}
+	}
+	return found
+}
+
+// small is a node with one queue of messages that share pages.
+func small(t *testing.T, o store.Options) *node {
+	t.Helper()
+	n := openNode(t, o)
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+	for i := range 40 {
+		n.commit(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			b.Message(1, nil, []byte(fmt.Sprintf("%0500d", i)))
+			b.EndPublish()
+		})
+	}
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	return n
+}
+
+// pageWith finds the page that a text is in.
+func pageWith(t *testing.T, fs vfs.FS, pageSize int, text string) page.No {
+	t.Helper()
+	f, err := fs.OpenFile(store.PageFile("/data"), os.O_RDONLY, 0)
+	require.NoError(t, err)
+	defer func() { _ = f.Close() }()
+	size, err := f.SizeBytes()
+	require.NoError(t, err)
+	raw := make([]byte, size)
+	_, err = f.ReadAt(raw, 0)
+	require.NoError(t, err)
+	at := strings.Index(string(raw), text)
+	require.Positive(t, at)
+	return page.NoAt(int64(at), pageSize)
+}
+
+// readMarked reads a queue in small pieces and returns what came and which sequences are damaged.
+func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
+	t.Helper()
+	for from := uint64(1); ; {
+		batch, next, err := s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 7, MarkDamaged: true}, nil)
+		require.NoError(t, err)
+		for _, d := range batch {
+			if d.Record == nil {
+				damaged = append(damaged, d.Sequence)
+			} else {
+				got = append(got, d.Sequence)
+			}
+		}
+		if next == from {
+			return got, damaged
+		}
+		from = next
+	}
+}
+
+// TestBothCopiesDamaged loses exactly the messages that both nodes have in damaged pages. The pages are cut differently on both, so
+// that a part of a page can be repaired.
+func TestBothCopiesDamaged(t *testing.T) {
+	mem, there := vfs.NewMem(), vfs.NewMem()
+	o := options(there)
+	o.PageSize = 4096
+	n, twin := small(t, options(mem)), small(t, o)
+	peer := &other{s: twin.s}
+	n.s.SetMessageSource(peer)
+	text := fmt.Sprintf("%0500d", 20)
+	mine, theirs := pageWith(t, mem, 2048, text), pageWith(t, there, 4096, text)
+	flip(t, there, store.PageFile("/data"), page.OffsetOf(theirs, 4096)+100)
+	_, lostThere := readMarked(t, twin.s)
+	require.Contains(t, lostThere, uint64(21))
+	flip(t, mem, store.PageFile("/data"), page.OffsetOf(mine, 2048)+100)
+	flip(t, mem, store.PageFile("/data"), page.OffsetOf(mine+2, 2048)+100) // one that the other node can help with
+
+	got, lost := readMarked(t, n.s)
+	require.Contains(t, lost, uint64(21))
+	require.Subset(t, lostThere, lost)
+	require.Len(t, append(got, lost...), 40, "all the others are served")
+	status := n.s.DamageStatus()
+	require.Equal(t, uint64(len(lost)), status.LostMessages)
+	require.Equal(t, uint64(len(lost)), status.DamagedMessages)
+	require.Positive(t, status.RepairedPages)
+	for i, d := range n.s.Damaged(100) {
+		require.Equal(t, lost[i], d.Sequence)
+		require.True(t, d.Lost)
+		require.Equal(t, "q", d.Name)
+	}
+
+	// A reader that wants to know hears DATA_LOSS for one of those, and what is before it comes first.
+	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: 21, MaxMessages: 5}, nil)
+	var bad *store.DamagedMessagesError
+	require.ErrorAs(t, err, &bad)
+	require.ErrorIs(t, err, store.ErrDataLoss)
+	require.True(t, slices.Contains(bad.Sequences, 21))
+	for _, seq := range bad.Sequences {
+		require.Contains(t, lost, seq)
+	}
+
+	// Whoever acknowledges them has them forgotten, and their page given back.
+	n.commit(func(b *txn.Builder) {
+		for _, seq := range lost {
+			b.Ack(1, 1, txn.Range{First: seq, Last: seq})
+		}
+	})
+	require.Zero(t, n.s.DamageStatus().DamagedMessages)
+	got, lost = readMarked(t, n.s)
+	require.Empty(t, lost)
+	n.commit(func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: 40}) })
+	require.NotEmpty(t, got)
+	n.check()
+}
+
+// TestRepairWaitsForTheOtherNode: what cannot be repaired yet is repaired later, and blocks nobody meanwhile.
+func TestRepairWaitsForTheOtherNode(t *testing.T) {
+	mem := vfs.NewMem()
+	n, twin := small(t, options(mem)), small(t, options(vfs.NewMem()))
+	peer := &other{s: twin.s}
+	peer.away.Store(true)
+	n.s.SetMessageSource(peer)
+	flip(t, mem, store.PageFile("/data"), page.OffsetOf(pageWith(t, mem, 2048, fmt.Sprintf("%0500d", 20)), 2048)+100)
+	_, damaged := readMarked(t, n.s)
+	require.Contains(t, damaged, uint64(21))
+	require.Zero(t, n.s.DamageStatus().LostMessages)
+	asked := peer.asked.Load()
+	_, again := readMarked(t, n.s)
+	require.Equal(t, damaged, again)
+	require.Equal(t, asked, peer.asked.Load(), "it is not asked all the time")
+	peer.away.Store(false)
+	require.Eventually(t, func() bool {
+		left, err := n.s.RepairAll(context.Background())
+		return err == nil && left == 0
+	}, 30e9, 100e6)
+	_, damaged = readMarked(t, n.s)
+	require.Empty(t, damaged)
+	n.check()
+}
+
+// TestDamagedLog flips a bit in each segment of the log that no checkpoint needs, and in the one that is being written: the scrub gives
+// up what a checkpoint holds, and a restart finds a sound log.
+func TestDamagedLog(t *testing.T) {
+	mem := vfs.NewMem()
+	o := options(mem)
+	o.SegmentBytes = 16 << 10
+	n, _ := filled(t, o)
+	names, err := mem.ReadDir("/data/log")
+	require.NoError(t, err)
+	names = slices.DeleteFunc(names, func(s string) bool { return !strings.HasSuffix(s, ".seg") })
+	require.Greater(t, len(names), 1)
+	for i, name := range []string{names[0], names[len(names)-1]} {
+		flip(t, mem, "/data/log/"+name, 4096+200)
+		_, err = n.s.Scrub(context.Background(), 0)
+		require.NoError(t, err)
+		st := n.s.DamageStatus()
+		require.Equal(t, uint64(i+1), st.FoundLog, name)
+		if st.DamagedLogLSN != 0 { // in the segment that was being written: the next transaction begins another one
+			n.commit(func(b *txn.Builder) { b.CreateQueue("another", txn.Config{}, "default") })
+			_, err = n.s.RepairAll(context.Background())
+			require.NoError(t, err)
+		}
+		st = n.s.DamageStatus()
+		require.Zero(t, st.DamagedLogLSN)
+		require.Equal(t, uint64(i+1), st.RepairedLog)
+		_, err = n.s.Scrub(context.Background(), 0)
+		require.NoError(t, err)
+		require.Equal(t, uint64(i+1), n.s.DamageStatus().FoundLog, "the second scrub finds nothing")
+	}
+	want := dumpStore(t, n.s)
+	require.NoError(t, n.s.Close())
+	again := openNode(t, options(mem))
+	again.applyAll()
+	require.Equal(t, want, dumpStore(t, again.s))
+	_, err = again.s.ReadLog(1)
+	require.ErrorIs(t, err, wal.ErrTrimmed)
+}
+
+// TestPagerMeetsDamage has the pager need a damaged page of the index. The store does not fail: it waits to be replaced, and goes on
+// applying meanwhile.
+func TestPagerMeetsDamage(t *testing.T) {
+	n, mem, peer, _ := pairOf(t)
+	require.NoError(t, n.s.Close())
+	stats, err := peer.s.Stats()
+	require.NoError(t, err)
+	require.NotZero(t, stats.Pages)
+	// Nothing of the tree is in memory after a restart but what the state was loaded from.
+	n = openNode(t, options(mem))
+	n.s.SetMessageSource(peer)
+	n.applyAll()
+	st, err := n.s.Stats()
+	require.NoError(t, err)
+	for no := page.No(1); uint64(no) <= st.Pages; no++ {
+		if kindAt(t, mem, no) == "node" {
+			flip(t, mem, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+		}
+	}
+	_, err = n.s.Scrub(context.Background(), 0)
+	require.ErrorIs(t, err, store.ErrIndexDamaged)
+	require.ErrorIs(t, n.s.IndexDamage(), store.ErrIndexDamaged)
+	n.commit(func(b *txn.Builder) { b.CreateQueue("more", txn.Config{}, "default") })
+	n.s.GiveUpPages()
+	require.NoError(t, receive(t, peer.s, n.s).Commit())
+	require.NoError(t, n.s.IndexDamage())
+	n.check()
+}

@@ -1,0 +1,349 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/pace"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+const (
+	// scrubBytes is how much a scrub reads under one pin of a checkpoint: what is freed meanwhile takes space no longer than that.
+	scrubBytes = 1 << 20
+	// scrubCacheBytes is what it keeps of the tree: next to nothing, since it is there to read from the disk.
+	scrubCacheBytes = 64 << 10
+)
+
+// ScrubResult tells what a scrub looked at and found.
+type ScrubResult struct {
+	// Pages and LogBytes that were read.
+	Pages, LogBytes uint64
+	// DamagedPages are runs of pages that were damaged, DamagedLog places in the log.
+	DamagedPages, DamagedLog uint64
+}
+
+// Scrub reads every page and all of the log from the disk, at most bytesPerSecond (0: as fast as it can), and repairs what it finds
+// damaged: see DamageStatus, Damaged and IndexDamage for what is left. Online: no transaction waits for it, and what is freed meanwhile
+// is not kept. The error says that it could not go on; what was looked at by then is in the result.
+func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
+	sc := scrub{s: s, pace: pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})}
+	err := sc.pages(ctx)
+	if lerr := sc.log(ctx); err == nil {
+		err = lerr
+	}
+	if err == nil {
+		s.damage.count(func(st *DamageStatus) { st.Scrubs++; st.LastScrub = time.Now() })
+	}
+	return sc.result, err
+}
+
+// scrub is one scrub under way.
+type scrub struct {
+	s      *Store
+	pace   *pace.Pacer
+	result ScrubResult
+	buf    []byte
+}
+
+// did counts what was read, and rests.
+func (sc *scrub) did(ctx context.Context, pages uint64, bytes int) error {
+	sc.result.Pages += pages
+	sc.s.damage.count(func(st *DamageStatus) { st.ScrubbedPages += pages })
+	if err := sc.pace.Did(ctx, bytes); err != nil {
+		return fmt.Errorf("scrub: %w", err)
+	}
+	return nil
+}
+
+func (sc *scrub) pages(ctx context.Context) error {
+	if err := sc.head(ctx); err != nil {
+		return err
+	}
+	if err := sc.own(ctx); err != nil {
+		return err
+	}
+	for key := []byte{}; key != nil; {
+		next, pages, bad, err := sc.stretch(ctx, key)
+		if err != nil {
+			return err
+		}
+		for _, b := range bad {
+			sc.result.DamagedPages++
+			if err := sc.s.repairMessages(ctx, b); err != nil && ctx.Err() != nil {
+				return fmt.Errorf("scrub: %w", ctx.Err())
+			}
+		}
+		if err := sc.did(ctx, pages, int(pages)*sc.s.pageSize()); err != nil { //nolint:gosec // a stretch
+			return err
+		}
+		key = next
+	}
+	return nil
+}
+
+func (s *Store) pageSize() int {
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
+	return s.file.PageSize()
+}
+
+// head looks at header and meta slots. A damaged slot is overwritten by the second of two checkpoints at the latest.
+func (sc *scrub) head(ctx context.Context) error {
+	s := sc.s
+	s.ioMu.RLock()
+	if err := s.usable(); err != nil {
+		s.ioMu.RUnlock()
+		return err
+	}
+	damage, err := s.file.ReadHead()
+	s.ioMu.RUnlock()
+	if err != nil {
+		return fmt.Errorf("scrub: %w", err)
+	}
+	if damage == nil {
+		return nil
+	}
+	sc.found(damage)
+	for range 2 {
+		if err := s.mendedCheckpoint(ctx); err != nil {
+			return err
+		}
+	}
+	s.damage.count(func(st *DamageStatus) { st.RepairedPages++ })
+	return nil
+}
+
+// mendedCheckpoint writes a checkpoint even if nothing was applied since the last one.
+func (s *Store) mendedCheckpoint(ctx context.Context) error {
+	s.pager.mu.Lock()
+	s.pager.mended = true
+	s.pager.mu.Unlock()
+	_, err := s.Checkpoint(ctx)
+	return err
+}
+
+func (sc *scrub) found(damage error) {
+	sc.result.DamagedPages++
+	sc.s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
+	sc.s.o.Logger.Warn("a damaged page is written anew", zap.Error(damage))
+}
+
+// own looks at the map of used pages. What is damaged of it is written anew from memory by the next checkpoint.
+func (sc *scrub) own(ctx context.Context) error {
+	file, pin, err := sc.s.pinFile()
+	if err != nil {
+		return err
+	}
+	defer pin.Release()
+	renewed, err := sc.ownRuns(ctx, file, pin)
+	if err != nil || renewed == 0 {
+		return err
+	}
+	if err := sc.s.mendedCheckpoint(ctx); err != nil {
+		return err
+	}
+	sc.s.damage.count(func(st *DamageStatus) { st.RepairedPages += renewed })
+	return nil
+}
+
+func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
+	runs, err := file.OwnRuns(pin)
+	in := &page.DamagedError{}
+	if errors.As(err, &in) && file.RenewOwn(in.Page) { // a page of the directory; what it leads to is looked at the next time
+		sc.found(err)
+		renewed, err = 1, nil
+	}
+	if err != nil {
+		return renewed, sc.over(file, err)
+	}
+	for _, run := range runs {
+		if run.First == in.Page {
+			continue
+		}
+		_, _, err := file.ReadRun(run, sc.buffer(file, run))
+		if errors.Is(err, page.ErrDamaged) {
+			if file.RenewOwn(run.First) { // otherwise it has moved meanwhile
+				sc.found(err)
+				renewed++
+			}
+		} else if err != nil {
+			return renewed, sc.over(file, err)
+		}
+		if err := sc.did(ctx, uint64(run.Pages), int(run.Pages)*file.PageSize()); err != nil {
+			return renewed, err
+		}
+	}
+	return renewed, nil
+}
+
+func (sc *scrub) buffer(file *page.File, run page.Run) []byte {
+	n := int(run.Pages) * file.PageSize()
+	if cap(sc.buf) < n {
+		sc.buf = make([]byte, n)
+	}
+	return sc.buf[:n]
+}
+
+// over says why a file could not be read on.
+func (sc *scrub) over(file *page.File, err error) error {
+	if gone := sc.s.stillUses(file); gone != nil {
+		return gone
+	}
+	return fmt.Errorf("scrub: %w", err)
+}
+
+// stretch reads the tree from a key on, and the messages that it leads to, for as long as one pin may be held. next is the key to go on
+// from, nil at the end. What is damaged is returned if it is messages; anything else makes the store one that has to be replaced.
+func (sc *scrub) stretch(ctx context.Context, from []byte) (next []byte, pages uint64, bad []*DamagedMessagesError, err error) {
+	file, pin, err := sc.s.pinFile()
+	if err != nil {
+		return nil, 0, nil, err
+	}
+	defer pin.Release()
+	defer func() {
+		if sc.buf != nil && cap(sc.buf) > 4*scrubBytes {
+			sc.buf = nil
+		}
+	}()
+	counted := &countingPager{File: file}
+	it := tree.New(counted, pin.Meta().Root, tree.Options{CacheBytes: scrubCacheBytes}).View().Scan(from, nil)
+	size := uint64(file.PageSize()) //nolint:gosec // at most 1 MiB
+	for it.Next() {
+		if (pages+counted.pages)*size >= scrubBytes || ctx.Err() != nil {
+			return append([]byte{}, it.Key()...), pages + counted.pages, bad, nil
+		}
+		if it.Key()[0] != indexLetter {
+			continue
+		}
+		e, err := decodeIndexEntry(it.Key(), it.Value())
+		if err != nil {
+			return nil, pages, bad, sc.s.noteIndex(err)
+		}
+		_, _, err = file.ReadRun(e.run, sc.buffer(file, e.run))
+		pages += uint64(e.run.Pages)
+		if err == nil {
+			continue
+		}
+		if !errors.Is(err, page.ErrDamaged) {
+			return nil, pages, bad, sc.over(file, err)
+		}
+		if b := sc.s.wantedIn(&e, err); b != nil {
+			bad = append(bad, b)
+		}
+	}
+	err = it.Err()
+	if gone := sc.s.stillUses(file); err != nil && gone != nil {
+		return nil, pages, bad, gone
+	}
+	if err != nil {
+		sc.result.DamagedPages++
+		return nil, pages, bad, sc.s.indexError(err)
+	}
+	return nil, pages + counted.pages, bad, nil
+}
+
+// wantedIn says which messages of a damaged run somebody wants, nil for none.
+func (s *Store) wantedIn(e *indexEntry, why error) *DamagedMessagesError {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if wanted := alive(s.state.Queue(e.queue), e.first, e.last()); len(wanted) > 0 {
+		return &DamagedMessagesError{Queue: e.queue, Sequences: wanted, Err: why}
+	}
+	return nil
+}
+
+// countingPager counts the pages that a tree reads.
+type countingPager struct {
+	*page.File
+	pages uint64
+}
+
+// ReadRun reads and counts.
+func (c *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
+	c.pages += uint64(run.Pages)
+	return c.File.ReadRun(run, buf) //nolint:wrapcheck // it is the file's
+}
+
+// log reads the log as a standby that catches up would.
+func (sc *scrub) log(ctx context.Context) error {
+	r, err := sc.s.log.ReadFrom(max(sc.s.log.First(), 1))
+	var size int
+	for err == nil {
+		var frames []byte
+		if frames, _, _, err = r.ReadBatch(scrubBytes); err == nil {
+			size = len(frames)
+			sc.result.LogBytes += uint64(size)
+			sc.s.damage.count(func(st *DamageStatus) { st.ScrubbedLogBytes += uint64(size) }) //nolint:gosec // not negative
+			err = sc.pace.Did(ctx, size)
+		}
+	}
+	switch {
+	case errors.Is(err, wal.ErrDamaged):
+		sc.result.DamagedLog++
+		sc.s.LogDamaged(err)
+		first := sc.s.log.First()
+		if err := sc.s.dropDamagedLog(ctx); err != nil || sc.s.log.First() <= first {
+			return err
+		}
+		return sc.log(ctx) // what is behind it
+	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrCut), errors.Is(err, wal.ErrNotInLog):
+		return nil // to its end; or it goes away faster than it is read
+	case errors.Is(err, wal.ErrClosed):
+		return ErrClosed
+	}
+	return fmt.Errorf("scrub the log: %w", err)
+}
+
+// LogDamaged notes that a record in the log cannot be read, for whoever reads it: the next RepairAll gives it up.
+func (s *Store) LogDamaged(err error) {
+	var in *wal.DamagedError
+	if !errors.As(err, &in) {
+		return
+	}
+	d := &s.damage
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.log < in.LSN {
+		d.log = in.LSN
+		d.status.FoundLog++
+		s.o.Logger.Error("the log is damaged; a checkpoint makes that part of it superfluous", zap.Error(err))
+	}
+}
+
+// dropDamagedLog gives up the log up to a damaged record, once that is in two checkpoints: nobody needs it then but a standby that is
+// far behind, which gets a snapshot instead. It does nothing while the record is not yet applied.
+func (s *Store) dropDamagedLog(ctx context.Context) error {
+	s.damage.mu.Lock()
+	at := s.damage.log
+	s.damage.mu.Unlock()
+	if at == 0 || s.Applied().LSN < at {
+		return nil
+	}
+	if s.log.First() <= at {
+		for s.log.Released() < at { // the log is kept from the checkpoint before the last
+			if err := s.mendedCheckpoint(ctx); err != nil {
+				return err
+			}
+		}
+		s.log.GiveUp(at)
+	}
+	if s.log.First() <= at {
+		return nil // it is in the segment that is being written; later
+	}
+	s.damage.mu.Lock()
+	defer s.damage.mu.Unlock()
+	if s.damage.log == at {
+		s.damage.log = 0
+		s.damage.status.RepairedLog++
+		s.o.Logger.Warn("the damaged part of the log was given up; a checkpoint holds what was in it", zap.Uint64("up_to_lsn", at))
+	}
+	return nil
+}
