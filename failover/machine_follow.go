@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // This file is what a node does that is not active.
@@ -35,6 +37,9 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 
 // eligible tells whether this node's store is in sync as it is (INV-4, INV-6).
 func (s *State) eligible() bool {
+	if mutate.Off("INV-4-anybody-may-promote-itself") {
+		return true
+	}
 	me, ok := s.rec.Member(s.self.ID)
 	if s.set.AcceptLoss && len(s.rec.InSync) == 1 {
 		return ok && me.Store == s.ident.Store && !s.ident.MayHaveLost
@@ -75,6 +80,9 @@ func (m *machine) standBy() {
 // ownUpToLoss is INV-6: a store that is named in sync but is not what it was takes itself out of the record before it does
 // anything else. It reports whether the node may go on.
 func (m *machine) ownUpToLoss() bool {
+	if mutate.Off("INV-6-stays-in-sync-after-a-loss") {
+		return true
+	}
 	_, listed := m.rec.Member(m.self.ID)
 	if !listed {
 		if m.ident.MayHaveLost {
@@ -140,8 +148,10 @@ func (m *machine) stand() {
 	}
 	// INV-4: what was acknowledged to the old active is in our log, and from here on nothing more is; then the fence; then the
 	// swap. The fence shuts out the present config and term only: if the old active's swap wins, its next config passes.
-	m.stopFollowing()
-	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
+	if !mutate.Off("INV-4-swaps-without-a-fence") {
+		m.stopFollowing()
+		m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
+	}
 	next := m.rec
 	next.Term = m.rec.Term + 1
 	next.MinInSync = m.set.MinInSync

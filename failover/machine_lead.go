@@ -3,6 +3,8 @@ package failover
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // This file is what the active does.
@@ -83,6 +85,9 @@ func (m *machine) reportedByActive(ev DataEvent) {
 
 // required is the member whose acks a commit needs besides our own durability (INV-2, INV-3).
 func (s *State) required() (Member, bool) {
+	if mutate.Off("INV-3-acknowledges-alone-before-the-swap") && s.act.standby == standbyNone {
+		return Member{}, false
+	}
 	if o, ok := s.rec.Other(s.self.ID); ok {
 		return o, true
 	}
@@ -120,7 +125,7 @@ func (s *State) conditions() ActiveConfig {
 			c.Deliver = false // it may not be the active any more
 		}
 	}
-	if s.unknown {
+	if s.unknown && !mutate.Off("INV-8-serves-after-unknown-outcome") {
 		// INV-8
 		c.Serve, c.Deliver, c.Reason = false, false, "the coordinator did not say whether it wrote the pair's record"
 	}
@@ -184,7 +189,7 @@ func (m *machine) leadSwap(hasOther bool) {
 		return // handOver does it
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:
 		next.InSync = []Member{me} // INV-3: first this swap, then acknowledge alone
-	case !hasOther && a.standby == standbySynced:
+	case !hasOther && (a.standby == standbySynced || a.standby == standbyCaughtUp && mutate.Off("INV-3-in-sync-before-its-acks-count")):
 		next.InSync = []Member{me, a.member} // INV-3: its acks are required already
 	case !hasOther && a.standby == standbyNone && len(m.pending) > 0 && m.absent():
 		// A swap that names an absent standby may still be done. Writing the record once more settles it.

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // This file keeps what is known of the record, and the swaps that are not settled.
@@ -63,7 +65,7 @@ func (m *machine) noRecord() {
 	case m.known:
 		m.trouble = "the pair's record has vanished from the coordinator"
 		m.retryLater()
-	case !m.ident.Empty() && !m.ident.Restored:
+	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):
 		// INV-9: with the record, the knowledge of which store is complete has gone.
 		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, restore its data, or, if the "+
 			"record is gone for good, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence, m.ident.End))
@@ -138,7 +140,7 @@ func (m *machine) admit(rec Record) bool {
 	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec):
 		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an empty data directory",
 			ErrOtherPair, m.ident.End, rec.PairID))
-	case rec.Config < m.bootFence.Config:
+	case rec.Config < m.bootFence.Config && !mutate.Off("INV-9-older-record-is-accepted"):
 		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from an old copy; "+
 			"restore a newer one, or, if there is none, run 'lockstep pair adopt'", ErrRecordOld, rec.Config, m.bootFence.Config)) // INV-9
 	default:

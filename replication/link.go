@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -355,6 +356,9 @@ func (l *link) apply(ctx context.Context) error {
 		for ctx.Err() == nil {
 			applied := l.applied.Load()
 			upTo := min(l.commit.Load(), l.durable.Load(), applied+applyStep)
+			if mutate.Off("INV-5-standby-applies-uncommitted") {
+				upTo = min(l.durable.Load(), applied+applyStep)
+			}
 			if upTo <= applied {
 				break
 			}

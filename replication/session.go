@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // sent is what was sent with one batch and is not acknowledged.
@@ -172,7 +173,7 @@ func (p *Primary) refuseAhead(m Member, config, term uint64) error {
 // checkAhead returns ErrAhead for a standby that obeys a higher configuration (INV-1). mu is held.
 func (p *Primary) checkAhead(config, term uint64) error {
 	own, theirs := fence{p.cfg.Config, p.o.Term}, fence{config, term}
-	if !own.less(theirs) {
+	if !own.less(theirs) || mutate.Off("INV-1-active-ignores-higher-fence") {
 		return nil
 	}
 	return fmt.Errorf("%w: it obeys config %d term %d, this active has config %d term %d", ErrAhead, config, term, own.config, own.term)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -174,6 +175,7 @@ func openIdentity(o *Options) (identityFile, error) {
 	case id.Restoring != "":
 		return id, fmt.Errorf("%w: %s holds a part of the backup %s; restore it again, or empty the directory",
 			ErrRestoring, o.Dir, id.Restoring)
+	case mutate.Off("INV-6-loss-is-not-noticed"):
 	case !id.Clean && id.Sync != wal.SyncAlways.String() && (id.BootID == "" || id.BootID != o.BootID):
 		id.MayHaveLost = true
 	}
@@ -206,6 +208,10 @@ func (s *Store) SetFence(f Fence) error {
 		if f.Config < id.Fence.Config || f.Config == id.Fence.Config && f.Term < id.Fence.Term {
 			return fmt.Errorf("%w: asked for config %d term %d, have config %d term %d",
 				ErrFenceLower, f.Config, f.Term, id.Fence.Config, id.Fence.Term)
+		}
+		if mutate.Off("INV-1-fence-is-not-persisted") {
+			s.id.Fence = f
+			return nil
 		}
 		id.Fence = f
 		return nil

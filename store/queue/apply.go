@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -40,7 +41,7 @@ func (s *State) applyAdmitted(r *txn.Result) {
 	producer, ok := s.reader.Producer()
 	if ok {
 		prior, code := s.producers.admit(r.LSN, producer)
-		if prior != nil {
+		if prior != nil && !mutate.Off("INV-10-retry-is-applied-again") {
 			*r = prior.result() // INV-10: the original result
 			return
 		}
