@@ -659,7 +659,11 @@ type GetStatusResponse struct {
 	// The maintenance that runs on this node now; absent when none does.
 	Maintenance *MaintenanceActivity `protobuf:"bytes,9,opt,name=maintenance,proto3" json:"maintenance,omitempty"`
 	// The pair's last rolling plan, running or ended; absent if there never was one.
-	Plan          *Plan `protobuf:"bytes,10,opt,name=plan,proto3" json:"plan,omitempty"`
+	Plan *Plan `protobuf:"bytes,10,opt,name=plan,proto3" json:"plan,omitempty"`
+	// What was found damaged and repaired on this node.
+	Damage *DamageStatus `protobuf:"bytes,11,opt,name=damage,proto3" json:"damage,omitempty"`
+	// What an operator should look at now; empty when all is well. The health service "lockstep.alarm" says the same.
+	Alarms        []*Alarm `protobuf:"bytes,12,rep,name=alarms,proto3" json:"alarms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -760,6 +764,20 @@ func (x *GetStatusResponse) GetMaintenance() *MaintenanceActivity {
 func (x *GetStatusResponse) GetPlan() *Plan {
 	if x != nil {
 		return x.Plan
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetDamage() *DamageStatus {
+	if x != nil {
+		return x.Damage
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetAlarms() []*Alarm {
+	if x != nil {
+		return x.Alarms
 	}
 	return nil
 }
@@ -1615,6 +1633,992 @@ func (x *AdoptedPeer) GetConfig() uint64 {
 	return 0
 }
 
+// DamageStatus counts what was found damaged since the node was started.
+type DamageStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pages and bytes of log that the scrub has read.
+	ScrubbedPages uint64 `protobuf:"varint,1,opt,name=scrubbed_pages,json=scrubbedPages,proto3" json:"scrubbed_pages,omitempty"`
+	// See above.
+	ScrubbedLogBytes uint64 `protobuf:"varint,2,opt,name=scrubbed_log_bytes,json=scrubbedLogBytes,proto3" json:"scrubbed_log_bytes,omitempty"`
+	// Times that it went through everything, and when it last had.
+	Scrubs uint64 `protobuf:"varint,3,opt,name=scrubs,proto3" json:"scrubs,omitempty"`
+	// See above.
+	LastScrub *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_scrub,json=lastScrub,proto3" json:"last_scrub,omitempty"`
+	// Damaged stretches of pages, and damaged places in the log.
+	FoundPages uint64 `protobuf:"varint,5,opt,name=found_pages,json=foundPages,proto3" json:"found_pages,omitempty"`
+	// See above.
+	FoundLog uint64 `protobuf:"varint,6,opt,name=found_log,json=foundLog,proto3" json:"found_log,omitempty"`
+	// Of those, how many were made good, and how many messages came from the other node for that.
+	RepairedPages uint64 `protobuf:"varint,7,opt,name=repaired_pages,json=repairedPages,proto3" json:"repaired_pages,omitempty"`
+	// See above.
+	RepairedLog uint64 `protobuf:"varint,8,opt,name=repaired_log,json=repairedLog,proto3" json:"repaired_log,omitempty"`
+	// See above.
+	RepairedMessages uint64 `protobuf:"varint,9,opt,name=repaired_messages,json=repairedMessages,proto3" json:"repaired_messages,omitempty"`
+	// Messages that are wanted and cannot be read now, and how many of them are damaged on both nodes.
+	DamagedMessages uint64 `protobuf:"varint,10,opt,name=damaged_messages,json=damagedMessages,proto3" json:"damaged_messages,omitempty"`
+	// See above.
+	LostMessages uint64 `protobuf:"varint,11,opt,name=lost_messages,json=lostMessages,proto3" json:"lost_messages,omitempty"`
+	// Why the store has to be replaced by a copy of the other node's; empty if it has not.
+	Index         string `protobuf:"bytes,12,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DamageStatus) Reset() {
+	*x = DamageStatus{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DamageStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DamageStatus) ProtoMessage() {}
+
+func (x *DamageStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
+func (*DamageStatus) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DamageStatus) GetScrubbedPages() uint64 {
+	if x != nil {
+		return x.ScrubbedPages
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetScrubbedLogBytes() uint64 {
+	if x != nil {
+		return x.ScrubbedLogBytes
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetScrubs() uint64 {
+	if x != nil {
+		return x.Scrubs
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetLastScrub() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastScrub
+	}
+	return nil
+}
+
+func (x *DamageStatus) GetFoundPages() uint64 {
+	if x != nil {
+		return x.FoundPages
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetFoundLog() uint64 {
+	if x != nil {
+		return x.FoundLog
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetRepairedPages() uint64 {
+	if x != nil {
+		return x.RepairedPages
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetRepairedLog() uint64 {
+	if x != nil {
+		return x.RepairedLog
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetRepairedMessages() uint64 {
+	if x != nil {
+		return x.RepairedMessages
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetDamagedMessages() uint64 {
+	if x != nil {
+		return x.DamagedMessages
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetLostMessages() uint64 {
+	if x != nil {
+		return x.LostMessages
+	}
+	return 0
+}
+
+func (x *DamageStatus) GetIndex() string {
+	if x != nil {
+		return x.Index
+	}
+	return ""
+}
+
+// Alarm is something that an operator should look at.
+type Alarm struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "differ", "verify", "damaged-messages", "damaged-index", "damaged-log".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// What happened, what it means and what to do.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// Since when.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Alarm) Reset() {
+	*x = Alarm{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Alarm) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Alarm) ProtoMessage() {}
+
+func (x *Alarm) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
+func (*Alarm) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Alarm) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Alarm) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Alarm) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// DamagedMessage is a message that cannot be read.
+type DamagedMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Sequence in the queue.
+	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// What was found.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// True when it is damaged on both nodes.
+	Lost bool `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	// Since when that is known.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DamagedMessage) Reset() {
+	*x = DamagedMessage{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DamagedMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DamagedMessage) ProtoMessage() {}
+
+func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
+func (*DamagedMessage) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DamagedMessage) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *DamagedMessage) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *DamagedMessage) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DamagedMessage) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *DamagedMessage) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// VerifyRequest asks for a comparison.
+type VerifyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Besides the rolling digests, read all pages and all of the log of both nodes, repair what is damaged, and compare the content.
+	Deep bool `protobuf:"varint,1,opt,name=deep,proto3" json:"deep,omitempty"`
+	// Without the pauses that keep publishers from feeling it.
+	FullSpeed     bool `protobuf:"varint,2,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyRequest) Reset() {
+	*x = VerifyRequest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyRequest) ProtoMessage() {}
+
+func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
+func (*VerifyRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *VerifyRequest) GetDeep() bool {
+	if x != nil {
+		return x.Deep
+	}
+	return false
+}
+
+func (x *VerifyRequest) GetFullSpeed() bool {
+	if x != nil {
+		return x.FullSpeed
+	}
+	return false
+}
+
+// VerifyResponse is what the comparison found.
+type VerifyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// LSN at which the nodes were compared.
+	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	// Queues and messages that were compared.
+	Queues uint64 `protobuf:"varint,2,opt,name=queues,proto3" json:"queues,omitempty"`
+	// See above.
+	Messages uint64 `protobuf:"varint,3,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Queues that differ; empty means that the nodes hold the same.
+	Differences []*QueueDifference `protobuf:"bytes,4,rep,name=differences,proto3" json:"differences,omitempty"`
+	// Both nodes, the active first.
+	Nodes []*NodeVerification `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// True for a deep comparison.
+	Deep bool `protobuf:"varint,6,opt,name=deep,proto3" json:"deep,omitempty"`
+	// Why the comparison of the content could not be done, if it was asked for and could not.
+	ContentError  string `protobuf:"bytes,7,opt,name=content_error,json=contentError,proto3" json:"content_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyResponse) Reset() {
+	*x = VerifyResponse{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyResponse) ProtoMessage() {}
+
+func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
+func (*VerifyResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *VerifyResponse) GetLsn() uint64 {
+	if x != nil {
+		return x.Lsn
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetQueues() uint64 {
+	if x != nil {
+		return x.Queues
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *VerifyResponse) GetDifferences() []*QueueDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+func (x *VerifyResponse) GetNodes() []*NodeVerification {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *VerifyResponse) GetDeep() bool {
+	if x != nil {
+		return x.Deep
+	}
+	return false
+}
+
+func (x *VerifyResponse) GetContentError() string {
+	if x != nil {
+		return x.ContentError
+	}
+	return ""
+}
+
+// QueueDifference is a queue that is not the same on both nodes.
+type QueueDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue; empty: the state that belongs to no queue, or the content of messages.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// What differs, in words.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueDifference) Reset() {
+	*x = QueueDifference{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueDifference) ProtoMessage() {}
+
+func (x *QueueDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
+func (*QueueDifference) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *QueueDifference) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *QueueDifference) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// NodeVerification is what is damaged on a node.
+type NodeVerification struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UUID and name of the node.
+	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// See above.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// What was found so far.
+	Damage *DamageStatus `protobuf:"bytes,3,opt,name=damage,proto3" json:"damage,omitempty"`
+	// Messages that cannot be read; at most 1000.
+	Damaged       []*DamagedMessage `protobuf:"bytes,4,rep,name=damaged,proto3" json:"damaged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeVerification) Reset() {
+	*x = NodeVerification{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeVerification) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeVerification) ProtoMessage() {}
+
+func (x *NodeVerification) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
+func (*NodeVerification) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *NodeVerification) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *NodeVerification) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeVerification) GetDamage() *DamageStatus {
+	if x != nil {
+		return x.Damage
+	}
+	return nil
+}
+
+func (x *NodeVerification) GetDamaged() []*DamagedMessage {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
+// GetQueueDigestsRequest says when.
+type GetQueueDigestsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// LSN; it is waited for. 0: as it is now.
+	AtLsn         uint64 `protobuf:"varint,1,opt,name=at_lsn,json=atLsn,proto3" json:"at_lsn,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetQueueDigestsRequest) Reset() {
+	*x = GetQueueDigestsRequest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetQueueDigestsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetQueueDigestsRequest) ProtoMessage() {}
+
+func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
+func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
+	if x != nil {
+		return x.AtLsn
+	}
+	return 0
+}
+
+// GetQueueDigestsResponse is the state of all queues at one LSN.
+type GetQueueDigestsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// LSN that it is true at.
+	Lsn uint64 `protobuf:"varint,1,opt,name=lsn,proto3" json:"lsn,omitempty"`
+	// Digest of the whole history.
+	Digest uint64 `protobuf:"fixed64,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// All queues, by number.
+	Queues        []*QueueDigest `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetQueueDigestsResponse) Reset() {
+	*x = GetQueueDigestsResponse{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetQueueDigestsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetQueueDigestsResponse) ProtoMessage() {}
+
+func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
+func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GetQueueDigestsResponse) GetLsn() uint64 {
+	if x != nil {
+		return x.Lsn
+	}
+	return 0
+}
+
+func (x *GetQueueDigestsResponse) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *GetQueueDigestsResponse) GetQueues() []*QueueDigest {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+// QueueDigest is the state of one queue.
+type QueueDigest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the queue.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Its name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Rolling digest of everything that was applied to it.
+	Digest uint64 `protobuf:"fixed64,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// What its next message will get.
+	NextSequence uint64 `protobuf:"varint,4,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
+	// Messages that some subscription wants.
+	Messages      uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueDigest) Reset() {
+	*x = QueueDigest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueDigest) ProtoMessage() {}
+
+func (x *QueueDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
+func (*QueueDigest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *QueueDigest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *QueueDigest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *QueueDigest) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *QueueDigest) GetNextSequence() uint64 {
+	if x != nil {
+		return x.NextSequence
+	}
+	return 0
+}
+
+func (x *QueueDigest) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+// ScrubRequest asks a node to read everything that it has.
+type ScrubRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As fast as it can, instead of scrub.rate.
+	FullSpeed     bool `protobuf:"varint,1,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScrubRequest) Reset() {
+	*x = ScrubRequest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubRequest) ProtoMessage() {}
+
+func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
+func (*ScrubRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ScrubRequest) GetFullSpeed() bool {
+	if x != nil {
+		return x.FullSpeed
+	}
+	return false
+}
+
+// ScrubResponse is what it found.
+type ScrubResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Pages and bytes of log that were read.
+	Pages uint64 `protobuf:"varint,1,opt,name=pages,proto3" json:"pages,omitempty"`
+	// See above.
+	LogBytes uint64 `protobuf:"varint,2,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`
+	// Counts since the node was started.
+	Damage *DamageStatus `protobuf:"bytes,3,opt,name=damage,proto3" json:"damage,omitempty"`
+	// Messages that cannot be read; at most 1000.
+	Damaged       []*DamagedMessage `protobuf:"bytes,4,rep,name=damaged,proto3" json:"damaged,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScrubResponse) Reset() {
+	*x = ScrubResponse{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScrubResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScrubResponse) ProtoMessage() {}
+
+func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
+func (*ScrubResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ScrubResponse) GetPages() uint64 {
+	if x != nil {
+		return x.Pages
+	}
+	return 0
+}
+
+func (x *ScrubResponse) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
+	}
+	return 0
+}
+
+func (x *ScrubResponse) GetDamage() *DamageStatus {
+	if x != nil {
+		return x.Damage
+	}
+	return nil
+}
+
+func (x *ScrubResponse) GetDamaged() []*DamagedMessage {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
+// DropDamagedRequest names the queue.
+type DropDamagedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Only say which messages it would be.
+	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropDamagedRequest) Reset() {
+	*x = DropDamagedRequest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropDamagedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropDamagedRequest) ProtoMessage() {}
+
+func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
+func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *DropDamagedRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *DropDamagedRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+// DropDamagedResponse lists what was acknowledged.
+type DropDamagedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequences, rising.
+	Sequences     []uint64 `protobuf:"varint,1,rep,packed,name=sequences,proto3" json:"sequences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropDamagedResponse) Reset() {
+	*x = DropDamagedResponse{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropDamagedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropDamagedResponse) ProtoMessage() {}
+
+func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
+func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DropDamagedResponse) GetSequences() []uint64 {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
 var File_lockstep_v1_admin_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_admin_proto_rawDesc = "" +
@@ -1674,7 +2678,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\vlag_records\x18\x03 \x01(\x04R\n" +
 	"lagRecords\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\"\x12\n" +
-	"\x10GetStatusRequest\"\xd2\x03\n" +
+	"\x10GetStatusRequest\"\xb1\x04\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -1687,7 +2691,9 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"started_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12B\n" +
 	"\vmaintenance\x18\t \x01(\v2 .lockstep.v1.MaintenanceActivityR\vmaintenance\x12%\n" +
 	"\x04plan\x18\n" +
-	" \x01(\v2\x11.lockstep.v1.PlanR\x04plan\"\x14\n" +
+	" \x01(\v2\x11.lockstep.v1.PlanR\x04plan\x121\n" +
+	"\x06damage\x18\v \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x12*\n" +
+	"\x06alarms\x18\f \x03(\v2\x12.lockstep.v1.AlarmR\x06alarms\"\x14\n" +
 	"\x12WatchStatusRequest\"M\n" +
 	"\x13WatchStatusResponse\x126\n" +
 	"\x06status\x18\x01 \x01(\v2\x1e.lockstep.v1.GetStatusResponseR\x06status\"H\n" +
@@ -1749,7 +2755,78 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12%\n" +
 	"\x04role\x18\x05 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12.\n" +
 	"\alog_end\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x12\x16\n" +
-	"\x06config\x18\a \x01(\x04R\x06config*\xdf\x01\n" +
+	"\x06config\x18\a \x01(\x04R\x06config\"\xd1\x03\n" +
+	"\fDamageStatus\x12%\n" +
+	"\x0escrubbed_pages\x18\x01 \x01(\x04R\rscrubbedPages\x12,\n" +
+	"\x12scrubbed_log_bytes\x18\x02 \x01(\x04R\x10scrubbedLogBytes\x12\x16\n" +
+	"\x06scrubs\x18\x03 \x01(\x04R\x06scrubs\x129\n" +
+	"\n" +
+	"last_scrub\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tlastScrub\x12\x1f\n" +
+	"\vfound_pages\x18\x05 \x01(\x04R\n" +
+	"foundPages\x12\x1b\n" +
+	"\tfound_log\x18\x06 \x01(\x04R\bfoundLog\x12%\n" +
+	"\x0erepaired_pages\x18\a \x01(\x04R\rrepairedPages\x12!\n" +
+	"\frepaired_log\x18\b \x01(\x04R\vrepairedLog\x12+\n" +
+	"\x11repaired_messages\x18\t \x01(\x04R\x10repairedMessages\x12)\n" +
+	"\x10damaged_messages\x18\n" +
+	" \x01(\x04R\x0fdamagedMessages\x12#\n" +
+	"\rlost_messages\x18\v \x01(\x04R\flostMessages\x12\x14\n" +
+	"\x05index\x18\f \x01(\tR\x05index\"g\n" +
+	"\x05Alarm\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xa0\x01\n" +
+	"\x0eDamagedMessage\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1a\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\bR\x04lost\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"B\n" +
+	"\rVerifyRequest\x12\x12\n" +
+	"\x04deep\x18\x01 \x01(\bR\x04deep\x12\x1d\n" +
+	"\n" +
+	"full_speed\x18\x02 \x01(\bR\tfullSpeed\"\x84\x02\n" +
+	"\x0eVerifyResponse\x12\x10\n" +
+	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x12\x16\n" +
+	"\x06queues\x18\x02 \x01(\x04R\x06queues\x12\x1a\n" +
+	"\bmessages\x18\x03 \x01(\x04R\bmessages\x12>\n" +
+	"\vdifferences\x18\x04 \x03(\v2\x1c.lockstep.v1.QueueDifferenceR\vdifferences\x123\n" +
+	"\x05nodes\x18\x05 \x03(\v2\x1d.lockstep.v1.NodeVerificationR\x05nodes\x12\x12\n" +
+	"\x04deep\x18\x06 \x01(\bR\x04deep\x12#\n" +
+	"\rcontent_error\x18\a \x01(\tR\fcontentError\"?\n" +
+	"\x0fQueueDifference\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xa9\x01\n" +
+	"\x10NodeVerification\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x121\n" +
+	"\x06damage\x18\x03 \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x125\n" +
+	"\adamaged\x18\x04 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"/\n" +
+	"\x16GetQueueDigestsRequest\x12\x15\n" +
+	"\x06at_lsn\x18\x01 \x01(\x04R\x05atLsn\"u\n" +
+	"\x17GetQueueDigestsResponse\x12\x10\n" +
+	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\x06R\x06digest\x120\n" +
+	"\x06queues\x18\x03 \x03(\v2\x18.lockstep.v1.QueueDigestR\x06queues\"\x8a\x01\n" +
+	"\vQueueDigest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\x06R\x06digest\x12#\n" +
+	"\rnext_sequence\x18\x04 \x01(\x04R\fnextSequence\x12\x1a\n" +
+	"\bmessages\x18\x05 \x01(\x04R\bmessages\"-\n" +
+	"\fScrubRequest\x12\x1d\n" +
+	"\n" +
+	"full_speed\x18\x01 \x01(\bR\tfullSpeed\"\xac\x01\n" +
+	"\rScrubResponse\x12\x14\n" +
+	"\x05pages\x18\x01 \x01(\x04R\x05pages\x12\x1b\n" +
+	"\tlog_bytes\x18\x02 \x01(\x04R\blogBytes\x121\n" +
+	"\x06damage\x18\x03 \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x125\n" +
+	"\adamaged\x18\x04 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"C\n" +
+	"\x12DropDamagedRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x17\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"3\n" +
+	"\x13DropDamagedResponse\x12\x1c\n" +
+	"\tsequences\x18\x01 \x03(\x04R\tsequences*\xdf\x01\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fROLE_RECOVERING\x10\x01\x12\x14\n" +
@@ -1762,7 +2839,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\fROLE_BLOCKED\x10\b\x12\x15\n" +
 	"\x11ROLE_ACTIVE_ALONE\x10\t\x12\x0f\n" +
 	"\vROLE_FENCED\x10\n" +
-	"2\xac\x04\n" +
+	"2\xdf\x06\n" +
 	"\fAdminService\x12J\n" +
 	"\tGetStatus\x12\x1d.lockstep.v1.GetStatusRequest\x1a\x1e.lockstep.v1.GetStatusResponse\x12R\n" +
 	"\vWatchStatus\x12\x1f.lockstep.v1.WatchStatusRequest\x1a .lockstep.v1.WatchStatusResponse0\x01\x12M\n" +
@@ -1771,7 +2848,11 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"Checkpoint\x12\x1e.lockstep.v1.CheckpointRequest\x1a\x1f.lockstep.v1.CheckpointResponse\x12@\n" +
 	"\x05Check\x12\x19.lockstep.v1.CheckRequest\x1a\x1a.lockstep.v1.CheckResponse0\x01\x12J\n" +
-	"\tGetDigest\x12\x1d.lockstep.v1.GetDigestRequest\x1a\x1e.lockstep.v1.GetDigestResponse\x12P\n" +
+	"\tGetDigest\x12\x1d.lockstep.v1.GetDigestRequest\x1a\x1e.lockstep.v1.GetDigestResponse\x12A\n" +
+	"\x06Verify\x12\x1a.lockstep.v1.VerifyRequest\x1a\x1b.lockstep.v1.VerifyResponse\x12\\\n" +
+	"\x0fGetQueueDigests\x12#.lockstep.v1.GetQueueDigestsRequest\x1a$.lockstep.v1.GetQueueDigestsResponse\x12>\n" +
+	"\x05Scrub\x12\x19.lockstep.v1.ScrubRequest\x1a\x1a.lockstep.v1.ScrubResponse\x12P\n" +
+	"\vDropDamaged\x12\x1f.lockstep.v1.DropDamagedRequest\x1a .lockstep.v1.DropDamagedResponse\x12P\n" +
 	"\vAdoptRecord\x12\x1f.lockstep.v1.AdoptRecordRequest\x1a .lockstep.v1.AdoptRecordResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
@@ -1787,72 +2868,106 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_lockstep_v1_admin_proto_goTypes = []any{
-	(Role)(0),                     // 0: lockstep.v1.Role
-	(*NodeStatus)(nil),            // 1: lockstep.v1.NodeStatus
-	(*PairStatus)(nil),            // 2: lockstep.v1.PairStatus
-	(*StoreStatus)(nil),           // 3: lockstep.v1.StoreStatus
-	(*StandbyStatus)(nil),         // 4: lockstep.v1.StandbyStatus
-	(*GetStatusRequest)(nil),      // 5: lockstep.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),     // 6: lockstep.v1.GetStatusResponse
-	(*WatchStatusRequest)(nil),    // 7: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),   // 8: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),     // 9: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),    // 10: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),     // 11: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),    // 12: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),          // 13: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),         // 14: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),      // 15: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),     // 16: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),    // 17: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),   // 18: lockstep.v1.AdoptRecordResponse
-	(*AdoptedPeer)(nil),           // 19: lockstep.v1.AdoptedPeer
-	(*Position)(nil),              // 20: lockstep.v1.Position
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*MaintenanceActivity)(nil),   // 22: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                  // 23: lockstep.v1.Plan
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(Role)(0),                       // 0: lockstep.v1.Role
+	(*NodeStatus)(nil),              // 1: lockstep.v1.NodeStatus
+	(*PairStatus)(nil),              // 2: lockstep.v1.PairStatus
+	(*StoreStatus)(nil),             // 3: lockstep.v1.StoreStatus
+	(*StandbyStatus)(nil),           // 4: lockstep.v1.StandbyStatus
+	(*GetStatusRequest)(nil),        // 5: lockstep.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 6: lockstep.v1.GetStatusResponse
+	(*WatchStatusRequest)(nil),      // 7: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 8: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 9: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 10: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 11: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 12: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 13: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 14: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 15: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 16: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 17: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 18: lockstep.v1.AdoptRecordResponse
+	(*AdoptedPeer)(nil),             // 19: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 20: lockstep.v1.DamageStatus
+	(*Alarm)(nil),                   // 21: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 22: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 23: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 24: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 25: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 26: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 27: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 28: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 29: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 30: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 31: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 32: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 33: lockstep.v1.DropDamagedResponse
+	(*Position)(nil),                // 34: lockstep.v1.Position
+	(*timestamppb.Timestamp)(nil),   // 35: google.protobuf.Timestamp
+	(*MaintenanceActivity)(nil),     // 36: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 37: lockstep.v1.Plan
+	(*durationpb.Duration)(nil),     // 38: google.protobuf.Duration
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
-	20, // 1: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	20, // 2: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	34, // 1: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	34, // 2: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
 	1,  // 3: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
 	0,  // 4: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
 	2,  // 5: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
 	3,  // 6: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
 	4,  // 7: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	21, // 8: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	22, // 9: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	23, // 10: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	6,  // 11: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	24, // 12: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	24, // 13: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	20, // 14: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	19, // 15: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	0,  // 16: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	20, // 17: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	5,  // 18: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	7,  // 19: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	9,  // 20: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	11, // 21: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	13, // 22: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	15, // 23: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	17, // 24: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	6,  // 25: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	8,  // 26: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	10, // 27: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	12, // 28: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	14, // 29: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	16, // 30: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	18, // 31: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	35, // 8: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	36, // 9: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	37, // 10: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	20, // 11: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	21, // 12: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	6,  // 13: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	38, // 14: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	38, // 15: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	34, // 16: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	19, // 17: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	0,  // 18: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	34, // 19: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	35, // 20: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	35, // 21: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	35, // 22: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	25, // 23: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	26, // 24: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	20, // 25: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	22, // 26: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	29, // 27: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	20, // 28: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	22, // 29: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	5,  // 30: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	7,  // 31: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	9,  // 32: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	11, // 33: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	13, // 34: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	15, // 35: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	23, // 36: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	27, // 37: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	30, // 38: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	32, // 39: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	17, // 40: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	6,  // 41: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	8,  // 42: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	10, // 43: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	12, // 44: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	14, // 45: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	16, // 46: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	24, // 47: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	28, // 48: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	31, // 49: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	33, // 50: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	18, // 51: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	41, // [41:52] is the sub-list for method output_type
+	30, // [30:41] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -1868,7 +2983,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,13 +21,17 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_GetStatus_FullMethodName   = "/lockstep.v1.AdminService/GetStatus"
-	AdminService_WatchStatus_FullMethodName = "/lockstep.v1.AdminService/WatchStatus"
-	AdminService_Switchover_FullMethodName  = "/lockstep.v1.AdminService/Switchover"
-	AdminService_Checkpoint_FullMethodName  = "/lockstep.v1.AdminService/Checkpoint"
-	AdminService_Check_FullMethodName       = "/lockstep.v1.AdminService/Check"
-	AdminService_GetDigest_FullMethodName   = "/lockstep.v1.AdminService/GetDigest"
-	AdminService_AdoptRecord_FullMethodName = "/lockstep.v1.AdminService/AdoptRecord"
+	AdminService_GetStatus_FullMethodName       = "/lockstep.v1.AdminService/GetStatus"
+	AdminService_WatchStatus_FullMethodName     = "/lockstep.v1.AdminService/WatchStatus"
+	AdminService_Switchover_FullMethodName      = "/lockstep.v1.AdminService/Switchover"
+	AdminService_Checkpoint_FullMethodName      = "/lockstep.v1.AdminService/Checkpoint"
+	AdminService_Check_FullMethodName           = "/lockstep.v1.AdminService/Check"
+	AdminService_GetDigest_FullMethodName       = "/lockstep.v1.AdminService/GetDigest"
+	AdminService_Verify_FullMethodName          = "/lockstep.v1.AdminService/Verify"
+	AdminService_GetQueueDigests_FullMethodName = "/lockstep.v1.AdminService/GetQueueDigests"
+	AdminService_Scrub_FullMethodName           = "/lockstep.v1.AdminService/Scrub"
+	AdminService_DropDamaged_FullMethodName     = "/lockstep.v1.AdminService/DropDamaged"
+	AdminService_AdoptRecord_FullMethodName     = "/lockstep.v1.AdminService/AdoptRecord"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -48,6 +52,14 @@ type AdminServiceClient interface {
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CheckResponse], error)
 	// GetDigest reads this node's whole store and hashes its logical content.
 	GetDigest(ctx context.Context, in *GetDigestRequest, opts ...grpc.CallOption) (*GetDigestResponse, error)
+	// Verify compares what the two nodes of the pair hold. Sent to the active.
+	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
+	// GetQueueDigests returns the rolling digests of this node's queues, as they are at exactly one LSN. Cheap: nothing is read.
+	GetQueueDigests(ctx context.Context, in *GetQueueDigestsRequest, opts ...grpc.CallOption) (*GetQueueDigestsResponse, error)
+	// Scrub reads every page and all of the log of this node from the disk, repairs what it can, and says what is left.
+	Scrub(ctx context.Context, in *ScrubRequest, opts ...grpc.CallOption) (*ScrubResponse, error)
+	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes. Sent to the active.
+	DropDamaged(ctx context.Context, in *DropDamagedRequest, opts ...grpc.CallOption) (*DropDamagedResponse, error)
 	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
 	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
 	AdoptRecord(ctx context.Context, in *AdoptRecordRequest, opts ...grpc.CallOption) (*AdoptRecordResponse, error)
@@ -139,6 +151,46 @@ func (c *adminServiceClient) GetDigest(ctx context.Context, in *GetDigestRequest
 	return out, nil
 }
 
+func (c *adminServiceClient) Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VerifyResponse)
+	err := c.cc.Invoke(ctx, AdminService_Verify_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) GetQueueDigests(ctx context.Context, in *GetQueueDigestsRequest, opts ...grpc.CallOption) (*GetQueueDigestsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetQueueDigestsResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetQueueDigests_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) Scrub(ctx context.Context, in *ScrubRequest, opts ...grpc.CallOption) (*ScrubResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ScrubResponse)
+	err := c.cc.Invoke(ctx, AdminService_Scrub_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DropDamaged(ctx context.Context, in *DropDamagedRequest, opts ...grpc.CallOption) (*DropDamagedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropDamagedResponse)
+	err := c.cc.Invoke(ctx, AdminService_DropDamaged_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) AdoptRecord(ctx context.Context, in *AdoptRecordRequest, opts ...grpc.CallOption) (*AdoptRecordResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AdoptRecordResponse)
@@ -167,6 +219,14 @@ type AdminServiceServer interface {
 	Check(*CheckRequest, grpc.ServerStreamingServer[CheckResponse]) error
 	// GetDigest reads this node's whole store and hashes its logical content.
 	GetDigest(context.Context, *GetDigestRequest) (*GetDigestResponse, error)
+	// Verify compares what the two nodes of the pair hold. Sent to the active.
+	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
+	// GetQueueDigests returns the rolling digests of this node's queues, as they are at exactly one LSN. Cheap: nothing is read.
+	GetQueueDigests(context.Context, *GetQueueDigestsRequest) (*GetQueueDigestsResponse, error)
+	// Scrub reads every page and all of the log of this node from the disk, repairs what it can, and says what is left.
+	Scrub(context.Context, *ScrubRequest) (*ScrubResponse, error)
+	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes. Sent to the active.
+	DropDamaged(context.Context, *DropDamagedRequest) (*DropDamagedResponse, error)
 	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
 	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
 	AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error)
@@ -197,6 +257,18 @@ func (UnimplementedAdminServiceServer) Check(*CheckRequest, grpc.ServerStreaming
 }
 func (UnimplementedAdminServiceServer) GetDigest(context.Context, *GetDigestRequest) (*GetDigestResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetDigest not implemented")
+}
+func (UnimplementedAdminServiceServer) Verify(context.Context, *VerifyRequest) (*VerifyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Verify not implemented")
+}
+func (UnimplementedAdminServiceServer) GetQueueDigests(context.Context, *GetQueueDigestsRequest) (*GetQueueDigestsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetQueueDigests not implemented")
+}
+func (UnimplementedAdminServiceServer) Scrub(context.Context, *ScrubRequest) (*ScrubResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Scrub not implemented")
+}
+func (UnimplementedAdminServiceServer) DropDamaged(context.Context, *DropDamagedRequest) (*DropDamagedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropDamaged not implemented")
 }
 func (UnimplementedAdminServiceServer) AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AdoptRecord not implemented")
@@ -316,6 +388,78 @@ func _AdminService_GetDigest_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_Verify_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VerifyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Verify(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Verify_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Verify(ctx, req.(*VerifyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_GetQueueDigests_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetQueueDigestsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetQueueDigests(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetQueueDigests_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetQueueDigests(ctx, req.(*GetQueueDigestsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_Scrub_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ScrubRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).Scrub(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_Scrub_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).Scrub(ctx, req.(*ScrubRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DropDamaged_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropDamagedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DropDamaged(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DropDamaged_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DropDamaged(ctx, req.(*DropDamagedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_AdoptRecord_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AdoptRecordRequest)
 	if err := dec(in); err != nil {
@@ -356,6 +500,22 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetDigest",
 			Handler:    _AdminService_GetDigest_Handler,
+		},
+		{
+			MethodName: "Verify",
+			Handler:    _AdminService_Verify_Handler,
+		},
+		{
+			MethodName: "GetQueueDigests",
+			Handler:    _AdminService_GetQueueDigests_Handler,
+		},
+		{
+			MethodName: "Scrub",
+			Handler:    _AdminService_Scrub_Handler,
+		},
+		{
+			MethodName: "DropDamaged",
+			Handler:    _AdminService_DropDamaged_Handler,
 		},
 		{
 			MethodName: "AdoptRecord",

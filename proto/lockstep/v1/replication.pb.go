@@ -660,6 +660,244 @@ func (x *SnapshotHeader) GetTerm() uint64 {
 	return 0
 }
 
+// FetchMessagesRequest asks for good copies of messages.
+type FetchMessagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UUID of the pair.
+	PairId string `protobuf:"bytes,1,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
+	// Node UUID of the node that asks.
+	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Number of the queue.
+	Queue uint64 `protobuf:"varint,3,opt,name=queue,proto3" json:"queue,omitempty"`
+	// First and last sequence of interest.
+	FirstSequence uint64 `protobuf:"varint,4,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
+	// See above.
+	LastSequence uint64 `protobuf:"varint,5,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
+	// Last record that the node that asks has applied: both must have the same history up to the lower of that and the other's own.
+	Applied       *Position `protobuf:"bytes,6,opt,name=applied,proto3" json:"applied,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchMessagesRequest) Reset() {
+	*x = FetchMessagesRequest{}
+	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchMessagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchMessagesRequest) ProtoMessage() {}
+
+func (x *FetchMessagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchMessagesRequest.ProtoReflect.Descriptor instead.
+func (*FetchMessagesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *FetchMessagesRequest) GetPairId() string {
+	if x != nil {
+		return x.PairId
+	}
+	return ""
+}
+
+func (x *FetchMessagesRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *FetchMessagesRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *FetchMessagesRequest) GetFirstSequence() uint64 {
+	if x != nil {
+		return x.FirstSequence
+	}
+	return 0
+}
+
+func (x *FetchMessagesRequest) GetLastSequence() uint64 {
+	if x != nil {
+		return x.LastSequence
+	}
+	return 0
+}
+
+func (x *FetchMessagesRequest) GetApplied() *Position {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+// FetchMessagesResponse is a part of the answer.
+type FetchMessagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages that somebody wants, by sequence.
+	Messages []*RawMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	// Sequences that are damaged here as well.
+	Damaged []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
+	// Only in the last response: what was looked at goes up to here.
+	LastSequence uint64 `protobuf:"varint,3,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
+	// Only in the last response: the last record that this node has applied, for the node that asks to find in its own log. Not set if
+	// this node has found the other's in its log.
+	Applied *Position `protobuf:"bytes,4,opt,name=applied,proto3" json:"applied,omitempty"`
+	// True in the last response.
+	Finished      bool `protobuf:"varint,5,opt,name=finished,proto3" json:"finished,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FetchMessagesResponse) Reset() {
+	*x = FetchMessagesResponse{}
+	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FetchMessagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FetchMessagesResponse) ProtoMessage() {}
+
+func (x *FetchMessagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FetchMessagesResponse.ProtoReflect.Descriptor instead.
+func (*FetchMessagesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FetchMessagesResponse) GetMessages() []*RawMessage {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+func (x *FetchMessagesResponse) GetDamaged() []uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
+func (x *FetchMessagesResponse) GetLastSequence() uint64 {
+	if x != nil {
+		return x.LastSequence
+	}
+	return 0
+}
+
+func (x *FetchMessagesResponse) GetApplied() *Position {
+	if x != nil {
+		return x.Applied
+	}
+	return nil
+}
+
+func (x *FetchMessagesResponse) GetFinished() bool {
+	if x != nil {
+		return x.Finished
+	}
+	return false
+}
+
+// RawMessage is a message as it is stored.
+type RawMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequence in its queue.
+	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// The message record, byte for byte.
+	Record []byte `protobuf:"bytes,2,opt,name=record,proto3" json:"record,omitempty"`
+	// CRC32C of the record.
+	Checksum      uint32 `protobuf:"fixed32,3,opt,name=checksum,proto3" json:"checksum,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RawMessage) Reset() {
+	*x = RawMessage{}
+	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RawMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RawMessage) ProtoMessage() {}
+
+func (x *RawMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RawMessage.ProtoReflect.Descriptor instead.
+func (*RawMessage) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RawMessage) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *RawMessage) GetRecord() []byte {
+	if x != nil {
+		return x.Record
+	}
+	return nil
+}
+
+func (x *RawMessage) GetChecksum() uint32 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
 var File_lockstep_v1_replication_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_replication_proto_rawDesc = "" +
@@ -717,10 +955,29 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"data_bytes\x18\x04 \x01(\x04R\tdataBytes\x12\x1b\n" +
 	"\tpage_size\x18\x05 \x01(\rR\bpageSize\x12\x16\n" +
 	"\x06config\x18\x06 \x01(\x04R\x06config\x12\x12\n" +
-	"\x04term\x18\a \x01(\x04R\x04term2\xbe\x01\n" +
+	"\x04term\x18\a \x01(\x04R\x04term\"\xdb\x01\n" +
+	"\x14FetchMessagesRequest\x12\x17\n" +
+	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\x04R\x05queue\x12%\n" +
+	"\x0efirst_sequence\x18\x04 \x01(\x04R\rfirstSequence\x12#\n" +
+	"\rlast_sequence\x18\x05 \x01(\x04R\flastSequence\x12/\n" +
+	"\aapplied\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\aapplied\"\xd8\x01\n" +
+	"\x15FetchMessagesResponse\x123\n" +
+	"\bmessages\x18\x01 \x03(\v2\x17.lockstep.v1.RawMessageR\bmessages\x12\x18\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged\x12#\n" +
+	"\rlast_sequence\x18\x03 \x01(\x04R\flastSequence\x12/\n" +
+	"\aapplied\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\aapplied\x12\x1a\n" +
+	"\bfinished\x18\x05 \x01(\bR\bfinished\"\\\n" +
+	"\n" +
+	"RawMessage\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x16\n" +
+	"\x06record\x18\x02 \x01(\fR\x06record\x12\x1a\n" +
+	"\bchecksum\x18\x03 \x01(\aR\bchecksum2\x98\x02\n" +
 	"\x12ReplicationService\x12N\n" +
 	"\tReplicate\x12\x1d.lockstep.v1.ReplicateRequest\x1a\x1e.lockstep.v1.ReplicateResponse(\x010\x01\x12X\n" +
-	"\rFetchSnapshot\x12!.lockstep.v1.FetchSnapshotRequest\x1a\".lockstep.v1.FetchSnapshotResponse0\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\rFetchSnapshot\x12!.lockstep.v1.FetchSnapshotRequest\x1a\".lockstep.v1.FetchSnapshotResponse0\x01\x12X\n" +
+	"\rFetchMessages\x12!.lockstep.v1.FetchMessagesRequest\x1a\".lockstep.v1.FetchMessagesResponse0\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_replication_proto_rawDescOnce sync.Once
@@ -734,7 +991,7 @@ func file_lockstep_v1_replication_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_replication_proto_rawDescData
 }
 
-var file_lockstep_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_lockstep_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_lockstep_v1_replication_proto_goTypes = []any{
 	(*ReplicateRequest)(nil),      // 0: lockstep.v1.ReplicateRequest
 	(*Hello)(nil),                 // 1: lockstep.v1.Hello
@@ -743,29 +1000,37 @@ var file_lockstep_v1_replication_proto_goTypes = []any{
 	(*FetchSnapshotRequest)(nil),  // 4: lockstep.v1.FetchSnapshotRequest
 	(*FetchSnapshotResponse)(nil), // 5: lockstep.v1.FetchSnapshotResponse
 	(*SnapshotHeader)(nil),        // 6: lockstep.v1.SnapshotHeader
-	(*Position)(nil),              // 7: lockstep.v1.Position
+	(*FetchMessagesRequest)(nil),  // 7: lockstep.v1.FetchMessagesRequest
+	(*FetchMessagesResponse)(nil), // 8: lockstep.v1.FetchMessagesResponse
+	(*RawMessage)(nil),            // 9: lockstep.v1.RawMessage
+	(*Position)(nil),              // 10: lockstep.v1.Position
 }
 var file_lockstep_v1_replication_proto_depIdxs = []int32{
 	1,  // 0: lockstep.v1.ReplicateRequest.hello:type_name -> lockstep.v1.Hello
-	7,  // 1: lockstep.v1.ReplicateRequest.durable:type_name -> lockstep.v1.Position
-	7,  // 2: lockstep.v1.Hello.log_end:type_name -> lockstep.v1.Position
-	7,  // 3: lockstep.v1.Hello.applied:type_name -> lockstep.v1.Position
-	7,  // 4: lockstep.v1.Hello.term_ends:type_name -> lockstep.v1.Position
+	10, // 1: lockstep.v1.ReplicateRequest.durable:type_name -> lockstep.v1.Position
+	10, // 2: lockstep.v1.Hello.log_end:type_name -> lockstep.v1.Position
+	10, // 3: lockstep.v1.Hello.applied:type_name -> lockstep.v1.Position
+	10, // 4: lockstep.v1.Hello.term_ends:type_name -> lockstep.v1.Position
 	3,  // 5: lockstep.v1.ReplicateResponse.welcome:type_name -> lockstep.v1.Welcome
-	7,  // 6: lockstep.v1.ReplicateResponse.previous:type_name -> lockstep.v1.Position
-	7,  // 7: lockstep.v1.ReplicateResponse.last:type_name -> lockstep.v1.Position
-	7,  // 8: lockstep.v1.Welcome.resume_after:type_name -> lockstep.v1.Position
+	10, // 6: lockstep.v1.ReplicateResponse.previous:type_name -> lockstep.v1.Position
+	10, // 7: lockstep.v1.ReplicateResponse.last:type_name -> lockstep.v1.Position
+	10, // 8: lockstep.v1.Welcome.resume_after:type_name -> lockstep.v1.Position
 	6,  // 9: lockstep.v1.FetchSnapshotResponse.header:type_name -> lockstep.v1.SnapshotHeader
-	7,  // 10: lockstep.v1.SnapshotHeader.position:type_name -> lockstep.v1.Position
-	0,  // 11: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
-	4,  // 12: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
-	2,  // 13: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
-	5,  // 14: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
-	13, // [13:15] is the sub-list for method output_type
-	11, // [11:13] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	10, // 10: lockstep.v1.SnapshotHeader.position:type_name -> lockstep.v1.Position
+	10, // 11: lockstep.v1.FetchMessagesRequest.applied:type_name -> lockstep.v1.Position
+	9,  // 12: lockstep.v1.FetchMessagesResponse.messages:type_name -> lockstep.v1.RawMessage
+	10, // 13: lockstep.v1.FetchMessagesResponse.applied:type_name -> lockstep.v1.Position
+	0,  // 14: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
+	4,  // 15: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
+	7,  // 16: lockstep.v1.ReplicationService.FetchMessages:input_type -> lockstep.v1.FetchMessagesRequest
+	2,  // 17: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
+	5,  // 18: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
+	8,  // 19: lockstep.v1.ReplicationService.FetchMessages:output_type -> lockstep.v1.FetchMessagesResponse
+	17, // [17:20] is the sub-list for method output_type
+	14, // [14:17] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_replication_proto_init() }
@@ -780,7 +1045,7 @@ func file_lockstep_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_replication_proto_rawDesc), len(file_lockstep_v1_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,18 +23,22 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	ReplicationService_Replicate_FullMethodName     = "/lockstep.v1.ReplicationService/Replicate"
 	ReplicationService_FetchSnapshot_FullMethodName = "/lockstep.v1.ReplicationService/FetchSnapshot"
+	ReplicationService_FetchMessages_FullMethodName = "/lockstep.v1.ReplicationService/FetchMessages"
 )
 
 // ReplicationServiceClient is the client API for ReplicationService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReplicationService is called by the standby on the active.
+// ReplicationService is called by the standby on the active, but for FetchMessages, which either node may call on the other one.
 type ReplicationServiceClient interface {
 	// Replicate carries the log from the active to the standby and acknowledgements back.
 	Replicate(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReplicateRequest, ReplicateResponse], error)
 	// FetchSnapshot sends a pinned checkpoint to a standby whose log is too old.
 	FetchSnapshot(ctx context.Context, in *FetchSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchSnapshotResponse], error)
+	// FetchMessages sends messages of a queue to a node that has them in a damaged page. Served whatever the role, but only to a node
+	// of the same pair and with the same history.
+	FetchMessages(ctx context.Context, in *FetchMessagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchMessagesResponse], error)
 }
 
 type replicationServiceClient struct {
@@ -77,16 +81,38 @@ func (c *replicationServiceClient) FetchSnapshot(ctx context.Context, in *FetchS
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationService_FetchSnapshotClient = grpc.ServerStreamingClient[FetchSnapshotResponse]
 
+func (c *replicationServiceClient) FetchMessages(ctx context.Context, in *FetchMessagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchMessagesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &ReplicationService_ServiceDesc.Streams[2], ReplicationService_FetchMessages_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[FetchMessagesRequest, FetchMessagesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ReplicationService_FetchMessagesClient = grpc.ServerStreamingClient[FetchMessagesResponse]
+
 // ReplicationServiceServer is the server API for ReplicationService service.
 // All implementations must embed UnimplementedReplicationServiceServer
 // for forward compatibility.
 //
-// ReplicationService is called by the standby on the active.
+// ReplicationService is called by the standby on the active, but for FetchMessages, which either node may call on the other one.
 type ReplicationServiceServer interface {
 	// Replicate carries the log from the active to the standby and acknowledgements back.
 	Replicate(grpc.BidiStreamingServer[ReplicateRequest, ReplicateResponse]) error
 	// FetchSnapshot sends a pinned checkpoint to a standby whose log is too old.
 	FetchSnapshot(*FetchSnapshotRequest, grpc.ServerStreamingServer[FetchSnapshotResponse]) error
+	// FetchMessages sends messages of a queue to a node that has them in a damaged page. Served whatever the role, but only to a node
+	// of the same pair and with the same history.
+	FetchMessages(*FetchMessagesRequest, grpc.ServerStreamingServer[FetchMessagesResponse]) error
 	mustEmbedUnimplementedReplicationServiceServer()
 }
 
@@ -102,6 +128,9 @@ func (UnimplementedReplicationServiceServer) Replicate(grpc.BidiStreamingServer[
 }
 func (UnimplementedReplicationServiceServer) FetchSnapshot(*FetchSnapshotRequest, grpc.ServerStreamingServer[FetchSnapshotResponse]) error {
 	return status.Error(codes.Unimplemented, "method FetchSnapshot not implemented")
+}
+func (UnimplementedReplicationServiceServer) FetchMessages(*FetchMessagesRequest, grpc.ServerStreamingServer[FetchMessagesResponse]) error {
+	return status.Error(codes.Unimplemented, "method FetchMessages not implemented")
 }
 func (UnimplementedReplicationServiceServer) mustEmbedUnimplementedReplicationServiceServer() {}
 func (UnimplementedReplicationServiceServer) testEmbeddedByValue()                            {}
@@ -142,6 +171,17 @@ func _ReplicationService_FetchSnapshot_Handler(srv interface{}, stream grpc.Serv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationService_FetchSnapshotServer = grpc.ServerStreamingServer[FetchSnapshotResponse]
 
+func _ReplicationService_FetchMessages_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(FetchMessagesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ReplicationServiceServer).FetchMessages(m, &grpc.GenericServerStream[FetchMessagesRequest, FetchMessagesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type ReplicationService_FetchMessagesServer = grpc.ServerStreamingServer[FetchMessagesResponse]
+
 // ReplicationService_ServiceDesc is the grpc.ServiceDesc for ReplicationService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -159,6 +199,11 @@ var ReplicationService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "FetchSnapshot",
 			Handler:       _ReplicationService_FetchSnapshot_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "FetchMessages",
+			Handler:       _ReplicationService_FetchMessages_Handler,
 			ServerStreams: true,
 		},
 	},
