@@ -70,8 +70,13 @@ type Progress struct {
 	Elapsed, Left time.Duration
 }
 
-// progressEvery is how often progress is reported, at most.
-const progressEvery = 100 * time.Millisecond
+const (
+	// progressEvery is how often progress is reported, at most.
+	progressEvery = 100 * time.Millisecond
+	// After so many calls of meter.did, or so many bytes, the clock is looked at. What is slow on purpose reports in time as well.
+	ticksPerLook = 64
+	bytesPerLook = 32 << 10
+)
 
 // meter reports progress from the goroutine that does the work.
 type meter struct {
@@ -80,6 +85,7 @@ type meter struct {
 	started time.Time
 	last    time.Time
 	ticks   int
+	unseen  uint64 // bytes since the clock was looked at
 }
 
 // phase begins another phase, and reports it at once.
@@ -94,9 +100,12 @@ func (m *meter) did(pages, messages, bytes uint64) {
 	m.now.Pages += pages
 	m.now.Messages += messages
 	m.now.Bytes += bytes
-	if m.ticks++; m.report == nil || m.ticks%64 != 0 {
+	m.ticks++
+	m.unseen += bytes
+	if m.report == nil || m.ticks < ticksPerLook && m.unseen < bytesPerLook {
 		return
 	}
+	m.ticks, m.unseen = 0, 0
 	if t := time.Now(); t.Sub(m.last) >= progressEvery {
 		m.send(t)
 	}

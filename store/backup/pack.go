@@ -40,11 +40,12 @@ const (
 	// pieceBytes bounds the data of a record; a page always fits.
 	pieceBytes = page.MaxPageBytes
 	// packWriteBytes is how much is written at once, packSyncBytes how much at most waits in the page cache: a sync of
-	// everything at the end would keep the log's syncs on the same disk waiting. gentleBytes takes the place of both in a
-	// backup that is to be felt by nobody.
-	packWriteBytes = 1 << 20
-	packSyncBytes  = 16 << 20
-	gentleBytes    = 128 << 10
+	// everything at the end would keep the log's syncs on the same disk waiting. gentleBytes and gentleSyncBytes take their place
+	// in a backup that is to be felt by nobody.
+	packWriteBytes  = 1 << 20
+	packSyncBytes   = 16 << 20
+	gentleBytes     = 128 << 10
+	gentleSyncBytes = 1 << 20
 )
 
 func packCRC(entry, data []byte) uint32 {
@@ -74,7 +75,7 @@ func createPack(fsys vfs.FS, name string, pageSize int, gentle bool) (*packWrite
 		file: file, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes), most: packWriteBytes, mostOpen: packSyncBytes,
 	}
 	if gentle {
-		w.most, w.mostOpen = gentleBytes, gentleBytes
+		w.most, w.mostOpen = gentleBytes, gentleSyncBytes
 	}
 	w.buf = append(w.buf, packMagic...)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, packVersion)
