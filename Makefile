@@ -66,6 +66,10 @@ demo-soak: build ## The demo N times in a row (N=20); prints median and maximum 
 fuzz: ## Each fuzz target for FUZZTIME (30s)
 	test/fuzz.sh $(FUZZTIME)
 
+.PHONY: spec
+spec: ## Check the TLA+ model in failover/spec with TLC; needs Java, and TLA2TOOLS=tla2tools.jar or a network
+	failover/spec/check.sh
+
 .PHONY: chaos
 chaos: ## The chaos tests for CHAOS (30m)
 	LOCKSTEP_CHAOS=$(CHAOS) $(GO) test ./test/chaos/ -run TestChaos -count=1 -timeout 24h -v

@@ -1,0 +1,331 @@
+------------------------------ MODULE Lockstep ------------------------------
+(***************************************************************************)
+(* The safety of a pair: one record in a coordinator that is written by    *)
+(* compare-and-swap, two nodes with a log each, replication, promotion,    *)
+(* fencing, swaps whose outcome is unknown, crashes, and messages that are *)
+(* lost, doubled or late. Names follow package failover; INV-n is the      *)
+(* invariant of that number in its documentation. README.md says what is   *)
+(* left out.                                                               *)
+(***************************************************************************)
+EXTENDS Integers, Sequences, FiniteSets
+
+CONSTANTS
+  Nodes,      \* the two nodes
+  First,      \* the one that is active in the beginning
+  MaxConfig,  \* bounds of the exploration
+  MaxTerm,
+  MaxLog,
+  MaxCrashes,
+  MaxMessages, \* appends, and acks, that are under way at a time
+  MaxSwaps,    \* swaps that are under way at a time
+  Broken       \* names of invariants that are switched off, for mutation
+
+None == [config |-> 0]   \* "no record is known"
+
+VARIABLES
+  record,     \* the record in the coordinator
+  swaps,      \* swaps under way: each may be done late, or never
+  appends,    \* messages from an active to its standby
+  acks,       \* messages from a standby to its active
+  node,       \* the state of each node
+  committed,  \* the longest history that a client was told of
+  forked,     \* TRUE when clients were told of two histories
+  crashes
+
+vars == <<record, swaps, appends, acks, node, committed, forked, crashes>>
+
+Other(n) == CHOOSE o \in Nodes : o # n
+Max(a, b) == IF a >= b THEN a ELSE b
+Off(name) == name \in Broken
+
+\* Fences are ordered by config first and by term second (Fence.Less).
+Below(f, g) == f.config < g.config \/ (f.config = g.config /\ f.term < g.term)
+Higher(f, g) == IF Below(f, g) THEN g ELSE f
+
+IsPrefix(s, t) == Len(s) <= Len(t) /\ SubSeq(t, 1, Len(s)) = s
+
+\* A log entry is the term it was written in, and what it says; "start" begins a term.
+Entry(t, what) == [term |-> t, what |-> what]
+
+FirstRecord ==
+  [config |-> 1, term |-> 1, active |-> First, inSync |-> Nodes, op |-> <<First, 0, 0>>]
+
+Fresh(n) ==
+  [log     |-> <<Entry(1, "start")>>,          \* durable
+   fence   |-> [config |-> 1, term |-> 1],     \* durable
+   role    |-> IF n = First THEN "active" ELSE "idle",
+   known   |-> FirstRecord,  \* the record as this process knows it
+   pending |-> {},           \* own swaps that may have been done, or may yet be
+   unknown |-> FALSE,        \* INV-8
+   term    |-> IF n = First THEN 1 ELSE 0,     \* in which it is active
+   boot    |-> IF n = First THEN 0 ELSE 1,     \* term of the first record it saw
+   used    |-> IF n = First THEN 1 ELSE 0,     \* last term it was active in
+   acked   |-> IF n = First THEN 1 ELSE 0,     \* how much of its log the standby has confirmed
+   require |-> FALSE,        \* the acks of a standby that catches up are required
+   commit  |-> IF n = First THEN 1 ELSE 0,
+   drain   |-> FALSE]
+
+Init ==
+  /\ record = FirstRecord
+  /\ swaps = {} /\ appends = {} /\ acks = {}
+  /\ node = [n \in Nodes |-> Fresh(n)]
+  /\ committed = <<Entry(1, "start")>>
+  /\ forked = FALSE
+  /\ crashes = 0
+
+Knows(n) == node[n].known # None
+
+\* INV-2, INV-3: acks of the other node are required while it is in sync, while a swap that names it may be done, and from
+\* before it is proposed.
+Required(n) ==
+  LET s == node[n]
+      o == Other(n)
+  IN /\ ~(Off("INV3") /\ \E p \in s.pending : o \notin p.inSync)
+     /\ \/ o \in s.known.inSync
+        \/ \E p \in s.pending : o \in p.inSync
+        \/ s.require
+
+-----------------------------------------------------------------------------
+(* The coordinator. *)
+
+SwapDone ==
+  \E w \in swaps :
+    /\ record.config = w.expect
+    /\ record' = w.next
+    /\ swaps' = swaps \ {w}
+    /\ UNCHANGED <<appends, acks, node, committed, forked, crashes>>
+
+SwapLost ==
+  \E w \in swaps :
+    /\ swaps' = swaps \ {w}
+    /\ UNCHANGED <<record, appends, acks, node, committed, forked, crashes>>
+
+\* The same proposal made again keeps its op, so it does not matter which of the two is done.
+Same(p, q) == p.config = q.config /\ p.term = q.term /\ p.active = q.active /\ p.inSync = q.inSync
+
+Propose(n, s, term, active, inSync) ==
+  LET plain == [config |-> s.known.config + 1, term |-> term, active |-> active, inSync |-> inSync,
+                op |-> <<n, crashes, Cardinality(s.pending)>>]
+      again == {p \in s.pending : Same(p, plain)}
+      next  == IF again # {} THEN CHOOSE p \in again : TRUE ELSE plain
+  IN /\ s.known.config < MaxConfig
+     /\ Cardinality(swaps) < MaxSwaps
+     /\ ~s.unknown
+     /\ node' = [node EXCEPT ![n] = [s EXCEPT !.pending = @ \cup {next}]]
+     /\ swaps' = swaps \cup {[expect |-> s.known.config, next |-> next]}
+     /\ UNCHANGED <<record, appends, acks, committed, forked, crashes>>
+
+\* No answer came: it may have been done, may be done later, or never (INV-8).
+Timeout(n) ==
+  /\ Knows(n) /\ node[n].pending # {} /\ ~node[n].unknown
+  /\ node' = [node EXCEPT ![n] =
+       IF Off("INV8") THEN [@ EXCEPT !.pending = {}] ELSE [@ EXCEPT !.unknown = TRUE]]
+  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+
+-----------------------------------------------------------------------------
+(* What a node does with the record: it reads it, or its watch delivers it. *)
+
+\* Its own role ends when the record names somebody else, or another term.
+Seen(n) ==
+  LET s     == node[n]
+      newer == s.known = None \/ record.config > s.known.config
+      keeps == s.role = "active" /\ record.active = n /\ record.term = s.term
+      base  == [s EXCEPT !.known = record, !.unknown = FALSE,
+                         !.boot = IF s.known = None THEN record.term ELSE @,
+                         !.pending = IF newer THEN {} ELSE @]
+  IN IF keeps
+     THEN [base EXCEPT
+             !.fence = Higher(s.fence, [config |-> record.config, term |-> record.term]),
+             !.drain = IF newer THEN FALSE ELSE @,
+             !.require = IF Other(n) \in s.known.inSync /\ Other(n) \notin record.inSync THEN FALSE ELSE @,
+             !.acked = IF Other(n) \in s.known.inSync /\ Other(n) \notin record.inSync THEN 0 ELSE @]
+     ELSE [base EXCEPT
+             !.role = IF s.role = "active" \/ newer THEN "idle" ELSE @,
+             !.term = 0, !.acked = 0, !.require = FALSE, !.commit = 0, !.drain = FALSE]
+
+\* The role is this node's, in a term that it has not used. A term is never used twice.
+Mine(n, s) ==
+  /\ s.role # "active" /\ record.active = n
+  /\ record.term > s.boot /\ record.term > s.used
+
+Learn(n) ==
+  LET s == Seen(n)
+  IN /\ \/ ~Knows(n) \/ record # node[n].known \/ node[n].unknown
+     /\ ~Mine(n, s)
+     /\ node' = [node EXCEPT ![n] = s]
+     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+
+\* It takes up the role: the log goes on under the new term, with a term-start record.
+TakeUp(n) ==
+  LET s == Seen(n)
+  IN /\ \/ ~Knows(n) \/ record # node[n].known \/ node[n].unknown
+     /\ Mine(n, s)
+     /\ Len(s.log) < MaxLog
+     /\ node' = [node EXCEPT ![n] =
+          [s EXCEPT !.role = "active", !.term = record.term, !.used = record.term,
+                    !.log = Append(@, Entry(record.term, "start")),
+                    !.fence = Higher(@, [config |-> record.config, term |-> record.term])]]
+     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+
+\* INV-4: only a member of inSync, and the fence is durable before the swap.
+Stand(n) ==
+  LET s == node[n]
+  IN /\ Knows(n) /\ s.role # "active"
+     /\ n \in s.known.inSync \/ Off("INV4")
+     /\ s.known.term < MaxTerm
+     /\ ~(s.known.active = n /\ s.known.term > s.boot /\ s.known.term > s.used)
+     /\ \E members \in {{n}} \cup (IF s.known.active = n /\ Other(n) \in s.known.inSync THEN {Nodes} ELSE {}) :
+          Propose(n, [s EXCEPT !.role = "candidate",
+                               !.fence = Higher(@, [config |-> s.known.config, term |-> s.known.term + 1])],
+                  s.known.term + 1, n, members)
+
+-----------------------------------------------------------------------------
+(* Replication. *)
+
+ClientAppends(n) ==
+  LET s == node[n]
+  IN /\ s.role = "active" /\ ~s.drain /\ Len(s.log) < MaxLog
+     /\ node' = [node EXCEPT ![n].log = Append(@, Entry(s.term, n))]
+     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+
+\* A message carries the whole log: what matters is where the two logs part.
+Send(n) ==
+  LET s == node[n]
+      m == [from |-> n, config |-> s.known.config, term |-> s.term, log |-> s.log]
+  IN /\ s.role = "active" /\ m \notin appends /\ Cardinality(appends) < MaxMessages
+     /\ appends' = appends \cup {m}
+     /\ UNCHANGED <<record, swaps, acks, node, committed, forked, crashes>>
+
+\* INV-1: nothing below the fence is obeyed, and a higher fence is durable first. A message stays: it may come twice.
+Receive(n) ==
+  \E m \in appends :
+    LET s == node[n]
+        f == [config |-> m.config, term |-> m.term]
+        a == [to |-> m.from, term |-> m.term, length |-> Len(m.log)]
+    IN /\ Knows(n) /\ s.role = "idle"
+       /\ m.from = Other(n) /\ s.known.active = m.from
+       /\ ~Below(f, s.fence) \/ Off("INV1")
+       /\ node' = [node EXCEPT ![n] =
+            [s EXCEPT !.fence = Higher(@, f), !.log = IF IsPrefix(m.log, @) THEN @ ELSE m.log]]
+       /\ acks' = IF Cardinality(acks) < MaxMessages THEN acks \cup {a} ELSE acks
+       /\ UNCHANGED <<record, swaps, appends, committed, forked, crashes>>
+
+ReceiveAck(n) ==
+  \E a \in acks :
+    /\ node[n].role = "active" /\ a.to = n /\ a.term = node[n].term /\ a.length > node[n].acked
+    /\ node' = [node EXCEPT ![n].acked = a.length]
+    /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+
+MessageLost ==
+  \/ \E m \in appends : appends' = appends \ {m}
+       /\ UNCHANGED <<record, swaps, acks, node, committed, forked, crashes>>
+  \/ \E a \in acks : acks' = acks \ {a}
+       /\ UNCHANGED <<record, swaps, appends, node, committed, forked, crashes>>
+
+\* INV-2, INV-8. Clients are told of an entry of an older term with the first one of this term.
+Commit(n) ==
+  LET s == node[n]
+      i == s.commit + 1
+      h == SubSeq(s.log, 1, i)
+  IN /\ s.role = "active" /\ ~s.unknown /\ i <= Len(s.log)
+     /\ ~Required(n) \/ s.acked >= i \/ Off("INV2")
+     /\ node' = [node EXCEPT ![n].commit = i]
+     /\ IF s.log[i].term = s.term
+        THEN /\ committed' = IF Len(h) > Len(committed) THEN h ELSE committed
+             /\ forked' = (forked \/ ~(IsPrefix(h, committed) \/ IsPrefix(committed, h)))
+        ELSE UNCHANGED <<committed, forked>>
+     /\ UNCHANGED <<record, swaps, appends, acks, crashes>>
+
+-----------------------------------------------------------------------------
+(* Changes of inSync (INV-3), and the planned switchover. *)
+
+Lead(n) == node[n].role = "active" /\ Knows(n)
+
+Drop(n) ==
+  /\ Lead(n) /\ ~node[n].drain /\ Other(n) \in node[n].known.inSync
+  /\ Propose(n, node[n], node[n].known.term, n, {n})
+
+Named(n) == \E p \in node[n].pending : Other(n) \in p.inSync
+
+Require(n) ==
+  /\ Lead(n) /\ Other(n) \notin node[n].known.inSync
+  /\ \/ /\ ~node[n].require
+        /\ node' = [node EXCEPT ![n].require = TRUE]
+     \/ /\ node[n].require /\ ~Named(n) \* the standby is lost again
+        /\ node' = [node EXCEPT ![n].require = FALSE, ![n].acked = 0]
+  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+
+Add(n) ==
+  LET s == node[n]
+  IN /\ Lead(n) /\ Other(n) \notin s.known.inSync
+     /\ (s.require /\ s.acked >= s.commit) \/ Off("INV3")
+     /\ s.acked > 0
+     /\ Propose(n, s, s.known.term, n, Nodes)
+
+\* A swap that names an absent standby may still be done. Writing the record once more settles it.
+Settle(n) ==
+  /\ Lead(n) /\ Other(n) \notin node[n].known.inSync /\ Named(n)
+  /\ Propose(n, node[n], node[n].known.term, n, {n})
+
+Drain(n) ==
+  /\ Lead(n) /\ Other(n) \in node[n].known.inSync
+  /\ node' = [node EXCEPT ![n].drain = ~@]
+  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+
+HandOver(n) ==
+  LET s == node[n]
+  IN /\ Lead(n) /\ s.drain /\ Other(n) \in s.known.inSync
+     /\ s.commit = Len(s.log) /\ s.acked >= Len(s.log) /\ s.known.term < MaxTerm
+     /\ Propose(n, s, s.known.term + 1, Other(n), Nodes)
+
+\* The log and the fence are durable; everything else is gone.
+Crash(n) ==
+  /\ crashes < MaxCrashes
+  /\ crashes' = crashes + 1
+  /\ node' = [node EXCEPT ![n] =
+       [@ EXCEPT !.role = "idle", !.known = None, !.pending = {}, !.unknown = FALSE, !.term = 0, !.boot = 0,
+                 !.used = 0, !.acked = 0, !.require = FALSE, !.commit = 0, !.drain = FALSE]]
+  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked>>
+
+-----------------------------------------------------------------------------
+
+Next ==
+  \/ SwapDone \/ SwapLost \/ MessageLost
+  \/ \E n \in Nodes :
+       \/ Timeout(n) \/ Learn(n) \/ TakeUp(n) \/ Stand(n)
+       \/ ClientAppends(n) \/ Send(n) \/ Receive(n) \/ ReceiveAck(n) \/ Commit(n)
+       \/ Drop(n) \/ Require(n) \/ Add(n) \/ Settle(n) \/ Drain(n) \/ HandOver(n)
+       \/ Crash(n)
+
+Spec == Init /\ [][Next]_vars
+
+-----------------------------------------------------------------------------
+(* What must hold. *)
+
+\* INV-2, INV-3: whoever is in sync holds everything that a client was told of.
+InSyncIsComplete == \A n \in record.inSync : IsPrefix(committed, node[n].log)
+
+\* INV-4: so does whoever is active in the term of the record.
+ActiveIsComplete ==
+  LET n == record.active
+  IN node[n].role = "active" /\ node[n].term = record.term => IsPrefix(committed, node[n].log)
+
+\* A term has one active, for good: (term, position) names a record.
+OneActivePerTerm ==
+  \A n, m \in Nodes :
+    n # m /\ node[n].role = "active" /\ node[m].role = "active" => node[n].term # node[m].term
+
+LogsAgree ==
+  \A n, m \in Nodes : \A i \in 1..Len(node[n].log) :
+    i <= Len(node[m].log) /\ node[n].log[i].term = node[m].log[i].term
+      => SubSeq(node[n].log, 1, i) = SubSeq(node[m].log, 1, i)
+
+\* INV-8, and all of them: clients are never told of two histories.
+OneHistory == ~forked
+
+\* INV-1, INV-9: neither a fence nor the record goes back.
+NeverBack ==
+  [][/\ record'.config >= record.config
+     /\ \A n \in Nodes : ~Below(node'[n].fence, node[n].fence)]_vars
+
+=============================================================================
