@@ -54,6 +54,9 @@ type Follower struct {
 	// busy is set while this node is at work and listens to nobody.
 	busy atomic.Bool
 
+	// resync, if not nil, is why the store is to be replaced by a snapshot of the active, whatever the log could bring.
+	resync atomic.Pointer[error]
+
 	// applier is that of the last link, nil before the first. Of the run goroutine.
 	applier *applier
 	// install is the snapshot that is being received, installID its name at the active. Of the run goroutine.
@@ -101,6 +104,21 @@ func (f *Follower) Stop() {
 	f.stop()
 	f.wg.Wait()
 	f.events.close()
+}
+
+// Resync has the follower replace its store by a snapshot of the active, because something in it is damaged that cannot be repaired
+// otherwise. It returns at once; SnapshotInstalled is reported when it is done. Calls meanwhile do nothing.
+func (f *Follower) Resync(reason error) {
+	if !f.resync.CompareAndSwap(nil, &reason) {
+		return
+	}
+	f.o.Store.GiveUpPages()
+	f.mu.Lock()
+	cancel := f.cancel
+	f.mu.Unlock()
+	if cancel != nil {
+		cancel(reason) // what is under way with the active
+	}
 }
 
 // Status tells what the follower does now.
@@ -196,12 +214,17 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 		return false, fmt.Errorf("connect to the active at %s: %w", f.o.Address, err)
 	}
 	defer func() { _ = conn.Close() }()
-	worked, err = f.follow(ctx, conn)
+	if reason := f.resync.Load(); reason != nil {
+		err = fmt.Errorf("%w: %w", errSnapshot, *reason)
+	} else {
+		worked, err = f.follow(ctx, conn)
+	}
 	if errors.Is(err, errSnapshot) {
 		f.log.Warn("fetching a snapshot from the active", zap.Error(err))
 		if err := f.fetch(ctx, conn); err != nil {
 			return false, err
 		}
+		f.resync.Store(nil)
 		return true, nil
 	}
 	return worked, err

@@ -173,12 +173,14 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 		sd.hold = sd.p.o.Store.HoldLog(sd.cursor.LSN + 1)
 		r, err := sd.p.o.Store.ReadLog(sd.cursor.LSN + 1)
 		if err != nil {
+			sd.p.o.Store.LogDamaged(err)
 			return false, fmt.Errorf("catch-up after %v: %w", sd.cursor, err)
 		}
 		sd.reader, sd.heldBytes = r, 0
 	}
 	frames, last, n, err := sd.reader.ReadBatch(limit)
 	if err != nil && !errors.Is(err, io.EOF) {
+		sd.p.o.Store.LogDamaged(err) // when that part is given up, the standby gets a snapshot
 		return false, fmt.Errorf("catch-up after %v: %w", sd.cursor, err)
 	}
 	if n == 0 {

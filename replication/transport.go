@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -168,12 +169,14 @@ func (s snapshotStream) Recv() (*SnapshotChunk, error) {
 type server struct {
 	lockstepv1.UnimplementedReplicationServiceServer
 	active func() (Service, error)
+	store  *store.Store
 }
 
 // NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary while it has
-// one, and otherwise an error, as a rule ErrNotActive; it is called for each connection.
-func NewServer(active func() (Service, error)) lockstepv1.ReplicationServiceServer {
-	return &server{active: active}
+// one, and otherwise an error, as a rule ErrNotActive; it is called for each connection. s is the node's store, from which the other
+// node's is repaired whatever the role.
+func NewServer(active func() (Service, error), s *store.Store) lockstepv1.ReplicationServiceServer {
+	return &server{active: active, store: s}
 }
 
 func (s *server) Replicate(stream grpc.BidiStreamingServer[lockstepv1.ReplicateRequest, lockstepv1.ReplicateResponse]) error {
@@ -298,6 +301,7 @@ var statusCodes = []struct {
 	{ErrProtocol, codes.InvalidArgument},
 	{ErrLostRecords, codes.DataLoss},
 	{ErrSecondStandby, codes.AlreadyExists},
+	{ErrHistory, codes.OutOfRange},
 }
 
 func toStatus(err error) error {

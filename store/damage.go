@@ -90,8 +90,8 @@ type damaged struct {
 
 // damage knows what is damaged in a store, and counts.
 type damage struct {
-	source MessageSource // nil: nobody to ask
-	busy   chan struct{} // holds one token while a repair is under way
+	source atomic.Pointer[MessageSource] // nil: nobody to ask
+	busy   chan struct{}                 // holds one token while a repair is under way
 
 	// index is why the store needs to be replaced, if it does.
 	index  atomic.Pointer[error]

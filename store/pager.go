@@ -127,7 +127,7 @@ func (p *pager) judge(err error) {
 
 // damaged tells whether an error is about a damaged page, which another node may help with: then everything stays in memory for now.
 func (p *pager) damaged(err error) bool {
-	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, ErrIndexDamaged) || p.s.damage.source == nil {
+	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, ErrIndexDamaged) || p.s.damage.source.Load() == nil {
 		return false
 	}
 	if p.s.IndexDamage() == nil {

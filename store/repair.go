@@ -44,8 +44,9 @@ type FoundMessages struct {
 	Last uint64
 }
 
-// SetMessageSource says whom to ask for good copies of damaged messages. To be called before the store is used; nil: nobody.
-func (s *Store) SetMessageSource(m MessageSource) { s.damage.source = m }
+// SetMessageSource says whom to ask for good copies of damaged messages. Until it is called there is nobody, and a damaged page that
+// a checkpoint needs is fatal.
+func (s *Store) SetMessageSource(m MessageSource) { s.damage.source.Store(&m) }
 
 // CopyMessages returns what this node has of a queue's messages from sequence first to last, for the other node to repair its own
 // with. It returns less at once when they are large (FoundMessages.Last says up to where). What is damaged here is part of the answer.
@@ -216,10 +217,11 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64) error {
 	if err := s.mayTry(queueID, missing, st.why); err != nil {
 		return err
 	}
-	if s.damage.source == nil {
+	source := s.damage.source.Load()
+	if source == nil {
 		return fmt.Errorf("%w, and there is no other node to repair it from", st.why)
 	}
-	found, err := s.fetchAll(ctx, queueID, missing)
+	found, err := s.fetchAll(ctx, *source, queueID, missing)
 	if err != nil {
 		err = fmt.Errorf("%w; and the other node's copy cannot be had: %w", st.why, err)
 		s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
@@ -314,11 +316,11 @@ func (s *Store) mayTry(queueID uint64, missing []uint64, why error) error {
 }
 
 // fetchAll asks the other node until it has said all that it has.
-func (s *Store) fetchAll(ctx context.Context, queueID uint64, missing []uint64) (FoundMessages, error) {
+func (s *Store) fetchAll(ctx context.Context, source MessageSource, queueID uint64, missing []uint64) (FoundMessages, error) {
 	first, last := missing[0], missing[len(missing)-1]
 	all := FoundMessages{Last: last}
 	for first <= last {
-		got, err := s.damage.source.FetchMessages(ctx, queueID, first, last, s.Applied())
+		got, err := source.FetchMessages(ctx, queueID, first, last, s.Applied())
 		if err != nil {
 			return all, err //nolint:wrapcheck // the caller does
 		}

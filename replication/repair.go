@@ -1,0 +1,132 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+
+	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Repair: a node that has messages in a damaged page gets them from the other one. The messages of a queue keep their sequences for
+// good, so that any node which has one has the right one, whatever its role: provided that both nodes have the same history. That is
+// what the positions in request and answer prove: a record's chain checksum speaks for everything before it.
+
+const (
+	// repairPartBytes is about how much one message of the answer carries.
+	repairPartBytes = 1 << 20
+	// repairSlackBytes is what such a message may have around the largest message.
+	repairSlackBytes = 2 << 20
+)
+
+// ErrHistory is returned when it cannot be shown that both nodes have the same history: then the same sequence may be another message.
+var ErrHistory = errors.New("the other node has another history, or its log does not reach back far enough to tell")
+
+// FetchMessages asks the node at the other end of cc for good copies of messages. See store.MessageSource.
+func FetchMessages(
+	ctx context.Context, cc grpc.ClientConnInterface, s *store.Store, queue, first, last uint64, applied lsn.Position,
+) (store.FoundMessages, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	id := s.Identity()
+	stream, err := lockstepv1.NewReplicationServiceClient(cc).FetchMessages(ctx, &lockstepv1.FetchMessagesRequest{
+		PairId: id.PairID.String(), NodeId: id.NodeID.String(), Queue: queue, FirstSequence: first, LastSequence: last, Applied: toPosition(applied),
+	}, grpc.MaxCallRecvMsgSize(txn.MaxTransactionBytes+repairSlackBytes))
+	if err != nil {
+		return store.FoundMessages{}, fromStatus(err)
+	}
+	var found store.FoundMessages
+	for {
+		r, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return store.FoundMessages{}, fmt.Errorf("fetch messages: %w", io.ErrUnexpectedEOF)
+		}
+		if err != nil {
+			return store.FoundMessages{}, fromStatus(err)
+		}
+		for _, m := range r.GetMessages() {
+			if crc32.Checksum(m.GetRecord(), castagnoli) != m.GetChecksum() {
+				return store.FoundMessages{}, fmt.Errorf("%w: message %d of queue %d", ErrChecksum, m.GetSequence(), queue)
+			}
+			found.Messages = append(found.Messages, store.Delivery{Sequence: m.GetSequence(), Record: m.GetRecord()})
+		}
+		found.Damaged = append(found.Damaged, r.GetDamaged()...)
+		if !r.GetFinished() {
+			continue
+		}
+		found.Last = r.GetLastSequence()
+		if theirs := fromPosition(r.GetApplied()); !theirs.IsZero() && !sameHistory(s, theirs) {
+			return store.FoundMessages{}, fmt.Errorf("%w: it stands at %v", ErrHistory, theirs)
+		}
+		return found, nil
+	}
+}
+
+// sameHistory tells whether a position is in the store's own log, so that everything before it is the same.
+func sameHistory(s *store.Store, at lsn.Position) bool {
+	have, ok := s.PositionOf(at.LSN)
+	return ok && have == at
+}
+
+// FetchMessages answers a node that has damaged pages.
+func (s *server) FetchMessages(req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse]) error {
+	return toStatus(s.fetchMessages(req, stream))
+}
+
+func (s *server) fetchMessages(req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse]) error {
+	id := s.store.Identity()
+	pair, perr := uuid.Parse(req.GetPairId())
+	node, nerr := uuid.Parse(req.GetNodeId())
+	switch err := errors.Join(perr, nerr); {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	case pair != id.PairID || pair == uuid.Nil:
+		return fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, node, pair, id.PairID)
+	case node == id.NodeID:
+		return fmt.Errorf("%w: a node asked itself for messages", ErrProtocol)
+	case req.GetFirstSequence() == 0 || req.GetLastSequence() < req.GetFirstSequence():
+		return fmt.Errorf("%w: messages %d to %d", ErrProtocol, req.GetFirstSequence(), req.GetLastSequence())
+	}
+	last := &lockstepv1.FetchMessagesResponse{Finished: true}
+	own, theirs := s.store.Applied(), fromPosition(req.GetApplied())
+	switch {
+	case theirs.LSN <= own.LSN && !sameHistory(s.store, theirs):
+		return fmt.Errorf("%w: %v is not in this node's log", ErrHistory, theirs)
+	case theirs.LSN > own.LSN:
+		last.Applied = toPosition(own) // who asks has that in its log
+	}
+	found, err := s.store.CopyMessages(stream.Context(), req.GetQueue(), req.GetFirstSequence(), req.GetLastSequence())
+	if err != nil && !errors.Is(err, store.ErrNoQueue) {
+		return fmt.Errorf("copy messages: %w", err)
+	}
+	last.Damaged, last.LastSequence = found.Damaged, max(found.Last, req.GetFirstSequence())
+	if err != nil {
+		last.LastSequence = req.GetLastSequence()
+	}
+	part, size := &lockstepv1.FetchMessagesResponse{}, 0
+	for _, m := range found.Messages {
+		part.Messages = append(part.Messages, &lockstepv1.RawMessage{
+			Sequence: m.Sequence, Record: m.Record, Checksum: crc32.Checksum(m.Record, castagnoli),
+		})
+		if size += len(m.Record); size < repairPartBytes {
+			continue
+		}
+		if err := stream.Send(part); err != nil {
+			return fmt.Errorf("send messages: %w", err)
+		}
+		part, size = &lockstepv1.FetchMessagesResponse{}, 0
+	}
+	last.Messages = part.GetMessages()
+	if err := stream.Send(last); err != nil {
+		return fmt.Errorf("send messages: %w", err)
+	}
+	return nil
+}

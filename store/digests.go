@@ -1,0 +1,67 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// QueueDigests is the state of all queues at one record, as far as a few numbers tell.
+type QueueDigests struct {
+	// LSN that it is true at.
+	LSN uint64
+	// Digest is a rolling hash of everything that was ever applied.
+	Digest uint64
+	// Queues by number.
+	Queues []QueueDigest
+}
+
+// QueueDigest is the state of one queue.
+type QueueDigest struct {
+	// ID is the queue's number, Name its name.
+	ID   uint64
+	Name string
+	// Digest is a rolling hash of everything that was ever applied to the queue.
+	Digest uint64
+	// NextSequence is what the next message will get; Messages are those that somebody wants.
+	NextSequence, Messages uint64
+}
+
+// QueueDigestsAt returns the digests as they are at exactly record at, for which it waits, at most for patience; 0: as they are now.
+// Cheap: nothing is read, and applying is held only while numbers are copied. ErrPast if more was applied already,
+// context.DeadlineExceeded if the record does not come in time.
+func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, patience time.Duration) (QueueDigests, error) {
+	if at != 0 {
+		h, err := s.holdAt(at)
+		if err != nil {
+			return QueueDigests{}, fmt.Errorf("digests at LSN %d: %w", at, err)
+		}
+		defer s.letGo(h)
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		select {
+		case <-h.reached:
+		case <-ctx.Done():
+			return QueueDigests{}, fmt.Errorf("digests at LSN %d: %w", at, ctx.Err())
+		}
+	}
+	var out QueueDigests
+	err := s.View(func(st *queue.State) error {
+		out.LSN, out.Digest = st.Applied(), st.Digest()
+		for q := range st.Queues {
+			out.Queues = append(out.Queues, QueueDigest{
+				ID: q.ID(), Name: q.Name(), Digest: q.Digest(), NextSequence: q.NextSequence(), Messages: q.Messages(),
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return QueueDigests{}, err
+	}
+	if at != 0 && out.LSN != at {
+		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrSnapshotGone, out.LSN)
+	}
+	return out, nil
+}
