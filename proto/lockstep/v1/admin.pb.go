@@ -2261,7 +2261,11 @@ type GetQueueDigestsResponse struct {
 	// Digest of the whole history.
 	Digest uint64 `protobuf:"fixed64,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// All queues, by number.
-	Queues        []*QueueDigest `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
+	Queues []*QueueDigest `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
+	// What was found damaged on this node.
+	Damage *DamageStatus `protobuf:"bytes,4,opt,name=damage,proto3" json:"damage,omitempty"`
+	// Messages that this node cannot read; at most 1000.
+	Damaged       []*DamagedMessage `protobuf:"bytes,5,rep,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2313,6 +2317,20 @@ func (x *GetQueueDigestsResponse) GetDigest() uint64 {
 func (x *GetQueueDigestsResponse) GetQueues() []*QueueDigest {
 	if x != nil {
 		return x.Queues
+	}
+	return nil
+}
+
+func (x *GetQueueDigestsResponse) GetDamage() *DamageStatus {
+	if x != nil {
+		return x.Damage
+	}
+	return nil
+}
+
+func (x *GetQueueDigestsResponse) GetDamaged() []*DamagedMessage {
+	if x != nil {
+		return x.Damaged
 	}
 	return nil
 }
@@ -2803,11 +2821,13 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x06damage\x18\x03 \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x125\n" +
 	"\adamaged\x18\x04 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"/\n" +
 	"\x16GetQueueDigestsRequest\x12\x15\n" +
-	"\x06at_lsn\x18\x01 \x01(\x04R\x05atLsn\"u\n" +
+	"\x06at_lsn\x18\x01 \x01(\x04R\x05atLsn\"\xdf\x01\n" +
 	"\x17GetQueueDigestsResponse\x12\x10\n" +
 	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\x06R\x06digest\x120\n" +
-	"\x06queues\x18\x03 \x03(\v2\x18.lockstep.v1.QueueDigestR\x06queues\"\x8a\x01\n" +
+	"\x06queues\x18\x03 \x03(\v2\x18.lockstep.v1.QueueDigestR\x06queues\x121\n" +
+	"\x06damage\x18\x04 \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x125\n" +
+	"\adamaged\x18\x05 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"\x8a\x01\n" +
 	"\vQueueDigest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -2939,35 +2959,37 @@ var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	20, // 25: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
 	22, // 26: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
 	29, // 27: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	20, // 28: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	22, // 29: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	5,  // 30: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	7,  // 31: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	9,  // 32: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	11, // 33: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	13, // 34: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	15, // 35: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	23, // 36: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	27, // 37: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	30, // 38: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	32, // 39: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	17, // 40: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	6,  // 41: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	8,  // 42: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	10, // 43: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	12, // 44: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	14, // 45: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	16, // 46: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	24, // 47: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	28, // 48: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	31, // 49: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	33, // 50: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	18, // 51: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	41, // [41:52] is the sub-list for method output_type
-	30, // [30:41] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	20, // 28: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	22, // 29: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	20, // 30: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	22, // 31: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	5,  // 32: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	7,  // 33: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	9,  // 34: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	11, // 35: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	13, // 36: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	15, // 37: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	23, // 38: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	27, // 39: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	30, // 40: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	32, // 41: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	17, // 42: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	6,  // 43: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	8,  // 44: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	10, // 45: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	12, // 46: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	14, // 47: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	16, // 48: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	24, // 49: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	28, // 50: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	31, // 51: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	33, // 52: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	18, // 53: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	43, // [43:54] is the sub-list for method output_type
+	32, // [32:43] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
