@@ -251,3 +251,19 @@ func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	require.ErrorIs(t, <-answer, ErrOutcomeUnknown)
 	require.Eventually(t, ends(2), 10*time.Second, time.Millisecond, "it is logged all the same")
 }
+
+// TestAdmit: a standby obeys nobody below its fence, and a higher one is on disk before it is obeyed (INV-1).
+func TestAdmit(t *testing.T) {
+	fs := vfs.NewMem()
+	s, err := store.Open(store.Options{FS: fs, Dir: "/s", BootID: "boot"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	f := &Follower{o: FollowerOptions{Store: s}}
+	require.NoError(t, f.admit(3, 2))
+	require.NoError(t, f.admit(3, 2))
+	for _, lower := range [][2]uint64{{2, 2}, {2, 9}, {3, 1}, {0, 0}} {
+		require.ErrorIs(t, f.admit(lower[0], lower[1]), ErrStale, "config %d term %d", lower[0], lower[1])
+	}
+	require.NoError(t, f.admit(4, 1))
+	require.Equal(t, store.Fence{Config: 4, Term: 1}, s.Identity().Fence)
+}
