@@ -45,6 +45,8 @@ type NodeState struct {
 	// Maintenance that runs on this node; nil for none. Plan of the pair; nil if there never was one.
 	Maintenance *maintenance.Activity
 	Plan        *maintenance.Plan
+	// Alarms are what an operator should look at now.
+	Alarms []Alarm
 }
 
 // Node is what the admin service operates.
@@ -65,6 +67,7 @@ type Node interface {
 	PeerStatus(ctx context.Context, address string) (*pb.GetStatusResponse, error)
 	// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
 	Digest(ctx context.Context, atLSN uint64) (store.Digest, error)
+	Guard
 }
 
 // AdminServer implements lockstep.v1.AdminService.
@@ -96,6 +99,7 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
 		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
 		Maintenance: activityToProto(st.Maintenance), Plan: planToProto(st.Plan),
+		Damage: DamageToProto(a.store.DamageStatus()), Alarms: alarmsToProto(st.Alarms),
 	}
 	switch {
 	case st.Primary != nil:

@@ -83,7 +83,7 @@ func (s storeSource) Read(
 	ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
 	return s.store.Read(ctx, store.ReadRequest{
-		Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxMessages, MaxBytes: maxBytes,
+		Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxMessages, MaxBytes: maxBytes, MarkDamaged: true,
 	}, dst)
 }
 

@@ -37,6 +37,8 @@ type Config struct {
 	Disk        Disk        `koanf:"disk"`
 	Backup      Backup      `koanf:"backup"`
 	Maintenance Maintenance `koanf:"maintenance"`
+	Scrub       Scrub       `koanf:"scrub"`
+	Verify      Verify      `koanf:"verify"`
 	Metrics     Metrics     `koanf:"metrics"`
 	Limits      Limits      `koanf:"limits"`
 	// Warnings are things that were ignored and that a person should know. Not a setting.
@@ -129,6 +131,17 @@ type Autotune struct {
 	MinGain Percent `koanf:"min-gain" usage:"what that resize must save at least, of the space or of the reads, such as 20%"`
 }
 
+// Scrub reads everything from the disk now and then, and repairs what is damaged.
+type Scrub struct {
+	Rate     Size     `koanf:"rate" usage:"bytes per second that the scrub in the background reads, such as 4MiB; 0: as fast as it can"`
+	Interval Duration `koanf:"interval" usage:"time from the beginning of one scrub of all pages and the log to that of the next; the first begins a minute after the start. 0: none"`
+}
+
+// Verify compares the two nodes.
+type Verify struct {
+	Interval Duration `koanf:"interval" usage:"how often the active compares the rolling digests of its queues with the standby's; cheap. 0: never"`
+}
+
 // Metrics say where the node can be watched.
 type Metrics struct {
 	Listen string `koanf:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz) and profiles (/debug/pprof/), host:port; empty: none. Not for strangers: it is not encrypted"`
@@ -165,6 +178,8 @@ func Default() Config {
 		Disk:        Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
 		Backup:      Backup{KeepGenerations: 3},
 		Maintenance: Maintenance{BackgroundShare: 20, Autotune: Autotune{MinGain: 20}},
+		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
+		Verify:      Verify{Interval: Duration(time.Hour)},
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,

@@ -185,6 +185,15 @@ func (c *Config) checkMaintenance(k *checker) {
 	if w := c.Maintenance.Autotune.Window; w != "" && !isWindow(w) {
 		k.fail("maintenance.autotune.window", "%q is no time of day such as 02:00-05:00", w)
 	}
+	if c.Scrub.Rate != 0 {
+		k.sizeBetween("scrub.rate", c.Scrub.Rate, 64<<10, 1<<50)
+	}
+	if c.Scrub.Interval != 0 {
+		k.timeBetween("scrub.interval", c.Scrub.Interval, time.Second, 365*24*time.Hour)
+	}
+	if c.Verify.Interval != 0 {
+		k.timeBetween("verify.interval", c.Verify.Interval, time.Second, 365*24*time.Hour)
+	}
 	k.sizeBetween("log.archive-hold-bytes", c.Log.ArchiveHold, 1<<20, 1<<50)
 }
 

@@ -10,6 +10,8 @@
 //   - A message is with at most one consumer at a time: Consumer.inFlight is the truth, everything else is derived.
 //   - Only applied messages are seen (Source.Read shows nothing else), and nothing is handed out while paused (INV-2).
 //   - `confirmed` moves only after the transaction that holds the acks is committed.
+//   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can be, or until
+//     somebody acknowledges it.
 //   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
 //
 // The package knows neither gRPC nor protobuf nor replication: it is given a Source and a Settler.
@@ -57,7 +59,8 @@ type Message = store.Delivery
 // Source is what a dispatcher reads from.
 type Source interface {
 	// Read appends to dst the messages of the subscription that are not acknowledged, from sequence `from` on, in order:
-	// at most maxMessages, and no more once maxBytes are reached, but at least one if there is one. next is where to go on.
+	// at most maxMessages, and no more once maxBytes are reached, but at least one if there is one. A message that is damaged comes
+	// without its record. next is where to go on.
 	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message, next uint64, err error)
 	// NextSequence is the sequence that the queue's next message will get.
 	NextSequence(queue uint64) (uint64, bool)

@@ -5,12 +5,16 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 )
 
 // maxReadMessages bounds one read, so that a large credit does not hold the store for long.
 const maxReadMessages = 4096
+
+// damagedAgain is how often it is tried to read messages again that could not be read.
+const damagedAgain = 5 * time.Second
 
 // dispatcher serves one subscription.
 type dispatcher struct {
@@ -29,6 +33,7 @@ type dispatcher struct {
 	next      uint64    // first sequence not yet read
 	ready     []Message // read, not yet given to anybody
 	redeliver sequences // given back; not yet given out again
+	damaged   sequences // could not be read; tried again now and then, and skipped meanwhile so that they hold nobody up
 	returning bool      // a lost consumer's messages are about to be given back: nothing newer goes out before them
 	reading   bool      // a read is going on, outside the lock
 	pending   settlement
@@ -40,7 +45,7 @@ func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {
 	return &dispatcher{
 		registry: r, key: key, paused: paused, next: 1,
 		wake: make(chan struct{}, 1), work: make(chan struct{}, 1), room: make(chan struct{}),
-		redeliver: sequences{member: make(map[uint64]struct{})},
+		redeliver: sequences{member: make(map[uint64]struct{})}, damaged: sequences{member: make(map[uint64]struct{})},
 	}
 }
 
@@ -112,6 +117,8 @@ func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
 func (d *dispatcher) deliver(ctx context.Context) {
 	changed, cancel := d.registry.source.Watch(d.key.Queue)
 	defer cancel()
+	again := time.NewTicker(damagedAgain)
+	defer again.Stop()
 	atEnd := false
 	for {
 		progressed, end, err := d.step(ctx, atEnd)
@@ -132,7 +139,28 @@ func (d *dispatcher) deliver(ctx context.Context) {
 		case <-d.wake:
 		case <-changed:
 			atEnd = false
+		case <-again.C:
+			d.retryDamaged()
 		}
+	}
+}
+
+// setDamaged takes the messages out of a result that could not be read.
+func (d *dispatcher) setDamaged(messages []Message) []Message {
+	return slices.DeleteFunc(messages, func(m Message) bool {
+		if m.Record == nil {
+			d.damaged.push(m.Sequence)
+		}
+		return m.Record == nil
+	})
+}
+
+// retryDamaged has the messages read again that could not be read: they may have been repaired.
+func (d *dispatcher) retryDamaged() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.damaged.len() > 0 {
+		d.redeliver.push(d.damaged.pop())
 	}
 }
 
@@ -194,7 +222,7 @@ func (d *dispatcher) demand(atEnd bool) (want int, again []uint64) {
 func (d *dispatcher) endRead(messages []Message) []Message {
 	acked := d.ackedInRead
 	d.reading, d.ackedInRead = false, nil
-	return withoutRanges(messages, acked)
+	return d.setDamaged(withoutRanges(messages, acked))
 }
 
 // handOut gives ready messages to the consumers, each to the next one in turn that can take it.
@@ -291,6 +319,7 @@ func (d *dispatcher) forget(acks []Range) {
 	d.ready = withoutRanges(d.ready, acks)
 	for _, r := range acks {
 		d.redeliver.removeRange(r)
+		d.damaged.removeRange(r)
 	}
 	d.takeFromConsumers(acks)
 }

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -20,9 +22,10 @@ type value struct {
 
 // snapshot is what one scrape sees.
 type snapshot struct {
-	node  server.NodeState
-	store store.Stats
-	low   bool
+	node   server.NodeState
+	store  store.Stats
+	damage store.DamageStatus
+	low    bool
 }
 
 // collector reads a node when it is scraped.
@@ -52,6 +55,7 @@ func newCollector(source Source, s *store.Store) *collector {
 	}
 	pairMetrics(gauge)
 	storeMetrics(gauge, counter)
+	damageMetrics(gauge, counter)
 	return c
 }
 
@@ -103,6 +107,25 @@ func storeMetrics(gauge, counter define) {
 	gauge("disk_free_bytes", "What may still be written to the filesystem of the store.", func(s *snapshot) float64 { return float64(s.store.DiskFree) })
 }
 
+func damageMetrics(gauge, counter define) {
+	gauge("alarms", "Things that an operator should look at now; `lockstep status` says what they are.",
+		func(s *snapshot) float64 { return float64(len(s.node.Alarms)) })
+	gauge("nodes_differ", "1 when the last comparison found that the two nodes do not hold the same.", func(s *snapshot) float64 {
+		return truth(slices.ContainsFunc(s.node.Alarms, func(a server.Alarm) bool { return a.Kind == server.AlarmDiffer }))
+	})
+	gauge("damaged_messages", "Messages that are wanted and cannot be read on this node.", func(s *snapshot) float64 { return float64(s.damage.DamagedMessages) })
+	gauge("lost_messages", "Of those, the ones that are damaged on both nodes.", func(s *snapshot) float64 { return float64(s.damage.LostMessages) })
+	gauge("index_damaged", "1 when the store has to be replaced by a copy of the other node's.", func(s *snapshot) float64 { return truth(s.damage.Index != nil) })
+	counter("scrubbed_pages_total", "Pages that the scrub has read.", func(s *snapshot) float64 { return float64(s.damage.ScrubbedPages) })
+	counter("scrubbed_log_bytes_total", "Log that the scrub has read.", func(s *snapshot) float64 { return float64(s.damage.ScrubbedLogBytes) })
+	counter("damaged_pages_found_total", "Damaged stretches of pages that were found.", func(s *snapshot) float64 { return float64(s.damage.FoundPages) })
+	counter("damaged_log_found_total", "Damaged places in the log that were found.", func(s *snapshot) float64 { return float64(s.damage.FoundLog) })
+	counter("repaired_pages_total", "Damaged stretches of pages that were made good.", func(s *snapshot) float64 { return float64(s.damage.RepairedPages) })
+	counter("repaired_messages_total", "Messages that came from the other node for that.", func(s *snapshot) float64 { return float64(s.damage.RepairedMessages) })
+	counter("repaired_log_total", "Damaged places in the log that were given up because checkpoints hold what was there.",
+		func(s *snapshot) float64 { return float64(s.damage.RepairedLog) })
+}
+
 // Describe is for Prometheus.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for i := range c.values {
@@ -125,6 +148,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		return // what is wrong with the store is in the log
 	}
+	s.damage = c.store.DamageStatus()
 	for i := range c.values {
 		ch <- prometheus.MustNewConstMetric(c.values[i].desc, c.values[i].kind, c.values[i].read(&s))
 	}

@@ -76,6 +76,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1), canRestart: o.CanRestart,
 	}
+	n.guard = newGuard(n)
 	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
 
 	// The store comes first: as long as the port is closed, the other node knows that nobody is here.
@@ -109,6 +110,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { _ = n.peers.Close() }() // nothing depends on how the calls end
+	if !n.alone() {
+		n.store.SetMessageSource(otherNode{n})
+	}
 	if n.cfg.Metrics.Listen != "" {
 		if n.metrics, err = metrics.Listen(ctx, n.cfg.Metrics.Listen, n, n.store); err != nil {
 			return err
@@ -136,6 +140,7 @@ type node struct {
 	peers       *server.Peers
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server // nil for none
+	guard       *guard
 
 	canRestart bool
 	restart    chan struct{} // capacity 1: it is to begin anew
@@ -194,6 +199,7 @@ func (n *node) serve(ctx context.Context, listener listener, onReady func(Ready)
 	machine := make(chan error, 1)
 	running.Go(func() { machine <- n.runMachine(ctx) })
 	running.Go(func() { n.maintenance.Run(ctx) })
+	running.Go(func() { n.guard.run(ctx) })
 	if n.metrics != nil {
 		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
 		running.Go(func() {
@@ -274,6 +280,7 @@ func (n *node) State() server.NodeState {
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
+	st.Alarms = n.guard.alarms()
 	return st
 }
 

@@ -1,0 +1,236 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/pace"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// The record that both nodes are compared at is so far ahead at first, and farther each time it has gone by before both were asked.
+	compareAhead    = 8
+	compareFarther  = 8
+	compareAttempts = 6
+	// comparePush is how often the log is pushed on, so that an idle pair comes to that record as well.
+	comparePush = 5 * time.Millisecond
+	// compareHeld bounds how long a node waits for it.
+	compareHeld = 10 * time.Second
+	// comparePushKey is deleted, over and over, to push the log on; it never exists.
+	comparePushKey = "verify/push"
+)
+
+var errTooFast = errors.New("the log goes on faster than both nodes can be asked; try again")
+
+// QueueDigests gives the rolling digests at exactly an LSN.
+func (n *node) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
+	return n.store.QueueDigestsAt(ctx, atLSN, compareHeld) //nolint:wrapcheck // says what it is
+}
+
+// Verify compares both nodes.
+func (n *node) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+	other, err := n.partnerOr()
+	if err != nil {
+		return nil, err
+	}
+	resp := &pb.VerifyResponse{Deep: deep}
+	if deep {
+		if err := n.readBoth(ctx, other, fullSpeed, resp); err != nil {
+			return nil, err
+		}
+	}
+	mine, theirs, reply, err := n.compare(ctx, other)
+	if err != nil {
+		return nil, err
+	}
+	resp.Lsn, resp.Queues = mine.LSN, uint64(len(mine.Queues))
+	for _, q := range mine.Queues {
+		resp.Messages += q.Messages
+	}
+	resp.Differences = append(resp.Differences, differences(mine, theirs)...)
+	n.guard.compared(resp.Differences)
+	self := n.plane.self
+	resp.Nodes = []*pb.NodeVerification{
+		{
+			NodeId: self.ID.String(), Name: self.Name, Damage: server.DamageToProto(n.store.DamageStatus()),
+			Damaged: server.DamagedToProto(n.store.Damaged(server.MaxListedDamage)),
+		},
+		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
+	}
+	return resp, nil
+}
+
+// readBoth reads all that both nodes have, and compares the content.
+func (n *node) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed bool, resp *pb.VerifyResponse) error {
+	var both sync.WaitGroup
+	var mine, theirs error
+	both.Go(func() { _, mine = n.Scrub(ctx, fullSpeed) })
+	both.Go(func() { _, theirs = n.peers.Scrub(ctx, other.Address, fullSpeed) })
+	both.Wait()
+	if err := errors.Join(mine, theirs); err != nil {
+		return fmt.Errorf("read everything: %w", err)
+	}
+	if fullSpeed {
+		ctx = pace.FullSpeed(ctx)
+	}
+	switch _, err := n.maintenance.CompareContent(ctx); {
+	case errors.Is(err, maintenance.ErrDiffer):
+		resp.Differences = append(resp.Differences, &pb.QueueDifference{Reason: err.Error()})
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err() //nolint:wrapcheck // the caller's
+	case err != nil: // damaged messages, as a rule, which are listed
+		resp.ContentError = err.Error()
+	}
+	return nil
+}
+
+// compare asks both nodes for their digests at one record.
+func (n *node) compare(ctx context.Context, other failover.NodeInfo) (
+	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
+) {
+	ahead := uint64(compareAhead)
+	for range compareAttempts {
+		at := n.store.End().LSN + ahead
+		mine, theirs, reply, err = n.compareAt(ctx, other, at)
+		if !errors.Is(err, store.ErrPast) {
+			return mine, theirs, reply, err
+		}
+		ahead *= compareFarther
+	}
+	return mine, theirs, reply, errTooFast
+}
+
+func (n *node) compareAt(ctx context.Context, other failover.NodeInfo, at uint64) (
+	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
+) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var asked sync.WaitGroup
+	fail := func(err error) {
+		if err != nil {
+			cancel(err) // the first one counts; the other is canceled with it
+		}
+	}
+	asked.Go(func() {
+		d, err := n.store.QueueDigestsAt(ctx, at, compareHeld)
+		mine = d
+		fail(err)
+	})
+	asked.Go(func() {
+		d, r, err := n.peers.QueueDigests(ctx, other.Address, at)
+		theirs, reply = d, r
+		fail(err)
+	})
+	n.push(ctx, at)
+	asked.Wait()
+	return mine, theirs, reply, context.Cause(ctx)
+}
+
+// push commits small transactions until the log has come to a record.
+func (n *node) push(ctx context.Context, at uint64) {
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	b.DeleteMeta(comparePushKey)
+	payload, err := b.Finish()
+	if err != nil {
+		return // cannot be
+	}
+	tick := time.NewTicker(comparePush)
+	defer tick.Stop()
+	for n.store.End().LSN < at {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// As many at once as are missing: they are committed together.
+		var commits sync.WaitGroup
+		for range min(at-min(n.store.End().LSN, at), 64) {
+			commits.Go(func() { _, _ = upkept{n}.Commit(ctx, payload) })
+		}
+		commits.Wait()
+	}
+}
+
+// differences lists what is not the same. Each rolling digest stands for everything that was ever applied.
+func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
+	var out []*pb.QueueDifference
+	add := func(name, format string, args ...any) {
+		out = append(out, &pb.QueueDifference{Queue: name, Reason: fmt.Sprintf(format, args...)})
+	}
+	there := make(map[uint64]store.QueueDigest, len(theirs.Queues))
+	for _, q := range theirs.Queues {
+		there[q.ID] = q
+	}
+	for _, q := range mine.Queues {
+		o, ok := there[q.ID]
+		delete(there, q.ID)
+		switch {
+		case !ok:
+			add(q.Name, "the standby does not have it")
+		case o != q:
+			add(q.Name, "digest %016x, next sequence %d, %d messages on the active; %s, digest %016x, next sequence %d, %d messages on the standby",
+				q.Digest, q.NextSequence, q.Messages, o.Name, o.Digest, o.NextSequence, o.Messages)
+		}
+	}
+	for _, q := range theirs.Queues {
+		if _, left := there[q.ID]; left {
+			add(q.Name, "the active does not have it")
+		}
+	}
+	if len(out) == 0 && mine.Digest != theirs.Digest {
+		add("", "digest of the whole history %016x on the active, %016x on the standby", mine.Digest, theirs.Digest)
+	}
+	return out
+}
+
+// compared remembers the outcome of a comparison.
+func (g *guard) compared(found []*pb.QueueDifference) {
+	text := ""
+	for i, d := range found {
+		if i == 3 {
+			text += fmt.Sprintf("; and %d more", len(found)-i)
+			break
+		}
+		if i > 0 {
+			text += "; "
+		}
+		if d.GetQueue() != "" {
+			text += "queue " + d.GetQueue() + ": "
+		}
+		text += d.GetReason()
+	}
+	g.mu.Lock()
+	g.differ = text
+	g.mu.Unlock()
+	if text != "" {
+		g.n.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right", zap.String("differences", text))
+	}
+	g.showHealth()
+}
+
+// verifyNow compares the rolling digests, if this node is active and has a standby in sync.
+func (g *guard) verifyNow(ctx context.Context) {
+	if _, err := g.n.partnerOr(); err != nil {
+		return // it is the active's business, and has a next time
+	}
+	resp, err := g.n.Verify(ctx, false, false)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		g.n.log.Warn("the two nodes could not be compared", zap.Error(err))
+	case err == nil && len(resp.GetDifferences()) == 0:
+		g.n.log.Info("both nodes hold the same", zap.Uint64("lsn", resp.GetLsn()), zap.Uint64("queues", resp.GetQueues()),
+			zap.Uint64("messages", resp.GetMessages()))
+	}
+}

@@ -1,0 +1,144 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// MaxListedDamage is how many damaged messages an answer lists at most.
+const MaxListedDamage = 1000
+
+// AlarmService is the name under which the gRPC health service tells whether there are alarms: NOT_SERVING while there are.
+const AlarmService = "lockstep.alarm"
+
+// Alarm is something that an operator should look at.
+type Alarm struct {
+	// Kind is one of the Alarm constants.
+	Kind string
+	// Message says what happened, what it means and what to do.
+	Message string
+	// Since when.
+	Since time.Time
+}
+
+// The kinds of alarms.
+const (
+	// AlarmDiffer: the two nodes do not hold the same.
+	AlarmDiffer = "differ"
+	// AlarmMessages: messages cannot be read.
+	AlarmMessages = "damaged-messages"
+	// AlarmIndex: the store has to be replaced by a copy of the other node's.
+	AlarmIndex = "damaged-index"
+	// AlarmLog: a part of the log cannot be read and was not given up yet.
+	AlarmLog = "damaged-log"
+)
+
+// Guard looks after what the nodes hold.
+type Guard interface {
+	// Verify compares both nodes. ErrNoPartner of package maintenance, or NotActiveError, if that cannot be done here and now.
+	Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error)
+	// QueueDigests gives the rolling digests at exactly an LSN, for which it waits; 0: as they are now.
+	QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error)
+	// Scrub reads everything from the disk.
+	Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error)
+	// DropDamaged acknowledges the messages of a queue that are damaged on both nodes, and returns them.
+	DropDamaged(ctx context.Context, queue string, dryRun bool) ([]uint64, error)
+}
+
+// Verify compares what the two nodes hold.
+func (a *AdminServer) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
+	resp, err := a.node.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
+	if err != nil {
+		return nil, ToStatus(fmt.Errorf("verify: %w", err))
+	}
+	return resp, nil
+}
+
+// GetQueueDigests returns the rolling digests of this node's queues.
+func (a *AdminServer) GetQueueDigests(ctx context.Context, req *pb.GetQueueDigestsRequest) (*pb.GetQueueDigestsResponse, error) {
+	d, err := a.node.QueueDigests(ctx, req.GetAtLsn())
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	out := &pb.GetQueueDigestsResponse{
+		Lsn: d.LSN, Digest: d.Digest, Damage: DamageToProto(a.store.DamageStatus()), Damaged: DamagedToProto(a.store.Damaged(MaxListedDamage)),
+	}
+	for _, q := range d.Queues {
+		out.Queues = append(out.Queues, &pb.QueueDigest{
+			Id: q.ID, Name: q.Name, Digest: q.Digest, NextSequence: q.NextSequence, Messages: q.Messages,
+		})
+	}
+	return out, nil
+}
+
+func digestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
+	out := store.QueueDigests{LSN: p.GetLsn(), Digest: p.GetDigest()}
+	for _, q := range p.GetQueues() {
+		out.Queues = append(out.Queues, store.QueueDigest{
+			ID: q.GetId(), Name: q.GetName(), Digest: q.GetDigest(), NextSequence: q.GetNextSequence(), Messages: q.GetMessages(),
+		})
+	}
+	return out
+}
+
+// Scrub reads everything that this node has.
+func (a *AdminServer) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
+	r, err := a.node.Scrub(ctx, req.GetFullSpeed())
+	if err != nil {
+		return nil, ToStatus(fmt.Errorf("scrub: %w", err))
+	}
+	return &pb.ScrubResponse{
+		Pages: r.Pages, LogBytes: r.LogBytes, Damage: DamageToProto(a.store.DamageStatus()), Damaged: DamagedToProto(a.store.Damaged(MaxListedDamage)),
+	}, nil
+}
+
+// DropDamaged acknowledges messages that are lost.
+func (a *AdminServer) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+	sequences, err := a.node.DropDamaged(ctx, req.GetQueue(), req.GetDryRun())
+	if err != nil {
+		return nil, ToStatus(fmt.Errorf("drop damaged messages of %q: %w", req.GetQueue(), err))
+	}
+	return &pb.DropDamagedResponse{Sequences: sequences}, nil
+}
+
+// DamageToProto converts the counts of a store's damage.
+func DamageToProto(st store.DamageStatus) *pb.DamageStatus {
+	out := &pb.DamageStatus{
+		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs, FoundPages: st.FoundPages,
+		FoundLog: st.FoundLog, RepairedPages: st.RepairedPages, RepairedLog: st.RepairedLog, RepairedMessages: st.RepairedMessages,
+		DamagedMessages: st.DamagedMessages, LostMessages: st.LostMessages,
+	}
+	if !st.LastScrub.IsZero() {
+		out.LastScrub = timestamppb.New(st.LastScrub)
+	}
+	if st.Index != nil {
+		out.Index = st.Index.Error()
+	}
+	return out
+}
+
+// DamagedToProto converts damaged messages.
+func DamagedToProto(all []store.DamagedMessage) []*pb.DamagedMessage {
+	out := make([]*pb.DamagedMessage, 0, len(all))
+	for i := range all {
+		m := &all[i]
+		out = append(out, &pb.DamagedMessage{
+			Queue: m.Name, Sequence: m.Sequence, Reason: m.Reason, Lost: m.Lost, Since: timestamppb.New(m.Since),
+		})
+	}
+	return out
+}
+
+func alarmsToProto(all []Alarm) []*pb.Alarm {
+	out := make([]*pb.Alarm, 0, len(all))
+	for _, a := range all {
+		out = append(out, &pb.Alarm{Kind: a.Kind, Message: a.Message, Since: timestamppb.New(a.Since)})
+	}
+	return out
+}
