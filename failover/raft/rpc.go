@@ -1,0 +1,249 @@
+package raftcoord
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// The API of a voter is JSON over HTTP, inside connections that were greeted (see port). It is for voters, coordinators and
+// Admin of the same version or the one before; a field that is not known is ignored.
+const (
+	pathHello    = "/v1/hello"
+	pathLoad     = "/v1/load"
+	pathSwap     = "/v1/swap"
+	pathRenew    = "/v1/renew"
+	pathWithdraw = "/v1/withdraw"
+	pathWatch    = "/v1/watch"
+	pathMembers  = "/v1/members"
+	pathChange   = "/v1/change"
+
+	maxBody     = 256 << 10
+	idleServer  = 2 * time.Minute
+	idleClient  = time.Minute
+	headerLimit = 5 * time.Second
+)
+
+// failure is the body of an answer that says no.
+type failure struct {
+	Code string `json:"code"`
+	Text string `json:"text"`
+}
+
+// codes of the errors that mean something to the other side.
+func codes() map[string]error {
+	return map[string]error{
+		"not-leader": errNotLeader, "uncertain": errUncertain, "conflict": failover.ErrConflict, "refused": failover.ErrRefused,
+		"membership": ErrMembership, "not-member": ErrNotMember,
+	}
+}
+
+// remoteError is another voter's error.
+type remoteError struct {
+	known error
+	text  string
+}
+
+// Error implements error.
+func (e remoteError) Error() string { return e.text }
+
+// Unwrap gives the error that it is.
+func (e remoteError) Unwrap() error { return e.known }
+
+// api serves a voter's API.
+type api struct {
+	srv *http.Server
+	wg  sync.WaitGroup
+}
+
+func serveAPI(ln net.Listener, v *Voter) *api {
+	mux := http.NewServeMux()
+	handle(mux, pathHello, func(context.Context, struct{}) (hello, error) { return v.hello() })
+	handle(mux, pathLoad, func(ctx context.Context, _ struct{}) (state, error) { return v.load(ctx) })
+	handle(mux, pathSwap, v.swap)
+	handle(mux, pathRenew, v.renew)
+	handle(mux, pathWithdraw, func(ctx context.Context, l failover.Live) (struct{}, error) { return struct{}{}, v.withdraw(ctx, l) })
+	handle(mux, pathMembers, func(ctx context.Context, _ struct{}) ([]Member, error) { return v.members(ctx) })
+	handle(mux, pathChange, v.changeMembers)
+	mux.HandleFunc("POST "+pathWatch, func(w http.ResponseWriter, r *http.Request) { streamWatch(w, r, v) })
+	a := &api{srv: &http.Server{
+		Handler: mux, ReadHeaderTimeout: headerLimit, IdleTimeout: idleServer, ErrorLog: log.New(io.Discard, "", 0),
+	}}
+	a.wg.Go(func() { _ = a.srv.Serve(ln) })
+	return a
+}
+
+func (a *api) close() {
+	_ = a.srv.Close()
+	a.wg.Wait()
+}
+
+// handle registers a request with an answer.
+func handle[Req, Resp any](mux *http.ServeMux, path string, do func(context.Context, Req) (Resp, error)) {
+	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+		var req Req
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
+			fail(w, fmt.Errorf("the request cannot be read: %w", err))
+			return
+		}
+		resp, err := do(r.Context(), req)
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(resp)
+	})
+}
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, err error) {
+	w.WriteHeader(http.StatusConflict)
+	_ = json.NewEncoder(w).Encode(failureOf(err))
+}
+
+func failureOf(err error) failure {
+	f := failure{Text: err.Error()}
+	for code, known := range codes() {
+		if errors.Is(err, known) {
+			f.Code = code
+		}
+	}
+	return f
+}
+
+// streamWatch sends sights, one JSON value each, until the client goes or the reign ends.
+func streamWatch(w http.ResponseWriter, r *http.Request, v *Voter) {
+	flush := http.NewResponseController(w)
+	sent := false
+	err := v.watch(r.Context(), func(s sight) {
+		sent = true
+		if json.NewEncoder(w).Encode(s) == nil {
+			_ = flush.Flush()
+		}
+	})
+	if err != nil && !sent {
+		fail(w, err)
+	}
+}
+
+// peers are connections to the APIs of other voters.
+type peers struct {
+	client *http.Client
+	close  func()
+}
+
+func newPeers(d *dialer) *peers {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return d.connect(ctx, kindAPI, "", address)
+		},
+		MaxIdleConnsPerHost: 4, IdleConnTimeout: idleClient, DisableCompression: true,
+	}
+	return &peers{client: &http.Client{Transport: t}, close: t.CloseIdleConnections}
+}
+
+// at is the voter at an address.
+func (p *peers) at(address string) *remote { return &remote{peers: p, address: address} }
+
+// remote is another voter. It implements service.
+type remote struct {
+	peers   *peers
+	address string
+}
+
+var _ service = (*remote)(nil)
+
+// post sends a request; the caller closes the body of the response.
+func (r *remote) post(ctx context.Context, path string, req any) (*http.Response, error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.address+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	resp, err := r.peers.client.Do(hr)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // a url.Error, which says where
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	var f failure
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&f); err != nil {
+		return nil, fmt.Errorf("%s at %s: %s", path, r.address, resp.Status)
+	}
+	return nil, remoteError{known: codes()[f.Code], text: f.Text}
+}
+
+// call sends a request and reads its answer.
+func call[Resp any](ctx context.Context, r *remote, path string, req any) (Resp, error) {
+	var out Resp
+	resp, err := r.post(ctx, path, req)
+	if err != nil {
+		return out, err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStateBytes)).Decode(&out); err != nil {
+		return out, fmt.Errorf("%s at %s: the answer cannot be read: %w", path, r.address, err)
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)) // so that the connection can be used again
+	return out, nil
+}
+
+func (r *remote) hello(ctx context.Context) (hello, error) {
+	return call[hello](ctx, r, pathHello, struct{}{})
+}
+
+func (r *remote) load(ctx context.Context) (state, error) {
+	return call[state](ctx, r, pathLoad, struct{}{})
+}
+
+func (r *remote) swap(ctx context.Context, c command) (int64, error) {
+	return call[int64](ctx, r, pathSwap, c)
+}
+
+func (r *remote) renew(ctx context.Context, l failover.Live) (time.Duration, error) {
+	return call[time.Duration](ctx, r, pathRenew, l)
+}
+
+func (r *remote) withdraw(ctx context.Context, l failover.Live) error {
+	_, err := call[struct{}](ctx, r, pathWithdraw, l)
+	return err
+}
+
+func (r *remote) members(ctx context.Context) ([]Member, error) {
+	return call[[]Member](ctx, r, pathMembers, struct{}{})
+}
+
+func (r *remote) changeMembers(ctx context.Context, c change) (Member, error) {
+	return call[Member](ctx, r, pathChange, c)
+}
+
+func (r *remote) watch(ctx context.Context, see func(sight)) error {
+	resp, err := r.post(ctx, pathWatch, struct{}{})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	dec := json.NewDecoder(resp.Body)
+	for {
+		var s sight
+		if err := dec.Decode(&s); err != nil {
+			return fmt.Errorf("watch at %s: %w", r.address, err)
+		}
+		see(s)
+	}
+}

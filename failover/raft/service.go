@@ -1,0 +1,174 @@
+package raftcoord
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// errUncertain is returned when it is not known whether something was done.
+var errUncertain = errors.New("no word on whether it was done")
+
+// service is what the leader does for all. The leader's own process uses it directly, the others by way of the API. An
+// errNotLeader means that nothing was done and somebody else is to be asked.
+type service interface {
+	load(ctx context.Context) (state, error)
+	swap(ctx context.Context, c command) (int64, error)
+	renew(ctx context.Context, l failover.Live) (time.Duration, error)
+	withdraw(ctx context.Context, l failover.Live) error
+	watch(ctx context.Context, see func(sight)) error
+	members(ctx context.Context) ([]Member, error)
+	changeMembers(ctx context.Context, c change) (Member, error)
+}
+
+// sight is what a watch tells.
+type sight struct {
+	Revision int64           `json:"revision"`
+	Record   json.RawMessage `json:"record,omitempty"` // nil: there is none
+	Live     []failover.Live `json:"live"`
+	// Settled is false while a new leader may not have heard from everybody.
+	Settled bool `json:"settled"`
+}
+
+var _ service = (*Voter)(nil)
+
+// reigning waits until this voter is ready to lead.
+func (v *Voter) reigning(ctx context.Context) (*leadership, error) {
+	l := v.leading.Load()
+	if l == nil {
+		return nil, errNotLeader
+	}
+	select {
+	case <-l.ready:
+		return l, nil
+	case <-l.gone:
+		return nil, errNotLeader
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: it is not ready yet: %w", errNotLeader, context.Cause(ctx))
+	}
+}
+
+// confirmed waits until a majority has said that this voter leads, at some moment after the call.
+func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
+	l, err := v.reigning(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := wait(ctx, v.raft.VerifyLeader()); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotLeader, err)
+	}
+	return l, nil
+}
+
+// load implements service.
+func (v *Voter) load(ctx context.Context) (state, error) {
+	if _, err := v.confirmed(ctx); err != nil {
+		return state{}, err
+	}
+	// Whatever anybody was told before the call is applied here: by this leader, which answers after it has applied, or by
+	// another before it, since this one became ready after a barrier.
+	return v.fsm.now.Get(), nil
+}
+
+// swap implements service.
+func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
+	if _, err := v.reigning(ctx); err != nil {
+		return 0, err
+	}
+	entry, err := json.Marshal(c)
+	if err != nil {
+		return 0, fmt.Errorf("swap: %w", err)
+	}
+	f := v.raft.Apply(entry, v.opts.RequestTimeout)
+	err = wait(ctx, f)
+	switch {
+	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress), errors.Is(err, hraft.ErrEnqueueTimeout):
+		return 0, fmt.Errorf("%w: %w", errNotLeader, err) // raft has not taken the entry
+	case err != nil:
+		return 0, fmt.Errorf("%w: %w", errUncertain, err)
+	}
+	out, ok := f.Response().(swapped)
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("%w: raft answered %T", errUncertain, f.Response())
+	case out.err != nil:
+		return 0, fmt.Errorf("%w: %w", failover.ErrRefused, out.err)
+	case out.conflict:
+		return 0, failover.ErrConflict
+	default:
+		return out.revision, nil
+	}
+}
+
+// renew implements service. A majority has confirmed this leader after the request was made, so that a lease also says that
+// its holder was not cut off together with a leader that is none any more.
+func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, error) {
+	l, err := v.confirmed(ctx)
+	if err != nil {
+		return 0, err
+	}
+	until := time.Now().Add(v.opts.LeaseTTL)
+	l.live.Update(func(s *liveness) bool {
+		old, known := s.until[live.Node.ID]
+		news := !known || time.Now().After(old)
+		for _, have := range s.lives {
+			news = news || have.Node.ID == live.Node.ID && have != live
+		}
+		*s = s.with(live, until)
+		return news
+	})
+	return v.opts.LeaseTTL, nil
+}
+
+// withdraw implements service.
+func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
+	l, err := v.reigning(ctx)
+	if err != nil {
+		return err
+	}
+	l.live.Update(func(s *liveness) bool {
+		*s = s.without(live.Node.ID)
+		return true
+	})
+	return nil
+}
+
+// watch implements service. It ends with errNotLeader when the reign does. A sight is repeated as a sign of life.
+func (v *Voter) watch(ctx context.Context, see func(sight)) error {
+	l, err := v.confirmed(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	records, lives := v.fsm.now.Watch(ctx), l.live.Watch(ctx)
+	alive := time.NewTicker(v.opts.RequestTimeout / 4)
+	defer alive.Stop()
+	for {
+		s, live := v.fsm.now.Get(), l.live.Get()
+		see(sight{Revision: s.at(), Record: s.Record, Live: live.lives, Settled: live.settled})
+		select {
+		case <-records:
+		case <-lives:
+		case <-alive.C:
+		case <-l.gone:
+			return errNotLeader
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// members implements service.
+func (v *Voter) members(ctx context.Context) ([]Member, error) {
+	if _, err := v.confirmed(ctx); err != nil {
+		return nil, err
+	}
+	return v.Status().Voters, nil
+}

@@ -1,0 +1,168 @@
+package raftcoord
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+)
+
+const (
+	retryMin = 10 * time.Millisecond
+	retryMax = 100 * time.Millisecond
+)
+
+// errDiskStalled is returned instead of a heartbeat while this voter's disk does not answer.
+var errDiskStalled = errors.New("the disk under the voter's log does not answer")
+
+// transport is raft's, but for three things: it says which voter it means (see greeting); it goes on trying as long as a
+// voter cannot be reached, since the library would wait up to ten seconds before it tries again, and for so long a
+// voter that is back would not count; and a leader whose disk does not answer falls silent, so that another is elected.
+type transport struct {
+	*hraft.NetworkTransport
+
+	leads   func(term uint64, id hraft.ServerID) bool // whether this voter still leads in the term, and id is one of its followers
+	stalled func() bool
+	closed  chan struct{}
+	once    sync.Once
+
+	mu      sync.Mutex // guards what follows
+	contact map[hraft.ServerID]time.Time
+}
+
+var (
+	_ hraft.Transport   = (*transport)(nil)
+	_ hraft.WithPreVote = (*transport)(nil)
+	_ hraft.WithClose   = (*transport)(nil)
+)
+
+// newTransport serves raft on the port and dials by d.
+func newTransport(p *port, d *dialer, limit time.Duration, log raftLog) *transport {
+	return &transport{
+		NetworkTransport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
+			Stream: streamLayer{inbox: p.raft, d: d}, MaxPool: 2, Timeout: limit, Logger: log,
+			MaxRPCsInFlight: 1, // no pipeline, which would be a second way to the others; there is nothing to be gained with one small record
+		}),
+		closed: make(chan struct{}), contact: make(map[hraft.ServerID]time.Time),
+	}
+}
+
+// Close implements raft.WithClose.
+func (t *transport) Close() error {
+	t.once.Do(func() { close(t.closed) })
+	return t.NetworkTransport.Close() //nolint:wrapcheck // a wrapper
+}
+
+// lastContact is when a voter has last answered this one as its leader.
+func (t *transport) lastContact(id string) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.contact[hraft.ServerID(id)]
+}
+
+// AppendEntries implements raft.Transport.
+func (t *transport) AppendEntries(
+	id hraft.ServerID, target hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse,
+) error {
+	heartbeat := args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && len(args.Entries) == 0 && args.LeaderCommitIndex == 0
+	for wait := retryMin; ; wait = min(2*wait, retryMax) {
+		if t.stalled() {
+			return errDiskStalled
+		}
+		err := t.NetworkTransport.AppendEntries(id, named(id, target), args, resp)
+		if err == nil {
+			t.mu.Lock()
+			t.contact[id] = time.Now()
+			t.mu.Unlock()
+			return nil
+		}
+		if heartbeat || !t.leads(args.Term, id) {
+			return err //nolint:wrapcheck // a wrapper
+		}
+		select {
+		case <-time.After(wait):
+		case <-t.closed:
+			return err //nolint:wrapcheck // a wrapper
+		}
+	}
+}
+
+// RequestVote implements raft.Transport.
+func (t *transport) RequestVote(
+	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse,
+) error {
+	return t.NetworkTransport.RequestVote(id, named(id, target), args, resp) //nolint:wrapcheck // a wrapper
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (t *transport) RequestPreVote(
+	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestPreVoteRequest, resp *hraft.RequestPreVoteResponse,
+) error {
+	return t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp) //nolint:wrapcheck // a wrapper
+}
+
+// InstallSnapshot implements raft.Transport.
+func (t *transport) InstallSnapshot(
+	id hraft.ServerID, target hraft.ServerAddress, args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse, data io.Reader,
+) error {
+	return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data) //nolint:wrapcheck // a wrapper
+}
+
+// TimeoutNow implements raft.Transport.
+func (t *transport) TimeoutNow(
+	id hraft.ServerID, target hraft.ServerAddress, args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse,
+) error {
+	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp) //nolint:wrapcheck // a wrapper
+}
+
+// named puts the id into the address, by which the library keeps its connections: one to the former owner of an address is
+// not used for its successor.
+func named(id hraft.ServerID, target hraft.ServerAddress) hraft.ServerAddress {
+	return hraft.ServerAddress(id) + "@" + target
+}
+
+// streamLayer implements raft.StreamLayer on a port.
+type streamLayer struct {
+	*inbox
+
+	d *dialer
+}
+
+// Dial implements raft.StreamLayer.
+func (s streamLayer) Dial(target hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	id, addr, _ := strings.Cut(string(target), "@")
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return s.d.connect(ctx, kindRaft, id, addr)
+}
+
+// watchedLog notes since when the disk owes an answer.
+type watchedLog struct {
+	hraft.LogStore
+
+	since atomic.Int64 // when the write under way was begun, in nanoseconds since began; 0: none
+	began time.Time
+}
+
+func watchLog(l hraft.LogStore) *watchedLog { return &watchedLog{LogStore: l, began: time.Now()} }
+
+// StoreLogs implements raft.LogStore.
+func (w *watchedLog) StoreLogs(logs []*hraft.Log) error {
+	w.since.Store(int64(time.Since(w.began)) + 1)
+	defer w.since.Store(0)
+	return w.LogStore.StoreLogs(logs) //nolint:wrapcheck // a wrapper
+}
+
+// owes is for how long the disk has not answered.
+func (w *watchedLog) owes() time.Duration {
+	if since := w.since.Load(); since != 0 {
+		return time.Since(w.began) - time.Duration(since)
+	}
+	return 0
+}

@@ -1,0 +1,275 @@
+package raftcoord
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover/internal/latest"
+)
+
+// leader of the voters as one of them knows it. The zero leader: none is known.
+type leader struct {
+	id, address string
+}
+
+// Voter is one of the three. It runs raft, answers the others, and finds the leader for the coordinators that use it.
+type Voter struct {
+	opts   Options
+	log    *zap.Logger
+	disk   *disk
+	fsm    *fsm
+	logs   *watchedLog
+	port   *port
+	trans  *transport
+	raft   *hraft.Raft
+	peers  *peers
+	api    *api
+	change chan struct{} // one slot: a change of the members under way
+
+	leaders *latest.Value[leader]
+	leading atomic.Pointer[leadership]
+	notify  chan bool // raft: this voter begins or ceases to lead
+
+	mu       sync.Mutex // guards what follows
+	trouble  string
+	heard    map[string]heard  // what the other voters have said, by address
+	causes   map[string]string // why some of them cannot be talked to, in words, by address
+	fenced   bool              // the cluster was recovered without this voter
+	outsider bool              // this voter has no vote, as far as it knows
+	transfer struct {          // of raft's leadership to the witness
+		last  time.Time
+		pause time.Duration
+	}
+
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// heard is another voter's answer, and when it came.
+type heard struct {
+	hello hello
+	at    time.Time
+}
+
+// Start starts a voter: it listens, and forms or finds its cluster in the background. Errors are about the options, the
+// directory and the port only.
+func Start(o Options) (_ *Voter, err error) {
+	o, err = o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := o.TLS.load()
+	if err != nil {
+		return nil, err
+	}
+	rlog := newRaftLog(o.Logger.Named("raft"))
+	d, err := openDisk(o.Dir, o.UnsafeNoFsync, rlog)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	if err := d.identify(o.Kind); err != nil {
+		return nil, err
+	}
+	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("raft: listen for the other voters: %w: is the port in use?", err)
+	}
+	v := &Voter{
+		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
+		leaders: latest.New(leader{}), notify: make(chan bool, 16), heard: make(map[string]heard),
+		causes: make(map[string]string),
+	}
+	dial := &dialer{from: d.id, tls: conf, dial: o.Dial}
+	v.peers = newPeers(dial)
+	v.port = newPort(ln, conf, o.Advertise, 2*o.RequestTimeout, v.admit, o.Logger)
+	v.trans = newTransport(v.port, dial, o.RequestTimeout, rlog)
+	v.trans.leads, v.trans.stalled = v.leads, func() bool { return v.logs.owes() > max(2*o.ElectionTimeout, time.Second) }
+	rc := raftConfig(d.id, o.ElectionTimeout, rlog)
+	rc.NotifyCh = v.notify
+	r, err := hraft.NewRaft(rc, v.fsm, v.logs, d.store, d.snaps, v.trans)
+	if err != nil {
+		_ = v.trans.Close()
+		v.port.Close()
+		return nil, fmt.Errorf("raft: start with %s: %w: if it is damaged, move it away and replace this voter (lockstep pair replace)", o.Dir, err)
+	}
+	v.run(r)
+	return v, nil
+}
+
+// run starts what goes on in the background.
+func (v *Voter) run(r *hraft.Raft) {
+	v.mu.Lock()
+	v.raft = r // admit and leads look at it from now on
+	v.mu.Unlock()
+	ctx, stop := context.WithCancel(context.Background())
+	v.stop = stop
+	v.api = serveAPI(v.port.api, v)
+	changes := make(chan hraft.Observation, 16)
+	r.RegisterObserver(hraft.NewObserver(changes, false, func(o *hraft.Observation) bool {
+		_, ok := o.Data.(hraft.LeaderObservation)
+		return ok
+	}))
+	v.wg.Go(func() { v.followLeader(ctx, changes) })
+	v.wg.Go(func() { v.takeTurns(ctx) })
+	v.wg.Go(func() { v.lookAround(ctx) })
+}
+
+// ID of the voter: durable, and a new one for a new directory.
+func (v *Voter) ID() string { return v.disk.id }
+
+// Address that the other voters reach this one by.
+func (v *Voter) Address() string { return v.opts.Advertise }
+
+// ListenAddress is where the voter really listens: of use if the port was left to the system.
+func (v *Voter) ListenAddress() string { return v.port.ln.Addr().String() }
+
+// engine is raft, or nil while it is being started.
+func (v *Voter) engine() *hraft.Raft {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.raft
+}
+
+// servers of the cluster as this voter knows them; empty before it is in one.
+func (v *Voter) servers() []hraft.Server {
+	r := v.engine()
+	if r == nil {
+		return nil
+	}
+	f := r.GetConfiguration() // no I/O: it is there already
+	if f.Error() != nil {
+		return nil
+	}
+	return f.Configuration().Servers
+}
+
+// leads tells whether this voter leads in a term, with `id` as one of its followers.
+func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
+	r := v.engine()
+	return r != nil && r.State() == hraft.Leader && r.CurrentTerm() == term &&
+		slices.ContainsFunc(v.servers(), func(s hraft.Server) bool { return s.ID == id })
+}
+
+// admit tells whether a connection is meant for this voter.
+func (v *Voter) admit(kind byte, g greeting) error {
+	v.mu.Lock()
+	fenced := v.fenced
+	v.mu.Unlock()
+	switch {
+	case kind != kindRaft:
+		return nil
+	case fenced:
+		return errors.New("the cluster was recovered without this voter")
+	case g.To != v.disk.id:
+		return fmt.Errorf("the voter here is %s, not %s: its directory was lost or replaced", v.disk.id, g.To)
+	}
+	return nil
+}
+
+// Status tells what this voter knows, without asking anybody.
+func (v *Voter) Status() Status {
+	s := Status{
+		ID: v.disk.id, Address: v.opts.Advertise, Kind: v.opts.Kind, Recoveries: v.fsm.now.Get().Recoveries,
+		Voters: []Member{},
+	}
+	lead := v.leaders.Get()
+	s.LeaderID, s.LeaderAddress = lead.id, lead.address
+	if r := v.engine(); r != nil {
+		s.State, s.LastIndex, s.AppliedIndex = r.State().String(), r.LastIndex(), r.AppliedIndex()
+	}
+	for _, srv := range v.servers() {
+		m := v.member(srv)
+		s.Member = s.Member || m.ID == s.ID && m.Voter
+		s.Voters = append(s.Voters, m)
+	}
+	v.mu.Lock()
+	s.Trouble = v.trouble
+	s.Member = s.Member && !v.fenced
+	v.mu.Unlock()
+	return s
+}
+
+// member describes a server of raft's configuration.
+func (v *Voter) member(s hraft.Server) Member {
+	m := Member{
+		ID: string(s.ID), Address: string(s.Address), Kind: kindOf(string(s.ID)), Voter: s.Suffrage == hraft.Voter,
+		Leader: string(s.ID) == v.leaders.Get().id,
+	}
+	if m.ID == v.disk.id {
+		m.LastContact = time.Now()
+	} else {
+		m.LastContact = v.trans.lastContact(m.ID)
+	}
+	return m
+}
+
+// Close stops the voter and waits until it has stopped. Coordinators that use it fail from then on.
+func (v *Voter) Close() error {
+	v.stop()
+	err := v.raft.Shutdown().Error()
+	_ = v.trans.Close()
+	v.port.Close()
+	v.api.close()
+	v.peers.close()
+	v.wg.Wait()
+	if err != nil {
+		err = fmt.Errorf("raft: stop: %w", err)
+	}
+	return errors.Join(err, v.disk.close())
+}
+
+// followLeader keeps v.leaders up to date with what raft knows.
+func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observation) {
+	// Observations are dropped when nobody takes them in time, so that each is no more than a reason to look.
+	tick := time.NewTicker(v.opts.ElectionTimeout)
+	defer tick.Stop()
+	for {
+		addr, id := v.raft.LeaderWithID()
+		v.sawLeader(leader{id: string(id), address: string(addr)})
+		select {
+		case <-ctx.Done():
+			return
+		case <-changes:
+		case <-tick.C:
+		}
+	}
+}
+
+// sawLeader notes who leads by raft's own word. Without one, a voter that is no member goes by what others say.
+func (v *Voter) sawLeader(now leader) {
+	v.mu.Lock()
+	outsider := v.outsider
+	v.mu.Unlock()
+	if now.address == "" && outsider {
+		return
+	}
+	v.setLeader(now)
+}
+
+func (v *Voter) setLeader(now leader) {
+	var before leader
+	v.leaders.Update(func(l *leader) bool {
+		before = *l
+		*l = now
+		return before != now
+	})
+	if before != now && now.id != "" {
+		v.log.Info("the voters have a leader", zap.String("leader", now.id), zap.String("address", now.address))
+	} else if before != now {
+		v.log.Info("the voters have no leader at the moment", zap.String("was", before.id))
+	}
+}
