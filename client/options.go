@@ -1,6 +1,7 @@
 package client
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"google.golang.org/grpc"
 	grpcbackoff "google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -22,6 +24,8 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 	// MaxMessageBytes bounds the body of one message, 64 MiB by default: more is refused without asking a node.
 	MaxMessageBytes int
+	// TLS of the connections, with the client's own certificate if the nodes want one; nil: not encrypted.
+	TLS *tls.Config
 	// DialOptions are added to the client's own, for credentials, interceptors and dialers.
 	DialOptions []grpc.DialOption
 }
@@ -74,8 +78,12 @@ func setDefault[T ~int | ~int64](v *T, d T) {
 // matter, since a connection that could not be opened is replaced (node.watchOnce). ClientConn.ResetConnectBackoff would
 // be the other way, but it races with connections being opened (grpc-go 1.85).
 func (o Options) dial(address string) (*grpc.ClientConn, error) {
+	creds := insecure.NewCredentials()
+	if o.TLS != nil {
+		creds = credentials.NewTLS(o.TLS)
+	}
 	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           grpcbackoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: o.ProbeInterval},
 			MinConnectTimeout: o.ProbeInterval,

@@ -32,6 +32,8 @@ const (
 
 // Peers are the connections to the other node that maintenance uses. They are made when they are needed.
 type Peers struct {
+	options []grpc.DialOption // of every connection
+
 	mu     sync.Mutex // guards what follows
 	conns  map[string]*grpc.ClientConn
 	closed bool
@@ -39,8 +41,11 @@ type Peers struct {
 
 var _ maintenance.Peers = (*Peers)(nil)
 
-// NewPeers begins without any connection. Close must be called.
-func NewPeers() *Peers { return &Peers{conns: make(map[string]*grpc.ClientConn)} }
+// NewPeers begins without any connection. The options are added to those of each; without any, it is not encrypted. Close must be
+// called.
+func NewPeers(options ...grpc.DialOption) *Peers {
+	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
+}
 
 // Close ends all calls.
 func (p *Peers) Close() error {
@@ -64,14 +69,14 @@ func (p *Peers) conn(address string) (*grpc.ClientConn, error) {
 	if c := p.conns[address]; c != nil {
 		return c, nil
 	}
-	c, err := grpc.NewClient("passthrough:///"+address,
+	c, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerPing, Timeout: peerTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: peerBackoff},
 			MinConnectTimeout: peerTimeout,
 		}),
-	)
+	}, p.options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", maintenance.ErrUnreachable, address, err)
 	}

@@ -13,11 +13,15 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/server/config"
 )
 
 const (
 	defaultAddr    = "127.0.0.1:7420,127.0.0.1:7421"
 	envAddr        = "LOCKSTEP_ADDR"
+	envTLSCA       = "LOCKSTEP_TLS_CA"
+	envTLSCert     = "LOCKSTEP_TLS_CERT"
+	envTLSKey      = "LOCKSTEP_TLS_KEY"
 	defaultTimeout = 10 * time.Second
 )
 
@@ -41,6 +45,7 @@ type app struct {
 	addr    string
 	output  string
 	timeout time.Duration
+	tls     struct{ ca, cert, key string }
 	started bool // a command began: what fails from now on is no wrong usage
 	print   *out.Printer
 }
@@ -79,6 +84,20 @@ Start with one of:
 	}
 	f := root.PersistentFlags()
 	f.StringVar(&a.addr, "addr", addr, "addresses of the nodes, comma-separated (environment: "+envAddr+")")
+	for _, o := range []struct {
+		value          *string
+		name, env, say string
+	}{
+		{&a.tls.ca, "tls-ca", envTLSCA, "file with the authorities that the nodes' certificates are checked against; turns TLS on"},
+		{&a.tls.cert, "tls-cert", envTLSCert, "file with the certificate to show to the nodes"},
+		{&a.tls.key, "tls-key", envTLSKey, "file with the key of that certificate"},
+	} {
+		value, ok := a.lookup(o.env)
+		if !ok {
+			value = ""
+		}
+		f.StringVar(o.value, o.name, value, o.say+" (environment: "+o.env+")")
+	}
 	f.StringVarP(&a.output, "output", "o", "table", "form of the output: table, for people, or json, for programs")
 	f.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long to look for a node that can do it")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -121,7 +140,11 @@ func (a *app) withClient(ctx context.Context, fn func(context.Context, *client.C
 	if err != nil {
 		return err
 	}
-	c, err := client.Open(ctx, client.Options{Addresses: addrs})
+	secure, err := config.ClientTLS(a.tls.ca, a.tls.cert, a.tls.key)
+	if err != nil {
+		return fmt.Errorf("%w: --tls: %w", errUsage, err)
+	}
+	c, err := client.Open(ctx, client.Options{Addresses: addrs, TLS: secure})
 	if errors.Is(err, client.ErrInvalid) {
 		return fmt.Errorf("%w: --addr: %w", errUsage, err)
 	}

@@ -98,12 +98,14 @@ func Open(o Options) (*Coordinator, error) {
 		// request waits until its time is up.)
 		MaxUnaryRetries: uint(len(o.Endpoints) + 1), //nolint:gosec // a handful
 		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
-			MinConnectTimeout: o.RequestTimeout,
-		}),
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				MinConnectTimeout: o.RequestTimeout,
+			}),
 			// The client waits for a connection, and then only says that time was up.
-			grpc.WithChainUnaryInterceptor(listen(lastCause))},
+			grpc.WithChainUnaryInterceptor(listen(lastCause)),
+		},
 		Logger: o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
 	})
 	if err != nil {

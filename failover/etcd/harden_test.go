@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/etcd"
+	"github.com/lockstep-mq/lockstep/test/certs"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -60,7 +61,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	t.Logf("a swap after the leader was killed: done after %v", time.Since(began).Round(time.Millisecond))
 	o := await(t, b, "a change after the leader was killed", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader killed" })
 	require.Len(t, o.Live, 1, "the lease has outlived the leader")
-	until := await(t, a, "the lease", func(o failover.Observation) bool { return true }).LeaseUntil
+	until := await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
 	await(t, a, "a lease that is renewed by the others", func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
 }
 
@@ -140,11 +141,11 @@ func TestOnlyBlackholes(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	ca, other := newAuthority(t, "ours"), newAuthority(t, "theirs")
-	_, certFile, keyFile := ca.issue(t, "server")
-	clientCert, _, _ := ca.issue(t, "client")
-	strange, _, _ := other.issue(t, "stranger")
-	e := members(t, 1, secure(ca.file, certFile, keyFile))[0]
+	ca, other := certs.New(t, "ours"), certs.New(t, "theirs")
+	_, certFile, keyFile := ca.Issue(t, "server")
+	clientCert, _, _ := ca.Issue(t, "client")
+	strange, _, _ := other.Issue(t, "stranger")
+	e := members(t, 1, secure(ca.File, certFile, keyFile))[0]
 	at := func(scheme string, cfg *tls.Config) etcd.Options {
 		return etcd.Options{Endpoints: []string{scheme + endpoint(e)}, TLS: cfg}
 	}

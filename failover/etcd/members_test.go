@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/etcd"
+	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
 // bound is the time within which anything has to happen. No goal.
@@ -191,8 +192,8 @@ func swap(t *testing.T, c failover.Coordinator, rec failover.Record, rev failove
 }
 
 // clientTLS trusts an authority and shows a certificate, if there is one.
-func clientTLS(pool *authority, cert *tls.Certificate) *tls.Config {
-	cfg := &tls.Config{RootCAs: pool.pool(), MinVersion: tls.VersionTLS12}
+func clientTLS(pool *certs.Authority, cert *tls.Certificate) *tls.Config {
+	cfg := &tls.Config{RootCAs: pool.Pool(), MinVersion: tls.VersionTLS12}
 	if cert != nil {
 		cfg.Certificates = []tls.Certificate{*cert}
 	}

@@ -22,6 +22,7 @@ type Config struct {
 	Data        Data        `koanf:"data"`
 	Listen      string      `koanf:"listen" usage:"address for clients, the CLI and the other node, host:port; port 0 takes a free one"`
 	Advertise   string      `koanf:"advertise" usage:"address that clients and the other node reach this node by, host:port; default: from listen"`
+	TLS         NodeTLS     `koanf:"tls"`
 	Coordinator Coordinator `koanf:"coordinator"`
 	Sync        string      `koanf:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
 	SyncEvery   Duration    `koanf:"sync-interval" usage:"with sync=interval: how often the log is synced"`
@@ -167,6 +168,7 @@ func Default() Config {
 		Coordinator: Coordinator{Type: CoordinatorEtcd, Etcd: Etcd{
 			Prefix: "/lockstep/default/", DialTimeout: Duration(2 * time.Second),
 		}},
+		TLS:       NodeTLS{ClientAuth: ClientAuthRequire},
 		Sync:      "always",
 		SyncEvery: Duration(100 * time.Millisecond),
 		Memory:    Memory{Budget: 256 << 20},

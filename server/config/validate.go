@@ -98,6 +98,7 @@ func (c *Config) Validate() error {
 func (c *Config) problems() []problem {
 	var k checker
 	c.checkNode(&k)
+	c.checkTLS(&k)
 	c.checkCoordinator(&k)
 	c.checkStore(&k)
 	c.checkMaintenance(&k)

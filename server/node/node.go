@@ -79,6 +79,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	n.guard = newGuard(n)
 	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
 
+	if err := n.secure(); err != nil {
+		return err
+	}
 	// The store comes first: as long as the port is closed, the other node knows that nobody is here.
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -141,6 +144,10 @@ type node struct {
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server // nil for none
 	guard       *guard
+
+	// TLS of the own port, and of connections to the other node; empty without it.
+	serverOptions []grpc.ServerOption
+	dialOptions   []grpc.DialOption
 
 	canRestart bool
 	restart    chan struct{} // capacity 1: it is to begin anew

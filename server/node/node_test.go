@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/lockstep-mq/lockstep/failover/embedded"
@@ -101,8 +102,13 @@ func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 	case <-time.After(patience):
 		t.Fatal("the node is not ready")
 	}
-	var err error
-	n.conn, err = grpc.NewClient("passthrough:///"+n.ready.Address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	creds := insecure.NewCredentials()
+	secure, err := c.TLS.Client()
+	require.NoError(t, err)
+	if secure != nil {
+		creds = credentials.NewTLS(secure)
+	}
+	n.conn, err = grpc.NewClient("passthrough:///"+n.ready.Address, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(80<<20), grpc.MaxCallSendMsgSize(160<<20)))
 	require.NoError(t, err)
 	n.queues, n.admin = pb.NewQueueServiceClient(n.conn), pb.NewAdminServiceClient(n.conn)

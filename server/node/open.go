@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +11,8 @@ import (
 	"syscall"
 
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/etcd"
@@ -107,7 +108,7 @@ func openCoordinator(
 		return memory.Standalone(id, self).Connect(), nil
 	}
 	e := cfg.Coordinator.Etcd
-	tlsConfig, err := etcdTLS(e.TLS)
+	tlsConfig, err := config.ClientTLS(e.TLS.CA, e.TLS.Cert, e.TLS.Key)
 	if err != nil {
 		return nil, fmt.Errorf("%w: coordinator.etcd.tls: %w", config.ErrInvalid, err)
 	}
@@ -121,30 +122,20 @@ func openCoordinator(
 	return c, nil
 }
 
-// etcdTLS is nil when TLS is not configured.
-func etcdTLS(t config.TLS) (*tls.Config, error) {
-	if t.CA == "" && t.Cert == "" {
-		return nil, nil //nolint:nilnil // no TLS is no error
-	}
-	out := &tls.Config{MinVersion: tls.VersionTLS12}
-	if t.CA != "" {
-		pem, err := os.ReadFile(t.CA)
-		if err != nil {
-			return nil, fmt.Errorf("ca: %w", err)
-		}
-		out.RootCAs = x509.NewCertPool()
-		if !out.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("ca: %s has no certificate in PEM", t.CA)
+// secure loads the certificates of the node's own port.
+func (n *node) secure() error {
+	own, err := n.cfg.TLS.Server()
+	if err == nil && own != nil {
+		n.serverOptions = []grpc.ServerOption{grpc.Creds(credentials.NewTLS(own))}
+		var other *tls.Config
+		if other, err = n.cfg.TLS.Client(); err == nil {
+			n.dialOptions = []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(other))}
 		}
 	}
-	if t.Cert != "" {
-		cert, err := tls.LoadX509KeyPair(t.Cert, t.Key)
-		if err != nil {
-			return nil, fmt.Errorf("cert and key: %w", err)
-		}
-		out.Certificates = []tls.Certificate{cert}
+	if err != nil {
+		return fmt.Errorf("%w: tls: %w", config.ErrInvalid, err)
 	}
-	return out, nil
+	return nil
 }
 
 // standaloneMark is a file in the data directory of a node that was made without a coordinator.

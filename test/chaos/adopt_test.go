@@ -57,7 +57,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 	require.NoError(t, p.StopEtcd())
 	require.NoError(t, os.CopyFS(oldCopy, os.DirFS(etcdDir)))
 	require.NoError(t, p.StartEtcd(t.Context()))
-	active, standby := inSync(t, p)
+	active, _ := inSync(t, p)
 
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "adopt-", Seed: 1})
 	acked(t, w, ackBound)
@@ -65,7 +65,7 @@ func adoptAfter(t *testing.T, restored, alone bool) {
 	require.NoError(t, active.Kill())
 	ackedSince(t, w, w.History().Now(), active, ackBound)
 	require.NoError(t, active.Start())
-	active, standby = inSync(t, p)
+	active, standby := inSync(t, p)
 	acked(t, w, ackBound)
 	if alone {
 		require.NoError(t, standby.Kill())

@@ -1,4 +1,5 @@
-package etcd_test
+// Package certs makes authorities and certificates for tests.
+package certs
 
 import (
 	"crypto/ecdsa"
@@ -18,14 +19,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// authority issues certificates.
-type authority struct {
+// Authority issues certificates.
+type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	file string // its certificate, in PEM
+	// File of its certificate, in PEM.
+	File string
 }
 
-func newAuthority(t *testing.T, name string) *authority {
+// New makes an authority; its file lives as long as the test.
+func New(t *testing.T, name string) *Authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -37,17 +40,18 @@ func newAuthority(t *testing.T, name string) *authority {
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	return &authority{cert: cert, key: key, file: pemFile(t, "ca.pem", "CERTIFICATE", der)}
+	return &Authority{cert: cert, key: key, File: pemFile(t, "ca.pem", "CERTIFICATE", der)}
 }
 
-func (a *authority) pool() *x509.CertPool {
+// Pool trusts it alone.
+func (a *Authority) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
 	return p
 }
 
-// issue makes a certificate for 127.0.0.1, good for servers and clients, and the files of it and its key.
-func (a *authority) issue(t *testing.T, name string) (cert tls.Certificate, certFile, keyFile string) {
+// Issue makes a certificate for 127.0.0.1, good for servers and clients, and the files of it and its key.
+func (a *Authority) Issue(t *testing.T, name string) (cert tls.Certificate, certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

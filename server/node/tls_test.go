@@ -1,0 +1,114 @@
+package node_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/test/certs"
+)
+
+// secured gives a node a certificate of its own.
+func secured(t *testing.T, c config.Config, ca *certs.Authority) config.Config {
+	t.Helper()
+	_, cert, key := ca.Issue(t, c.Node.Name)
+	c.TLS = config.NodeTLS{Cert: cert, Key: key, CA: ca.File, ClientAuth: config.ClientAuthRequire}
+	return c
+}
+
+// Clients, and the nodes among themselves, show each other certificates; whoever has none, or one of another authority, is not
+// let in, not even as the other node.
+func TestMutualTLS(t *testing.T) {
+	etcd := startEtcd(t)
+	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
+	a := start(t, secured(t, settingsOfPair(t, "a", etcd), ca))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+
+	intruder := settingsOfPair(t, "x", etcd)
+	_, intruder.TLS.Cert, intruder.TLS.Key = strange.Issue(t, "x")
+	intruder.TLS.CA, intruder.TLS.ClientAuth = ca.File, config.ClientAuthNone
+	x := start(t, intruder)
+	require.Never(t, func() bool { return a.role() != pb.Role_ROLE_ACTIVE_ALONE }, time.Second, 20*time.Millisecond)
+	x.stop()
+
+	b := start(t, secured(t, settingsOfPair(t, "b", etcd), ca))
+	a.waitFor(pb.Role_ROLE_ACTIVE)
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	a.createQueue("q")
+	a.publish("q", "x")
+
+	_, certFile, keyFile := ca.Issue(t, "client")
+	_, strangeCert, strangeKey := strange.Issue(t, "stranger")
+	for name, tt := range map[string]struct {
+		ca, cert, key string
+		ok            bool
+	}{
+		"certificate of ours":        {ca.File, certFile, keyFile, true},
+		"no certificate":             {ca.File, "", "", false},
+		"certificate of theirs":      {ca.File, strangeCert, strangeKey, false},
+		"trusts another authority":   {strange.File, certFile, keyFile, false},
+		"no TLS (and none expected)": {"", "", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secure, err := config.ClientTLS(tt.ca, tt.cert, tt.key)
+			require.NoError(t, err)
+			c, err := client.Open(t.Context(), client.Options{Addresses: []string{a.ready.Address, b.ready.Address}, TLS: secure})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, c.Close()) }()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if tt.ok {
+				cancel()
+				ctx, cancel = context.WithTimeout(t.Context(), patience)
+			}
+			defer cancel()
+			_, err = c.WaitActive(ctx)
+			require.Equal(t, tt.ok, err == nil, "%v", err)
+		})
+	}
+
+	// Failover works as ever.
+	a.stop()
+	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	b.publish("q", "y")
+}
+
+// Without tls.client-auth require, anybody may connect, but over TLS.
+func TestTLSWithoutClientCertificates(t *testing.T) {
+	ca := certs.New(t, "ours")
+	c := secured(t, settings(t, "a"), ca)
+	c.TLS.ClientAuth = config.ClientAuthNone
+	n := start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	secure, err := config.ClientTLS(ca.File, "", "")
+	require.NoError(t, err)
+	cl, err := client.Open(t.Context(), client.Options{Addresses: []string{n.ready.Address}, TLS: secure})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cl.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err = cl.WaitActive(ctx)
+	require.NoError(t, err)
+}
+
+func TestWrongTLSFiles(t *testing.T) {
+	ca := certs.New(t, "ours")
+	for want, spoil := range map[string]func(*config.NodeTLS){
+		"tls.cert: cert and key go together":   func(s *config.NodeTLS) { s.Key = "" },
+		"tls.ca: with tls.client-auth require": func(s *config.NodeTLS) { s.CA = "" },
+		"no such file":                         func(s *config.NodeTLS) { s.Cert += ".not" },
+		"has no certificate in PEM":            func(s *config.NodeTLS) { s.CA = s.Key },
+		"tls.client-auth":                      func(s *config.NodeTLS) { s.ClientAuth = "maybe" },
+		"the node has no certificate to show":  func(s *config.NodeTLS) { s.Cert, s.Key = "", "" },
+	} {
+		c := secured(t, settings(t, "a"), ca)
+		spoil(&c.TLS)
+		err := fails(t, c)
+		require.ErrorIs(t, err, config.ErrInvalid)
+		require.ErrorContains(t, err, want)
+	}
+}
