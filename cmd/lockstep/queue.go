@@ -14,11 +14,11 @@ import (
 func (a *app) queueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
-		Short: "Create, list, show, alter, delete and purge queues",
+		Short: "Create, list, show, alter, delete and purge queues, and drop their damaged messages",
 		Args:  cobra.NoArgs,
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(a.queueCreate(), a.queueList(), a.queueShow(), a.queueAlter(), a.queueDelete(), a.queuePurge())
+	cmd.AddCommand(a.queueCreate(), a.queueList(), a.queueShow(), a.queueAlter(), a.queueDelete(), a.queuePurge(), a.queueDropDamaged())
 	return cmd
 }
 

@@ -101,6 +101,15 @@ type nodeJSON struct {
 	StandbyLag    uint64    `json:"standby_lag"`
 
 	Maintenance *maintenanceJSON `json:"maintenance,omitempty"`
+	Damage      damageJSON       `json:"damage"`
+	Alarms      []alarmJSON      `json:"alarms"`
+}
+
+// alarmJSON is something that an operator should look at.
+type alarmJSON struct {
+	Kind    string    `json:"kind"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`
 }
 
 // maintenanceJSON is what a node does to its page file now.
@@ -251,6 +260,10 @@ func toNodeJSON(addr string, r *pb.GetStatusResponse) nodeJSON {
 		Commit: s.GetCommitLsn(), Applied: s.GetAppliedLsn(), Checkpoint: s.GetCheckpoint(), CheckpointLSN: s.GetCheckpointLsn(),
 		PageSize: s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(), Messages: s.GetMessages(),
 		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
+		Damage: toDamageJSON(r.GetDamage()), Alarms: []alarmJSON{},
+	}
+	for _, al := range r.GetAlarms() {
+		j.Alarms = append(j.Alarms, alarmJSON{Kind: al.GetKind(), Message: al.GetMessage(), Since: al.GetSince().AsTime()})
 	}
 	if r.GetStandby() != nil {
 		j.Standby, j.StandbyLag = r.GetStandby().GetState(), r.GetStandby().GetLagRecords()
@@ -286,8 +299,18 @@ func (a *app) printStatus(s statusJSON) error {
 		})
 	}
 	header := []string{"Node", "Address", "Role", "In sync", "Term", "Durable LSN", "Applied LSN", "Queues", "Messages", "Notes"}
-	if err := a.print.Table(header, rows); err != nil || s.Pair == nil {
+	if err := a.print.Table(header, rows); err != nil {
 		return err
+	}
+	for _, n := range s.Nodes {
+		for _, al := range n.Alarms {
+			if err := a.print.Sentence("ALARM %s on %s: %s", al.Kind, n.Name, al.Message); err != nil {
+				return err
+			}
+		}
+	}
+	if s.Pair == nil {
+		return nil
 	}
 	reachable := "reachable"
 	if !s.Pair.CoordinatorReachable {
