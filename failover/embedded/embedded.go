@@ -26,6 +26,8 @@ type Options struct {
 	Address string
 	// UnsafeNoFsync skips every fsync: for tests and the demo only, since a crash of the machine loses the pair's record.
 	UnsafeNoFsync bool
+	// QuotaBytes is how large the database may grow before etcd takes no more writes; 0: etcd's default, 2 GiB.
+	QuotaBytes int64
 	// Logger for errors of etcd; it is quiet otherwise. Nil: no logs.
 	Logger *zap.Logger
 }
@@ -52,6 +54,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	cfg.Name = "lockstep"
 	cfg.Dir = filepath.Clean(o.Dir)
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
+	cfg.QuotaBackendBytes = o.QuotaBytes
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(o.Logger.Named("etcd").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))
 	client := url.URL{Scheme: "http", Host: o.Address}
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // nobody connects: there is one member

@@ -1,0 +1,56 @@
+package node_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover/embedded"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// An etcd that is out of space costs a pair no write as long as no role has to change. When the standby goes, the active cannot
+// release it; it waits, says why, and goes on as soon as etcd takes writes again.
+func TestEtcdOutOfSpace(t *testing.T) {
+	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 2 << 20})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
+	active, standby := startPair(t, etcd)
+	active.createQueue("q")
+
+	operator, err := clientv3.New(clientv3.Config{Endpoints: etcd.Endpoints(), Logger: zap.NewNop()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, operator.Close()) })
+	var last int64
+	require.Eventually(t, func() bool {
+		r, err := operator.Put(t.Context(), "/other", strings.Repeat("x", 256<<10))
+		if err == nil {
+			last = r.Header.Revision
+		}
+		return err != nil
+	}, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		r, err := operator.AlarmList(t.Context())
+		return err == nil && len(r.Alarms) > 0
+	}, patience, 10*time.Millisecond)
+	active.publish("q", "while etcd is full")
+
+	standby.stop()
+	active.waitFor(pb.Role_ROLE_BLOCKED)
+	require.Eventually(t, func() bool { return strings.Contains(active.status().GetReason(), "alarm NOSPACE") }, patience, 10*time.Millisecond,
+		"the status says what to do")
+
+	_, err = operator.Compact(t.Context(), last, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+	_, err = operator.Defragment(t.Context(), etcd.Address())
+	require.NoError(t, err)
+	_, err = operator.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	require.NoError(t, err)
+	active.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	active.publish("q", "after")
+	require.NotContains(t, active.status().GetReason(), "NOSPACE")
+}
