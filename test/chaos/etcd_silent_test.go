@@ -1,0 +1,51 @@
+//go:build unix
+
+package chaos
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover/embedded"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// TestFailoverPastSilentEndpoint: one of two endpoints of etcd takes connections and requests, and answers nothing. A failover goes by
+// the other one, and its time is told beside that with both well.
+func TestFailoverPastSilentEndpoint(t *testing.T) {
+	const rounds = 4
+	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
+	hole, err := cluster.NewProxy(etcd.Address())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, hole.Close()) })
+	p := start(t, cluster.Options{Settings: map[string]string{"coordinator.etcd.endpoints": hole.Address() + "," + etcd.Address()}})
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "silent-", Seed: 1})
+	failover := func() time.Duration {
+		active, _ := inSync(t, p)
+		acked(t, w, ackBound)
+		since := w.History().Now()
+		require.NoError(t, active.Kill())
+		took := ackedSince(t, w, since, active, ackBound)
+		require.NoError(t, active.Start())
+		return took
+	}
+	var well, silent []time.Duration
+	for range rounds {
+		well = append(well, failover())
+		inSync(t, p)
+		hole.Cut()
+		silent = append(silent, failover())
+		inSync(t, p) // with the endpoint still silent, a node that starts gets in
+		hole.Reset()
+		hole.Heal()
+	}
+	verify(t, p, w)
+	slices.Sort(well)
+	slices.Sort(silent)
+	t.Logf("kill to next acknowledgement: both endpoints well %v; one silent %v", well, silent)
+}
