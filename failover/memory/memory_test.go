@@ -60,12 +60,13 @@ func TestLeaseEndsWithoutRenewal(t *testing.T) {
 
 func TestStandalone(t *testing.T) {
 	self := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
-	id := failover.Identity{Node: self.ID, Store: uuid.New(), Incarnation: 2, PairID: uuid.New()}
+	id := failover.Identity{Node: self.ID, Store: uuid.New(), Incarnation: 2}
 	c := memory.Standalone(id, self).Connect()
 	_, _, err := c.Load(t.Context())
 	require.ErrorIs(t, err, failover.ErrNoRecord, "an empty store begins a new history")
 	require.NoError(t, c.Close())
 
+	id.PairID = uuid.New()
 	id.Fence, id.End = failover.Fence{Config: 7, Term: 3}, lsn.Position{Term: 3, LSN: 9}
 	c = memory.Standalone(id, self).Connect()
 	defer c.Close()
