@@ -179,6 +179,16 @@ func (p *Pair) Heal() {
 	p.LinkB.Heal()
 }
 
+// CutFrom makes what a node sends to the other one, on any connection, not arrive; the other way works.
+func (p *Pair) CutFrom(n *Node) {
+	own, other := p.LinkA, p.LinkB
+	if n == p.B {
+		own, other = other, own
+	}
+	own.CutOneWay(FromTarget)
+	other.CutOneWay(ToTarget)
+}
+
 // LoseCut undoes Cut, but what was held back is lost, with its connections.
 func (p *Pair) LoseCut() {
 	p.LinkA.Reset()

@@ -16,10 +16,21 @@ type Proxy struct {
 
 	mu     sync.Mutex // guards all below
 	target string
-	cut    chan struct{} // closed while data may flow; a new one while the link is cut
+	flow   [2]chan struct{} // by Direction: closed while data may flow, a new one while that way is cut
 	conns  map[net.Conn]struct{}
 	closed bool
 }
+
+// Direction is a way through a link.
+type Direction int
+
+// The two ways.
+const (
+	// ToTarget is what the one who connects sends.
+	ToTarget Direction = iota
+	// FromTarget is what the target sends.
+	FromTarget
+)
 
 // NewProxy listens on a free port of 127.0.0.1 and relays to target, host:port. Close stops it.
 func NewProxy(target string) (*Proxy, error) {
@@ -29,7 +40,7 @@ func NewProxy(target string) (*Proxy, error) {
 	}
 	flowing := make(chan struct{})
 	close(flowing)
-	p := &Proxy{listener: listener, target: target, cut: flowing, conns: map[net.Conn]struct{}{}}
+	p := &Proxy{listener: listener, target: target, flow: [2]chan struct{}{flowing, flowing}, conns: map[net.Conn]struct{}{}}
 	p.wg.Go(p.accept)
 	return p, nil
 }
@@ -46,19 +57,32 @@ func (p *Proxy) SetTarget(target string) {
 
 // Cut stops all data in both directions without closing anything. New connections are accepted and stay silent.
 func (p *Proxy) Cut() {
+	p.CutOneWay(ToTarget)
+	p.CutOneWay(FromTarget)
+}
+
+// CutOneWay stops all data in one direction without closing anything.
+func (p *Proxy) CutOneWay(d Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if isClosed(p.cut) && !p.closed {
-		p.cut = make(chan struct{})
+	if isClosed(p.flow[d]) && !p.closed {
+		p.flow[d] = make(chan struct{})
 	}
 }
 
-// Heal lets data flow again; what was held back arrives.
+// Heal lets data flow again, both ways; what was held back arrives.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !isClosed(p.cut) {
-		close(p.cut)
+	p.healAll()
+}
+
+// healAll is Heal with mu held.
+func (p *Proxy) healAll() {
+	for _, f := range p.flow {
+		if !isClosed(f) {
+			close(f)
+		}
 	}
 }
 
@@ -75,9 +99,7 @@ func (p *Proxy) Reset() {
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	p.closed = true
-	if !isClosed(p.cut) {
-		close(p.cut)
-	}
+	p.healAll()
 	p.mu.Unlock()
 	err := p.listener.Close()
 	p.Reset()
@@ -109,7 +131,7 @@ func (p *Proxy) relay(in net.Conn) {
 		return
 	}
 	defer p.untrack(in)
-	p.waitFlowing()
+	p.waitFlowing(ToTarget)
 	p.mu.Lock()
 	target := p.target
 	p.mu.Unlock()
@@ -119,18 +141,18 @@ func (p *Proxy) relay(in net.Conn) {
 	}
 	defer p.untrack(out)
 	var both sync.WaitGroup
-	both.Go(func() { p.pump(out, in) })
-	both.Go(func() { p.pump(in, out) })
+	both.Go(func() { p.pump(out, in, ToTarget) })
+	both.Go(func() { p.pump(in, out, FromTarget) })
 	both.Wait()
 }
 
 // pump copies from one side to the other until either ends, then closes both: a half-closed link is not something that we test.
-func (p *Proxy) pump(to, from net.Conn) {
+func (p *Proxy) pump(to, from net.Conn, d Direction) {
 	defer func() { _ = errors.Join(to.Close(), from.Close()) }()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
-		p.waitFlowing()
+		p.waitFlowing(d)
 		if n > 0 {
 			if _, err := to.Write(buf[:n]); err != nil {
 				return
@@ -142,9 +164,9 @@ func (p *Proxy) pump(to, from net.Conn) {
 	}
 }
 
-func (p *Proxy) waitFlowing() {
+func (p *Proxy) waitFlowing(d Direction) {
 	p.mu.Lock()
-	flowing := p.cut
+	flowing := p.flow[d]
 	p.mu.Unlock()
 	<-flowing
 }

@@ -1,0 +1,247 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	// matrixFill is what a rewrite copies, at matrixRate: some seconds, so that faults hit it.
+	matrixFill = 16 << 20
+	matrixRate = "4MiB"
+	// faultTime is how long a fault that ends by itself lasts: longer than every timeout of the pair.
+	faultTime = 2500 * time.Millisecond
+	// blink is a fault that is over before anybody has noticed.
+	blink = 100 * time.Millisecond
+)
+
+// matrix is one pair that goes through the cells, one after the other.
+type matrix struct {
+	p   *cluster.Pair
+	c   *client.Client
+	rng *rand.Rand
+	// active and standby are who they were when the cell began.
+	active, standby *cluster.Node
+	// background has what a phase began and does not wait for.
+	background sync.WaitGroup
+}
+
+// A phase brings the pair into a state, and returns in the middle of it.
+type phase struct {
+	name  string
+	begin func(m *matrix, t *testing.T)
+}
+
+// A fault breaks something. What it broke is mended after it.
+type fault struct {
+	name   string
+	strike func(m *matrix, t *testing.T)
+}
+
+func phases() []phase {
+	return []phase{
+		{"steady", func(*matrix, *testing.T) {}},
+		{"standby lost", func(m *matrix, t *testing.T) { m.kill(t, m.standby) }},
+		{"catching up", (*matrix).catchingUp},
+		{"snapshot transfer", (*matrix).snapshotTransfer},
+		{"resize", func(m *matrix, t *testing.T) { m.rewriting(t, pb.PlanKind_PLAN_KIND_RESIZE) }},
+		{"compact", func(m *matrix, t *testing.T) { m.rewriting(t, pb.PlanKind_PLAN_KIND_COMPACT) }},
+		{"switchover", (*matrix).switchover},
+		{"activation", func(m *matrix, t *testing.T) { m.kill(t, m.active) }},
+	}
+}
+
+func faults() []fault {
+	lasting := func(d time.Duration, begin func(m *matrix, t *testing.T), end func(m *matrix, t *testing.T)) func(*matrix, *testing.T) {
+		return func(m *matrix, t *testing.T) {
+			begin(m, t)
+			<-time.After(d) // the fault's own length: nothing is waited for
+			end(m, t)
+		}
+	}
+	active := func(m *matrix) *cluster.Node { return m.active }
+	standby := func(m *matrix) *cluster.Node { return m.standby }
+	frozen := func(d time.Duration, who func(*matrix) *cluster.Node) func(*matrix, *testing.T) {
+		return lasting(d, func(m *matrix, t *testing.T) { m.freeze(t, who(m)) }, func(m *matrix, t *testing.T) { m.wake(t, who(m)) })
+	}
+	heal := func(m *matrix, _ *testing.T) { m.p.Heal() }
+	return []fault{
+		{"active killed", func(m *matrix, t *testing.T) { m.kill(t, m.active) }},
+		{"standby killed", func(m *matrix, t *testing.T) { m.kill(t, m.standby) }},
+		{"both killed", func(m *matrix, t *testing.T) { m.kill(t, m.active); m.kill(t, m.standby) }},
+		{"active frozen", frozen(faultTime, active)},
+		{"active frozen for a blink", frozen(blink, active)},
+		{"standby frozen", frozen(faultTime, standby)},
+		{"link cut", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.Cut() }, heal)},
+		{"link cut, and what was under way is lost", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.Cut() }, func(m *matrix, _ *testing.T) { m.p.LoseCut() })},
+		{"nothing from the active arrives", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFrom(m.active) }, heal)},
+		{"nothing from the standby arrives", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFrom(m.standby) }, heal)},
+		{"etcd gone", lasting(faultTime, func(m *matrix, t *testing.T) { require.NoError(t, m.p.StopEtcd()) },
+			func(m *matrix, t *testing.T) { require.NoError(t, m.p.StartEtcd(limited(t))) })},
+		{"active cut off from etcd", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFromEtcd(m.active) },
+			func(m *matrix, _ *testing.T) { m.p.HealToEtcd(m.active) })},
+		{"standby cut off from etcd", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFromEtcd(m.standby) },
+			func(m *matrix, _ *testing.T) { m.p.HealToEtcd(m.standby) })},
+	}
+}
+
+// TestMatrix strikes each fault in each phase with LOCKSTEP_MATRIX=all; by default one fault, by the dice, in each phase. After every
+// cell the pair has to find together by itself, and the checker must find nothing.
+func TestMatrix(t *testing.T) {
+	s := seed(t)
+	all := os.Getenv("LOCKSTEP_MATRIX") == "all"
+	m := &matrix{rng: rand.New(rand.NewPCG(s, 5))}
+	settings := maintenanceSettings()
+	settings["log.segment-bytes"], settings["log.keep-bytes"] = "1MiB", "64KiB"
+	settings["maintenance.rewrite-rate"] = matrixRate
+	m.p = start(t, cluster.Options{Links: true, Settings: settings})
+	stock := fillStock(t, m.p, matrixFill, s)
+	m.c = stock.c
+	for _, ph := range phases() {
+		list := faults()
+		if !all {
+			one := m.rng.IntN(len(list))
+			list = list[one : one+1]
+		}
+		for _, f := range list {
+			if !t.Run(ph.name+"/"+f.name, func(t *testing.T) { m.cell(t, ph, f) }) {
+				t.FailNow() // the next ones would only say the same
+			}
+		}
+	}
+	stock.check(t)
+	checkOffline(t, m.p)
+}
+
+func (m *matrix) cell(t *testing.T, ph phase, f fault) {
+	w := work(t, m.p, cluster.WorkloadOptions{Seed: m.rng.Uint64(), PerSecond: 500})
+	m.active, m.standby = inSync(t, m.p)
+	acked(t, w, ackBound)
+	ph.begin(m, t)
+	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // any moment
+	f.strike(m, t)
+	m.mend(t)
+	acked(t, w, bound)
+	m.background.Wait()
+	verify(t, m.p, w)
+	require.NoError(t, w.Cleanup(limited(t)))
+}
+
+// mend starts what does not run, and ends what a phase has begun.
+func (m *matrix) mend(t *testing.T) {
+	t.Helper()
+	for _, n := range m.p.Nodes() {
+		if !n.Running() {
+			require.NoError(t, n.Start())
+		}
+	}
+	require.Eventually(t, func() bool {
+		active, _ := inSync(t, m.p)
+		s, err := active.Status(limited(t))
+		require.NoError(t, err)
+		if s.GetPlan() == nil || client.PlanEnded(s.GetPlan()) {
+			return true
+		}
+		_, _ = m.c.CancelPlan(limited(t)) // it may end by itself meanwhile, or hand the role over
+		return false
+	}, bound, 20*time.Millisecond)
+}
+
+func (m *matrix) kill(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	if err := n.Kill(); !errors.Is(err, cluster.ErrNotRunning) {
+		require.NoError(t, err)
+	}
+}
+
+func (m *matrix) freeze(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	if err := n.Pause(); !errors.Is(err, cluster.ErrNotRunning) {
+		require.NoError(t, err)
+	}
+}
+
+func (m *matrix) wake(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	if err := n.Wake(); !errors.Is(err, cluster.ErrNotRunning) {
+		require.NoError(t, err)
+	}
+}
+
+// catchingUp: the standby was away for a moment, and has just come back.
+func (m *matrix) catchingUp(t *testing.T) {
+	m.kill(t, m.standby)
+	require.NoError(t, m.p.WaitRole(limited(t), m.active, pb.Role_ROLE_ACTIVE_ALONE))
+	m.checkpoint(t)
+	require.NoError(t, m.standby.Start())
+}
+
+// snapshotTransfer: the standby was away for so long that the log of the active does not reach back, and has just come back.
+func (m *matrix) snapshotTransfer(t *testing.T) {
+	s, err := m.standby.Status(limited(t))
+	require.NoError(t, err)
+	has := s.GetStore().GetLogEnd().GetLsn()
+	m.kill(t, m.standby)
+	require.NoError(t, m.p.WaitRole(limited(t), m.active, pb.Role_ROLE_ACTIVE_ALONE))
+	filler, err := m.c.NewProducer(t.Context(), client.ProducerOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, filler.Close()) }()
+	_, _, err = m.c.CreateQueue(limited(t), "filler", client.CreateQueueOptions{})
+	require.NoError(t, err)
+	body := make([]byte, 256<<10)
+	require.Eventually(t, func() bool {
+		for range 8 {
+			_, err := filler.Publish(limited(t), "filler", client.Message{Body: body})
+			require.NoError(t, err)
+		}
+		m.checkpoint(t)
+		s, err := m.active.Status(limited(t))
+		require.NoError(t, err)
+		return s.GetStore().GetLogFirstLsn() > has+1
+	}, bound, 10*time.Millisecond)
+	_, err = m.c.DeleteQueue(limited(t), "filler", false)
+	require.NoError(t, err)
+	require.NoError(t, m.standby.Start())
+}
+
+func (m *matrix) checkpoint(t *testing.T) {
+	t.Helper()
+	_, err := pb.NewAdminServiceClient(m.active.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
+	require.NoError(t, err)
+}
+
+// rewriting: the standby is in the middle of the copy.
+func (m *matrix) rewriting(t *testing.T, kind pb.PlanKind) {
+	req := &pb.StartPlanRequest{Kind: kind}
+	if kind == pb.PlanKind_PLAN_KIND_RESIZE {
+		req.PageSize = uint32(2<<10) << m.rng.IntN(5)
+	}
+	_, err := m.c.StartPlan(limited(t), req)
+	require.NoError(t, err)
+	require.NoError(t, m.p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool {
+		return copied(a, 0.01) || copied(b, 0.01)
+	}))
+}
+
+// switchover: one was asked for this moment.
+func (m *matrix) switchover(t *testing.T) {
+	active := m.active
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	m.background.Go(func() {
+		defer cancel()
+		_, _ = pb.NewAdminServiceClient(active.Conn()).Switchover(ctx, &pb.SwitchoverRequest{}) // whether it is done is up to the fault
+	})
+}
