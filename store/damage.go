@@ -70,6 +70,8 @@ type DamageStatus struct {
 	// RepairedPages were made good; RepairedMessages came from the other node for that. RepairedLog is log that was given up because a
 	// checkpoint holds what was in it.
 	RepairedPages, RepairedMessages, RepairedLog uint64
+	// SuspectPages were found damaged by somebody, and it is not yet known what they are part of.
+	SuspectPages uint64
 	// DamagedMessages are wanted and cannot be read now; LostMessages of them are damaged on the other node as well.
 	DamagedMessages, LostMessages uint64
 	// DamagedLogLSN is a record of the log that cannot be read and that was not given up yet; 0: none.
@@ -99,13 +101,28 @@ type damage struct {
 
 	mu       sync.Mutex // guards what follows
 	messages map[messageKey]*damaged
-	log      uint64 // a damaged place in the log that must go; 0: none
+	suspects map[page.No]error // pages that somebody found damaged; RepairAll finds out what they are part of
+	log      uint64            // a damaged place in the log that must go; 0: none
 	status   DamageStatus
 }
 
 func (d *damage) init() {
 	d.busy = make(chan struct{}, 1)
 	d.messages = make(map[messageKey]*damaged)
+	d.suspects = make(map[page.No]error)
+}
+
+// use makes a file the store's own. mu is held, or nobody else has the store yet.
+func (s *Store) use(file *page.File) {
+	s.file = file
+	file.OnDamage(func(no page.No, err error) {
+		d := &s.damage
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if len(d.suspects) < maxDamaged {
+			d.suspects[no] = err
+		}
+	})
 }
 
 // count changes the counts.
@@ -194,6 +211,7 @@ func (d *damage) replaced() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.messages)
+	clear(d.suspects)
 	d.log = 0
 }
 
@@ -206,9 +224,9 @@ func (s *Store) NoteDamage(err error) {
 	}
 	var in *page.DamagedError
 	if errors.As(err, &in) && in.Page != 0 {
-		if err := s.suspect(in.Page, err); err != nil {
-			s.o.Logger.Warn("a damaged page cannot be looked up", zap.Error(err))
-		}
+		s.damage.mu.Lock()
+		defer s.damage.mu.Unlock()
+		s.damage.suspects[in.Page] = err
 	}
 }
 
@@ -250,7 +268,7 @@ func (s *Store) DamageStatus() DamageStatus {
 	all := s.Damaged(maxDamaged)
 	s.damage.mu.Lock()
 	st := s.damage.status
-	st.DamagedLogLSN = s.damage.log
+	st.DamagedLogLSN, st.SuspectPages = s.damage.log, uint64(len(s.damage.suspects))
 	s.damage.mu.Unlock()
 	st.DamagedMessages, st.Index = uint64(len(all)), s.IndexDamage()
 	for i := range all {

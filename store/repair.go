@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 	"time"
@@ -101,8 +102,11 @@ func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError) e
 	return s.repairOne(ctx, bad.Queue, bad.Sequences[0])
 }
 
-// RepairAll tries to repair every message that is known to be damaged. It returns how many still are.
+// RepairAll tries to repair whatever is known to be damaged. It returns how many messages still are.
 func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
+	if err := s.lookUpSuspects(); err != nil {
+		return 0, err
+	}
 	for _, m := range s.Damaged(maxDamaged) {
 		bad := &DamagedMessagesError{Queue: m.Queue, Sequences: []uint64{m.Sequence}, Err: errors.New(m.Reason)}
 		if err := s.repairMessages(ctx, bad); err == nil {
@@ -442,16 +446,22 @@ func (p *pager) exchange(old *indexEntry, entries []indexEntry) error {
 	return nil
 }
 
-// suspect finds out what a damaged page is part of. Damaged messages are noted, to be repaired; the map of used pages is written
-// anew; anything else makes the store one that has to be replaced.
-func (s *Store) suspect(no page.No, why error) error {
+// lookUpSuspects finds out what the pages are part of that somebody found damaged: messages are noted, to be repaired; the map of used
+// pages is written anew by the next checkpoint. The rest was freed meanwhile, or is a node of the tree, which whoever needs it finds out.
+func (s *Store) lookUpSuspects() error {
+	s.damage.mu.Lock()
+	suspects := maps.Clone(s.damage.suspects)
+	s.damage.mu.Unlock()
+	if len(suspects) == 0 {
+		return nil
+	}
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
 	if err := s.usable(); err != nil {
 		return err
 	}
-	if s.file.RenewOwn(no) {
-		return nil
+	for no := range suspects {
+		s.file.RenewOwn(no)
 	}
 	guard := s.file.ReadGuard()
 	defer guard.Release()
@@ -461,19 +471,19 @@ func (s *Store) suspect(no page.No, why error) error {
 		if err != nil {
 			return err
 		}
-		if no < e.run.First || no >= e.run.End() {
-			continue
+		if why := suspects[e.run.First]; why != nil {
+			if b := s.wantedIn(&e, why); b != nil {
+				s.note(b)
+			}
 		}
-		s.mu.RLock()
-		wanted := alive(s.state.Queue(e.queue), e.first, e.last())
-		s.mu.RUnlock()
-		if len(wanted) > 0 {
-			s.note(&DamagedMessagesError{Queue: e.queue, Sequences: wanted, Err: why})
-		}
-		return nil
 	}
 	if err := it.Err(); err != nil {
 		return s.indexError(err)
 	}
-	return nil // freed meanwhile, or a node of the tree: the scrub, or whoever needs it, finds that out
+	s.damage.mu.Lock()
+	defer s.damage.mu.Unlock()
+	for no := range suspects {
+		delete(s.damage.suspects, no)
+	}
+	return nil
 }

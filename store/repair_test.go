@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -348,10 +349,56 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	require.Eventually(t, func() bool {
 		left, err := n.s.RepairAll(context.Background())
 		return err == nil && left == 0
-	}, 30e9, 100e6)
+	}, 30*time.Second, 100*time.Millisecond)
 	_, damaged = readMarked(t, n.s)
 	require.Empty(t, damaged)
 	n.check()
+}
+
+// TestRewriteRepairs: a rewrite that meets a damaged page has it repaired and begins anew. Without another node it fails, as before.
+func TestRewriteRepairs(t *testing.T) {
+	n, mem, peer, m := pairOf(t)
+	want := digestOf(t, n.s)
+	require.Positive(t, damageMessages(t, n.s, mem))
+	peer.away.Store(true)
+	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
+	require.ErrorIs(t, err, store.ErrDataLoss)
+	peer.away.Store(false)
+	require.Eventually(t, func() bool {
+		left, err := n.s.RepairAll(context.Background())
+		return err == nil && left == 0
+	}, 30*time.Second, 100*time.Millisecond)
+	flip(t, mem, store.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
+	_, err = n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
+	require.NoError(t, err)
+	require.Equal(t, want.Content, digestOf(t, n.s).Content)
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	n.check()
+}
+
+// firstMessages finds a page of messages that is in use.
+func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
+	t.Helper()
+	_, err := s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	before := s.DamageStatus().FoundPages
+	stats, err := s.Stats()
+	require.NoError(t, err)
+	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
+		if kind := kindAt(t, fs, no); kind != "packed" && kind != "large" {
+			continue
+		}
+		flip(t, fs, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+		report, err := s.Check(context.Background(), nil)
+		require.NoError(t, err)
+		flip(t, fs, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+		if len(report.Problems) > 0 {
+			require.Equal(t, before, s.DamageStatus().FoundPages)
+			return no
+		}
+	}
+	t.Fatal("no page of messages")
+	return 0
 }
 
 // TestDamagedLog flips a bit in each segment of the log that no checkpoint needs, and in the one that is being written: the scrub gives

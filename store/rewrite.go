@@ -66,11 +66,24 @@ type RewriteResult struct {
 // Append and Sync go on at full speed meanwhile; Apply waits, and Read reads what was applied before. So it is for a
 // node that nobody waits for: a standby, or one that is starting.
 //
+// A damaged page is repaired from the other node, and the rewrite begun anew, once.
+//
 // It returns a MaintenanceError if a rewrite or shrink is under way, a SpaceError before anything is written if the new file
 // does not fit, ErrDataLoss if a message cannot be read. When ctx ends it returns ErrCanceled at once (within
 // milliseconds; not at all once the renames have begun) and Apply goes on; page.db_new is removed in the background.
 // Whatever the error, page.db is as it was, unless it is ErrFailed: then a restart finds the one or the other.
 func (s *Store) Rewrite(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
+	result, err := s.rewriteOnce(ctx, o)
+	if !errors.Is(err, ErrDataLoss) || s.damage.source.Load() == nil {
+		return result, err
+	}
+	if left, rerr := s.RepairAll(ctx); rerr != nil || left > 0 {
+		return result, err
+	}
+	return s.rewriteOnce(ctx, o) // what was damaged has been repaired
+}
+
+func (s *Store) rewriteOnce(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
 	if err := s.usable(); err != nil {
 		return RewriteResult{}, err
 	}
@@ -399,7 +412,7 @@ func (rw *rewrite) swap() error {
 	}
 	old := s.file
 	s.mu.Lock()
-	s.file = file
+	s.use(file)
 	s.index = tree.New(file, file.Meta().Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
 	s.mu.Unlock()
 	s.maint.retire(old, func(err error) { s.o.Logger.Warn("close page.db_old", zap.Error(err)) })

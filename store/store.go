@@ -156,7 +156,8 @@ func (s *Store) usePages(file *page.File) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.file, s.index, s.state, s.applied = file, index, state, meta.Position
+	s.use(file)
+	s.index, s.state, s.applied = index, state, meta.Position
 	return nil
 }
 

@@ -221,6 +221,7 @@ func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(P
 	o.Progress = func(p backup.Progress) { op.report(Progress{Phase: p.Phase, Done: p.Done, Total: p.Total}) }
 	set, err := backup.Run(ctx, m.store, o)
 	if err != nil {
+		m.store.NoteDamage(err) // a backup reads pages without the store
 		return set, fmt.Errorf("backup: %w", cause(ctx, err))
 	}
 	return set, nil

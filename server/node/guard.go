@@ -76,7 +76,7 @@ func (g *guard) every(ctx context.Context, first, interval time.Duration, fn fun
 
 func (g *guard) repair(ctx context.Context) {
 	st := g.n.store.DamageStatus()
-	if st.DamagedMessages > 0 || st.DamagedLogLSN != 0 {
+	if st.DamagedMessages > 0 || st.DamagedLogLSN != 0 || st.SuspectPages > 0 {
 		if _, err := g.n.store.RepairAll(ctx); err != nil && ctx.Err() == nil {
 			g.n.log.Warn("what is damaged cannot be repaired now", zap.Error(err))
 		}

@@ -27,6 +27,7 @@ type File struct {
 	readers  readers
 	failure  atomic.Pointer[error]
 	closed   atomic.Bool
+	onDamage atomic.Pointer[func(No, error)]
 
 	checkpointing sync.Mutex // held during a whole Checkpoint; taken before mu
 

@@ -252,10 +252,17 @@ func (f *File) ReadPages(first No, buf []byte) error {
 func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err error) {
 	kind, payload, err = DecodeRun(b, f.geo.pageSize, run)
 	if err != nil {
-		return 0, nil, f.explain(err, run.First, f.geo.offset(run.First))
+		err = f.explain(err, run.First, f.geo.offset(run.First))
+		if fn := f.onDamage.Load(); fn != nil {
+			(*fn)(run.First, err)
+		}
+		return 0, nil, err
 	}
 	return kind, payload, nil
 }
+
+// OnDamage has fn called, from whatever goroutine it is, whenever a run turns out to be damaged when it is read. fn must be quick.
+func (f *File) OnDamage(fn func(first No, err error)) { f.onDamage.Store(&fn) }
 
 // Stats says how full the file is. All counts are in pages.
 type Stats struct {
