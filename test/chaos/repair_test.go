@@ -1,0 +1,276 @@
+//go:build unix
+
+package chaos
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	// repairFill is how much lies in the stock that bits are flipped of.
+	repairFill = 8 << 20
+	// repairPageSize of page.db, as maintenanceSettings have it.
+	repairPageSize = 2 << 10
+)
+
+// flipAt changes one bit of a file of a running node.
+func flipAt(t *testing.T, name string, at int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	var b [1]byte
+	_, err = f.ReadAt(b[:], at)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{b[0] ^ 1}, at)
+	require.NoError(t, err)
+}
+
+// flipMessages flips a bit of each given message of the stock, wherever in page.db it is.
+func flipMessages(t *testing.T, n *cluster.Node, messages ...uint64) {
+	t.Helper()
+	name := filepath.Join(n.DataDir(), "page.db")
+	raw, err := os.ReadFile(name)
+	require.NoError(t, err)
+	for _, m := range messages {
+		want := cluster.Body(cluster.ID{Producer: stockProducer, N: m}, 20)[:16]
+		found := 0
+		for from := 0; ; found++ {
+			at := bytes.Index(raw[from:], want)
+			if at < 0 {
+				break
+			}
+			flipAt(t, name, int64(from+at))
+			from += at + len(want)
+		}
+		require.Positive(t, found, "message %d is not in %s", m, name)
+	}
+}
+
+// flipIndex flips a bit of each node of the tree in page.db, those of former checkpoints included.
+func flipIndex(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	name := filepath.Join(n.DataDir(), "page.db")
+	raw, err := os.ReadFile(name)
+	require.NoError(t, err)
+	found := 0
+	for at := page.OffsetOf(1, repairPageSize); at+page.RunHeaderBytes < int64(len(raw)); at += repairPageSize {
+		h, err := page.PeekRun(raw[at:])
+		if err == nil && h.Kind == page.KindNode && h.Run.First == page.NoAt(at, repairPageSize) {
+			flipAt(t, name, at+60)
+			found++
+		}
+	}
+	require.Positive(t, found)
+}
+
+func checkpointBoth(t *testing.T, p *cluster.Pair) {
+	t.Helper()
+	for _, n := range p.Nodes() {
+		_, err := pb.NewAdminServiceClient(n.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
+		require.NoError(t, err)
+	}
+}
+
+// scrub has a node read everything from its disk.
+func scrub(t *testing.T, n *cluster.Node) (*pb.ScrubResponse, error) {
+	t.Helper()
+	return pb.NewAdminServiceClient(n.Conn()).Scrub(limited(t), &pb.ScrubRequest{FullSpeed: true})
+}
+
+// compare has the active compare both nodes.
+func compare(t *testing.T, p *cluster.Pair, deep bool) *pb.VerifyResponse {
+	t.Helper()
+	active, _ := inSync(t, p)
+	r, err := pb.NewAdminServiceClient(active.Conn()).Verify(limited(t), &pb.VerifyRequest{Deep: deep, FullSpeed: true})
+	require.NoError(t, err)
+	require.Empty(t, r.GetDifferences())
+	require.Len(t, r.GetNodes(), 2)
+	return r
+}
+
+func damageOf(t *testing.T, n *cluster.Node) *pb.GetStatusResponse {
+	t.Helper()
+	st, err := n.Status(limited(t))
+	require.NoError(t, err)
+	return st
+}
+
+// spread names some messages all over the stock.
+func spread(s *stock, n int) []uint64 {
+	var out []uint64
+	for i := range n {
+		out = append(out, s.messages*uint64(2*i+1)/uint64(2*n)+1)
+	}
+	return out
+}
+
+// TestRepairUnderLoad flips bits of page.db of one node and then of the other, while messages are published and consumed. Everything is
+// served, everything is repaired, and both nodes hold the same, page by page, in the end.
+func TestRepairUnderLoad(t *testing.T) {
+	s := seed(t)
+	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	stock := fillStock(t, p, repairFill, s)
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "repair-", Seed: s, PerSecond: 300})
+	checkpointBoth(t, p)
+	active, standby := inSync(t, p)
+
+	// On the standby nobody reads: the scrub finds it.
+	flipMessages(t, standby, spread(stock, 20)...)
+	r, err := scrub(t, standby)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, r.GetDamage().GetRepairedPages(), uint64(20))
+	require.Eventually(t, func() bool { return damageOf(t, standby).GetDamage().GetDamagedMessages() == 0 }, bound, 20*time.Millisecond)
+
+	// On the active a reader does.
+	flipMessages(t, active, spread(stock, 17)...)
+	stock.check(t)
+	st := damageOf(t, active)
+	require.GreaterOrEqual(t, st.GetDamage().GetRepairedPages(), uint64(17))
+	require.Zero(t, st.GetDamage().GetDamagedMessages())
+	require.Empty(t, st.GetAlarms())
+
+	// Nothing is damaged any more, and both hold the same.
+	v := compare(t, p, true)
+	require.Empty(t, v.GetContentError())
+	for _, n := range v.GetNodes() {
+		require.Empty(t, n.GetDamaged())
+	}
+	acked(t, w, ackBound)
+	verify(t, p, w)
+	stock.check(t)
+	checkOffline(t, p)
+}
+
+// TestBothCopiesDamaged damages the same message on both nodes. Reading it is DATA_LOSS; everything else is served, to readers and
+// to consumers, and both nodes say which one it is until it is given up.
+func TestBothCopiesDamaged(t *testing.T) {
+	s := seed(t)
+	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	stock := fillStock(t, p, repairFill, s)
+	// In a page of its own, so that no other is lost with it.
+	large, err := publishLarge(t, stock, 100<<10)
+	require.NoError(t, err)
+	checkpointBoth(t, p)
+	active, standby := inSync(t, p)
+	other := stock.messages / 2
+	flipMessages(t, active, large, other)
+	flipMessages(t, standby, large)
+
+	var lost []uint64
+	next := uint64(1)
+	for next <= stock.messages {
+		var failed error
+		for m, err := range stock.c.Browse(limited(t), stockQueue, client.BrowseOptions{From: next}) {
+			if failed = err; err != nil {
+				break
+			}
+			require.Equal(t, next, m.Sequence)
+			next++
+		}
+		if failed != nil {
+			require.True(t, errors.Is(failed, client.ErrDataLoss), "%v", failed)
+			lost = append(lost, next)
+			next++
+		}
+	}
+	require.Equal(t, []uint64{large}, lost, "exactly what is damaged on both")
+
+	// A consumer gets all the others.
+	consumer, err := stock.c.Consume(t.Context(), stockQueue, client.ConsumerOptions{Subscription: "sub-0", Prefetch: 100_000})
+	require.NoError(t, err)
+	defer func() { _ = consumer.Close() }()
+	var got []uint64
+	for uint64(len(got)) < stock.messages-1 {
+		m, err := consumer.Receive(limited(t))
+		require.NoError(t, err)
+		got = append(got, m.Sequence)
+	}
+	require.False(t, slices.Contains(got, large))
+
+	// Both say which one it is, and it is an alarm.
+	_, err = scrub(t, standby)
+	require.NoError(t, err)
+	v := compare(t, p, false)
+	for _, n := range v.GetNodes() {
+		require.Len(t, n.GetDamaged(), 1, n.GetName())
+		require.Equal(t, large, n.GetDamaged()[0].GetSequence())
+		require.True(t, n.GetDamaged()[0].GetLost())
+	}
+	st := damageOf(t, active)
+	require.Len(t, st.GetAlarms(), 1)
+	require.Equal(t, "damaged-messages", st.GetAlarms()[0].GetKind())
+
+	// Given up, it is gone, and the alarm with it.
+	dropped, err := pb.NewAdminServiceClient(active.Conn()).DropDamaged(limited(t), &pb.DropDamagedRequest{Queue: stockQueue})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{large}, dropped.GetSequences())
+	require.Eventually(t, func() bool {
+		return len(damageOf(t, active).GetAlarms())+len(damageOf(t, standby).GetAlarms()) == 0
+	}, bound, 20*time.Millisecond)
+	n := uint64(0)
+	for _, err := range stock.c.Browse(limited(t), stockQueue, client.BrowseOptions{}) {
+		require.NoError(t, err)
+		n++
+	}
+	require.Equal(t, stock.messages-1, n)
+	require.Empty(t, compare(t, p, true).GetContentError())
+}
+
+// publishLarge adds one message to the stock and returns its sequence.
+func publishLarge(t *testing.T, s *stock, size int) (uint64, error) {
+	t.Helper()
+	producer, err := s.c.NewProducer(limited(t), client.ProducerOptions{})
+	require.NoError(t, err)
+	defer func() { _ = producer.Close() }()
+	s.messages++
+	r, err := producer.Publish(limited(t), stockQueue, client.Message{Body: cluster.Body(cluster.ID{Producer: stockProducer, N: s.messages}, size)})
+	return r.Sequence, err
+}
+
+// TestDamagedIndexUnderLoad damages the index of one node and then of the other. The standby's store is replaced by a snapshot of the active;
+// the active hands over before. Nothing that was acknowledged is lost.
+func TestDamagedIndexUnderLoad(t *testing.T) {
+	s := seed(t)
+	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	stock := fillStock(t, p, repairFill, s)
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "index-", Seed: s, PerSecond: 300})
+	checkpointBoth(t, p)
+	for round, which := range []string{"standby", "active"} {
+		active, standby := inSync(t, p)
+		victim := standby
+		if which == "active" {
+			victim = active
+		}
+		since := logged(t, victim)
+		// Until it is noticed: nodes that are written meanwhile are good, and what is in memory is not read.
+		require.Eventually(t, func() bool {
+			flipIndex(t, victim)
+			_, _ = scrub(t, victim) // ends with an error when it comes to it
+			return said(t, victim, "snapshot installed", since)
+		}, bound, 100*time.Millisecond, "round %d", round)
+		acked(t, w, ackBound)
+		now, _ := inSync(t, p)
+		if which == "active" {
+			require.NotEqual(t, victim.Name, now.Name, "it has handed over")
+		}
+		require.Eventually(t, func() bool { return len(damageOf(t, victim).GetAlarms()) == 0 }, bound, 20*time.Millisecond)
+		require.Empty(t, compare(t, p, true).GetContentError())
+	}
+	verify(t, p, w)
+	stock.check(t)
+	checkOffline(t, p)
+}
