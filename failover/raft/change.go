@@ -40,10 +40,10 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 		if incoming, err = v.invited(ctx, c.Add); err != nil {
 			return Member{}, err
 		}
-		if m, ok := v.find(incoming.Status.ID); ok && m.Address == c.Add && m.Voter {
-			if c.Remove == "" || c.Remove == c.Add {
-				return m, nil
-			}
+		m, member := v.find(incoming.Status.ID)
+		old, there := v.find(c.Remove)
+		if member && m.Address == c.Add && m.Voter && (!there || old.ID == m.ID) {
+			return m, nil
 		}
 	}
 	if c.Remove != "" {

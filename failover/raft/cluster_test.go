@@ -23,6 +23,7 @@ const (
 	nodeA   = "a.test:1"
 	nodeB   = "b.test:1"
 	witness = "w.test:1"
+	spare   = "x.test:1" // a fourth, for replacements
 )
 
 func names() []string { return []string{nodeA, nodeB, witness} }
@@ -122,7 +123,7 @@ func newCluster(t *testing.T, tune func(*raftcoord.Options)) *cluster {
 		t: t, net: newNetwork(), dir: t.TempDir(), tune: tune, voters: make(map[string]*raftcoord.Voter), dirs: make(map[string]string),
 	}
 	t.Cleanup(func() {
-		for _, name := range names() {
+		for _, name := range append(names(), spare) {
 			c.stop(name)
 		}
 	})
@@ -149,7 +150,10 @@ func (c *cluster) options(name string) raftcoord.Options {
 		Dir: dir, Listen: "127.0.0.1:0", Advertise: name, Voters: names(), Dial: c.net.dialFrom(name), Logger: zap.NewNop(),
 		ElectionTimeout: 250 * time.Millisecond, LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond, UnsafeNoFsync: true,
 	}
-	if name == witness {
+	if name == spare {
+		o.Voters = []string{nodeA, nodeB, spare}
+	}
+	if name == witness || name == spare {
 		o.Kind = raftcoord.KindWitness
 	}
 	if c.tune != nil {

@@ -26,6 +26,8 @@ type hello struct {
 	Configured []string `json:"configured"`
 	// ElectionTimeout of its configuration, in nanoseconds.
 	ElectionTimeout time.Duration `json:"election_timeout"`
+	// Stalled is true while its disk does not answer.
+	Stalled bool `json:"stalled"`
 }
 
 // hello of this voter.
@@ -34,7 +36,9 @@ func (v *Voter) hello() (hello, error) {
 	if err != nil {
 		return hello{}, err
 	}
-	return hello{Status: v.Status(), Empty: empty, Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout}, nil
+	return hello{
+		Status: v.Status(), Empty: empty, Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout, Stalled: v.stalled(),
+	}, nil
 }
 
 // lookAround asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it is in
@@ -118,7 +122,7 @@ func (v *Voter) consider() {
 		v.fence(by)
 		fenced = true
 	}
-	gone := own.LeaderID != own.ID && removed(own, known)
+	gone := own.LeaderID != own.ID && removed(own, known) || len(own.Voters) > 0 && !lists(own, own.ID)
 	outsider := fenced || gone || !own.Member
 	v.mu.Lock()
 	v.outsider = outsider

@@ -186,7 +186,7 @@ func (v *Voter) wellWitness() (hraft.Server, bool) {
 		v.mu.Lock()
 		h, ok := v.heard[string(s.Address)]
 		v.mu.Unlock()
-		if ok && h.hello.Status.ID == id && time.Since(h.at) < lookSeldom+v.opts.RequestTimeout && h.hello.Status.LastIndex+snapshotSlack >= v.raft.LastIndex() {
+		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < lookSeldom+v.opts.RequestTimeout && h.hello.Status.LastIndex+snapshotSlack >= v.raft.LastIndex() {
 			return s, true
 		}
 	}

@@ -23,6 +23,7 @@ func awaitTrue(ok func() bool) bool {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	coordtest.Run(t, func(t *testing.T) coordtest.Fixture {
 		c := startCluster(t)
 		n := 0

@@ -16,6 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/internal/latest"
 )
 
+// stallLimit is after how long without an answer a disk counts as stalled, at least.
+const stallLimit = time.Second
+
 // leader of the voters as one of them knows it. The zero leader: none is known.
 type leader struct {
 	id, address string
@@ -97,7 +100,7 @@ func Start(o Options) (_ *Voter, err error) {
 	v.peers = newPeers(dial)
 	v.port = newPort(ln, conf, o.Advertise, 2*o.RequestTimeout, v.admit, o.Logger)
 	v.trans = newTransport(v.port, dial, o.RequestTimeout, rlog)
-	v.trans.leads, v.trans.stalled = v.leads, func() bool { return v.logs.owes() > max(2*o.ElectionTimeout, time.Second) }
+	v.trans.leads, v.trans.stalled = v.leads, v.stalled
 	rc := raftConfig(d.id, o.ElectionTimeout, rlog)
 	rc.NotifyCh = v.notify
 	r, err := hraft.NewRaft(rc, v.fsm, v.logs, d.store, d.snaps, v.trans)
@@ -163,6 +166,9 @@ func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
 	return r != nil && r.State() == hraft.Leader && r.CurrentTerm() == term &&
 		slices.ContainsFunc(v.servers(), func(s hraft.Server) bool { return s.ID == id })
 }
+
+// stalled tells whether the disk under the log does not answer.
+func (v *Voter) stalled() bool { return v.logs.owes() > max(2*v.opts.ElectionTimeout, stallLimit) }
 
 // admit tells whether a connection is meant for this voter.
 func (v *Voter) admit(kind byte, g greeting) error {

@@ -1,0 +1,9 @@
+package raftcoord
+
+import "math"
+
+// StallDisk makes this voter believe that its disk has owed an answer for ever, until the function that it returns is called.
+func (v *Voter) StallDisk() func() {
+	v.logs.since.Store(math.MinInt64 / 2)
+	return func() { v.logs.since.Store(0) }
+}

@@ -1,0 +1,300 @@
+package raftcoord_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordtest"
+	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+)
+
+// The witness leads whenever it can, so that the node that is killed is not the leader.
+func TestWitnessIsPreferred(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	a := c.connect(nodeA)
+	rec := coordtest.SampleRecord("op1")
+	rev, err := a.Swap(timed(t), 0, rec)
+	require.NoError(t, err)
+
+	c.stop(witness)
+	rec.Config, rec.OpID = 2, "without the witness"
+	rev, err = a.Swap(timed(t), rev, rec)
+	require.NoError(t, err)
+	require.NotEqual(t, witness, c.voters[nodeA].Status().LeaderAddress)
+
+	c.start(witness)
+	c.awaitLeader(witness)
+	c.stop(nodeB)
+	rec.Config, rec.OpID = 3, "without a node"
+	_, err = a.Swap(timed(t), rev, rec)
+	require.NoError(t, err)
+	require.Equal(t, witness, c.voters[nodeA].Status().LeaderAddress, "the death of a node made an election")
+}
+
+// A leader that is cut off with a swap that it has taken: nobody can say what became of it until somebody else has written.
+func TestUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	w, a := c.connect(witness), c.connect(nodeA)
+	first := coordtest.SampleRecord("op1")
+	rev, err := w.Swap(timed(t), 0, first)
+	require.NoError(t, err)
+
+	c.net.isolate(witness, true)
+	lost := first
+	lost.Config, lost.OpID = 2, "lost"
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = w.Swap(short, rev, lost)
+	require.ErrorIs(t, err, failover.ErrUnknownOutcome)
+
+	won := first
+	won.Config, won.OpID = 2, "won"
+	var next failover.Revision
+	require.Eventually(t, func() bool {
+		next, err = a.Swap(timed(t), rev, won)
+		return err == nil
+	}, bound, time.Millisecond)
+	c.net.isolate(witness, false)
+	got, at, err := w.Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, won, got)
+	require.Equal(t, next, at)
+	_, err = w.Swap(timed(t), rev, lost)
+	require.ErrorIs(t, err, failover.ErrConflict, "the swap came back from the dead")
+}
+
+// A leader without a majority neither answers reads nor grants leases.
+func TestCutOffLeaderIsUnreachable(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	w := c.connect(witness)
+	_, err := w.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
+	require.NoError(t, err)
+	c.net.isolate(witness, true)
+	short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, _, err = w.Load(short)
+	require.ErrorIs(t, err, failover.ErrUnreachable)
+	for o := range w.Watch(timed(t)) {
+		if !o.Reachable {
+			break
+		}
+	}
+	require.NoError(t, t.Context().Err())
+	c.net.isolate(witness, false)
+	for o := range w.Watch(timed(t)) {
+		if o.Reachable {
+			require.NotNil(t, o.Record)
+			break
+		}
+	}
+}
+
+// A leader whose disk does not answer falls silent, and another takes its place.
+func TestStalledDisk(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	a := c.connect(nodeA)
+	release := c.voters[witness].StallDisk()
+	require.Eventually(t, func() bool {
+		s := c.voters[nodeA].Status()
+		return s.LeaderAddress == nodeA || s.LeaderAddress == nodeB
+	}, bound, time.Millisecond)
+	_, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
+	require.NoError(t, err)
+	require.NotEqual(t, witness, c.voters[nodeA].Status().LeaderAddress)
+	release()
+	c.awaitLeader(witness)
+}
+
+// Who announces itself is heard by the next leader too, and is not taken for dead in between.
+func TestLivenessOutlivesLeader(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	a, b := c.connect(nodeA), c.connect(nodeB)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	live := failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "a"}, Process: "p"}
+	go func() { done <- a.Announce(ctx, live) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-done)
+	}()
+	seen := b.Watch(timed(t))
+	for o := range seen {
+		if len(o.Live) == 1 && o.LiveKnown {
+			break
+		}
+	}
+	c.stop(witness)
+	_, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1")) // another leads
+	require.NoError(t, err)
+	for o := range seen {
+		require.Equal(t, []failover.Live{live}, o.Live)
+		if o.Record != nil {
+			break
+		}
+	}
+}
+
+func TestRestartOfAll(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	rec := coordtest.SampleRecord("op1")
+	rev, err := c.voters[nodeA].Connect().Swap(timed(t), 0, rec)
+	require.NoError(t, err)
+	ids := map[string]string{}
+	for _, name := range names() {
+		ids[name] = c.voters[name].ID()
+		c.stop(name)
+	}
+	for _, name := range names() {
+		require.Equal(t, ids[name], c.start(name).ID())
+	}
+	got, at, err := c.connect(nodeB).Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.Equal(t, rev, at)
+}
+
+type input struct {
+	load         bool
+	expect, next string
+}
+
+type output struct {
+	op      string
+	ok      bool
+	unknown bool
+}
+
+// model is a register with compare-and-swap, in which the outcome of some swaps is not known.
+func model() porcupine.Model {
+	m := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{""} },
+		Step: func(state, in, out any) []any {
+			now, i, o := state.(string), in.(input), out.(output)
+			switch {
+			case i.load && o.op == now:
+				return []any{now}
+			case i.load:
+				return nil
+			case o.unknown && now == i.expect:
+				return []any{now, i.next}
+			case o.unknown, !o.ok && now != i.expect:
+				return []any{now}
+			case o.ok && now == i.expect:
+				return []any{i.next}
+			default:
+				return nil
+			}
+		},
+	}
+	return m.ToModel()
+}
+
+// Two nodes swap while voters are killed and cut off, one after the other; the history has to be one of a register.
+func TestLinearizableUnderFaults(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	stop := make(chan struct{})
+	var mu sync.Mutex
+	var history []porcupine.Operation
+	base := time.Now()
+	var wg sync.WaitGroup
+	for i, name := range []string{nodeA, nodeB} {
+		k := c.connect(name)
+		wg.Go(func() {
+			note := func(in input, out output, call time.Duration) {
+				ret := int64(time.Since(base))
+				if out.unknown {
+					ret = math.MaxInt64 // it may be done at any time from now on
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				history = append(history, porcupine.Operation{ClientId: i, Input: in, Output: out, Call: int64(call), Return: ret})
+			}
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+				swapOnce(k, fmt.Sprintf("%d/%d", i, n), base, note)
+			}
+		})
+	}
+	faults(t, c)
+	close(stop)
+	wg.Wait()
+	done := 0
+	for _, op := range history {
+		if op.Output.(output).ok {
+			done++
+		}
+	}
+	t.Logf("%d operations, %d swaps done", len(history), done)
+	require.Positive(t, done)
+	result := porcupine.CheckOperationsTimeout(model(), history, 20*time.Second)
+	require.NotEqual(t, porcupine.Illegal, result, "the history of loads and swaps is not linearizable")
+}
+
+func swapOnce(k *raftcoord.Coordinator, op string, base time.Time, note func(input, output, time.Duration)) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	call := time.Since(base)
+	rec, rev, err := k.Load(ctx)
+	if err != nil && !errors.Is(err, failover.ErrNoRecord) {
+		return
+	}
+	note(input{load: true}, output{op: rec.OpID}, call)
+	next := coordtest.SampleRecord(op)
+	call = time.Since(base)
+	_, err = k.Swap(ctx, rev, next)
+	note(input{expect: rec.OpID, next: op}, output{ok: err == nil, unknown: err != nil && !errors.Is(err, failover.ErrConflict)}, call)
+}
+
+// faults cuts off and kills the leader, again and again. The two nodes' own voters are only cut off: their coordinators are
+// in use.
+func faults(t *testing.T, c *cluster) {
+	t.Helper()
+	works := func() {
+		k := c.voters[nodeA].Connect()
+		defer k.Close()
+		_, _, err := k.Load(timed(t))
+		require.True(t, err == nil || errors.Is(err, failover.ErrNoRecord), "%v", err)
+	}
+	for range 2 {
+		lead := c.voters[nodeA].Status().LeaderAddress
+		if lead == "" {
+			lead = witness
+		}
+		c.net.isolate(lead, true)
+		require.Eventually(t, func() bool {
+			for _, name := range names() {
+				if name != lead && c.voters[name].Status().State == "Leader" {
+					return true
+				}
+			}
+			return false
+		}, bound, time.Millisecond)
+		c.net.isolate(lead, false)
+		works()
+		c.stop(witness)
+		works()
+		c.start(witness)
+		c.awaitLeader(witness)
+	}
+}
