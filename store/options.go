@@ -52,6 +52,9 @@ type Options struct {
 	// BackgroundPercent of the time is what Scan, Check, Digest, PlanRewrite, Shrink and a backup may work; they pause for the rest,
 	// so that transactions do not feel them (pace.FullSpeed turns that off for one of them). 0 means all of the time.
 	BackgroundPercent int
+	// ReplaceDamaged sets a store of a pair aside (damaged-…, beside what takes its place) that is damaged so that it cannot be opened,
+	// and begins an empty one under a new incarnation, to be filled by the other node.
+	ReplaceDamaged bool
 	// BootID names the operating system's boot; empty reads it from the kernel.
 	BootID string
 	// Logger gets what an operator should know; nil means none.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
@@ -466,4 +467,73 @@ func TestPagerMeetsDamage(t *testing.T) {
 	require.NoError(t, receive(t, peer.s, n.s).Commit())
 	require.NoError(t, n.s.IndexDamage())
 	n.check()
+}
+
+// TestStoreThatCannotBeOpened damages what a start needs. A node of a pair sets the store aside and begins an empty one, which the record
+// cannot name in sync; a node that has no pair refuses to start.
+func TestStoreThatCannotBeOpened(t *testing.T) {
+	places := map[string]func(t *testing.T, mem vfs.FS){
+		"tree": func(t *testing.T, mem vfs.FS) {
+			t.Helper()
+			for no := page.No(1); no < 400; no++ {
+				if kindAt(t, mem, no) == "node" {
+					flip(t, mem, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+				}
+			}
+		},
+		"both meta slots": func(t *testing.T, mem vfs.FS) {
+			t.Helper()
+			flip(t, mem, store.PageFile("/data"), 16<<10+60)
+			flip(t, mem, store.PageFile("/data"), 32<<10+60)
+		},
+		"log": func(t *testing.T, mem vfs.FS) {
+			t.Helper()
+			names, err := mem.ReadDir("/data/log")
+			require.NoError(t, err)
+			for _, name := range names {
+				if strings.HasSuffix(name, ".seg") {
+					flip(t, mem, "/data/log/"+name, 4096+200)
+				}
+			}
+		},
+	}
+	for name, damage := range places {
+		for _, paired := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, paired %v", name, paired), func(t *testing.T) {
+				mem := vfs.NewMem()
+				o := options(mem)
+				o.ReplaceDamaged = true
+				n, m := filled(t, o)
+				source, _ := filled(t, options(vfs.NewMem()))
+				if paired {
+					require.NoError(t, n.s.JoinPair(uuid.New()))
+				}
+				before := n.s.Identity()
+				require.NoError(t, n.s.Close())
+				damage(t, mem)
+				s, err := store.Open(o)
+				if !paired {
+					require.Error(t, err)
+					return
+				}
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = s.Close() })
+				now := s.Identity()
+				require.Greater(t, now.Incarnation, before.Incarnation)
+				require.True(t, now.MayHaveLost)
+				require.Equal(t, []any{before.NodeID, before.StoreID, before.PairID}, []any{now.NodeID, now.StoreID, now.PairID})
+				require.True(t, s.End().IsZero())
+				names, err := mem.ReadDir("/data")
+				require.NoError(t, err)
+				at := slices.IndexFunc(names, func(name string) bool { return strings.HasPrefix(name, "damaged-") })
+				require.GreaterOrEqual(t, at, 0)
+				kept, err := mem.ReadDir("/data/" + names[at])
+				require.NoError(t, err)
+				require.Equal(t, []string{"log", "page.db"}, kept)
+
+				require.NoError(t, receive(t, source.s, s).Commit())
+				require.Equal(t, m.dump(), dumpStore(t, s))
+			})
+		}
+	}
 }

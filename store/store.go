@@ -78,12 +78,16 @@ type Store struct {
 // is applied: whether it is committed is for the caller to find out (INV-5).
 //
 // Errors: ErrInUse, ErrIdentity, ErrLogGap, and those of packages page (not a page file, newer version, damaged) and
-// wal (damaged middle); each says what to do.
-func Open(o Options) (_ *Store, err error) {
-	o, err = o.withDefaults()
+// wal (damaged middle); each says what to do. With Options.ReplaceDamaged a damaged store is set aside instead.
+func Open(o Options) (*Store, error) {
+	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
+	return openOrReplace(o)
+}
+
+func open(o Options) (_ *Store, err error) {
 	s := &Store{o: o}
 	s.damage.init()
 	s.room = sync.NewCond(&s.mu)

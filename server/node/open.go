@@ -80,6 +80,7 @@ func openStore(cfg config.Config, fs vfs.FS, logger *zap.Logger, failed func(err
 		MemoryBudget: cfg.Memory.Budget.Bytes(), CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
 		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: logKeepBytes(cfg),
 		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
+		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,
 		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), Logger: logger.Named("store"), OnFatal: failed,
 	})
 	if err == nil {
