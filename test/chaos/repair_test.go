@@ -77,9 +77,13 @@ func flipIndex(t *testing.T, n *cluster.Node) {
 	require.Positive(t, found)
 }
 
+// checkpointBoth brings everything that was published so far into the page files of both nodes.
 func checkpointBoth(t *testing.T, p *cluster.Pair) {
 	t.Helper()
+	active, _ := inSync(t, p)
+	end := statusOf(t, active).GetStore().GetLogEnd().GetLsn()
 	for _, n := range p.Nodes() {
+		require.Eventually(t, func() bool { return statusOf(t, n).GetStore().GetAppliedLsn() >= end }, bound, 5*time.Millisecond)
 		_, err := pb.NewAdminServiceClient(n.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
 		require.NoError(t, err)
 	}
@@ -102,7 +106,7 @@ func compare(t *testing.T, p *cluster.Pair, deep bool) *pb.VerifyResponse {
 	return r
 }
 
-func damageOf(t *testing.T, n *cluster.Node) *pb.GetStatusResponse {
+func statusOf(t *testing.T, n *cluster.Node) *pb.GetStatusResponse {
 	t.Helper()
 	st, err := n.Status(limited(t))
 	require.NoError(t, err)
@@ -133,12 +137,12 @@ func TestRepairUnderLoad(t *testing.T) {
 	r, err := scrub(t, standby)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, r.GetDamage().GetRepairedPages(), uint64(20))
-	require.Eventually(t, func() bool { return damageOf(t, standby).GetDamage().GetDamagedMessages() == 0 }, bound, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return statusOf(t, standby).GetDamage().GetDamagedMessages() == 0 }, bound, 20*time.Millisecond)
 
 	// On the active a reader does.
 	flipMessages(t, active, spread(stock, 17)...)
 	stock.check(t)
-	st := damageOf(t, active)
+	st := statusOf(t, active)
 	require.GreaterOrEqual(t, st.GetDamage().GetRepairedPages(), uint64(17))
 	require.Zero(t, st.GetDamage().GetDamagedMessages())
 	require.Empty(t, st.GetAlarms())
@@ -210,7 +214,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.Equal(t, large, n.GetDamaged()[0].GetSequence())
 		require.True(t, n.GetDamaged()[0].GetLost())
 	}
-	st := damageOf(t, active)
+	st := statusOf(t, active)
 	require.Len(t, st.GetAlarms(), 1)
 	require.Equal(t, "damaged-messages", st.GetAlarms()[0].GetKind())
 
@@ -219,7 +223,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []uint64{large}, dropped.GetSequences())
 	require.Eventually(t, func() bool {
-		return len(damageOf(t, active).GetAlarms())+len(damageOf(t, standby).GetAlarms()) == 0
+		return len(statusOf(t, active).GetAlarms())+len(statusOf(t, standby).GetAlarms()) == 0
 	}, bound, 20*time.Millisecond)
 	n := uint64(0)
 	for _, err := range stock.c.Browse(limited(t), stockQueue, client.BrowseOptions{}) {
@@ -256,18 +260,58 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 			victim = active
 		}
 		since := logged(t, victim)
-		// Until it is noticed: nodes that are written meanwhile are good, and what is in memory is not read.
+		// Until it is noticed: nodes of the tree that are written meanwhile are good.
 		require.Eventually(t, func() bool {
 			flipIndex(t, victim)
-			_, _ = scrub(t, victim) // ends with an error when it comes to it
-			return said(t, victim, "snapshot installed", since)
-		}, bound, 100*time.Millisecond, "round %d", round)
+			_, err := scrub(t, victim)
+			return err != nil || said(t, victim, "the store has to be replaced", since)
+		}, bound, 20*time.Millisecond, "round %d", round)
+		require.Eventually(t, func() bool { return said(t, victim, "snapshot installed", since) }, bound, 20*time.Millisecond, "round %d", round)
 		acked(t, w, ackBound)
 		now, _ := inSync(t, p)
 		if which == "active" {
 			require.NotEqual(t, victim.Name, now.Name, "it has handed over")
 		}
-		require.Eventually(t, func() bool { return len(damageOf(t, victim).GetAlarms()) == 0 }, bound, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return len(statusOf(t, victim).GetAlarms()) == 0 }, bound, 20*time.Millisecond)
+		require.Empty(t, compare(t, p, true).GetContentError())
+	}
+	verify(t, p, w)
+	stock.check(t)
+	checkOffline(t, p)
+}
+
+// TestDamagedAtStart damages what a start needs, of a node that was killed. It sets that aside and gets everything from the other one, and
+// nothing is lost.
+func TestDamagedAtStart(t *testing.T) {
+	s := seed(t)
+	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	stock := fillStock(t, p, repairFill, s)
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "start-", Seed: s, PerSecond: 300})
+	checkpointBoth(t, p)
+	for _, damage := range []func(n *cluster.Node){
+		func(n *cluster.Node) { flipIndex(t, n) },
+		func(n *cluster.Node) {
+			for _, at := range []int64{16<<10 + 60, 32<<10 + 60} { // both meta slots
+				flipAt(t, filepath.Join(n.DataDir(), "page.db"), at)
+			}
+		},
+		func(n *cluster.Node) {
+			segments, err := filepath.Glob(filepath.Join(n.DataDir(), "log", "*.seg"))
+			require.NoError(t, err)
+			require.NotEmpty(t, segments)
+			for _, name := range segments {
+				flipAt(t, name, 4096+200)
+			}
+		},
+	} {
+		active, _ := inSync(t, p)
+		since := logged(t, active)
+		require.NoError(t, active.Kill())
+		acked(t, w, ackBound)
+		damage(active)
+		require.NoError(t, active.Start())
+		inSync(t, p)
+		require.True(t, said(t, active, "set aside", since) || said(t, active, "has to be replaced", since))
 		require.Empty(t, compare(t, p, true).GetContentError())
 	}
 	verify(t, p, w)
