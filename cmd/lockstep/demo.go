@@ -20,18 +20,23 @@ import (
 func (a *app) demoCommand() *cobra.Command {
 	o := demo.Options{}
 	var keep bool
+	var coordinator string
 	cmd := &cobra.Command{
 		Use: "demo", GroupID: "run",
 		Short: "Kill the active node of a pair in mid-stream, and see that nothing is lost (20 seconds)",
-		Long: `Starts an etcd and two node processes on this machine with their data in a temporary directory, publishes and consumes,
+		Long: `Starts an etcd (or a witness) and two node processes on this machine with their data in a temporary directory, publishes and consumes,
 kills the active node with SIGKILL, starts it again, waits until it has caught up, and compares.
 
 The exit code is 0 only if no acknowledged message was lost or doubled and both stores hold the same.`,
-		Example: "  lockstep demo\n  lockstep demo --output json\n  lockstep demo --keep",
+		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n  lockstep demo --keep",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Duration < time.Second || o.Rate < 1 || o.Rate > 1_000_000 {
 				return usage("--duration must be at least 1s and --rate 1 to 1000000")
+			}
+			var err error
+			if o.Raft, err = wantsRaft(coordinator); err != nil {
+				return err
 			}
 			if keep {
 				o.Keep = a.keepRunning
@@ -43,8 +48,21 @@ The exit code is 0 only if no acknowledged message was lost or doubled and both 
 	cmd.Flags().IntVar(&o.Rate, "rate", 4000, "messages per second")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "decides over the content and the moment of the kill; 0: any")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd", "what holds the pair's record: etcd, or raft, with a witness process")
 	cmd.AddCommand(a.demoResizeCommand())
 	return cmd
+}
+
+// wantsRaft reads the flag --coordinator.
+func wantsRaft(coordinator string) (bool, error) {
+	switch coordinator {
+	case "etcd":
+		return false, nil
+	case "raft":
+		return true, nil
+	default:
+		return false, usage("--coordinator %q is neither etcd nor raft", coordinator)
+	}
 }
 
 // smallNodes are settings for nodes that share one machine with others, perhaps a nearly full one.
@@ -149,7 +167,7 @@ func printPair(w io.Writer, p *pair.Pair) {
 	if len(p.Nodes) > 1 {
 		addrs += "," + p.Nodes[1].Address
 	}
-	fmt.Fprintf(w, "\nThe pair runs until Ctrl-C; etcd is on %s.\n", p.Coordinator())
+	fmt.Fprintf(w, "\nThe pair runs until Ctrl-C; %s.\n", p.Coordinator())
 	for _, n := range p.Nodes {
 		fmt.Fprintf(w, "  node %s   %s   process %d   log %s\n", n.Name, n.Address, n.PID(), n.LogFile())
 	}

@@ -17,22 +17,27 @@ import (
 const restartAfter = 5 * time.Second
 
 func (a *app) devCommand() *cobra.Command {
-	var dir, listenA, listenB string
+	var dir, listenA, listenB, coordinator string
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: "run",
 		Short: "Run a pair on this machine until Ctrl-C, to develop against and to break",
-		Long: `Runs an etcd and two node processes on this machine. The data stays in --dir; the next start goes on with it.
+		Long: `Runs an etcd (or a witness) and two node processes on this machine. The data stays in --dir; the next start goes on with it.
 A node that is killed is started again after 5 seconds.`,
 		Example: "  lockstep dev\n  lockstep dev --dir /tmp/pair --listen-a 127.0.0.1:8001 --listen-b 127.0.0.1:8002",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			raft, err := wantsRaft(coordinator)
+			if err != nil {
+				return err
+			}
 			if err := os.MkdirAll(dir, 0o750); err != nil {
 				return fmt.Errorf("--dir: %w", err)
 			}
-			return a.dev(cmd.Context(), pair.Options{Dir: dir, Listen: [2]string{listenA, listenB}, Settings: smallNodes()})
+			return a.dev(cmd.Context(), pair.Options{Dir: dir, Listen: [2]string{listenA, listenB}, Settings: smallNodes(), Raft: raft})
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "directory for all data")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd", "what holds the pair's record: etcd, or raft, with a witness process")
 	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7420", "address of node a")
 	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7421", "address of node b")
 	return cmd

@@ -6,8 +6,11 @@ import "github.com/spf13/cobra"
 func (a *app) pairCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pair", GroupID: "operate",
-		Short: "Change the pair itself",
+		Short: "Look at and change the pair itself: its record, and the voters that hold it",
 	}
-	cmd.AddCommand(a.pairAdoptCommand())
+	cmd.AddCommand(
+		a.pairAdoptCommand(), a.pairVotersCommand(), a.pairAddCommand(), a.pairRemoveCommand(), a.pairReplaceCommand(),
+		a.pairRecoverCommand(),
+	)
 	return cmd
 }

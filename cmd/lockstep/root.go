@@ -112,7 +112,7 @@ Start with one of:
 		&cobra.Group{ID: "operate", Title: "Operate:"},
 	)
 	root.AddCommand(
-		a.serveCommand(), a.devCommand(), a.demoCommand(),
+		a.serveCommand(), a.witnessCommand(), a.devCommand(), a.demoCommand(),
 		a.queueCommand(), a.subscriptionCommand(), a.publishCommand(), a.consumeCommand(), a.browseCommand(),
 		a.statusCommand(), a.switchoverCommand(), a.restartCommand(), a.checkpointCommand(), a.verifyCommand(), a.pairCommand(), a.storeCommand(), a.jobCommand(), a.benchCommand(),
 		a.versionCommand(),

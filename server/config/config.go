@@ -12,6 +12,8 @@ import "time"
 const (
 	// CoordinatorEtcd keeps the pair's record in etcd.
 	CoordinatorEtcd = "etcd"
+	// CoordinatorRaft keeps it in a raft quorum of the two nodes and a witness.
+	CoordinatorRaft = "raft"
 	// CoordinatorNone runs one node alone, always active: no standby, no failover.
 	CoordinatorNone = "none"
 )
@@ -58,8 +60,25 @@ type Data struct {
 
 // Coordinator says who holds the pair's record.
 type Coordinator struct {
-	Type string `koanf:"type" usage:"etcd: a pair whose record is in etcd; none: one node alone"`
+	Type string `koanf:"type" usage:"etcd: a pair whose record is in etcd; raft: in a quorum of the two nodes and a witness; none: one node alone"`
 	Etcd Etcd   `koanf:"etcd"`
+	Raft Raft   `koanf:"raft"`
+}
+
+// Raft says how the quorum of the two nodes and a witness is reached.
+type Raft struct {
+	Listen    string   `koanf:"listen" usage:"address that this node listens on for the other voters, host:port"`
+	Advertise string   `koanf:"advertise" usage:"address that the other voters reach this node by, host:port; default: listen"`
+	Voters    []string `koanf:"voters" usage:"addresses of the three voters, this node, the other node and the witness, comma-separated or a list; the same on all three"`
+	Dir       string   `koanf:"dir" usage:"directory for this node's vote and its copy of the record; default: raft in data.dir"`
+	TLS       RaftTLS  `koanf:"tls"`
+}
+
+// RaftTLS holds certificate files in PEM.
+type RaftTLS struct {
+	CA   string `koanf:"ca" usage:"file with the certificate authority that the voters' certificates come from; turns TLS between voters on"`
+	Cert string `koanf:"cert" usage:"file with this voter's certificate, good for servers and clients"`
+	Key  string `koanf:"key" usage:"file with the key of that certificate"`
 }
 
 // Etcd says how etcd is reached.

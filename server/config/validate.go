@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"slices"
@@ -125,7 +126,7 @@ func (c *Config) checkNode(k *checker) {
 }
 
 func (c *Config) checkCoordinator(k *checker) {
-	k.oneOf(keyCoordinator, c.Coordinator.Type, CoordinatorEtcd, CoordinatorNone)
+	k.oneOf(keyCoordinator, c.Coordinator.Type, CoordinatorEtcd, CoordinatorRaft, CoordinatorNone)
 	k.between("min-in-sync", c.MinInSync, 1, 2)
 	if c.Coordinator.Type == CoordinatorNone {
 		if c.MinInSync == 2 {
@@ -133,6 +134,20 @@ func (c *Config) checkCoordinator(k *checker) {
 		}
 		return
 	}
+	if c.Coordinator.Type == CoordinatorRaft {
+		c.checkRaft(k)
+	} else {
+		c.checkEtcd(k)
+	}
+	k.timeBetween("failover.timeout", c.Failover.Timeout, 100*time.Millisecond, 10*time.Minute)
+	k.timeBetween("failover.drop-timeout", c.Failover.DropTimeout, 50*time.Millisecond, 10*time.Minute)
+	if c.Failover.DropTimeout >= c.Failover.Timeout {
+		k.fail("failover.drop-timeout", "%s is not below failover.timeout (%s); the active must drop a silent standby before the standby takes over",
+			c.Failover.DropTimeout, c.Failover.Timeout)
+	}
+}
+
+func (c *Config) checkEtcd(k *checker) {
 	e := &c.Coordinator.Etcd
 	for _, endpoint := range e.Endpoints {
 		c.checkEndpoint(k, endpoint)
@@ -150,11 +165,33 @@ func (c *Config) checkCoordinator(k *checker) {
 		k.fail("coordinator.etcd.tls.cert", "cert and key go together; only one of them is set")
 	}
 	k.timeBetween("coordinator.etcd.dial-timeout", e.DialTimeout, 10*time.Millisecond, time.Minute)
-	k.timeBetween("failover.timeout", c.Failover.Timeout, 100*time.Millisecond, 10*time.Minute)
-	k.timeBetween("failover.drop-timeout", c.Failover.DropTimeout, 50*time.Millisecond, 10*time.Minute)
-	if c.Failover.DropTimeout >= c.Failover.Timeout {
-		k.fail("failover.drop-timeout", "%s is not below failover.timeout (%s); the active must drop a silent standby before the standby takes over",
-			c.Failover.DropTimeout, c.Failover.Timeout)
+}
+
+// voterCount is how many voters a pair has.
+const voterCount = 3
+
+func (c *Config) checkRaft(k *checker) {
+	r := &c.Coordinator.Raft
+	for _, v := range r.Voters {
+		k.address("coordinator.raft.voters", v, false)
+	}
+	if len(r.Voters) != voterCount {
+		k.fail("coordinator.raft.voters", "three addresses are needed, of this node, the other node and the witness, such as 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430")
+	}
+	switch {
+	case r.Listen == "":
+		k.fail("coordinator.raft.listen", "an address is needed, host:port: this node's own of coordinator.raft.voters")
+	default:
+		k.address("coordinator.raft.listen", r.Listen, false)
+	}
+	if r.Advertise != "" {
+		k.address("coordinator.raft.advertise", r.Advertise, false)
+	}
+	if own := cmp.Or(r.Advertise, r.Listen); own != "" && len(r.Voters) == voterCount && !slices.Contains(r.Voters, own) {
+		k.fail("coordinator.raft.voters", "this node's own address %s is not among them", own)
+	}
+	if (r.TLS.Cert == "") != (r.TLS.Key == "") || (r.TLS.CA == "") != (r.TLS.Cert == "") {
+		k.fail("coordinator.raft.tls.ca", "ca, cert and key go together; only some of them are set")
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/etcd"
 	"github.com/lockstep-mq/lockstep/failover/memory"
+	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -108,6 +109,9 @@ func openCoordinator(
 		}
 		return memory.Standalone(id, self).Connect(), nil
 	}
+	if cfg.Coordinator.Type == config.CoordinatorRaft {
+		return openRaft(cfg.Coordinator.Raft, cfg.Data.Dir, logger)
+	}
 	e := cfg.Coordinator.Etcd
 	tlsConfig, err := config.ClientTLS(e.TLS.CA, e.TLS.Cert, e.TLS.Key)
 	if err != nil {
@@ -139,6 +143,24 @@ func (n *node) secure() error {
 	return nil
 }
 
+// openRaft starts this node's voter, and connects to the quorum through it.
+func openRaft(r config.Raft, dataDir string, logger *zap.Logger) (failover.Coordinator, error) {
+	o := raftcoord.Options{
+		Dir: r.Dir, Listen: r.Listen, Advertise: r.Advertise, Voters: r.Voters, Kind: raftcoord.KindNode, Logger: logger.Named("raft"),
+	}
+	if o.Dir == "" {
+		o.Dir = filepath.Join(dataDir, "raft")
+	}
+	if r.TLS.CA != "" {
+		o.TLS = &raftcoord.TLS{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
+	}
+	c, err := raftcoord.Open(o)
+	if err != nil {
+		return nil, fmt.Errorf("coordinator.raft: %w", err)
+	}
+	return c, nil
+}
+
 // standaloneMark is a file in the data directory of a node that was made without a coordinator.
 const standaloneMark = "standalone"
 
@@ -152,7 +174,7 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 		return fmt.Errorf("look for %s: %w", name, err)
 	}
 	if !id.Empty() {
-		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it with coordinator.type etcd, "+
+		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it with its coordinator, "+
 			"or, if that pair is gone for good, make an empty file %s", ErrStandaloneData, dir, id.PairID, name)
 	}
 	f, err := fs.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)

@@ -94,7 +94,7 @@ func (n *node) explain(ctx context.Context) {
 		if st.Reason != last && st.Reason != "" && !serves(st.Role) {
 			fields := []zap.Field{zap.Stringer("role", st.Role), zap.String("reason", st.Reason)}
 			if !st.CoordinatorReachable {
-				fields = append(fields, zap.Strings("coordinator.etcd.endpoints", n.cfg.Coordinator.Etcd.Endpoints))
+				fields = append(fields, zap.String("coordinator", n.cfg.Coordinator.Type), zap.Strings("coordinator_addresses", n.coordinatorAddresses()))
 			}
 			n.log.Info("waiting", fields...)
 		}
@@ -105,6 +105,14 @@ func (n *node) explain(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// coordinatorAddresses are those that the coordinator was configured with.
+func (n *node) coordinatorAddresses() []string {
+	if n.cfg.Coordinator.Type == config.CoordinatorRaft {
+		return n.cfg.Coordinator.Raft.Voters
+	}
+	return n.cfg.Coordinator.Etcd.Endpoints
 }
 
 // serves tells whether a node in this role has nothing to explain.

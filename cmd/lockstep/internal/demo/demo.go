@@ -18,6 +18,8 @@ import (
 
 // Options of Run.
 type Options struct {
+	// Raft has the nodes and a witness hold the record, instead of an etcd.
+	Raft bool
 	// Dir for all data; it must exist, and be empty.
 	Dir string
 	// Seed decides over the content of the messages and the moment of the kill.
@@ -66,6 +68,22 @@ type Verdict struct {
 	Seed uint64 `json:"-"`
 }
 
+// coordinator is the kind that holds the record.
+func (o *Options) coordinator() string {
+	if o.Raft {
+		return "raft"
+	}
+	return "etcd"
+}
+
+// third is what runs besides the nodes.
+func (o *Options) third() string {
+	if o.Raft {
+		return "a witness"
+	}
+	return "etcd"
+}
+
 // Passed tells whether nothing acknowledged was lost or doubled and both stores hold the same.
 func (v Verdict) Passed() bool {
 	return v.Lost == 0 && v.Duplicated == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
@@ -91,9 +109,9 @@ type run struct {
 
 // Run runs the demo. The verdict counts only if there is no error.
 func Run(ctx context.Context, o Options) (_ Verdict, err error) {
-	r := &run{Options: o, ledger: newLedger(), verdict: Verdict{Coordinator: "etcd", Seed: o.Seed}}
-	o.Screen.Event("starting etcd and two nodes in %s (seed %d)", o.Dir, o.Seed)
-	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: o.Settings}); err != nil {
+	r := &run{Options: o, ledger: newLedger(), verdict: Verdict{Coordinator: o.coordinator(), Seed: o.Seed}}
+	o.Screen.Event("starting %s and two nodes in %s (seed %d)", o.third(), o.Dir, o.Seed)
+	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: o.Settings, Raft: o.Raft}); err != nil {
 		return Verdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()

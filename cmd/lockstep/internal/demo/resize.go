@@ -102,7 +102,7 @@ type resize struct {
 // Resize runs the demo of a rolling resize under load. The verdict counts only if there is no error.
 func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	r := &resize{run: run{Options: o.Options, ledger: newLedger()}, o: o, copies: newCopies(), bars: make(map[string]*progress.Bar)}
-	r.run.verdict = Verdict{Coordinator: "etcd", Seed: o.Seed}
+	r.run.verdict = Verdict{Coordinator: o.coordinator(), Seed: o.Seed}
 	r.stock.seed = o.Seed
 	o.Screen.Event("starting etcd and two nodes with pages of 2 KiB in %s (seed %d)", o.Dir, o.Seed)
 	settings := maps.Clone(o.Settings)
@@ -113,7 +113,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 		settings["maintenance-rewrite-rate"] = strconv.FormatInt(rate, 10)
 		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in", out.Bytes(uint64(rate))) //nolint:gosec // not negative
 	}
-	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: settings}); err != nil {
+	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: settings, Raft: o.Raft}); err != nil {
 		return ResizeVerdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -22,8 +23,10 @@ type Options struct {
 	Dir string
 	// Listen are the addresses of the nodes, host:port; an empty one takes a free port of 127.0.0.1.
 	Listen [2]string
-	// Standalone runs one node and no etcd.
+	// Standalone runs one node and no coordinator.
 	Standalone bool
+	// Raft has the nodes and a witness process hold the record, instead of an etcd.
+	Raft bool
 	// Settings of all nodes: flags of `lockstep serve` without the dashes, and their values.
 	Settings map[string]string
 }
@@ -32,7 +35,10 @@ type Options struct {
 type Pair struct {
 	// Nodes, whatever their roles: "a" and "b".
 	Nodes []*Node
-	etcd  *embedded.Server
+	// Witness is the third voter with raft; nil otherwise.
+	Witness *Node
+	etcd    *embedded.Server
+	voters  []*port // of the nodes, with raft
 }
 
 // Start starts etcd and the nodes. It does not wait for the nodes to serve: see WaitReady. On an error nothing is left
@@ -44,10 +50,20 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 			err = errors.Join(err, p.Close())
 		}
 	}()
+	binary, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program, to run it as a node: %w", err)
+	}
 	settings := map[string]string{}
-	if o.Standalone {
+	switch {
+	case o.Standalone:
 		settings["standalone"] = "true"
-	} else {
+	case o.Raft:
+		if settings["coordinator-raft-voters"], err = p.startWitness(binary, o.Dir); err != nil {
+			return nil, err
+		}
+		settings["coordinator-type"] = "raft"
+	default:
 		if p.etcd, err = embedded.Start(ctx, embedded.Options{Dir: filepath.Join(o.Dir, "etcd")}); err != nil {
 			return nil, err
 		}
@@ -56,13 +72,12 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	for k, v := range o.Settings {
 		settings[k] = v
 	}
-	binary, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program, to run it as a node: %w", err)
-	}
 	for i, name := range []string{"a", "b"} {
 		if o.Standalone && i > 0 {
 			break
+		}
+		if o.Raft {
+			settings["coordinator-raft-listen"] = p.voters[i].address()
 		}
 		n, err := newNode(name, binary, filepath.Join(o.Dir, name), o.Listen[i], settings)
 		if err != nil {
@@ -76,6 +91,32 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	return p, nil
 }
 
+// startWitness reserves the ports of the nodes' voters, starts the witness, and returns the addresses of all three.
+func (p *Pair) startWitness(binary, dir string) (voters string, err error) {
+	var all []string
+	for range 2 {
+		port, err := reservePort()
+		if err != nil {
+			return "", fmt.Errorf("raft: %w", err)
+		}
+		p.voters = append(p.voters, port)
+		all = append(all, port.address())
+	}
+	dir = filepath.Join(dir, "witness")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return "", fmt.Errorf("witness: %w", err)
+	}
+	w := &Node{Name: "witness", Dir: dir, binary: binary}
+	if w.port, err = reservePort(); err != nil {
+		return "", fmt.Errorf("witness: %w", err)
+	}
+	w.Address = w.port.address()
+	voters = strings.Join(append(all, w.Address), ",")
+	w.args = []string{"witness", "--data-dir=" + w.DataDir(), "--listen=" + w.Address, "--voters=" + voters}
+	p.Witness = w
+	return voters, w.Start()
+}
+
 // Addresses of the nodes.
 func (p *Pair) Addresses() []string {
 	out := make([]string, len(p.Nodes))
@@ -85,12 +126,16 @@ func (p *Pair) Addresses() []string {
 	return out
 }
 
-// Coordinator is the address of etcd; empty for a standalone node.
+// Coordinator says where the pair's record is; empty for a standalone node.
 func (p *Pair) Coordinator() string {
-	if p.etcd == nil {
+	switch {
+	case p.etcd != nil:
+		return "etcd is on " + p.etcd.Address()
+	case p.Witness != nil:
+		return "the witness is on " + p.Witness.Address
+	default:
 		return ""
 	}
-	return p.etcd.Address()
 }
 
 // Find returns the node with that address, or nil.
@@ -194,6 +239,14 @@ func (p *Pair) Close() error {
 	for range p.Nodes {
 		all = append(all, <-errs)
 	}
+	if p.Witness != nil {
+		all = append(all, p.Witness.close())
+		p.Witness = nil
+	}
+	for _, port := range p.voters {
+		all = append(all, port.close())
+	}
+	p.voters = nil
 	if p.etcd != nil {
 		all = append(all, p.etcd.Close())
 		p.etcd = nil

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+)
+
+// withAdmin runs fn with a connection to the quorum.
+func (a *app) withAdmin(ctx context.Context, f *raftFlags, fn func(context.Context, *raftcoord.Admin) error) (err error) {
+	admin, err := raftcoord.NewAdmin(raftcoord.AdminOptions{Voters: f.voters, TLS: f.tls()})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, admin.Close()) }()
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	return fn(ctx, admin)
+}
+
+func (a *app) printVoters(members []raftcoord.Member) error {
+	rows := make([][]any, 0, len(members))
+	for _, m := range members {
+		if err := a.print.Object(m); err != nil {
+			return err
+		}
+		role, contact := "follows", "never"
+		switch {
+		case m.Leader:
+			role = "leads"
+		case !m.Voter:
+			role = "catches up"
+		}
+		if !m.LastContact.IsZero() {
+			contact = time.Since(m.LastContact).Round(time.Millisecond).String() + " ago"
+		}
+		rows = append(rows, []any{m.ID, m.Address, string(m.Kind), role, contact})
+	}
+	return a.print.Table([]string{"Id", "Address", "Kind", "In the quorum", "Last contact"}, rows)
+}
+
+func (a *app) pairVotersCommand() *cobra.Command {
+	var f raftFlags
+	cmd := &cobra.Command{
+		Use: "voters", Short: "List the voters of a pair whose coordinator is raft",
+		Long: `List the voters as their leader knows them. Leading the quorum has nothing to do with being the active node: the witness
+leads when it can.`,
+		Example: "  lockstep pair voters --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
+				members, err := admin.Members(ctx)
+				if err != nil {
+					return err
+				}
+				return a.printVoters(members)
+			})
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (a *app) pairAddCommand() *cobra.Command {
+	var f raftFlags
+	cmd := &cobra.Command{
+		Use: "add ADDRESS", Short: "Add a voter that runs and waits to the quorum",
+		Example: "  lockstep pair add 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
+				m, err := admin.Add(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.printVoters([]raftcoord.Member{m})
+			})
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (a *app) pairRemoveCommand() *cobra.Command {
+	var f raftFlags
+	cmd := &cobra.Command{
+		Use: "remove ID|ADDRESS", Short: "Take a voter out of the quorum",
+		Long:    "Take a voter out of the quorum. With two voters left both have to be up; to put another one in its place, use replace.",
+		Example: "  lockstep pair remove 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
+				if err := admin.Remove(ctx, args[0]); err != nil {
+					return err
+				}
+				if err := a.print.Object(map[string]string{"removed": args[0]}); err != nil {
+					return err
+				}
+				return a.print.Sentence("voter %s is out of the quorum", args[0])
+			})
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (a *app) pairReplaceCommand() *cobra.Command {
+	var f raftFlags
+	cmd := &cobra.Command{
+		Use: "replace OLD NEW-ADDRESS", Short: "Put a voter in the place of one that is gone, or that has lost its disk",
+		Long: `Put the voter that runs at NEW-ADDRESS, with an empty directory, in the place of OLD (an id or an address). For a witness or node
+that came back with an empty disk both are the same address: it is another voter then, with another id, and is not trusted to be
+the one before. The command can be repeated until it succeeds.`,
+		Example: `  lockstep pair replace 10.0.0.3:7430 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430
+  lockstep pair replace 10.0.0.3:7430 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
+				m, err := admin.Replace(ctx, args[0], args[1])
+				if err != nil {
+					return err
+				}
+				return a.printVoters([]raftcoord.Member{m})
+			})
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (a *app) pairRecoverCommand() *cobra.Command {
+	var o raftcoord.RecoverOptions
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "recover-quorum", Short: "Make one stopped voter the only one, when the other two are gone for good",
+		Long: `When two of the three voters are lost for good, nobody can change the pair's record any more. This makes the voter in --dir, which
+must not run, the only voter of a new quorum with the record that it has; add the other two to it afterwards (lockstep pair add).
+
+A change of the record that the lost two had agreed on and this one had not heard of is lost with them, and a lost voter that comes
+back must never be started with its old directory: the two quorums would each let a node act. The recovery is written into a file
+in --dir and into the log.`,
+		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "machines b and c burnt" --yes`,
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) (err error) {
+			if o.Logger, err = newLogger(a.stderr, "info", "text"); err != nil {
+				return err
+			}
+			if !yes {
+				return fmt.Errorf("this can lose the last changes of the record, and must not be done while another voter can come back: %w", errNotConfirmed)
+			}
+			r, err := raftcoord.Recover(o)
+			if err != nil {
+				return err
+			}
+			if err := a.print.Object(r); err != nil {
+				return err
+			}
+			return a.print.Sentence("the voter in %s is the only one now; start it, and add the others", o.Dir)
+		},
+	}
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "directory of the voter")
+	cmd.Flags().StringVar(&o.Address, "address", "", "address of the voter from now on; default: as it was")
+	cmd.Flags().StringVar(&o.By, "by", "", "who does it, for the record")
+	cmd.Flags().StringVar(&o.Reason, "reason", "", "why, for the record")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it")
+	for _, name := range []string{"dir", "by", "reason"} {
+		_ = cmd.MarkFlagRequired(name)
+	}
+	return cmd
+}
