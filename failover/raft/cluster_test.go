@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
 
 	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
 )
@@ -66,6 +65,10 @@ func (n *network) dialFrom(from string) func(context.Context, string) (net.Conn,
 		l := &link{Conn: conn, n: n, from: from, to: to}
 		n.mu.Lock()
 		defer n.mu.Unlock()
+		if n.cut[[2]string{from, to}] { // meanwhile
+			_ = conn.Close()
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errCut}
+		}
 		n.links[l] = struct{}{}
 		return l, nil
 	}
@@ -80,13 +83,18 @@ func (l *link) Close() error {
 
 // isolate cuts a voter off from all others, or joins it again.
 func (n *network) isolate(name string, cut bool) {
+	for _, other := range names() {
+		n.cutLink(name, other, cut)
+	}
+}
+
+// cutLink cuts the link between two voters, or joins it again.
+func (n *network) cutLink(a, b string, cut bool) {
 	n.mu.Lock()
 	var ends []net.Conn
-	for _, other := range names() {
-		n.cut[[2]string{name, other}], n.cut[[2]string{other, name}] = cut, cut
-	}
+	n.cut[[2]string{a, b}], n.cut[[2]string{b, a}] = cut, cut
 	for l := range n.links {
-		if cut && (l.from == name || l.to == name) {
+		if cut && (l.from == a && l.to == b || l.from == b && l.to == a) {
 			ends = append(ends, l.Conn)
 		}
 	}
@@ -147,7 +155,7 @@ func (c *cluster) options(name string) raftcoord.Options {
 		dir = filepath.Join(c.dir, name[:1])
 	}
 	o := raftcoord.Options{
-		Dir: dir, Listen: "127.0.0.1:0", Advertise: name, Voters: names(), Dial: c.net.dialFrom(name), Logger: zap.NewNop(),
+		Dir: dir, Listen: "127.0.0.1:0", Advertise: name, Voters: names(), Dial: c.net.dialFrom(name),
 		ElectionTimeout: 250 * time.Millisecond, LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond, UnsafeNoFsync: true,
 	}
 	if name == spare {

@@ -151,13 +151,17 @@ func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 func (c *Coordinator) follow() {
 	ctx, cancel := c.bound(context.Background())
 	defer cancel()
-	for ctx.Err() == nil {
+	for pause := againMin; ctx.Err() == nil; pause = min(2*pause, againMax) {
 		s, address := c.v.whoLeads(ctx)
 		if s != nil {
+			seen := c.sighted.Load()
 			err := c.watchAt(ctx, s, address)
 			c.log.Debug("raft watch starts again", zap.Error(err))
+			if c.sighted.Load() != seen {
+				pause = againMin
+			}
 		}
-		aside, end := context.WithTimeout(ctx, againMin)
+		aside, end := context.WithTimeout(ctx, pause)
 		c.v.moved(aside, address)
 		end()
 	}

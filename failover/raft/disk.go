@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,6 +31,7 @@ type disk struct {
 	store *boltdb.BoltStore
 	snaps *hraft.FileSnapshotStore
 	id    string // empty: a new directory
+	used  atomic.Bool
 }
 
 // openDisk opens the directory for this process alone.
@@ -86,7 +88,11 @@ func (d *disk) check() error {
 // empty tells whether this voter has never been told anything by a cluster. Having voted does not count: a vote alone keeps
 // nothing that could be lost.
 func (d *disk) empty() (bool, error) {
+	if d.used.Load() {
+		return false, nil // for good
+	}
 	last, err := d.lastIndex()
+	d.used.Store(last > 0)
 	return last == 0, err
 }
 

@@ -102,6 +102,34 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 	}
 }
 
+// A node that cannot reach the leader, while the other node can, goes by way of that one.
+func TestHandedOn(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	a := c.connect(nodeA)
+	rec := coordtest.SampleRecord("op1")
+	rev, err := a.Swap(timed(t), 0, rec)
+	require.NoError(t, err)
+	c.net.cutLink(nodeA, witness, true)
+	rec.Config, rec.OpID = 2, "by way of the other"
+	require.Eventually(t, func() bool {
+		rev, err = a.Swap(timed(t), rev, rec)
+		return err == nil
+	}, bound, time.Millisecond)
+	require.Equal(t, witness, c.voters[nodeB].Status().LeaderAddress, "the cut link made an election")
+	for o := range a.Watch(timed(t)) {
+		if o.Reachable && o.Record != nil && o.Record.OpID == rec.OpID {
+			break
+		}
+	}
+	got, at, err := a.Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.Equal(t, rev, at)
+	c.net.cutLink(nodeA, witness, false)
+	c.awaitLeader(witness)
+}
+
 // A leader whose disk does not answer falls silent, and another takes its place.
 func TestStalledDisk(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +16,10 @@ import (
 const (
 	lookOften  = 100 * time.Millisecond
 	lookSeldom = time.Second
+	// goneAfter is after how long without an answer a voter is more than restarting.
+	goneAfter = 10 * time.Second
+	// adoptAfter election timeouts without a leader, a voter asks around for one.
+	adoptAfter = 4
 )
 
 // hello is what a voter says of itself to whoever asks.
@@ -75,9 +80,13 @@ func (v *Voter) ask(ctx context.Context) {
 				return
 			}
 			v.mu.Lock()
-			defer v.mu.Unlock()
+			_, known := v.heard[address]
 			v.heard[address] = heard{hello: h, at: time.Now()}
-			delete(v.causes, address)
+			delete(v.silent, address)
+			v.mu.Unlock()
+			if !known {
+				v.log.Info("a voter answers", zap.String("address", address), zap.String("id", h.Status.ID))
+			}
 		})
 	}
 	wg.Wait()
@@ -88,7 +97,12 @@ func (v *Voter) unheard(address string, err error) {
 	v.mu.Lock()
 	_, known := v.heard[address]
 	delete(v.heard, address)
-	v.causes[address] = cause(err)
+	mute := v.silent[address]
+	if mute.since.IsZero() {
+		mute.since = time.Now()
+	}
+	mute.cause = cause(err)
+	v.silent[address] = mute
 	v.mu.Unlock()
 	if known {
 		v.log.Info("a voter does not answer", zap.String("address", address), zap.String("cause", cause(err)), zap.Error(err))
@@ -115,7 +129,8 @@ func (v *Voter) consider() {
 	for a, h := range v.heard {
 		known[a] = h.hello
 	}
-	causes, fenced := maps.Clone(v.causes), v.fenced
+	silent, fenced := maps.Clone(v.silent), v.fenced
+	leaderless := time.Since(v.lastLed) > adoptAfter*v.opts.ElectionTimeout // longer than an election takes
 	v.mu.Unlock()
 	own := v.Status()
 	if by, ok := superseded(own, known); ok && !fenced {
@@ -124,13 +139,12 @@ func (v *Voter) consider() {
 	}
 	gone := own.LeaderID != own.ID && removed(own, known) || len(own.Voters) > 0 && !lists(own, own.ID)
 	outsider := fenced || gone || !own.Member
-	v.mu.Lock()
-	v.outsider = outsider
-	v.mu.Unlock()
 	switch {
 	case !outsider:
-		v.setTrouble(unwell(v.opts.ElectionTimeout, known, causes))
-		return
+		v.setTrouble(v.unwell(own, known, silent))
+		if !leaderless {
+			return
+		}
 	case len(own.Voters) == 0 && v.mayForm(known):
 		v.form(known)
 		return
@@ -139,7 +153,7 @@ func (v *Voter) consider() {
 		v.setTrouble(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s away, start it anew and "+
 			"make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
 	default:
-		v.setTrouble(v.whyWaiting(own, known, causes))
+		v.setTrouble(v.whyWaiting(own, known, silent))
 	}
 	v.adoptLeader(known)
 }
@@ -213,23 +227,32 @@ func (v *Voter) form(known map[string]hello) {
 	v.log.Info("the three voters form a cluster", zap.Strings("voters", v.opts.Voters))
 }
 
-// adoptLeader finds the leader for a voter that raft does not talk to.
+// adoptLeader finds the leader for a voter that raft does not tell: since it has no vote, or since it cannot reach the
+// leader while another one can, which then hands requests on.
 func (v *Voter) adoptLeader(known map[string]hello) {
-	for _, h := range known {
-		if h.Status.State == hraft.Leader.String() && h.Status.Member {
-			v.setLeader(leader{id: h.Status.ID, address: h.Status.Address})
-			return
+	if addr, _ := v.raft.LeaderWithID(); addr != "" {
+		return // it does
+	}
+	var found leader
+	for _, address := range slices.Sorted(maps.Keys(known)) {
+		s := known[address].Status
+		if !s.Member || s.LeaderID == "" || s.LeaderID == v.disk.id {
+			continue
 		}
+		if s.LeaderID == s.ID {
+			found = leader{id: s.ID, address: s.Address}
+			break
+		}
+		found = leader{id: s.LeaderID, address: s.LeaderAddress, via: s.Address}
 	}
-	if addr, id := v.raft.LeaderWithID(); addr == "" {
-		v.setLeader(leader{})
-	} else {
-		v.setLeader(leader{id: string(id), address: string(addr)})
-	}
+	v.mu.Lock()
+	v.adopts = true
+	v.mu.Unlock()
+	v.setLeader(found)
 }
 
 // whyWaiting says why a voter without a vote has none.
-func (v *Voter) whyWaiting(own Status, known map[string]hello, causes map[string]string) string {
+func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, h := range known {
 		if !h.Status.Member {
 			continue
@@ -246,8 +269,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, causes map[string
 		h, ok := known[address]
 		switch {
 		case address == own.Address:
-		case !ok && causes[address] != "":
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s cannot be talked to: %s", address, causes[address])
+		case !ok && silent[address].cause != "":
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s cannot be talked to: %s", address, silent[address].cause)
 		case !ok:
 			return fmt.Sprintf("the cluster has not been formed: the voter at %s does not answer", address)
 		case !slices.Equal(h.Configured, v.opts.Voters):
@@ -262,19 +285,33 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, causes map[string
 }
 
 // unwell tells what a voter in a cluster can complain about.
-func unwell(own time.Duration, known map[string]hello, causes map[string]string) string {
+func (v *Voter) unwell(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
-		if h := known[address]; h.ElectionTimeout != own {
+		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
 			return fmt.Sprintf("the voter at %s has an election timeout of %s, here it is %s: make them the same, or elections take long",
-				address, h.ElectionTimeout, own)
+				address, h.ElectionTimeout, v.opts.ElectionTimeout)
 		}
 	}
-	for _, address := range slices.Sorted(maps.Keys(causes)) {
-		if causes[address] != "" {
-			return fmt.Sprintf("the voter at %s cannot be talked to: %s", address, causes[address])
+	var gone []string
+	for _, m := range own.Voters {
+		mute, ok := silent[m.Address]
+		switch {
+		case ok && mute.cause != "":
+			return fmt.Sprintf("the voter at %s cannot be talked to: %s", m.Address, mute.cause)
+		case ok && time.Since(mute.since) > goneAfter:
+			gone = append(gone, m.Address)
 		}
 	}
-	return ""
+	switch {
+	case len(gone) == 0:
+		return ""
+	case len(gone) < (len(own.Voters)+1)/2:
+		return fmt.Sprintf("the voter at %s does not answer: start it, or replace it if it is gone for good (lockstep pair replace); "+
+			"without another one no role can change", strings.Join(gone, " and "))
+	default:
+		return fmt.Sprintf("the voters at %s do not answer, and without a majority no role can change: start them; if they are gone for good, "+
+			"see the manual on a lost quorum", strings.Join(gone, " and "))
+	}
 }
 
 // setTrouble notes what an operator can do something about, and logs it when it is news.

@@ -17,9 +17,9 @@ const (
 
 // guide knows who leads.
 type guide interface {
-	// whoLeads gives the leader's service and its address; nil if none is known.
+	// whoLeads gives the leader's service and the address that it is reached by; nil if none is known.
 	whoLeads(ctx context.Context) (service, string)
-	// moved waits until another than the one at this address leads, or ctx ends.
+	// moved waits until the leader is reached by another address than this one, or ctx ends.
 	moved(ctx context.Context, from string)
 }
 
@@ -27,11 +27,13 @@ var _ guide = (*Voter)(nil)
 
 // whoLeads implements guide.
 func (v *Voter) whoLeads(context.Context) (service, string) {
-	switch l := v.leaders.Get(); l.address {
-	case "":
+	switch l := v.leaders.Get(); {
+	case l.address == "":
 		return nil, ""
-	case v.opts.Advertise:
-		return v, l.address
+	case l.id == v.disk.id:
+		return v, l.contact()
+	case l.via != "":
+		return &remote{peers: v.peers, address: l.via, handOn: true}, l.via
 	default:
 		return v.peers.at(l.address), l.address
 	}
@@ -42,7 +44,7 @@ func (v *Voter) moved(ctx context.Context, from string) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for l := range v.leaders.Watch(ctx) {
-		if l.address != "" && l.address != from {
+		if l.address != "" && l.contact() != from {
 			return
 		}
 	}

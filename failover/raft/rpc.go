@@ -28,6 +28,9 @@ const (
 	pathMembers  = "/v1/members"
 	pathChange   = "/v1/change"
 
+	// headerHandOn asks a voter that does not lead to hand the request on to the one that does.
+	headerHandOn = "Lockstep-Hand-On"
+
 	maxBody     = 256 << 10
 	idleServer  = 2 * time.Minute
 	idleClient  = time.Minute
@@ -68,14 +71,16 @@ type api struct {
 
 func serveAPI(ln net.Listener, v *Voter) *api {
 	mux := http.NewServeMux()
-	handle(mux, pathHello, func(context.Context, struct{}) (hello, error) { return v.hello() })
-	handle(mux, pathLoad, func(ctx context.Context, _ struct{}) (state, error) { return v.load(ctx) })
-	handle(mux, pathSwap, v.swap)
-	handle(mux, pathRenew, v.renew)
-	handle(mux, pathWithdraw, func(ctx context.Context, l failover.Live) (struct{}, error) { return struct{}{}, v.withdraw(ctx, l) })
-	handle(mux, pathMembers, func(ctx context.Context, _ struct{}) ([]Member, error) { return v.members(ctx) })
-	handle(mux, pathChange, v.changeMembers)
-	mux.HandleFunc("POST "+pathWatch, func(w http.ResponseWriter, r *http.Request) { streamWatch(w, r, v) })
+	handle(mux, v, pathHello, func(context.Context, service, struct{}) (hello, error) { return v.hello() })
+	handle(mux, v, pathLoad, func(ctx context.Context, s service, _ struct{}) (state, error) { return s.load(ctx) })
+	handle(mux, v, pathSwap, func(ctx context.Context, s service, c command) (int64, error) { return s.swap(ctx, c) })
+	handle(mux, v, pathRenew, func(ctx context.Context, s service, l failover.Live) (time.Duration, error) { return s.renew(ctx, l) })
+	handle(mux, v, pathWithdraw, func(ctx context.Context, s service, l failover.Live) (struct{}, error) {
+		return struct{}{}, s.withdraw(ctx, l)
+	})
+	handle(mux, v, pathMembers, func(ctx context.Context, s service, _ struct{}) ([]Member, error) { return s.members(ctx) })
+	handle(mux, v, pathChange, func(ctx context.Context, s service, c change) (Member, error) { return s.changeMembers(ctx, c) })
+	mux.HandleFunc("POST "+pathWatch, func(w http.ResponseWriter, r *http.Request) { streamWatch(w, r, v.serving(r)) })
 	a := &api{srv: &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerLimit, IdleTimeout: idleServer, ErrorLog: log.New(io.Discard, "", 0),
 	}}
@@ -88,15 +93,25 @@ func (a *api) close() {
 	a.wg.Wait()
 }
 
+// serving is who does what a request asks for: this voter, or the leader if the request is to be handed on. It is handed on
+// once.
+func (v *Voter) serving(r *http.Request) service {
+	l := v.leaders.Get()
+	if r.Header.Get(headerHandOn) == "" || l.address == "" || l.via != "" || l.id == v.disk.id {
+		return v
+	}
+	return v.peers.at(l.address)
+}
+
 // handle registers a request with an answer.
-func handle[Req, Resp any](mux *http.ServeMux, path string, do func(context.Context, Req) (Resp, error)) {
+func handle[Req, Resp any](mux *http.ServeMux, v *Voter, path string, do func(context.Context, service, Req) (Resp, error)) {
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		var req Req
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
 			fail(w, fmt.Errorf("the request cannot be read: %w", err))
 			return
 		}
-		resp, err := do(r.Context(), req)
+		resp, err := do(r.Context(), v.serving(r), req)
 		if err != nil {
 			fail(w, err)
 			return
@@ -122,12 +137,12 @@ func failureOf(err error) failure {
 }
 
 // streamWatch sends sights, one JSON value each, until the client goes or the reign ends.
-func streamWatch(w http.ResponseWriter, r *http.Request, v *Voter) {
+func streamWatch(w http.ResponseWriter, r *http.Request, s service) {
 	flush := http.NewResponseController(w)
 	sent := false
-	err := v.watch(r.Context(), func(s sight) {
+	err := s.watch(r.Context(), func(now sight) {
 		sent = true
-		if json.NewEncoder(w).Encode(s) == nil {
+		if json.NewEncoder(w).Encode(now) == nil {
 			_ = flush.Flush()
 		}
 	})
@@ -159,6 +174,7 @@ func (p *peers) at(address string) *remote { return &remote{peers: p, address: a
 type remote struct {
 	peers   *peers
 	address string
+	handOn  bool // the voter is to hand requests on to the leader
 }
 
 var _ service = (*remote)(nil)
@@ -172,6 +188,9 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.address+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if r.handOn {
+		hr.Header.Set(headerHandOn, "1")
 	}
 	resp, err := r.peers.client.Do(hr)
 	if err != nil {

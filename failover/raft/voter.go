@@ -22,6 +22,15 @@ const stallLimit = time.Second
 // leader of the voters as one of them knows it. The zero leader: none is known.
 type leader struct {
 	id, address string
+	via         string // the address of a voter that hands requests on, if the leader cannot be talked to; or empty
+}
+
+// contact is whom to talk to.
+func (l leader) contact() string {
+	if l.via != "" {
+		return l.via
+	}
+	return l.address
 }
 
 // Voter is one of the three. It runs raft, answers the others, and finds the leader for the coordinators that use it.
@@ -44,11 +53,12 @@ type Voter struct {
 
 	mu       sync.Mutex // guards what follows
 	trouble  string
-	heard    map[string]heard  // what the other voters have said, by address
-	causes   map[string]string // why some of them cannot be talked to, in words, by address
-	fenced   bool              // the cluster was recovered without this voter
-	outsider bool              // this voter has no vote, as far as it knows
-	transfer struct {          // of raft's leadership to the witness
+	heard    map[string]heard   // what the other voters have said, by address
+	silent   map[string]silence // those that do not answer, by address
+	fenced   bool               // the cluster was recovered without this voter
+	adopts   bool               // raft does not tell this voter who leads, so that it goes by what others say
+	lastLed  time.Time          // when raft last knew a leader
+	transfer struct {           // of raft's leadership to the witness
 		last  time.Time
 		pause time.Duration
 	}
@@ -61,6 +71,12 @@ type Voter struct {
 type heard struct {
 	hello hello
 	at    time.Time
+}
+
+// silence of another voter.
+type silence struct {
+	since time.Time
+	cause string // in words, if an operator can do something about it
 }
 
 // Start starts a voter: it listens, and forms or finds its cluster in the background. Errors are about the options, the
@@ -94,7 +110,7 @@ func Start(o Options) (_ *Voter, err error) {
 	v := &Voter{
 		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
 		leaders: latest.New(leader{}), notify: make(chan bool, 16), heard: make(map[string]heard),
-		causes: make(map[string]string),
+		silent: make(map[string]silence), lastLed: time.Now(),
 	}
 	dial := &dialer{from: d.id, tls: conf, dial: o.Dial}
 	v.peers = newPeers(dial)
@@ -255,15 +271,17 @@ func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observati
 	}
 }
 
-// sawLeader notes who leads by raft's own word. Without one, a voter that is no member goes by what others say.
+// sawLeader notes who leads by raft's own word.
 func (v *Voter) sawLeader(now leader) {
 	v.mu.Lock()
-	outsider := v.outsider
-	v.mu.Unlock()
-	if now.address == "" && outsider {
-		return
+	if now.address != "" {
+		v.lastLed, v.adopts = time.Now(), false
 	}
-	v.setLeader(now)
+	adopts := v.adopts
+	v.mu.Unlock()
+	if !adopts {
+		v.setLeader(now)
+	}
 }
 
 func (v *Voter) setLeader(now leader) {
@@ -274,7 +292,7 @@ func (v *Voter) setLeader(now leader) {
 		return before != now
 	})
 	if before != now && now.id != "" {
-		v.log.Info("the voters have a leader", zap.String("leader", now.id), zap.String("address", now.address))
+		v.log.Info("the voters have a leader", zap.String("leader", now.id), zap.String("address", now.address), zap.String("via", now.via))
 	} else if before != now {
 		v.log.Info("the voters have no leader at the moment", zap.String("was", before.id))
 	}
