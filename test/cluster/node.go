@@ -34,6 +34,7 @@ type Node struct {
 	Dir string
 
 	binary string
+	args   []string // of the command line
 	port   *Port
 	conn   *grpc.ClientConn
 
@@ -53,6 +54,7 @@ func newNode(name, dir, binary string, config func(listen string) string) (*Node
 		return nil, err
 	}
 	n := &Node{Name: name, Dir: dir, binary: binary, port: port}
+	n.args = []string{"serve", "--config", n.configFile()}
 	if err := os.WriteFile(n.configFile(), []byte(config(port.Address())), 0o644); err != nil {
 		return nil, errors.Join(fmt.Errorf("node %s: %w", name, err), port.Close())
 	}
@@ -93,8 +95,8 @@ func (n *Node) Start() error {
 	if err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	defer func() { _ = log.Close() }()                                 // the process has a descriptor of its own
-	cmd := exec.Command(n.binary, "serve", "--config", n.configFile()) //nolint:noctx // it ends by Kill or Stop, not with a context
+	defer func() { _ = log.Close() }()       // the process has a descriptor of its own
+	cmd := exec.Command(n.binary, n.args...) //nolint:noctx // it ends by Kill or Stop, not with a context
 	cmd.Env = environment()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = dieWithUs()

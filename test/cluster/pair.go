@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,14 +38,20 @@ type Options struct {
 	// Links puts a Proxy before each node for the traffic of the other node, so that Cut can be used. Clients of NewClient and the
 	// nodes' own connections pass by it. A killed node is then noticed later: its proxy still accepts connections.
 	Links bool
+	// Raft has the nodes and a witness process hold the record, instead of etcd.
+	Raft bool
 }
 
-// Pair is two nodes and their etcd.
+// Pair is two nodes and their etcd, or their witness.
 type Pair struct {
 	// A and B are the nodes, whatever their roles.
 	A, B *Node
 	// Links to A and B, if Options.Links.
 	LinkA, LinkB *Proxy
+	// Witness is the third voter, if Options.Raft; it serves nobody else.
+	Witness *Node
+
+	voters []*Port // of the nodes' own voters, if Options.Raft
 
 	etcd *etcdServer
 	// coordinator links of A and B: etcd comes back on another port, and each node can be cut off from it.
@@ -59,7 +66,12 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	if p.etcd, err = startEtcd(ctx, filepath.Join(o.Dir, "etcd")); err != nil {
+	if o.Raft {
+		err = p.startWitness(o)
+	} else {
+		p.etcd, err = startEtcd(ctx, filepath.Join(o.Dir, "etcd"))
+	}
+	if err != nil {
 		return nil, err
 	}
 	if p.A, p.LinkA, p.etcdA, err = p.prepare("a", o); err != nil {
@@ -74,10 +86,45 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	return p, p.B.Start()
 }
 
+// startWitness reserves the ports of the three voters and starts the witness.
+func (p *Pair) startWitness(o Options) error {
+	for range 2 {
+		port, err := ReservePort()
+		if err != nil {
+			return err
+		}
+		p.voters = append(p.voters, port)
+	}
+	w, err := newNode("witness", filepath.Join(o.Dir, "witness"), o.Binary, func(string) string { return "" })
+	if err != nil {
+		return err
+	}
+	p.Witness = w
+	w.args = []string{"witness", "--data-dir", w.DataDir(), "--listen", w.Address(), "--voters", p.voterAddresses(), "--log-level", "debug"}
+	return w.Start()
+}
+
+// Voters are the addresses of the three voters, comma-separated.
+func (p *Pair) Voters() string { return p.voterAddresses() }
+
+// Command runs the lockstep command line and returns what it printed.
+func (p *Pair) Command(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, p.A.binary, args...)
+	cmd.Env = environment()
+	return cmd.CombinedOutput()
+}
+
+// voterAddresses are those of the nodes' voters and of the witness.
+func (p *Pair) voterAddresses() string {
+	return strings.Join([]string{p.voters[0].Address(), p.voters[1].Address(), p.Witness.Address()}, ",")
+}
+
 // prepare makes a node that is not started, with its links.
 func (p *Pair) prepare(name string, o Options) (n *Node, link, toEtcd *Proxy, err error) {
-	if toEtcd, err = NewProxy(p.etcd.address()); err != nil {
-		return nil, nil, nil, err
+	if p.etcd != nil {
+		if toEtcd, err = NewProxy(p.etcd.address()); err != nil {
+			return nil, nil, nil, err
+		}
 	}
 	if o.Links {
 		// The target is known when the node has its port, before anybody connects.
@@ -93,15 +140,21 @@ func (p *Pair) prepare(name string, o Options) (n *Node, link, toEtcd *Proxy, er
 			advertise = link.Address()
 		}
 		settings := map[string]string{
-			"node.name":                  name,
-			"data.dir":                   filepath.Join(dir, "data"),
-			"listen":                     listen,
-			"advertise":                  advertise,
-			"coordinator.etcd.endpoints": toEtcd.Address(),
-			"log.level":                  "debug",
+			"node.name": name,
+			"data.dir":  filepath.Join(dir, "data"),
+			"listen":    listen,
+			"advertise": advertise,
+			"log.level": "debug",
 			// The tests fill no disk, and the machine's may be nearly full.
 			"disk.low-watermark": "16MiB",
 			"log.segment-bytes":  "8MiB",
+		}
+		if p.Witness != nil {
+			settings["coordinator.type"] = "raft"
+			settings["coordinator.raft.listen"] = p.voters[int(name[0]-'a')].Address()
+			settings["coordinator.raft.voters"] = p.voterAddresses()
+		} else {
+			settings["coordinator.etcd.endpoints"] = toEtcd.Address()
 		}
 		for k, v := range o.Settings {
 			settings[k] = v
@@ -353,10 +406,13 @@ func (p *Pair) Digests(ctx context.Context) ([]Digest, error) {
 // Close kills what still runs and gives the ports back. The directory stays.
 func (p *Pair) Close() error {
 	var errs []error
-	for _, n := range p.Nodes() {
+	for _, n := range append(p.Nodes(), p.Witness) {
 		if n != nil {
 			errs = append(errs, n.close())
 		}
+	}
+	for _, port := range p.voters {
+		errs = append(errs, port.Close())
 	}
 	for _, x := range []*Proxy{p.LinkA, p.LinkB, p.etcdA, p.etcdB} {
 		if x != nil {

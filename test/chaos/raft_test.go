@@ -1,0 +1,118 @@
+//go:build unix
+
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	raftRounds = 12
+	raftTime   = 25 * time.Second
+)
+
+// TestChaosRaft is TestChaosKill with the two nodes and a witness for a coordinator; now and then the witness is killed, too.
+func TestChaosRaft(t *testing.T) {
+	rounds, limit := length(t)
+	if limit == defaultTime {
+		rounds, limit = min(rounds, raftRounds), raftTime
+	}
+	s := seed(t)
+	k := &killer{t: t, rng: rand.New(rand.NewPCG(s, 7)), p: start(t, cluster.Options{Raft: true, Settings: map[string]string{
+		"checkpoint.bytes": "1MiB", "log.segment-bytes": "1MiB", "log.keep-bytes": "64KiB",
+	}})}
+	began := time.Now()
+	for done := 0; done < rounds && time.Since(began) < limit; {
+		k.w = work(t, k.p, cluster.WorkloadOptions{Prefix: fmt.Sprintf("r%d-", done), Seed: s + uint64(done)})
+		for range roundsPerHistory {
+			if done++; k.rng.IntN(4) == 0 {
+				require.NoError(t, k.p.Witness.Kill())
+				acked(t, k.w, ackBound)
+				require.NoError(t, k.p.Witness.Start())
+			}
+			k.round()
+			if done >= rounds || time.Since(began) >= limit {
+				break
+			}
+		}
+		verify(t, k.p, k.w)
+		require.NoError(t, k.w.Cleanup(limited(t)))
+	}
+	k.summary()
+	checkOffline(t, k.p)
+}
+
+// TestRaftWithoutWitness: a pair in sync needs no coordinator to go on; without one it changes no roles, and blocks rather than
+// acknowledge alone; what comes back lets it go on.
+func TestRaftWithoutWitness(t *testing.T) {
+	p := start(t, cluster.Options{Raft: true})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	active, standby := inSync(t, p)
+
+	require.NoError(t, p.Witness.Kill())
+	for range 3 {
+		acked(t, w, ackBound) // the nodes are a quorum
+	}
+	require.NoError(t, standby.Kill())
+	quiet(t, w) // one of three voters: nobody can say that the standby is out
+	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_BLOCKED))
+	require.NoError(t, p.Witness.Start())
+	acked(t, w, bound)
+	require.NoError(t, standby.Start())
+	inSync(t, p)
+
+	require.NoError(t, p.Witness.Kill())
+	require.NoError(t, active.Kill())
+	quiet(t, w) // nobody may take over
+	require.NoError(t, active.Start())
+	acked(t, w, bound)
+	require.NoError(t, p.Witness.Start())
+	verify(t, p, w)
+}
+
+// TestRaftAllKilled: everything is killed at once and comes back, the witness last.
+func TestRaftAllKilled(t *testing.T) {
+	p := start(t, cluster.Options{Raft: true})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	acked(t, w, ackBound)
+	all := []*cluster.Node{p.A, p.B, p.Witness}
+	for _, n := range all {
+		require.NoError(t, n.Kill())
+	}
+	for _, n := range all {
+		require.NoError(t, n.Start())
+	}
+	acked(t, w, bound)
+	verify(t, p, w)
+}
+
+// TestWitnessLosesItsDisk: it comes back as another voter, which is not taken for the one before until an operator says so.
+func TestWitnessLosesItsDisk(t *testing.T) {
+	p := start(t, cluster.Options{Raft: true})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	acked(t, w, ackBound)
+	require.NoError(t, p.Witness.Kill())
+	require.NoError(t, os.RemoveAll(p.Witness.DataDir()))
+	require.NoError(t, p.Witness.Start())
+	acked(t, w, ackBound)
+	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address(), p.Witness.Address(), "--voters", p.Voters())
+	require.NoError(t, err, "%s", out)
+	// Now it is one of three again: the active may die.
+	active, _ := inSync(t, p)
+	since := w.History().Now()
+	require.NoError(t, active.Kill())
+	ackedSince(t, w, since, active, bound)
+	require.NoError(t, active.Start())
+	verify(t, p, w)
+	require.FileExists(t, filepath.Join(p.Witness.Dir, "node.log"))
+}
