@@ -537,3 +537,27 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotWithDamage sends a snapshot with a damaged page of messages. The sender notices, and repairs its own.
+func TestSnapshotWithDamage(t *testing.T) {
+	n, mem, _, m := pairOf(t)
+	flip(t, mem, store.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
+	require.NoError(t, lookedUp(n.s))
+	to := openNode(t, options(vfs.NewMem()))
+	in := receive(t, n.s, to.s)
+	defer in.Abort()
+	require.Positive(t, n.s.DamageStatus().SuspectPages)
+	require.NoError(t, lookedUp(n.s))
+	require.Positive(t, n.s.DamageStatus().RepairedMessages)
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	n.check()
+}
+
+// lookedUp has everything repaired that is known to be damaged.
+func lookedUp(s *store.Store) error {
+	left, err := s.RepairAll(context.Background())
+	if err == nil && left > 0 {
+		err = fmt.Errorf("%d messages are left", left)
+	}
+	return err
+}

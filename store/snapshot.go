@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -31,9 +32,12 @@ type Snapshot struct {
 	hold    *wal.Hold
 	meta    []byte // the checkpoint's description: the first piece, at offset 0
 	extents []page.Run
-	mu      sync.Mutex // held while pages are read; guards the two below
+	mu      sync.Mutex // held while pages are read; guards all below
 	closed  bool
 	expire  *time.Timer
+	// stream verifies what is sent, as long as it is sent from the beginning on and nothing was wrong; next is where that goes on.
+	stream *page.RunStream
+	next   uint64
 }
 
 // SnapshotHeader is what a receiver needs to know beforehand.
@@ -132,7 +136,28 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	if err := sn.file.ReadPages(page.NoAt(int64(from), size), data); err != nil { //nolint:gosec // within the file
 		return 0, nil, fmt.Errorf("read snapshot at offset %d: %w", from, err)
 	}
+	sn.verify(i, ext, from, data)
 	return from, data, nil
+}
+
+// verify looks at what is about to be sent. Damage is sent all the same, since the receiver has nothing better: but it is known on this
+// node, which may still get a good copy. sn.mu is held.
+func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
+	size := sn.file.PageSize()
+	begin := uint64(page.OffsetOf(ext.First, size)) //nolint:gosec // not negative
+	switch {
+	case i == 0 && from == begin:
+		sn.stream = page.NewRunStream(size)
+	case sn.stream == nil || (from != sn.next && from != begin):
+		sn.stream = nil // the transfer was resumed in the middle
+		return
+	}
+	sn.next = from + uint64(len(data))
+	if err := sn.stream.Write(page.NoAt(int64(from), size), data); err != nil { //nolint:gosec // within the file
+		sn.s.o.Logger.Error("a snapshot is being sent with a damaged page", zap.String("id", sn.ID), zap.Error(err))
+		sn.s.NoteDamage(err)
+		sn.stream = nil
+	}
 }
 
 // Suspend keeps the snapshot for a while so that its transfer can be resumed; then it closes by itself.
