@@ -96,7 +96,7 @@ func digestOf(t *testing.T, s *store.Store) store.Digest {
 func TestScrubRepairsEveryPage(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := digestOf(t, n.s)
-	require.Equal(t, digestOf(t, peer.s).Content, want.Content)
+	require.Equal(t, want.Content, digestOf(t, peer.s).Content)
 	repaired := map[string]int{}
 	damage := func(no page.No) {
 		kind := kindAt(t, mem, no)

@@ -4,7 +4,6 @@ package chaos
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -186,7 +185,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 			next++
 		}
 		if failed != nil {
-			require.True(t, errors.Is(failed, client.ErrDataLoss), "%v", failed)
+			require.ErrorIs(t, failed, client.ErrDataLoss)
 			lost = append(lost, next)
 			next++
 		}
