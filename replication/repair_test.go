@@ -1,0 +1,109 @@
+package replication_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// connect makes a connection to a node's services.
+func connect(t *testing.T, n *node) *grpc.ClientConn {
+	t.Helper()
+	cc, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = cc.Close() })
+	return cc
+}
+
+// TestFetchMessages asks both nodes for messages, whatever their role, from either side of the other's position.
+func TestFetchMessages(t *testing.T) {
+	w := newWorld(t)
+	w.grpc = true
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, b)
+	b.follow(a)
+	a.createQueue()
+	a.publish(a.queueID, 50, 100_000, 8) // in many parts
+	require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second, time.Millisecond)
+	want := a.messages()
+	for _, pair := range [][2]*node{{a, b}, {b, a}} {
+		who, whom := pair[0], pair[1]
+		cc, have := connect(t, whom), 0
+		for first := uint64(1); first <= 50; {
+			found, err := replication.FetchMessages(t.Context(), cc, who.store, a.queueID, first, 50, who.store.Applied())
+			require.NoError(t, err)
+			require.Empty(t, found.Damaged)
+			require.GreaterOrEqual(t, found.Last, first)
+			have += len(found.Messages)
+			for _, m := range found.Messages {
+				require.Contains(t, string(m.Record), string(want[m.Sequence-1]))
+			}
+			first = found.Last + 1
+		}
+		require.Equal(t, 50, have)
+	}
+	// A queue that is not there (any more) has no messages, and is no error: the node that asks will hear of it.
+	found, err := replication.FetchMessages(t.Context(), connect(t, b), a.store, 99, 1, 5, a.store.Applied())
+	require.NoError(t, err)
+	require.Equal(t, store.FoundMessages{Last: 5}, found)
+}
+
+// TestFetchMessagesRefused: only a node of the same pair with the same history gets messages, for any other the sequence may be another
+// message.
+func TestFetchMessagesRefused(t *testing.T) {
+	w := newWorld(t)
+	w.grpc = true
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, nil)
+	a.createQueue()
+	a.publish(a.queueID, 5, 100, 1)
+	// b has had a history of its own, as after a failover that lost something.
+	b.lead(1, 1, nil)
+	b.createQueue()
+	b.publish(b.queueID, 7, 100, 1)
+	for _, pair := range [][2]*node{{a, b}, {b, a}} {
+		who, whom := pair[0], pair[1]
+		_, err := replication.FetchMessages(t.Context(), connect(t, whom), who.store, a.queueID, 1, 5, who.store.Applied())
+		require.ErrorIs(t, err, replication.ErrHistory)
+	}
+	_, err := replication.FetchMessages(t.Context(), connect(t, a), a.store, a.queueID, 1, 5, a.store.Applied())
+	require.ErrorIs(t, err, replication.ErrProtocol, "a node that asks itself")
+	_, err = replication.FetchMessages(t.Context(), connect(t, b), a.store, a.queueID, 5, 1, lsn.Position{})
+	require.ErrorIs(t, err, replication.ErrProtocol)
+
+	foreign := newWorld(t)
+	foreign.grpc, foreign.pair = true, uuid.New()
+	c := foreign.node("c")
+	_, err = replication.FetchMessages(t.Context(), connect(t, a), c.store, a.queueID, 1, 5, lsn.Position{})
+	require.ErrorIs(t, err, replication.ErrOtherPair)
+}
+
+// TestResync has a standby that could go on replace its store by a snapshot instead, and go on after that.
+func TestResync(t *testing.T) {
+	overBoth(t, func(t *testing.T, w *world) {
+		a, b := w.node("a"), w.node("b")
+		a.lead(1, 1, nil)
+		f := b.follow(a)
+		a.createQueue()
+		a.publish(a.queueID, 20, 1000, 4)
+		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second, time.Millisecond)
+		before := b.store.Identity().Incarnation
+		reason := errors.New("its index is damaged")
+		f.Resync(reason)
+		f.Resync(reason)
+		await(b, func(replication.SnapshotInstalled) bool { return true })
+		require.Equal(t, before+1, b.store.Identity().Incarnation)
+		a.publish(a.queueID, 20, 1000, 4)
+		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second, time.Millisecond)
+		requireEqual(a, b)
+	})
+}
