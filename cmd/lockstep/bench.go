@@ -30,13 +30,14 @@ process together (in JSON also of each); disk is what was written to the disk th
 		Args: cobra.NoArgs,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFanout(), a.benchPageSize(), a.benchStore())
+	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchFanout(), a.benchPageSize(), a.benchStore())
 	return cmd
 }
 
 // benchFlags are the flags of the measurements through the client.
 type benchFlags struct {
 	pair, standalone bool
+	raft             bool
 	sync             string
 	pageSize         string
 	memory           string
@@ -117,7 +118,7 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	settings["log-format"] = "json"
 	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
 	delete(settings, "log-segment-bytes")
-	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Settings: settings})
+	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Raft: f.raft, Settings: settings})
 	if err != nil {
 		return err
 	}

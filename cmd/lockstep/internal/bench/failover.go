@@ -1,0 +1,212 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+)
+
+// The faults of a failover measurement.
+const (
+	FaultKill       = "kill"       // SIGKILL of the active
+	FaultFreeze     = "freeze"     // SIGSTOP of the active, until the other node serves
+	FaultSwitchover = "switchover" // planned
+)
+
+// FailoverOptions say what is done to the active, and how often.
+type FailoverOptions struct {
+	Fault string
+	Times int
+	// Coordinator is for the result only.
+	Coordinator string
+}
+
+// readyBound is how long the pair may take to be in sync again.
+const readyBound = time.Minute
+
+// publisher publishes one message after the other and remembers when each was acknowledged.
+type publisher struct {
+	mu      sync.Mutex
+	acks    []ack // since they were taken last
+	arrived chan struct{}
+}
+
+type ack struct {
+	at      time.Time
+	address string // of the node that acknowledged
+}
+
+func (p *publisher) run(ctx context.Context, c *client.Client, queue string) error {
+	m := client.Message{Body: body(512)}
+	for ctx.Err() == nil {
+		r, err := c.Publish(ctx, queue, m)
+		if ctx.Err() != nil {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		p.mu.Lock()
+		p.acks = append(p.acks, ack{time.Now(), r.Address})
+		p.mu.Unlock()
+		select {
+		case p.arrived <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// take gives the acknowledgements since it was called last.
+func (p *publisher) take() []ack {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := p.acks
+	p.acks = nil
+	return out
+}
+
+// next waits for an acknowledgement after a time, by another node than not.
+func (p *publisher) next(ctx context.Context, after time.Time, not string) (time.Time, error) {
+	for {
+		for _, a := range p.take() {
+			if a.at.After(after) && a.address != not {
+				return a.at, nil
+			}
+		}
+		select {
+		case <-p.arrived:
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("nothing was acknowledged after the fault: %w", ctx.Err())
+		}
+	}
+}
+
+// Failover measures how long one publisher that waits for each acknowledgement is held up when the active fails: from the fault to
+// the next acknowledgement by the other node or, for a planned switchover, the longest time between two acknowledgements.
+func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) {
+	r := Result{Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1, Producers: 1, Window: 1, Note: o.Coordinator}
+	names := queueNames(1)
+	err := withQueues(ctx, t.Client, names, func() error {
+		runCtx, stop := context.WithCancel(ctx)
+		defer stop()
+		p := &publisher{arrived: make(chan struct{}, 1)}
+		ended := make(chan error, 1)
+		go func() { ended <- p.run(runCtx, t.Client, names[0]) }()
+		h, start := newHistogram(), time.Now()
+		for range o.Times {
+			d, err := failOnce(ctx, t, p, o.Fault)
+			if err != nil {
+				return err
+			}
+			record(h, d)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			return err
+		}
+		r.tookFaults(time.Since(start), o.Times, h)
+		return nil
+	})
+	return r, err
+}
+
+// tookFaults fills in what follows from the pauses; a rate means nothing here.
+func (r *Result) tookFaults(d time.Duration, times int, h *hdrhistogram.Histogram) {
+	r.took(d, times, h)
+	r.Rate, r.MB = 0, 0
+}
+
+// failOnce does it once, and returns when the pair is in sync again.
+func failOnce(ctx context.Context, t Target, p *publisher, fault string) (d time.Duration, err error) {
+	limit, cancel := context.WithTimeout(ctx, readyBound)
+	defer cancel()
+	if err := t.Pair.WaitReady(limit, t.Client, nil); err != nil {
+		return 0, err
+	}
+	if _, err := p.next(limit, time.Now(), ""); err != nil {
+		return 0, err
+	}
+	active, err := activeNode(limit, t)
+	if err != nil {
+		return 0, err
+	}
+	if fault == FaultSwitchover {
+		return switchOver(limit, t, p, active)
+	}
+	since := time.Now()
+	if fault == FaultFreeze {
+		err = freeze(active.PID())
+	} else {
+		err = active.Kill()
+	}
+	if err != nil {
+		return 0, err
+	}
+	at, err := p.next(limit, since, active.Address)
+	if fault == FaultFreeze {
+		err = errors.Join(err, thaw(active.PID()))
+	} else {
+		<-active.Exited()
+		err = errors.Join(err, active.Start())
+	}
+	return at.Sub(since), err
+}
+
+// switchOver hands the role over and finds the longest pause around it.
+func switchOver(ctx context.Context, t Target, p *publisher, active *pair.Node) (time.Duration, error) {
+	node, err := t.Client.Node(active.Address)
+	if err != nil {
+		return 0, err
+	}
+	p.take()
+	before := time.Now()
+	if _, err := node.Switchover(ctx, 0); err != nil {
+		return 0, err
+	}
+	if _, err := waitAck(ctx, p, active.Address); err != nil {
+		return 0, err
+	}
+	longest, last := time.Duration(0), before
+	for _, a := range p.take() {
+		longest, last = max(longest, a.at.Sub(last)), a.at
+	}
+	return longest, nil
+}
+
+// waitAck waits for an acknowledgement by another node, and leaves all of them where they are.
+func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
+	for {
+		p.mu.Lock()
+		for _, a := range p.acks {
+			if a.address != not {
+				p.mu.Unlock()
+				return a.at, nil
+			}
+		}
+		p.mu.Unlock()
+		select {
+		case <-p.arrived:
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("nothing was acknowledged after the switchover: %w", ctx.Err())
+		}
+	}
+}
+
+// activeNode finds the node that serves.
+func activeNode(ctx context.Context, t Target) (*pair.Node, error) {
+	for _, n := range t.Pair.Nodes {
+		s, err := pair.Status(ctx, t.Client, n)
+		if err == nil && s.GetNode().GetActive() {
+			return n, nil
+		}
+	}
+	return nil, errors.New("no node is active")
+}
