@@ -31,6 +31,7 @@ func names() []string { return []string{nodeA, nodeB, witness} }
 type network struct {
 	mu    sync.Mutex // guards what follows
 	real  map[string]string
+	holes map[string]bool // voters from and to which everything is lost
 	cut   map[[2]string]bool
 	links map[*link]struct{}
 }
@@ -43,7 +44,9 @@ type link struct {
 }
 
 func newNetwork() *network {
-	return &network{real: make(map[string]string), cut: make(map[[2]string]bool), links: make(map[*link]struct{})}
+	return &network{
+		real: make(map[string]string), holes: make(map[string]bool), cut: make(map[[2]string]bool), links: make(map[*link]struct{}),
+	}
 }
 
 var errCut = errors.New("the link is cut")
@@ -79,6 +82,46 @@ func (l *link) Close() error {
 	delete(l.n.links, l)
 	l.n.mu.Unlock()
 	return l.Conn.Close()
+}
+
+// Read implements net.Conn. What comes through a hole is lost.
+func (l *link) Read(p []byte) (int, error) {
+	for {
+		n, err := l.Conn.Read(p)
+		if err != nil || !l.lost() {
+			return n, err
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (l *link) Write(p []byte) (int, error) {
+	if l.lost() {
+		return len(p), nil
+	}
+	return l.Conn.Write(p)
+}
+
+func (l *link) lost() bool {
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	return l.n.holes[l.from] || l.n.holes[l.to]
+}
+
+// swallow makes everything from and to a voter vanish without a word, or ends that, and with it the connections that have lost something.
+func (n *network) swallow(name string, on bool) {
+	n.mu.Lock()
+	n.holes[name] = on
+	var ends []net.Conn
+	for l := range n.links {
+		if !on && (l.from == name || l.to == name) {
+			ends = append(ends, l.Conn)
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range ends {
+		_ = c.Close()
+	}
 }
 
 // isolate cuts a voter off from all others, or joins it again.

@@ -7,3 +7,6 @@ func (v *Voter) StallDisk() func() {
 	v.logs.since.Store(math.MinInt64 / 2)
 	return func() { v.logs.since.Store(0) }
 }
+
+// TakeSnapshot makes raft write a snapshot and cut its log.
+func (v *Voter) TakeSnapshot() error { return v.raft.Snapshot().Error() }

@@ -102,6 +102,30 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 	}
 }
 
+// A leader that falls silent without a word is succeeded, and everybody finds the successor.
+func TestSilentLeader(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	a, b := c.connect(nodeA), c.connect(nodeB)
+	rec := coordtest.SampleRecord("op1")
+	rev, err := a.Swap(timed(t), 0, rec)
+	require.NoError(t, err)
+	c.net.swallow(witness, true)
+	rec.Config, rec.OpID = 2, "op2"
+	_, err = b.Swap(timed(t), rev, rec)
+	require.NoError(t, err)
+	for o := range a.Watch(timed(t)) {
+		if o.Reachable && o.Record != nil && o.Record.OpID == rec.OpID {
+			break
+		}
+	}
+	got, _, err := a.Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	c.net.swallow(witness, false)
+	c.awaitLeader(witness)
+}
+
 // A node that cannot reach the leader, while the other node can, goes by way of that one.
 func TestHandedOn(t *testing.T) {
 	t.Parallel()

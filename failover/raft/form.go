@@ -18,6 +18,8 @@ const (
 	lookSeldom = time.Second
 	// goneAfter is after how long without an answer a voter is more than restarting.
 	goneAfter = 10 * time.Second
+	// troubleAfter is how long a trouble has to last before it is logged.
+	troubleAfter = 2 * time.Second
 	// adoptAfter election timeouts without a leader, a voter asks around for one.
 	adoptAfter = 4
 )
@@ -105,7 +107,7 @@ func (v *Voter) unheard(address string, err error) {
 	v.silent[address] = mute
 	v.mu.Unlock()
 	if known {
-		v.log.Info("a voter does not answer", zap.String("address", address), zap.String("cause", cause(err)), zap.Error(err))
+		v.log.Info("a voter does not answer", zap.String("address", address), zap.Error(err))
 	} else {
 		v.log.Debug("a voter does not answer", zap.String("address", address), zap.Error(err))
 	}
@@ -257,6 +259,9 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		if !h.Status.Member {
 			continue
 		}
+		if lists(h.Status, own.ID) {
+			return "" // its log is on the way
+		}
 		for _, m := range h.Status.Voters {
 			if m.Address == own.Address && m.ID != own.ID {
 				return fmt.Sprintf("this voter (%s) is new, and the cluster knows another one at its address (%s): the disk was lost or replaced. "+
@@ -314,16 +319,23 @@ func (v *Voter) unwell(own Status, known map[string]hello, silent map[string]sil
 	}
 }
 
-// setTrouble notes what an operator can do something about, and logs it when it is news.
+// setTrouble notes what an operator can do something about. It is logged when it has lasted: when three processes are started
+// one after the other, each of them has something to complain about for a moment.
 func (v *Voter) setTrouble(text string) {
 	v.mu.Lock()
-	news := v.trouble != text
-	v.trouble = text
+	if v.trouble != text {
+		v.trouble, v.troubled = text, time.Now()
+	}
+	lasts := time.Since(v.troubled) >= troubleAfter
+	last := v.logged
+	if text == "" || lasts {
+		v.logged = text
+	}
 	v.mu.Unlock()
 	switch {
-	case news && text != "":
-		v.log.Warn("this voter needs attention", zap.String("trouble", text))
-	case news:
+	case text == "" && last != "":
 		v.log.Info("this voter is well again")
+	case text != "" && lasts && text != last:
+		v.log.Warn("this voter needs attention", zap.String("trouble", text))
 	}
 }

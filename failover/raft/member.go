@@ -31,7 +31,7 @@ type Member struct {
 	Leader bool `json:"leader"`
 	// Voter is false for one that still catches up before it may vote.
 	Voter bool `json:"voter"`
-	// LastContact is when it last answered the leader; now for the leader itself; zero if never.
+	// LastContact is when it last answered the leader; now for the leader itself; zero if never. Only the leader knows it.
 	LastContact time.Time `json:"last_contact"`
 }
 

@@ -2,6 +2,7 @@ package raftcoord_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func TestDifferentConfigurations(t *testing.T) {
 	}
 	c.awaitTrouble(nodeA, "is configured with other voters")
 	c.stop(nodeB)
-	c.tune = func(o *raftcoord.Options) {}
+	c.tune = nil
 	c.start(nodeB)
 	c.awaitTrouble(nodeB, "make them the same")
 }
@@ -98,6 +99,40 @@ func TestWipedVoter(t *testing.T) {
 	rec.Config, rec.OpID = 2, "op2"
 	_, err = a.Swap(timed(t), rev, rec)
 	require.NoError(t, err, "it counts now")
+}
+
+// A newcomer gets a snapshot if the log does not go back far enough; and a voter starts from its own.
+func TestSnapshot(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	rec := coordtest.SampleRecord("op")
+	k := c.voters[nodeB].Connect()
+	var rev failover.Revision
+	for i := range 100 {
+		var err error
+		rec.Config, rec.OpID = uint64(i+1), fmt.Sprint("op", i)
+		rev, err = k.Swap(timed(t), rev, rec)
+		require.NoError(t, err)
+	}
+	require.NoError(t, k.Close())
+	for _, name := range names() {
+		require.NoError(t, c.voters[name].TakeSnapshot())
+	}
+	old := c.voters[nodeA].ID()
+	c.stop(nodeA)
+	c.wipe(nodeA)
+	c.start(nodeA)
+	_, err := c.voters[nodeB].Replace(timed(t), old, nodeA)
+	require.NoError(t, err)
+	for _, name := range []string{witness, nodeB} {
+		c.stop(name)
+		c.start(name)
+	}
+	c.stop(witness)
+	got, at, err := c.connect(nodeA).Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.Equal(t, rev, at)
 }
 
 // Two empty disks beside one that is not form nothing.

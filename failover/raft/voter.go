@@ -53,6 +53,8 @@ type Voter struct {
 
 	mu       sync.Mutex // guards what follows
 	trouble  string
+	troubled time.Time          // since when
+	logged   string             // the trouble that was logged last
 	heard    map[string]heard   // what the other voters have said, by address
 	silent   map[string]silence // those that do not answer, by address
 	fenced   bool               // the cluster was recovered without this voter
