@@ -91,6 +91,13 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 	}
 }
 
+// SetPaused pauses the pair, so that no standby takes over by itself, or resumes it. Errors: ErrRefused with the reason when the
+// coordinator did not take it.
+func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
+	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
+	return resp.GetPaused(), n.fail(ctx, "pause", err)
+}
+
 // Switchover hands the active role to the other node and returns when that is done, or was undone. timeout 0 is the
 // node's default, 10 s. Errors: ErrRefused with the reason when the pair is not in sync.
 func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.SwitchoverResponse, error) {

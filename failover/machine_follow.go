@@ -112,7 +112,7 @@ func (m *machine) ownUpToLoss() bool {
 // takeoverDue tells whether a standby has lost the active for good.
 func (s *State) takeoverDue() bool {
 	f := &s.follow
-	if !s.eligible() || s.rec.Active == s.self.ID {
+	if !s.eligible() || s.rec.Active == s.self.ID || s.rec.Paused != nil {
 		return false
 	}
 	if _, ok := s.rec.Member(s.rec.Active); !ok {

@@ -129,6 +129,9 @@ func (s *State) followingReason() string {
 	default:
 		reason = "connecting to the active " + f.active.Address
 	}
+	if listed && !f.connected && f.cause != 0 && s.rec.Paused != nil {
+		reason += "; the pair is paused, so this node does not take over: lockstep resume"
+	}
 	if !listed && !f.connected && f.cause != 0 {
 		reason += "; only the active holds everything, so it has to come back"
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -43,6 +44,9 @@ type Record struct {
 	MinInSync int `json:"min_in_sync"`
 	// Switchover is a planned hand-over that was asked for, if any.
 	Switchover *Switchover `json:"switchover,omitempty"`
+	// Paused: no standby takes over by itself; nil when one may. Versions before 0.1.0 do not know it and drop it with their
+	// next write.
+	Paused *Pause `json:"paused,omitempty"`
 	// OpID is the id of the operation that wrote the record. A swap that timed out is recognized by it.
 	OpID string `json:"op_id"`
 	// Nodes describes the nodes that the pair has seen: two at most.
@@ -67,6 +71,16 @@ type NodeInfo struct {
 	Name string `json:"name"`
 	// Address, host:port, that clients and the other node reach it by.
 	Address string `json:"address"`
+}
+
+// Pause is an operator's wish that no standby takes over by itself: for work on the network or the machines that would only look
+// like the death of a node. What an operator asks for, such as a switchover, is done all the same, and an active that starts again
+// keeps its role.
+type Pause struct {
+	// Since when.
+	Since time.Time `json:"since"`
+	// Reason in the operator's words; may be empty.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Switchover asks the active to hand over.
@@ -117,6 +131,10 @@ func (r Record) Clone() Record {
 	if r.Switchover != nil {
 		s := *r.Switchover
 		r.Switchover = &s
+	}
+	if r.Paused != nil {
+		p := *r.Paused
+		r.Paused = &p
 	}
 	return r
 }

@@ -57,6 +57,8 @@ type Node interface {
 	Changed() <-chan struct{}
 	// Closing is closed when the node is about to stop.
 	Closing() <-chan struct{}
+	// SetPaused has no standby take over by itself any more, or lets one (nil).
+	SetPaused(ctx context.Context, p *failover.Pause) error
 	// Switchover hands the active role to the other node.
 	Switchover(ctx context.Context) (failover.SwitchoverResult, error)
 	// Find reads what the coordinator has in place of the pair's record.
@@ -128,6 +130,9 @@ func pairStatus(st *NodeState) *pb.PairStatus {
 	out := &pb.PairStatus{
 		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync), //nolint:gosec // 1 or 2
 		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable,
+	}
+	if r.Paused != nil {
+		out.Paused = &pb.Pause{Since: timestamppb.New(r.Paused.Since), Reason: r.Paused.Reason}
 	}
 	for _, n := range knownNodes(&st.Pair) {
 		out.Nodes = append(out.Nodes, nodeStatus(&st.Pair, n))
@@ -238,6 +243,26 @@ func (a *AdminServer) Switchover(ctx context.Context, req *pb.SwitchoverRequest)
 	return &pb.SwitchoverResponse{
 		ActiveNode: result.Active.ID.String(), ActiveAddress: result.Active.Address, Term: result.Term, Pause: durationpb.New(result.Pause),
 	}, nil
+}
+
+// maxPauseReason bounds what an operator may say.
+const maxPauseReason = 200
+
+// SetPaused pauses or resumes the pair.
+func (a *AdminServer) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
+	if len(req.GetReason()) > maxPauseReason {
+		return nil, ToStatus(fmt.Errorf("%w: the reason has %d bytes, at most %d are possible", ErrInvalid, len(req.GetReason()), maxPauseReason))
+	}
+	resp := &pb.SetPausedResponse{}
+	var p *failover.Pause
+	if req.GetPaused() {
+		p = &failover.Pause{Since: time.Now().UTC().Truncate(time.Second), Reason: req.GetReason()}
+		resp.Paused = &pb.Pause{Since: timestamppb.New(p.Since), Reason: p.Reason}
+	}
+	if err := a.node.SetPaused(ctx, p); err != nil {
+		return nil, ToStatus(err)
+	}
+	return resp, nil
 }
 
 // Checkpoint writes a checkpoint of this node's page file now.

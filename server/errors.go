@@ -140,6 +140,7 @@ func mappings() []mapping {
 		// Operators.
 		{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
 		{failover.ErrAdopt, codes.FailedPrecondition, "ADOPT"},
+		{failover.ErrPause, codes.FailedPrecondition, "PAUSE"},
 		{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
 		{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},
 		// The caller.

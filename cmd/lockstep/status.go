@@ -67,6 +67,7 @@ type pairJSON struct {
 	MinInSync            uint32   `json:"min_in_sync"`
 	Coordinator          string   `json:"coordinator"`
 	CoordinatorReachable bool     `json:"coordinator_reachable"`
+	Paused               string   `json:"paused,omitempty"` // since when and why
 }
 
 // nodeJSON is one node.
@@ -239,6 +240,12 @@ func toPairJSON(p *pb.PairStatus) *pairJSON {
 		PairID: p.GetPairId(), Config: p.GetConfig(), Term: p.GetTerm(), MinInSync: p.GetMinInSync(), InSync: []string{},
 		Coordinator: p.GetCoordinator(), CoordinatorReachable: p.GetCoordinatorReachable(),
 	}
+	if w := p.GetPaused(); w != nil {
+		j.Paused = "since " + localTime(w.GetSince().AsTime())
+		if w.GetReason() != "" {
+			j.Paused += ": " + w.GetReason()
+		}
+	}
 	for _, n := range p.GetNodes() {
 		if n.GetActive() {
 			j.Active = n.GetName()
@@ -318,6 +325,9 @@ func (a *app) printStatus(s statusJSON) error {
 	}
 	err := a.print.Sentence("\npair %s: term %d, config %d, in sync: %s; coordinator %s is %s",
 		s.Pair.PairID, s.Pair.Term, s.Pair.Config, strings.Join(s.Pair.InSync, " and "), s.Pair.Coordinator, reachable)
+	if err == nil && s.Pair.Paused != "" {
+		err = a.print.Sentence("PAUSED %s; no standby takes over by itself: lockstep resume", s.Pair.Paused)
+	}
 	if err != nil || s.plan == "" {
 		return err
 	}

@@ -312,5 +312,13 @@ func (n *node) Switchover(ctx context.Context) (failover.SwitchoverResult, error
 	return result, nil
 }
 
+// SetPaused has no standby take over by itself any more, or lets one.
+func (n *node) SetPaused(ctx context.Context, p *failover.Pause) error {
+	if n.alone() {
+		return fmt.Errorf("%w: this node runs alone, and has no standby", failover.ErrPause)
+	}
+	return n.runner.SetPaused(ctx, p) //nolint:wrapcheck // says what it is
+}
+
 // DiskLow tells whether publishes are refused.
 func (n *node) DiskLow() bool { return n.disk.low.Load() }

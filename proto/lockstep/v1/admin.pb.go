@@ -218,8 +218,10 @@ type PairStatus struct {
 	Coordinator string `protobuf:"bytes,6,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
 	// True when the coordinator answered last time.
 	CoordinatorReachable bool `protobuf:"varint,7,opt,name=coordinator_reachable,json=coordinatorReachable,proto3" json:"coordinator_reachable,omitempty"`
-	unknownFields        protoimpl.UnknownFields
-	sizeCache            protoimpl.SizeCache
+	// Set while no standby takes over by itself.
+	Paused        *Pause `protobuf:"bytes,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PairStatus) Reset() {
@@ -301,6 +303,169 @@ func (x *PairStatus) GetCoordinatorReachable() bool {
 	return false
 }
 
+func (x *PairStatus) GetPaused() *Pause {
+	if x != nil {
+		return x.Paused
+	}
+	return nil
+}
+
+// Pause says since when and why no standby takes over by itself.
+type Pause struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was paused.
+	Since *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
+	// Why, in the operator's words; may be empty.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pause) Reset() {
+	*x = Pause{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pause) ProtoMessage() {}
+
+func (x *Pause) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pause.ProtoReflect.Descriptor instead.
+func (*Pause) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Pause) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Pause) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// SetPausedRequest pauses or resumes the pair.
+type SetPausedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True to pause, false to resume.
+	Paused bool `protobuf:"varint,1,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Why, for others to read; at most 200 bytes.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPausedRequest) Reset() {
+	*x = SetPausedRequest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPausedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPausedRequest) ProtoMessage() {}
+
+func (x *SetPausedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPausedRequest.ProtoReflect.Descriptor instead.
+func (*SetPausedRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SetPausedRequest) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *SetPausedRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// SetPausedResponse tells how it is now.
+type SetPausedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Set while the pair is paused.
+	Paused        *Pause `protobuf:"bytes,1,opt,name=paused,proto3" json:"paused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetPausedResponse) Reset() {
+	*x = SetPausedResponse{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPausedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPausedResponse) ProtoMessage() {}
+
+func (x *SetPausedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPausedResponse.ProtoReflect.Descriptor instead.
+func (*SetPausedResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SetPausedResponse) GetPaused() *Pause {
+	if x != nil {
+		return x.Paused
+	}
+	return nil
+}
+
 // StoreStatus describes a node's store.
 type StoreStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -352,7 +517,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[2]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +529,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[2]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +542,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *StoreStatus) GetStoreId() string {
@@ -544,7 +709,7 @@ type StandbyStatus struct {
 
 func (x *StandbyStatus) Reset() {
 	*x = StandbyStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[3]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -556,7 +721,7 @@ func (x *StandbyStatus) String() string {
 func (*StandbyStatus) ProtoMessage() {}
 
 func (x *StandbyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[3]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -569,7 +734,7 @@ func (x *StandbyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StandbyStatus.ProtoReflect.Descriptor instead.
 func (*StandbyStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StandbyStatus) GetNodeId() string {
@@ -609,7 +774,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[4]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -621,7 +786,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[4]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -634,7 +799,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 // GetStatusResponse is what a node is and knows.
@@ -670,7 +835,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[5]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +847,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[5]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +860,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GetStatusResponse) GetNode() *NodeStatus {
@@ -791,7 +956,7 @@ type WatchStatusRequest struct {
 
 func (x *WatchStatusRequest) Reset() {
 	*x = WatchStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[6]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +968,7 @@ func (x *WatchStatusRequest) String() string {
 func (*WatchStatusRequest) ProtoMessage() {}
 
 func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[6]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +981,7 @@ func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 // WatchStatusResponse is one state of a node.
@@ -830,7 +995,7 @@ type WatchStatusResponse struct {
 
 func (x *WatchStatusResponse) Reset() {
 	*x = WatchStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -842,7 +1007,7 @@ func (x *WatchStatusResponse) String() string {
 func (*WatchStatusResponse) ProtoMessage() {}
 
 func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -855,7 +1020,7 @@ func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
@@ -876,7 +1041,7 @@ type SwitchoverRequest struct {
 
 func (x *SwitchoverRequest) Reset() {
 	*x = SwitchoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -888,7 +1053,7 @@ func (x *SwitchoverRequest) String() string {
 func (*SwitchoverRequest) ProtoMessage() {}
 
 func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -901,7 +1066,7 @@ func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*SwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SwitchoverRequest) GetTimeout() *durationpb.Duration {
@@ -928,7 +1093,7 @@ type SwitchoverResponse struct {
 
 func (x *SwitchoverResponse) Reset() {
 	*x = SwitchoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -940,7 +1105,7 @@ func (x *SwitchoverResponse) String() string {
 func (*SwitchoverResponse) ProtoMessage() {}
 
 func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -953,7 +1118,7 @@ func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*SwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SwitchoverResponse) GetActiveNode() string {
@@ -993,7 +1158,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1005,7 +1170,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1018,7 +1183,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 // CheckpointResponse describes the checkpoint.
@@ -1034,7 +1199,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1211,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1224,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CheckpointResponse) GetCheckpoint() uint64 {
@@ -1087,7 +1252,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1264,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1277,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckRequest) GetFullSpeed() bool {
@@ -1141,7 +1306,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1153,7 +1318,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1166,7 +1331,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CheckResponse) GetPagesDone() uint64 {
@@ -1216,7 +1381,7 @@ type GetDigestRequest struct {
 
 func (x *GetDigestRequest) Reset() {
 	*x = GetDigestRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1228,7 +1393,7 @@ func (x *GetDigestRequest) String() string {
 func (*GetDigestRequest) ProtoMessage() {}
 
 func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1241,7 +1406,7 @@ func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestRequest.ProtoReflect.Descriptor instead.
 func (*GetDigestRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetDigestRequest) GetAtLsn() uint64 {
@@ -1266,7 +1431,7 @@ type GetDigestResponse struct {
 
 func (x *GetDigestResponse) Reset() {
 	*x = GetDigestResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1443,7 @@ func (x *GetDigestResponse) String() string {
 func (*GetDigestResponse) ProtoMessage() {}
 
 func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1456,7 @@ func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestResponse.ProtoReflect.Descriptor instead.
 func (*GetDigestResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetDigestResponse) GetLsn() uint64 {
@@ -1332,7 +1497,7 @@ type AdoptRecordRequest struct {
 
 func (x *AdoptRecordRequest) Reset() {
 	*x = AdoptRecordRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1344,7 +1509,7 @@ func (x *AdoptRecordRequest) String() string {
 func (*AdoptRecordRequest) ProtoMessage() {}
 
 func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1357,7 +1522,7 @@ func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AdoptRecordRequest) GetConfirm() bool {
@@ -1421,7 +1586,7 @@ type AdoptRecordResponse struct {
 
 func (x *AdoptRecordResponse) Reset() {
 	*x = AdoptRecordResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1598,7 @@ func (x *AdoptRecordResponse) String() string {
 func (*AdoptRecordResponse) ProtoMessage() {}
 
 func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1611,7 @@ func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordResponse.ProtoReflect.Descriptor instead.
 func (*AdoptRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AdoptRecordResponse) GetDone() bool {
@@ -1556,7 +1721,7 @@ type AdoptedPeer struct {
 
 func (x *AdoptedPeer) Reset() {
 	*x = AdoptedPeer{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1733,7 @@ func (x *AdoptedPeer) String() string {
 func (*AdoptedPeer) ProtoMessage() {}
 
 func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1746,7 @@ func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedPeer.ProtoReflect.Descriptor instead.
 func (*AdoptedPeer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AdoptedPeer) GetAddress() string {
@@ -1666,7 +1831,7 @@ type DamageStatus struct {
 
 func (x *DamageStatus) Reset() {
 	*x = DamageStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1678,7 +1843,7 @@ func (x *DamageStatus) String() string {
 func (*DamageStatus) ProtoMessage() {}
 
 func (x *DamageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1691,7 +1856,7 @@ func (x *DamageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
 func (*DamageStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DamageStatus) GetScrubbedPages() uint64 {
@@ -1793,7 +1958,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1805,7 +1970,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1818,7 +1983,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Alarm) GetKind() string {
@@ -1861,7 +2026,7 @@ type DamagedMessage struct {
 
 func (x *DamagedMessage) Reset() {
 	*x = DamagedMessage{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +2038,7 @@ func (x *DamagedMessage) String() string {
 func (*DamagedMessage) ProtoMessage() {}
 
 func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +2051,7 @@ func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
 func (*DamagedMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DamagedMessage) GetQueue() string {
@@ -1937,7 +2102,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2114,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2127,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *VerifyRequest) GetDeep() bool {
@@ -2002,7 +2167,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2179,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2192,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *VerifyResponse) GetLsn() uint64 {
@@ -2092,7 +2257,7 @@ type QueueDifference struct {
 
 func (x *QueueDifference) Reset() {
 	*x = QueueDifference{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2104,7 +2269,7 @@ func (x *QueueDifference) String() string {
 func (*QueueDifference) ProtoMessage() {}
 
 func (x *QueueDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2117,7 +2282,7 @@ func (x *QueueDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
 func (*QueueDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *QueueDifference) GetQueue() string {
@@ -2151,7 +2316,7 @@ type NodeVerification struct {
 
 func (x *NodeVerification) Reset() {
 	*x = NodeVerification{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2328,7 @@ func (x *NodeVerification) String() string {
 func (*NodeVerification) ProtoMessage() {}
 
 func (x *NodeVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2341,7 @@ func (x *NodeVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
 func (*NodeVerification) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *NodeVerification) GetNodeId() string {
@@ -2218,7 +2383,7 @@ type GetQueueDigestsRequest struct {
 
 func (x *GetQueueDigestsRequest) Reset() {
 	*x = GetQueueDigestsRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2395,7 @@ func (x *GetQueueDigestsRequest) String() string {
 func (*GetQueueDigestsRequest) ProtoMessage() {}
 
 func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2408,7 @@ func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
@@ -2272,7 +2437,7 @@ type GetQueueDigestsResponse struct {
 
 func (x *GetQueueDigestsResponse) Reset() {
 	*x = GetQueueDigestsResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2449,7 @@ func (x *GetQueueDigestsResponse) String() string {
 func (*GetQueueDigestsResponse) ProtoMessage() {}
 
 func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2462,7 @@ func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetQueueDigestsResponse) GetLsn() uint64 {
@@ -2354,7 +2519,7 @@ type QueueDigest struct {
 
 func (x *QueueDigest) Reset() {
 	*x = QueueDigest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2366,7 +2531,7 @@ func (x *QueueDigest) String() string {
 func (*QueueDigest) ProtoMessage() {}
 
 func (x *QueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2379,7 +2544,7 @@ func (x *QueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
 func (*QueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *QueueDigest) GetId() uint64 {
@@ -2428,7 +2593,7 @@ type ScrubRequest struct {
 
 func (x *ScrubRequest) Reset() {
 	*x = ScrubRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2605,7 @@ func (x *ScrubRequest) String() string {
 func (*ScrubRequest) ProtoMessage() {}
 
 func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2618,7 @@ func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
 func (*ScrubRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ScrubRequest) GetFullSpeed() bool {
@@ -2480,7 +2645,7 @@ type ScrubResponse struct {
 
 func (x *ScrubResponse) Reset() {
 	*x = ScrubResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2657,7 @@ func (x *ScrubResponse) String() string {
 func (*ScrubResponse) ProtoMessage() {}
 
 func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2670,7 @@ func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
 func (*ScrubResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ScrubResponse) GetPages() uint64 {
@@ -2549,7 +2714,7 @@ type DropDamagedRequest struct {
 
 func (x *DropDamagedRequest) Reset() {
 	*x = DropDamagedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2561,7 +2726,7 @@ func (x *DropDamagedRequest) String() string {
 func (*DropDamagedRequest) ProtoMessage() {}
 
 func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2574,7 +2739,7 @@ func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
 func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DropDamagedRequest) GetQueue() string {
@@ -2602,7 +2767,7 @@ type DropDamagedResponse struct {
 
 func (x *DropDamagedResponse) Reset() {
 	*x = DropDamagedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2779,7 @@ func (x *DropDamagedResponse) String() string {
 func (*DropDamagedResponse) ProtoMessage() {}
 
 func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2792,7 @@ func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
 func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DropDamagedResponse) GetSequences() []uint64 {
@@ -2649,7 +2814,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x17\n" +
 	"\ain_sync\x18\x04 \x01(\bR\x06inSync\x12\x16\n" +
 	"\x06active\x18\x05 \x01(\bR\x06active\x12\x12\n" +
-	"\x04live\x18\x06 \x01(\bR\x04live\"\xf7\x01\n" +
+	"\x04live\x18\x06 \x01(\bR\x04live\"\xa3\x02\n" +
 	"\n" +
 	"PairStatus\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x16\n" +
@@ -2658,7 +2823,16 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x05nodes\x18\x04 \x03(\v2\x17.lockstep.v1.NodeStatusR\x05nodes\x12\x1e\n" +
 	"\vmin_in_sync\x18\x05 \x01(\rR\tminInSync\x12 \n" +
 	"\vcoordinator\x18\x06 \x01(\tR\vcoordinator\x123\n" +
-	"\x15coordinator_reachable\x18\a \x01(\bR\x14coordinatorReachable\"\xb3\x05\n" +
+	"\x15coordinator_reachable\x18\a \x01(\bR\x14coordinatorReachable\x12*\n" +
+	"\x06paused\x18\b \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"Q\n" +
+	"\x05Pause\x120\n" +
+	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"B\n" +
+	"\x10SetPausedRequest\x12\x16\n" +
+	"\x06paused\x18\x01 \x01(\bR\x06paused\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
+	"\x11SetPausedResponse\x12*\n" +
+	"\x06paused\x18\x01 \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"\xb3\x05\n" +
 	"\vStoreStatus\x12\x19\n" +
 	"\bstore_id\x18\x01 \x01(\tR\astoreId\x12.\n" +
 	"\alog_end\x18\x02 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x126\n" +
@@ -2859,12 +3033,13 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\fROLE_BLOCKED\x10\b\x12\x15\n" +
 	"\x11ROLE_ACTIVE_ALONE\x10\t\x12\x0f\n" +
 	"\vROLE_FENCED\x10\n" +
-	"2\xdf\x06\n" +
+	"2\xab\a\n" +
 	"\fAdminService\x12J\n" +
 	"\tGetStatus\x12\x1d.lockstep.v1.GetStatusRequest\x1a\x1e.lockstep.v1.GetStatusResponse\x12R\n" +
 	"\vWatchStatus\x12\x1f.lockstep.v1.WatchStatusRequest\x1a .lockstep.v1.WatchStatusResponse0\x01\x12M\n" +
 	"\n" +
-	"Switchover\x12\x1e.lockstep.v1.SwitchoverRequest\x1a\x1f.lockstep.v1.SwitchoverResponse\x12M\n" +
+	"Switchover\x12\x1e.lockstep.v1.SwitchoverRequest\x1a\x1f.lockstep.v1.SwitchoverResponse\x12J\n" +
+	"\tSetPaused\x12\x1d.lockstep.v1.SetPausedRequest\x1a\x1e.lockstep.v1.SetPausedResponse\x12M\n" +
 	"\n" +
 	"Checkpoint\x12\x1e.lockstep.v1.CheckpointRequest\x1a\x1f.lockstep.v1.CheckpointResponse\x12@\n" +
 	"\x05Check\x12\x19.lockstep.v1.CheckRequest\x1a\x1a.lockstep.v1.CheckResponse0\x01\x12J\n" +
@@ -2888,108 +3063,116 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
 	(*NodeStatus)(nil),              // 1: lockstep.v1.NodeStatus
 	(*PairStatus)(nil),              // 2: lockstep.v1.PairStatus
-	(*StoreStatus)(nil),             // 3: lockstep.v1.StoreStatus
-	(*StandbyStatus)(nil),           // 4: lockstep.v1.StandbyStatus
-	(*GetStatusRequest)(nil),        // 5: lockstep.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 6: lockstep.v1.GetStatusResponse
-	(*WatchStatusRequest)(nil),      // 7: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),     // 8: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),       // 9: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),      // 10: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),       // 11: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),      // 12: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),            // 13: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),           // 14: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),        // 15: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),       // 16: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),      // 17: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),     // 18: lockstep.v1.AdoptRecordResponse
-	(*AdoptedPeer)(nil),             // 19: lockstep.v1.AdoptedPeer
-	(*DamageStatus)(nil),            // 20: lockstep.v1.DamageStatus
-	(*Alarm)(nil),                   // 21: lockstep.v1.Alarm
-	(*DamagedMessage)(nil),          // 22: lockstep.v1.DamagedMessage
-	(*VerifyRequest)(nil),           // 23: lockstep.v1.VerifyRequest
-	(*VerifyResponse)(nil),          // 24: lockstep.v1.VerifyResponse
-	(*QueueDifference)(nil),         // 25: lockstep.v1.QueueDifference
-	(*NodeVerification)(nil),        // 26: lockstep.v1.NodeVerification
-	(*GetQueueDigestsRequest)(nil),  // 27: lockstep.v1.GetQueueDigestsRequest
-	(*GetQueueDigestsResponse)(nil), // 28: lockstep.v1.GetQueueDigestsResponse
-	(*QueueDigest)(nil),             // 29: lockstep.v1.QueueDigest
-	(*ScrubRequest)(nil),            // 30: lockstep.v1.ScrubRequest
-	(*ScrubResponse)(nil),           // 31: lockstep.v1.ScrubResponse
-	(*DropDamagedRequest)(nil),      // 32: lockstep.v1.DropDamagedRequest
-	(*DropDamagedResponse)(nil),     // 33: lockstep.v1.DropDamagedResponse
-	(*Position)(nil),                // 34: lockstep.v1.Position
-	(*timestamppb.Timestamp)(nil),   // 35: google.protobuf.Timestamp
-	(*MaintenanceActivity)(nil),     // 36: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 37: lockstep.v1.Plan
-	(*durationpb.Duration)(nil),     // 38: google.protobuf.Duration
+	(*Pause)(nil),                   // 3: lockstep.v1.Pause
+	(*SetPausedRequest)(nil),        // 4: lockstep.v1.SetPausedRequest
+	(*SetPausedResponse)(nil),       // 5: lockstep.v1.SetPausedResponse
+	(*StoreStatus)(nil),             // 6: lockstep.v1.StoreStatus
+	(*StandbyStatus)(nil),           // 7: lockstep.v1.StandbyStatus
+	(*GetStatusRequest)(nil),        // 8: lockstep.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 9: lockstep.v1.GetStatusResponse
+	(*WatchStatusRequest)(nil),      // 10: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 11: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 12: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 13: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 14: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 15: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 16: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 17: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 18: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 19: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 20: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 21: lockstep.v1.AdoptRecordResponse
+	(*AdoptedPeer)(nil),             // 22: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 23: lockstep.v1.DamageStatus
+	(*Alarm)(nil),                   // 24: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 25: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 26: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 27: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 28: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 29: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 30: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 31: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 32: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 33: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 34: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 35: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 36: lockstep.v1.DropDamagedResponse
+	(*timestamppb.Timestamp)(nil),   // 37: google.protobuf.Timestamp
+	(*Position)(nil),                // 38: lockstep.v1.Position
+	(*MaintenanceActivity)(nil),     // 39: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 40: lockstep.v1.Plan
+	(*durationpb.Duration)(nil),     // 41: google.protobuf.Duration
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
-	34, // 1: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	34, // 2: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
-	1,  // 3: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
-	0,  // 4: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
-	2,  // 5: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
-	3,  // 6: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
-	4,  // 7: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	35, // 8: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	36, // 9: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	37, // 10: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	20, // 11: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
-	21, // 12: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
-	6,  // 13: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	38, // 14: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	38, // 15: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	34, // 16: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	19, // 17: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	0,  // 18: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	34, // 19: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	35, // 20: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
-	35, // 21: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	35, // 22: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
-	25, // 23: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
-	26, // 24: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	20, // 25: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
-	22, // 26: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
-	29, // 27: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	20, // 28: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
-	22, // 29: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	20, // 30: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	22, // 31: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	5,  // 32: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	7,  // 33: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	9,  // 34: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	11, // 35: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	13, // 36: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	15, // 37: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	23, // 38: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	27, // 39: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	30, // 40: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	32, // 41: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	17, // 42: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	6,  // 43: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	8,  // 44: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	10, // 45: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	12, // 46: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	14, // 47: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	16, // 48: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	24, // 49: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	28, // 50: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	31, // 51: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	33, // 52: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	18, // 53: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	43, // [43:54] is the sub-list for method output_type
-	32, // [32:43] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	3,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
+	37, // 2: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	3,  // 3: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
+	38, // 4: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	38, // 5: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	1,  // 6: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
+	0,  // 7: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
+	2,  // 8: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
+	6,  // 9: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
+	7,  // 10: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
+	37, // 11: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	39, // 12: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	40, // 13: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	23, // 14: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	24, // 15: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	9,  // 16: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	41, // 17: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	41, // 18: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	38, // 19: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	22, // 20: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	0,  // 21: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	38, // 22: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	37, // 23: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	37, // 24: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	37, // 25: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	28, // 26: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	29, // 27: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	23, // 28: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	25, // 29: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	32, // 30: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	23, // 31: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	25, // 32: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	23, // 33: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	25, // 34: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	8,  // 35: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	10, // 36: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	12, // 37: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	4,  // 38: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	14, // 39: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	16, // 40: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	18, // 41: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	26, // 42: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	30, // 43: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	33, // 44: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	35, // 45: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	20, // 46: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	9,  // 47: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	11, // 48: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	13, // 49: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	5,  // 50: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	15, // 51: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	17, // 52: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	19, // 53: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	27, // 54: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	31, // 55: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	34, // 56: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	36, // 57: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	21, // 58: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	47, // [47:59] is the sub-list for method output_type
+	35, // [35:47] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -3005,7 +3188,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

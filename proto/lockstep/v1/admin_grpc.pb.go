@@ -24,6 +24,7 @@ const (
 	AdminService_GetStatus_FullMethodName       = "/lockstep.v1.AdminService/GetStatus"
 	AdminService_WatchStatus_FullMethodName     = "/lockstep.v1.AdminService/WatchStatus"
 	AdminService_Switchover_FullMethodName      = "/lockstep.v1.AdminService/Switchover"
+	AdminService_SetPaused_FullMethodName       = "/lockstep.v1.AdminService/SetPaused"
 	AdminService_Checkpoint_FullMethodName      = "/lockstep.v1.AdminService/Checkpoint"
 	AdminService_Check_FullMethodName           = "/lockstep.v1.AdminService/Check"
 	AdminService_GetDigest_FullMethodName       = "/lockstep.v1.AdminService/GetDigest"
@@ -46,6 +47,8 @@ type AdminServiceClient interface {
 	WatchStatus(ctx context.Context, in *WatchStatusRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatusResponse], error)
 	// Switchover hands the active role to the other node. Sent to either node. Returns when it is done or was undone.
 	Switchover(ctx context.Context, in *SwitchoverRequest, opts ...grpc.CallOption) (*SwitchoverResponse, error)
+	// SetPaused pauses or resumes the pair: while it is paused no standby takes over by itself. Sent to either node.
+	SetPaused(ctx context.Context, in *SetPausedRequest, opts ...grpc.CallOption) (*SetPausedResponse, error)
 	// Checkpoint writes a checkpoint of this node's page file now.
 	Checkpoint(ctx context.Context, in *CheckpointRequest, opts ...grpc.CallOption) (*CheckpointResponse, error)
 	// Check walks this node's whole store and reports what it finds; online, on a snapshot.
@@ -106,6 +109,16 @@ func (c *adminServiceClient) Switchover(ctx context.Context, in *SwitchoverReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SwitchoverResponse)
 	err := c.cc.Invoke(ctx, AdminService_Switchover_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) SetPaused(ctx context.Context, in *SetPausedRequest, opts ...grpc.CallOption) (*SetPausedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetPausedResponse)
+	err := c.cc.Invoke(ctx, AdminService_SetPaused_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -213,6 +226,8 @@ type AdminServiceServer interface {
 	WatchStatus(*WatchStatusRequest, grpc.ServerStreamingServer[WatchStatusResponse]) error
 	// Switchover hands the active role to the other node. Sent to either node. Returns when it is done or was undone.
 	Switchover(context.Context, *SwitchoverRequest) (*SwitchoverResponse, error)
+	// SetPaused pauses or resumes the pair: while it is paused no standby takes over by itself. Sent to either node.
+	SetPaused(context.Context, *SetPausedRequest) (*SetPausedResponse, error)
 	// Checkpoint writes a checkpoint of this node's page file now.
 	Checkpoint(context.Context, *CheckpointRequest) (*CheckpointResponse, error)
 	// Check walks this node's whole store and reports what it finds; online, on a snapshot.
@@ -248,6 +263,9 @@ func (UnimplementedAdminServiceServer) WatchStatus(*WatchStatusRequest, grpc.Ser
 }
 func (UnimplementedAdminServiceServer) Switchover(context.Context, *SwitchoverRequest) (*SwitchoverResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Switchover not implemented")
+}
+func (UnimplementedAdminServiceServer) SetPaused(context.Context, *SetPausedRequest) (*SetPausedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetPaused not implemented")
 }
 func (UnimplementedAdminServiceServer) Checkpoint(context.Context, *CheckpointRequest) (*CheckpointResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Checkpoint not implemented")
@@ -337,6 +355,24 @@ func _AdminService_Switchover_Handler(srv interface{}, ctx context.Context, dec 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).Switchover(ctx, req.(*SwitchoverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_SetPaused_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetPausedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).SetPaused(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_SetPaused_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).SetPaused(ctx, req.(*SetPausedRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -492,6 +528,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Switchover",
 			Handler:    _AdminService_Switchover_Handler,
+		},
+		{
+			MethodName: "SetPaused",
+			Handler:    _AdminService_SetPaused_Handler,
 		},
 		{
 			MethodName: "Checkpoint",

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+func (a *app) pauseCommand() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "pause", GroupID: "operate",
+		Short: "Let no standby take over by itself, until lockstep resume",
+		Long: `While a pair is paused its standby does not take over, whatever it believes about the active: for work on the network or on a
+machine that would only look like the death of a node. It is kept in the pair's record, so both nodes know, and it survives their
+restarts. Replication goes on, an active that starts again keeps its role, and a switchover that is asked for is done.
+
+If the active is lost meanwhile, nobody serves until lockstep resume or until it is back.`,
+		Example: `  lockstep pause --reason "the switch in rack 4 is replaced"`,
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.setPaused(cmd.Context(), true, reason) },
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for others who look at the status")
+	return cmd
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "resume", GroupID: "operate",
+		Short:   "Let the standby take over by itself again",
+		Long:    "End what lockstep pause began. If the active is gone, the standby takes over now.",
+		Example: "  lockstep resume",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.setPaused(cmd.Context(), false, "") },
+	}
+}
+
+// setPaused asks the nodes in turn: the active may be gone.
+func (a *app) setPaused(ctx context.Context, paused bool, reason string) error {
+	return a.withTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		addrs, err := a.addresses()
+		if err != nil {
+			return err
+		}
+		for i, addr := range addrs {
+			var n *client.Node
+			if n, err = c.Node(addr); err != nil {
+				return err
+			}
+			if _, err = n.SetPaused(ctx, paused, reason); err == nil || i == len(addrs)-1 {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if err := a.print.Object(map[string]any{"paused": paused, "reason": reason}); err != nil {
+			return err
+		}
+		if paused {
+			return a.print.Sentence("the pair is paused: no standby takes over by itself until lockstep resume")
+		}
+		return a.print.Sentence("the pair is not paused: a standby takes over when the active is gone")
+	})
+}

@@ -1,0 +1,53 @@
+//go:build unix
+
+package chaos
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// TestPaused: in a paused pair nobody takes over when the active dies; a switchover that is asked for is done; an active that comes
+// back goes on; and when the pair is resumed with the active gone, the standby takes over.
+func TestPaused(t *testing.T) {
+	p := start(t, cluster.Options{})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	active, standby := inSync(t, p)
+	setPaused := func(n *cluster.Node, paused bool) {
+		_, err := pb.NewAdminServiceClient(n.Conn()).SetPaused(limited(t), &pb.SetPausedRequest{Paused: paused, Reason: "a test"})
+		require.NoError(t, err)
+	}
+	setPaused(standby, true)
+	require.NoError(t, p.Wait(limited(t), "both know", func(a, b *pb.GetStatusResponse) bool {
+		return a.GetPair().GetPaused().GetReason() == "a test" && b.GetPair().GetPaused() != nil
+	}))
+	acked(t, w, ackBound)
+
+	require.NoError(t, active.Kill())
+	quiet(t, w)
+	s, err := standby.Status(limited(t))
+	require.NoError(t, err)
+	require.Equal(t, pb.Role_ROLE_STANDBY.String(), s.GetRole().String(), s.GetReason())
+	require.Contains(t, s.GetReason(), "lockstep resume")
+	require.NoError(t, active.Start())
+	acked(t, w, bound)
+
+	now, _ := inSync(t, p)
+	require.Equal(t, active.Name, now.Name, "the role was not to change")
+	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
+	require.NoError(t, err)
+	now, other := inSync(t, p)
+	require.Equal(t, standby.Name, now.Name)
+	acked(t, w, ackBound)
+
+	require.NoError(t, now.Kill())
+	quiet(t, w)
+	setPaused(other, false)
+	acked(t, w, ackBound)
+	require.NoError(t, now.Start())
+	verify(t, p, w)
+}
