@@ -4,7 +4,9 @@ package chaos
 
 import (
 	"bytes"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -217,10 +219,17 @@ func TestBothCopiesDamaged(t *testing.T) {
 	require.Len(t, st.GetAlarms(), 1)
 	require.Equal(t, "damaged-messages", st.GetAlarms()[0].GetKind())
 
+	out, err := lockstep(t, p, "verify")
+	require.Error(t, err, out)
+	require.Contains(t, out, stockQueue)
+	out, err = lockstep(t, p, "status")
+	require.NoError(t, err, out)
+	require.Contains(t, out, "ALARM damaged-messages")
+
 	// Given up, it is gone, and the alarm with it.
-	dropped, err := pb.NewAdminServiceClient(active.Conn()).DropDamaged(limited(t), &pb.DropDamagedRequest{Queue: stockQueue})
-	require.NoError(t, err)
-	require.Equal(t, []uint64{large}, dropped.GetSequences())
+	out, err = lockstep(t, p, "queue", "drop-damaged", stockQueue)
+	require.NoError(t, err, out)
+	require.Contains(t, out, fmt.Sprintf("gave up 1 message of %s: [%d]", stockQueue, large))
 	require.Eventually(t, func() bool {
 		return len(statusOf(t, active).GetAlarms())+len(statusOf(t, standby).GetAlarms()) == 0
 	}, bound, 20*time.Millisecond)
@@ -231,6 +240,17 @@ func TestBothCopiesDamaged(t *testing.T) {
 	}
 	require.Equal(t, stock.messages-1, n)
 	require.Empty(t, compare(t, p, true).GetContentError())
+	out, err = lockstep(t, p, "verify", "--deep", "--full-speed")
+	require.NoError(t, err, out)
+	t.Log(out)
+}
+
+// lockstep runs the command line against the pair.
+func lockstep(t *testing.T, p *cluster.Pair, args ...string) (string, error) {
+	t.Helper()
+	args = append(args, "--addr", p.A.Address()+","+p.B.Address())
+	out, err := exec.CommandContext(limited(t), binary, args...).CombinedOutput()
+	return string(out), err
 }
 
 // publishLarge adds one message to the stock and returns its sequence.
@@ -314,6 +334,41 @@ func TestDamagedAtStart(t *testing.T) {
 		require.Empty(t, compare(t, p, true).GetContentError())
 	}
 	verify(t, p, w)
+	stock.check(t)
+	checkOffline(t, p)
+}
+
+// TestDamagedLogOfTheActive damages the part of the active's log that only a standby needs which was away. It gets a snapshot.
+func TestDamagedLogOfTheActive(t *testing.T) {
+	s := seed(t)
+	settings := maintenanceSettings()
+	settings["log.keep-bytes"], settings["log.segment-bytes"] = "256MiB", "1MiB"
+	p := start(t, cluster.Options{Settings: settings})
+	active, standby := inSync(t, p)
+	require.NoError(t, standby.Kill())
+	stock := fillStock(t, p, repairFill, s)
+	require.NoError(t, active.Stop()) // what is in memory must not help
+	require.NoError(t, active.Start())
+	require.Eventually(t, func() bool {
+		st, err := active.Status(limited(t))
+		return err == nil && st.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
+	}, bound, 10*time.Millisecond)
+	segments, err := filepath.Glob(filepath.Join(active.DataDir(), "log", "*.seg"))
+	require.NoError(t, err)
+	require.Greater(t, len(segments), 3)
+	slices.Sort(segments)
+	for _, name := range segments[1 : len(segments)-1] {
+		flipAt(t, name, 4096+200)
+	}
+	since := logged(t, standby)
+	require.NoError(t, standby.Start())
+	inSync(t, p)
+	require.True(t, said(t, standby, "snapshot installed", since))
+	require.Eventually(t, func() bool {
+		st := statusOf(t, active)
+		return st.GetDamage().GetRepairedLog() > 0 && len(st.GetAlarms()) == 0
+	}, bound, 20*time.Millisecond)
+	require.Empty(t, compare(t, p, true).GetContentError())
 	stock.check(t)
 	checkOffline(t, p)
 }
