@@ -267,3 +267,31 @@ func TestAdmit(t *testing.T) {
 	require.NoError(t, f.admit(4, 1))
 	require.Equal(t, store.Fence{Config: 4, Term: 1}, s.Identity().Fence)
 }
+
+// TestStandbyAppliesWhatIsCommitted: what a standby has, durable, and the active has not committed is not applied (INV-5).
+func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
+	s, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/s", BootID: "boot"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, s.Close()) }()
+	var build txn.Builder
+	for i := range 3 {
+		build.Begin(nil, 1, nil)
+		build.CreateQueue([]string{"a", "b", "c"}[i], txn.Config{}, "default")
+		payload, err := build.Finish()
+		require.NoError(t, err)
+		frame, end := wal.AppendFrame(nil, s.End(), 1, wal.KindTxn, payload)
+		require.NoError(t, s.Append(frame, end))
+	}
+	require.NoError(t, s.Sync())
+	l := &link{f: &Follower{o: FollowerOptions{Store: s}}, applyWake: make(chan struct{}, 1), beatWake: make(chan struct{}, 1)}
+	l.durable.Store(s.Durable().LSN)
+	l.commit.Store(2)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.apply(ctx) }()
+	signal(l.applyWake)
+	require.Eventually(t, func() bool { return l.applied.Load() >= 2 }, 10*time.Second, time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+	require.Equal(t, uint64(2), s.Applied().LSN)
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,9 +28,12 @@ func changes(k vfs.OpKind) bool {
 // crashEverywhere runs do and gives to check what a power failure would leave before each of its changes and at the end.
 func crashEverywhere(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, do func(), check func(step int, after *vfs.Mem)) {
 	t.Helper()
+	var mu sync.Mutex // the log prepares segments in the background
 	var clones []*vfs.Mem
 	fault.SetHook(func(op vfs.Op) error {
 		if changes(op.Kind) {
+			mu.Lock()
+			defer mu.Unlock()
 			seed := int64(len(clones))
 			if seed%3 == 0 {
 				clones = append(clones, mem.CrashClone(nil))
@@ -40,6 +44,8 @@ func crashEverywhere(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, do func(), ch
 	})
 	do()
 	fault.SetHook(nil)
+	mu.Lock() // one that has asked for the hook before may still be in it
+	defer mu.Unlock()
 	clones = append(clones, mem.CrashClone(nil))
 	t.Logf("%d crashes", len(clones))
 	for step, c := range clones {

@@ -1,7 +1,9 @@
 package wal
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand"
 	"os"
 	"path/filepath"
@@ -89,6 +91,9 @@ func copyFS(t testing.TB, from vfs.FS, dir string) *vfs.Mem {
 	require.NoError(t, err)
 	for _, name := range names {
 		data, err := vfs.ReadFile(from, filepath.Join(dir, name), 1<<30)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // a segment is being prepared in the background, and has another name now
+		}
 		require.NoError(t, err)
 		require.NoError(t, vfs.WriteFileAtomic(to, filepath.Join(dir, name), data))
 	}
