@@ -170,6 +170,13 @@ func (s *Store) judge(e *DamagedMessagesError, lost bool) {
 	}
 }
 
+// has tells whether a message is known to be damaged.
+func (d *damage) has(queueID, seq uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.messages[messageKey{queueID, seq}] != nil
+}
+
 // forget says that messages can be read, or that nobody wants them.
 func (d *damage) forget(queueID uint64, sequences []uint64) {
 	d.mu.Lock()

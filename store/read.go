@@ -58,7 +58,7 @@ func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]De
 		if len(out) > before {
 			return out, next, nil
 		}
-		if !tried && s.repairMessages(ctx, bad) == nil {
+		if !tried && s.repairMessages(ctx, bad, false) == nil {
 			continue
 		}
 		if !req.MarkDamaged || ctx.Err() != nil {

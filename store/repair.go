@@ -21,6 +21,8 @@ import (
 const (
 	// repairAgain is how long a message whose repair failed is left alone: whoever reads it meanwhile hears at once that it is damaged.
 	repairAgain = 5 * time.Second
+	// lostAgain is the same for a message that is damaged on the other node as well.
+	lostAgain = time.Minute
 	// repairWait bounds how long a reader waits for the other node.
 	repairWait = 3 * time.Second
 	// copyBytes bounds what CopyMessages returns, but for a single larger message.
@@ -88,8 +90,12 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 	return found, nil
 }
 
-// repairMessages makes good what a read found to be damaged, within repairWait. Its error says why it could not.
-func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError) error {
+// errNoCopy is returned when the other node could not be asked.
+var errNoCopy = errors.New("the other node's copy cannot be had")
+
+// repairMessages makes good what a read found to be damaged, within repairWait. Its error says why it could not. At once is for whoever
+// does not come again and again.
+func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError, atOnce bool) error {
 	s.note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
 	defer cancel()
@@ -99,7 +105,7 @@ func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError) e
 		return fmt.Errorf("repair: %w", ctx.Err())
 	}
 	defer func() { <-s.damage.busy }()
-	return s.repairOne(ctx, bad.Queue, bad.Sequences[0])
+	return s.repairOne(ctx, bad.Queue, bad.Sequences[0], atOnce)
 }
 
 // RepairAll tries to repair whatever is known to be damaged. It returns how many messages still are.
@@ -107,15 +113,23 @@ func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
 	if err := s.lookUpSuspects(); err != nil {
 		return 0, err
 	}
-	for _, m := range s.Damaged(maxDamaged) {
+	all := s.Damaged(maxDamaged)
+	for i, m := range all {
 		bad := &DamagedMessagesError{Queue: m.Queue, Sequences: []uint64{m.Sequence}, Err: errors.New(m.Reason)}
-		if err := s.repairMessages(ctx, bad); err == nil {
-			continue
+		if !s.damage.has(m.Queue, m.Sequence) {
+			continue // repaired with one before
+		}
+		err := s.repairMessages(ctx, bad, true)
+		if err != nil {
+			left++
 		}
 		if ctx.Err() != nil {
 			return left, fmt.Errorf("repair: %w", ctx.Err())
 		}
-		left++
+		if errors.Is(err, errNoCopy) { // nobody to ask now: the others need not be tried
+			left += len(all) - i - 1
+			break
+		}
 	}
 	return left, s.dropDamagedLog(ctx)
 }
@@ -208,7 +222,7 @@ func (s *Store) indexError(err error) error {
 
 // repairOne repairs the run that a wanted message is in. nil: it can be read again, or nobody wants it any more. The token of
 // damage.busy is held.
-func (s *Store) repairOne(ctx context.Context, queueID, seq uint64) error {
+func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool) error {
 	st, err := s.lookAt(queueID, seq)
 	if err != nil {
 		return err
@@ -218,16 +232,16 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64) error {
 		return nil
 	}
 	missing := st.missing()
-	if err := s.mayTry(queueID, missing, st.why); err != nil {
+	if err := s.mayTry(queueID, missing, st.why, atOnce); err != nil {
 		return err
 	}
 	source := s.damage.source.Load()
 	if source == nil {
-		return fmt.Errorf("%w, and there is no other node to repair it from", st.why)
+		return fmt.Errorf("%w; and %w: there is no other node", st.why, errNoCopy)
 	}
 	found, err := s.fetchAll(ctx, *source, queueID, missing)
 	if err != nil {
-		err = fmt.Errorf("%w; and the other node's copy cannot be had: %w", st.why, err)
+		err = fmt.Errorf("%w; and %w: %w", st.why, errNoCopy, err)
 		s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err})
 		return err
 	}
@@ -293,7 +307,7 @@ func (st *runState) missing() []uint64 {
 }
 
 // mayTry tells whether a repair was not tried a moment ago, and notes that it is now.
-func (s *Store) mayTry(queueID uint64, missing []uint64, why error) error {
+func (s *Store) mayTry(queueID uint64, missing []uint64, why error, atOnce bool) error {
 	s.note(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: why})
 	d := &s.damage
 	d.mu.Lock()
@@ -301,8 +315,15 @@ func (s *Store) mayTry(queueID uint64, missing []uint64, why error) error {
 	now, recent, found := time.Now(), true, false
 	for _, q := range missing {
 		if m := d.messages[messageKey{queueID, q}]; m != nil {
+			wait := repairAgain
+			switch {
+			case m.lost:
+				wait = lostAgain
+			case atOnce:
+				wait = 0
+			}
 			found = found || m.tried.IsZero()
-			recent = recent && !m.tried.IsZero() && now.Sub(m.tried) < repairAgain
+			recent = recent && !m.tried.IsZero() && now.Sub(m.tried) < wait
 		}
 	}
 	if found {

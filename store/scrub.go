@@ -77,7 +77,7 @@ func (sc *scrub) pages(ctx context.Context) error {
 		}
 		for _, b := range bad {
 			sc.result.DamagedPages++
-			if err := sc.s.repairMessages(ctx, b); err != nil && ctx.Err() != nil {
+			if err := sc.s.repairMessages(ctx, b, true); err != nil && ctx.Err() != nil {
 				return fmt.Errorf("scrub: %w", ctx.Err())
 			}
 		}
