@@ -1,11 +1,15 @@
 package raftcoord
 
-import "math"
+import "sync"
 
-// StallDisk makes this voter believe that its disk has owed an answer for ever, until the function that it returns is called.
+// StallDisk makes the disk under this voter's log give no answer until the function that it returns is called.
 func (v *Voter) StallDisk() func() {
-	v.logs.since.Store(math.MinInt64 / 2)
-	return func() { v.logs.since.Store(0) }
+	stuck := make(chan struct{})
+	v.logs.stuck.Store(&stuck)
+	return sync.OnceFunc(func() {
+		v.logs.stuck.Store(nil)
+		close(stuck)
+	})
 }
 
 // TakeSnapshot makes raft write a snapshot and cut its log.

@@ -39,7 +39,7 @@ func TestWitnessIsPreferred(t *testing.T) {
 	rec.Config, rec.OpID = 3, "without a node"
 	_, err = a.Swap(timed(t), rev, rec)
 	require.NoError(t, err)
-	require.Equal(t, witness, c.voters[nodeA].Status().LeaderAddress, "the death of a node made an election")
+	c.awaitLeader(witness)
 }
 
 // A leader that is cut off with a swap that it has taken: nobody can say what became of it until somebody else has written.
@@ -140,7 +140,6 @@ func TestHandedOn(t *testing.T) {
 		rev, err = a.Swap(timed(t), rev, rec)
 		return err == nil
 	}, bound, time.Millisecond)
-	require.Equal(t, witness, c.voters[nodeB].Status().LeaderAddress, "the cut link made an election")
 	for o := range a.Watch(timed(t)) {
 		if o.Reachable && o.Record != nil && o.Record.OpID == rec.OpID {
 			break
@@ -160,13 +159,16 @@ func TestStalledDisk(t *testing.T) {
 	c := startCluster(t)
 	a := c.connect(nodeA)
 	release := c.voters[witness].StallDisk()
-	require.Eventually(t, func() bool {
-		s := c.voters[nodeA].Status()
-		return s.LeaderAddress == nodeA || s.LeaderAddress == nodeB
-	}, bound, time.Millisecond)
-	_, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
+	t.Cleanup(release)
+	rec := coordtest.SampleRecord("op1")
+	rev, err := a.Swap(timed(t), 0, rec) // the witness hangs in it
 	require.NoError(t, err)
-	require.NotEqual(t, witness, c.voters[nodeA].Status().LeaderAddress)
+	for i := range 10 {
+		rec.Config, rec.OpID = uint64(i+2), fmt.Sprint("op", i+2)
+		rev, err = a.Swap(timed(t), rev, rec)
+		require.NoError(t, err)
+		require.NotEqual(t, witness, c.voters[nodeA].Status().LeaderAddress)
+	}
 	release()
 	c.awaitLeader(witness)
 }
@@ -174,7 +176,11 @@ func TestStalledDisk(t *testing.T) {
 // Who announces itself is heard by the next leader too, and is not taken for dead in between.
 func TestLivenessOutlivesLeader(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t)
+	c := newCluster(t, func(o *raftcoord.Options) { o.LeaseTTL = 4 * time.Second })
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitLeader(witness)
 	a, b := c.connect(nodeA), c.connect(nodeB)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

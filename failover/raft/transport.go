@@ -148,6 +148,8 @@ type watchedLog struct {
 
 	since atomic.Int64 // when the write under way was begun, in nanoseconds since began; 0: none
 	began time.Time
+	// stuck holds up writes until it is closed. Only tests set it.
+	stuck atomic.Pointer[chan struct{}]
 }
 
 func watchLog(l hraft.LogStore) *watchedLog { return &watchedLog{LogStore: l, began: time.Now()} }
@@ -156,6 +158,9 @@ func watchLog(l hraft.LogStore) *watchedLog { return &watchedLog{LogStore: l, be
 func (w *watchedLog) StoreLogs(logs []*hraft.Log) error {
 	w.since.Store(int64(time.Since(w.began)) + 1)
 	defer w.since.Store(0)
+	if stuck := w.stuck.Load(); stuck != nil {
+		<-*stuck
+	}
 	return w.LogStore.StoreLogs(logs) //nolint:wrapcheck // a wrapper
 }
 
