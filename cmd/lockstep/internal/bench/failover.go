@@ -47,10 +47,10 @@ func (p *publisher) run(ctx context.Context, c *client.Client, queue string) err
 	m := client.Message{Body: body(512)}
 	for ctx.Err() == nil {
 		r, err := c.Publish(ctx, queue, m)
-		if ctx.Err() != nil {
-			break
-		}
 		if err != nil {
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // it was asked to end
+			}
 			return err
 		}
 		p.mu.Lock()
