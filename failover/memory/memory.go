@@ -46,10 +46,11 @@ func NewServer(leaseTTL time.Duration) *Server {
 }
 
 // Standalone makes a coordinator for a node without a partner. It holds nothing that the store does not hold: from the
-// store's identity it makes the record that the node must have obeyed last. The node then activates in the next term.
+// store's identity it makes the record that the node must have obeyed last. The node then activates in the next term. A store that
+// is new, or was restored from a backup, has obeyed none: the node makes the first one.
 func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	s := NewServer(0)
-	if id.Empty() {
+	if id.Empty() || id.Restored {
 		return s
 	}
 	s.record = &failover.Record{

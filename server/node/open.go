@@ -173,7 +173,8 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("look for %s: %w", name, err)
 	}
-	if !id.Empty() {
+	// A restored store is of no pair: there is no other node that could serve its queues.
+	if !id.Empty() && !id.Restored {
 		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it with its coordinator, "+
 			"or, if that pair is gone for good, make an empty file %s", ErrStandaloneData, dir, id.PairID, name)
 	}

@@ -1,0 +1,71 @@
+package node_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// TestRestoredStore: a backup that a job made in the middle of a plan begins a pair, or serves alone. The plan is ended there, the job's
+// run, which the backup holds as one under way, is closed, and the flags and messages are those of the backup.
+func TestRestoredStore(t *testing.T) {
+	p := startUpkeepPair(t)
+	a, b := p.nodes[0], p.nodes[1]
+	reached := p.gates[1].shut()
+	started, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
+	require.NoError(t, err)
+	<-reached
+	p.waitForPlan(0, pb.PlanState_PLAN_STATE_REWRITING)
+	_, err = a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{Name: "save", Schedule: "@yearly", Kind: "backup", On: "active"}})
+	require.NoError(t, err)
+	saved := a.run("save")
+	require.Equal(t, "ok", saved.GetOutcome(), saved.GetDetail())
+	sets, err := backup.List(nil, a.config.Backup.Path)
+	require.NoError(t, err)
+	require.Len(t, sets, 1)
+	p.gates[1].release()
+	p.waitForPlan(0, pb.PlanState_PLAN_STATE_DONE)
+	a.stop()
+	b.stop()
+
+	restore := func() (dir string) {
+		dir = filepath.Join(t.TempDir(), "data")
+		_, err := backup.Restore(t.Context(), sets[0].Path, dir, backup.RestoreOptions{})
+		require.NoError(t, err)
+		return dir
+	}
+	check := func(n *testNode) {
+		t.Helper()
+		n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		require.Eventually(t, func() bool { return n.status().GetPlan().GetState() == pb.PlanState_PLAN_STATE_CANCELLED }, patience, 10*time.Millisecond)
+		plan := n.status().GetPlan()
+		require.Equal(t, started.GetPlan().GetId(), plan.GetId())
+		require.Contains(t, plan.GetReason(), "another pair")
+		require.Equal(t, uint32(2048), n.pageSize(), "that of the set")
+		require.Eventually(t, func() bool { return n.job("save").GetHistory()[0].GetOutcome() == "failed" }, patience, 10*time.Millisecond)
+	}
+	alone := settings(t, "alone")
+	alone.Data.Dir = restore()
+	n := start(t, alone)
+	check(n)
+	n.stop()
+	n = start(t, alone)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	require.Len(t, n.consume("q", 1000).take(200), 200)
+	n.stop()
+
+	etcd := startEtcd(t)
+	first := settingsOfPair(t, "first", etcd)
+	first.Data.Dir = restore()
+	n = start(t, first)
+	check(n)
+	second := start(t, settingsOfPair(t, "second", etcd))
+	second.waitFor(pb.Role_ROLE_STANDBY)
+	n.waitFor(pb.Role_ROLE_ACTIVE)
+	require.Equal(t, uint64(200), (&upkeepPair{t: t, nodes: [2]*testNode{n, second}}).same())
+}
