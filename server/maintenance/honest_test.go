@@ -2,6 +2,8 @@ package maintenance
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,6 +36,7 @@ func TestCompactRunEndsWithItsPlan(t *testing.T) {
 	require.NotEmpty(t, run.Plan)
 	<-reached
 	require.Equal(t, RunRunning, p.history(m, "pack")[0].Outcome)
+	require.Contains(t, p.history(m, "pack")[0].Detail, string(PlanRewriting), "it says where the plan is")
 	require.False(t, m.dueNow(t, "pack"))
 	p.pass(time.Minute)
 	close(goOn)
@@ -94,6 +97,26 @@ func TestBackupPaths(t *testing.T) {
 		_, err = m.Backups(path)
 		require.ErrorIs(t, err, want, path)
 	}
+}
+
+// TestBackupPathInDataDir: whatever name it has, and whether it is there or not.
+func TestBackupPathInDataDir(t *testing.T) {
+	p, root := newPair(t), t.TempDir()
+	data, beside := filepath.Join(root, "data"), filepath.Join(root, "data-backups")
+	require.NoError(t, os.MkdirAll(data, 0o700))
+	require.NoError(t, os.Symlink(data, filepath.Join(root, "link")))
+	m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: vfs.NewMem(), DataDir: data})
+	require.NoError(t, err)
+	for _, path := range []string{data, filepath.Join(data, "sets"), filepath.Join(root, "link"), filepath.Join(root, "link", "sets", "deep"), data + "/../data/x"} {
+		require.ErrorIs(t, m.checkBackupPath(path), ErrSetting, path)
+		_, err := m.Update(t.Context(), Change{BackupPath: &path})
+		require.ErrorIs(t, err, ErrSetting, path)
+	}
+	for _, path := range []string{root, beside, filepath.Join(beside, "sets"), data + "/../sets"} {
+		require.NoError(t, m.checkBackupPath(path), path)
+	}
+	_, err = m.Update(t.Context(), Change{BackupPath: &beside})
+	require.NoError(t, err)
 }
 
 // TestRestartPlan: each node restarts once, is waited for, and then the role goes on and back.

@@ -162,11 +162,31 @@ func (m *Manager) job(name string) (JobInfo, bool, error) {
 		return JobInfo{}, false, err
 	}
 	info := JobInfo{Job: j, History: h.Runs}
+	if err := m.addPlan(h.Runs); err != nil {
+		return JobInfo{}, false, err
+	}
 	if s, err := parseSchedule(j.Schedule); err == nil && !j.Paused {
 		now := m.o.Now()
 		info.NextRun = s.Next(info.since(now).In(now.Location()))
 	}
 	return info, true, nil
+}
+
+// addPlan says of a run whose plan is under way where that is: it may wait for a node for long.
+func (m *Manager) addPlan(runs []Run) error {
+	for i := range runs {
+		if runs[i].Outcome != RunRunning || runs[i].Plan == "" {
+			continue
+		}
+		p, ok, err := read[Plan](m, keyPlan)
+		if err != nil {
+			return err
+		}
+		if ok && p.ID == runs[i].Plan && !p.State.Ended() {
+			runs[i].Detail = "plan " + p.ID + " " + string(p.State) + ": " + p.Reason
+		}
+	}
+	return nil
 }
 
 // since is the time after which the next run is due: when the job was put or the last run was over, whichever is later. For a run

@@ -255,11 +255,26 @@ func (m *Manager) checkBackupPath(path string) error {
 	if err != nil {
 		return fmt.Errorf("find the data directory: %w", err)
 	}
-	if in, err := filepath.Rel(data, path); err == nil && in != ".." && !strings.HasPrefix(in, ".."+string(filepath.Separator)) {
+	in, err := filepath.Rel(withoutLinks(data), withoutLinks(path))
+	if err == nil && in != ".." && !strings.HasPrefix(in, ".."+string(filepath.Separator)) {
 		return fmt.Errorf("%w: the backup path %q is in the data directory %s; what is there goes with the disk that a backup is for",
 			ErrSetting, path, data)
 	}
 	return nil
+}
+
+// withoutLinks follows the symbolic links in the part of a path that is there.
+func withoutLinks(path string) string {
+	rest := ""
+	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if dir == filepath.Dir(dir) {
+			return filepath.Clean(path)
+		}
+		rest = filepath.Join(filepath.Base(dir), rest)
+	}
 }
 
 // activityLimit bounds the question what the other node does.

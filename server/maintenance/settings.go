@@ -110,6 +110,11 @@ func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 	if err := c.check(); err != nil {
 		return Settings{}, err
 	}
+	if c.BackupPath != nil && *c.BackupPath != "" {
+		if err := m.checkBackupPath(*c.BackupPath); err != nil { // the other node looks when it makes one
+			return Settings{}, err
+		}
+	}
 	p, err := change(ctx, m, keySettings, func(p *pairSettings) error {
 		set(&p.PageSizeMax, c.PageSizeMax)
 		set(&p.BackupPath, c.BackupPath)
