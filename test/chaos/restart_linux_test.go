@@ -73,25 +73,40 @@ func TestRollingRestart(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestRestartKilled: the standby dies while it restarts, and is started by hand: the plan goes on.
+// TestRestartKilled: nodes die while the standby restarts, and are started by hand: the plan goes on, whoever is active then.
 func TestRestartKilled(t *testing.T) {
-	p := start(t, cluster.Options{})
-	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300})
-	_, standby := inSync(t, p)
-	c := maintenanceClient(t, p)
-	plan, err := c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART})
-	require.NoError(t, err)
-	require.NoError(t, p.Wait(limited(t), "a restart under way", func(a, b *pb.GetStatusResponse) bool {
-		s := planOf(a, b)
-		return s.GetState() == pb.PlanState_PLAN_STATE_RESTARTING || len(s.GetDoneNodes()) > 0
-	}))
-	require.NoError(t, standby.Kill())
-	acked(t, w, bound)
-	require.NoError(t, standby.Start())
-	plan = ended(t, p, plan.GetId())
-	require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), plan.GetReason())
-	require.Len(t, plan.GetDoneNodes(), 2)
-	verify(t, p, w)
+	for name, victims := range map[string]func(active, standby *cluster.Node) []*cluster.Node{
+		"standby": func(_, standby *cluster.Node) []*cluster.Node { return []*cluster.Node{standby} },
+		"active":  func(active, _ *cluster.Node) []*cluster.Node { return []*cluster.Node{active} },
+		"both":    func(active, standby *cluster.Node) []*cluster.Node { return []*cluster.Node{active, standby} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, cluster.Options{})
+			w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300})
+			active, standby := inSync(t, p)
+			plan, err := maintenanceClient(t, p).StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART})
+			require.NoError(t, err)
+			require.NoError(t, p.Wait(limited(t), "a restart under way", func(a, b *pb.GetStatusResponse) bool {
+				s := planOf(a, b)
+				return s.GetState() == pb.PlanState_PLAN_STATE_RESTARTING || len(s.GetDoneNodes()) > 0
+			}))
+			killed := victims(active, standby)
+			for _, n := range killed {
+				require.NoError(t, n.Kill())
+			}
+			if len(killed) == 1 && killed[0] == standby {
+				acked(t, w, ackBound) // the other one serves meanwhile
+			}
+			for _, n := range killed {
+				require.NoError(t, n.Start())
+			}
+			plan = ended(t, p, plan.GetId())
+			require.Equal(t, pb.PlanState_PLAN_STATE_DONE, plan.GetState(), plan.GetReason())
+			require.Len(t, plan.GetDoneNodes(), 2)
+			acked(t, w, ackBound)
+			verify(t, p, w)
+		})
+	}
 }
 
 // maintenanceClient is a client for plans.
