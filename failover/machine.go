@@ -56,6 +56,7 @@ type State struct {
 	usedTerm  uint64 // last term that this process has been active in
 	candidate bool   // it has stopped following and tries to take over
 	fenced    bool   // it lost the role and has not found the new active yet
+	obeyed    Fence  // highest that an active welcomed this node under
 	why       string // what has led to the last change of mode, in words
 	follow    following
 	act       acting

@@ -18,6 +18,9 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	case FollowerConnected:
 		f.connected, f.ever, f.required, f.cause = true, true, false, 0
 		m.fenced = false
+		if seen := (Fence{Config: e.Config, Term: e.Term}); m.obeyed.Less(seen) {
+			m.obeyed = seen
+		}
 		if e.Term > m.rec.Term {
 			m.needLoad = true
 		}
@@ -55,6 +58,10 @@ func (m *machine) standBy() {
 	switch {
 	case m.candidate:
 		m.stand()
+	case m.rec.Active == m.self.ID && m.rec.Fence().Less(m.obeyed):
+		// A record that came late: the role was given to this node, which did not hear of it, and by now another one acts under a
+		// newer record and has been obeyed.
+		m.needLoad = true
 	case m.rec.Active == m.self.ID && !m.eligible():
 		m.stopFollowing() // the other one is in sync, and takes over
 	case m.rec.Active == m.self.ID:

@@ -27,3 +27,23 @@ func TestPausedStandbyDoesNotTakeOver(t *testing.T) {
 		require.Equal(t, RoleCandidate, r.s.Role(), "%v", cause)
 	}
 }
+
+// A record that names this node the active and comes late, when it already follows an active of a later term, is no reason to act: the
+// data plane would refuse it, and the node would end.
+func TestLateRecordIsNotActedOn(t *testing.T) {
+	r := newRig(t, Settings{})
+	rec := recordWith(1, 1, 0)
+	r.start(usedIdentity(), rec, 0, 1)
+	r.report(FollowerConnected{Config: rec.Config, Term: rec.Term})
+	r.report(FollowerLost{Cause: LostRejected})
+	r.report(FollowerConnected{Config: rec.Config + 3, Term: rec.Term + 2})
+
+	late := rec
+	late.Config, late.Term, late.Active, late.OpID = rec.Config+1, rec.Term+1, testNodes[0].ID, "handed over"
+	requireNo[StartActive](t, r.seeRecord(late, 101))
+	requireNo[SwapRecord](t, r.after(time.Hour))
+	now := recordWith(1, 1, 0)
+	now.Config, now.Term, now.OpID = rec.Config+3, rec.Term+2, "taken back"
+	requireNo[StartActive](t, r.seeRecord(now, 103))
+	require.Equal(t, RoleStandby, r.s.Role())
+}
