@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -139,6 +140,7 @@ func TestRestartPlan(t *testing.T) {
 	require.Zero(t, plan.PageSize)
 	require.Len(t, plan.Done, 2)
 	require.Equal(t, int32(6), asked.Load())
+	require.Zero(t, plan.Retries, "that it is away is no failure")
 	require.Equal(t, 2, p.handed)
 }
 
@@ -154,6 +156,11 @@ func TestRestartOnce(t *testing.T) {
 	m := open()
 	_, err := m.Restart(t.Context(), "plan")
 	require.ErrorIs(t, err, ErrRole, "it is active")
+	p.set(func() { p.role, p.serving = failover.RoleStandby, false })
+	done, err := m.Restart(t.Context(), "plan")
+	require.NoError(t, err, "it is about to follow")
+	require.False(t, done)
+	require.Zero(t, restarts)
 	p.follows(m)
 	for want := 1; want <= 2; want++ {
 		done, err := m.Restart(t.Context(), "plan")
@@ -162,10 +169,31 @@ func TestRestartOnce(t *testing.T) {
 		require.Equal(t, want, restarts)
 	}
 	m = open()
-	done, err := m.Restart(t.Context(), "plan")
+	done, err = m.Restart(t.Context(), "plan")
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Equal(t, 2, restarts)
 	_, err = m.Restart(t.Context(), "")
 	require.ErrorIs(t, err, ErrSetting)
+}
+
+// TestRestartByHand: of a node that cannot restart itself, a process that somebody starts after it was asked counts.
+func TestRestartByHand(t *testing.T) {
+	p, fs := newPair(t), vfs.NewMem()
+	open := func() *Manager {
+		m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: fs, DataDir: "/"})
+		require.NoError(t, err)
+		p.follows(m)
+		return m
+	}
+	m := open()
+	for range 2 {
+		done, err := m.Restart(t.Context(), "plan")
+		require.ErrorIs(t, err, ErrRole)
+		require.ErrorContains(t, err, "by hand")
+		require.False(t, done)
+	}
+	done, err := open().Restart(t.Context(), "plan")
+	require.NoError(t, err)
+	require.True(t, done)
 }

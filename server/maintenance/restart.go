@@ -2,6 +2,7 @@ package maintenance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,13 +27,13 @@ func (m *Manager) Restart(_ context.Context, planID string) (done bool, err erro
 	}
 	role := m.node.Pair().Role
 	m.mu.Lock()
-	follows, running := m.following && follows(role), m.running
+	following, running := m.following, m.running
 	m.mu.Unlock()
 	switch {
-	case m.o.Restart == nil:
-		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process by hand", ErrRole)
-	case !follows:
+	case !follows(role):
 		return false, fmt.Errorf("restart: %w: only a standby restarts for a plan, and this node is %s", ErrRole, role)
+	case !following:
+		return false, nil // it has become the standby this moment
 	case running != nil:
 		return false, &BusyError{Activity: running.activity()}
 	}
@@ -43,6 +44,9 @@ func (m *Manager) Restart(_ context.Context, planID string) (done bool, err erro
 			return false, err
 		}
 	}
+	if m.o.Restart == nil { // noted all the same: a process that somebody starts by hand is the next one, too
+		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process by hand, and the plan goes on", ErrRole)
+	}
 	m.log.Info("restarting for a plan", zap.String("plan", planID))
 	m.o.Restart()
 	return false, nil
@@ -51,10 +55,16 @@ func (m *Manager) Restart(_ context.Context, planID string) (done bool, err erro
 // restartOn has the other node restart. It is asked again until it says that it has; meanwhile it is away, and the plan waits
 // until it is in sync again.
 func (m *Manager) restartOn(ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo) (time.Duration, error) {
-	if err := m.enter(ctx, p.ID, PlanRestarting, other.ID, "node "+name(other)+" restarts"); err != nil {
-		return 0, err
+	asked := p.State == PlanRestarting && p.Node == other.ID
+	if !asked {
+		if err := m.enter(ctx, p.ID, PlanRestarting, other.ID, "node "+name(other)+" restarts"); err != nil {
+			return 0, err
+		}
 	}
 	done, err := m.o.Peers.At(other.Address).Restart(ctx, p.ID)
+	if asked && errors.Is(err, ErrUnreachable) { // as is to be expected: nothing has to be begun again
+		return restartPoll, m.enter(ctx, p.ID, PlanRestarting, other.ID, "node "+name(other)+" restarts, and does not answer meanwhile")
+	}
 	if err != nil {
 		return 0, fmt.Errorf("restart of node %s: %w", name(other), err)
 	}
