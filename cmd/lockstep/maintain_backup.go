@@ -350,8 +350,12 @@ func (a *app) restore(ctx context.Context, path string, f restoreFlags) error {
 	if f.dryRun {
 		verb = "verified; a restore would give"
 	}
-	err = a.print.Sentence("%s: %s %s in pages of %s, up to LSN %s of %s (%s from the archive)", set.Name, verb, out.Plural(r.Manifest.Messages, "message"),
-		out.Bytes(r.Manifest.PageSize), out.Count(r.End.LSN), r.EndTime.Local().Format(time.DateTime), out.Plural(r.Records, "record"))
+	after := "" // the messages are those of the set: what the records add and take is known when they are applied, at the start
+	if r.Records > 0 {
+		after = ", and " + out.Plural(r.Records, "record") + " that came after it,"
+	}
+	err = a.print.Sentence("%s: %s %s in pages of %s%s up to LSN %s of %s", set.Name, verb, out.Plural(r.Manifest.Messages, "message"),
+		out.Bytes(r.Manifest.PageSize), after, out.Count(r.End.LSN), r.EndTime.Local().Format(time.DateTime))
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func TestMaintenance(t *testing.T) {
 	require.Equal(t, exitError, code)
 	require.Contains(t, stderr, "role")
 	require.Contains(t, c.ok("store", "shrink", "--node", p.Nodes[0].Address), "page.db")
-	require.Contains(t, c.ok("store", "shrink", "--dry-run"), "would be: page.db")
+	require.Contains(t, c.ok("store", "shrink", "--dry-run"), "page.db")
 	_, stderr, code = c.run("", "store", "scan", "--node", "c")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "a (")
