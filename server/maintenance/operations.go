@@ -267,8 +267,8 @@ func (m *Manager) checkBackupPath(path string) error {
 func withoutLinks(path string) string {
 	rest := ""
 	for dir := filepath.Clean(path); ; dir = filepath.Dir(dir) {
-		if real, err := filepath.EvalSymlinks(dir); err == nil {
-			return filepath.Join(real, rest)
+		if there, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(there, rest)
 		}
 		if dir == filepath.Dir(dir) {
 			return filepath.Clean(path)
