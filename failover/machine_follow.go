@@ -18,7 +18,7 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	case FollowerConnected:
 		f.connected, f.ever, f.required, f.cause = true, true, false, 0
 		m.fenced = false
-		if seen := (Fence{Config: e.Config, Term: e.Term}); m.obeyed.Less(seen) {
+		if seen := Fence(e); m.obeyed.Less(seen) {
 			m.obeyed = seen
 		}
 		if e.Term > m.rec.Term {
