@@ -44,13 +44,16 @@ type Record struct {
 	MinInSync int `json:"min_in_sync"`
 	// Switchover is a planned hand-over that was asked for, if any.
 	Switchover *Switchover `json:"switchover,omitempty"`
-	// Paused: no standby takes over by itself; nil when one may. Versions before 0.1.0 do not know it and drop it with their
-	// next write.
+	// Paused: no standby takes over by itself; nil when one may. Needs FeaturePause on both nodes.
 	Paused *Pause `json:"paused,omitempty"`
 	// OpID is the id of the operation that wrote the record. A swap that timed out is recognized by it.
 	OpID string `json:"op_id"`
 	// Nodes describes the nodes that the pair has seen: two at most.
 	Nodes []NodeInfo `json:"nodes"`
+
+	// unknown are the fields that a newer release wrote. They are written back as they were: while a pair is upgraded, a node of the
+	// older release must not undo what the newer one has set. Never changed in place.
+	unknown map[string]json.RawMessage
 }
 
 // Member names one store in a state in which it is known to be complete.
@@ -71,6 +74,10 @@ type NodeInfo struct {
 	Name string `json:"name"`
 	// Address, host:port, that clients and the other node reach it by.
 	Address string `json:"address"`
+	// Version of the software that the node runs, for people; empty before 0.1.0.
+	Version string `json:"version,omitempty"`
+	// Features that the node's release knows: see there.
+	Features Features `json:"features,omitempty"`
 }
 
 // Pause is an operator's wish that no standby takes over by itself: for work on the network or the machines that would only look
@@ -172,7 +179,7 @@ func (r Record) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeRecord reads what Encode wrote. Fields that it does not know are ignored, so that a version can add some.
+// DecodeRecord reads what Encode wrote. Fields that it does not know are kept for the next Encode, so that a release can add some.
 func DecodeRecord(b []byte) (Record, error) {
 	if len(b) > maxRecordBytes {
 		return Record{}, fmt.Errorf("%d bytes, limit %d: %w", len(b), maxRecordBytes, ErrRecordInvalid)

@@ -25,8 +25,36 @@ func TestRecordEncoding(t *testing.T) {
 		require.Contains(t, string(b), name)
 	}
 	got, err = DecodeRecord([]byte(strings.Replace(string(b), "{", `{"later":[1],`, 1)))
-	require.NoError(t, err, "a field of a later version is ignored")
+	require.NoError(t, err, "a field of a later release")
+	again, err := got.Clone().Encode()
+	require.NoError(t, err)
+	require.Contains(t, string(again), `"later":[1]`, "it is written back")
+	require.NotContains(t, string(again), "unknown")
+	got.unknown = nil
 	require.Equal(t, rec, got)
+}
+
+func TestFeatures(t *testing.T) {
+	require.True(t, KnownFeatures().Has(FeaturePause))
+	require.False(t, Features("pauses a").Has(FeaturePause))
+	rec := recordWith(0, 0, 1)
+	for i := range rec.Nodes {
+		rec.Nodes[i].Features = KnownFeatures()
+	}
+	_, lacks := lacking(rec, nil, FeaturePause)
+	require.False(t, lacks)
+	rec.Nodes[1].Features = ""
+	n, lacks := lacking(rec, nil, FeaturePause)
+	require.True(t, lacks)
+	require.Equal(t, rec.Nodes[1].ID, n.ID)
+	upgraded := rec.Nodes[1]
+	upgraded.Features = KnownFeatures()
+	_, lacks = lacking(rec, []Live{{Node: upgraded}}, FeaturePause)
+	require.False(t, lacks, "what a node says of itself now counts")
+	rec.Nodes = rec.Nodes[:1]
+	n, lacks = lacking(rec, nil, FeaturePause)
+	require.True(t, lacks, "a node in sync that nobody has described")
+	require.Equal(t, rec.InSync[1].Node, n.ID)
 }
 
 func TestRecordClone(t *testing.T) {

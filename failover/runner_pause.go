@@ -28,6 +28,10 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 		if rec.OpID == op || rec.Paused == nil && p == nil {
 			return nil
 		}
+		if n, ok := lacking(rec, r.Status().Live, FeaturePause); ok && p != nil {
+			return fmt.Errorf("%w: node %s (%s) runs %s, which does not know pauses and would take over all the same; upgrade it first "+
+				"with lockstep restart", ErrPause, n.Name, n.ID, describeVersion(n.Version))
+		}
 		rec.Config++
 		rec.Paused, rec.OpID = p, op
 		_, err = r.opts.Coordinator.Swap(ctx, rev, rec)

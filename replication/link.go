@@ -143,12 +143,12 @@ func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, e
 		return nil, fmt.Errorf("hello was not answered: %w", err)
 	}
 	f.heard.Store(true)
-	switch w := m.Welcome; {
-	case w == nil:
+	w := m.Welcome
+	if w == nil {
 		return nil, fmt.Errorf("%w: the first message is no welcome", ErrProtocol)
-	case w.Protocol != ProtocolVersion:
-		return nil, fmt.Errorf("%w: the active speaks version %d, this node version %d; run the same release on both",
-			ErrProtocol, w.Protocol, ProtocolVersion)
+	}
+	if _, err := agree(w.Protocol, w.OldestProtocol, w.Features); err != nil {
+		return nil, err
 	}
 	if err := f.admit(m.Config, m.Term); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ type logView interface {
 // smaller of the two ends of it is the last common record. Checksums of the whole history (Position.Chain) are compared
 // wherever both ends can name the record; the standby compares the answer with its own log once more.
 func matchLogs(active logView, h *Hello) Welcome {
-	w := Welcome{Protocol: ProtocolVersion}
+	w := Welcome{Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features()}
 	common, ok := lastCommon(active, h)
 	switch {
 	case !ok:

@@ -267,6 +267,8 @@ type StandbyStatus struct {
 	InFlightBytes int
 	// CaughtUp: it is within the window. Required: transactions wait for its acks.
 	CaughtUp, Required bool
+	// Agreed is what both nodes' releases can do.
+	Agreed Agreement
 }
 
 // Status tells what the primary does now.
@@ -280,7 +282,7 @@ func (p *Primary) Status() PrimaryStatus {
 	if s := p.session; s != nil {
 		st.Standby = &StandbyStatus{
 			Member: s.member, Durable: s.acked, AppliedLSN: s.applied, InFlightBytes: s.inFlightBytes,
-			CaughtUp: s.caughtUp, Required: p.requires(s),
+			CaughtUp: s.caughtUp, Required: p.requires(s), Agreed: s.agreed,
 		}
 	}
 	return st

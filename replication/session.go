@@ -27,6 +27,8 @@ type session struct {
 	p      *Primary
 	stream StandbyStream
 	member Member
+	// agreed is what both ends can do; set by the handshake.
+	agreed Agreement
 	// wake is signalled when the sender may have something to do.
 	wake chan struct{}
 	// tell makes the sender send something at once.
@@ -102,7 +104,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 		return err
 	}
 	p.log.Info("standby connected", zap.Stringer("standby", s.member), zap.Stringer("resumes_after", welcome.ResumeAfter),
-		zap.String("note", welcome.Reason))
+		zap.Uint32("protocol", s.agreed.Protocol), zap.String("note", welcome.Reason))
 	p.wg.Add(1)
 	go s.send(welcome)
 	s.watch(ctx)
@@ -131,14 +133,15 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	switch h := m.Hello; {
 	case h == nil:
 		return Welcome{}, fmt.Errorf("%w: the first message is no hello", ErrProtocol)
-	case h.Protocol != ProtocolVersion:
-		return Welcome{}, fmt.Errorf("%w: the standby speaks version %d, the active version %d; run the same release on both",
-			ErrProtocol, h.Protocol, ProtocolVersion)
 	case h.Pair != id.PairID:
 		return Welcome{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member, h.Pair, id.PairID)
 	case h.Member.Node == id.NodeID:
 		return Welcome{}, fmt.Errorf("%w: the standby has this node's own id %s; a data directory must not be copied to a second node",
 			ErrProtocol, id.NodeID)
+	}
+	var err error
+	if s.agreed, err = agree(m.Hello.Protocol, m.Hello.OldestProtocol, m.Hello.Features); err != nil {
+		return Welcome{}, err
 	}
 	s.member = m.Hello.Member
 	if err := p.refuseAhead(s.member, m.Config, m.Term); err != nil {

@@ -137,7 +137,7 @@ func (a activeStream) Recv() (*ActiveMessage, error) {
 	if w := r.GetWelcome(); w != nil {
 		m.Welcome = &Welcome{
 			ResumeAfter: fromPosition(w.GetResumeAfter()), SnapshotRequired: w.GetSnapshotRequired(),
-			Reason: w.GetReason(), Protocol: w.GetProtocol(),
+			Reason: w.GetReason(), Protocol: w.GetProtocol(), OldestProtocol: w.GetOldestProtocol(), Features: w.GetFeatures(),
 		}
 	}
 	return m, nil
@@ -224,7 +224,8 @@ func (s standbyStream) Send(m *ActiveMessage) error {
 	}
 	if w := m.Welcome; w != nil {
 		r.Welcome = &lockstepv1.Welcome{
-			ResumeAfter: toPosition(w.ResumeAfter), SnapshotRequired: w.SnapshotRequired, Reason: w.Reason, Protocol: w.Protocol,
+			ResumeAfter: toPosition(w.ResumeAfter), SnapshotRequired: w.SnapshotRequired, Reason: w.Reason,
+			Protocol: w.Protocol, OldestProtocol: w.OldestProtocol, Features: w.Features,
 		}
 	}
 	return fromStatus(s.s.Send(r))
@@ -251,7 +252,8 @@ func toHello(h *Hello) *lockstepv1.Hello {
 	}
 	p := &lockstepv1.Hello{
 		PairId: h.Pair.String(), NodeId: h.Member.Node.String(), StoreId: h.Member.Store.String(),
-		Incarnation: h.Member.Incarnation, LogEnd: toPosition(h.LogEnd), Applied: toPosition(h.Applied), Protocol: h.Protocol,
+		Incarnation: h.Member.Incarnation, LogEnd: toPosition(h.LogEnd), Applied: toPosition(h.Applied),
+		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features,
 	}
 	for _, e := range h.TermEnds {
 		p.TermEnds = append(p.TermEnds, toPosition(e))
@@ -261,7 +263,8 @@ func toHello(h *Hello) *lockstepv1.Hello {
 
 func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	h := &Hello{
-		LogEnd: fromPosition(p.GetLogEnd()), Applied: fromPosition(p.GetApplied()), Protocol: p.GetProtocol(),
+		LogEnd: fromPosition(p.GetLogEnd()), Applied: fromPosition(p.GetApplied()),
+		Protocol: p.GetProtocol(), OldestProtocol: p.GetOldestProtocol(), Features: p.GetFeatures(),
 		Member: Member{Incarnation: p.GetIncarnation()},
 	}
 	var perr, nerr, serr error

@@ -9,9 +9,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// ProtocolVersion is what both ends of a stream must speak.
-const ProtocolVersion = 1
-
 // Member names one store in one state of trust, as the pair's record does.
 type Member struct {
 	// Node names the data directory's owner.
@@ -39,8 +36,10 @@ type Hello struct {
 	Applied lsn.Position
 	// TermEnds has the last position of each term in the standby's log, newest first.
 	TermEnds []lsn.Position
-	// Protocol is the standby's ProtocolVersion.
-	Protocol uint32
+	// Protocol is the standby's ProtocolVersion, and OldestProtocol its oldest; 0 if it speaks one version only.
+	Protocol, OldestProtocol uint32
+	// Features that the standby knows.
+	Features []string
 }
 
 // StandbyMessage is what a standby sends: an acknowledgement and a sign of life.
@@ -63,8 +62,10 @@ type Welcome struct {
 	SnapshotRequired bool
 	// Reason says in words why, for the log.
 	Reason string
-	// Protocol is the active's ProtocolVersion.
-	Protocol uint32
+	// Protocol is the active's ProtocolVersion, and OldestProtocol its oldest; 0 if it speaks one version only.
+	Protocol, OldestProtocol uint32
+	// Features that the active knows.
+	Features []string
 }
 
 // ActiveMessage is what the active sends: records, the commit LSN, and a sign of life.

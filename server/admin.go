@@ -117,7 +117,7 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 }
 
 func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {
-	out := &pb.NodeStatus{NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID)}
+	out := &pb.NodeStatus{NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID), Version: n.Version}
 	if st.Record != nil {
 		_, out.InSync = st.Record.Member(n.ID)
 		out.Active = st.Record.Active == n.ID

@@ -168,7 +168,9 @@ func (n *node) failed(err error) {
 // join connects to the coordinator and makes the machine that follows it. Nothing runs yet.
 func (n *node) join(fs vfs.FS) (err error) {
 	identity := n.store.Identity()
-	self := failover.NodeInfo{ID: identity.NodeID, Name: n.cfg.Node.Name, Address: n.advertise}
+	self := failover.NodeInfo{
+		ID: identity.NodeID, Name: n.cfg.Node.Name, Address: n.advertise, Version: n.version, Features: failover.KnownFeatures(),
+	}
 	n.plane = newDataPlane(n, self)
 	if n.coordinator, err = openCoordinator(n.cfg, fs, n.plane.Identity(), self, n.log); err != nil {
 		return err

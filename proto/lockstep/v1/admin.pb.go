@@ -124,7 +124,9 @@ type NodeStatus struct {
 	// True when the record names it active.
 	Active bool `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"`
 	// True when its liveness key is there.
-	Live          bool `protobuf:"varint,6,opt,name=live,proto3" json:"live,omitempty"`
+	Live bool `protobuf:"varint,6,opt,name=live,proto3" json:"live,omitempty"`
+	// Version of the software that it ran when it last announced itself; empty for one that does not say.
+	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,6 +201,13 @@ func (x *NodeStatus) GetLive() bool {
 		return x.Live
 	}
 	return false
+}
+
+func (x *NodeStatus) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
 }
 
 // PairStatus is the pair's record in the coordinator.
@@ -2806,7 +2815,7 @@ var File_lockstep_v1_admin_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/admin.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dlockstep/v1/maintenance.proto\x1a\x17lockstep/v1/types.proto\"\x98\x01\n" +
+	"\x17lockstep/v1/admin.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dlockstep/v1/maintenance.proto\x1a\x17lockstep/v1/types.proto\"\xb2\x01\n" +
 	"\n" +
 	"NodeStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
@@ -2814,7 +2823,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x17\n" +
 	"\ain_sync\x18\x04 \x01(\bR\x06inSync\x12\x16\n" +
 	"\x06active\x18\x05 \x01(\bR\x06active\x12\x12\n" +
-	"\x04live\x18\x06 \x01(\bR\x04live\"\xa3\x02\n" +
+	"\x04live\x18\x06 \x01(\bR\x04live\x12\x18\n" +
+	"\aversion\x18\a \x01(\tR\aversion\"\xa3\x02\n" +
 	"\n" +
 	"PairStatus\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x16\n" +

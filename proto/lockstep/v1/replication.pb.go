@@ -122,8 +122,12 @@ type Hello struct {
 	Applied *Position `protobuf:"bytes,6,opt,name=applied,proto3" json:"applied,omitempty"`
 	// For each term in the standby's log, newest first: the last position of that term. Serves to find the last common record.
 	TermEnds []*Position `protobuf:"bytes,7,rep,name=term_ends,json=termEnds,proto3" json:"term_ends,omitempty"`
-	// Protocol version; 1 now.
-	Protocol      uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Newest protocol version that the standby speaks; 1 now.
+	Protocol uint32 `protobuf:"varint,8,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Oldest protocol version that it speaks; 0 if it speaks no other one.
+	OldestProtocol uint32 `protobuf:"varint,9,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
+	// What it knows beyond that, by name. A feature is used only if both nodes name it.
+	Features      []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +216,20 @@ func (x *Hello) GetProtocol() uint32 {
 		return x.Protocol
 	}
 	return 0
+}
+
+func (x *Hello) GetOldestProtocol() uint32 {
+	if x != nil {
+		return x.OldestProtocol
+	}
+	return 0
+}
+
+func (x *Hello) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
 }
 
 // ReplicateResponse is what the active sends.
@@ -332,8 +350,12 @@ type Welcome struct {
 	SnapshotRequired bool `protobuf:"varint,2,opt,name=snapshot_required,json=snapshotRequired,proto3" json:"snapshot_required,omitempty"`
 	// Why, in words, for the log.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Protocol version; 1 now.
-	Protocol      uint32 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Newest protocol version that the active speaks; 1 now. Both use the newest one that both speak.
+	Protocol uint32 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// Oldest protocol version that it speaks; 0 if it speaks no other one.
+	OldestProtocol uint32 `protobuf:"varint,5,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
+	// What it knows beyond that, by name. A feature is used only if both nodes name it.
+	Features      []string `protobuf:"bytes,6,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -394,6 +416,20 @@ func (x *Welcome) GetProtocol() uint32 {
 		return x.Protocol
 	}
 	return 0
+}
+
+func (x *Welcome) GetOldestProtocol() uint32 {
+	if x != nil {
+		return x.OldestProtocol
+	}
+	return 0
+}
+
+func (x *Welcome) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
 }
 
 // FetchSnapshotRequest asks for a checkpoint.
@@ -909,7 +945,7 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\x05hello\x18\x03 \x01(\v2\x12.lockstep.v1.HelloR\x05hello\x12/\n" +
 	"\adurable\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\adurable\x12\x1f\n" +
 	"\vapplied_lsn\x18\x05 \x01(\x04R\n" +
-	"appliedLsn\"\xa7\x02\n" +
+	"appliedLsn\"\xec\x02\n" +
 	"\x05Hello\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x19\n" +
@@ -918,7 +954,10 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\alog_end\x18\x05 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x12/\n" +
 	"\aapplied\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\aapplied\x122\n" +
 	"\tterm_ends\x18\a \x03(\v2\x15.lockstep.v1.PositionR\btermEnds\x12\x1a\n" +
-	"\bprotocol\x18\b \x01(\rR\bprotocol\"\xa9\x02\n" +
+	"\bprotocol\x18\b \x01(\rR\bprotocol\x12'\n" +
+	"\x0foldest_protocol\x18\t \x01(\rR\x0eoldestProtocol\x12\x1a\n" +
+	"\bfeatures\x18\n" +
+	" \x03(\tR\bfeatures\"\xa9\x02\n" +
 	"\x11ReplicateResponse\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\x04R\x06config\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12.\n" +
@@ -928,12 +967,14 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\x04last\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\x04last\x12\x1d\n" +
 	"\n" +
 	"commit_lsn\x18\a \x01(\x04R\tcommitLsn\x12!\n" +
-	"\fack_required\x18\b \x01(\bR\vackRequired\"\xa4\x01\n" +
+	"\fack_required\x18\b \x01(\bR\vackRequired\"\xe9\x01\n" +
 	"\aWelcome\x128\n" +
 	"\fresume_after\x18\x01 \x01(\v2\x15.lockstep.v1.PositionR\vresumeAfter\x12+\n" +
 	"\x11snapshot_required\x18\x02 \x01(\bR\x10snapshotRequired\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bprotocol\x18\x04 \x01(\rR\bprotocol\"\xa2\x01\n" +
+	"\bprotocol\x18\x04 \x01(\rR\bprotocol\x12'\n" +
+	"\x0foldest_protocol\x18\x05 \x01(\rR\x0eoldestProtocol\x12\x1a\n" +
+	"\bfeatures\x18\x06 \x03(\tR\bfeatures\"\xa2\x01\n" +
 	"\x14FetchSnapshotRequest\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x16\n" +

@@ -1,0 +1,91 @@
+package failover
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// Features names what a release of Lockstep knows beyond version 1 of the record, separated by blanks. A pair is upgraded one node at
+// a time: what a node of the release before would misunderstand is refused until both nodes' releases know it. Names are never used
+// again for something else.
+type Features string
+
+// FeaturePause is Record.Paused: a standby that does not know it would take over all the same.
+const FeaturePause = "pause"
+
+// KnownFeatures are those of this build.
+func KnownFeatures() Features { return Features(FeaturePause) }
+
+// Has tells whether a feature is named.
+func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
+
+// lacking returns a node of the pair whose release does not know a feature. What a node says of itself now counts more than what the
+// record says of it.
+func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
+	nodes := slices.Clone(rec.Nodes)
+	for _, m := range rec.InSync {
+		if !slices.ContainsFunc(nodes, func(n NodeInfo) bool { return n.ID == m.Node }) {
+			nodes = append(nodes, NodeInfo{ID: m.Node})
+		}
+	}
+	for _, n := range nodes {
+		if now, ok := describeNode(rec, live, n.ID); ok {
+			n = now
+		}
+		if n.ID != uuid.Nil && !n.Features.Has(feature) {
+			return n, true
+		}
+	}
+	return NodeInfo{}, false
+}
+
+// describeVersion names a release for people.
+func describeVersion(v string) string {
+	if v == "" {
+		return "an older release"
+	}
+	return v
+}
+
+// plainRecord has no methods, so that encoding/json sees only the fields.
+type plainRecord Record
+
+// MarshalJSON writes the fields, and those that DecodeRecord did not know.
+func (r Record) MarshalJSON() ([]byte, error) {
+	own, err := json.Marshal(plainRecord(r))
+	if err != nil || len(r.unknown) == 0 {
+		return own, err //nolint:wrapcheck // Encode does
+	}
+	all := maps.Clone(r.unknown)
+	if err := json.Unmarshal(own, &all); err != nil {
+		return nil, fmt.Errorf("merge with the fields of a newer release: %w", err)
+	}
+	return json.Marshal(all) //nolint:wrapcheck // Encode does
+}
+
+// UnmarshalJSON reads the fields and keeps those that it does not know.
+func (r *Record) UnmarshalJSON(b []byte) error {
+	var p plainRecord
+	if err := json.Unmarshal(b, &p); err != nil {
+		return err //nolint:wrapcheck // DecodeRecord does
+	}
+	if err := json.Unmarshal(b, &p.unknown); err != nil {
+		return err //nolint:wrapcheck // DecodeRecord does
+	}
+	t := reflect.TypeFor[plainRecord]()
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		delete(p.unknown, name)
+	}
+	if len(p.unknown) == 0 {
+		p.unknown = nil
+	}
+	*r = Record(p)
+	return nil
+}
