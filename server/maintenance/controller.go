@@ -105,10 +105,12 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 	m.log.Warn("a step of the plan failed", zap.String("plan", p.ID), zap.Int("failures", failures), zap.Error(err))
 	// ctx, not stepCtx: what stopped the step must not stop this.
 	if final(err) || failures >= maxFailures && !passes(err) {
-		err = m.advance(ctx, p.ID, func(p *Plan) error {
+		if err = m.advance(ctx, p.ID, func(p *Plan) error {
 			p.end(PlanFailed, fmt.Sprintf("while %s: %v", p.State, err), m.o.Now())
 			return nil
-		})
+		}); err == nil {
+			return 0, 0 // the next plan may be there already, and these are not its failures
+		}
 	} else {
 		err = m.advance(ctx, p.ID, func(p *Plan) error {
 			p.Retries++
