@@ -1,0 +1,92 @@
+package chaos
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// previousRelease is the revision that this one must work together with. It is the last tag, or, where a clone has no tags or this is
+// the tagged one, the last commit before the protocol got a range of versions.
+const previousRelease = "83eb044"
+
+// buildPrevious builds the release before this one from the repository's own history.
+func buildPrevious(t *testing.T) string {
+	t.Helper()
+	root, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()
+	if err != nil {
+		t.Skip("not in a git repository: there is no previous release to build")
+	}
+	git := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "git", args...)
+		cmd.Dir = strings.TrimSpace(string(root))
+		out, err := cmd.Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	revision := previousRelease
+	if tag, err := git("describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD~1"); err == nil && os.Getenv("LOCKSTEP_PREVIOUS") == "" {
+		revision = tag
+	}
+	if own := os.Getenv("LOCKSTEP_PREVIOUS"); own != "" {
+		revision = own
+	}
+	if _, err := git("cat-file", "-e", revision+"^{commit}"); err != nil {
+		t.Skipf("this clone does not have revision %s: fetch the whole history to test with the previous release", revision)
+	}
+	src := t.TempDir()
+	archive := filepath.Join(t.TempDir(), "src.tar")
+	_, err = git("archive", "--format=tar", "-o", archive, revision)
+	require.NoError(t, err)
+	out, err := exec.CommandContext(t.Context(), "tar", "-xf", archive, "-C", src).CombinedOutput()
+	require.NoError(t, err, string(out))
+	program := filepath.Join(t.TempDir(), "lockstep-previous")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, "./cmd/lockstep")
+	build.Dir = src
+	out, err = build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	t.Logf("previous release: %s", revision)
+	return program
+}
+
+// TestUpgrade: a pair of the previous release becomes one of this release under load, a node at a time; while the releases are mixed,
+// each of them is active once and is killed, so that the other one takes over from it. Then everything goes back, as an operator does
+// who regrets it. Nothing is lost, and in the end both stores are equal.
+func TestUpgrade(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "lockstep")
+	previous := buildPrevious(t)
+	copyFile(t, previous, program)
+	p := startWith(t, cluster.Options{Binary: program})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300})
+	acked(t, w, ackBound)
+
+	// restart kills a node, lets the pair do without it, and starts it with another program.
+	restart := func(n *cluster.Node, with string) {
+		installed := copyFile(t, with, program)
+		since := w.History().Now()
+		require.NoError(t, n.Kill())
+		ackedSince(t, w, since, n, ackBound)
+		require.NoError(t, n.Start())
+		require.True(t, os.SameFile(installed, runs(t, n)))
+		inSync(t, p)
+		acked(t, w, ackBound)
+	}
+	for _, way := range [][2]string{{previous, binary}, {binary, previous}} {
+		from, to := way[0], way[1]
+		first, second := inSync(t, p)
+		restart(second, to) // first is active, of the release `from`
+		restart(first, from)
+		active, _ := inSync(t, p)
+		require.Equal(t, second.Name, active.Name, "the new release took over from the old one")
+		restart(second, to)
+		active, _ = inSync(t, p)
+		require.Equal(t, first.Name, active.Name, "and the old one from the new one")
+		restart(first, to)
+	}
+	verify(t, p, w)
+}
