@@ -255,6 +255,11 @@ func (f *faultFile) Sync() error {
 	return f.fault.change(Op{Kind: OpSync, Name: f.Name()}, f.File.Sync)
 }
 
+func (f *faultFile) SyncRange(offset, length int64) error {
+	op := Op{Kind: OpSync, Name: f.Name(), Offset: offset, Length: length}
+	return f.fault.change(op, func() error { return f.File.SyncRange(offset, length) })
+}
+
 func (f *faultFile) Truncate(sizeBytes int64) error {
 	return f.fault.change(Op{Kind: OpTruncate, Name: f.Name(), Length: sizeBytes}, func() error { return f.File.Truncate(sizeBytes) })
 }

@@ -3,6 +3,7 @@ package vfs
 import (
 	"io"
 	"io/fs"
+	"slices"
 	"syscall"
 )
 
@@ -233,6 +234,28 @@ func (f *memFile) Sync() error {
 	}
 	n.dirty = n.dirty[:0]
 	n.syncedSize = n.sizeBytes
+	return nil
+}
+
+// SyncRange makes the chunks of the range durable at once; the size is what it was.
+func (f *memFile) SyncRange(offset, length int64) error {
+	f.m.mu.Lock()
+	defer f.m.mu.Unlock()
+	if err := f.usable("sync range", false); err != nil {
+		return err
+	}
+	if offset < 0 || length <= 0 {
+		return pathErr("sync range", f.name, fs.ErrInvalid)
+	}
+	n := f.node
+	n.dirty = slices.DeleteFunc(n.dirty, func(i int) bool {
+		at := int64(i) * memChunkBytes
+		if at+memChunkBytes <= offset || at >= offset+length {
+			return false
+		}
+		n.chunks[i].synced, n.chunks[i].dirty = n.chunks[i].live, false
+		return true
+	})
 	return nil
 }
 

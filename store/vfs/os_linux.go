@@ -21,6 +21,22 @@ func (f *osFile) Sync() error {
 	return nil
 }
 
+// SyncRange is sync_file_range. It writes blocks that have their place, and nothing of the filesystem's own; the journal's commit for
+// the directory has the disk flush what it was given.
+func (f *osFile) SyncRange(offset, length int64) error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	fd, err := f.descriptor("sync_file_range")
+	if err != nil {
+		return err
+	}
+	const all = unix.SYNC_FILE_RANGE_WAIT_BEFORE | unix.SYNC_FILE_RANGE_WRITE | unix.SYNC_FILE_RANGE_WAIT_AFTER
+	if err := retryEINTR(func() error { return unix.SyncFileRange(fd, offset, length, all) }); err != nil {
+		return f.pathError("sync_file_range", err)
+	}
+	return nil
+}
+
 func (f *osFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 	total := 0
 	for _, b := range bufs {

@@ -5,6 +5,8 @@ package vfs
 // Sync is the strongest that os.File has; on macOS that reaches the medium.
 func (f *osFile) Sync() error { return f.f.Sync() }
 
+func (f *osFile) SyncRange(_, _ int64) error { return f.Sync() }
+
 func (f *osFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 	return f.writeEach(offset, bufs, 0)
 }

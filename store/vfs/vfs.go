@@ -64,6 +64,10 @@ type File interface {
 	// After an error nothing is known about what was written since the last successful Sync, and trying again does not help:
 	// the system may have dropped the data and forgotten the error (INV-7).
 	Sync() error
+	// SyncRange hands the range to the disk without the rest of the file. It is durable when the next SyncDir of the file's
+	// directory has returned as well. The range must have been synced before, so that it has its place on the disk. Where the system
+	// cannot do a part, it is Sync. An error means what one of Sync does.
+	SyncRange(offset, length int64) error
 	// Truncate sets the size. What is gained reads as zeros.
 	Truncate(sizeBytes int64) error
 	// Allocate reserves space for the range and extends the file to its end if it is shorter; what is gained reads as zeros.

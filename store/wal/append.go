@@ -61,7 +61,8 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	return l.roll()
 }
 
-// roll begins a new segment. Its header and its name become durable with the next sync, as its first block does. writeMu is held.
+// roll begins a new segment. Its header and its name become durable with the next sync, as its first block does, or by firmUp. writeMu
+// is held.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
 	wake(l.wakePrepare)
@@ -74,7 +75,7 @@ func (l *Log) roll() (*segment, error) {
 	seg := &segment{
 		first: l.end.LSN + 1, prev: l.end, last: l.end, file: spare.file, sizeBytes: spare.sizeBytes,
 		seed: segmentSeed(l.o.LogID, l.end.LSN+1), path: filepath.Join(l.o.Dir, segmentName(l.end.LSN+1)),
-		end: segmentDataStart, indexed: true,
+		end: segmentDataStart, indexed: true, reused: spare.written,
 	}
 	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: seg.prev}
 	if _, err := seg.file.WriteAt(header.encode(), 0); err != nil {
@@ -91,6 +92,9 @@ func (l *Log) roll() (*segment, error) {
 	defer l.mu.Unlock()
 	l.segs = append(l.segs, seg)
 	l.dirty, l.dirtyDir = append(l.dirty, seg), true
+	if l.o.Sync != SyncAlways {
+		wake(l.wakeFirm) // the next Sync would be long in coming
+	}
 	return seg, nil
 }
 
@@ -196,5 +200,51 @@ func (l *Log) syncDirty() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.synced = target
+	for _, seg := range l.syncing {
+		seg.firm = true
+	}
+	return nil
+}
+
+// firmUp makes the headers and the names of all segments durable, and not what is in them: a segment cannot go before the next one has
+// these, and with SyncOff nothing else asks for an fsync. It costs a few blocks for each segment, where syncDirty would write all of it.
+func (l *Log) firmUp() error {
+	l.syncMu.Lock()
+	defer l.syncMu.Unlock()
+	if err := l.failure.Load(); err != nil {
+		return *err
+	}
+	l.mu.Lock()
+	var segs []*segment
+	for _, seg := range l.segs {
+		if !seg.firm {
+			segs = append(segs, seg)
+		}
+	}
+	l.dirtyDir = l.dirtyDir && len(segs) == 0
+	l.mu.Unlock()
+	if len(segs) == 0 {
+		return nil
+	}
+	l.syncFrom.Store(time.Now().UnixNano())
+	defer l.syncFrom.Store(0)
+	for _, seg := range segs {
+		sync := seg.file.Sync // it has no old content that would have to be written
+		if seg.reused {
+			sync = func() error { return seg.file.SyncRange(0, segmentDataStart) }
+		}
+		if err := sync(); err != nil {
+			return l.fail("fsync of a segment header", err)
+		}
+		l.counters.syncs.Add(1)
+	}
+	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+		return l.fail("fsync of the log directory", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, seg := range segs {
+		seg.firm = true
+	}
 	return nil
 }

@@ -306,7 +306,7 @@ func (l *Log) afterCut(pos lsn.Position, at int, end int64) {
 	removed := slices.Clone(l.segs[at+1:])
 	l.segs = l.segs[:at+1]
 	seg := l.segs[at]
-	seg.end, seg.last = end, pos
+	seg.end, seg.last, seg.firm = end, pos, true
 	seg.index = slices.DeleteFunc(seg.index, func(e indexEntry) bool { return e.offset >= end })
 	l.end, l.synced, l.marked = pos, pos, min(l.marked, pos.LSN)
 	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN >= pos.LSN })

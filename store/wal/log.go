@@ -63,6 +63,7 @@ type Log struct {
 	stop        chan struct{} // closed by Close
 	wakeKeeper  chan struct{} // there may be something to seal or sync
 	wakeTrim    chan struct{}
+	wakeFirm    chan struct{} // a segment began that no Sync will make durable soon
 	wakePrepare chan struct{}
 	workers     sync.WaitGroup
 }
@@ -128,6 +129,7 @@ func Open(options Options) (*Log, error) {
 		stop:        make(chan struct{}),
 		wakeKeeper:  make(chan struct{}, 1),
 		wakeTrim:    make(chan struct{}, 1),
+		wakeFirm:    make(chan struct{}, 1),
 		wakePrepare: make(chan struct{}, 1),
 	}
 	if err := l.load(); err != nil {
@@ -263,6 +265,8 @@ func (l *Log) keep() {
 			}
 		case <-l.wakeTrim:
 			l.trim()
+		case <-l.wakeFirm:
+			_ = l.firmUp() // sticky, and reported here
 		case <-l.wakeKeeper:
 			if !armed && l.keepEvery() > 0 {
 				armed = true

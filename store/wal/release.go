@@ -68,7 +68,7 @@ func (l *Log) trim() {
 	defer l.trimMu.Unlock()
 	for l.usable() == nil {
 		// The header and the name of what will be the oldest segment must be durable first: recovery relies on it.
-		if l.wantsTrim() && l.syncDirty() != nil {
+		if l.wantsTrim() && l.firmUp() != nil {
 			return // sticky, and reported by keep
 		}
 		seg := l.detachOldest()
@@ -87,12 +87,7 @@ func (l *Log) trim() {
 func (l *Log) wantsTrim() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.mayTrim() && !l.isFirm(l.segs[1])
-}
-
-// isFirm tells whether the name and the header of a segment are durable. mu is held.
-func (l *Log) isFirm(seg *segment) bool {
-	return !l.dirtyDir && (!slices.Contains(l.dirty, seg) || l.synced.LSN >= seg.first)
+	return l.mayTrim() && !l.segs[1].firm
 }
 
 // mayTrim tells whether the oldest segment may go. mu is held.
@@ -123,7 +118,7 @@ func (l *Log) detachOldest() *segment {
 	defer l.syncMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.mayTrim() || !l.isFirm(l.segs[1]) {
+	if !l.mayTrim() || !l.segs[1].firm {
 		return nil
 	}
 	seg := l.segs[0]
@@ -140,7 +135,7 @@ func (l *Log) detachOldest() *segment {
 func (l *Log) retire(seg *segment) error {
 	var err error
 	if l.spares.wants(seg.sizeBytes) {
-		spare := spareFile{path: l.spares.newPath() + spareSuffix, file: seg.file, sizeBytes: seg.sizeBytes}
+		spare := spareFile{path: l.spares.newPath() + spareSuffix, file: seg.file, sizeBytes: seg.sizeBytes, written: true}
 		if err = l.o.FS.Rename(seg.path, spare.path); err == nil {
 			err = l.o.FS.SyncDir(l.o.Dir)
 		}

@@ -49,6 +49,8 @@ type segment struct {
 	index   []indexEntry // guarded: some of the blocks
 	indexed bool         // guarded: end and index are known
 	trimmed bool         // guarded: it left the log, and its file may be overwritten
+	firm    bool         // guarded: its header and its name are durable
+	reused  bool         // its file was a segment before, or zeros were written to it: each block has its place on the disk
 }
 
 // indexEntry says where the block is that begins with a record.

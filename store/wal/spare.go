@@ -33,6 +33,8 @@ type spareFile struct {
 	path      string
 	file      vfs.File
 	sizeBytes int64
+	// written: all of it was written to, and synced, before.
+	written bool
 }
 
 const (
@@ -177,7 +179,7 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 		_ = s.fs.Remove(unfinished) // if this fails too, the next Open does it
 		return spareFile{}, spaceError(err)
 	}
-	return spareFile{path: base + spareSuffix, file: f, sizeBytes: sizeBytes}, nil
+	return spareFile{path: base + spareSuffix, file: f, sizeBytes: sizeBytes, written: s.zeros}, nil
 }
 
 // spaceError makes a full disk an ErrNoSpace.
