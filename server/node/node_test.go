@@ -144,6 +144,14 @@ func (n *testNode) role() pb.Role {
 func (n *testNode) waitFor(role pb.Role) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool { return n.role() == role }, patience, 5*time.Millisecond, "%s should become %s", n.config.Node.Name, role)
+	if role != pb.Role_ROLE_ACTIVE {
+		return
+	}
+	// It may be in sync with a standby whose address it has yet to hear of from the coordinator.
+	require.Eventually(n.t, func() bool {
+		nodes := n.status().GetPair().GetNodes()
+		return len(nodes) == 2 && nodes[0].GetAddress() != "" && nodes[1].GetAddress() != ""
+	}, patience, 5*time.Millisecond, "%s should hear of the other node's address", n.config.Node.Name)
 }
 
 // startAlone starts a node without a coordinator and waits until it serves.
