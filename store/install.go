@@ -95,7 +95,7 @@ func (in *Install) Commit() error {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
 	s.maint.interrupt() // a rewrite of what goes away
-	s.pager.mu.Lock()
+	s.pager.hold()
 	defer s.pager.mu.Unlock()
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()

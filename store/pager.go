@@ -40,6 +40,21 @@ type pager struct {
 	buf      []byte
 	// mended: pages were repaired and no checkpoint has that yet.
 	mended bool
+	// syncing is a checkpoint on its way to the disk, in a goroutine of its own; nil if none is. Tail messages go on being written to
+	// pages meanwhile: at full speed the disk is busy with checkpoints most of the time, and the tail would fill up.
+	syncing *syncing
+	synced  chan struct{} // signalled when syncing has ended
+}
+
+// syncing is a checkpoint that is being made durable.
+type syncing struct {
+	work *work
+	// mended as it was when this began.
+	mended bool
+	// done is closed when meta or err is set.
+	done chan struct{}
+	meta page.Meta
+	err  error
 }
 
 type checkpointReply struct {
@@ -57,6 +72,7 @@ type CheckpointInfo struct {
 
 func (p *pager) start(s *Store) {
 	p.s, p.kicks, p.ask, p.ended = s, make(chan struct{}, 1), make(chan chan checkpointReply), make(chan struct{})
+	p.synced = make(chan struct{}, 1)
 	p.last, p.previous = time.Now(), s.file.Meta().Position.LSN
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
@@ -90,6 +106,10 @@ func (p *pager) run(ctx context.Context) {
 			var info CheckpointInfo
 			info, err = p.checkpoint()
 			reply <- checkpointReply{info, err}
+		case <-p.synced:
+			if err = p.settled(); err == nil {
+				p.kick() // for what had to wait
+			}
 		case <-kicks:
 			err = p.once()
 		case <-tick.C:
@@ -146,7 +166,7 @@ func (p *pager) once() error {
 	case p.unfinished():
 		err = p.flush()
 	case p.checkpointDue():
-		_, err = p.checkpoint()
+		err = p.begin()
 	case p.tailBytes() > p.s.o.MemoryBudget/4:
 		err = p.flush()
 	default:
@@ -175,6 +195,9 @@ func (p *pager) checkpointDue() bool {
 	n := p.s.sinceCheckpoint.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.syncing != nil {
+		return false
+	}
 	return n > p.s.o.CheckpointBytes || ((n > 0 || p.mended) && time.Since(p.last) > p.s.o.CheckpointInterval)
 }
 
@@ -196,14 +219,45 @@ func (p *pager) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.todo != nil {
-		_, err := p.finish()
-		return err
+		return p.finish()
 	}
 	p.s.mu.Lock()
 	p.todo = &work{batch: p.s.state.Collect(flushRoundBytes, false)}
 	p.s.mu.Unlock()
-	_, err := p.finish()
+	return p.finish()
+}
+
+// begin begins a checkpoint of everything applied up to now, and leaves it to the disk.
+func (p *pager) begin() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _, err := p.beginLocked()
 	return err
+}
+
+// hold is mu.Lock for those who need to know which checkpoint is the last one: none is under way when it returns, and none begins before
+// mu.Unlock. An error of the one that was under way is the pager's: it is fatal, or the checkpoint is still due.
+func (p *pager) hold() {
+	p.mu.Lock()
+	if _, err := p.settle(); err != nil {
+		p.judge(err)
+	}
+}
+
+// settled looks at a checkpoint that has come to its end, if there is one.
+func (p *pager) settled() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.syncing == nil {
+		return nil // somebody was quicker
+	}
+	select {
+	case <-p.syncing.done:
+		_, err := p.settle()
+		return err
+	default:
+		return nil
+	}
 }
 
 // checkpoint makes everything applied up to now durable in page.db.
@@ -213,10 +267,24 @@ func (p *pager) checkpoint() (CheckpointInfo, error) {
 	return p.checkpointLocked()
 }
 
+// checkpointLocked is checkpoint with mu held.
 func (p *pager) checkpointLocked() (CheckpointInfo, error) {
+	if _, err := p.settle(); err != nil {
+		return CheckpointInfo{}, err
+	}
+	info, begun, err := p.beginLocked()
+	if err != nil || !begun {
+		return info, err
+	}
+	return p.settle()
+}
+
+// beginLocked begins a checkpoint, unless the last one has everything already, which it then describes. mu is held, and no checkpoint is
+// under way.
+func (p *pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	if p.todo != nil {
-		if info, err := p.finish(); err != nil {
-			return info, err
+		if err := p.finish(); err != nil || p.syncing != nil {
+			return CheckpointInfo{}, err == nil, err
 		}
 	}
 	s := p.s
@@ -226,39 +294,68 @@ func (p *pager) checkpointLocked() (CheckpointInfo, error) {
 		s.sinceCheckpoint.Store(0)
 		s.mu.Unlock()
 		p.last = time.Now()
-		return CheckpointInfo{Checkpoint: meta.Checkpoint, Position: meta.Position}, nil
+		return CheckpointInfo{Checkpoint: meta.Checkpoint, Position: meta.Position}, false, nil
 	}
 	p.todo = &work{batch: s.state.Collect(0, true), checkpoint: true, at: at, logBytes: s.sinceCheckpoint.Load()}
 	s.mu.Unlock()
-	return p.finish()
+	return CheckpointInfo{}, true, p.finish()
 }
 
-// finish does what is left of the work under way.
-func (p *pager) finish() (CheckpointInfo, error) {
+// finish does what is left of the work under way. A checkpoint is then on its way to the disk.
+func (p *pager) finish() error {
 	w, s := p.todo, p.s
 	if !w.written {
 		if err := p.write(w.batch); err != nil {
-			return CheckpointInfo{}, err
+			return err
 		}
-		w.written = true
+		w.written, w.batch = true, nil
 	}
-	var info CheckpointInfo
 	if w.checkpoint {
 		root, err := s.index.Flush()
 		if err != nil {
-			return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: write the tree: %w", w.at, err)
+			return fmt.Errorf("checkpoint at %v: write the tree: %w", w.at, err)
 		}
-		meta, err := s.file.Checkpoint(page.Meta{Position: w.at, Root: root, CreatedMS: time.Now().UnixMilli()})
+		pending, err := s.file.BeginCheckpoint(page.Meta{Position: w.at, Root: root, CreatedMS: time.Now().UnixMilli()})
 		if err != nil {
-			return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: %w", w.at, err)
+			return fmt.Errorf("checkpoint at %v: %w", w.at, err)
 		}
-		s.sinceCheckpoint.Add(-w.logBytes)
-		s.log.Release(p.previous)
-		p.previous, p.last, p.mended = w.at.LSN, time.Now(), false
-		info = CheckpointInfo{Checkpoint: meta.Checkpoint, Position: w.at}
+		p.sync(w, pending)
 	}
 	p.todo = nil
-	return info, nil
+	return nil
+}
+
+// sync makes a checkpoint durable in a goroutine that settle waits for.
+func (p *pager) sync(w *work, pending *page.PendingCheckpoint) {
+	c := &syncing{work: w, mended: p.mended, done: make(chan struct{})}
+	p.syncing, p.mended = c, false
+	go func() {
+		c.meta, c.err = pending.Finish()
+		close(c.done)
+		select {
+		case p.synced <- struct{}{}:
+		default: // there is a reminder already
+		}
+	}()
+}
+
+// settle waits for the checkpoint that is on its way to the disk, if there is one, and draws the consequences. mu is held. After an error
+// the checkpoint before it is still the last one, and another one is due.
+func (p *pager) settle() (CheckpointInfo, error) {
+	c := p.syncing
+	if c == nil {
+		return CheckpointInfo{}, nil
+	}
+	<-c.done
+	p.syncing = nil
+	if c.err != nil {
+		p.mended = p.mended || c.mended
+		return CheckpointInfo{}, fmt.Errorf("checkpoint at %v: %w", c.work.at, c.err)
+	}
+	p.s.sinceCheckpoint.Add(-c.work.logBytes)
+	p.s.log.Release(p.previous)
+	p.previous, p.last = c.work.at.LSN, time.Now()
+	return CheckpointInfo{Checkpoint: c.meta.Checkpoint, Position: c.work.at}, nil
 }
 
 // write puts the batch's messages into pages and everything else into the tree, and publishes both at once. After an error

@@ -391,7 +391,7 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 // replaceRun writes what can be read of a run to new pages and has the index refer to them. What is visible does not change, and
 // neither does a digest. Nothing is done if the run has gone meanwhile.
 func (p *pager) replaceRun(st *runState) error {
-	p.mu.Lock()
+	p.hold()
 	defer p.mu.Unlock()
 	s := p.s
 	if err := s.usable(); err != nil {

@@ -333,7 +333,7 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 // commit puts the new file in the place of the old one.
 func (rw *rewrite) commit() error {
 	s := rw.s
-	s.pager.mu.Lock()
+	s.pager.hold()
 	defer s.pager.mu.Unlock()
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()

@@ -222,7 +222,7 @@ func (s *Store) moveTail(ctx context.Context, o ShrinkOptions) (uint64, error) {
 
 // move copies runs into gaps and lets the index refer to them there. more is false when there are no more gaps.
 func (p *pager) move(file *page.File, runs []indexEntry) (moved uint64, more bool, err error) {
-	p.mu.Lock()
+	p.hold()
 	defer p.mu.Unlock()
 	s := p.s
 	if err := s.usable(); err != nil {
@@ -300,7 +300,7 @@ func (p *pager) moveRun(edit *tree.Edit, e *indexEntry) (to page.Run, more bool,
 // the file off.
 func (s *Store) cutTail(ctx context.Context) (held bool, err error) {
 	p := &s.pager
-	p.mu.Lock()
+	p.hold()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return false, err //nolint:wrapcheck // the caller does
@@ -335,7 +335,7 @@ func (s *Store) cutTail(ctx context.Context) (held bool, err error) {
 
 // makeGaps writes a checkpoint, and then the same again: only then can be used what the first one has no more use for.
 func (p *pager) makeGaps() error {
-	p.mu.Lock()
+	p.hold()
 	defer p.mu.Unlock()
 	if err := p.s.usable(); err != nil {
 		return err

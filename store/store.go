@@ -229,7 +229,7 @@ func (s *Store) Close() error {
 	s.pager.stop()
 	s.wakeRoom()
 	s.snapshots.closeAll()
-	s.pager.mu.Lock()
+	s.pager.hold()
 	defer s.pager.mu.Unlock()
 	var err error
 	if s.failed.Load() == nil {

@@ -192,7 +192,7 @@ func Default() Config {
 		SyncEvery: Duration(100 * time.Millisecond),
 		Memory:    Memory{Budget: 256 << 20},
 		PageSize:  2 << 10, PageSizeMax: 32 << 10,
-		Checkpoint:  Checkpoint{Bytes: 64 << 20, Interval: Duration(30 * time.Second)},
+		Checkpoint:  Checkpoint{Bytes: 256 << 20, Interval: Duration(30 * time.Second)},
 		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveHold: 4 << 30, Level: "info", Format: "text"},
 		Failover:    Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond)},
 		MinInSync:   1,

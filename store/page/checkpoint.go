@@ -18,15 +18,39 @@ const writeBytes = 1 << 20
 // Alloc, Free and writes during the call are allowed and belong to the checkpoint after it. After ErrFull, or when pages could
 // not be written, the previous checkpoint stays the durable one and a later try can succeed; a failed sync is final (ErrFailed).
 func (f *File) Checkpoint(m Meta) (Meta, error) {
-	f.checkpointing.Lock()
-	defer f.checkpointing.Unlock()
-	if err := f.writable(); err != nil {
+	p, err := f.BeginCheckpoint(m)
+	if err != nil {
 		return Meta{}, err
 	}
-	p, err := f.prepare(m)
-	if err != nil {
-		return Meta{}, fmt.Errorf("checkpoint: %w", err)
+	return p.Finish()
+}
+
+// BeginCheckpoint is the first part of Checkpoint: it fixes what is in it and writes nothing. What is allocated, written and freed from
+// then on belongs to the checkpoint after it. Finish must be called; until then no other checkpoint can begin.
+func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
+	f.checkpointing.Lock()
+	err := f.writable()
+	if err == nil {
+		var p *plan
+		if p, err = f.prepare(m); err == nil {
+			return &PendingCheckpoint{f: f, plan: p}, nil
+		}
+		err = fmt.Errorf("checkpoint: %w", err)
 	}
+	f.checkpointing.Unlock()
+	return nil, err
+}
+
+// PendingCheckpoint is a checkpoint that is decided and not yet durable.
+type PendingCheckpoint struct {
+	f    *File
+	plan *plan
+}
+
+// Finish is the second part of Checkpoint. It may be called by another goroutine, once.
+func (c *PendingCheckpoint) Finish() (Meta, error) {
+	f, p := c.f, c.plan
+	defer f.checkpointing.Unlock()
 	for _, w := range p.writes {
 		if _, err := f.file.WriteAt(w.buf, f.geo.offset(w.first)); err != nil {
 			f.abandon(p)
