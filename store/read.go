@@ -38,6 +38,43 @@ type ReadRequest struct {
 	MaxBytes int
 	// MarkDamaged returns a damaged message without its record instead of ErrDataLoss, so that those behind it can be read.
 	MarkDamaged bool
+	// Buffer takes the pages that are read; what was read into it before is overwritten. nil: each Read allocates.
+	Buffer *ReadBuffer
+}
+
+// ReadBuffer is memory that one Read after another uses for pages. Records are in it: they are good until the next Read with the same
+// buffer. The zero value is ready to use; it is for one goroutine at a time, and keeps at most 4 MiB.
+type ReadBuffer struct {
+	block []byte
+	used  int
+}
+
+// maxReadBuffer is how much a ReadBuffer keeps.
+const maxReadBuffer = 4 << 20
+
+// take returns n bytes with any content.
+func (b *ReadBuffer) take(n int) []byte {
+	if b == nil {
+		return make([]byte, n)
+	}
+	if len(b.block)-b.used < n {
+		// What was handed out stays good: it is in the old block.
+		fresh := make([]byte, max(n, min(2*len(b.block), maxReadBuffer), readAheadBytes))
+		if n > maxReadBuffer {
+			return fresh
+		}
+		b.block, b.used = fresh, 0
+	}
+	p := b.block[b.used : b.used+n : b.used+n]
+	b.used += n
+	return p
+}
+
+// reset makes all of it free again.
+func (b *ReadBuffer) reset() {
+	if b != nil {
+		b.used = 0
+	}
 }
 
 // Read appends messages to dst in order of sequence and returns it with the sequence to go on from. It reads what was
@@ -49,6 +86,7 @@ type ReadRequest struct {
 //
 // It returns ErrNoQueue if the queue or subscription is not there, ErrIndexDamaged if it cannot be known where messages are.
 func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
+	req.Buffer.reset()
 	for before, tried := len(dst), false; ; tried = true {
 		out, next, err := s.read(ctx, req, dst)
 		var bad *DamagedMessagesError
@@ -283,7 +321,7 @@ func (r *reading) readGroup(group []indexEntry) error {
 	for i := range group {
 		pages += int(group[i].run.Pages)
 	}
-	buf := make([]byte, pages*size) // the deliveries alias it
+	buf := r.req.Buffer.take(pages * size) // the deliveries alias it
 	if err := r.s.file.ReadPages(group[0].run.First, buf); errors.Is(err, page.ErrDamaged) {
 		return r.damaged(group[0].last(), "%w", err)
 	} else if err != nil {

@@ -133,12 +133,13 @@ func (r *storeRun) write(ctx context.Context, messages int, out *Result) error {
 func (r *storeRun) read(ctx context.Context, messages int, out *Result) error {
 	h, start := newHistogram(), time.Now()
 	var batch []store.Delivery
+	var buffer store.ReadBuffer
 	want := binary.LittleEndian.Uint64(append(r.body[:len(r.body):len(r.body)], make([]byte, 8)...))
 	for got := 0; got < messages; got += len(batch) {
 		begin := time.Now()
 		var err error
 		batch, r.next, err = r.store.Read(ctx, store.ReadRequest{
-			Queue: 1, Sub: 1, From: r.next, MaxMessages: min(readMessages, messages-got), MaxBytes: readBytes,
+			Queue: 1, Sub: 1, From: r.next, MaxMessages: min(readMessages, messages-got), MaxBytes: readBytes, Buffer: &buffer,
 		}, batch[:0])
 		if err != nil {
 			return err
