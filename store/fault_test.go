@@ -74,7 +74,7 @@ func TestInstallIsAtomic(t *testing.T) {
 	require.NoError(t, in.Commit())
 	fault.SetHook(nil)
 	mu.Lock() // a goroutine of the log may still be in the hook
-	all, ops := append(slices.Clone(clones), mem.CrashClone(nil)), append(slices.Clone(ops), "the end")
+	all, names := append(slices.Clone(clones), mem.CrashClone(nil)), append(slices.Clone(ops), "the end")
 	mu.Unlock()
 	var olds, news int
 	for i, clone := range all {
@@ -85,10 +85,10 @@ func TestInstallIsAtomic(t *testing.T) {
 			olds++
 			require.NotEqual(t, len(all)-1, i, "the new content is durable when Commit returns")
 		default:
-			require.Equal(t, m.dump(), got, "crash before %s", ops[i])
-			require.Equal(t, snap.Header.Position, n.s.End(), "crash before %s", ops[i])
+			require.Equal(t, m.dump(), got, "crash before %s", names[i])
+			require.Equal(t, snap.Header.Position, n.s.End(), "crash before %s", names[i])
 			// A record that names the old content in sync must not match the new one, which ends where the snapshot does (INV-4).
-			require.Greater(t, n.s.Identity().Incarnation, incarnation, "crash before %s", ops[i])
+			require.Greater(t, n.s.Identity().Incarnation, incarnation, "crash before %s", names[i])
 			news++
 		}
 		n.check()
