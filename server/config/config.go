@@ -28,6 +28,7 @@ type Config struct {
 	Coordinator Coordinator `koanf:"coordinator"`
 	Sync        string      `koanf:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
 	SyncEvery   Duration    `koanf:"sync-interval" usage:"with sync=interval: how often the log is synced"`
+	CommitDelay Duration    `koanf:"commit-delay" usage:"how long the active collects transactions before it writes those that wait, up to 100ms: fewer, larger writes, later answers. 0: not at all; what comes while one batch is written is the next one"`
 	Memory      Memory      `koanf:"memory"`
 	PageSize    Size        `koanf:"page-size" usage:"page size of a new page file, a multiple of 2KiB; a page file that exists keeps its own"`
 	PageSizeMax Size        `koanf:"page-size-max" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the pair's own setting wins"`

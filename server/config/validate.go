@@ -246,6 +246,7 @@ func isWindow(text string) bool {
 func (c *Config) checkStore(k *checker) {
 	k.oneOf("sync", c.Sync, "always", "interval", "off")
 	k.timeBetween("sync-interval", c.SyncEvery, time.Millisecond, time.Minute)
+	k.timeBetween("commit-delay", c.CommitDelay, 0, 100*time.Millisecond)
 	k.pageSize("page-size", c.PageSize)
 	k.sizeBetween("memory.budget", c.Memory.Budget, minMemory, 1<<50)
 	k.sizeBetween("checkpoint.bytes", c.Checkpoint.Bytes, 1<<20, 1<<50)

@@ -49,7 +49,7 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	p.tuning = replication.Tuning{
 		StandbyTimeout: n.cfg.Failover.DropTimeout.Std(), ActiveTimeout: n.cfg.Failover.Timeout.Std(),
 		Heartbeat:        heartbeat(n.cfg.Failover),
-		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(),
+		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(), CommitDelay: n.cfg.CommitDelay.Std(),
 	}
 	return p
 }
