@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -44,6 +46,11 @@ a setting that does not exist is an error.`,
 			if err != nil {
 				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
 			}
+			ctx, cancel := context.WithCancel(cmd.Context())
+			var limiter sync.WaitGroup
+			defer limiter.Wait()
+			defer cancel()
+			limiter.Go(func() { node.LimitMemory(ctx, cfg.Memory.Budget.Bytes()) })
 			address := ""
 			err = node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), CanRestart: canRestart, OnReady: func(r node.Ready) {
 				address = r.Address

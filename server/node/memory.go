@@ -1,0 +1,56 @@
+package node
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+const (
+	// memoryBesides is what a process takes besides memory.budget: code, stacks, connections, and what the budget does not count.
+	memoryBesides = 64 << 20
+	// memoryTick is how often LimitMemory looks at what is in use.
+	memoryTick = 2 * time.Second
+	// memorySlack is how much more than what is in use the collector may always let lie, in percent: a limit close to what is in use
+	// would have it run all the time.
+	memorySlack = 25
+)
+
+// LimitMemory keeps the process close to memory.budget until ctx ends: near it, garbage is collected as often as need be, instead of
+// only when the heap has doubled. It is cheap, since most of the heap is message bytes, which the collector does not look into. A store
+// that needs more, for its queues and producers, gets it: the limit follows what is in use. GOMEMLIMIT in the environment is
+// stronger. It is for a process that is a node and nothing else.
+func LimitMemory(ctx context.Context, budgetBytes int64) {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		return
+	}
+	before := debug.SetMemoryLimit(budgetBytes + memoryBesides)
+	defer debug.SetMemoryLimit(before)
+	tick := time.NewTicker(memoryTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			debug.SetMemoryLimit(memoryLimit(budgetBytes, heapInUse()))
+		}
+	}
+}
+
+// memoryLimit is the limit for what is in use now.
+func memoryLimit(budgetBytes, usedBytes int64) int64 {
+	return max(budgetBytes, usedBytes+usedBytes/100*memorySlack) + memoryBesides
+}
+
+// heapInUse is what the last collection found to be in use.
+func heapInUse() int64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(sample)
+	if sample[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return int64(sample[0].Value.Uint64()) //nolint:gosec // less than the machine's memory
+}

@@ -1,0 +1,35 @@
+package node
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestMemoryLimit(t *testing.T) {
+	const mib = 1 << 20
+	require.EqualValues(t, 320*mib, memoryLimit(256*mib, 0))
+	require.EqualValues(t, 320*mib, memoryLimit(256*mib, 200*mib))
+	require.Greater(t, memoryLimit(256*mib, 1000*mib), int64(1250*mib), "what is needed beyond the budget is given")
+	runtime.GC()
+	require.Positive(t, heapInUse())
+
+	t.Setenv("GOMEMLIMIT", "")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		LimitMemory(ctx, 256*mib)
+	}()
+	require.Eventually(t, func() bool { return debug.SetMemoryLimit(-1) == 320*mib }, 10*time.Second, time.Millisecond)
+	cancel()
+	<-done
+	require.EqualValues(t, math.MaxInt64, debug.SetMemoryLimit(-1), "as it was")
+	t.Setenv("GOMEMLIMIT", "1GiB")
+	LimitMemory(t.Context(), 256*mib) // returns at once: somebody has decided already
+}
