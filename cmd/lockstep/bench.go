@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -30,7 +31,8 @@ process together (in JSON also of each); disk is what was written to the disk th
 		Args: cobra.NoArgs,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchFanout(), a.benchPageSize(), a.benchStore())
+	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchFanout(), a.benchPageSize(), a.benchStore(), a.benchQueues(), a.benchGrowth(),
+		a.benchKnobs())
 	return cmd
 }
 
@@ -45,7 +47,9 @@ type benchFlags struct {
 	messages         int
 	queues           int
 	rounds           int
+	duration         time.Duration
 	dir              string
+	settings         map[string]string // of the nodes, beside those that have a flag
 }
 
 func (f *benchFlags) register(cmd *cobra.Command) {
@@ -81,8 +85,8 @@ func (f *benchFlags) parse() (p parsed, err error) {
 		}
 		p.sizes = append(p.sizes, n)
 	}
-	if f.messages < 1 || f.rounds < 1 || f.queues < 0 {
-		return p, usage("--messages, --rounds and --queues must be at least 1")
+	if f.messages < 1 || f.rounds < 1 || f.queues < 0 || f.duration < 0 {
+		return p, usage("--messages, --rounds and --queues must be at least 1, and --duration not below 0")
 	}
 	if p.pageSize, err = config.ParseSize(f.pageSize); err != nil {
 		return p, usage("--page-size: %v", err)
@@ -118,6 +122,7 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	settings["log-format"] = "json"
 	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
 	delete(settings, "log-segment-bytes")
+	maps.Copy(settings, f.settings)
 	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Raft: f.raft, Settings: settings})
 	if err != nil {
 		return err
@@ -214,138 +219,4 @@ func digits(ms float64) string {
 		return fmt.Sprintf("%.2f", ms)
 	}
 	return fmt.Sprintf("%.0f", ms)
-}
-
-func (a *app) benchPublish() *cobra.Command {
-	var f benchFlags
-	var o bench.PublishOptions
-	cmd := &cobra.Command{
-		Use: "publish", Short: "Measure publishing: synchronous or pipelined, with one producer or many",
-		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable on both nodes.",
-		Example: `  lockstep bench publish
-  lockstep bench publish --publishers 64 --producers 5 --queues 5 --sync off
-  lockstep bench publish --producers 5 --queues 5 --window 1000 --size 512,15000 --output json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := f.parse()
-			if err != nil {
-				return err
-			}
-			if o.Producers < 1 || o.Window < 1 || f.queues < 1 || o.Publishers < 0 || o.Publishers > 0 && o.Publishers < o.Producers {
-				return usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least --producers")
-			}
-			return a.withTarget(cmd.Context(), cmd, f, p, func(t bench.Target) error {
-				return a.rounds(f, p.sizes, func(size int) (bench.Result, error) {
-					o := o
-					o.SizeBytes, o.Messages, o.Queues = size, f.messages, f.queues
-					return bench.Publish(cmd.Context(), t, o)
-				})
-			})
-		},
-	}
-	f.register(cmd)
-	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
-	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")
-	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
-	return cmd
-}
-
-func (a *app) benchConsume() *cobra.Command {
-	var f benchFlags
-	var o bench.ConsumeOptions
-	cmd := &cobra.Command{
-		Use: "consume", Short: "Measure how fast filled queues are drained",
-		Long: `Measure how fast filled queues are drained: every message is received and acknowledged, and the time ends when all
-acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.`,
-		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := f.parse()
-			if err != nil {
-				return err
-			}
-			if o.Consumers < f.queues || o.Prefetch < 1 || f.queues < 1 {
-				return usage("--queues and --prefetch must be at least 1, and --consumers at least --queues")
-			}
-			return a.withTarget(cmd.Context(), cmd, f, p, func(t bench.Target) error {
-				return a.rounds(f, p.sizes, func(size int) (bench.Result, error) {
-					o := o
-					o.SizeBytes, o.Messages, o.Queues = size, f.messages, f.queues
-					return bench.Consume(cmd.Context(), t, o)
-				})
-			})
-		},
-	}
-	f.register(cmd)
-	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "consumers at the same time")
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages under way to each consumer")
-	return cmd
-}
-
-func (a *app) benchStore() *cobra.Command {
-	var f benchFlags
-	var batch, bursts int
-	cmd := &cobra.Command{
-		Use: "store", Short: "Measure the embedded store alone: write bursts and read them back, in one goroutine",
-		Long: `Measure the store without network and replication: write a burst of messages, read it back, and so on. Nothing is
-acknowledged, so the store grows. Of a write, a latency is that of one transaction of --batch messages; of a read, that of
-one read of up to 1000 messages or 1 MiB.`,
-		Example: `  lockstep bench store --size 512 --messages 2000000 --bursts 4 --sync off
-  lockstep bench store --sync always --batch 100`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := f.parse()
-			if err != nil {
-				return err
-			}
-			if batch < 1 || batch > 10_000 || bursts < 1 || bursts > f.messages {
-				return usage("--batch must be 1 to 10000 and --bursts 1 to --messages")
-			}
-			for _, size := range p.sizes {
-				if err := a.storeRounds(cmd.Context(), f, bench.StoreOptions{
-					SizeBytes: size, Messages: f.messages, Bursts: bursts, Batch: batch, Sync: f.sync, PageSize: int(p.pageSize), MemoryBudget: int64(p.memory),
-				}); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-	}
-	f.registerStore(cmd)
-	cmd.Flags().IntVar(&batch, "batch", 100, "messages of one transaction")
-	cmd.Flags().IntVar(&bursts, "bursts", 4, "bursts")
-	return cmd
-}
-
-// storeRounds measures one size, each round in a store of its own.
-func (a *app) storeRounds(ctx context.Context, f benchFlags, o bench.StoreOptions) error {
-	phases := map[string][]bench.Result{}
-	for round := range f.rounds {
-		dir, remove, err := benchDir(f.dir)
-		if err != nil {
-			return err
-		}
-		o.Dir = dir
-		var results []bench.Result
-		err = bench.Store(ctx, o, func(r bench.Result) error {
-			r.Round = round + 1
-			results = append(results, r)
-			phases[r.Phase] = append(phases[r.Phase], r)
-			return a.print.Object(r)
-		})
-		remove()
-		if err != nil {
-			return err
-		}
-		if err := a.printResults(results); err != nil {
-			return err
-		}
-	}
-	medians := []bench.Result{bench.Median(phases["write"]), bench.Median(phases["read"])}
-	for _, m := range medians {
-		if err := a.print.Object(m); err != nil {
-			return err
-		}
-	}
-	return a.printResults(medians)
 }

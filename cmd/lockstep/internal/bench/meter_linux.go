@@ -65,6 +65,14 @@ func syncDisk(dir string) {
 	_ = f.Close()                // it was only read
 }
 
+// adviseDontNeed drops the file from the page cache; what is dirty stays.
+func adviseDontNeed(f *os.File) error {
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return fmt.Errorf("drop %s from the page cache: %w", f.Name(), err)
+	}
+	return nil
+}
+
 // field returns the number after a key at the beginning of a line.
 func field(file, key string) float64 {
 	b, err := os.ReadFile(file)

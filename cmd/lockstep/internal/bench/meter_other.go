@@ -2,6 +2,11 @@
 
 package bench
 
+import (
+	"errors"
+	"os"
+)
+
 // readUsage: only Linux tells it in a way that this package knows.
 func readUsage(int) Usage { return Usage{} }
 
@@ -10,3 +15,9 @@ func resetPeak(int) {}
 func deviceWritten(string) float64 { return 0 }
 
 func syncDisk(string) {}
+
+func adviseDontNeed(*os.File) error { return nil }
+
+func limitMemory(int64) (leave func() error, err error) {
+	return nil, errors.New("only Linux has memory cgroups")
+}

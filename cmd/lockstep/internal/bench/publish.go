@@ -31,6 +31,16 @@ type PublishOptions struct {
 	Queues int
 	// Sizes of the messages, one for each, instead of SizeBytes; may be empty.
 	Sizes []int
+	// Duration after which it ends, however many Messages there were; 0: after Messages.
+	Duration time.Duration
+}
+
+// more tells whether message n, from 1, is to be published now; until is the end of Duration.
+func (o *PublishOptions) more(n int64, now, until time.Time) bool {
+	if o.Duration > 0 {
+		return now.Before(until)
+	}
+	return n <= int64(o.Messages)
 }
 
 // messages makes messages by their number, from 1; those of the same size are the same.
@@ -52,6 +62,11 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 
 // Publish measures publishing. A latency is the time from the call to the acknowledgement.
 func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
+	return publishInto(ctx, t, o, func(*Result) error { return nil })
+}
+
+// publishInto publishes to fresh queues; after is called when it is measured, while they are still there.
+func publishInto(ctx context.Context, t Target, o PublishOptions, after func(*Result) error) (Result, error) {
 	r := Result{
 		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,
 		SizeBytes: o.SizeBytes, Queues: o.Queues, Producers: o.Producers, Publishers: o.Publishers, Window: o.Window,
@@ -77,8 +92,11 @@ func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 		if err != nil {
 			return err
 		}
-		r.took(time.Since(start), o.Messages, h)
+		r.took(time.Since(start), int(h.TotalCount()), h)
 		r.cost(m)
+		if err := after(&r); err != nil {
+			return err
+		}
 		for _, p := range producers {
 			if err := p.Close(); err != nil {
 				return err
@@ -89,7 +107,7 @@ func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 	return r, err
 }
 
-// publishAll publishes o.Messages, which the producers take from one counter.
+// publishAll publishes o.Messages, or for o.Duration; the producers take the numbers of messages from one counter.
 func publishAll(ctx context.Context, producers []*client.Producer, queues []string, o PublishOptions) (*hdrhistogram.Histogram, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -124,8 +142,9 @@ func publishAll(ctx context.Context, producers []*client.Producer, queues []stri
 
 func publishOneByOne(ctx context.Context, p *client.Producer, queue string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
 	message := o.messages()
-	for n := next.Add(1); n <= int64(o.Messages); n = next.Add(1) {
-		m, start := message(n), time.Now()
+	until := time.Now().Add(o.Duration)
+	for n, start := next.Add(1), time.Now(); o.more(n, start, until); n, start = next.Add(1), time.Now() {
+		m := message(n)
 		if _, err := p.Publish(ctx, queue, m); err != nil {
 			return err
 		}
@@ -138,7 +157,8 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue string, o P
 	message := o.messages()
 	window := make(chan struct{}, o.Window)
 	failed := make(chan error, 1)
-	for n := next.Add(1); n <= int64(o.Messages); n = next.Add(1) {
+	until := time.Now().Add(o.Duration)
+	for n, now := next.Add(1), time.Now(); o.more(n, now, until); n, now = next.Add(1), time.Now() {
 		select {
 		case window <- struct{}{}:
 		case err := <-failed:

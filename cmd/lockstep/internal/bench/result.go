@@ -44,7 +44,21 @@ type Result struct {
 	DiskPerByte float64 `json:"disk_bytes_per_payload_byte,omitempty"` // written to the disk, with the checkpoint and on all nodes
 	CopyMB      float64 `json:"cp_mb_per_s,omitempty"`                 // of a plain copy of the same file, with a sync
 	Share       float64 `json:"share_min_of_max,omitempty"`            // deliveries of the subscription served least, of those of the one served most
+	Ratio       float64 `json:"ratio,omitempty"`                       // of Rate to that of what Note names
 	Note        string  `json:"note,omitempty"`
+
+	Stored        int     `json:"stored,omitempty"`               // messages in the store before it
+	StartMS       float64 `json:"start_ms,omitempty"`             // opening the store
+	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // of the heap, after a start
+	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // of the same file read plainly, in the same run
+	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`
+	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // of the process and its page cache together
+
+	Knob              string  `json:"knob,omitempty"` // the setting that is swept, and Value its value
+	Value             string  `json:"value,omitempty"`
+	Checkpoints       int     `json:"checkpoints,omitempty"`
+	CheckpointsPerMin float64 `json:"checkpoints_per_min,omitempty"`
+	LogMB             float64 `json:"log_mb,omitempty"` // the active's log on disk, at the end
 
 	CPU         float64 `json:"cpu_s"`           // of all processes
 	RSS         float64 `json:"rss_mb"`          // of all processes
@@ -56,7 +70,7 @@ type Result struct {
 // took fills in what follows from the time, the number of messages and the latencies.
 func (r *Result) took(d time.Duration, messages int, h *hdrhistogram.Histogram) {
 	r.Messages, r.Seconds = messages, d.Seconds()
-	r.Rate = float64(messages) / r.Seconds
+	r.Rate = float64(messages) / max(r.Seconds, 1e-9)
 	r.MB = r.Rate * float64(r.SizeBytes) / 1e6
 	ms := func(us int64) float64 { return float64(us) / 1000 }
 	r.P50, r.P99, r.P999, r.Max = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)), ms(h.ValueAtQuantile(99.9)), ms(h.Max())
@@ -73,6 +87,14 @@ func (r *Result) cost(m *meter) {
 			r.PeakRSS = max(r.PeakRSS, u.PeakRSS)
 		}
 	}
+}
+
+// CPUPerMessage is the CPU time of all processes, in µs; 0 without messages.
+func (r *Result) CPUPerMessage() float64 {
+	if r.Messages == 0 {
+		return 0
+	}
+	return r.CPU * 1e6 / float64(r.Messages)
 }
 
 // Median returns the result with the median rate, with the spread over all of them. There must be one.
