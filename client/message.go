@@ -18,7 +18,8 @@ type Message struct {
 	Properties map[string]string
 }
 
-// Stored is a message as it is in a queue.
+// Stored is a message as it is in a queue. Bodies of messages that came together lie in one piece of memory, which is kept as long as one of
+// them is in use: whoever keeps a few messages for long had better copy them.
 type Stored struct {
 	Message
 	// Sequence is the position in the queue; it starts at 1 and is never reused.
@@ -85,12 +86,11 @@ func (m *Message) cost() int64 {
 	return n
 }
 
-func (m *Message) toProto() *pb.Message { return &pb.Message{Body: m.Body, Properties: m.Properties} }
-
 func messagesToProto(ms []Message) []*pb.Message {
-	out := make([]*pb.Message, len(ms))
+	slab, out := make([]pb.Message, len(ms)), make([]*pb.Message, len(ms)) // not one allocation for each
 	for i := range ms {
-		out[i] = ms[i].toProto()
+		slab[i].Body, slab[i].Properties = ms[i].Body, ms[i].Properties
+		out[i] = &slab[i]
 	}
 	return out
 }

@@ -11,6 +11,8 @@ import (
 	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
 )
 
 // Options of a Client. Only Addresses must be set.
@@ -94,7 +96,8 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithInitialConnWindowSize(connWindowBytes),
 		grpc.WithReadBufferSize(ioBufferBytes),
 		grpc.WithWriteBufferSize(ioBufferBytes),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes),
+			grpc.ForceCodecV2(codec.New())),
 	}
 	// passthrough: the name is looked up at each connection attempt, so that a node may come back under another IP.
 	cc, err := grpc.NewClient("passthrough:///"+address, append(opts, o.DialOptions...)...)

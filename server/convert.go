@@ -57,30 +57,36 @@ func (s *QueueServer) addConsumers(session *Session, q *pb.Queue) {
 	}
 }
 
-// storedMessage decodes a record. The message aliases the record, which never changes.
-func storedMessage(d *store.Delivery, headersOnly bool) (*pb.StoredMessage, error) {
+// storedParts is all that a stored message consists of as it is sent, but for its body: one allocation for all that are sent together.
+type storedParts struct {
+	stored  pb.StoredMessage
+	message pb.Message
+	at      timestamppb.Timestamp
+}
+
+// fill decodes a record. The message aliases the record, which never changes.
+func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	m, err := txn.DecodeMessage(d.Record)
 	if err != nil {
-		return nil, fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, d.Sequence, err)
+		return fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, d.Sequence, err)
 	}
-	out := &pb.StoredMessage{
-		Sequence: d.Sequence, DeliveryCount: d.DeliveryCount, PublishedAt: timestamppb.New(time.UnixMilli(m.TimestampMS)),
-		Message: &pb.Message{Properties: m.PropertyMap()},
-	}
+	at := time.UnixMilli(m.TimestampMS)
+	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond()) //nolint:gosec // less than a second
+	p.stored.Sequence, p.stored.DeliveryCount, p.stored.PublishedAt, p.stored.Message = d.Sequence, d.DeliveryCount, &p.at, &p.message
+	p.message.Properties = m.PropertyMap()
 	if !headersOnly {
-		out.Message.Body = m.Body
+		p.message.Body = m.Body
 	}
-	return out, nil
+	return nil
 }
 
 func storedMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.StoredMessage, error) {
-	out := make([]*pb.StoredMessage, 0, len(deliveries))
+	parts, out := make([]storedParts, len(deliveries)), make([]*pb.StoredMessage, len(deliveries))
 	for i := range deliveries {
-		m, err := storedMessage(&deliveries[i], headersOnly)
-		if err != nil {
+		if err := parts[i].fill(&deliveries[i], headersOnly); err != nil {
 			return nil, err
 		}
-		out = append(out, m)
+		out[i] = &parts[i].stored
 	}
 	return out, nil
 }

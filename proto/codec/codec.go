@@ -1,0 +1,49 @@
+// Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf like everybody else, and decodes the messages
+// that carry message bodies (publish requests, deliveries) with a few allocations each instead of several for each body: the bodies
+// are slices of one buffer, and what surrounds them comes in slabs.
+//
+// What it does not expect (a field twice, a wire type that does not fit, text that is not UTF-8) it leaves to the protobuf
+// library, so that the result, or the error, is the library's.
+package codec
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// codec is the protobuf codec with a way of its own for some messages.
+type codec struct{ encoding.CodecV2 }
+
+// New returns the codec, for grpc.ForceServerCodecV2 and grpc.ForceCodecV2. Its name is that of protobuf.
+func New() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
+
+// Unmarshal decodes data into v. Bodies in v refer to memory of their own that is not used again.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	var decode func(b []byte) bool
+	switch m := v.(type) {
+	case *pb.PublishStreamRequest:
+		decode = func(b []byte) bool { return publishStreamRequest(b, m) }
+	case *pb.PublishRequest:
+		decode = func(b []byte) bool { return publishRequest(b, m) }
+	case *pb.ConsumeResponse:
+		decode = func(b []byte) bool { return consumeResponse(b, m) }
+	default:
+		return c.library(data, v)
+	}
+	if decode(data.Materialize()) {
+		return nil
+	}
+	return c.library(data, v) // it resets v first
+}
+
+func (c codec) library(data mem.BufferSlice, v any) error {
+	if err := c.CodecV2.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("protobuf: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package codec
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	protobuf "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// examples of all messages that the codec decodes itself.
+func examples() []protobuf.Message {
+	publish := &pb.PublishRequest{
+		Queue: "orders", Producer: &pb.Producer{Id: "me", Epoch: 7, Sequence: 1 << 40},
+		Messages: []*pb.Message{
+			{Body: []byte("one"), Properties: map[string]string{"a": "1", "": ""}}, {}, {Body: make([]byte, 3000)},
+		},
+	}
+	return []protobuf.Message{
+		publish, &pb.PublishRequest{}, &pb.PublishStreamRequest{}, &pb.PublishStreamRequest{Correlation: 9, Publish: publish},
+		&pb.PublishStreamRequest{Publish: &pb.PublishRequest{Producer: &pb.Producer{}}},
+		&pb.ConsumeResponse{}, &pb.ConsumeResponse{Attached: true}, &pb.ConsumeResponse{Confirmed: 5, Messages: []*pb.StoredMessage{
+			{
+				Sequence: 3, PublishedAt: &timestamppb.Timestamp{Seconds: -1, Nanos: 5}, DeliveryCount: 2,
+				Message: &pb.Message{Body: []byte("x"), Properties: map[string]string{"k": "v"}},
+			}, {Message: &pb.Message{}}, {},
+		}},
+	}
+}
+
+// decodeBoth decodes bytes with the codec and with the protobuf library and requires the same outcome.
+func decodeBoth(t *testing.T, b []byte, empty protobuf.Message) {
+	t.Helper()
+	own, theirs := empty, protobuf.Clone(empty)
+	err := New().Unmarshal(pieces(b), own)
+	if libraryErr := encoding.GetCodecV2(proto.Name).Unmarshal(pieces(b), theirs); libraryErr != nil {
+		require.Error(t, err)
+		return
+	}
+	require.NoError(t, err)
+	forgetUnknown(theirs)
+	forgetUnknown(own)
+	require.True(t, protobuf.Equal(theirs, own), "library: %v\ncodec: %v", theirs, own)
+}
+
+// pieces is what a frame may come in.
+func pieces(b []byte) mem.BufferSlice {
+	return mem.BufferSlice{mem.SliceBuffer(b[:len(b)/2]), mem.SliceBuffer(b[len(b)/2:])}
+}
+
+// forgetUnknown drops the fields that a message does not know, which the library keeps and nobody uses.
+func forgetUnknown(m protobuf.Message) {
+	b, _ := protobuf.UnmarshalOptions{DiscardUnknown: true}, m
+	raw, err := protobuf.Marshal(m)
+	if err == nil {
+		protobuf.Reset(m)
+		_ = b.Unmarshal(raw, m)
+	}
+}
+
+func TestSameAsTheLibrary(t *testing.T) {
+	for i, m := range examples() {
+		t.Run(fmt.Sprintf("%d %T", i, m), func(t *testing.T) {
+			b, err := protobuf.Marshal(m)
+			require.NoError(t, err)
+			decodeBoth(t, b, m.ProtoReflect().New().Interface())
+			// Twice the same bytes merge, which is for the library.
+			decodeBoth(t, append(b[:len(b):len(b)], b...), m.ProtoReflect().New().Interface())
+			for cut := range b[:min(len(b), 200)] {
+				decodeBoth(t, b[:cut], m.ProtoReflect().New().Interface())
+			}
+		})
+	}
+	// Text that is not UTF-8.
+	decodeBoth(t, []byte{0x0a, 0x01, 0xff}, &pb.PublishRequest{})
+	// Another message is the library's.
+	b, err := protobuf.Marshal(&pb.CreateQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	decodeBoth(t, b, &pb.CreateQueueRequest{})
+	// And so is encoding.
+	out, err := New().Marshal(examples()[0])
+	require.NoError(t, err)
+	decodeBoth(t, out.Materialize(), &pb.PublishRequest{})
+}
+
+// TestTooMany: a request with more messages than the server takes costs no memory for all of them.
+func TestTooMany(t *testing.T) {
+	b := make([]byte, 0, 200_000)
+	for range 100_000 {
+		b = append(b, 0x12, 0x00)
+	}
+	var m pb.PublishRequest
+	require.NoError(t, New().Unmarshal(pieces(b), &m))
+	require.Len(t, m.GetMessages(), maxMessages)
+}
+
+func TestAllocations(t *testing.T) {
+	request := &pb.PublishStreamRequest{Publish: &pb.PublishRequest{Queue: "q", Producer: &pb.Producer{Id: "me"}}}
+	response := &pb.ConsumeResponse{}
+	for range 100 {
+		m := &pb.Message{Body: make([]byte, 512)}
+		request.Publish.Messages = append(request.Publish.Messages, m)
+		response.Messages = append(response.Messages, &pb.StoredMessage{Message: m, PublishedAt: &timestamppb.Timestamp{Seconds: 1}})
+	}
+	for _, m := range []protobuf.Message{request, response} {
+		b, err := protobuf.Marshal(m)
+		require.NoError(t, err)
+		data, into := pieces(b), m.ProtoReflect().New().Interface()
+		c := New()
+		allocs := testing.AllocsPerRun(100, func() {
+			protobuf.Reset(into)
+			require.NoError(t, c.Unmarshal(data, into))
+		})
+		require.Less(t, allocs, 30.0, "%T with 100 messages", m)
+	}
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	for i, m := range examples() {
+		b, err := protobuf.Marshal(m)
+		require.NoError(f, err)
+		f.Add(b, uint8(i)) //nolint:gosec // a few
+	}
+	f.Fuzz(func(t *testing.T, b []byte, which uint8) {
+		all := examples()
+		decodeBoth(t, b, all[int(which)%len(all)].ProtoReflect().New().Interface())
+	})
+}

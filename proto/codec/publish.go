@@ -1,0 +1,151 @@
+package codec
+
+import (
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// maxMessages is how many messages of a request are looked at: one more than the server takes, so that it can refuse the request and
+// nothing was allocated for the rest.
+const maxMessages = 10_001
+
+// fields calls fn for each field. fn says whether the field is as it should be; fields stops and returns false when it is not, or when
+// the bytes are no message. Of a field that has a length, value is what it holds; of a varint, number is the value. Other types are
+// given as they are.
+func fields(b []byte, fn func(field protowire.Number, typ protowire.Type, value []byte, number uint64) bool) bool {
+	for len(b) > 0 {
+		field, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return false
+		}
+		b = b[n:]
+		var value []byte
+		var number uint64
+		switch typ {
+		case protowire.BytesType:
+			value, n = protowire.ConsumeBytes(b)
+		case protowire.VarintType:
+			number, n = protowire.ConsumeVarint(b)
+		default:
+			n = protowire.ConsumeFieldValue(field, typ, b)
+		}
+		if n < 0 || !fn(field, typ, value[:len(value):len(value)], number) {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
+
+func publishStreamRequest(b []byte, m *pb.PublishStreamRequest) bool {
+	return fields(b, func(field protowire.Number, typ protowire.Type, value []byte, number uint64) bool {
+		switch field {
+		case 1:
+			m.Correlation = number
+			return typ == protowire.VarintType
+		case 2:
+			if typ != protowire.BytesType || m.Publish != nil {
+				return false
+			}
+			m.Publish = &pb.PublishRequest{}
+			return publishRequest(value, m.Publish)
+		}
+		return true
+	})
+}
+
+func publishRequest(b []byte, m *pb.PublishRequest) bool {
+	count := 0
+	if !fields(b, func(field protowire.Number, _ protowire.Type, _ []byte, _ uint64) bool {
+		if field == 2 && count < maxMessages {
+			count++
+		}
+		return true
+	}) {
+		return false
+	}
+	messages, list := make([]pb.Message, count), make([]*pb.Message, 0, count)
+	ok := fields(b, func(field protowire.Number, typ protowire.Type, value []byte, _ uint64) bool {
+		if field < 1 || field > 3 {
+			return true
+		}
+		if typ != protowire.BytesType {
+			return false
+		}
+		switch field {
+		case 1:
+			m.Queue = string(value)
+			return utf8.Valid(value)
+		case 2:
+			if len(list) == count {
+				return true
+			}
+			one := &messages[len(list)]
+			list = append(list, one)
+			return message(value, one)
+		default:
+			if m.Producer != nil {
+				return false
+			}
+			m.Producer = &pb.Producer{}
+			return producer(value, m.Producer)
+		}
+	})
+	m.Messages = list
+	return ok
+}
+
+func producer(b []byte, m *pb.Producer) bool {
+	return fields(b, func(field protowire.Number, typ protowire.Type, value []byte, number uint64) bool {
+		switch field {
+		case 1:
+			m.Id = string(value)
+			return typ == protowire.BytesType && utf8.Valid(value)
+		case 2:
+			m.Epoch = uint32(number) //nolint:gosec // the library cuts it off, too
+			return typ == protowire.VarintType
+		case 3:
+			m.Sequence = number
+			return typ == protowire.VarintType
+		}
+		return true
+	})
+}
+
+// message decodes a message; its body is a part of b.
+func message(b []byte, m *pb.Message) bool {
+	return fields(b, func(field protowire.Number, typ protowire.Type, value []byte, _ uint64) bool {
+		switch field {
+		case 1:
+			m.Body = value
+			return typ == protowire.BytesType
+		case 2:
+			return typ == protowire.BytesType && property(value, m)
+		}
+		return true
+	})
+}
+
+// property adds an entry of the map.
+func property(b []byte, m *pb.Message) bool {
+	var key, value string
+	ok := fields(b, func(field protowire.Number, typ protowire.Type, text []byte, _ uint64) bool {
+		switch field {
+		case 1:
+			key = string(text)
+		case 2:
+			value = string(text)
+		default:
+			return true
+		}
+		return typ == protowire.BytesType && utf8.Valid(text)
+	})
+	if m.Properties == nil {
+		m.Properties = make(map[string]string)
+	}
+	m.Properties[key] = value
+	return ok
+}
