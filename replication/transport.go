@@ -36,14 +36,27 @@ const (
 )
 
 // NewDialer returns a Dialer over gRPC. The options are added to its own; without any, the connection is not encrypted.
-func NewDialer(options ...grpc.DialOption) Dialer { return grpcDialer{options} }
+func NewDialer(options ...grpc.DialOption) Dialer {
+	return NewDialerOver(func(ctx context.Context, address string) (net.Conn, error) {
+		var nd net.Dialer
+		return nd.DialContext(ctx, "tcp", address)
+	}, options...)
+}
 
-type grpcDialer struct{ options []grpc.DialOption }
+// NewDialerOver returns a Dialer over gRPC over connections that dial makes, for networks that are not the machine's. An error of
+// dial that is syscall.ECONNREFUSED stands for ErrRefused.
+func NewDialerOver(dial func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption) Dialer {
+	return grpcDialer{dial: dial, options: options}
+}
+
+type grpcDialer struct {
+	dial    func(ctx context.Context, address string) (net.Conn, error)
+	options []grpc.DialOption
+}
 
 // Dial makes the TCP connection itself, because gRPC hides whether it was refused.
 func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
-	var nd net.Dialer
-	tcp, err := nd.DialContext(ctx, "tcp", address)
+	tcp, err := d.dial(ctx, address)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}

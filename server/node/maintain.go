@@ -37,7 +37,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 
 // makeMaintenance makes the manager of this node's upkeep. Nothing runs yet.
 func (n *node) makeMaintenance(fs vfs.FS) (err error) {
-	n.peers = server.NewPeers(n.dialOptions...)
+	n.peers = server.NewPeers(n.around.dialOptions(n.dialOptions)...)
 	var restart func()
 	if n.canRestart {
 		restart = func() {

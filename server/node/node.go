@@ -60,6 +60,8 @@ type Options struct {
 	CanRestart bool
 	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
 	OnReady func(Ready)
+	// Around is what is not real around the node; the zero value for nothing.
+	Around Surroundings
 }
 
 // Run runs a node until ctx ends (then it returns nil after a clean stop) or the node cannot go on. What a wrong setting
@@ -75,6 +77,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1), canRestart: o.CanRestart,
+		around: o.Around,
 	}
 	n.guard = newGuard(n)
 	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
@@ -86,7 +89,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if o.FS == nil {
 		o.FS = vfs.OS()
 	}
-	if n.store, err = openStore(cfg, o.FS, logger, n.failed); err != nil {
+	if n.store, err = openStore(cfg, o.FS, o.Around.BootID, logger, n.failed); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.closeStore()) }()
@@ -96,7 +99,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	defer func() { err = errors.Join(err, stopArchive()) }()
 
-	listener, err := listen(ctx, cfg.Listen)
+	listener, err := n.around.listen(ctx, cfg.Listen)
 	if err != nil {
 		return err
 	}
@@ -149,6 +152,7 @@ type node struct {
 	serverOptions []grpc.ServerOption
 	dialOptions   []grpc.DialOption
 
+	around     Surroundings
 	canRestart bool
 	restart    chan struct{} // capacity 1: it is to begin anew
 
@@ -172,7 +176,7 @@ func (n *node) join(fs vfs.FS) (err error) {
 		ID: identity.NodeID, Name: n.cfg.Node.Name, Address: n.advertise, Version: n.version, Features: failover.KnownFeatures(),
 	}
 	n.plane = newDataPlane(n, self)
-	if n.coordinator, err = openCoordinator(n.cfg, fs, n.plane.Identity(), self, n.log); err != nil {
+	if n.coordinator, err = n.around.coordinator(n.cfg, fs, n.plane.Identity(), self, n.log); err != nil {
 		return err
 	}
 	n.runner, err = failover.New(failover.Options{

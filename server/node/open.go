@@ -71,7 +71,7 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 }
 
 // openStore opens the data directory and explains why it cannot.
-func openStore(cfg config.Config, fs vfs.FS, logger *zap.Logger, failed func(error)) (*store.Store, error) {
+func openStore(cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, failed func(error)) (*store.Store, error) {
 	mode, err := wal.ParseSyncMode(cfg.Sync)
 	if err != nil {
 		return nil, fmt.Errorf("%w: sync: %w", config.ErrInvalid, err)
@@ -82,7 +82,7 @@ func openStore(cfg config.Config, fs vfs.FS, logger *zap.Logger, failed func(err
 		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: logKeepBytes(cfg),
 		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,
-		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), Logger: logger.Named("store"), OnFatal: failed,
+		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Logger: logger.Named("store"), OnFatal: failed,
 	})
 	if err == nil {
 		return s, nil

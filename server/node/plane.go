@@ -44,7 +44,7 @@ type dataPlane struct {
 }
 
 func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
-	p := &dataPlane{node: n, self: self, dialer: replication.NewDialer(n.dialOptions...), idleCh: make(chan struct{})}
+	p := &dataPlane{node: n, self: self, dialer: n.around.dialer(n.dialOptions), idleCh: make(chan struct{})}
 	close(p.idleCh)
 	p.tuning = replication.Tuning{
 		StandbyTimeout: n.cfg.Failover.DropTimeout.Std(), ActiveTimeout: n.cfg.Failover.Timeout.Std(),
