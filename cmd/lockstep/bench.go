@@ -32,7 +32,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 		RunE: needsSubcommand,
 	}
 	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchFanout(), a.benchPageSize(), a.benchStore(), a.benchQueues(), a.benchGrowth(),
-		a.benchKnobs())
+		a.benchKnobs(), a.benchCompare())
 	return cmd
 }
 
@@ -53,16 +53,26 @@ type benchFlags struct {
 }
 
 func (f *benchFlags) register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
-	cmd.Flags().BoolVar(&f.standalone, "standalone", false, "start one node alone for it")
+	f.registerNodes(cmd)
 	cmd.Flags().IntVar(&f.queues, "queues", 1, "queues to spread the messages over")
 	f.registerStore(cmd)
+}
+
+// registerNodes registers what is started.
+func (f *benchFlags) registerNodes(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
+	cmd.Flags().BoolVar(&f.standalone, "standalone", false, "start one node alone for it")
 	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
 }
 
 // registerStore registers those flags that the embedded store has, too.
 func (f *benchFlags) registerStore(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.sync, "sync", "always", "sync mode of what is started: always, interval or off")
+	f.registerCommon(cmd)
+}
+
+// registerCommon registers what every measurement has.
+func (f *benchFlags) registerCommon(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "2KiB", "page size of what is started")
 	cmd.Flags().StringVar(&f.memory, "memory", "256MiB", "memory budget of what is started")
 	cmd.Flags().StringSliceVar(&f.sizes, "size", []string{"512"}, "bytes of a message; several, such as 512,15000, are measured one after the other")

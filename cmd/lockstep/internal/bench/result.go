@@ -17,6 +17,7 @@ type Result struct {
 	Round         int    `json:"round"`
 	Burst         int    `json:"burst,omitempty"`
 	Median        bool   `json:"median,omitempty"` // the round with the median rate, with the spread over all of them
+	Case          string `json:"case,omitempty"`   // what is compared with a peer
 	SizeBytes     int    `json:"size_bytes"`
 	Queues        int    `json:"queues,omitempty"`
 	Subscriptions int    `json:"subscriptions,omitempty"`

@@ -127,7 +127,7 @@ func (e *embedded) measure(r *Result, fn func(*Result) error) error {
 // and "read far".
 func Store(ctx context.Context, o StoreOptions, report func(Result) error) (err error) {
 	if o.Warm {
-		if err := warm(ctx, o.Dir, o.bytes()); err != nil {
+		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.Bursts, o.SizeBytes)); err != nil {
 			return err
 		}
 	}
@@ -170,10 +170,10 @@ func Store(ctx context.Context, o StoreOptions, report func(Result) error) (err 
 	return r.far(ctx, o.Messages*o.Bursts, tell)
 }
 
-// bytes that a run will write to the page file and keep of the log, roughly.
-func (o *StoreOptions) bytes() int64 {
+// StoreBytes is what a run of Store will write to the page file and keep of the log, roughly.
+func StoreBytes(messages, bursts, sizeBytes int) int64 {
 	const recordBytes = 40 // around a body
-	return int64(o.Messages)*int64(o.Bursts)*int64(o.SizeBytes+recordBytes) + store.DefaultCheckpointBytes + store.DefaultLogKeepBytes
+	return int64(messages)*int64(bursts)*int64(sizeBytes+recordBytes) + store.DefaultCheckpointBytes + store.DefaultLogKeepBytes
 }
 
 func (e *embedded) burst(ctx context.Context, burst, messages int, report func(Result) error) error {
