@@ -35,27 +35,27 @@ type rawConsumer struct {
 // run consumes until ctx ends, stream after stream.
 func (c *rawConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		n, err := c.w.activeNode(ctx)
+		address, err := c.w.activeNode(ctx)
 		if err != nil {
 			return
 		}
-		c.stream(ctx, n)
+		c.stream(ctx, address)
 		// The next attempt may find the same node not yet gone.
 		wait(ctx, pollInterval)
 	}
 }
 
-// stream consumes from n until the stream breaks, n is not the active any more, or the dice say so.
-func (c *rawConsumer) stream(ctx context.Context, n *Node) {
+// stream consumes from a node until the stream breaks, the node is not the active any more, or the dice say so.
+func (c *rawConsumer) stream(ctx context.Context, address string) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
 	watcher.Go(func() {
 		defer cancel()
-		c.w.untilReplaced(ctx, n)
+		c.w.untilReplaced(ctx, address)
 	})
 	defer watcher.Wait()
 	defer cancel()
-	stream, err := pb.NewQueueServiceClient(n.Conn()).Consume(ctx)
+	stream, err := pb.NewQueueServiceClient(c.w.pair.ConnTo(address)).Consume(ctx)
 	if err != nil {
 		return
 	}

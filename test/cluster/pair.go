@@ -208,6 +208,14 @@ func (p *Pair) NewClient(ctx context.Context) (*client.Client, error) {
 	return client.Open(ctx, client.Options{Addresses: p.Addresses(), DialOptions: []grpc.DialOption{grpc.WithContextDialer(p.dialPastLinks)}})
 }
 
+// ConnTo is a connection to the very node at an address: its own, or that of the link before it.
+func (p *Pair) ConnTo(address string) *grpc.ClientConn {
+	if address == p.B.Address() || (p.LinkB != nil && address == p.LinkB.Address()) {
+		return p.B.Conn()
+	}
+	return p.A.Conn()
+}
+
 // dialPastLinks connects to the node itself where a hint names its link.
 func (p *Pair) dialPastLinks(ctx context.Context, address string) (net.Conn, error) {
 	if p.LinkA != nil && address == p.LinkA.Address() {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/lockstep-mq/lockstep/client"
 )
 
@@ -55,9 +57,21 @@ func (o WorkloadOptions) withDefaults() WorkloadOptions {
 	return o
 }
 
+// Target is the pair that a Workload uses: a Pair, or a simulated one.
+type Target interface {
+	// NewClient opens a client that knows both nodes.
+	NewClient(ctx context.Context) (*client.Client, error)
+	// ConnTo is a connection to the very node that clients know under an address, whatever its role.
+	ConnTo(address string) *grpc.ClientConn
+	// WaitApplied waits until both nodes have applied the same last record, with nobody publishing.
+	WaitApplied(ctx context.Context) error
+	// Digests reads what each node holds, at the same record.
+	Digests(ctx context.Context) ([]Digest, error)
+}
+
 // Workload publishes to and consumes from some queues of its own, and records all that it is told.
 type Workload struct {
-	pair    *Pair
+	pair    Target
 	opts    WorkloadOptions
 	history *History
 	client  *client.Client
@@ -70,7 +84,7 @@ type Workload struct {
 }
 
 // StartWorkload makes the queues and begins. Stop it by Finish or Abort.
-func StartWorkload(ctx context.Context, p *Pair, o WorkloadOptions) (_ *Workload, err error) {
+func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workload, err error) {
 	w := &Workload{pair: p, opts: o.withDefaults(), history: NewHistory()}
 	if w.client, err = p.NewClient(ctx); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
@@ -112,22 +126,19 @@ func StartWorkload(ctx context.Context, p *Pair, o WorkloadOptions) (_ *Workload
 // History is what was recorded so far.
 func (w *Workload) History() *History { return w.history }
 
-// activeNode waits for the node that the client takes for the active one.
-func (w *Workload) activeNode(ctx context.Context) (*Node, error) {
+// activeNode waits for the node that the client takes for the active one, and gives its address.
+func (w *Workload) activeNode(ctx context.Context) (string, error) {
 	active, err := w.client.WaitActive(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("workload: %w", err)
+		return "", fmt.Errorf("workload: %w", err)
 	}
-	if active.Address == w.pair.B.Address() || (w.pair.LinkB != nil && active.Address == w.pair.LinkB.Address()) {
-		return w.pair.B, nil
-	}
-	return w.pair.A, nil
+	return active.Address, nil
 }
 
-// untilReplaced returns when n is not the active one any more, or ctx ends.
-func (w *Workload) untilReplaced(ctx context.Context, n *Node) {
+// untilReplaced returns when the node at an address is not the active one any more, or ctx ends.
+func (w *Workload) untilReplaced(ctx context.Context, address string) {
 	for ctx.Err() == nil {
-		if now, err := w.activeNode(ctx); err != nil || now != n {
+		if now, err := w.activeNode(ctx); err != nil || now != address {
 			return
 		}
 		wait(ctx, activeCheck)
