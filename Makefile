@@ -14,6 +14,7 @@ CORE       := ./store/... ./replication/... ./failover/... ./server/... ./client
 N          ?= 20
 FUZZTIME   ?= 30s
 CHAOS      ?= 30m
+PEERS      ?= $(LOCKSTEP_PEERS)
 
 .DEFAULT_GOAL := help
 
@@ -57,6 +58,14 @@ format: ## Format the Go code
 buf: ## Lint the .proto files, and check that they break nobody since the last tag
 	$(BUF) lint
 	.ci/run buf-breaking
+
+.PHONY: bench
+bench: build ## All measurements in a short form; PEERS=DIR has the benchmarks of other products (docs/benchmarks.md)
+	bin/lockstep bench all $(if $(PEERS),--peers $(PEERS))
+
+.PHONY: bench-long
+bench-long: build ## The same with the counts and rounds of docs/benchmarks.md: hours
+	bin/lockstep bench all --long $(if $(PEERS),--peers $(PEERS))
 
 .PHONY: demo-soak
 demo-soak: build ## The demo N times in a row (N=20); prints median and maximum of kill-to-next-ack

@@ -431,6 +431,7 @@ func (a *app) printComparisons(list []bench.Comparison) error {
 	for _, p := range peers {
 		header = append(header, ">× "+p, ">"+p+"/s", ">Spread ", ">p50 ms", ">p99 ms")
 	}
+	header = append(header, "")
 	rows := make([][]any, 0, len(list))
 	for i := range list {
 		x := &list[i]
@@ -443,7 +444,7 @@ func (a *app) printComparisons(list []bench.Comparison) error {
 			}
 			row = append(append(row, fmt.Sprintf("%.2f", x.Peers[j].Ratio)), sideColumns(&x.Peers[j])...)
 		}
-		rows = append(rows, row)
+		rows = append(rows, append(row, x.Ours.Remark))
 	}
 	return a.print.Table(header, rows)
 }

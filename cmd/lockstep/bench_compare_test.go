@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,6 +35,23 @@ func comparisons(lines []map[string]any) (found []map[string]any) {
 		}
 	}
 	return found
+}
+
+// TestBenchAll: the command lines of its parts are right.
+func TestBenchAll(t *testing.T) {
+	c := cli{t: t}
+	a := &app{environment: &environment{lookup: func(string) (string, bool) { return "", false }}}
+	for _, p := range parts() {
+		for _, line := range []string{p.short, p.long} {
+			cmd, args, err := a.benchCommand().Find(strings.Fields(line))
+			require.NoError(t, err, line)
+			require.NotEqual(t, "bench", cmd.Name(), line)
+			require.NoError(t, cmd.ParseFlags(args), line)
+		}
+	}
+	_, stderr, code := c.run("", "bench", "all", "--only", "nothing")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "growth")
 }
 
 // TestBenchCompare runs both sides, with peers that only print.

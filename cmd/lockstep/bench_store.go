@@ -279,7 +279,7 @@ func (a *app) printEmbedded(results []bench.Result) error {
 		}
 		rows = append(rows, []any{
 			r.Workload + " " + r.Phase, name, r.Sync, r.SizeBytes, stored(&r), r.Messages, number(r.Rate, 0), spread(&r), number(r.MB, 1),
-			digits(r.P50), digits(r.P99), digits(r.Max), fmt.Sprintf("%.2f", r.CPUPerMessage()), fmt.Sprintf("%.0f", r.PeakRSS), remark(&r),
+			digits(r.P50), digits(r.P99), digits(r.Max), fmt.Sprintf("%.2f", r.CPUPerMessage()), fmt.Sprintf("%.0f", r.PeakRSS), r.Remark(),
 		})
 	}
 	return a.print.Table([]string{
@@ -299,28 +299,4 @@ func number(v float64, decimals int) string {
 		return ""
 	}
 	return strconv.FormatFloat(v, 'f', decimals, 64)
-}
-
-// remark says in words what only some results have.
-func remark(r *bench.Result) string {
-	var parts []string
-	if r.StartMS > 0 {
-		parts = append(parts, fmt.Sprintf("opened in %.0f ms", r.StartMS))
-	}
-	if r.QueueBytes != 0 {
-		parts = append(parts, fmt.Sprintf("%.0f B of heap for each queue", r.QueueBytes))
-	}
-	if r.DiskReadMB > 0 {
-		parts = append(parts, fmt.Sprintf("plain read %.0f MB/s", r.DiskReadMB))
-	}
-	if r.Ratio > 0 {
-		parts = append(parts, fmt.Sprintf("%.2f ×", r.Ratio))
-	}
-	if r.MemoryLimitMB > 0 {
-		parts = append(parts, fmt.Sprintf("in %.0f MB", r.MemoryLimitMB))
-	}
-	if r.Note != "" {
-		parts = append(parts, r.Note)
-	}
-	return strings.Join(parts, "; ")
 }

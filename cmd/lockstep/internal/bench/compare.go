@@ -27,6 +27,8 @@ type Side struct {
 	RateMax float64 `json:"rate_max_per_s"`
 	P50     float64 `json:"p50_ms,omitempty"`
 	P99     float64 `json:"p99_ms,omitempty"`
+	// Remark says what else there is to know of that round.
+	Remark string `json:"remark,omitempty"`
 	// Ratio of our rate to that of this one.
 	Ratio float64 `json:"ratio,omitempty"`
 }
@@ -91,5 +93,5 @@ func side(name string, results []Result) Side {
 		return Side{Name: name}
 	}
 	m := Median(results)
-	return Side{Name: name, Rounds: len(results), Rate: m.Rate, RateMin: m.RateMin, RateMax: m.RateMax, P50: m.P50, P99: m.P99}
+	return Side{Name: name, Rounds: len(results), Rate: m.Rate, RateMin: m.RateMin, RateMax: m.RateMax, P50: m.P50, P99: m.P99, Remark: m.Remark()}
 }

@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -112,4 +114,41 @@ func Median(rounds []Result) Result {
 	m := sorted[len(sorted)/2]
 	m.Median, m.RateMin, m.RateMax = true, sorted[0].Rate, sorted[len(sorted)-1].Rate
 	return m
+}
+
+// Remark says in words what only some results have.
+func (r *Result) Remark() string {
+	var parts []string
+	add := func(is bool, format string, args ...any) {
+		if is {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(r.StartMS > 0, "opened in %.0f ms", r.StartMS)
+	add(r.QueueBytes != 0, "%.0f B of heap for each queue", r.QueueBytes)
+	add(r.DiskReadMB > 0, "plain read %.0f MB/s", r.DiskReadMB)
+	add(r.Ratio > 0, "%.2f ×", r.Ratio)
+	add(r.Share > 0, "fairness %.2f", r.Share)
+	add(r.Knob != "", "%.1f checkpoints/min, log %.0f MB, peak %.0f MB", r.CheckpointsPerMin, r.LogMB, r.PeakRSS)
+	add(r.MemoryLimitMB > 0, "in %.0f MB", r.MemoryLimitMB)
+	add(r.Note != "", "%s", r.Note)
+	return strings.Join(parts, "; ")
+}
+
+// Describe names what was measured, with what distinguishes it from other results of the same workload.
+func (r *Result) Describe() string {
+	s := r.Workload + " " + r.Phase
+	switch {
+	case r.Subscriptions > 0:
+		s += fmt.Sprintf(", %d subscriptions", r.Subscriptions)
+	case r.Knob != "":
+		s = fmt.Sprintf("%s=%s, %d×%d %s", r.Knob, r.Value, max(r.Publishers, r.Producers), r.Window, r.Phase)
+	case r.Workload == "growth":
+		s += fmt.Sprintf(", %d stored", r.Stored)
+	case r.Workload == "pagesize":
+		s += fmt.Sprintf(", pages of %d", r.PageSize)
+	case r.Workload == "queues" && r.Queues > 1:
+		s += fmt.Sprintf(", %d queues", r.Queues)
+	}
+	return s
 }
