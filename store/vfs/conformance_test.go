@@ -28,6 +28,11 @@ func everyFS(t *testing.T, test func(t *testing.T, fsys vfs.FS, dir string)) {
 		require.NoError(t, mem.MkdirAll("/some/dir", 0o700))
 		test(t, mem, "/some/dir")
 	})
+	t.Run("write back", func(t *testing.T) {
+		w := vfs.NewWriteBack(vfs.OS())
+		w.Hold(true, 0.3, 1)
+		test(t, w, t.TempDir())
+	})
 	t.Run("fault", func(t *testing.T) {
 		mem := vfs.NewMem()
 		require.NoError(t, mem.MkdirAll("d", 0o700))

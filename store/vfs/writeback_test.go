@@ -1,0 +1,137 @@
+package vfs_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestWriteBackHoldsBack: under it is only what was synced.
+func TestWriteBackHoldsBack(t *testing.T) {
+	under := vfs.OS()
+	w := vfs.NewWriteBack(under)
+	dir := t.TempDir()
+	name := filepath.Join(dir, "a")
+	f := mustOpen(t, w, name, create)
+	mustWrite(t, f, 0, "before")
+	require.Equal(t, "before", content(t, under, name), "nothing is held back yet")
+
+	w.Hold(true, 0, 1)
+	mustWrite(t, f, 4, "XX and more")
+	require.Equal(t, "befoXX and more", content(t, w, name))
+	require.Equal(t, "before", content(t, under, name))
+	info, err := w.Stat(name)
+	require.NoError(t, err)
+	require.EqualValues(t, 15, info.SizeBytes)
+
+	// It follows the file, not the name or the handle.
+	moved := filepath.Join(dir, "b")
+	require.NoError(t, w.Rename(name, moved))
+	require.Equal(t, "befoXX and more", content(t, w, moved))
+	require.Equal(t, "before", content(t, under, moved))
+	require.NoError(t, f.Close())
+	again := mustOpen(t, w, moved, os.O_RDWR)
+	w.Hold(false, 0, 1)
+	mustWrite(t, again, 0, "B")
+	require.Equal(t, "before", content(t, under, moved), "nothing overtakes what is held back")
+	require.NoError(t, again.Sync())
+	require.Equal(t, "BefoXX and more", content(t, under, moved))
+
+	// A directory takes its files along.
+	w.Hold(true, 0, 1)
+	require.NoError(t, w.MkdirAll(filepath.Join(dir, "old"), 0o700))
+	inner := mustOpen(t, w, filepath.Join(dir, "old", "c"), create)
+	mustWrite(t, inner, 0, "held")
+	require.NoError(t, w.Rename(filepath.Join(dir, "old"), filepath.Join(dir, "new")))
+	require.Equal(t, "held", content(t, w, filepath.Join(dir, "new", "c")))
+	require.Empty(t, content(t, under, filepath.Join(dir, "new", "c")))
+	require.NoError(t, w.Remove(filepath.Join(dir, "new", "c")))
+	mustOpen(t, w, filepath.Join(dir, "new", "c"), create)
+	require.Empty(t, content(t, w, filepath.Join(dir, "new", "c")), "another file of that name")
+}
+
+// TestWriteBackSyncRange writes no more than it is asked for, by sectors.
+func TestWriteBackSyncRange(t *testing.T) {
+	under := vfs.OS()
+	w := vfs.NewWriteBack(under)
+	name := filepath.Join(t.TempDir(), "a")
+	f := mustOpen(t, w, name, create)
+	require.NoError(t, f.Allocate(0, 4096))
+	require.NoError(t, f.Sync())
+	w.Hold(true, 0, 1)
+	mustWrite(t, f, 0, string(bytes.Repeat([]byte("x"), 4096)))
+	require.NoError(t, f.SyncRange(1024, 1024))
+	want := append(append(make([]byte, 1024), bytes.Repeat([]byte("x"), 1024)...), make([]byte, 2048)...)
+	require.Equal(t, string(want), content(t, under, name))
+}
+
+// TestWriteBackLeaks: what leaks is what was written, in whole sectors.
+func TestWriteBackLeaks(t *testing.T) {
+	under := vfs.OS()
+	w := vfs.NewWriteBack(under)
+	name := filepath.Join(t.TempDir(), "a")
+	f := mustOpen(t, w, name, create)
+	require.NoError(t, f.Allocate(0, 100*512))
+	require.NoError(t, f.Sync())
+	w.Hold(true, 0.5, 7)
+	mustWrite(t, f, 0, string(bytes.Repeat([]byte("y"), 100*512)))
+	data := content(t, under, name)
+	whole, none := 0, 0
+	for at := 0; at < len(data); at += 512 {
+		switch data[at : at+512] {
+		case string(bytes.Repeat([]byte("y"), 512)):
+			whole++
+		case string(make([]byte, 512)):
+			none++
+		}
+	}
+	require.Equal(t, 100, whole+none)
+	require.Greater(t, whole, 20)
+	require.Greater(t, none, 20)
+}
+
+// TestWriteBackModel does random operations on it and on a file in memory; both must read the same at any time, and what is under it
+// must be the same after each sync.
+func TestWriteBackModel(t *testing.T) {
+	const limit = 8000
+	under := vfs.OS()
+	w := vfs.NewWriteBack(under)
+	name := filepath.Join(t.TempDir(), "a")
+	model := mustOpen(t, vfs.NewMem(), "a", create)
+	f := mustOpen(t, w, name, create)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for step := range 3000 {
+		off, n := rng.Int64N(limit), rng.Int64N(2000)+1
+		both := func(do func(vfs.File) error) {
+			require.NoError(t, do(f), "step %d", step)
+			require.NoError(t, do(model))
+		}
+		switch rng.IntN(12) {
+		case 0:
+			w.Hold(rng.IntN(3) > 0, []float64{0, 0.5}[rng.IntN(2)], uint64(step))
+		case 1:
+			both(func(f vfs.File) error { return f.Truncate(off) })
+		case 2:
+			both(func(f vfs.File) error { return f.Allocate(off, n) })
+		case 3:
+			both(func(f vfs.File) error { return f.PunchHole(off, n) })
+		case 4:
+			both(vfs.File.Sync)
+			require.Equal(t, content(t, w, name), content(t, under, name), "step %d", step)
+		default:
+			p := bytes.Repeat([]byte{byte(step)}, int(n))
+			both(func(f vfs.File) error { _, err := f.WriteAt(p, off); return err })
+		}
+		want, got := make([]byte, 2*limit), make([]byte, 2*limit)
+		wn, werr := model.ReadAt(want, off/2)
+		gn, gerr := f.ReadAt(got, off/2)
+		require.Equal(t, werr, gerr, "step %d", step)
+		require.Equal(t, want[:wn], got[:gn], "step %d", step)
+	}
+}
