@@ -1,0 +1,4 @@
+//go:build unix
+
+// Package simulation runs whole pairs in simulated time.
+package simulation

@@ -1,0 +1,218 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	mathrand "math/rand"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// clientHost is where the clients run.
+const clientHost = "client"
+
+// restartAfter is how long it takes a service manager to start a node again that ended by itself.
+const restartAfter = 200 * time.Millisecond
+
+// host is a machine with one node on it.
+type host struct {
+	w       *world
+	name    string
+	address string
+
+	mu   sync.Mutex // guards all below
+	mem  *vfs.Mem
+	boot int
+	run  *run // the last one that was started
+	down bool // killed, and not to be started by anybody but whoever killed it
+	over bool // the simulation is
+}
+
+// run is one process.
+type run struct {
+	net    *process
+	disk   *disk
+	cancel context.CancelFunc
+	killed bool          // guarded by host.mu
+	done   chan struct{} // closed when node.Run has returned
+	err    error         // set before done is closed
+}
+
+// settings of a node. The small sizes make segments, checkpoints and snapshots happen within seconds.
+func (h *host) settings() config.Config {
+	c := config.Default()
+	o := h.w.options
+	c.Node.Name = h.name
+	c.Data.Dir = "/data"
+	c.Listen, c.Advertise = h.address, h.address
+	c.Coordinator.Etcd.Endpoints = []string{"simulated:1"}
+	c.Memory.Budget = 16 << 20
+	c.PageSize = config.Size(o.PageSize[h.name])
+	c.Checkpoint.Bytes = config.Size(o.CheckpointBytes)
+	c.Checkpoint.Interval = config.Duration(o.CheckpointInterval)
+	c.Log.SegmentBytes, c.Log.KeepBytes = 1<<20, config.Size(o.LogKeepBytes)
+	c.MinInSync = o.MinInSync
+	c.Disk.StallTimeout = config.Duration(2 * time.Second)
+	return c
+}
+
+// start starts the node on what its disk holds. A process that was killed there may still be on its way out: it can touch nothing any
+// more.
+func (h *host) start() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.startLocked()
+}
+
+func (h *host) startLocked() {
+	if h.over || h.run != nil && !h.run.killed {
+		return
+	}
+	h.down = false
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &run{net: h.w.net.process(h.name), disk: newDisk(h.mem, h.w.rand()), cancel: cancel, done: make(chan struct{})}
+	h.run = r
+	cfg, log, boot := h.settings(), h.w.log.Named(h.name), time.Duration(h.boot).String()
+	h.w.running.Go(func() {
+		defer close(r.done)
+		r.err = node.Run(ctx, cfg, log, node.Options{
+			Version: "simulation", FS: r.disk.fault, CanRestart: true,
+			Around: node.Surroundings{
+				Listen: r.net.listen, Dial: r.net.dial, BootID: boot,
+				Coordinator: func(failover.NodeInfo) (failover.Coordinator, error) {
+					return h.w.authority.connect(h.name, r.net.dead), nil
+				},
+			},
+		})
+	})
+	h.w.running.Go(func() { h.supervise(ctx, r) })
+}
+
+// supervise starts the node again when it ends by itself.
+func (h *host) supervise(ctx context.Context, r *run) {
+	<-r.done
+	h.mu.Lock()
+	byItself := !r.killed
+	if byItself { // its kernel closes what it had; what was not synced may be lost, since that is why it ends
+		h.endLocked(r)
+		h.loseUnsynced()
+	}
+	h.mu.Unlock()
+	if !byItself {
+		return
+	}
+	h.w.note("%s ended by itself: %v", h.name, r.err)
+	h.w.ended(h, r.err)
+	select {
+	case <-time.After(restartAfter):
+	case <-h.w.over:
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.down && h.run == r {
+		h.startLocked()
+	}
+}
+
+// endLocked takes network, coordinator and disk away from a process. The order matters: nothing that the clients or the other node could
+// hear may depend on what the disk loses.
+func (h *host) endLocked(r *run) {
+	r.killed = true
+	r.net.kill()
+	r.cancel()
+	r.disk.change(func(d *disk) { d.dead = true })
+}
+
+// loseUnsynced leaves on the disk what a power failure could.
+func (h *host) loseUnsynced() {
+	h.mem = h.mem.CrashClone(mathrand.New(mathrand.NewSource(h.w.rand().Int64())))
+}
+
+// kill ends the node at once. With power its host is gone, too: it says nothing to anybody, and loses what was not synced.
+func (h *host) kill(power bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.run
+	if r == nil || r.killed || h.down {
+		return false
+	}
+	h.down = true
+	if power {
+		h.w.net.power(h.name, false)
+	}
+	h.endLocked(r)
+	if power {
+		h.boot++
+		h.loseUnsynced()
+	}
+	return true
+}
+
+// restart starts the node again after kill.
+func (h *host) restart() {
+	h.mu.Lock()
+	down, r := h.down, h.run
+	h.mu.Unlock()
+	if !down {
+		return
+	}
+	h.w.net.power(h.name, true)
+	<-r.done // with the page cache, it also keeps the locks of a process that is not gone yet
+	h.start()
+}
+
+// onDisk changes the disk of the running process.
+func (h *host) onDisk(f func(*disk)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.run != nil {
+		h.run.disk.change(f)
+	}
+}
+
+// stop ends the node gently, at the end of the simulation.
+func (h *host) stop() error {
+	h.mu.Lock()
+	h.over = true
+	r := h.run
+	if r != nil && !r.killed {
+		r.killed = true
+		r.cancel()
+	}
+	h.mu.Unlock()
+	if r == nil {
+		return errors.New("was never started")
+	}
+	<-r.done
+	if !r.net.isDead() {
+		r.net.kill()
+	}
+	return r.err
+}
+
+// newHost makes a host with an empty disk.
+func newHost(w *world, name string) *host {
+	return &host{w: w, name: name, address: name + ":7420", mem: vfs.NewMem()}
+}
+
+// logger is what nodes log to: nothing, unless one seed is replayed.
+func logger(out zap.Option, verbose bool) *zap.Logger {
+	if !verbose {
+		return zap.NewNop()
+	}
+	c := zap.NewDevelopmentConfig()
+	c.DisableStacktrace = true
+	l, err := c.Build(out)
+	if err != nil {
+		return zap.NewNop()
+	}
+	return l
+}

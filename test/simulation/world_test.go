@@ -1,0 +1,212 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// poll is how often a condition is looked at, in simulated time.
+const poll = 10 * time.Millisecond
+
+// options of one simulation: everything that the seed decides but the faults.
+type options struct {
+	MinInSync          int
+	PageSize           map[string]int
+	CheckpointBytes    int64
+	CheckpointInterval time.Duration
+	LogKeepBytes       int64
+	PerSecond          int
+	Length             time.Duration
+}
+
+func drawOptions(rng *rand.Rand) options {
+	pages := []int{2 << 10, 4 << 10, 16 << 10}
+	return options{
+		MinInSync:          1 + rng.IntN(6)/5,
+		PageSize:           map[string]int{"a": pages[rng.IntN(len(pages))], "b": pages[rng.IntN(len(pages))]},
+		CheckpointBytes:    1 << 20 << rng.IntN(3),
+		CheckpointInterval: time.Second << rng.IntN(4),
+		LogKeepBytes:       int64(rng.IntN(3)) * (256 << 10),
+		PerSecond:          10 + rng.IntN(30),
+		Length:             time.Duration(4+rng.IntN(9)) * time.Second,
+	}
+}
+
+// world is one simulation: two nodes, a network, a coordinator and clients.
+type world struct {
+	seed      uint64
+	options   options
+	log       *zap.Logger
+	began     time.Time
+	net       *network
+	authority *authority
+	hosts     [2]*host
+	clients   *process
+	conns     map[string]*grpc.ClientConn
+
+	running sync.WaitGroup // processes and those who watch them
+	over    chan struct{}  // closed at the end
+
+	mu    sync.Mutex // guards all below
+	rng   *rand.Rand // seeds of what needs its own
+	notes []string
+	odd   []string // why nodes ended, other than by a fault
+}
+
+var _ cluster.Target = (*world)(nil)
+
+func newWorld(seed uint64, log *zap.Logger) (*world, error) {
+	w := &world{
+		seed: seed, log: log, began: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), over: make(chan struct{}),
+		conns: map[string]*grpc.ClientConn{},
+	}
+	w.options = drawOptions(w.rand())
+	w.net, w.authority = newNetwork(w.rand()), newAuthority(w.rand())
+	w.clients = w.net.process(clientHost)
+	for i, name := range []string{"a", "b"} {
+		h := newHost(w, name)
+		w.hosts[i] = h
+		conn, err := grpc.NewClient("passthrough:///"+h.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(w.clients.dial), grpc.WithIdleTimeout(0))
+		if err != nil {
+			return nil, fmt.Errorf("connection to %s: %w", name, err)
+		}
+		w.conns[h.address] = conn
+	}
+	return w, nil
+}
+
+// rand gives a source of its own to something that draws in an order of its own.
+func (w *world) rand() *rand.Rand {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return rand.New(rand.NewPCG(w.seed, w.rng.Uint64()))
+}
+
+// now is the simulated time since the beginning.
+func (w *world) now() time.Duration { return time.Since(w.began) }
+
+// note remembers what happened.
+func (w *world) note(format string, args ...any) {
+	text := fmt.Sprintf("%10v  %s", w.now().Round(time.Millisecond), fmt.Sprintf(format, args...))
+	w.log.Info("--- " + text)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.notes = append(w.notes, text)
+}
+
+// NewClient implements cluster.Target.
+func (w *world) NewClient(ctx context.Context) (*client.Client, error) {
+	return client.Open(ctx, client.Options{
+		Addresses:   []string{w.hosts[0].address, w.hosts[1].address},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.clients.dial)},
+	})
+}
+
+// ConnTo implements cluster.Target.
+func (w *world) ConnTo(address string) *grpc.ClientConn { return w.conns[address] }
+
+// statuses asks both nodes; nil for one that does not answer.
+func (w *world) statuses(ctx context.Context) (out [2]*pb.GetStatusResponse) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var asked sync.WaitGroup
+	for i, h := range w.hosts {
+		asked.Go(func() {
+			if s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{}); err == nil {
+				out[i] = s
+			}
+		})
+	}
+	asked.Wait()
+	return out
+}
+
+// wait waits for a condition over the statuses of both nodes.
+func (w *world) wait(ctx context.Context, what string, holds func(s [2]*pb.GetStatusResponse) bool) error {
+	for {
+		s := w.statuses(ctx)
+		if holds(s) {
+			return nil
+		}
+		select {
+		case <-time.After(poll):
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %w; a: %s; b: %s", what, ctx.Err(), describe(s[0]), describe(s[1]))
+		}
+	}
+}
+
+func describe(s *pb.GetStatusResponse) string {
+	if s == nil {
+		return "no answer"
+	}
+	return fmt.Sprintf("%v (%s), config %d term %d, applied %d, log end %d", s.GetRole(), s.GetReason(), s.GetPair().GetConfig(),
+		s.GetPair().GetTerm(), s.GetStore().GetAppliedLsn(), s.GetStore().GetLogEnd().GetLsn())
+}
+
+// waitInSync waits until one node is active, the other one its standby, and both know it.
+func (w *world) waitInSync(ctx context.Context) error {
+	return w.wait(ctx, "a pair in sync", func(s [2]*pb.GetStatusResponse) bool {
+		return s[0].GetPair().GetConfig() == s[1].GetPair().GetConfig() && (activeWith(s[0], s[1]) || activeWith(s[1], s[0]))
+	})
+}
+
+func activeWith(a, b *pb.GetStatusResponse) bool {
+	return a.GetRole() == pb.Role_ROLE_ACTIVE && b.GetRole() == pb.Role_ROLE_STANDBY
+}
+
+// WaitApplied implements cluster.Target.
+func (w *world) WaitApplied(ctx context.Context) error {
+	return w.wait(ctx, "both nodes at the same LSN", func(s [2]*pb.GetStatusResponse) bool {
+		if s[0] == nil || s[1] == nil {
+			return false
+		}
+		a, b := s[0].GetStore(), s[1].GetStore()
+		return a.GetAppliedLsn() == b.GetAppliedLsn() && a.GetAppliedLsn() == a.GetLogEnd().GetLsn() &&
+			b.GetAppliedLsn() == b.GetLogEnd().GetLsn()
+	})
+}
+
+// Digests implements cluster.Target.
+func (w *world) Digests(ctx context.Context) ([]cluster.Digest, error) {
+	for {
+		if err := w.WaitApplied(ctx); err != nil {
+			return nil, err
+		}
+		var out []cluster.Digest
+		for _, h := range w.hosts {
+			d, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetDigest(ctx, &pb.GetDigestRequest{})
+			if err != nil {
+				return nil, fmt.Errorf("digest of %s: %w", h.name, err)
+			}
+			out = append(out, cluster.Digest{Node: h.name, LSN: d.GetLsn(), Content: d.GetContent(), Messages: d.GetMessages()})
+		}
+		if out[0].LSN == out[1].LSN {
+			return out, nil
+		}
+	}
+}
+
+// serving returns the host whose node serves clients, as far as it knows itself; nil for none.
+func (w *world) serving(ctx context.Context) *host {
+	var found *host
+	var term uint64
+	for i, s := range w.statuses(ctx) {
+		if r := s.GetRole(); (r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE) && s.GetPair().GetTerm() >= term {
+			found, term = w.hosts[i], s.GetPair().GetTerm()
+		}
+	}
+	return found
+}
