@@ -40,11 +40,15 @@ type logFlags struct {
 func (a *app) storeDumpLog() *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
-		Use: "dump-log DIR", Short: "Show the log records of a stopped node",
+		Use: "dump-log DIR|FILE", Short: "Show the log records of a stopped node, or of a file that was set aside",
 		Long: `Show the records of the log, one per line, and then the segments and whether the log is whole. A damaged log is shown
-as far as it can be read; the exit code is 1 then.`,
+as far as it can be read; the exit code is 1 then.
+
+A FILE is a single segment: of a log, or a cut-*.seg in which a node has kept records that the pair does not have, because another node
+became active without them.`,
 		Example: `  lockstep store dump-log /var/lib/lockstep --from 1000 --limit 20
-  lockstep store dump-log /var/lib/lockstep --segments`,
+  lockstep store dump-log /var/lib/lockstep --segments
+  lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return a.dumpLog(args[0], f) },
 	}
@@ -73,12 +77,13 @@ type recordJSON struct {
 }
 
 func (a *app) dumpLog(dir string, f logFlags) error {
-	if s, err := vfs.OS().Stat(dir); err != nil || !s.IsDir {
-		return fmt.Errorf("%s is not a data directory", dir)
+	s, err := vfs.OS().Stat(dir)
+	if err != nil || !s.IsDir && !strings.HasSuffix(dir, ".seg") {
+		return fmt.Errorf("%s is not a data directory, nor a log segment (*.seg)", dir)
 	}
 	shown := uint64(0)
 	var reader txn.Reader
-	report, err := wal.Inspect(vfs.OS(), store.LogDir(dir), func(it wal.Item) error {
+	visit := func(it wal.Item) error {
 		switch at := it.Frame.Pos.LSN; {
 		case f.segments, it.Seal && !f.seals, f.limit > 0 && shown >= f.limit:
 			return nil
@@ -87,7 +92,15 @@ func (a *app) dumpLog(dir string, f logFlags) error {
 		}
 		shown++
 		return a.printRecord(&reader, it)
-	})
+	}
+	if !s.IsDir {
+		info, err := wal.InspectFile(vfs.OS(), dir, visit)
+		if err != nil {
+			return err
+		}
+		return a.printSegments(wal.Report{Segments: []wal.SegmentInfo{info}, End: info.Last, Problem: info.Stop})
+	}
+	report, err := wal.Inspect(vfs.OS(), store.LogDir(dir), visit)
 	if err != nil {
 		return err
 	}
