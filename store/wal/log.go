@@ -25,15 +25,15 @@ type Log struct {
 	spares *spares
 
 	// trimMu is held while old segments leave the log.
-	trimMu sync.Mutex
+	trimMu ioMutex
 	// writeMu is held by whatever changes the end of the log. It guards header, vec and ended, and reading end needs
 	// no mu as long as it is held.
-	writeMu sync.Mutex
+	writeMu ioMutex
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
 	ended   []lsn.Position // terms that end with the block that is being appended
 	// syncMu is held while files are synced. It guards syncing.
-	syncMu  sync.Mutex
+	syncMu  ioMutex
 	syncing []*segment
 
 	// mu guards what is below, and what is guarded in a segment. No disk access happens under it.

@@ -22,7 +22,7 @@ type spares struct {
 	zeros bool
 
 	// makeMu is held while a spare is made, so that there are never two at it.
-	makeMu sync.Mutex
+	makeMu ioMutex
 	// mu guards what is below; no disk access happens under it.
 	mu    sync.Mutex
 	ready []spareFile

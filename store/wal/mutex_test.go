@@ -1,0 +1,34 @@
+package wal
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestWaitingForALockLetsTheClockRun: with a sync.Mutex in its place the bubble's clock would stand still for ever.
+func TestWaitingForALockLetsTheClockRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m ioMutex
+		began := time.Now()
+		inside, total := 0, 0
+		var users sync.WaitGroup
+		for range 5 {
+			users.Go(func() {
+				m.Lock()
+				defer m.Unlock()
+				inside++
+				total += inside // 1, unless two are in
+				elapse(time.Second)
+				inside--
+			})
+		}
+		users.Wait()
+		require.Equal(t, 5, total)
+		require.Equal(t, 5*time.Second, time.Since(began))
+		require.Panics(t, m.Unlock)
+	})
+}
