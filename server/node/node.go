@@ -87,7 +87,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 	// The store comes first: as long as the port is closed, the other node knows that nobody is here.
 	if o.FS == nil {
-		o.FS = vfs.OS()
+		if o.FS, err = disk(); err != nil {
+			return err
+		}
 	}
 	if n.store, err = openStore(cfg, o.FS, o.Around.BootID, logger, n.failed); err != nil {
 		return err

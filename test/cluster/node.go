@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 )
 
 // stopBound is how long a node gets to end after SIGTERM before it is killed.
@@ -36,12 +37,14 @@ type Node struct {
 	binary string
 	args   []string // of the command line
 	port   *Port
+	disk   *Port // what its disk does is said here; nil without Options.Disk
 	conn   *grpc.ClientConn
 
-	mu     sync.Mutex // guards all below
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when cmd is reaped
-	err    error         // what Wait returned; written before exited is closed
+	mu          sync.Mutex // guards all below
+	cmd         *exec.Cmd
+	exited      chan struct{} // closed when cmd is reaped
+	err         error         // what Wait returned; written before exited is closed
+	diskAtStart faultdisk.State
 }
 
 // newNode prepares a node: its directory, its address, and its configuration file, which config makes.
@@ -97,7 +100,11 @@ func (n *Node) Start() error {
 	}
 	defer func() { _ = log.Close() }()       // the process has a descriptor of its own
 	cmd := exec.Command(n.binary, n.args...) //nolint:noctx // it ends by Kill or Stop, not with a context
-	cmd.Env = environment()
+	disk, err := n.diskEnvironment()
+	if err != nil {
+		return err
+	}
+	cmd.Env = append(environment(), disk...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = dieWithUs()
 	if err := cmd.Start(); err != nil {
@@ -245,6 +252,9 @@ func (n *Node) close() error {
 	var err error
 	if n.Running() {
 		err = n.Kill()
+	}
+	if n.disk != nil {
+		err = errors.Join(err, n.disk.Close())
 	}
 	return errors.Join(err, n.conn.Close(), n.port.Close())
 }

@@ -38,6 +38,8 @@ type Options struct {
 	// Links puts a Proxy before each node for the traffic of the other node, so that Cut can be used. Clients of NewClient and the
 	// nodes' own connections pass by it. A killed node is then noticed later: its proxy still accepts connections.
 	Links bool
+	// Disk lets the disks of the nodes be broken, by Node.SetDisk. The binary must have been built for it: see CanBreakDisks.
+	Disk bool
 	// Raft has the nodes and a witness process hold the record, instead of etcd.
 	Raft bool
 }
@@ -162,6 +164,9 @@ func (p *Pair) prepare(name string, o Options) (n *Node, link, toEtcd *Proxy, er
 		return yaml(settings)
 	}
 	n, err = newNode(name, dir, o.Binary, config)
+	if err == nil && o.Disk {
+		n.disk, err = ReservePort()
+	}
 	return n, link, toEtcd, err
 }
 

@@ -1,0 +1,113 @@
+package faultdisk_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+)
+
+func open(t *testing.T, d *faultdisk.Disk, name string) vfs.File {
+	t.Helper()
+	f, err := d.FS().OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func TestRules(t *testing.T) {
+	dir := t.TempDir()
+	d := faultdisk.New(vfs.OS())
+	f, other := open(t, d, filepath.Join(dir, "page.db")), open(t, d, filepath.Join(dir, "1.seg"))
+	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{
+		{Ops: []string{"sync"}, Files: "*.db", Skip: 1, Times: 2, Error: "EIO"},
+		{Ops: []string{"write"}, Flip: true},
+	}}))
+	require.NoError(t, f.Sync(), "the first one is skipped")
+	require.ErrorIs(t, f.Sync(), syscall.EIO)
+	require.NoError(t, other.Sync(), "another file")
+	require.ErrorIs(t, f.Sync(), syscall.EIO)
+	require.NoError(t, f.Sync(), "no more than twice")
+
+	zeros := make([]byte, 100)
+	_, err := f.WriteAt(zeros, 0)
+	require.NoError(t, err)
+	got := make([]byte, 100)
+	_, err = f.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.NotEqual(t, zeros, got)
+	require.Equal(t, []uint64{2, 1}, d.Hits())
+	require.NoError(t, d.Set(faultdisk.State{}))
+	require.Empty(t, d.Hits())
+}
+
+func TestStallEndsWithTheState(t *testing.T) {
+	d := faultdisk.New(vfs.OS())
+	f := open(t, d, filepath.Join(t.TempDir(), "a"))
+	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{Stall: true}}}))
+	done := make(chan error, 1)
+	go func() { done <- f.Sync() }()
+	require.Eventually(t, func() bool { return d.Hits()[0] == 1 }, 10*time.Second, time.Millisecond)
+	select {
+	case <-done:
+		t.Fatal("it does not hang")
+	default:
+	}
+	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{Delay: time.Millisecond, Error: "EIO"}}}))
+	require.ErrorIs(t, <-done, syscall.EIO, "the new state is for what hung, too")
+}
+
+func TestOverHTTP(t *testing.T) {
+	d := faultdisk.New(vfs.OS())
+	name := filepath.Join(t.TempDir(), "a")
+	f := open(t, d, name)
+	server := httptest.NewServer(d)
+	defer server.Close()
+	put := func(state string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL, bytes.NewBufferString(state))
+		require.NoError(t, err)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		return resp.StatusCode
+	}
+	require.Equal(t, http.StatusBadRequest, put(`{"rules":[{"error":"EWHAT"}]}`))
+	require.Equal(t, http.StatusBadRequest, put(`{"rules":[{"files":"["}]}`))
+	require.Equal(t, http.StatusOK, put(`{"hold":true,"rules":[{"ops":["write"]}]}`))
+	_, err := f.WriteAt([]byte("x"), 0)
+	require.NoError(t, err)
+	raw, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.Empty(t, raw)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	require.NoError(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	var hits []uint64
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&hits))
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, []uint64{1}, hits)
+}
+
+// TestNotInTheProduct: an ordinary build has nothing of this.
+func TestNotInTheProduct(t *testing.T) {
+	const program, self = "github.com/lockstep-mq/lockstep/cmd/lockstep", "lockstep/store/vfs/faultdisk\n"
+	deps := func(args ...string) string {
+		out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps"}, append(args, program)...)...).Output()
+		require.NoError(t, err)
+		return string(out)
+	}
+	require.NotContains(t, deps(), self)
+	require.Contains(t, deps("-tags", faultdisk.Tag), self)
+}
