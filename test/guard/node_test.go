@@ -1,0 +1,158 @@
+package guard
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// asNode makes the test binary be a node, with the settings that are its value: a process of its own, so that what the client and the
+// test allocate is not counted.
+const asNode = "GUARD_TEST_BINARY_IS_A_NODE"
+
+// patience is for what must happen some time.
+const patience = 30 * time.Second
+
+// nodeSettings are what a node of a test is told.
+type nodeSettings struct {
+	Name, Dir string
+	Endpoints []string // of the etcd; none: a standalone node
+}
+
+// counts are what a node has done since it began.
+type counts struct {
+	Allocations  uint64
+	WrittenBytes int64
+	Syncs        uint64
+}
+
+func (c counts) since(before counts) counts {
+	return counts{c.Allocations - before.Allocations, c.WrittenBytes - before.WrittenBytes, c.Syncs - before.Syncs}
+}
+
+func TestMain(m *testing.M) {
+	text := os.Getenv(asNode)
+	if text == "" {
+		os.Exit(m.Run())
+	}
+	var s nodeSettings
+	err := json.Unmarshal([]byte(text), &s)
+	if err == nil {
+		err = runNode(s, os.Stdin, os.Stdout)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// runNode runs a node until in ends. It prints its address, and then its counts for each line that it reads.
+func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
+	c := config.Default()
+	c.Node.Name, c.Data.Dir, c.Listen = s.Name, s.Dir, "127.0.0.1:0"
+	c.Coordinator.Type = config.CoordinatorNone
+	if len(s.Endpoints) > 0 {
+		c.Coordinator.Type, c.Coordinator.Etcd.Endpoints = config.CoordinatorEtcd, s.Endpoints
+	}
+	c.Sync, c.Disk.LowWatermark = "off", 0
+	c.Checkpoint.Interval = config.Duration(time.Hour) // what happens by the clock is not to be counted
+	fs, written := countingFS()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	ready := make(chan node.Ready, 1)
+	go func() {
+		ended <- node.Run(ctx, c, zap.NewNop(), node.Options{Version: "guard", FS: fs, OnReady: func(r node.Ready) { ready <- r }})
+	}()
+	select {
+	case r := <-ready:
+		_, _ = fmt.Fprintln(out, r.Address)
+	case err := <-ended:
+		return err
+	}
+	encoder := json.NewEncoder(out)
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		if err := encoder.Encode(counts{m.Mallocs, written.Load(), fs.Count(vfs.OpSync)}); err != nil {
+			return err
+		}
+	}
+	cancel()
+	return <-ended
+}
+
+// countingFS is the disk, and how many bytes were written to it.
+func countingFS() (*vfs.Fault, *atomic.Int64) {
+	fs, written := vfs.NewFault(vfs.OS()), &atomic.Int64{}
+	fs.SetHook(func(op vfs.Op) error {
+		if op.Kind == vfs.OpWrite {
+			written.Add(op.Length)
+		}
+		return nil
+	})
+	return fs, written
+}
+
+// process is a node in a process of its own.
+type process struct {
+	t       *testing.T
+	address string
+	in      io.WriteCloser
+	out     *bufio.Reader
+}
+
+// startNode starts a node that ends with the test.
+func startNode(t *testing.T, name string, endpoints []string) *process {
+	t.Helper()
+	text, err := json.Marshal(nodeSettings{Name: name, Dir: filepath.Join(t.TempDir(), name), Endpoints: endpoints})
+	require.NoError(t, err)
+	cmd := exec.Command(os.Args[0]) //nolint:gosec,noctx // this very program; it ends with its input
+	cmd.Env, cmd.Stderr = append(os.Environ(), asNode+"="+string(text)), os.Stderr
+	p := &process{t: t}
+	p.in, err = cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	p.out = bufio.NewReader(out)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		require.NoError(t, p.in.Close())
+		require.NoError(t, cmd.Wait())
+	})
+	p.address = strings.TrimSpace(p.line())
+	return p
+}
+
+func (p *process) line() string {
+	p.t.Helper()
+	line, err := p.out.ReadString('\n')
+	require.NoError(p.t, err)
+	return line
+}
+
+// counts asks the node what it has done.
+func (p *process) counts() (c counts) {
+	p.t.Helper()
+	_, err := fmt.Fprintln(p.in, "counts")
+	require.NoError(p.t, err)
+	require.NoError(p.t, json.Unmarshal([]byte(p.line()), &c))
+	return c
+}

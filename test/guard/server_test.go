@@ -1,0 +1,107 @@
+package guard
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/lockstep-mq/lockstep/failover/embedded"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// load is what is sent to the active on one stream: Requests, each with Messages of bodyBytes, Window of them unanswered.
+type load struct {
+	name                       string
+	requests, messages, window int
+}
+
+const (
+	bodyBytes = 512
+	queue     = "guard"
+	// warmUp requests come before what is counted: connections, pools and maps grow once.
+	warmUp = 100
+)
+
+// TestServerAllocations counts what a pair allocates for each message that is published.
+func TestServerAllocations(t *testing.T) {
+	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
+	active := startNode(t, "a", etcd.Endpoints())
+	conn := dial(t, active)
+	waitFor(t, conn, pb.Role_ROLE_ACTIVE_ALONE)
+	standby := startNode(t, "b", etcd.Endpoints())
+	waitFor(t, conn, pb.Role_ROLE_ACTIVE)
+	_, err = pb.NewQueueServiceClient(conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: queue})
+	require.NoError(t, err)
+	next := uint64(0)
+	for _, l := range []load{
+		{"pipelined requests of 100", 300, 100, 64},
+		// One by one each request is a batch of its own, whatever the machine: no pipelining costs more than that.
+		{"100 at a time", 300, 100, 1},
+		{"1 at a time", 600, 1, 1},
+	} {
+		publish(t, conn, l, warmUp, &next)
+		beforeActive, beforeStandby := active.counts(), standby.counts()
+		publish(t, conn, l, l.requests, &next)
+		a, b := active.counts().since(beforeActive), standby.counts().since(beforeStandby)
+		messages := float64(l.requests * l.messages)
+		check(t, "active: allocations per message, "+l.name, float64(a.Allocations)/messages)
+		check(t, "standby: allocations per message, "+l.name, float64(b.Allocations)/messages)
+	}
+}
+
+func dial(t *testing.T, p *process) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+p.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return conn
+}
+
+// waitFor waits until the node has the role.
+func waitFor(t *testing.T, conn *grpc.ClientConn, role pb.Role) {
+	t.Helper()
+	admin := pb.NewAdminServiceClient(conn)
+	require.Eventually(t, func() bool {
+		s, err := admin.GetStatus(t.Context(), &pb.GetStatusRequest{})
+		return err == nil && s.GetRole() == role
+	}, patience, pollEvery)
+}
+
+// publish sends requests on one stream, as the client does: with the sequences of a producer, which *next counts.
+func publish(t *testing.T, conn *grpc.ClientConn, l load, requests int, next *uint64) {
+	t.Helper()
+	stream, err := pb.NewQueueServiceClient(conn).PublishStream(t.Context())
+	require.NoError(t, err)
+	body := make([]byte, bodyBytes)
+	messages := make([]*pb.Message, l.messages)
+	for i := range messages {
+		messages[i] = &pb.Message{Body: body}
+	}
+	window := make(chan struct{}, l.window)
+	var group errgroup.Group
+	group.Go(func() error {
+		for range requests {
+			window <- struct{}{}
+			*next++
+			err := stream.Send(&pb.PublishStreamRequest{Correlation: *next, Publish: &pb.PublishRequest{
+				Queue: queue, Messages: messages, Producer: &pb.Producer{Id: "guard", Epoch: 1, Sequence: *next},
+			}})
+			if err != nil {
+				return err
+			}
+		}
+		return stream.CloseSend()
+	})
+	for range requests {
+		r, err := stream.Recv()
+		require.NoError(t, err)
+		require.Nil(t, r.GetError(), "%v", r)
+		<-window
+	}
+	require.NoError(t, group.Wait())
+}

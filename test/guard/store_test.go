@@ -1,0 +1,155 @@
+package guard
+
+import (
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// written counts what a store writes, by the kind of file. The disk is in memory: nothing depends on how fast one is.
+type written struct {
+	mu                   sync.Mutex
+	log, pages, logSyncs int64
+	prepared             map[string]bool // the file's last write made it ready to be a segment
+}
+
+// prepareBytes is more than a test writes to the log at a time. Larger writes are zeros in segments to come: they are made ahead, in the
+// background, as the disk has time, and segments that are used again need none.
+const prepareBytes = 256 << 10
+
+func (w *written) fs(dir string) vfs.FS {
+	fs := vfs.NewFault(vfs.NewMem())
+	w.prepared = make(map[string]bool)
+	logDir := filepath.Join(dir, "log") + string(filepath.Separator)
+	fs.SetHook(func(op vfs.Op) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		isLog := strings.HasPrefix(op.Name, logDir)
+		switch {
+		case op.Kind == vfs.OpWrite && op.Name == store.PageFile(dir):
+			w.pages += op.Length
+		case op.Kind == vfs.OpWrite && isLog:
+			if w.prepared[op.Name] = op.Length >= prepareBytes; !w.prepared[op.Name] {
+				w.log += op.Length
+			}
+		case op.Kind == vfs.OpSync && isLog && !w.prepared[op.Name]:
+			w.logSyncs++
+		}
+		return nil
+	})
+	return fs
+}
+
+// soFar returns the bytes written to the log and to page.db, and the syncs of the log.
+func (w *written) soFar() (log, pages, syncs float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return float64(w.log), float64(w.pages), float64(w.logSyncs)
+}
+
+// TestStoreWrites counts what is written and synced for transactions that come one by one, and for the checkpoint after them.
+func TestStoreWrites(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		sync                 wal.SyncMode
+		size, batch, batches int
+		consumed             bool
+	}{
+		{"sync=off, 100 of 512 B", wal.SyncOff, 512, 100, 300, false},
+		{"sync=always, 100 of 512 B", wal.SyncAlways, 512, 100, 300, false},
+		{"sync=always, 1 of 512 B", wal.SyncAlways, 512, 1, 1000, false},
+		{"sync=always, 5 of 15000 B", wal.SyncAlways, 15000, 5, 300, false},
+		{"sync=off, 100 of 512 B, consumed", wal.SyncOff, 512, 100, 300, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var w written
+			s := openStore(t, &w, c.sync)
+			log, pages, syncs := w.soFar()
+			body := make([]byte, c.size)
+			for i := range c.batches {
+				publishBatch(t, s, body, c.batch)
+				if c.consumed {
+					first := uint64(i*c.batch) + 1                                                                                 //nolint:gosec // small
+					commit(t, s, func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: first, Last: first + uint64(c.batch) - 1}) }) //nolint:gosec // small
+				}
+			}
+			messages := float64(c.batch * c.batches)
+			logAfter, _, syncsAfter := w.soFar()
+			check(t, "log: bytes per message, "+c.name, (logAfter-log)/messages)
+			check(t, "log: syncs per transaction, "+c.name, (syncsAfter-syncs)/float64(c.batches))
+			_, err := s.Checkpoint(t.Context())
+			require.NoError(t, err)
+			_, pagesAfter, _ := w.soFar()
+			check(t, "page.db: bytes per message, "+c.name, (pagesAfter-pages)/messages)
+		})
+	}
+}
+
+// TestStoreReads counts what a read allocates, of messages that are in memory and of those in pages.
+func TestStoreReads(t *testing.T) {
+	var w written
+	s := openStore(t, &w, wal.SyncOff)
+	body := make([]byte, 512)
+	const messages, runs = 10_000, 20
+	for range messages / 100 {
+		publishBatch(t, s, body, 100)
+	}
+	read := func() {
+		var batch []store.Delivery
+		var err error
+		for next, got := uint64(1), 0; got < messages; got += len(batch) {
+			batch, next, err = s.Read(t.Context(), store.ReadRequest{Queue: 1, Sub: 1, From: next, MaxMessages: 1000, MaxBytes: 1 << 20}, batch[:0])
+			require.NoError(t, err)
+			require.NotEmpty(t, batch)
+		}
+	}
+	check(t, "read: allocations per message, in memory", testing.AllocsPerRun(runs, read)/messages)
+	_, err := s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	check(t, "read: allocations per message, in pages", testing.AllocsPerRun(runs, read)/messages)
+}
+
+// openStore opens a store with one queue. Nothing happens in it by the clock.
+func openStore(t *testing.T, w *written, mode wal.SyncMode) *store.Store {
+	t.Helper()
+	const dir = "/data"
+	s, err := store.Open(store.Options{FS: w.fs(dir), Dir: dir, Sync: mode, CheckpointInterval: time.Hour, BootID: "guard"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	commit(t, s, func(b *txn.Builder) { b.CreateQueue(queue, txn.Config{}, "default") })
+	return s
+}
+
+func publishBatch(t *testing.T, s *store.Store, body []byte, messages int) {
+	t.Helper()
+	commit(t, s, func(b *txn.Builder) {
+		b.BeginPublish(1)
+		for range messages {
+			b.Message(1, nil, body)
+		}
+		b.EndPublish()
+	})
+}
+
+// commit makes one transaction.
+func commit(t *testing.T, s *store.Store, fill func(*txn.Builder)) {
+	t.Helper()
+	var b txn.Builder
+	b.Begin(wal.BeginFrame(nil), 1, nil)
+	fill(&b)
+	frames, err := b.Finish()
+	require.NoError(t, err)
+	frames, end := wal.EndFrame(frames, 0, s.End(), 1, wal.KindTxn)
+	require.NoError(t, s.Append(frames, end))
+	require.NoError(t, s.Sync())
+	require.NoError(t, s.Apply(end.LSN, func(_ uint64, r *txn.Result) { require.NoError(t, r.Err()) }))
+}
