@@ -65,8 +65,8 @@ type DataPlane interface {
 
 	// StartActive takes up the active role: the log goes on under spec.Term, beginning with a term-start record; what the log
 	// already has is committed as far as spec allows, and applied; standbys are let in. It returns when the role has been
-	// taken up, which is not yet when everything is applied: ActiveReady tells that. The persisted fence may still be
-	// below {spec.Config, spec.Term}; SetFence follows. No follower is running.
+	// taken up, which is not yet when everything is applied: ActiveReady tells that. The persisted fence is {spec.Config,
+	// spec.Term} or above (INV-1). No follower is running.
 	StartActive(ctx context.Context, spec ActiveSpec, post func(DataEvent)) error
 
 	// ConfigureActive changes the conditions under which the active acknowledges. When it returns, no transaction will be
@@ -132,6 +132,9 @@ type FollowSpec struct {
 	Config uint64
 	// Term of the record as this node knows it.
 	Term uint64
+	// Forced is the record's last forced failover, nil if there never was one: what of this node's log it made void must be kept
+	// aside before it is replaced. Never changed in place.
+	Forced *Forced
 }
 
 // LostCause says how a connection ended.
@@ -215,6 +218,8 @@ type (
 		Cause LostCause
 		Err   error
 	}
+	// DiskStalled: writes of the log do not come back, or (Stalled is false) do so again.
+	DiskStalled struct{ Stalled bool }
 )
 
 // Failed: the store cannot go on, for example because an fsync failed (INV-7). May be posted by either role, or to
@@ -229,4 +234,5 @@ func (StandbyConnected) dataEvent()  {}
 func (StandbyCaughtUp) dataEvent()   {}
 func (StandbySynced) dataEvent()     {}
 func (StandbyLost) dataEvent()       {}
+func (DiskStalled) dataEvent()       {}
 func (Failed) dataEvent()            {}

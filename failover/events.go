@@ -45,6 +45,8 @@ type (
 	}
 	// SwitchoverAsked: the operator wants the other node to be active.
 	SwitchoverAsked struct{ ID string }
+	// Occupied: the role should not be given to the preferred node now, because of Why, such as a maintenance plan; empty: it may be.
+	Occupied struct{ Why string }
 	// Ticked: a deadline that State.Deadline named has passed.
 	Ticked struct{}
 )
@@ -57,6 +59,7 @@ func (Swapped) event()         {}
 func (Reported) event()        {}
 func (DrainEnded) event()      {}
 func (SwitchoverAsked) event() {}
+func (Occupied) event()        {}
 func (Ticked) event()          {}
 
 // Effect is what Step wants done. Effects are carried out strictly in order. SwapRecord, LoadRecord and BeginDrain are only

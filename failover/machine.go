@@ -35,6 +35,7 @@ type State struct {
 	bootTerm   uint64 // term of the first record seen that this process did not write
 	refused    error  // INV-9: why a starting node waits instead of using what the coordinator has
 	adopts     adopting
+	forces     forcing
 
 	// Operations on the coordinator. pending holds every own swap at rev that may have been done, or may yet be done: a
 	// request that timed out can still arrive. Only a record at another revision settles them.
@@ -58,6 +59,7 @@ type State struct {
 	fenced    bool   // it lost the role and has not found the new active yet
 	obeyed    Fence  // highest that an active welcomed this node under
 	why       string // what has led to the last change of mode, in words
+	occupied  string // why the role should stay here for now, although another node is preferred; empty if it need not
 	follow    following
 	act       acting
 
@@ -95,8 +97,15 @@ type acting struct {
 	member  Member        // of the connected standby
 	needs   uint64        // number of the present requirement (ActiveConfig.Requirement)
 	cause   LostCause     // why the last standby was lost; 0 if none was
+	stalled bool          // the disk does not answer
 	dropAt  time.Duration // when an absent standby in sync is dropped; never if it is `never`
 	blocked time.Duration // since when a required standby is absent; `never` if it is not
+	giveAt  time.Duration // when the role goes back to the preferred node; `never` while that is not in sync, or must wait
+}
+
+// newActing is the active role of a term in which nothing has happened yet.
+func newActing(term uint64) acting {
+	return acting{term: term, dropAt: never, blocked: never, giveAt: never}
 }
 
 // standbyState is how far the connected standby is.
@@ -117,7 +126,7 @@ const never = time.Duration(1<<63 - 1)
 func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) State {
 	return State{
 		set: set.withDefaults(), self: self, process: process, newPair: newPair,
-		act: acting{dropAt: never, blocked: never},
+		act: newActing(0),
 	}
 }
 
@@ -175,6 +184,10 @@ func (m *machine) handle(ev Event) {
 		m.switchoverAsked(e)
 	case AdoptAsked:
 		m.adoptAsked(e)
+	case ForceAsked:
+		m.forceAsked(e)
+	case Occupied:
+		m.occupied = e.Why
 	case Ticked:
 	}
 }
@@ -232,8 +245,12 @@ func (s *State) Deadline() (time.Duration, bool) {
 		at(s.follow.since + s.set.FailoverTimeout)
 		at(s.started + s.set.StartupWait)
 	}
+	if s.forces.id != "" {
+		at(s.forces.deadline)
+	}
 	if s.mode == modeAct {
 		at(s.act.dropAt)
+		at(s.act.giveAt)
 		if s.act.blocked != never {
 			at(s.act.blocked + s.set.RefuseAfter)
 			at(s.leaseUntil - s.set.LeaseMargin)

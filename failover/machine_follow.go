@@ -52,6 +52,9 @@ func (s *State) eligible() bool {
 
 // standBy does what a node has to do that is not active.
 func (m *machine) standBy() {
+	if m.force() {
+		return
+	}
 	if !m.ownUpToLoss() {
 		return
 	}
@@ -223,7 +226,7 @@ func (m *machine) followActive() {
 	m.mode = modeFollow
 	m.epoch++
 	m.follow = following{active: active, since: m.now}
-	m.do(StartFollower{Epoch: m.epoch, Spec: FollowSpec{Active: active, Config: m.rec.Config, Term: m.rec.Term}})
+	m.do(StartFollower{Epoch: m.epoch, Spec: FollowSpec{Active: active, Config: m.rec.Config, Term: m.rec.Term, Forced: m.rec.Forced}})
 }
 
 // stopFollowing ends the follower role, if it is running.

@@ -14,18 +14,20 @@ func (m *machine) takeUp() {
 	if m.mode == modeFollow {
 		m.do(StopFollower{})
 	}
+	// INV-1: the fence of the record is durable before it is obeyed. A process that acknowledged first and crashed would, with a
+	// coordinator put back to an older state, accept the record before this one and use the term again (INV-9).
+	m.raiseFence(m.rec.Fence())
 	m.mode, m.fenced, m.candidate = modeAct, false, false
 	m.epoch++
 	m.usedTerm = m.rec.Term
 	m.follow = following{}
-	m.act = acting{term: m.rec.Term, dropAt: never, blocked: never}
+	m.act = newActing(m.rec.Term)
 	if _, ok := m.rec.Other(m.self.ID); ok {
 		m.act.dropAt = m.now + m.set.StandbyWait
 		m.act.blocked = m.now
 	}
 	m.act.sent = m.numbered(m.conditions())
 	m.do(StartActive{Epoch: m.epoch, Spec: ActiveSpec{Term: m.act.term, ActiveConfig: m.act.sent}})
-	m.raiseFence(m.rec.Fence())
 }
 
 // raiseFence persists a fence if it is above the current one.
@@ -43,10 +45,14 @@ func (m *machine) yieldRole() {
 		next = NodeInfo{}
 	}
 	m.why = fmt.Sprintf("node %s is active now, in term %d", cmp.Or(next.Name, m.rec.Active.String()), m.rec.Term)
+	if f := m.rec.Forced; f != nil && f.Term > m.act.term && !f.Settled {
+		m.warn("FORCED FAILOVER by %s: node %s was made active without this one. What this node has acknowledged after LSN %d is not part of "+
+			"the pair any more; it is kept in a file when this node joins again", cmp.Or(f.By, "an operator"), cmp.Or(next.Name, f.Node.String()), f.After)
+	}
 	m.do(StopActive{Next: next})
 	m.mode, m.fenced = modeIdle, true
 	m.epoch++
-	m.act = acting{dropAt: never, blocked: never}
+	m.act = newActing(0)
 	m.handedOver()
 }
 
@@ -80,6 +86,8 @@ func (m *machine) reportedByActive(ev DataEvent) {
 		if e.Cause == LostAhead {
 			m.needLoad = true // it knows something that we don't
 		}
+	case DiskStalled:
+		a.stalled = e.Stalled
 	}
 }
 
@@ -154,6 +162,7 @@ func (m *machine) lead() {
 		m.endAsk("")
 	}
 	m.handOver()
+	m.failBack()
 	m.leadSwap(hasOther)
 	// A proposal can only have tightened the conditions; still, they are sent before anything else happens.
 	m.configure()
@@ -187,10 +196,13 @@ func (m *machine) leadSwap(hasOther bool) {
 	switch {
 	case m.hand.phase >= handDraining && m.hand.phase <= handSwapping:
 		return // handOver does it
+	case hasOther && a.dropAt != never && m.now >= a.dropAt && a.stalled:
+		return // the other one has gone in order to take over; alone, a node that can write nothing would serve nobody
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:
 		next.InSync = []Member{me} // INV-3: first this swap, then acknowledge alone
 	case !hasOther && (a.standby == standbySynced || a.standby == standbyCaughtUp && mutate.Off("INV-3-in-sync-before-its-acks-count")):
 		next.InSync = []Member{me, a.member} // INV-3: its acks are required already
+		next.Forced = m.rec.Forced.settled()
 	case !hasOther && a.standby == standbyNone && len(m.pending) > 0 && m.absent():
 		// A swap that names an absent standby may still be done. Writing the record once more settles it.
 		next.InSync = []Member{me}

@@ -115,6 +115,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	m.pending, m.doubted, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
 	m.retryAt = m.now
 	m.candidate = false
+	m.forceSettled()
 	if m.ask.id != "" && rec.Switchover != nil && rec.Switchover.ID == m.ask.id {
 		m.ask.seen = true
 	}
@@ -236,7 +237,8 @@ func (m *machine) propose(next Record) {
 // sameProposal compares everything but the OpID.
 func sameProposal(a, b Record) bool {
 	sw := a.Switchover == b.Switchover || a.Switchover != nil && b.Switchover != nil && *a.Switchover == *b.Switchover
-	return sw && a.PairID == b.PairID && a.Config == b.Config && a.Term == b.Term && a.Active == b.Active &&
+	forced := a.Forced == b.Forced || a.Forced != nil && b.Forced != nil && *a.Forced == *b.Forced
+	return sw && forced && a.PairID == b.PairID && a.Config == b.Config && a.Term == b.Term && a.Active == b.Active &&
 		a.MinInSync == b.MinInSync && slices.Equal(a.InSync, b.InSync) && slices.Equal(a.Nodes, b.Nodes)
 }
 

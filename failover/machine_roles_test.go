@@ -18,7 +18,7 @@ func TestFirstStart(t *testing.T) {
 	require.NoError(t, swap.Next.Validate())
 	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
 	effects := r.won()
-	require.Equal(t, []string{"join", "start-active", "fence"}, kinds(effects))
+	require.Equal(t, []string{"join", "fence", "start-active"}, kinds(effects))
 	require.Equal(t, uint64(1), effect[StartActive](t, effects).Spec.Term)
 	r.report(ActiveReady{})
 	require.Equal(t, RoleActiveAlone, r.s.Role())
@@ -125,7 +125,7 @@ func TestTakeover(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "refused")
 
 	effects = r.won()
-	require.Equal(t, []string{"start-active", "fence"}, kinds(effects), "nothing comes before the start")
+	require.Equal(t, []string{"fence", "start-active"}, kinds(effects), "INV-1: and nothing else comes before the start")
 	spec := effect[StartActive](t, effects).Spec
 	require.Equal(t, uint64(3), spec.Term)
 	require.True(t, spec.Serve)
@@ -189,7 +189,7 @@ func TestTakeoverUnknown(t *testing.T) {
 	require.Equal(t, first, again)
 	r.step(Swapped{OpID: r.s.swapping, Err: ErrUnknownOutcome})
 	effects := r.step(Loaded{Record: first.Next, Revision: 101})
-	require.Equal(t, []string{"start-active", "fence"}, kinds(effects))
+	require.Equal(t, []string{"fence", "start-active"}, kinds(effects))
 }
 
 // ACTIVE → FENCED → CATCHING_UP.

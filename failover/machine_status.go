@@ -133,7 +133,7 @@ func (s *State) followingReason() string {
 		reason += "; the pair is paused, so this node does not take over: lockstep resume"
 	}
 	if !listed && !f.connected && f.cause != 0 {
-		reason += "; only the active holds everything, so it has to come back"
+		reason += "; only the active holds everything, so it has to come back; if it is lost for good: lockstep failover --force"
 	}
 	if !s.reachable {
 		if reason != "" {
@@ -152,9 +152,10 @@ func (s *State) idleReason() string {
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
-			"restore it from a backup or the other node, or decide to go on without them" // INV-6
+			"restore it from a backup or the other node, or go on without them: lockstep failover --force" // INV-6
 	case listed && !s.eligible():
-		return "the pair's record expects another store on this node, and nobody else is in sync: bring back the data directory"
+		return "the pair's record expects another store on this node, and nobody else is in sync: bring back the data directory, " +
+			"or go on without it: lockstep failover --force"
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
 		return "waiting for the coordinator: it cannot be reached"
 	case s.rec.Active == s.self.ID && listed:

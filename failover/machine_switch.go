@@ -19,6 +19,7 @@ type handover struct {
 	term     uint64 // that the other one will have
 	drain    uint64 // number of the drain
 	declined string // request in the record that was tried already
+	failback bool   // nobody asked: the standby is the preferred node
 }
 
 type handPhase uint8
@@ -148,6 +149,8 @@ func (m *machine) abortHandOver(why string) {
 func (m *machine) endHandOver(failure string) {
 	if m.hand.id != "" {
 		m.do(SwitchoverEnded{ID: m.hand.id, Failure: failure, Pause: m.now - m.hand.began})
+	} else if failure != "" && m.hand.failback {
+		m.warn("the role was not given to the preferred node: %s", failure)
 	} else if failure != "" {
 		m.warn("switchover asked by the standby was not done: %s", failure)
 	}

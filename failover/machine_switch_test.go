@@ -32,7 +32,7 @@ func TestSwitchoverToStandby(t *testing.T) {
 	rec := recordWith(0, 0, 1)
 	rec.Config, rec.Term, rec.OpID = 6, 3, "handover"
 	effects := r.seeRecord(rec, 101)
-	require.Equal(t, []string{"stop-follower", "start-active", "fence"}, kinds(effects))
+	require.Equal(t, []string{"stop-follower", "fence", "start-active"}, kinds(effects))
 	spec := effect[StartActive](t, effects).Spec
 	require.Equal(t, uint64(3), spec.Term)
 	require.True(t, spec.RequireStandby)

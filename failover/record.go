@@ -46,6 +46,8 @@ type Record struct {
 	Switchover *Switchover `json:"switchover,omitempty"`
 	// Paused: no standby takes over by itself; nil when one may. Needs FeaturePause on both nodes.
 	Paused *Pause `json:"paused,omitempty"`
+	// Forced is the last forced failover; nil if there never was one.
+	Forced *Forced `json:"forced,omitempty"`
 	// OpID is the id of the operation that wrote the record. A swap that timed out is recognized by it.
 	OpID string `json:"op_id"`
 	// Nodes describes the nodes that the pair has seen: two at most.
@@ -78,6 +80,8 @@ type NodeInfo struct {
 	Version string `json:"version,omitempty"`
 	// Features that the node's release knows: see there.
 	Features Features `json:"features,omitempty"`
+	// Preferred: this node should be the active one when it is in sync.
+	Preferred bool `json:"preferred,omitempty"`
 }
 
 // Pause is an operator's wish that no standby takes over by itself: for work on the network or the machines that would only look
@@ -88,6 +92,24 @@ type Pause struct {
 	Since time.Time `json:"since"`
 	// Reason in the operator's words; may be empty.
 	Reason string `json:"reason,omitempty"`
+}
+
+// Forced is what an operator did who made a node active that was not known to hold everything (INV-4 set aside, with open eyes): what
+// is lost by it begins after a certain record, and who did it why is kept.
+type Forced struct {
+	// At is when, to the second.
+	At time.Time `json:"at"`
+	// By is who asked for it, in the operator's own words or those of his machine: not proven. Reason may be empty.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Node that was made active, and Term that began with it.
+	Node uuid.UUID `json:"node"`
+	Term uint64    `json:"term"`
+	// After is the last LSN that the pair's history is sure to have kept: that node's last record, or less if a forced failover before
+	// this one is not settled. What the other node has after it, of an earlier term than Term, is not part of the pair any more.
+	After uint64 `json:"after"`
+	// Settled: both nodes have been in sync since.
+	Settled bool `json:"settled,omitempty"`
 }
 
 // Switchover asks the active to hand over.
@@ -142,6 +164,10 @@ func (r Record) Clone() Record {
 	if r.Paused != nil {
 		p := *r.Paused
 		r.Paused = &p
+	}
+	if r.Forced != nil {
+		f := *r.Forced
+		r.Forced = &f
 	}
 	return r
 }

@@ -35,13 +35,15 @@ type Runner struct {
 	signal  chan struct{} // capacity 1: the queue is not empty
 	stopped chan struct{} // closed when Run has returned
 
-	mu      sync.Mutex // guards what follows
-	queue   []Event
-	status  Status
-	changed chan struct{}
-	waiters map[string]chan SwitchoverEnded
-	adopts  map[string]chan error
-	running bool
+	mu       sync.Mutex // guards what follows
+	queue    []Event
+	status   Status
+	changed  chan struct{}
+	waiters  map[string]chan SwitchoverEnded
+	adopts   map[string]chan error
+	forces   map[string]chan error
+	running  bool
+	occupied string
 }
 
 // New checks the options and makes a Runner. Nothing happens before Run.
@@ -59,10 +61,12 @@ func New(o Options) (*Runner, error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
 	}
+	o.Self.Preferred = o.Settings.Preferred
 	r := &Runner{
 		opts: o, log: o.Logger.Named("failover"), process: uuid.NewString(), began: time.Now(),
 		signal: make(chan struct{}, 1), stopped: make(chan struct{}), changed: make(chan struct{}),
 		waiters: make(map[string]chan SwitchoverEnded), adopts: make(map[string]chan error),
+		forces: make(map[string]chan error),
 	}
 	r.status = Status{
 		Role: RoleRecovering, Reason: "starting", Since: r.began, Self: o.Self, Coordinator: o.Coordinator.Name(),
@@ -236,6 +240,9 @@ func (r *Runner) publish(s *State) {
 		Standby: s.act.member.Node,
 		Refused: s.refused,
 	}
+	if s.mode == modeAct && s.act.giveAt != never {
+		st.FailbackAt = r.began.Add(s.act.giveAt)
+	}
 	if s.known {
 		rec := s.rec.Clone()
 		st.Record = &rec
@@ -278,7 +285,7 @@ func sameStatus(a, b Status) bool {
 		}
 	}
 	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision && a.CoordinatorReachable == b.CoordinatorReachable &&
-		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby
+		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt)
 }
 
 // answer passes the outcome of a switchover to whoever waits for it.

@@ -131,6 +131,9 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case AdoptEnded:
 		l.r.publish(&l.state)
 		l.r.adopted(e)
+	case ForceEnded:
+		l.r.publish(&l.state)
+		l.r.forced(e)
 	case Warn:
 		l.r.log.Warn(e.Text)
 	case Halt:

@@ -377,7 +377,7 @@ func TestTakeoverIsFast(t *testing.T) {
 		calls := slices.Clone(n.calls)
 		p.hub.mu.Unlock()
 		at := slices.Index(calls, "start-active")
-		require.Equal(t, []string{"stop-follower", "fence"}, calls[at-2:at], "INV-4")
+		require.Equal(t, []string{"stop-follower", "fence", "fence"}, calls[at-3:at], "INV-4, and INV-1 for the new record")
 		p.start(gone, failover.Settings{})
 		p.nodes[next].awaitRole(failover.RoleActive)
 		st = p.nodes[gone].awaitRole(failover.RoleStandby)

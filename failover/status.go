@@ -34,6 +34,9 @@ var (
 		"sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
 )
 
+// ErrForce is returned when a node was not made active by force. Unless it also is ErrUnknownOutcome, nothing was changed.
+var ErrForce = errors.New("no forced failover")
+
 // ErrSwitchover is returned when a planned hand-over was not done. The role is where it was, or where a takeover has put
 // it meanwhile; Status tells.
 var ErrSwitchover = errors.New("no switchover")
@@ -63,6 +66,10 @@ type Settings struct {
 	CoordinatorTimeout time.Duration
 	// MinInSync that this node writes into the record when it activates: 1 (default) or 2.
 	MinInSync int
+	// Preferred: this node should be the active one. It is given the role by an active that is not preferred.
+	Preferred bool
+	// FailbackDelay: so long a preferred node has to be in sync, without interruption, before the active hands over to it. 0: never.
+	FailbackDelay time.Duration
 	// AcceptLoss: start even if acknowledged bytes may be gone and nobody else has them (INV-6). Only for a node without a
 	// partner.
 	AcceptLoss bool
@@ -120,6 +127,8 @@ type Status struct {
 	Deliver bool
 	// Standby is the node that has connected to this active; uuid.Nil if none.
 	Standby uuid.UUID
+	// FailbackAt is when this active hands over to the preferred node, if nothing comes between; zero if it will not.
+	FailbackAt time.Time
 }
 
 // ActiveNode describes the active node, if it is known. The liveness key knows a newer address than the record.

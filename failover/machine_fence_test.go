@@ -1,0 +1,60 @@
+package failover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// INV-1, INV-9: the fence of the record that makes a node active is durable before the role is started, on every way to the role. A
+// process that dies at any instant after that, with a coordinator put back to the record before, waits for the right record: it does
+// not use the term again, nor let the other node do so behind its back.
+func TestFenceIsDurableBeforeTheRole(t *testing.T) {
+	handedOver := recordWith(0, 0, 1)
+	handedOver.Config, handedOver.Term, handedOver.OpID = 6, 3, "handed over"
+	before := recordWith(1, 0, 1)
+	for name, become := range map[string]func(r *rig) []Effect{
+		"handed over": func(r *rig) []Effect { return r.seeRecord(handedOver, 101) },
+		"taken over": func(r *rig) []Effect {
+			r.report(FollowerLost{Cause: LostRefused})
+			return r.won()
+		},
+		"by force": func(r *rig) []Effect {
+			alone := recordWith(1, 1)
+			alone.Config, alone.OpID = 6, "left"
+			r.seeRecord(alone, 101)
+			r.report(FollowerLost{Cause: LostRefused})
+			r.observe(true, 0)
+			r.step(ForceAsked{ID: "x", Config: 6, End: 10})
+			return r.won()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := standbyPair(t, Settings{})
+			id := usedIdentity()
+			started := false
+			for _, e := range become(r) {
+				switch e := e.(type) {
+				case SetFence:
+					id.Fence = e.Fence
+				case StartActive:
+					started = true
+					id.End.Term = e.Spec.Term
+				}
+				if started {
+					break // the process dies
+				}
+			}
+			require.True(t, started)
+			require.Equal(t, r.s.rec.Fence(), id.Fence)
+
+			again := newRig(t, Settings{})
+			again.step(Started{Identity: id})
+			again.observe(true)
+			require.Empty(t, kinds(again.step(Loaded{Record: before, Revision: 100})), "an old copy of the coordinator")
+			require.ErrorIs(t, again.s.refused, ErrRecordOld)
+			require.Empty(t, kinds(again.after(time.Hour)))
+		})
+	}
+}

@@ -1,0 +1,189 @@
+package failover
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// This file is the forced failover: the only node that holds everything is lost, and an operator decides to go on with the other one,
+// without what only the lost one held. It is the one way past INV-4. Everything else stays: the node stops following and makes its
+// higher fence durable before the swap, the swap begins a new term, and an old active that comes back finds that it was replaced.
+
+// Why there is no forced failover.
+var (
+	errForceBusy   = errors.New("a change of the pair's record is under way on this node; try again")
+	errForceRecord = errors.New("this node does not know the pair's record; if the coordinator has lost it, that is a case for lockstep pair adopt")
+	errForceActive = errors.New("this node is the active one already")
+	errForceInSync = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and nothing would be lost")
+	errForcePaused = errors.New("this node is in sync and would take over by itself, but the pair is paused: lockstep resume. Nothing has to be forced")
+	errForceOther  = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up its role; or stop it, if it is " +
+		"broken, wait until its lease has ended, and try again")
+	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
+	errForceCoordinator = errors.New("the coordinator cannot be reached, and without it no role can change")
+	errForceChanged     = errors.New("the pair's record has changed meanwhile: look at the status, and ask again if it is still needed")
+	errForceTime        = errors.New("the coordinator did not write the record in time")
+)
+
+// ForceAsked asks this node to become active although it is not known to hold everything. What may be lost by it the operator has been
+// told, for the record of Config; with any other record nothing is done.
+type ForceAsked struct {
+	ID string
+	// Config of the record that the operator was told about.
+	Config uint64
+	// End is the last record of this node's log.
+	End uint64
+	// At, By and Reason as in Forced.
+	At         time.Time
+	By, Reason string
+}
+
+// ForceEnded answers ForceAsked.
+type ForceEnded struct {
+	ID string
+	// Failure says why it was not done; nil if it was.
+	Failure error
+}
+
+func (ForceAsked) event()  {}
+func (ForceEnded) effect() {}
+
+// forcing is a forced failover under way.
+type forcing struct {
+	id        string
+	forced    Forced
+	deadline  time.Duration
+	withdrawn bool // nobody waits for it any more, but its swap may still be done
+}
+
+// settled is what a record says of a forced failover when both nodes are in sync again.
+func (f *Forced) settled() *Forced {
+	if f == nil || f.Settled {
+		return f
+	}
+	s := *f
+	s.Settled = true
+	return &s
+}
+
+// forceAsked takes note of an operator's request to this node.
+func (m *machine) forceAsked(e ForceAsked) {
+	if err := m.forcible(e.Config); err != nil {
+		m.do(ForceEnded{ID: e.ID, Failure: fmt.Errorf("%w: %w", ErrForce, err)})
+		return
+	}
+	f := Forced{At: e.At, By: e.By, Reason: e.Reason, Node: m.self.ID, Term: m.rec.Term + 1, After: e.End}
+	if old := m.rec.Forced; old != nil && !old.Settled {
+		f.After = min(f.After, old.After) // nobody was there to settle that one: the other node may have a tail from before it
+	}
+	m.forces = forcing{id: e.ID, forced: f, deadline: m.now + m.set.SwitchoverTimeout}
+}
+
+// forcible says why this node must not be made active by force.
+func (s *State) forcible(config uint64) error {
+	switch {
+	case !s.known || s.trouble != "":
+		return errForceRecord
+	case s.mode == modeAct:
+		return errForceActive
+	case s.forces != forcing{} || s.adopts.id != "" || s.swapping != "" || s.unknown || s.ask.id != "":
+		return errForceBusy
+	case !s.reachable || !s.liveKnown:
+		return errForceCoordinator
+	case s.rec.Config != config:
+		return errForceChanged
+	case s.eligible() && s.rec.Paused != nil:
+		return errForcePaused
+	case s.eligible():
+		return errForceInSync
+	case s.follow.connected:
+		return errForceConnected
+	case s.otherLives():
+		return errForceOther
+	default:
+		return nil
+	}
+}
+
+// otherLives tells whether the lease of a node has not ended that is not this one.
+func (s *State) otherLives() bool {
+	for _, l := range s.live {
+		if l.Node.ID != s.self.ID && l.Node.ID != uuid.Nil {
+			return true
+		}
+	}
+	return false
+}
+
+// force carries a forced failover forward. Called while this node is not active. It reports whether there is one.
+func (m *machine) force() bool {
+	f := &m.forces
+	switch {
+	case *f == forcing{}:
+		return false
+	case f.withdrawn:
+		// Its swap may still be done. Writing the record once more, as it is, settles it.
+		if len(m.pending) == 0 {
+			*f, m.candidate = forcing{}, false
+			return false
+		}
+		if m.canSwap() {
+			m.propose(m.rec)
+		}
+	case m.now >= f.deadline:
+		m.giveUpForce(errForceTime)
+	case !m.candidate && (m.otherLives() || m.follow.connected):
+		m.giveUpForce(errForceOther)
+	case !m.canSwap():
+	case m.ident.MayHaveLost:
+		m.do(ClearLoss{}) // IdentityChanged follows, with another incarnation (INV-6)
+	default:
+		m.standByForce()
+	}
+	return true
+}
+
+// standByForce is what stand does for a node that is in sync.
+func (m *machine) standByForce() {
+	f := m.forces.forced
+	if !m.candidate {
+		m.candidate, m.why = true, "an operator makes this node active by force"
+		m.warn("FORCED FAILOVER by %s: this node becomes active although it is not known to hold everything; what was acknowledged after LSN %d may be lost",
+			f.By, f.After)
+	}
+	m.stopFollowing()
+	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
+	next := m.rec
+	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{m.ident.Member()}
+	next.MinInSync, next.Switchover, next.Forced = m.set.MinInSync, nil, &f
+	m.propose(next)
+}
+
+// giveUpForce answers the operator, and undoes what can be undone.
+func (m *machine) giveUpForce(why error) {
+	if m.refusal != "" {
+		why = fmt.Errorf("%w: %s", why, m.refusal)
+	}
+	err := fmt.Errorf("%w: %w", ErrForce, why)
+	if len(m.pending) > 0 {
+		err = fmt.Errorf("%w: %w", err, ErrUnknownOutcome)
+	}
+	m.do(ForceEnded{ID: m.forces.id, Failure: err})
+	m.forces = forcing{withdrawn: true}
+}
+
+// forceSettled takes note that there is another record: the forced failover is done, or somebody was faster.
+func (m *machine) forceSettled() {
+	f := m.forces
+	m.forces = forcing{}
+	if f.id == "" {
+		return
+	}
+	var err error
+	if m.rec.Forced == nil || *m.rec.Forced != f.forced {
+		err = fmt.Errorf("%w: %w", ErrForce, errForceChanged)
+	}
+	m.do(ForceEnded{ID: f.id, Failure: err})
+}

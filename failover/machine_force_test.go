@@ -1,0 +1,206 @@
+package failover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+)
+
+// left is a standby, a, that is not in sync and whose active, b, is gone: its process and its lease.
+func left(t *testing.T, set Settings) *rig {
+	t.Helper()
+	r := newRig(t, set)
+	r.start(usedIdentity(), recordWith(1, 1), 0)
+	r.report(FollowerLost{Cause: LostRefused})
+	require.Equal(t, RoleCatchingUp, r.s.Role())
+	requireNo[SwapRecord](t, r.after(time.Hour))
+	return r
+}
+
+// asked is a request for the record that the node knows.
+func asked(r *rig) ForceAsked {
+	return ForceAsked{ID: "x", Config: r.s.rec.Config, End: 10, At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down"}
+}
+
+// A forced failover is a takeover but for the membership: it stops following, raises its fence, swaps in a new term, and only then acts.
+func TestForced(t *testing.T) {
+	r := left(t, Settings{})
+	effects := r.step(asked(r))
+	require.Equal(t, []string{"stop-follower", "fence", "swap"}, kinds(effects), "INV-4, but for the in-sync set")
+	require.Contains(t, effect[Warn](t, effects).Text, "FORCED FAILOVER by ann")
+	require.Equal(t, Fence{Config: 5, Term: 3}, effect[SetFence](t, effects).Fence)
+	require.Equal(t, RoleCandidate, r.s.Role())
+	swap := effect[SwapRecord](t, effects)
+	require.Equal(t, Revision(100), swap.Expect)
+	require.NoError(t, swap.Next.Validate())
+	require.Equal(t, Fence{Config: 6, Term: 3}, swap.Next.Fence())
+	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
+	require.Equal(t, Forced{At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down", Node: testNodes[0].ID, Term: 3, After: 10}, *swap.Next.Forced)
+	require.Len(t, swap.Next.Nodes, 2, "the lost node stays known")
+	require.ErrorIs(t, effect[ForceEnded](t, r.step(asked(r))).Failure, errForceBusy)
+
+	effects = r.won()
+	require.Equal(t, ForceEnded{ID: "x"}, effect[ForceEnded](t, effects))
+	require.Equal(t, []string{"fence", "start-active"}, kinds(effects))
+	r.report(ActiveReady{})
+	require.Equal(t, RoleActiveAlone, r.s.Role())
+
+	// The other node comes back and is in sync: what the force has made void is cut there.
+	r.report(StandbyConnected{Member: memberOf(1)})
+	cfg := effect[ConfigureActive](t, r.report(StandbyCaughtUp{Member: memberOf(1)})).Config
+	swap = effect[SwapRecord](t, r.report(StandbySynced{Member: memberOf(1), Requirement: cfg.Requirement}))
+	require.True(t, swap.Next.Forced.Settled)
+	require.False(t, r.s.rec.Forced.Settled, "a record is not changed in place")
+}
+
+// What stands in the way of a forced failover.
+func TestForceRefusals(t *testing.T) {
+	fails := func(r *rig, want error) {
+		t.Helper()
+		before := r.s.rec
+		effects := r.step(asked(r))
+		require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, ErrForce)
+		require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, want)
+		require.Empty(t, kinds(effects))
+		require.Equal(t, before, r.s.rec)
+	}
+	fails(activePair(t, Settings{}), errForceActive)
+	fails(standbyPair(t, Settings{}), errForceInSync)
+	fails(waiting(t, usedIdentity()), errForceRecord)
+
+	r := standbyPair(t, Settings{})
+	paused := r.s.rec
+	paused.Config, paused.OpID, paused.Paused = 6, "pause", &Pause{}
+	r.seeRecord(paused, 101)
+	fails(r, errForcePaused)
+
+	r = left(t, Settings{})
+	r.observe(true, 0, 1)
+	fails(r, errForceOther) // INV-4: only one active
+	r.observe(false, 0)
+	fails(r, errForceCoordinator)
+
+	r = newRig(t, Settings{})
+	r.start(usedIdentity(), recordWith(1, 1), 0)
+	r.report(FollowerConnected{Config: 5, Term: 2})
+	fails(r, errForceConnected)
+
+	r = left(t, Settings{})
+	e := asked(r)
+	e.Config--
+	require.ErrorIs(t, effect[ForceEnded](t, r.step(e)).Failure, errForceChanged)
+}
+
+// Somebody else wrote the record: nothing is done, and the node goes on as before.
+func TestForceLosesTheSwap(t *testing.T) {
+	r := left(t, Settings{})
+	swap := effect[SwapRecord](t, r.step(asked(r)))
+	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})
+	back := recordWith(1, 1)
+	back.Config, back.Term, back.OpID = 6, 3, "it started again"
+	effects := r.step(Loaded{Record: back, Revision: 101})
+	require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, errForceChanged)
+	require.Equal(t, []string{"start-follower"}, kinds(effects), "it follows the old active in its new term")
+	require.Equal(t, forcing{}, r.s.forces)
+}
+
+// INV-8: a swap without an answer is sent again, and counts if it was done. When the operator has stopped waiting it must not be done
+// hours later: the record is written once more, as it is, which settles it.
+func TestForceUnknownOutcome(t *testing.T) {
+	unknown := func() (*rig, Record) {
+		r := left(t, Settings{})
+		swap := effect[SwapRecord](t, r.step(asked(r)))
+		effect[LoadRecord](t, r.step(Swapped{OpID: swap.Next.OpID, Err: ErrUnknownOutcome}))
+		return r, swap.Next
+	}
+	r, next := unknown()
+	effects := r.step(Loaded{Record: next, Revision: 101})
+	require.Equal(t, ForceEnded{ID: "x"}, effect[ForceEnded](t, effects))
+	require.Contains(t, kinds(effects), "start-active")
+
+	r, next = unknown()
+	require.Equal(t, next, effect[SwapRecord](t, r.step(Loaded{Record: r.s.rec, Revision: 100})).Next, "the same once more, by its OpID")
+	r.step(Swapped{OpID: next.OpID, Err: ErrUnknownOutcome})
+	r.step(Loaded{Err: ErrUnreachable})
+	err := effect[ForceEnded](t, r.after(time.Minute)).Failure
+	require.ErrorIs(t, err, ErrForce)
+	require.ErrorIs(t, err, ErrUnknownOutcome)
+	again := effect[SwapRecord](t, r.step(Loaded{Record: r.s.rec, Revision: 100})).Next
+	require.Equal(t, testNodes[1].ID, again.Active)
+	require.Equal(t, uint64(2), again.Term)
+	require.Equal(t, uint64(6), again.Config)
+	effects = r.won()
+	requireNo[ForceEnded](t, effects)
+	require.Contains(t, kinds(effects), "start-follower")
+	require.Equal(t, forcing{}, r.s.forces)
+
+	// … or it was done, late: then the role is this node's.
+	r, next = unknown()
+	r.step(Loaded{Err: ErrUnreachable})
+	r.after(time.Minute)
+	require.Contains(t, kinds(r.step(Loaded{Record: next, Revision: 101})), "start-active")
+}
+
+// The coordinator refuses: the operator is told why, and nothing is done later.
+func TestForceRefusedByCoordinator(t *testing.T) {
+	r := left(t, Settings{})
+	swap := effect[SwapRecord](t, r.step(asked(r)))
+	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrRefused})
+	for range 3 {
+		if e := r.after(time.Second); len(e) > 0 {
+			r.step(Swapped{OpID: effect[SwapRecord](t, e).Next.OpID, Err: ErrRefused})
+		}
+	}
+	effects := r.after(time.Minute)
+	require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, errForceTime)
+	require.ErrorContains(t, effect[ForceEnded](t, effects).Failure, ErrRefused.Error())
+	effects = append(effects, r.after(time.Second)...)
+	require.Contains(t, kinds(effects), "start-follower")
+	requireNo[SwapRecord](t, effects)
+}
+
+// INV-6: the only store in sync may lack something, and the operator goes on with it, under another incarnation.
+func TestForceAfterALoss(t *testing.T) {
+	id := usedIdentity()
+	id.MayHaveLost = true
+	r := newRig(t, Settings{})
+	r.start(id, recordWith(0, 0), 0)
+	require.Equal(t, RoleRecovering, r.s.Role())
+	require.Contains(t, r.s.Reason(), "lockstep failover --force")
+	effects := r.step(asked(r))
+	effect[ClearLoss](t, effects)
+	requireNo[SwapRecord](t, effects)
+	id.MayHaveLost, id.Incarnation = false, 2
+	swap := effect[SwapRecord](t, r.step(IdentityChanged{Identity: id}))
+	require.Equal(t, []Member{id.Member()}, swap.Next.InSync)
+	require.Contains(t, kinds(r.won()), "start-active")
+}
+
+// The active that was thought lost runs after all. It gives up the role, says so loudly, and follows.
+func TestForcedActiveYields(t *testing.T) {
+	r := newRig(t, Settings{})
+	r.start(usedIdentity(), recordWith(0, 0), 0)
+	r.won()
+	r.report(ActiveReady{})
+	forced := recordWith(1, 1)
+	forced.Config, forced.Term, forced.OpID = r.s.rec.Config+1, r.s.rec.Term+1, "force"
+	forced.Forced = &Forced{By: "ann", Node: testNodes[1].ID, Term: forced.Term, After: 7}
+	effects := r.seeRecord(forced, 200)
+	require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(effects))
+	require.Contains(t, effect[Warn](t, effects).Text, "after LSN 7")
+	require.Equal(t, forced.Forced, effect[StartFollower](t, effects).Spec.Forced)
+}
+
+// Two forced failovers and nobody in sync between them: the tail of the node that comes back may be from before the first.
+func TestForcedTwice(t *testing.T) {
+	for settled, after := range map[bool]uint64{false: 4, true: 10} {
+		rec := recordWith(1, 1)
+		rec.Forced = &Forced{Node: uuid.New(), Term: 2, After: 4, Settled: settled}
+		r := newRig(t, Settings{})
+		r.start(usedIdentity(), rec, 0)
+		r.report(FollowerLost{Cause: LostRefused})
+		require.Equal(t, after, effect[SwapRecord](t, r.step(asked(r))).Next.Forced.After)
+	}
+}

@@ -1,0 +1,72 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// ForceRequest says what an operator has been told, and who it is.
+type ForceRequest struct {
+	// Config of the record that the operator has seen.
+	Config uint64
+	// By is who asks, Reason why; for others to read.
+	By, Reason string
+}
+
+// Force makes this node active although it is not known to hold everything, because the one that does is lost. Everything but INV-4's
+// in-sync set is as in any takeover; the other node must not be there, and the record must still be the one of req.Config. It returns
+// the new record when it is written; the role follows. Errors: ErrForce with the reason; if that also is ErrUnknownOutcome, or ctx
+// has ended, it may have been done.
+func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
+	id := uuid.NewString()
+	done := make(chan error, 1)
+	r.mu.Lock()
+	r.forces[id] = done
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.forces, id)
+		r.mu.Unlock()
+	}()
+	r.post(ForceAsked{
+		ID: id, Config: req.Config, End: r.opts.Data.Identity().End.LSN, At: time.Now().UTC().Truncate(time.Second), By: req.By, Reason: req.Reason,
+	})
+	select {
+	case err := <-done:
+		if err != nil {
+			return Record{}, err
+		}
+	case <-r.stopped:
+		return Record{}, ErrStopped
+	case <-ctx.Done():
+		return Record{}, fmt.Errorf("%w: its outcome is not known yet: %w: %w", ErrForce, ErrUnknownOutcome, ctx.Err())
+	}
+	if st := r.Status(); st.Record != nil {
+		return *st.Record, nil
+	}
+	return Record{}, nil
+}
+
+// forced passes the outcome of a forced failover to whoever waits for it.
+func (r *Runner) forced(e ForceEnded) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if done, ok := r.forces[e.ID]; ok {
+		done <- e.Failure // capacity 1, and answered once
+		delete(r.forces, e.ID)
+	}
+}
+
+// SetOccupied says why the role should not go to the preferred node now; empty if it may. It never blocks.
+func (r *Runner) SetOccupied(why string) {
+	r.mu.Lock()
+	same := r.occupied == why
+	r.occupied = why
+	r.mu.Unlock()
+	if !same {
+		r.post(Occupied{Why: why})
+	}
+}
