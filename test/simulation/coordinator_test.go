@@ -1,3 +1,5 @@
+//go:build unix
+
 package simulation
 
 import (
@@ -252,7 +254,9 @@ func (c *coordinator) arrives(ctx context.Context, in <-chan failover.Observatio
 }
 
 // Announce implements failover.Coordinator.
-func (c *coordinator) Announce(ctx context.Context, live failover.Live) error { return c.inner.Announce(ctx, live) }
+func (c *coordinator) Announce(ctx context.Context, live failover.Live) error {
+	return c.inner.Announce(ctx, live)
+}
 
 // Close implements failover.Coordinator.
 func (c *coordinator) Close() error {

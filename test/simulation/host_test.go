@@ -1,3 +1,5 @@
+//go:build unix
+
 package simulation
 
 import (
@@ -37,12 +39,13 @@ type host struct {
 
 // run is one process.
 type run struct {
-	net    *process
-	disk   *disk
-	cancel context.CancelFunc
-	killed bool          // guarded by host.mu
-	done   chan struct{} // closed when node.Run has returned
-	err    error         // set before done is closed
+	net      *process
+	disk     *disk
+	cancel   context.CancelFunc
+	killed   bool          // it has no network, coordinator and disk any more; guarded by host.mu
+	stopping bool          // it was asked to end; guarded by host.mu
+	done     chan struct{} // closed when node.Run has returned
+	err      error         // set before done is closed
 }
 
 // settings of a node. The small sizes make segments, checkpoints and snapshots happen within seconds.
@@ -100,16 +103,17 @@ func (h *host) supervise(ctx context.Context, r *run) {
 	<-r.done
 	h.mu.Lock()
 	byItself := !r.killed
-	if byItself { // its kernel closes what it had; what was not synced may be lost, since that is why it ends
+	if byItself { // its kernel closes what it had
 		h.endLocked(r)
-		h.loseUnsynced()
+	}
+	if byItself = byItself && !r.stopping; byItself {
+		h.loseUnsynced() // an fsync has failed, as a rule
 	}
 	h.mu.Unlock()
 	if !byItself {
 		return
 	}
 	h.w.note("%s ended by itself: %v", h.name, r.err)
-	h.w.ended(h, r.err)
 	select {
 	case <-time.After(restartAfter):
 	case <-h.w.over:
@@ -156,7 +160,20 @@ func (h *host) kill(power bool) bool {
 	return true
 }
 
-// restart starts the node again after kill.
+// stopForNow asks the node to end, without waiting for it.
+func (h *host) stopForNow() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.run
+	if r == nil || r.killed || h.down {
+		return false
+	}
+	h.down, r.stopping = true, true
+	r.cancel()
+	return true
+}
+
+// restart starts the node again after kill or stopForNow.
 func (h *host) restart() {
 	h.mu.Lock()
 	down, r := h.down, h.run
@@ -184,7 +201,7 @@ func (h *host) stop() error {
 	h.over = true
 	r := h.run
 	if r != nil && !r.killed {
-		r.killed = true
+		r.stopping = true
 		r.cancel()
 	}
 	h.mu.Unlock()
@@ -192,9 +209,6 @@ func (h *host) stop() error {
 		return errors.New("was never started")
 	}
 	<-r.done
-	if !r.net.isDead() {
-		r.net.kill()
-	}
 	return r.err
 }
 

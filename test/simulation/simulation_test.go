@@ -1,10 +1,16 @@
+//go:build unix
+
 package simulation
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,81 +18,227 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
+//nolint:gochecknoglobals // flags
 var (
-	seedsFlag = flag.Int("seeds", 300, "how many seeds TestSimulation runs, from 1")
-	seedFlag  = flag.Uint64("seed", 0, "the one seed that TestSimulation is to run, with the logs of both nodes")
+	seedsFlag = flag.Int("seeds", 0, "how many seeds TestSimulation runs, from 1; default 300, or 30 with -short")
+	seedFlag  = flag.Uint64("seed", 0, "the one seed that TestSimulation is to run; with -v and the logs of both nodes")
+)
+
+const (
+	// recoveryLimit is how long a pair may take to be in sync again once nothing is broken any more, in simulated time.
+	recoveryLimit = 20 * time.Second
+	// finishLimit is how long it may take to deliver all that is left then.
+	finishLimit = time.Minute
+	// realLimit is how long a simulation may take on the clock on the wall, however slow the machine.
+	realLimit = 4 * time.Minute
 )
 
 func TestSimulation(t *testing.T) {
 	if *seedFlag != 0 {
-		simulate(t, *seedFlag, true)
+		var total totals
+		total.add(simulate(t, *seedFlag, testing.Verbose()))
+		t.Log(total.String())
 		return
 	}
-	for seed := uint64(1); seed <= uint64(*seedsFlag); seed++ {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			simulate(t, seed, false)
-		})
+	seeds := *seedsFlag
+	if seeds == 0 && testing.Short() {
+		seeds = 30
+	} else if seeds == 0 {
+		seeds = 300
 	}
+	var total totals
+	t.Run("seeds", func(t *testing.T) {
+		for seed := 1; seed <= seeds; seed++ {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				total.add(simulate(t, uint64(seed), false))
+			})
+		}
+	})
+	t.Log(total.String())
 }
 
-func simulate(t *testing.T, seed uint64, verbose bool) {
+// simulate runs one seed.
+func simulate(t *testing.T, seed uint64, verbose bool) (done result) {
+	watchdog := time.AfterFunc(realLimit, func() { // not in the bubble, whose clock stands still then
+		panic(fmt.Sprintf("seed %d does not end: a goroutine of the bubble waits for something that is not simulated, or runs for ever", seed))
+	})
+	defer watchdog.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		w, err := newWorld(seed, logger(zap.AddCaller(), verbose))
 		require.NoError(t, err)
-		err = w.run()
+		plan := drawPlan(rngOf(seed), w.options.Length)
+		err = w.run(plan)
+		done = w.done
 		if err != nil {
-			t.Fatalf("%v\nreplay: go test ./test/simulation -run TestSimulation -seed=%d\noptions: %+v\n%s", err, seed, w.options, strings.Join(w.notes, "\n"))
+			t.Fatalf("%v\n\nreplay: go test ./test/simulation -run TestSimulation -seed=%d -v\noptions: %+v\nplan: %v\nwhat happened:\n%s",
+				err, seed, w.options, plan, strings.Join(w.notes, "\n"))
 		}
 	})
+	return done
 }
 
-func (w *world) run() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
+// run is a whole simulation: a pair in sync, the faults of the plan, and then proof that all that clients were told is true.
+func (w *world) run(plan []fault) (err error) {
 	for _, h := range w.hosts {
 		h.start()
 	}
-	defer w.end()
-	load, err := cluster.StartWorkload(ctx, w, cluster.WorkloadOptions{Seed: w.seed, PerSecond: w.options.PerSecond, InFlight: 8, LargeBytes: 64 << 10})
+	defer func() { err = errors.Join(err, w.end()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), recoveryLimit)
+	defer cancel()
+	load, err := cluster.StartWorkload(ctx, w, cluster.WorkloadOptions{
+		Seed: w.seed, PerSecond: w.options.PerSecond, InFlight: 8, LargeBytes: 64 << 10,
+	})
 	if err != nil {
 		return err
 	}
-	w.note("started")
+	defer load.Abort()
 	if err := w.waitInSync(ctx); err != nil {
-		load.Abort()
 		return err
 	}
 	w.note("in sync")
-	time.Sleep(w.options.Length)
-	if err := load.Finish(ctx); err != nil {
-		load.Abort()
+	faults, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	w.breakIt(faults, plan)
+	w.heal()
+	if err := w.recovered(load.History()); err != nil {
 		return err
 	}
-	w.note("finished")
-	for _, v := range load.History().Check() {
-		w.note("%v", v)
+	finish, cancel := context.WithTimeout(context.Background(), finishLimit)
+	defer cancel()
+	if err := load.Finish(finish); err != nil {
+		return err
 	}
-	w.note("%v", load.History().Counts())
-	load.Abort()
+	return w.judge(load.History())
+}
+
+// recovered waits until the pair is in sync, and serves.
+func (w *world) recovered(h *cluster.History) error {
+	healed := h.Now()
+	w.note("healed")
+	ctx, cancel := context.WithTimeout(context.Background(), recoveryLimit)
+	defer cancel()
+	if err := w.waitInSync(ctx); err != nil {
+		return fmt.Errorf("not recovered: %w", err)
+	}
+	for ctx.Err() == nil {
+		if _, ok := h.AckedAfter(healed, ""); ok {
+			w.note("recovered")
+			w.done.recovery = h.Now() - healed
+			return nil
+		}
+		sleep(ctx, poll)
+	}
+	return errors.New("not recovered: the pair is in sync, and nothing is acknowledged")
+}
+
+// judge lets the checker look at the history.
+func (w *world) judge(h *cluster.History) error {
+	for _, p := range h.Publishes {
+		switch p.Outcome {
+		case cluster.Acked:
+			w.done.acked++
+		case cluster.Unknown:
+			w.done.unknown++
+		case cluster.Refused:
+			h.AddBroken(cluster.Violation{Rule: cluster.RuleRefused, Text: fmt.Sprintf("%v was refused for no reason: %s", p.ID, p.Error)})
+		}
+	}
+	w.done.deliveries, w.done.confs = len(h.Deliveries), len(h.Acks)
+	rec, _, err := w.authority.within.Load(context.Background())
+	if err != nil {
+		return fmt.Errorf("read the record: %w", err)
+	}
+	w.done.takeovers = rec.Term - 1
+	found := h.Check()
+	w.done.rules = map[cluster.Rule]int{}
+	text := make([]string, 0, len(found))
+	for _, v := range found {
+		w.done.rules[v.Rule]++
+		text = append(text, v.String())
+	}
+	if len(text) > 20 {
+		text = append(text[:20], "…")
+	}
+	if len(text) > 0 {
+		return fmt.Errorf("%d violations:\n%s", len(found), strings.Join(text, "\n"))
+	}
 	return nil
 }
 
-func (w *world) end() {
+// end stops everything in order, and looks whether the files are sound.
+func (w *world) end() error {
 	close(w.over)
 	for _, c := range w.conns {
-		_ = c.Close()
+		_ = c.Close() // nothing depends on it
 	}
+	w.heal()
+	var errs []error
 	for _, h := range w.hosts {
 		if err := h.stop(); err != nil {
-			w.note("%s: %v", h.name, err)
+			errs = append(errs, fmt.Errorf("%s at the end: %w", h.name, err))
 		}
 	}
 	w.authority.end()
 	w.running.Wait()
+	w.clients.kill()
+	for _, h := range w.hosts {
+		report, err := store.CheckDir(context.Background(), h.mem, "/data", nil)
+		if err == nil && len(report.Problems) > 0 {
+			err = fmt.Errorf("%v", report.Problems)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("the files of %s: %w", h.name, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
-func (w *world) ended(h *host, err error) {}
+// totals are the sum of the results of all seeds.
+type totals struct {
+	mu    sync.Mutex // guards all below
+	seeds int
+	sum   result
+}
+
+func (s *totals) add(r result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seeds++
+	for k, n := range r.faults {
+		s.sum.faults[k] += n
+	}
+	s.sum.acked += r.acked
+	s.sum.unknown += r.unknown
+	s.sum.deliveries += r.deliveries
+	s.sum.confs += r.confs
+	s.sum.takeovers += r.takeovers
+	s.sum.recovery = max(s.sum.recovery, r.recovery)
+	if s.sum.rules == nil {
+		s.sum.rules = map[cluster.Rule]int{}
+	}
+	for rule, n := range r.rules {
+		s.sum.rules[rule] += n
+	}
+}
+
+func (s *totals) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d seeds; faults:", s.seeds)
+	for k, n := range s.sum.faults {
+		fmt.Fprintf(&b, " %v %d", kind(k), n)
+	}
+	fmt.Fprintf(&b, "\n%d messages acknowledged, %d with an unknown outcome, %d deliveries, %d acks confirmed, %d takeovers, longest recovery %v",
+		s.sum.acked, s.sum.unknown, s.sum.deliveries, s.sum.confs, s.sum.takeovers, s.sum.recovery)
+	fmt.Fprintf(&b, "\nlost %d, doubled %d", s.sum.rules[cluster.RuleLost], s.sum.rules[cluster.RuleDoubled])
+	for _, rule := range slices.Sorted(maps.Keys(s.sum.rules)) {
+		fmt.Fprintf(&b, ", %s %d", rule, s.sum.rules[rule])
+	}
+	return b.String()
+}

@@ -1,3 +1,5 @@
+//go:build unix
+
 package simulation
 
 import (
@@ -61,10 +63,26 @@ type world struct {
 	mu    sync.Mutex // guards all below
 	rng   *rand.Rand // seeds of what needs its own
 	notes []string
-	odd   []string // why nodes ended, other than by a fault
+	done  result
 }
 
 var _ cluster.Target = (*world)(nil)
+
+// result is what a simulation adds to the totals.
+type result struct {
+	faults                            [kinds]int
+	acked, unknown, deliveries, confs int
+	takeovers                         uint64
+	recovery                          time.Duration
+	rules                             map[cluster.Rule]int
+}
+
+// count counts a fault that was begun.
+func (w *world) count(k kind) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done.faults[k]++
+}
 
 func newWorld(seed uint64, log *zap.Logger) (*world, error) {
 	w := &world{

@@ -1,0 +1,237 @@
+//go:build unix
+
+package simulation
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// switchoverLimit is how long an operator waits for a switchover.
+const switchoverLimit = 5 * time.Second
+
+// break carries out the plan and returns when all of its faults have ended, but for what they left behind: heal ends that.
+func (w *world) breakIt(ctx context.Context, plan []fault) {
+	began := time.Now()
+	var faults sync.WaitGroup
+	for _, f := range plan {
+		sleep(ctx, f.At-time.Since(began))
+		begin, end := w.fault(ctx, f, w.find(ctx, f.Whom))
+		if begin == nil {
+			continue
+		}
+		w.note("%v of %v for %v", f.Kind, f.Whom, f.For)
+		w.count(f.Kind)
+		begin()
+		if end == nil {
+			continue
+		}
+		faults.Go(func() {
+			sleep(ctx, f.For)
+			end()
+			w.note("end of %v of %v", f.Kind, f.Whom)
+		})
+	}
+	faults.Wait()
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// find returns the host that a fault concerns, and the other one.
+func (w *world) find(ctx context.Context, who whom) [2]*host {
+	a, b := w.hosts[0], w.hosts[1]
+	switch active := w.serving(ctx); {
+	case who == nodeB, who == theActive && active == b, who == theStandby && active == a:
+		return [2]*host{b, a}
+	default:
+		return [2]*host{a, b}
+	}
+}
+
+// fault says how a fault begins and ends. A nil end: it is over at once; a nil begin: there is nothing to break.
+func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end func()) {
+	h, other := hosts[0], hosts[1]
+	none := func() {}
+	switch f.Kind {
+	case kill:
+		return w.down(func() bool { return h.kill(false) }, h.restart)
+	case powerLoss:
+		return w.down(func() bool { return h.kill(true) }, h.restart)
+	case powerLossOfBoth:
+		apart := time.Duration(f.Dice % uint64(50*time.Millisecond))
+		if f.Dice%3 == 0 {
+			apart = 0
+		}
+		return func() {
+				h.kill(true)
+				sleep(ctx, apart)
+				other.kill(true)
+			}, func() {
+				h.restart()
+				sleep(ctx, apart*20)
+				other.restart()
+			}
+	case stopped:
+		return w.down(h.stopForNow, h.restart)
+	case switchover:
+		return func() { w.switchOver(ctx, h) }, none
+	case swapUnsettled:
+		fate := swapReplyLost + swapFate(f.Dice%3)
+		return func() { w.authority.fate(h.name, fate) }, nil
+	case slowDisk, stalledDisk, failedSync:
+		return w.diskFault(f, h)
+	case coordinatorSilent, coordinatorDown:
+		return w.coordinatorFault(ctx, f, h)
+	case frozen:
+		return func() {
+				w.setAlone(h, true)
+				w.authority.setSilent(h.name, true)
+				h.onDisk(func(d *disk) { d.stalled = true })
+			}, func() {
+				h.onDisk(func(d *disk) { d.stalled = false })
+				w.authority.setSilent(h.name, false)
+				w.setAlone(h, false)
+			}
+	default:
+		return w.linkFault(f, h, other)
+	}
+}
+
+// down is a fault that ends a process; nothing when it does not run.
+func (w *world) down(kill func() bool, restart func()) (begin, end func()) {
+	killed := false
+	return func() { killed = kill() }, func() {
+		if killed {
+			restart()
+		}
+	}
+}
+
+func (w *world) diskFault(f fault, h *host) (begin, end func()) {
+	switch f.Kind {
+	case slowDisk:
+		return func() {
+				h.onDisk(func(d *disk) { d.delay = time.Millisecond + time.Duration(f.Dice%uint64(150*time.Millisecond)) })
+			},
+			func() { h.onDisk(func(d *disk) { d.delay = 0 }) }
+	case stalledDisk:
+		return func() { h.onDisk(func(d *disk) { d.stalled = true }) }, func() { h.onDisk(func(d *disk) { d.stalled = false }) }
+	default:
+		return func() { h.onDisk(func(d *disk) { d.failSync = true }) }, nil
+	}
+}
+
+// coordinatorFault: a node finds out only after a while that nobody answers, or at once.
+func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin, end func()) {
+	if f.Kind == coordinatorDown {
+		return func() { w.authority.server.SetDown(true) }, func() { w.authority.server.SetDown(false) }
+	}
+	finds := time.Duration(f.Dice % uint64(2*time.Second))
+	ctx, cancel := context.WithCancel(ctx)
+	var finding sync.WaitGroup
+	return func() {
+			w.authority.setSilent(h.name, true)
+			finding.Go(func() {
+				if sleep(ctx, finds); ctx.Err() == nil {
+					w.authority.notice(h.name, false)
+				}
+			})
+		}, func() {
+			cancel()
+			finding.Wait()
+			w.authority.setSilent(h.name, false)
+			w.authority.notice(h.name, true)
+		}
+}
+
+func (w *world) linkFault(f fault, h, other *host) (begin, end func()) {
+	cut := func(on bool, ways ...way) func() {
+		return func() {
+			for _, x := range ways {
+				w.net.change(x, func(l *link) { l.cut = on })
+			}
+		}
+	}
+	switch f.Kind {
+	case partition:
+		ways := []way{{h.name, other.name}, {other.name, h.name}}
+		return cut(true, ways...), cut(false, ways...)
+	case oneWay:
+		x := way{h.name, other.name}
+		return cut(true, x), cut(false, x)
+	case clientCut:
+		ways := []way{{h.name, clientHost}, {clientHost, h.name}}
+		return cut(true, ways...), cut(false, ways...)
+	case clientOneWay:
+		x := way{h.name, clientHost}
+		if f.Dice%2 == 0 {
+			x = way{clientHost, h.name}
+		}
+		return cut(true, x), cut(false, x)
+	case reset:
+		return func() { w.net.resetLink(h.name, other.name) }, nil
+	case clientReset:
+		return func() { w.net.resetLink(h.name, clientHost) }, nil
+	default: // slowLink
+		slow := func(delay, jitter time.Duration) func() {
+			return func() {
+				for _, x := range []way{{h.name, other.name}, {other.name, h.name}} {
+					w.net.change(x, func(l *link) { l.delay, l.jitter = delay, jitter })
+				}
+			}
+		}
+		most := time.Duration(f.Dice % uint64(400*time.Millisecond))
+		return slow(most/2, most/2), slow(normalDelay, normalJitter)
+	}
+}
+
+// setAlone cuts a host off from everybody, or undoes that.
+func (w *world) setAlone(h *host, alone bool) {
+	for _, name := range []string{w.hosts[0].name, w.hosts[1].name, clientHost} {
+		if name != h.name {
+			w.net.change(way{h.name, name}, func(l *link) { l.cut = alone })
+			w.net.change(way{name, h.name}, func(l *link) { l.cut = alone })
+		}
+	}
+}
+
+// switchOver asks a node for it, as an operator does who does not wait for the answer here.
+func (w *world) switchOver(ctx context.Context, h *host) {
+	w.running.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
+		defer cancel()
+		resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).Switchover(ctx, &pb.SwitchoverRequest{})
+		if err != nil {
+			w.note("no switchover: %v", err)
+			return
+		}
+		w.note("switchover done: %v", resp)
+	})
+}
+
+// heal ends what is left of all faults.
+func (w *world) heal() {
+	w.net.heal()
+	w.authority.server.SetDown(false)
+	for _, h := range w.hosts {
+		w.authority.fate(h.name, swapNormal)
+		w.authority.setSilent(h.name, false)
+		w.authority.notice(h.name, true)
+		h.onDisk(func(d *disk) { d.delay, d.stalled, d.failSync = 0, false, false })
+		h.restart()
+	}
+}
+
+// rngOf makes the source of the plan, which is drawn before anything runs.
+func rngOf(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 2)) }
