@@ -37,7 +37,7 @@ func TestServerAllocations(t *testing.T) {
 	waitFor(t, conn, pb.Role_ROLE_ACTIVE)
 	_, err = pb.NewQueueServiceClient(conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: queue})
 	require.NoError(t, err)
-	next := uint64(0)
+	next, stored := uint64(0), 0
 	for _, l := range []load{
 		{"pipelined requests of 100", 300, 100, 64},
 		// One by one each request is a batch of its own, whatever the machine: no pipelining costs more than that.
@@ -51,7 +51,13 @@ func TestServerAllocations(t *testing.T) {
 		messages := float64(l.requests * l.messages)
 		check(t, "active: allocations per message, "+l.name, float64(a.Allocations)/messages)
 		check(t, "standby: allocations per message, "+l.name, float64(b.Allocations)/messages)
+		stored += (warmUp + l.requests) * l.messages
 	}
+	// What was published is less than what a node writes to pages before it must.
+	before := active.counts()
+	_, err = pb.NewAdminServiceClient(conn).Checkpoint(t.Context(), &pb.CheckpointRequest{})
+	require.NoError(t, err)
+	check(t, "active: allocations per message, written to pages", float64(active.counts().since(before).Allocations)/float64(stored))
 }
 
 func dial(t *testing.T, p *process) *grpc.ClientConn {
