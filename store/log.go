@@ -98,11 +98,34 @@ func (s *Store) CutTail(after lsn.Position) (CutReport, error) {
 	if after == s.log.End() {
 		return CutReport{}, nil
 	}
-	aside := filepath.Join(s.o.Dir, fmt.Sprintf("cut-%020d-%s.seg", after.LSN+1, time.Now().UTC().Format("20060102T150405.000")))
+	aside := s.asideName(after.LSN + 1)
 	n, err := s.log.TruncateAfter(after, aside)
 	if err != nil {
 		return CutReport{}, s.logError(fmt.Sprintf("cut the log after %v", after), err)
 	}
 	s.recent.clear() // what is left of them is read from the log
 	return CutReport{Records: n, Aside: aside}, nil
+}
+
+// KeepTail copies every record behind LSN after, or those of them that the log still has, to a file aside: before the log is replaced
+// although the pair has no copy of them. The report tells how many that are; from the first of them on the file is whole. Durable before it
+// returns. No append may be under way.
+func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err error) {
+	if err := s.usable(); err != nil {
+		return CutReport{}, 0, err
+	}
+	aside := s.asideName(max(after+1, s.log.First()))
+	before, n, err := s.log.KeepTail(after, aside)
+	if err != nil {
+		return CutReport{}, 0, s.logError(fmt.Sprintf("keep the records after %d", after), err)
+	}
+	if n == 0 {
+		return CutReport{}, 0, nil
+	}
+	return CutReport{Records: n, Aside: aside}, before.LSN + 1, nil
+}
+
+// asideName is the file that keeps records of the log from an LSN on.
+func (s *Store) asideName(first uint64) string {
+	return filepath.Join(s.o.Dir, fmt.Sprintf("cut-%020d-%s.seg", first, time.Now().UTC().Format("20060102T150405.000")))
 }

@@ -321,6 +321,33 @@ func (l *Log) afterCut(pos lsn.Position, at int, end int64) {
 	wake(l.wakePrepare)
 }
 
+// KeepTail copies the records behind LSN after, or those of them that the log still has, to a file of that name, which InspectFile
+// reads. It returns the position before the first of them, and how many there are; without any there is no file. The file is durable when
+// it returns; the log stays as it is.
+func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records int, err error) {
+	l.trimMu.Lock()
+	defer l.trimMu.Unlock()
+	l.writeMu.Lock()
+	defer l.writeMu.Unlock()
+	if err := l.usable(); err != nil {
+		return lsn.Position{}, 0, err
+	}
+	l.mu.RLock()
+	begin, end := l.segs[0].prev.LSN, l.end
+	l.mu.RUnlock()
+	if after = max(after, begin); after >= end.LSN {
+		return end, 0, nil
+	}
+	before, ok := l.PositionOf(after)
+	if !ok {
+		return before, 0, fmt.Errorf("keeping the tail of the log aside: %w: record %d cannot be read", ErrDamaged, after)
+	}
+	if err := l.keepAside(before, path); err != nil {
+		return before, 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", path, err)
+	}
+	return before, int(end.LSN - before.LSN), nil //nolint:gosec // far below 2^63 records fit a log
+}
+
 // keepAside copies the records behind pos to a file of their own. writeMu is held.
 func (l *Log) keepAside(pos lsn.Position, path string) error {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)

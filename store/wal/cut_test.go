@@ -225,3 +225,40 @@ func FuzzDecodeCutIntent(f *testing.F) {
 		}
 	})
 }
+
+// TestKeepTail copies what is behind each record, or behind the first that is still there, and leaves the log as it is.
+func TestKeepTail(t *testing.T) {
+	mem := newMem(t)
+	l := mustOpen(t, testOptions(mem))
+	for range 100 {
+		mustAppend(t, l, 3, 1, 500)
+	}
+	end := l.End()
+	l.Release(60)
+	first := l.First()
+	require.Greater(t, first, uint64(10))
+	for after := first - 5; after <= end.LSN+1; after++ {
+		before, n, err := l.KeepTail(after, "kept.seg")
+		require.NoError(t, err)
+		require.Equal(t, end, l.End())
+		from := max(after, first-1)
+		if from >= end.LSN {
+			require.Zero(t, n)
+			continue
+		}
+		require.Equal(t, from, before.LSN)
+		require.EqualValues(t, end.LSN-from, n)
+		crashed := mem.CrashClone(nil)
+		var kept []uint64
+		info, err := InspectFile(crashed, "kept.seg", func(i Item) error {
+			kept = append(kept, i.Frame.Pos.LSN)
+			return nil
+		})
+		require.NoError(t, err)
+		require.NoError(t, info.Stop)
+		require.Equal(t, before, info.Prev)
+		require.Equal(t, end, info.Last)
+		require.Len(t, kept, n)
+	}
+	require.NoError(t, l.Close())
+}
