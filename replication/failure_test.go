@@ -378,6 +378,8 @@ func TestStalledDisk(t *testing.T) {
 		submit(a)
 		await[replication.DiskStalled](b, nil)
 		await(a, lostStandby(replication.LostSilence))
+		release()
+		await[replication.DiskBack](b, nil)
 	})
 	t.Run("active", func(t *testing.T) {
 		a, b := pair(t)
@@ -386,6 +388,8 @@ func TestStalledDisk(t *testing.T) {
 		submit(a)
 		await[replication.DiskStalled](a, nil)
 		await(b, lost(replication.LostSilence))
+		release()
+		await[replication.DiskBack](a, nil)
 	})
 	t.Run("slow standby", func(t *testing.T) {
 		a, b := pair(t)
