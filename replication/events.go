@@ -102,6 +102,8 @@ type (
 type (
 	// DiskStalled tells that a write or sync of the log has not come back for the stall timeout. Heartbeats have stopped.
 	DiskStalled struct{}
+	// DiskBack tells that it has come back after all.
+	DiskBack struct{}
 	// Failed tells that the store failed (INV-7). The role cannot go on, and neither can the node.
 	Failed struct{ Err error }
 )
@@ -116,4 +118,5 @@ func (FollowerRequired) event()  {}
 func (FollowerLost) event()      {}
 func (SnapshotInstalled) event() {}
 func (DiskStalled) event()       {}
+func (DiskBack) event()          {}
 func (Failed) event()            {}

@@ -251,6 +251,9 @@ func (f *Follower) watch(ctx context.Context) {
 				if stalled = s; s {
 					f.log.Error("the log's disk does not answer; heartbeats are stopped", zap.Duration("for", f.o.DiskStallTimeout))
 					f.events.post(DiskStalled{})
+				} else {
+					f.log.Info("the log's disk answers again")
+					f.events.post(DiskBack{})
 				}
 			}
 		}

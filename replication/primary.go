@@ -317,6 +317,9 @@ func (p *Primary) runWatch(ctx context.Context) {
 				if stalled = s; s {
 					p.log.Error("the log's disk does not answer; heartbeats are stopped", zap.Duration("for", p.o.DiskStallTimeout))
 					p.events.post(DiskStalled{})
+				} else {
+					p.log.Info("the log's disk answers again")
+					p.events.post(DiskBack{})
 				}
 			}
 			p.checkAbsent(now)

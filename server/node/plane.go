@@ -344,6 +344,10 @@ func dataEvent(e replication.Event) failover.DataEvent {
 		return failover.FollowerRequired{}
 	case replication.FollowerLost:
 		return failover.FollowerLost{Cause: lostCause(e.Cause), Err: e.Err}
+	case replication.DiskStalled:
+		return failover.DiskStalled{Stalled: true}
+	case replication.DiskBack:
+		return failover.DiskStalled{}
 	case replication.Failed:
 		return failover.Failed{Err: e.Err}
 	default:
