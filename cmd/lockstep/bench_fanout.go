@@ -44,10 +44,19 @@ served most, when the last message was published.
 			}
 			o.Messages = f.messages
 			return a.withTarget(cmd.Context(), cmd, f, p, func(t bench.Target) error {
-				for _, n := range subscriptions {
+				var first bench.Result
+				for i, n := range subscriptions {
 					o := o
 					o.Subscriptions = n
-					if err := a.fanoutRounds(cmd, t, o, f.rounds); err != nil {
+					published, err := a.fanoutRounds(cmd, t, o, f.rounds)
+					if err != nil {
+						return err
+					}
+					if i == 0 {
+						first = published
+						continue
+					}
+					if err := a.print.Sentence("publishing with %d subscriptions: %.2f × the rate with %d", n, published.Rate/first.Rate, first.Subscriptions); err != nil {
 						return err
 					}
 				}
@@ -84,8 +93,8 @@ func parseSizeRange(sizes []string) (least, most int, err error) {
 	return least, most, nil
 }
 
-// fanoutRounds measures one number of subscriptions.
-func (a *app) fanoutRounds(cmd *cobra.Command, t bench.Target, o bench.FanoutOptions, rounds int) error {
+// fanoutRounds measures one number of subscriptions and returns the median of publishing.
+func (a *app) fanoutRounds(cmd *cobra.Command, t bench.Target, o bench.FanoutOptions, rounds int) (published bench.Result, err error) {
 	phases := map[string][]bench.Result{}
 	for round := range rounds {
 		err := bench.Fanout(cmd.Context(), t, o, func(r bench.Result) error {
@@ -94,14 +103,17 @@ func (a *app) fanoutRounds(cmd *cobra.Command, t bench.Target, o bench.FanoutOpt
 			return a.print.Object(r)
 		})
 		if err != nil {
-			return err
+			return published, err
 		}
 	}
 	rows := make([][]any, 0, 2)
 	for _, phase := range []string{"publish", "deliver"} {
 		m := bench.Median(phases[phase])
 		if err := a.print.Object(m); err != nil {
-			return err
+			return published, err
+		}
+		if phase == "publish" {
+			published = m
 		}
 		fair := ""
 		if phase == "deliver" && !o.Backlog {
@@ -112,7 +124,7 @@ func (a *app) fanoutRounds(cmd *cobra.Command, t bench.Target, o bench.FanoutOpt
 			fair, fmt.Sprintf("%.1f", m.CPU), fmt.Sprintf("%.0f", m.RSS), fmt.Sprintf("%.0f", m.DiskWritten),
 		})
 	}
-	return a.print.Table([]string{
+	return published, a.print.Table([]string{
 		"Subscriptions", "Phase", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "max ms", "Fairness", "CPU s", "RSS MB", "Disk MB",
 	}, rows)
 }

@@ -71,7 +71,8 @@ const (
 // openEmbedded opens a store in o.Dir.
 func openEmbedded(o EmbeddedOptions) (*embedded, error) {
 	e := &embedded{EmbeddedOptions: o, body: body(o.SizeBytes), next: 1}
-	return e, e.open()
+	err := e.open()
+	return e, err
 }
 
 func (e *embedded) open() error {
@@ -208,7 +209,7 @@ func (e *embedded) far(ctx context.Context, messages int, report func(Result) er
 	}
 	start := e.result("store", "start")
 	start.Stored = messages
-	if err := e.measure(&start, func(r *Result) error {
+	if err := e.measure(&start, func(r *Result) error { //nolint:contextcheck // the store's goroutines end with Close, not with a context
 		if err := e.open(); err != nil {
 			return err
 		}
