@@ -50,6 +50,9 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	if err := f.awaitApplier(ctx); err != nil { // it must not apply the old history to the new content
 		return err
 	}
+	if err := f.keepVoid(); err != nil {
+		return err
+	}
 	install := f.install
 	f.install = nil
 	if err := install.Commit(); err != nil {

@@ -33,6 +33,8 @@ type FollowerOptions struct {
 	// Dialer reaches the active at Address.
 	Dialer  Dialer
 	Address string
+	// Void is what the pair's last forced failover has made void.
+	Void Void
 	// Events gets what the owner must know; nil ignores them.
 	Events func(Event)
 	// Logger gets what an operator should know; nil means none.
@@ -62,6 +64,8 @@ type Follower struct {
 	// install is the snapshot that is being received, installID its name at the active. Of the run goroutine.
 	install   *store.Install
 	installID string
+	// parted is the last record that the active has of this node's log, nil if it did not say. Of the run goroutine.
+	parted *uint64
 
 	mu sync.Mutex // guards all below
 	// cancel ends what is under way with the active, with a cause.
@@ -76,7 +80,7 @@ type Follower struct {
 type FollowerStatus struct {
 	// Connected: the active has welcomed us. Required: it waits for our acks.
 	Connected, Required bool
-	// Durable and AppliedLSN are this node's; ActiveCommitLSN is what the active told last.
+	// Durable and AppliedLSN are this node's; ActiveCommitLSN is what the active told last, also when it is gone.
 	Durable         lsn.Position
 	AppliedLSN      uint64
 	ActiveCommitLSN uint64
@@ -128,7 +132,7 @@ func (f *Follower) Status() FollowerStatus {
 	f.mu.Unlock()
 	st.Durable, st.AppliedLSN = f.o.Store.Durable(), f.o.Store.Applied().LSN
 	if l != nil {
-		st.ActiveCommitLSN = l.commit.Load()
+		st.ActiveCommitLSN = max(st.ActiveCommitLSN, l.commit.Load())
 	}
 	return st
 }
@@ -321,6 +325,10 @@ func (f *Follower) align(common lsn.Position) error {
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errStore, err)
+	}
+	if f.o.Void.holds(end) {
+		f.sayVoid(common.LSN+1, end, cut)
+		return nil
 	}
 	f.log.Warn("cut records that the active does not have; they were never acknowledged",
 		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end), zap.String("kept_in", cut.Aside))

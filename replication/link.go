@@ -66,6 +66,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 		}
 		f.setLink(nil)
 	}()
+	f.parted = nil
 	hello, err := f.hello()
 	if err != nil {
 		return false, err
@@ -130,6 +131,9 @@ func (f *Follower) awaitApplier(ctx context.Context) error {
 func (f *Follower) setLink(l *link) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.link != nil {
+		f.status.ActiveCommitLSN = max(f.status.ActiveCommitLSN, f.link.commit.Load())
+	}
 	f.link = l
 }
 
@@ -154,6 +158,8 @@ func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, e
 		return nil, err
 	}
 	if m.Welcome.SnapshotRequired {
+		f.diverged(w.ResumeAfter)
+		f.noteCommit(m.CommitLSN)
 		return nil, fmt.Errorf("%w: %s", errSnapshot, m.Welcome.Reason)
 	}
 	if err := f.align(m.Welcome.ResumeAfter); err != nil {

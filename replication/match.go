@@ -34,7 +34,7 @@ func matchLogs(active logView, h *Hello) Welcome {
 		w.Reason = fmt.Sprintf("no common record: the standby's log ends at %v, the active's begins at LSN %d and ends at %v",
 			h.LogEnd, active.FirstLSN(), active.End())
 	case common.LSN < h.Applied.LSN:
-		w.SnapshotRequired = true
+		w.SnapshotRequired, w.ResumeAfter = true, common
 		w.Reason = fmt.Sprintf("the histories differ after %v, and the standby applied up to %v", common, h.Applied)
 	default:
 		w.ResumeAfter = common

@@ -56,7 +56,8 @@ type StandbyMessage struct {
 
 // Welcome answers a Hello.
 type Welcome struct {
-	// ResumeAfter is the last common record. The standby cuts what its log has after it.
+	// ResumeAfter is the last common record. The standby cuts what its log has after it; with SnapshotRequired it keeps that aside. Then
+	// it may be zero: not known.
 	ResumeAfter lsn.Position
 	// SnapshotRequired tells that the log cannot help: it begins too late, or the histories differ below what the standby applied.
 	SnapshotRequired bool

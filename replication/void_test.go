@@ -1,0 +1,168 @@
+package replication_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// forced makes b, which has left, the active of a new term by force, while a has acknowledged 40 messages that b does not have. It
+// returns b's last LSN.
+func forced(a, b *node) (after uint64) {
+	a.lead(1, 1, nil)
+	b.follow(a)
+	a.createQueue()
+	a.sync(b)
+	b.stop()
+	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	a.publish(a.queueID, 40, 50, 4)
+	a.stop()
+	after = b.store.End().LSN
+	require.Less(a.w.t, after, a.store.End().LSN)
+	b.lead(20, 2, nil)
+	b.queueID = a.queueID
+	return after
+}
+
+// returns lets a follow b, as a node does that knows of the forced failover.
+func (n *node) returns(active *node, after uint64) {
+	f := replication.StartFollower(replication.FollowerOptions{
+		Store: n.store, Dialer: n.w.dialer(), Address: active.address, Events: n.event, Tuning: n.tuning, Void: replication.Void{Term: 2, After: after},
+	})
+	n.mu.Lock()
+	n.follower = f
+	n.mu.Unlock()
+	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, patience, time.Millisecond)
+	requireEqual(n, active)
+}
+
+// kept reads the one file that was set aside: its first and last LSN, and the bodies in it.
+func (n *node) kept() (first, last uint64, bodies int) {
+	names, err := n.disk.ReadDir("/data")
+	require.NoError(n.w.t, err)
+	var file string
+	for _, name := range names {
+		if strings.HasPrefix(name, "cut-") {
+			require.Empty(n.w.t, file, "only one")
+			file = name
+		}
+	}
+	if file == "" {
+		return 0, 0, 0
+	}
+	info, err := wal.InspectFile(n.disk, filepath.Join("/data", file), func(i wal.Item) error {
+		if i.Seal || i.Frame.Kind != wal.KindTxn {
+			return nil
+		}
+		var r txn.Reader
+		require.NoError(n.w.t, r.Reset(i.Frame.Payload))
+		for range r.Ops() {
+			op, err := r.Next()
+			require.NoError(n.w.t, err)
+			bodies += int(op.Count)
+		}
+		return nil
+	})
+	require.NoError(n.w.t, err)
+	require.NoError(n.w.t, info.Stop)
+	return info.Prev.LSN + 1, info.Last.LSN, bodies
+}
+
+// A node that has applied what a forced failover has made void needs a snapshot; before it takes its place, the tail of the log is kept.
+func TestVoidTailIsKeptBeforeASnapshot(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	after := forced(a, b)
+	end := a.store.End().LSN
+	b.publish(b.queueID, 5, 50, 1)
+	a.returns(b, after)
+	await[replication.SnapshotInstalled](a, nil)
+	first, last, bodies := a.kept()
+	require.Equal(t, after+1, first)
+	require.Equal(t, end, last)
+	require.Equal(t, 40, bodies)
+}
+
+// The same when the process was started again and has applied nothing of it: it is cut.
+func TestVoidTailIsKeptByACut(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	after := forced(a, b)
+	end := a.store.End().LSN
+	require.NoError(t, a.store.Sync())
+	a.disk = a.disk.CrashClone(nil)
+	_ = a.store.Close()
+	a.open()
+	a.returns(b, after)
+	first, last, bodies := a.kept()
+	require.Equal(t, after+1, first)
+	require.Equal(t, end, last)
+	require.Equal(t, 40, bodies)
+}
+
+// The active has gone so far that its log does not reach back to where they parted: what the record says of the force tells where that is.
+func TestVoidTailIsKeptFarBehind(t *testing.T) {
+	w := newWorld(t)
+	small := func(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
+	a, b := w.node("a"), w.node("b", small)
+	after := forced(a, b)
+	end := a.store.End().LSN
+	for b.store.FirstLSN() <= end {
+		b.publish(b.queueID, 200, 4000, 16)
+		_, err := b.store.Checkpoint(t.Context())
+		require.NoError(t, err)
+	}
+	a.returns(b, after)
+	first, last, bodies := a.kept()
+	require.Equal(t, after+1, first)
+	require.Equal(t, end, last)
+	require.Equal(t, 40, bodies)
+}
+
+// A standby that is only far behind has nothing that the pair lacks.
+func TestNothingIsKeptOfAStandbyFarBehind(t *testing.T) {
+	w := newWorld(t)
+	small := func(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
+	a, b := w.node("a"), w.node("b", small)
+	b.lead(1, 1, nil)
+	a.follow(b)
+	b.createQueue()
+	b.sync(a)
+	a.stop()
+	b.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+	end := a.store.End().LSN
+	for b.store.FirstLSN() <= end {
+		b.publish(b.queueID, 200, 4000, 16)
+		_, err := b.store.Checkpoint(t.Context())
+		require.NoError(t, err)
+	}
+	a.returns(b, end+1000)
+	await[replication.SnapshotInstalled](a, nil)
+	first, _, _ := a.kept()
+	require.Zero(t, first)
+}
+
+// What the active had committed is still known when it is gone: the operator asks how much is lost.
+func TestCommitOfALostActiveIsKnown(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.node("a"), w.node("b")
+	a.lead(1, 1, nil)
+	f := b.follow(a)
+	a.createQueue()
+	a.sync(b)
+	a.publish(a.queueID, 10, 50, 4)
+	var commit uint64
+	require.Eventually(t, func() bool { commit = f.Status().ActiveCommitLSN; return commit == a.store.End().LSN }, patience, time.Millisecond)
+	a.close()
+	a.stop()
+	await[replication.FollowerLost](b, nil)
+	require.Equal(t, commit, f.Status().ActiveCommitLSN)
+}
+
