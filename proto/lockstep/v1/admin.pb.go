@@ -228,7 +228,11 @@ type PairStatus struct {
 	// True when the coordinator answered last time.
 	CoordinatorReachable bool `protobuf:"varint,7,opt,name=coordinator_reachable,json=coordinatorReachable,proto3" json:"coordinator_reachable,omitempty"`
 	// Set while no standby takes over by itself.
-	Paused        *Pause `protobuf:"bytes,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	Paused *Pause `protobuf:"bytes,8,opt,name=paused,proto3" json:"paused,omitempty"`
+	// The last forced failover; not set if there never was one.
+	Forced *Forced `protobuf:"bytes,9,opt,name=forced,proto3" json:"forced,omitempty"`
+	// When this node, the active, hands over to the preferred one, if nothing comes between; not set if it will not.
+	FailbackAt    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=failback_at,json=failbackAt,proto3" json:"failback_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -319,6 +323,120 @@ func (x *PairStatus) GetPaused() *Pause {
 	return nil
 }
 
+func (x *PairStatus) GetForced() *Forced {
+	if x != nil {
+		return x.Forced
+	}
+	return nil
+}
+
+func (x *PairStatus) GetFailbackAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailbackAt
+	}
+	return nil
+}
+
+// Forced tells of a node that was made active although it was not known to hold everything.
+type Forced struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When.
+	At *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Who asked for it, as the request said, and why.
+	By string `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	// See above.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Node UUID of the one that was made active.
+	NodeId string `protobuf:"bytes,4,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Term that began with it.
+	Term uint64 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
+	// What was acknowledged after this LSN, before that term, may be lost.
+	AfterLsn uint64 `protobuf:"varint,6,opt,name=after_lsn,json=afterLsn,proto3" json:"after_lsn,omitempty"`
+	// True when both nodes have been in sync since.
+	Settled       bool `protobuf:"varint,7,opt,name=settled,proto3" json:"settled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Forced) Reset() {
+	*x = Forced{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Forced) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Forced) ProtoMessage() {}
+
+func (x *Forced) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Forced.ProtoReflect.Descriptor instead.
+func (*Forced) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Forced) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Forced) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *Forced) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Forced) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *Forced) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Forced) GetAfterLsn() uint64 {
+	if x != nil {
+		return x.AfterLsn
+	}
+	return 0
+}
+
+func (x *Forced) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
 // Pause says since when and why no standby takes over by itself.
 type Pause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -332,7 +450,7 @@ type Pause struct {
 
 func (x *Pause) Reset() {
 	*x = Pause{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[2]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -344,7 +462,7 @@ func (x *Pause) String() string {
 func (*Pause) ProtoMessage() {}
 
 func (x *Pause) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[2]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -357,7 +475,7 @@ func (x *Pause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pause.ProtoReflect.Descriptor instead.
 func (*Pause) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Pause) GetSince() *timestamppb.Timestamp {
@@ -387,7 +505,7 @@ type SetPausedRequest struct {
 
 func (x *SetPausedRequest) Reset() {
 	*x = SetPausedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[3]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +517,7 @@ func (x *SetPausedRequest) String() string {
 func (*SetPausedRequest) ProtoMessage() {}
 
 func (x *SetPausedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[3]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +530,7 @@ func (x *SetPausedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPausedRequest.ProtoReflect.Descriptor instead.
 func (*SetPausedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SetPausedRequest) GetPaused() bool {
@@ -440,7 +558,7 @@ type SetPausedResponse struct {
 
 func (x *SetPausedResponse) Reset() {
 	*x = SetPausedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[4]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +570,7 @@ func (x *SetPausedResponse) String() string {
 func (*SetPausedResponse) ProtoMessage() {}
 
 func (x *SetPausedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[4]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +583,7 @@ func (x *SetPausedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPausedResponse.ProtoReflect.Descriptor instead.
 func (*SetPausedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SetPausedResponse) GetPaused() *Pause {
@@ -526,7 +644,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[5]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -538,7 +656,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[5]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -551,7 +669,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *StoreStatus) GetStoreId() string {
@@ -718,7 +836,7 @@ type StandbyStatus struct {
 
 func (x *StandbyStatus) Reset() {
 	*x = StandbyStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[6]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +848,7 @@ func (x *StandbyStatus) String() string {
 func (*StandbyStatus) ProtoMessage() {}
 
 func (x *StandbyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[6]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +861,7 @@ func (x *StandbyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StandbyStatus.ProtoReflect.Descriptor instead.
 func (*StandbyStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StandbyStatus) GetNodeId() string {
@@ -783,7 +901,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +913,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +926,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 // GetStatusResponse is what a node is and knows.
@@ -844,7 +962,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +974,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +987,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetStatusResponse) GetNode() *NodeStatus {
@@ -965,7 +1083,7 @@ type WatchStatusRequest struct {
 
 func (x *WatchStatusRequest) Reset() {
 	*x = WatchStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1095,7 @@ func (x *WatchStatusRequest) String() string {
 func (*WatchStatusRequest) ProtoMessage() {}
 
 func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1108,7 @@ func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 // WatchStatusResponse is one state of a node.
@@ -1004,7 +1122,7 @@ type WatchStatusResponse struct {
 
 func (x *WatchStatusResponse) Reset() {
 	*x = WatchStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1134,7 @@ func (x *WatchStatusResponse) String() string {
 func (*WatchStatusResponse) ProtoMessage() {}
 
 func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1147,7 @@ func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
@@ -1050,7 +1168,7 @@ type SwitchoverRequest struct {
 
 func (x *SwitchoverRequest) Reset() {
 	*x = SwitchoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1180,7 @@ func (x *SwitchoverRequest) String() string {
 func (*SwitchoverRequest) ProtoMessage() {}
 
 func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1193,7 @@ func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*SwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SwitchoverRequest) GetTimeout() *durationpb.Duration {
@@ -1102,7 +1220,7 @@ type SwitchoverResponse struct {
 
 func (x *SwitchoverResponse) Reset() {
 	*x = SwitchoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1114,7 +1232,7 @@ func (x *SwitchoverResponse) String() string {
 func (*SwitchoverResponse) ProtoMessage() {}
 
 func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1127,7 +1245,7 @@ func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*SwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SwitchoverResponse) GetActiveNode() string {
@@ -1167,7 +1285,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1179,7 +1297,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1192,7 +1310,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 // CheckpointResponse describes the checkpoint.
@@ -1208,7 +1326,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1338,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1351,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CheckpointResponse) GetCheckpoint() uint64 {
@@ -1261,7 +1379,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1391,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1404,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CheckRequest) GetFullSpeed() bool {
@@ -1315,7 +1433,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1445,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1458,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CheckResponse) GetPagesDone() uint64 {
@@ -1390,7 +1508,7 @@ type GetDigestRequest struct {
 
 func (x *GetDigestRequest) Reset() {
 	*x = GetDigestRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1520,7 @@ func (x *GetDigestRequest) String() string {
 func (*GetDigestRequest) ProtoMessage() {}
 
 func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1533,7 @@ func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestRequest.ProtoReflect.Descriptor instead.
 func (*GetDigestRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetDigestRequest) GetAtLsn() uint64 {
@@ -1440,7 +1558,7 @@ type GetDigestResponse struct {
 
 func (x *GetDigestResponse) Reset() {
 	*x = GetDigestResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1570,7 @@ func (x *GetDigestResponse) String() string {
 func (*GetDigestResponse) ProtoMessage() {}
 
 func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1583,7 @@ func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestResponse.ProtoReflect.Descriptor instead.
 func (*GetDigestResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetDigestResponse) GetLsn() uint64 {
@@ -1506,7 +1624,7 @@ type AdoptRecordRequest struct {
 
 func (x *AdoptRecordRequest) Reset() {
 	*x = AdoptRecordRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1636,7 @@ func (x *AdoptRecordRequest) String() string {
 func (*AdoptRecordRequest) ProtoMessage() {}
 
 func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1649,7 @@ func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AdoptRecordRequest) GetConfirm() bool {
@@ -1595,7 +1713,7 @@ type AdoptRecordResponse struct {
 
 func (x *AdoptRecordResponse) Reset() {
 	*x = AdoptRecordResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1725,7 @@ func (x *AdoptRecordResponse) String() string {
 func (*AdoptRecordResponse) ProtoMessage() {}
 
 func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1738,7 @@ func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordResponse.ProtoReflect.Descriptor instead.
 func (*AdoptRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AdoptRecordResponse) GetDone() bool {
@@ -1707,6 +1825,270 @@ func (x *AdoptRecordResponse) GetWarnings() []string {
 	return nil
 }
 
+// ForceFailoverRequest asks for a forced failover. Without `confirm` nothing is done; the response says what would be.
+type ForceFailoverRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Do it.
+	Confirm bool `protobuf:"varint,1,opt,name=confirm,proto3" json:"confirm,omitempty"`
+	// Acknowledged transactions may be lost; must be set with `confirm`.
+	AcceptDataLoss bool `protobuf:"varint,2,opt,name=accept_data_loss,json=acceptDataLoss,proto3" json:"accept_data_loss,omitempty"`
+	// Number of the record that an earlier response has told of; must be set with `confirm`. With any other record nothing is done.
+	Config uint64 `protobuf:"varint,3,opt,name=config,proto3" json:"config,omitempty"`
+	// Who asks, for others to read; at most 200 bytes.
+	By string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	// Why, for others to read; at most 200 bytes.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Address of the other node, host:port, if the coordinator does not know it: it must not answer.
+	OtherAddress  string `protobuf:"bytes,6,opt,name=other_address,json=otherAddress,proto3" json:"other_address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForceFailoverRequest) Reset() {
+	*x = ForceFailoverRequest{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForceFailoverRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForceFailoverRequest) ProtoMessage() {}
+
+func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForceFailoverRequest.ProtoReflect.Descriptor instead.
+func (*ForceFailoverRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ForceFailoverRequest) GetConfirm() bool {
+	if x != nil {
+		return x.Confirm
+	}
+	return false
+}
+
+func (x *ForceFailoverRequest) GetAcceptDataLoss() bool {
+	if x != nil {
+		return x.AcceptDataLoss
+	}
+	return false
+}
+
+func (x *ForceFailoverRequest) GetConfig() uint64 {
+	if x != nil {
+		return x.Config
+	}
+	return 0
+}
+
+func (x *ForceFailoverRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ForceFailoverRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ForceFailoverRequest) GetOtherAddress() string {
+	if x != nil {
+		return x.OtherAddress
+	}
+	return ""
+}
+
+// ForceFailoverResponse says what was done, or would be.
+type ForceFailoverResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// True when the record was written: the node takes up the role.
+	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
+	// UUID of the pair.
+	PairId string `protobuf:"bytes,2,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
+	// Node UUID of the one that becomes active, and its name.
+	NodeId string `protobuf:"bytes,3,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// See above.
+	NodeName string `protobuf:"bytes,4,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Number of the record as it is, or of the new one when done; and its term.
+	Config uint64 `protobuf:"varint,5,opt,name=config,proto3" json:"config,omitempty"`
+	// See above.
+	Term uint64 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	// Node UUID of the active in the record before, its name, and where it did not answer.
+	LostNodeId string `protobuf:"bytes,7,opt,name=lost_node_id,json=lostNodeId,proto3" json:"lost_node_id,omitempty"`
+	// See above.
+	LostNodeName string `protobuf:"bytes,8,opt,name=lost_node_name,json=lostNodeName,proto3" json:"lost_node_name,omitempty"`
+	// See above.
+	LostAddress string `protobuf:"bytes,9,opt,name=lost_address,json=lostAddress,proto3" json:"lost_address,omitempty"`
+	// Node UUIDs that the record before names in sync.
+	InSync []string `protobuf:"bytes,10,rep,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
+	// Last log record that is durable on the node that becomes active.
+	LogEnd *Position `protobuf:"bytes,11,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
+	// Highest LSN that this node has heard to be committed; 0: it has heard nothing since it was started.
+	HeardCommitLsn uint64 `protobuf:"varint,12,opt,name=heard_commit_lsn,json=heardCommitLsn,proto3" json:"heard_commit_lsn,omitempty"`
+	// What was acknowledged from this LSN on may be lost.
+	LostFromLsn uint64 `protobuf:"varint,13,opt,name=lost_from_lsn,json=lostFromLsn,proto3" json:"lost_from_lsn,omitempty"`
+	// Last LSN that is known to have been acknowledged and is lost; below lost_from_lsn if none is known. There can be more: how far the
+	// lost node went nobody knows.
+	LostToLsn uint64 `protobuf:"varint,14,opt,name=lost_to_lsn,json=lostToLsn,proto3" json:"lost_to_lsn,omitempty"`
+	// What an operator should think of before it is done.
+	Warnings      []string `protobuf:"bytes,15,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForceFailoverResponse) Reset() {
+	*x = ForceFailoverResponse{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForceFailoverResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForceFailoverResponse) ProtoMessage() {}
+
+func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForceFailoverResponse.ProtoReflect.Descriptor instead.
+func (*ForceFailoverResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ForceFailoverResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *ForceFailoverResponse) GetPairId() string {
+	if x != nil {
+		return x.PairId
+	}
+	return ""
+}
+
+func (x *ForceFailoverResponse) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ForceFailoverResponse) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *ForceFailoverResponse) GetConfig() uint64 {
+	if x != nil {
+		return x.Config
+	}
+	return 0
+}
+
+func (x *ForceFailoverResponse) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *ForceFailoverResponse) GetLostNodeId() string {
+	if x != nil {
+		return x.LostNodeId
+	}
+	return ""
+}
+
+func (x *ForceFailoverResponse) GetLostNodeName() string {
+	if x != nil {
+		return x.LostNodeName
+	}
+	return ""
+}
+
+func (x *ForceFailoverResponse) GetLostAddress() string {
+	if x != nil {
+		return x.LostAddress
+	}
+	return ""
+}
+
+func (x *ForceFailoverResponse) GetInSync() []string {
+	if x != nil {
+		return x.InSync
+	}
+	return nil
+}
+
+func (x *ForceFailoverResponse) GetLogEnd() *Position {
+	if x != nil {
+		return x.LogEnd
+	}
+	return nil
+}
+
+func (x *ForceFailoverResponse) GetHeardCommitLsn() uint64 {
+	if x != nil {
+		return x.HeardCommitLsn
+	}
+	return 0
+}
+
+func (x *ForceFailoverResponse) GetLostFromLsn() uint64 {
+	if x != nil {
+		return x.LostFromLsn
+	}
+	return 0
+}
+
+func (x *ForceFailoverResponse) GetLostToLsn() uint64 {
+	if x != nil {
+		return x.LostToLsn
+	}
+	return 0
+}
+
+func (x *ForceFailoverResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 // AdoptedPeer is what the other node has said.
 type AdoptedPeer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1730,7 +2112,7 @@ type AdoptedPeer struct {
 
 func (x *AdoptedPeer) Reset() {
 	*x = AdoptedPeer{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +2124,7 @@ func (x *AdoptedPeer) String() string {
 func (*AdoptedPeer) ProtoMessage() {}
 
 func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +2137,7 @@ func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedPeer.ProtoReflect.Descriptor instead.
 func (*AdoptedPeer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AdoptedPeer) GetAddress() string {
@@ -1840,7 +2222,7 @@ type DamageStatus struct {
 
 func (x *DamageStatus) Reset() {
 	*x = DamageStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +2234,7 @@ func (x *DamageStatus) String() string {
 func (*DamageStatus) ProtoMessage() {}
 
 func (x *DamageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2247,7 @@ func (x *DamageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
 func (*DamageStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DamageStatus) GetScrubbedPages() uint64 {
@@ -1967,7 +2349,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2361,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2374,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Alarm) GetKind() string {
@@ -2035,7 +2417,7 @@ type DamagedMessage struct {
 
 func (x *DamagedMessage) Reset() {
 	*x = DamagedMessage{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2429,7 @@ func (x *DamagedMessage) String() string {
 func (*DamagedMessage) ProtoMessage() {}
 
 func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2442,7 @@ func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
 func (*DamagedMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DamagedMessage) GetQueue() string {
@@ -2111,7 +2493,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2123,7 +2505,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2136,7 +2518,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *VerifyRequest) GetDeep() bool {
@@ -2176,7 +2558,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2188,7 +2570,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2201,7 +2583,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *VerifyResponse) GetLsn() uint64 {
@@ -2266,7 +2648,7 @@ type QueueDifference struct {
 
 func (x *QueueDifference) Reset() {
 	*x = QueueDifference{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2278,7 +2660,7 @@ func (x *QueueDifference) String() string {
 func (*QueueDifference) ProtoMessage() {}
 
 func (x *QueueDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2291,7 +2673,7 @@ func (x *QueueDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
 func (*QueueDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *QueueDifference) GetQueue() string {
@@ -2325,7 +2707,7 @@ type NodeVerification struct {
 
 func (x *NodeVerification) Reset() {
 	*x = NodeVerification{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2337,7 +2719,7 @@ func (x *NodeVerification) String() string {
 func (*NodeVerification) ProtoMessage() {}
 
 func (x *NodeVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2350,7 +2732,7 @@ func (x *NodeVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
 func (*NodeVerification) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodeVerification) GetNodeId() string {
@@ -2392,7 +2774,7 @@ type GetQueueDigestsRequest struct {
 
 func (x *GetQueueDigestsRequest) Reset() {
 	*x = GetQueueDigestsRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2786,7 @@ func (x *GetQueueDigestsRequest) String() string {
 func (*GetQueueDigestsRequest) ProtoMessage() {}
 
 func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2799,7 @@ func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
@@ -2446,7 +2828,7 @@ type GetQueueDigestsResponse struct {
 
 func (x *GetQueueDigestsResponse) Reset() {
 	*x = GetQueueDigestsResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2458,7 +2840,7 @@ func (x *GetQueueDigestsResponse) String() string {
 func (*GetQueueDigestsResponse) ProtoMessage() {}
 
 func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2471,7 +2853,7 @@ func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetQueueDigestsResponse) GetLsn() uint64 {
@@ -2528,7 +2910,7 @@ type QueueDigest struct {
 
 func (x *QueueDigest) Reset() {
 	*x = QueueDigest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2540,7 +2922,7 @@ func (x *QueueDigest) String() string {
 func (*QueueDigest) ProtoMessage() {}
 
 func (x *QueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2553,7 +2935,7 @@ func (x *QueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
 func (*QueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *QueueDigest) GetId() uint64 {
@@ -2602,7 +2984,7 @@ type ScrubRequest struct {
 
 func (x *ScrubRequest) Reset() {
 	*x = ScrubRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2996,7 @@ func (x *ScrubRequest) String() string {
 func (*ScrubRequest) ProtoMessage() {}
 
 func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +3009,7 @@ func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
 func (*ScrubRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ScrubRequest) GetFullSpeed() bool {
@@ -2654,7 +3036,7 @@ type ScrubResponse struct {
 
 func (x *ScrubResponse) Reset() {
 	*x = ScrubResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +3048,7 @@ func (x *ScrubResponse) String() string {
 func (*ScrubResponse) ProtoMessage() {}
 
 func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +3061,7 @@ func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
 func (*ScrubResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ScrubResponse) GetPages() uint64 {
@@ -2723,7 +3105,7 @@ type DropDamagedRequest struct {
 
 func (x *DropDamagedRequest) Reset() {
 	*x = DropDamagedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +3117,7 @@ func (x *DropDamagedRequest) String() string {
 func (*DropDamagedRequest) ProtoMessage() {}
 
 func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +3130,7 @@ func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
 func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DropDamagedRequest) GetQueue() string {
@@ -2776,7 +3158,7 @@ type DropDamagedResponse struct {
 
 func (x *DropDamagedResponse) Reset() {
 	*x = DropDamagedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +3170,7 @@ func (x *DropDamagedResponse) String() string {
 func (*DropDamagedResponse) ProtoMessage() {}
 
 func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +3183,7 @@ func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
 func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DropDamagedResponse) GetSequences() []uint64 {
@@ -2824,7 +3206,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\ain_sync\x18\x04 \x01(\bR\x06inSync\x12\x16\n" +
 	"\x06active\x18\x05 \x01(\bR\x06active\x12\x12\n" +
 	"\x04live\x18\x06 \x01(\bR\x04live\x12\x18\n" +
-	"\aversion\x18\a \x01(\tR\aversion\"\xa3\x02\n" +
+	"\aversion\x18\a \x01(\tR\aversion\"\x8d\x03\n" +
 	"\n" +
 	"PairStatus\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x16\n" +
@@ -2834,7 +3216,19 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\vmin_in_sync\x18\x05 \x01(\rR\tminInSync\x12 \n" +
 	"\vcoordinator\x18\x06 \x01(\tR\vcoordinator\x123\n" +
 	"\x15coordinator_reachable\x18\a \x01(\bR\x14coordinatorReachable\x12*\n" +
-	"\x06paused\x18\b \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"Q\n" +
+	"\x06paused\x18\b \x01(\v2\x12.lockstep.v1.PauseR\x06paused\x12+\n" +
+	"\x06forced\x18\t \x01(\v2\x13.lockstep.v1.ForcedR\x06forced\x12;\n" +
+	"\vfailback_at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"failbackAt\"\xc0\x01\n" +
+	"\x06Forced\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\anode_id\x18\x04 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04term\x18\x05 \x01(\x04R\x04term\x12\x1b\n" +
+	"\tafter_lsn\x18\x06 \x01(\x04R\bafterLsn\x12\x18\n" +
+	"\asettled\x18\a \x01(\bR\asettled\"Q\n" +
 	"\x05Pause\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"B\n" +
@@ -2949,7 +3343,32 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\alog_end\x18\n" +
 	" \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x12.\n" +
 	"\x05other\x18\v \x01(\v2\x18.lockstep.v1.AdoptedPeerR\x05other\x12\x1a\n" +
-	"\bwarnings\x18\f \x03(\tR\bwarnings\"\xdd\x01\n" +
+	"\bwarnings\x18\f \x03(\tR\bwarnings\"\xbf\x01\n" +
+	"\x14ForceFailoverRequest\x12\x18\n" +
+	"\aconfirm\x18\x01 \x01(\bR\aconfirm\x12(\n" +
+	"\x10accept_data_loss\x18\x02 \x01(\bR\x0eacceptDataLoss\x12\x16\n" +
+	"\x06config\x18\x03 \x01(\x04R\x06config\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12#\n" +
+	"\rother_address\x18\x06 \x01(\tR\fotherAddress\"\xe4\x03\n" +
+	"\x15ForceFailoverResponse\x12\x12\n" +
+	"\x04done\x18\x01 \x01(\bR\x04done\x12\x17\n" +
+	"\apair_id\x18\x02 \x01(\tR\x06pairId\x12\x17\n" +
+	"\anode_id\x18\x03 \x01(\tR\x06nodeId\x12\x1b\n" +
+	"\tnode_name\x18\x04 \x01(\tR\bnodeName\x12\x16\n" +
+	"\x06config\x18\x05 \x01(\x04R\x06config\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\x12 \n" +
+	"\flost_node_id\x18\a \x01(\tR\n" +
+	"lostNodeId\x12$\n" +
+	"\x0elost_node_name\x18\b \x01(\tR\flostNodeName\x12!\n" +
+	"\flost_address\x18\t \x01(\tR\vlostAddress\x12\x17\n" +
+	"\ain_sync\x18\n" +
+	" \x03(\tR\x06inSync\x12.\n" +
+	"\alog_end\x18\v \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x12(\n" +
+	"\x10heard_commit_lsn\x18\f \x01(\x04R\x0eheardCommitLsn\x12\"\n" +
+	"\rlost_from_lsn\x18\r \x01(\x04R\vlostFromLsn\x12\x1e\n" +
+	"\vlost_to_lsn\x18\x0e \x01(\x04R\tlostToLsn\x12\x1a\n" +
+	"\bwarnings\x18\x0f \x03(\tR\bwarnings\"\xdd\x01\n" +
 	"\vAdoptedPeer\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\areached\x18\x02 \x01(\bR\areached\x12\x17\n" +
@@ -3043,7 +3462,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\fROLE_BLOCKED\x10\b\x12\x15\n" +
 	"\x11ROLE_ACTIVE_ALONE\x10\t\x12\x0f\n" +
 	"\vROLE_FENCED\x10\n" +
-	"2\xab\a\n" +
+	"2\x83\b\n" +
 	"\fAdminService\x12J\n" +
 	"\tGetStatus\x12\x1d.lockstep.v1.GetStatusRequest\x1a\x1e.lockstep.v1.GetStatusResponse\x12R\n" +
 	"\vWatchStatus\x12\x1f.lockstep.v1.WatchStatusRequest\x1a .lockstep.v1.WatchStatusResponse0\x01\x12M\n" +
@@ -3058,7 +3477,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x0fGetQueueDigests\x12#.lockstep.v1.GetQueueDigestsRequest\x1a$.lockstep.v1.GetQueueDigestsResponse\x12>\n" +
 	"\x05Scrub\x12\x19.lockstep.v1.ScrubRequest\x1a\x1a.lockstep.v1.ScrubResponse\x12P\n" +
 	"\vDropDamaged\x12\x1f.lockstep.v1.DropDamagedRequest\x1a .lockstep.v1.DropDamagedResponse\x12P\n" +
-	"\vAdoptRecord\x12\x1f.lockstep.v1.AdoptRecordRequest\x1a .lockstep.v1.AdoptRecordResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\vAdoptRecord\x12\x1f.lockstep.v1.AdoptRecordRequest\x1a .lockstep.v1.AdoptRecordResponse\x12V\n" +
+	"\rForceFailover\x12!.lockstep.v1.ForceFailoverRequest\x1a\".lockstep.v1.ForceFailoverResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_admin_proto_rawDescOnce sync.Once
@@ -3073,116 +3493,125 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
 	(*NodeStatus)(nil),              // 1: lockstep.v1.NodeStatus
 	(*PairStatus)(nil),              // 2: lockstep.v1.PairStatus
-	(*Pause)(nil),                   // 3: lockstep.v1.Pause
-	(*SetPausedRequest)(nil),        // 4: lockstep.v1.SetPausedRequest
-	(*SetPausedResponse)(nil),       // 5: lockstep.v1.SetPausedResponse
-	(*StoreStatus)(nil),             // 6: lockstep.v1.StoreStatus
-	(*StandbyStatus)(nil),           // 7: lockstep.v1.StandbyStatus
-	(*GetStatusRequest)(nil),        // 8: lockstep.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 9: lockstep.v1.GetStatusResponse
-	(*WatchStatusRequest)(nil),      // 10: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),     // 11: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),       // 12: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),      // 13: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),       // 14: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),      // 15: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),            // 16: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),           // 17: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),        // 18: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),       // 19: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),      // 20: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),     // 21: lockstep.v1.AdoptRecordResponse
-	(*AdoptedPeer)(nil),             // 22: lockstep.v1.AdoptedPeer
-	(*DamageStatus)(nil),            // 23: lockstep.v1.DamageStatus
-	(*Alarm)(nil),                   // 24: lockstep.v1.Alarm
-	(*DamagedMessage)(nil),          // 25: lockstep.v1.DamagedMessage
-	(*VerifyRequest)(nil),           // 26: lockstep.v1.VerifyRequest
-	(*VerifyResponse)(nil),          // 27: lockstep.v1.VerifyResponse
-	(*QueueDifference)(nil),         // 28: lockstep.v1.QueueDifference
-	(*NodeVerification)(nil),        // 29: lockstep.v1.NodeVerification
-	(*GetQueueDigestsRequest)(nil),  // 30: lockstep.v1.GetQueueDigestsRequest
-	(*GetQueueDigestsResponse)(nil), // 31: lockstep.v1.GetQueueDigestsResponse
-	(*QueueDigest)(nil),             // 32: lockstep.v1.QueueDigest
-	(*ScrubRequest)(nil),            // 33: lockstep.v1.ScrubRequest
-	(*ScrubResponse)(nil),           // 34: lockstep.v1.ScrubResponse
-	(*DropDamagedRequest)(nil),      // 35: lockstep.v1.DropDamagedRequest
-	(*DropDamagedResponse)(nil),     // 36: lockstep.v1.DropDamagedResponse
-	(*timestamppb.Timestamp)(nil),   // 37: google.protobuf.Timestamp
-	(*Position)(nil),                // 38: lockstep.v1.Position
-	(*MaintenanceActivity)(nil),     // 39: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 40: lockstep.v1.Plan
-	(*durationpb.Duration)(nil),     // 41: google.protobuf.Duration
+	(*Forced)(nil),                  // 3: lockstep.v1.Forced
+	(*Pause)(nil),                   // 4: lockstep.v1.Pause
+	(*SetPausedRequest)(nil),        // 5: lockstep.v1.SetPausedRequest
+	(*SetPausedResponse)(nil),       // 6: lockstep.v1.SetPausedResponse
+	(*StoreStatus)(nil),             // 7: lockstep.v1.StoreStatus
+	(*StandbyStatus)(nil),           // 8: lockstep.v1.StandbyStatus
+	(*GetStatusRequest)(nil),        // 9: lockstep.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 10: lockstep.v1.GetStatusResponse
+	(*WatchStatusRequest)(nil),      // 11: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 12: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 13: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 14: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 15: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 16: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 17: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 18: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 19: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 20: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 21: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 22: lockstep.v1.AdoptRecordResponse
+	(*ForceFailoverRequest)(nil),    // 23: lockstep.v1.ForceFailoverRequest
+	(*ForceFailoverResponse)(nil),   // 24: lockstep.v1.ForceFailoverResponse
+	(*AdoptedPeer)(nil),             // 25: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 26: lockstep.v1.DamageStatus
+	(*Alarm)(nil),                   // 27: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 28: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 29: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 30: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 31: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 32: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 33: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 34: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 35: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 36: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 37: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 38: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 39: lockstep.v1.DropDamagedResponse
+	(*timestamppb.Timestamp)(nil),   // 40: google.protobuf.Timestamp
+	(*Position)(nil),                // 41: lockstep.v1.Position
+	(*MaintenanceActivity)(nil),     // 42: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 43: lockstep.v1.Plan
+	(*durationpb.Duration)(nil),     // 44: google.protobuf.Duration
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
-	3,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
-	37, // 2: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
-	3,  // 3: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
-	38, // 4: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	38, // 5: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
-	1,  // 6: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
-	0,  // 7: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
-	2,  // 8: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
-	6,  // 9: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
-	7,  // 10: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	37, // 11: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	39, // 12: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	40, // 13: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	23, // 14: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
-	24, // 15: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
-	9,  // 16: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	41, // 17: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	41, // 18: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	38, // 19: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	22, // 20: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	0,  // 21: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	38, // 22: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	37, // 23: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
-	37, // 24: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	37, // 25: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
-	28, // 26: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
-	29, // 27: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	23, // 28: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
-	25, // 29: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
-	32, // 30: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	23, // 31: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
-	25, // 32: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	23, // 33: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	25, // 34: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	8,  // 35: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	10, // 36: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	12, // 37: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	4,  // 38: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
-	14, // 39: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	16, // 40: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	18, // 41: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	26, // 42: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	30, // 43: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	33, // 44: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	35, // 45: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	20, // 46: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	9,  // 47: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	11, // 48: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	13, // 49: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	5,  // 50: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
-	15, // 51: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	17, // 52: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	19, // 53: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	27, // 54: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	31, // 55: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	34, // 56: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	36, // 57: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	21, // 58: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	47, // [47:59] is the sub-list for method output_type
-	35, // [35:47] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	4,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
+	3,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
+	40, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
+	40, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
+	40, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	4,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
+	41, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	41, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	1,  // 9: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
+	0,  // 10: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
+	2,  // 11: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
+	7,  // 12: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
+	8,  // 13: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
+	40, // 14: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	42, // 15: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	43, // 16: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	26, // 17: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	27, // 18: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	10, // 19: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	44, // 20: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	44, // 21: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	41, // 22: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	25, // 23: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	41, // 24: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
+	0,  // 25: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	41, // 26: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	40, // 27: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	40, // 28: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	40, // 29: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	31, // 30: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	32, // 31: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	26, // 32: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	28, // 33: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	35, // 34: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	26, // 35: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	28, // 36: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	26, // 37: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	28, // 38: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	9,  // 39: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	11, // 40: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	13, // 41: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	5,  // 42: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	15, // 43: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	17, // 44: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	19, // 45: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	29, // 46: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	33, // 47: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	36, // 48: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	38, // 49: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	21, // 50: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	23, // 51: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
+	10, // 52: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	12, // 53: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	14, // 54: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	6,  // 55: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	16, // 56: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	18, // 57: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	20, // 58: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	30, // 59: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	34, // 60: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	37, // 61: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	39, // 62: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	22, // 63: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	24, // 64: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
+	52, // [52:65] is the sub-list for method output_type
+	39, // [39:52] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -3198,7 +3627,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   36,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

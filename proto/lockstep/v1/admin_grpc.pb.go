@@ -33,6 +33,7 @@ const (
 	AdminService_Scrub_FullMethodName           = "/lockstep.v1.AdminService/Scrub"
 	AdminService_DropDamaged_FullMethodName     = "/lockstep.v1.AdminService/DropDamaged"
 	AdminService_AdoptRecord_FullMethodName     = "/lockstep.v1.AdminService/AdoptRecord"
+	AdminService_ForceFailover_FullMethodName   = "/lockstep.v1.AdminService/ForceFailover"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -66,6 +67,9 @@ type AdminServiceClient interface {
 	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
 	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
 	AdoptRecord(ctx context.Context, in *AdoptRecordRequest, opts ...grpc.CallOption) (*AdoptRecordResponse, error)
+	// ForceFailover makes this node active although it is not known to hold everything, because the node that does is lost for good. Sent to
+	// the node that is to become active. FAILED_PRECONDITION when there is a better way, or when the other node is there.
+	ForceFailover(ctx context.Context, in *ForceFailoverRequest, opts ...grpc.CallOption) (*ForceFailoverResponse, error)
 }
 
 type adminServiceClient struct {
@@ -214,6 +218,16 @@ func (c *adminServiceClient) AdoptRecord(ctx context.Context, in *AdoptRecordReq
 	return out, nil
 }
 
+func (c *adminServiceClient) ForceFailover(ctx context.Context, in *ForceFailoverRequest, opts ...grpc.CallOption) (*ForceFailoverResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForceFailoverResponse)
+	err := c.cc.Invoke(ctx, AdminService_ForceFailover_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -245,6 +259,9 @@ type AdminServiceServer interface {
 	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
 	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
 	AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error)
+	// ForceFailover makes this node active although it is not known to hold everything, because the node that does is lost for good. Sent to
+	// the node that is to become active. FAILED_PRECONDITION when there is a better way, or when the other node is there.
+	ForceFailover(context.Context, *ForceFailoverRequest) (*ForceFailoverResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -290,6 +307,9 @@ func (UnimplementedAdminServiceServer) DropDamaged(context.Context, *DropDamaged
 }
 func (UnimplementedAdminServiceServer) AdoptRecord(context.Context, *AdoptRecordRequest) (*AdoptRecordResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AdoptRecord not implemented")
+}
+func (UnimplementedAdminServiceServer) ForceFailover(context.Context, *ForceFailoverRequest) (*ForceFailoverResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForceFailover not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -514,6 +534,24 @@ func _AdminService_AdoptRecord_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ForceFailover_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForceFailoverRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ForceFailover(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ForceFailover_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ForceFailover(ctx, req.(*ForceFailoverRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -560,6 +598,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "AdoptRecord",
 			Handler:    _AdminService_AdoptRecord_Handler,
+		},
+		{
+			MethodName: "ForceFailover",
+			Handler:    _AdminService_ForceFailover_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
