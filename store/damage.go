@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -19,6 +20,12 @@ import (
 // maxDamaged bounds how many damaged messages are remembered one by one. A store that is damaged all over needs its disk replaced,
 // not a longer list.
 const maxDamaged = 100_000
+
+// unreadable tells whether an error of a read says that what was written is not to be had from the disk any more: it reads back as something
+// else or, as from a bad sector, not at all. Either way the other node has it. A failed write or sync is something else (INV-7).
+func unreadable(err error) bool {
+	return errors.Is(err, page.ErrDamaged) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
+}
 
 // DamagedMessagesError says which messages of a queue cannot be read. It is an ErrDataLoss.
 type DamagedMessagesError struct {

@@ -322,7 +322,7 @@ func (r *reading) readGroup(group []indexEntry) error {
 		pages += int(group[i].run.Pages)
 	}
 	buf := r.req.Buffer.take(pages * size) // the deliveries alias it
-	if err := r.s.file.ReadPages(group[0].run.First, buf); errors.Is(err, page.ErrDamaged) {
+	if err := r.s.file.ReadPages(group[0].run.First, buf); unreadable(err) {
 		return r.damaged(group[0].last(), "%w", err)
 	} else if err != nil {
 		return fmt.Errorf("read %d pages at %d: %w", pages, group[0].run.First, err)

@@ -178,7 +178,7 @@ func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 	}
 	_, payload, err := s.file.ReadRun(e.run, nil)
 	if err != nil {
-		if errors.Is(err, page.ErrDamaged) {
+		if unreadable(err) {
 			st.why = err
 			return st, nil
 		}
@@ -214,7 +214,7 @@ func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
 
 // indexError makes the damage of a page that is not messages known.
 func (s *Store) indexError(err error) error {
-	if errors.Is(err, page.ErrDamaged) {
+	if unreadable(err) {
 		return s.noteIndex(err)
 	}
 	return fmt.Errorf("read the index: %w", err)

@@ -232,7 +232,7 @@ func (sc *scrub) stretch(ctx context.Context, from []byte) (next []byte, pages u
 		if err == nil {
 			continue
 		}
-		if !errors.Is(err, page.ErrDamaged) {
+		if !unreadable(err) {
 			return nil, pages, bad, sc.over(file, err)
 		}
 		if b := sc.s.wantedIn(&e, err); b != nil {

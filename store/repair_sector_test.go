@@ -1,0 +1,61 @@
+package store_test
+
+import (
+	"context"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestBadSectorsAreRepaired: a page that the disk does not give back (EIO) is as damaged as one with a wrong checksum, and comes from the
+// other node.
+func TestBadSectorsAreRepaired(t *testing.T) {
+	mem := vfs.NewMem()
+	fault := vfs.NewFault(mem)
+	n, m := filled(t, options(fault))
+	o := options(vfs.NewMem())
+	o.PageSize = 4096
+	twin, _ := filled(t, o)
+	n.s.SetMessageSource(&other{s: twin.s})
+	want := digestOf(t, n.s)
+
+	var mu sync.Mutex
+	bad := make(map[page.No]bool)
+	info, err := mem.Stat(store.PageFile("/data"))
+	require.NoError(t, err)
+	for no := page.No(1); page.OffsetOf(no, 2048) < info.SizeBytes; no++ {
+		if kind := kindAt(t, mem, no); kind == page.KindPacked.String() || kind == page.KindLarge.String() {
+			bad[no] = true
+		}
+	}
+	require.NotEmpty(t, bad)
+	fault.SetHook(func(op vfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		no := page.NoAt(op.Offset, 2048)
+		switch {
+		case op.Name != store.PageFile("/data"):
+		case op.Kind == vfs.OpWrite: // a disk has spare sectors
+			for ; page.OffsetOf(no, 2048) < op.Offset+op.Length; no++ {
+				delete(bad, no)
+			}
+		case op.Kind == vfs.OpRead && bad[no]:
+			return syscall.EIO
+		}
+		return nil
+	})
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	st := n.s.DamageStatus()
+	require.Positive(t, st.RepairedPages)
+	require.Zero(t, st.DamagedMessages)
+	require.Equal(t, want.Content, digestOf(t, n.s).Content)
+	_, err = n.s.Scrub(context.Background(), 0)
+	require.NoError(t, err)
+	n.check()
+}
