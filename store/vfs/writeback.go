@@ -16,6 +16,9 @@ import (
 // writes whole.
 const writeBackBlock = 512
 
+// writeBackRun is how many of them are written together at most; a system takes no more than 1024 buffers at once.
+const writeBackRun = 512
+
 // WriteBack is a filesystem that holds back what is written to files, in memory, until it is synced. Whoever uses it sees everything; the
 // filesystem under it has only what was synced, and what leaked. So a process that is killed leaves what a power failure would have
 // left, which a kill alone does not: the system's own cache outlives a process.
@@ -296,7 +299,7 @@ func (f *writeBackFile) release(off, end int64) error {
 	}
 	for len(due) > 0 { // neighbours together
 		run := 1
-		for run < len(due) && due[run] == due[0]+int64(run) {
+		for run < min(len(due), writeBackRun) && due[run] == due[0]+int64(run) {
 			run++
 		}
 		bufs := make([][]byte, run)

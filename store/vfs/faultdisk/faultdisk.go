@@ -51,8 +51,9 @@ type Rule struct {
 	Ops []string `json:"ops,omitempty"`
 	// Files is a pattern (path.Match) for the base name; empty for all.
 	Files string `json:"files,omitempty"`
-	// Skip so many operations, then strike so many Times; 0 for ever.
+	// Skip so many operations, then strike at each one, or at each so many (Every), so many Times; 0 for ever.
 	Skip  uint64 `json:"skip,omitempty"`
+	Every uint64 `json:"every,omitempty"`
 	Times uint64 `json:"times,omitempty"`
 
 	// Error that the operation fails with: EIO or ENOSPC. It is not done then.
@@ -164,7 +165,8 @@ func (d *Disk) strike(op vfs.Op) (err error, delay time.Duration, stall <-chan s
 		if !r.matches(op) {
 			continue
 		}
-		if d.seen[i]++; d.seen[i] <= r.Skip || (r.Times > 0 && d.hits[i] >= r.Times) {
+		d.seen[i]++
+		if d.seen[i] <= r.Skip || (d.seen[i]-r.Skip)%max(r.Every, 1) != 0 || (r.Times > 0 && d.hits[i] >= r.Times) {
 			continue
 		}
 		d.hits[i]++

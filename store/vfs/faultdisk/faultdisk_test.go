@@ -3,6 +3,7 @@ package faultdisk_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -48,6 +49,11 @@ func TestRules(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, zeros, got)
 	require.Equal(t, []uint64{2, 1}, d.Hits())
+	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Skip: 1, Every: 3, Error: "ENOSPC"}}}))
+	for i := range 10 {
+		err := f.Sync()
+		require.Equal(t, i == 3 || i == 6 || i == 9, errors.Is(err, syscall.ENOSPC), "%d: %v", i, err)
+	}
 	require.NoError(t, d.Set(faultdisk.State{}))
 	require.Empty(t, d.Hits())
 }
