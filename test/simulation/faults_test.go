@@ -4,6 +4,7 @@ package simulation
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -14,10 +15,12 @@ import (
 // switchoverLimit is how long an operator waits for a switchover.
 const switchoverLimit = 5 * time.Second
 
-// break carries out the plan and returns when all of its faults have ended, but for what they left behind: heal ends that.
-func (w *world) breakIt(ctx context.Context, plan []fault) {
+// breakIt carries out the plan and returns when all of its faults have ended, but for what they left behind: heal ends that. The error is
+// that the pair was not in sync again in time, between faults that come one by one.
+func (w *world) breakIt(ctx context.Context, plan []fault) error {
 	began := time.Now()
 	var faults sync.WaitGroup
+	defer faults.Wait()
 	for _, f := range plan {
 		sleep(ctx, f.At-time.Since(began))
 		begin, end := w.fault(ctx, f, w.find(ctx, f.Whom))
@@ -28,15 +31,22 @@ func (w *world) breakIt(ctx context.Context, plan []fault) {
 		w.count(f.Kind)
 		begin()
 		if end == nil {
-			continue
+			end = func() {}
 		}
 		faults.Go(func() {
 			sleep(ctx, f.For)
 			end()
 			w.note("end of %v of %v", f.Kind, f.Whom)
 		})
+		if w.options.Sync != always {
+			faults.Wait()
+			w.heal()
+			if err := w.waitInSync(ctx); err != nil {
+				return fmt.Errorf("after %v of %v: %w", f.Kind, f.Whom, err)
+			}
+		}
 	}
-	faults.Wait()
+	return nil
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -62,7 +72,6 @@ func (w *world) find(ctx context.Context, who whom) [2]*host {
 // fault says how a fault begins and ends. A nil end: it is over at once; a nil begin: there is nothing to break.
 func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end func()) {
 	h, other := hosts[0], hosts[1]
-	none := func() {}
 	switch f.Kind {
 	case kill:
 		return w.down(func() bool { return h.kill(false) }, h.restart)
@@ -85,7 +94,9 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end 
 	case stopped:
 		return w.down(h.stopForNow, h.restart)
 	case switchover:
-		return func() { w.switchOver(ctx, h) }, none
+		return func() { w.switchOver(ctx, h) }, nil
+	case recordLost:
+		return w.authority.server.Forget, nil
 	case swapUnsettled:
 		fate := swapReplyLost + swapFate(f.Dice%3)
 		return func() { w.authority.fate(h.name, fate) }, nil
@@ -218,6 +229,22 @@ func (w *world) switchOver(ctx context.Context, h *host) {
 		}
 		w.note("switchover done: %v", resp)
 	})
+}
+
+// operator has the pair's record adopted until the pair is in sync again, by whichever node may do it without a loss. A pair that has its
+// record refuses, and so does a node that is not the right one.
+func (w *world) operator(ctx context.Context) {
+	for ctx.Err() == nil {
+		for _, h := range w.hosts {
+			resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).AdoptRecord(ctx, &pb.AdoptRecordRequest{Confirm: true})
+			if err == nil {
+				w.note("%s adopted the pair: %v", h.name, resp)
+			} else if ctx.Err() == nil {
+				w.note("%s does not adopt the pair: %v", h.name, err)
+			}
+		}
+		sleep(ctx, 2*time.Second)
+	}
 }
 
 // heal ends what is left of all faults.

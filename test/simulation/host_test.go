@@ -57,6 +57,7 @@ func (h *host) settings() config.Config {
 	c.Listen, c.Advertise = h.address, h.address
 	c.Coordinator.Etcd.Endpoints = []string{"simulated:1"}
 	c.Memory.Budget = 16 << 20
+	c.Sync = o.Sync
 	c.PageSize = config.Size(o.PageSize[h.name])
 	c.Checkpoint.Bytes = config.Size(o.CheckpointBytes)
 	c.Checkpoint.Interval = config.Duration(o.CheckpointInterval)

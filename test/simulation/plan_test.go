@@ -34,13 +34,14 @@ const (
 	stalledDisk                   // they do not come back for the duration
 	failedSync                    // a node's next fsync fails
 	switchover                    // an operator hands the active role over
+	recordLost                    // the coordinator loses the pair's record; an operator has it adopted in the end
 	kinds
 )
 
 var kindNames = [kinds]string{ //nolint:gochecknoglobals // names of constants
 	"kill", "power-loss", "power-loss-of-both", "stop", "freeze", "partition", "one-way", "reset", "slow-link", "client-cut",
 	"client-one-way", "client-reset", "coordinator-silent", "coordinator-down", "swap-unsettled", "slow-disk", "stalled-disk", "failed-sync",
-	"switchover",
+	"switchover", "record-lost",
 }
 
 func (k kind) String() string { return kindNames[k] }
@@ -71,11 +72,11 @@ func (f fault) String() string {
 }
 
 // drawPlan draws the faults of a simulation. All of it follows from the seed; what the nodes make of it depends on the scheduler, too.
-func drawPlan(rng *rand.Rand, length time.Duration) []fault {
+func drawPlan(rng *rand.Rand, o options) []fault {
 	plan := make([]fault, 2+rng.IntN(7))
 	for i := range plan {
 		f := fault{
-			At: time.Duration(rng.Int64N(int64(length))), Kind: kind(rng.IntN(int(kinds))), Whom: whom(rng.IntN(4)), Dice: rng.Uint64N(1 << 32),
+			At: time.Duration(rng.Int64N(int64(o.Length))), Kind: drawKind(rng, o), Whom: whom(rng.IntN(4)), Dice: rng.Uint64N(1 << 32),
 		}
 		if i > 0 && rng.IntN(3) == 0 { // many bugs want two faults at nearly the same time
 			f.At = plan[rng.IntN(i)].At + time.Duration(rng.Int64N(int64(50*time.Millisecond)))
@@ -93,4 +94,16 @@ func drawPlan(rng *rand.Rand, length time.Duration) []fault {
 	}
 	slices.SortStableFunc(plan, func(a, b fault) int { return cmp.Compare(a.At, b.At) })
 	return plan
+}
+
+func drawKind(rng *rand.Rand, o options) kind {
+	for {
+		k := kind(rng.IntN(int(kinds)))
+		switch {
+		case k == recordLost && rng.IntN(3) > 0: // nothing much can happen after it
+		case o.Sync != always && (k == powerLossOfBoth || k == failedSync || k == recordLost): // may lose what was acknowledged
+		default:
+			return k
+		}
+	}
 }

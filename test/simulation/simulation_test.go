@@ -29,6 +29,8 @@ var (
 )
 
 const (
+	// faultsLimit is how long all faults together may take.
+	faultsLimit = 3 * time.Minute
 	// recoveryLimit is how long a pair may take to be in sync again once nothing is broken any more, in simulated time.
 	recoveryLimit = 20 * time.Second
 	// finishLimit is how long it may take to deliver all that is left then.
@@ -71,7 +73,7 @@ func simulate(t *testing.T, seed uint64, verbose bool) (done result) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := newWorld(seed, logger(zap.AddCaller(), verbose))
 		require.NoError(t, err)
-		plan := drawPlan(rngOf(seed), w.options.Length)
+		plan := drawPlan(rngOf(seed), w.options)
 		err = w.run(plan)
 		done = w.done
 		if err != nil {
@@ -101,9 +103,11 @@ func (w *world) run(plan []fault) (err error) {
 		return err
 	}
 	w.note("in sync")
-	faults, cancel := context.WithTimeout(context.Background(), time.Minute)
+	faults, cancel := context.WithTimeout(context.Background(), faultsLimit)
 	defer cancel()
-	w.breakIt(faults, plan)
+	if err := w.breakIt(faults, plan); err != nil {
+		return err
+	}
 	w.heal()
 	if err := w.recovered(load.History()); err != nil {
 		return err
@@ -122,6 +126,13 @@ func (w *world) recovered(h *cluster.History) error {
 	w.note("healed")
 	ctx, cancel := context.WithTimeout(context.Background(), recoveryLimit)
 	defer cancel()
+	if w.done.faults[recordLost] > 0 {
+		var operating sync.WaitGroup
+		defer operating.Wait()
+		octx, stop := context.WithCancel(ctx)
+		defer stop()
+		operating.Go(func() { w.operator(octx) })
+	}
 	if err := w.waitInSync(ctx); err != nil {
 		return fmt.Errorf("not recovered: %w", err)
 	}

@@ -21,8 +21,14 @@ import (
 // poll is how often a condition is looked at, in simulated time.
 const poll = 10 * time.Millisecond
 
+// always is the default of the setting sync.
+const always = "always"
+
 // options of one simulation: everything that the seed decides but the faults.
 type options struct {
+	// Sync is the setting. Without an fsync for each transaction a host may lose power only while the other one has everything, so that
+	// the faults come one by one then, each with the pair in sync.
+	Sync               string
 	MinInSync          int
 	PageSize           map[string]int
 	CheckpointBytes    int64
@@ -34,7 +40,9 @@ type options struct {
 
 func drawOptions(rng *rand.Rand) options {
 	pages := []int{2 << 10, 4 << 10, 16 << 10}
+	modes := []string{always, always, always, always, always, always, "off", "interval"}
 	return options{
+		Sync:               modes[rng.IntN(len(modes))],
 		MinInSync:          1 + rng.IntN(6)/5,
 		PageSize:           map[string]int{"a": pages[rng.IntN(len(pages))], "b": pages[rng.IntN(len(pages))]},
 		CheckpointBytes:    1 << 20 << rng.IntN(3),
