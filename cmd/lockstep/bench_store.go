@@ -68,12 +68,17 @@ func (a *app) benchQueues() *cobra.Command {
 	var f benchFlags
 	var o bench.QueuesOptions
 	var batch int
+	load := bench.PublishOptions{Producers: 5}
 	cmd := &cobra.Command{
-		Use: "queues", Short: "Measure the embedded store with many queues beside one queue",
-		Long: `Measure what many queues cost the embedded store: publish --messages to one queue; then make --queues of them, publish
-one message to each, and publish --messages round all of them. A transaction has --batch messages in both cases, in the
-second each to another queue. At the end the store is closed and opened: how long that takes, and what heap each queue needs.`,
+		Use: "queues", Short: "Measure many queues beside one queue, in the embedded store or on nodes",
+		Long: `Measure what many queues cost: publish --messages to one queue; then make --queues of them, publish one message to each,
+and publish --messages round all of them. At the end everything is closed and opened again: how long that takes.
+
+By default that is the embedded store: a transaction has --batch messages in both cases, in the second each to another queue,
+and at the end there is the heap that each queue needs. With --pair or --standalone it is nodes that are started for it, and
+--publishers that each wait for their acknowledgements, or pipeline with a --window above 1.`,
 		Example: `  lockstep bench queues
+  lockstep bench queues --standalone --messages 200000
   lockstep bench queues --queues 100000 --messages 1000000 --sync off --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -84,6 +89,10 @@ second each to another queue. At the end the store is closed and opened: how lon
 			if batch < 1 || batch > 10_000 || o.Queues < 1 {
 				return usage("--batch must be 1 to 10000 and --queues at least 1")
 			}
+			if f.pair || f.standalone {
+				load.Messages = f.messages
+				return a.nodeQueues(cmd, f, p, load, o.Queues)
+			}
 			o.Messages = f.messages
 			phases := []string{"one queue", "create", "one each", "round robin", "start"}
 			return a.embeddedRounds(cmd, f, p, batch, phases, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
@@ -93,11 +102,48 @@ second each to another queue. At the end the store is closed and opened: how lon
 			})
 		},
 	}
+	f.registerNodes(cmd)
 	f.registerStore(cmd)
 	f.setDefaults(cmd, map[string]string{"sync": "off", "messages": "500000"})
+	cmd.Flags().IntVar(&load.Publishers, "publishers", 64, "with --pair or --standalone: publishers, which share 5 producers")
+	cmd.Flags().IntVar(&load.Window, "window", 1, "with --pair or --standalone: messages of one publisher that are not yet acknowledged")
 	cmd.Flags().IntVar(&o.Queues, "queues", 100_000, "queues")
 	cmd.Flags().IntVar(&batch, "batch", 100, "messages of one transaction")
 	return cmd
+}
+
+// nodeQueues measures many queues on nodes, fresh ones in each round.
+func (a *app) nodeQueues(cmd *cobra.Command, f benchFlags, p parsed, load bench.PublishOptions, queues int) error {
+	if load.Window < 1 || load.Publishers < load.Producers {
+		return usage("--window must be at least 1 and --publishers at least %d", load.Producers)
+	}
+	f.settings = map[string]string{"limits-queues": strconv.Itoa(queues + 1)}
+	for _, size := range p.sizes {
+		var all []bench.Result
+		for round := range f.rounds {
+			err := a.withTarget(cmd.Context(), cmd, f, p, func(t bench.Target) error {
+				load.SizeBytes = size
+				return bench.NodeQueues(cmd.Context(), t, load, queues, func(r bench.Result) error {
+					r.Round = round + 1
+					all = append(all, r)
+					return a.print.Object(r)
+				})
+			})
+			if err != nil {
+				return err
+			}
+		}
+		medians := mediansOf(all, []string{"one queue", "create", "one each", "round robin", "start"})
+		for i := range medians {
+			if err := a.print.Object(medians[i]); err != nil {
+				return err
+			}
+		}
+		if err := a.printEmbedded(append(all, medians...)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (a *app) benchGrowth() *cobra.Command {

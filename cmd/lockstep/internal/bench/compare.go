@@ -18,7 +18,7 @@ type Comparison struct {
 	peers map[string][]Result
 }
 
-// Side is the round with the median rate of one side, and the spread over all of them.
+// Side is the median rate of one side, the latencies of the round that had it (of two in the middle the lower), and the spread over all.
 type Side struct {
 	Name    string  `json:"name"`
 	Rounds  int     `json:"rounds"`
@@ -93,5 +93,11 @@ func side(name string, results []Result) Side {
 		return Side{Name: name}
 	}
 	m := Median(results)
-	return Side{Name: name, Rounds: len(results), Rate: m.Rate, RateMin: m.RateMin, RateMax: m.RateMax, P50: m.P50, P99: m.P99, Remark: m.Remark()}
+	rates := make([]float64, len(results))
+	for i := range results {
+		rates[i] = results[i].Rate
+	}
+	slices.Sort(rates)
+	middle := (rates[(len(rates)-1)/2] + rates[len(rates)/2]) / 2
+	return Side{Name: name, Rounds: len(results), Rate: middle, RateMin: m.RateMin, RateMax: m.RateMax, P50: m.P50, P99: m.P99, Remark: m.Remark()}
 }

@@ -66,12 +66,9 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 func fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptions) error {
 	const window = 4096
 	p := PublishOptions{SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: len(queues), Window: window, Queues: len(queues)}
-	producers := make([]*client.Producer, p.Producers)
-	for i := range producers {
-		var err error
-		if producers[i], err = c.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
-			return err
-		}
+	producers, err := newProducers(ctx, c, p.Producers)
+	if err != nil {
+		return err
 	}
 	if _, err := publishAll(ctx, producers, queues, p); err != nil {
 		return err

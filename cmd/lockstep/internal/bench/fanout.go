@@ -137,12 +137,9 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	for i := range sizes {
 		sizes[i] = f.SizeMin + rng.IntN(f.SizeMax-f.SizeMin+1)
 	}
-	producers := make([]*client.Producer, f.Producers)
-	for i := range producers {
-		var err error
-		if producers[i], err = f.client.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
-			return nil, err
-		}
+	producers, err := newProducers(ctx, f.client, f.Producers)
+	if err != nil {
+		return nil, err
 	}
 	h, err := publishAll(ctx, producers, []string{f.queue}, PublishOptions{Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes})
 	for _, p := range producers {

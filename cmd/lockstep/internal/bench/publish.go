@@ -31,6 +31,8 @@ type PublishOptions struct {
 	Queues int
 	// Sizes of the messages, one for each, instead of SizeBytes; may be empty.
 	Sizes []int
+	// EachToNext sends message n to queue n, round all of them; otherwise each publisher has a queue of its own, or shares one.
+	EachToNext bool
 	// Duration after which it ends, however many Messages there were; 0: after Messages.
 	Duration time.Duration
 }
@@ -60,6 +62,18 @@ func (o *PublishOptions) messages() func(n int64) client.Message {
 	}
 }
 
+// newProducers makes producers for a benchmark.
+func newProducers(ctx context.Context, c *client.Client, n int) ([]*client.Producer, error) {
+	producers := make([]*client.Producer, n)
+	for i := range producers {
+		var err error
+		if producers[i], err = c.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
+			return nil, err
+		}
+	}
+	return producers, nil
+}
+
 // Publish measures publishing. A latency is the time from the call to the acknowledgement.
 func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 	return publishInto(ctx, t, o, func(*Result) error { return nil })
@@ -76,13 +90,11 @@ func publishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 	}
 	names := queueNames(o.Queues)
 	err := withQueues(ctx, t.Client, names, func() error {
-		producers := make([]*client.Producer, o.Producers)
-		for i := range producers {
-			var err error
-			if producers[i], err = t.Client.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
-				return err
-			}
-			// The first one connects.
+		producers, err := newProducers(ctx, t.Client, o.Producers)
+		if err != nil {
+			return err
+		}
+		for i := range producers { // the first message connects
 			if _, err := producers[i].Publish(ctx, names[i%o.Queues], client.Message{Body: body(o.SizeBytes)}); err != nil {
 				return err
 			}
@@ -115,7 +127,14 @@ func publishAll(ctx context.Context, producers []*client.Producer, queues []stri
 	var wg sync.WaitGroup
 	histograms := make([]*hdrhistogram.Histogram, max(o.Publishers, len(producers)))
 	for i := range histograms {
-		p, h, queue := producers[i%len(producers)], newHistogram(), queues[i%len(producers)%len(queues)]
+		p, h := producers[i%len(producers)], newHistogram()
+		own := queues[i%len(producers)%len(queues)]
+		queue := func(n int64) string {
+			if o.EachToNext {
+				return queues[n%int64(len(queues))]
+			}
+			return own
+		}
 		histograms[i] = h
 		wg.Go(func() {
 			var err error
@@ -140,12 +159,12 @@ func publishAll(ctx context.Context, producers []*client.Producer, queues []stri
 	return all, nil
 }
 
-func publishOneByOne(ctx context.Context, p *client.Producer, queue string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
+func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
 	message := o.messages()
 	until := time.Now().Add(o.Duration)
 	for n, start := next.Add(1), time.Now(); o.more(n, start, until); n, start = next.Add(1), time.Now() {
 		m := message(n)
-		if _, err := p.Publish(ctx, queue, m); err != nil {
+		if _, err := p.Publish(ctx, queue(n), m); err != nil {
 			return err
 		}
 		record(h, time.Since(start))
@@ -153,7 +172,7 @@ func publishOneByOne(ctx context.Context, p *client.Producer, queue string, o Pu
 	return nil
 }
 
-func publishPipelined(ctx context.Context, p *client.Producer, queue string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
+func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
 	message := o.messages()
 	window := make(chan struct{}, o.Window)
 	failed := make(chan error, 1)
@@ -167,7 +186,7 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue string, o P
 			return ctx.Err() //nolint:wrapcheck // Ctrl-C, or another producer failed
 		}
 		m, start := message(n), time.Now()
-		err := p.PublishAsync(ctx, queue, m, func(_ client.Receipt, err error) { // one goroutine calls all of these
+		err := p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // one goroutine calls all of these
 			record(h, time.Since(start))
 			if err != nil {
 				select {

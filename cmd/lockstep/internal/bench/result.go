@@ -100,7 +100,7 @@ func (r *Result) CPUPerMessage() float64 {
 	return r.CPU * 1e6 / float64(r.Messages)
 }
 
-// Median returns the result with the median rate, with the spread over all of them. There must be one.
+// Median returns the result with the median rate, of two in the middle the lower, with the spread over all of them. There must be one.
 func Median(rounds []Result) Result {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int {
 		switch {
@@ -111,7 +111,7 @@ func Median(rounds []Result) Result {
 		}
 		return 0
 	})
-	m := sorted[len(sorted)/2]
+	m := sorted[(len(sorted)-1)/2]
 	m.Median, m.RateMin, m.RateMax = true, sorted[0].Rate, sorted[len(sorted)-1].Rate
 	return m
 }
