@@ -14,6 +14,7 @@ CORE       := ./store/... ./replication/... ./failover/... ./server/... ./client
 N          ?= 20
 FUZZTIME   ?= 30s
 CHAOS      ?= 30m
+SEEDS      ?= 10000
 PEERS      ?= $(LOCKSTEP_PEERS)
 
 .DEFAULT_GOAL := help
@@ -78,6 +79,10 @@ fuzz: ## Each fuzz target for FUZZTIME (30s)
 .PHONY: spec
 spec: ## Check the TLA+ model in failover/spec with TLC; needs Java, and TLA2TOOLS=tla2tools.jar or a network
 	failover/spec/check.sh
+
+.PHONY: simulate
+simulate: ## Simulated pairs with faults, SEEDS (10000) of them
+	$(GO) test ./test/simulation/ -run TestSimulation -count=1 -timeout 24h -v -seeds=$(SEEDS)
 
 .PHONY: chaos
 chaos: ## The chaos tests for CHAOS (30m)

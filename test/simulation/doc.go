@@ -1,4 +1,36 @@
 //go:build unix
 
-// Package simulation runs whole pairs in simulated time.
+// Package simulation runs whole pairs in simulated time, breaks them in ways that follow from a seed, and proves that what clients were
+// told is true.
+//
+// # What is real
+//
+// Nearly everything: two times node.Run, as `lockstep serve` calls it, with store, replication, failover and all gRPC services, and the
+// client package. A simulation is one testing/synctest bubble, so that a timeout of a second costs nothing. Of a test's own are
+//
+//	net_test.go          TCP: connections with latency, one-way cuts, silence, resets and refusals
+//	disk_test.go         the disk: vfs.Mem, which forgets what was not synced when the power fails; slow, hanging and failing
+//	coordinator_test.go  the way to the coordinator, failover/memory: silence, outages, swaps with an unknown outcome
+//	host_test.go         the machine: starts, kills, power failures, boots, and a service manager
+//	plan_test.go         the faults, drawn from the seed
+//
+// Workload, history and checker are those of test/cluster. A pair has to be in sync and to serve again within 20 simulated seconds of
+// the last fault; then every promise is checked, the contents of both stores are compared, and their files examined.
+//
+// # Seeds
+//
+//	go test ./test/simulation                        300 seeds (30 with -short)
+//	go test ./test/simulation -v -seeds=10000        more; prints the totals
+//	go test ./test/simulation -run TestSimulation -seed=17 -v    one, with the logs of both nodes
+//
+// The seed decides settings, workload, the plan of faults, and what a disk loses. It does not decide the order in which the Go scheduler
+// runs what can run at the same instant, nor UUIDs: a failure that depends on them takes a few replays (-count=20).
+//
+// # What it cannot do
+//
+// All goroutines of a bubble share one clock, so that clocks of two nodes cannot drift apart, and a process cannot be stopped between two
+// instructions while the other one goes on; "freeze" stops all that it exchanges with the world instead. test/chaos has SIGSTOP.
+//
+// A goroutine that waits for a sync.Mutex is not idle for synctest: one that sleeps with a lock held, which another one wants, would stop
+// the clock. So nothing simulated waits but reads, and the writes and syncs of the log, whose locks are made for it (store/wal).
 package simulation

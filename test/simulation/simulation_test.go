@@ -8,9 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,15 +37,17 @@ const (
 	recoveryLimit = 20 * time.Second
 	// finishLimit is how long it may take to deliver all that is left then.
 	finishLimit = time.Minute
+	// maxFailures is after how many seeds that failed no more are begun.
+	maxFailures = 5
 	// realLimit is how long a simulation may take on the clock on the wall, however slow the machine.
 	realLimit = 4 * time.Minute
 )
 
 func TestSimulation(t *testing.T) {
+	var total totals
+	defer func() { t.Log(total.String()) }()
 	if *seedFlag != 0 {
-		var total totals
 		total.add(simulate(t, *seedFlag, testing.Verbose()))
-		t.Log(total.String())
 		return
 	}
 	seeds := *seedsFlag
@@ -52,16 +56,18 @@ func TestSimulation(t *testing.T) {
 	} else if seeds == 0 {
 		seeds = 300
 	}
-	var total totals
+	// Not a subtest for each seed: with -v they would bury the totals.
+	var next atomic.Uint64
 	t.Run("seeds", func(t *testing.T) {
-		for seed := 1; seed <= seeds; seed++ {
-			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		for i := range runtime.GOMAXPROCS(0) {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
-				total.add(simulate(t, uint64(seed), false))
+				for seed := next.Add(1); seed <= uint64(seeds) && total.failed() < maxFailures; seed = next.Add(1) {
+					total.add(simulate(t, seed, false))
+				}
 			})
 		}
 	})
-	t.Log(total.String())
 }
 
 // simulate runs one seed.
@@ -70,14 +76,19 @@ func simulate(t *testing.T, seed uint64, verbose bool) (done result) {
 		panic(fmt.Sprintf("seed %d does not end: a goroutine of the bubble waits for something that is not simulated, or runs for ever", seed))
 	})
 	defer watchdog.Stop()
+	defer func() {
+		if r := recover(); r != nil {
+			panic(fmt.Sprintf("seed %d: %v", seed, r))
+		}
+	}()
 	synctest.Test(t, func(t *testing.T) {
 		w, err := newWorld(seed, logger(zap.AddCaller(), verbose))
 		require.NoError(t, err)
 		plan := drawPlan(rngOf(seed), w.options)
 		err = w.run(plan)
 		done = w.done
-		if err != nil {
-			t.Fatalf("%v\n\nreplay: go test ./test/simulation -run TestSimulation -seed=%d -v\noptions: %+v\nplan: %v\nwhat happened:\n%s",
+		if done.failed = err != nil; done.failed {
+			t.Errorf("%v\n\nreplay: go test ./test/simulation -run TestSimulation -seed=%d -v\noptions: %+v\nplan: %v\nwhat happened:\n%s",
 				err, seed, w.options, plan, strings.Join(w.notes, "\n"))
 		}
 	})
@@ -213,13 +224,23 @@ func (w *world) end() error {
 type totals struct {
 	mu    sync.Mutex // guards all below
 	seeds int
+	bad   int // seeds that failed
 	sum   result
+}
+
+func (s *totals) failed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bad
 }
 
 func (s *totals) add(r result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seeds++
+	if r.failed {
+		s.bad++
+	}
 	for k, n := range r.faults {
 		s.sum.faults[k] += n
 	}
@@ -241,7 +262,7 @@ func (s *totals) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d seeds; faults:", s.seeds)
+	fmt.Fprintf(&b, "%d seeds, %d failed; faults:", s.seeds, s.bad)
 	for k, n := range s.sum.faults {
 		fmt.Fprintf(&b, " %v %d", kind(k), n)
 	}
