@@ -117,6 +117,13 @@ func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb
 	return resp, n.fail(ctx, "adopt the pair", err)
 }
 
+// ForceFailover makes this node active although it is not known to hold everything, because the node that does is lost for good. Without
+// Confirm nothing is done: the response says what would be lost. Errors: ErrRefused with the reason when there is a better way.
+func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
+	resp, err := n.admin().ForceFailover(ctx, req)
+	return resp, n.fail(ctx, "force a failover", err)
+}
+
 // Checkpoint writes a checkpoint of this node's page file now.
 func (n *Node) Checkpoint(ctx context.Context) (*pb.CheckpointResponse, error) {
 	resp, err := n.admin().Checkpoint(ctx, &pb.CheckpointRequest{})

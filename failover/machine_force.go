@@ -14,23 +14,27 @@ import (
 
 // Why there is no forced failover.
 var (
-	errForceBusy   = errors.New("a change of the pair's record is under way on this node; try again")
-	errForceRecord = errors.New("this node does not know the pair's record; if the coordinator has lost it, that is a case for lockstep pair adopt")
-	errForceActive = errors.New("this node is the active one already")
-	errForceInSync = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and nothing would be lost")
-	errForcePaused = errors.New("this node is in sync and would take over by itself, but the pair is paused: lockstep resume. Nothing has to be forced")
-	errForceOther  = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up its role; or stop it, if it is " +
-		"broken, wait until its lease has ended, and try again")
+	errForceBusy        = errors.New("a change of the pair's record is under way on this node; try again")
+	errForceRecord      = errors.New("this node does not know the pair's record; if the coordinator has lost it, that is a case for lockstep pair adopt")
+	errForceActive      = errors.New("this node is the active one already")
+	errForceInSync      = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and nothing would be lost")
+	errForcePaused      = errors.New("this node is in sync and would take over by itself, but the pair is paused: lockstep resume. Nothing has to be forced")
 	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
 	errForceCoordinator = errors.New("the coordinator cannot be reached, and without it no role can change")
 	errForceChanged     = errors.New("the pair's record has changed meanwhile: look at the status, and ask again if it is still needed")
 	errForceTime        = errors.New("the coordinator did not write the record in time")
 )
 
+// ErrOtherLives is returned when the other node's lease in the coordinator has not ended: it runs, or did so a moment ago.
+var ErrOtherLives = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up its role; or stop it, if it is " +
+	"broken, wait until its lease has ended, and try again")
+
 // ForceAsked asks this node to become active although it is not known to hold everything. What may be lost by it the operator has been
 // told, for the record of Config; with any other record nothing is done.
 type ForceAsked struct {
 	ID string
+	// Only asks whether it would be done.
+	Only bool
 	// Config of the record that the operator was told about.
 	Config uint64
 	// End is the last record of this node's log.
@@ -74,6 +78,10 @@ func (m *machine) forceAsked(e ForceAsked) {
 		m.do(ForceEnded{ID: e.ID, Failure: fmt.Errorf("%w: %w", ErrForce, err)})
 		return
 	}
+	if e.Only {
+		m.do(ForceEnded{ID: e.ID})
+		return
+	}
 	f := Forced{At: e.At, By: e.By, Reason: e.Reason, Node: m.self.ID, Term: m.rec.Term + 1, After: e.End}
 	if old := m.rec.Forced; old != nil && !old.Settled {
 		f.After = min(f.After, old.After) // nobody was there to settle that one: the other node may have a tail from before it
@@ -101,7 +109,7 @@ func (s *State) forcible(config uint64) error {
 	case s.follow.connected:
 		return errForceConnected
 	case s.otherLives():
-		return errForceOther
+		return ErrOtherLives
 	default:
 		return nil
 	}
@@ -135,7 +143,7 @@ func (m *machine) force() bool {
 	case m.now >= f.deadline:
 		m.giveUpForce(errForceTime)
 	case !m.candidate && (m.otherLives() || m.follow.connected):
-		m.giveUpForce(errForceOther)
+		m.giveUpForce(ErrOtherLives)
 	case !m.canSwap():
 	case m.ident.MayHaveLost:
 		m.do(ClearLoss{}) // IdentityChanged follows, with another incarnation (INV-6)

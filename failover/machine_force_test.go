@@ -60,6 +60,9 @@ func TestForceRefusals(t *testing.T) {
 	fails := func(r *rig, want error) {
 		t.Helper()
 		before := r.s.rec
+		only := asked(r)
+		only.Only = true
+		require.ErrorIs(t, effect[ForceEnded](t, r.step(only)).Failure, want)
 		effects := r.step(asked(r))
 		require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, ErrForce)
 		require.ErrorIs(t, effect[ForceEnded](t, effects).Failure, want)
@@ -78,7 +81,7 @@ func TestForceRefusals(t *testing.T) {
 
 	r = left(t, Settings{})
 	r.observe(true, 0, 1)
-	fails(r, errForceOther) // INV-4: only one active
+	fails(r, ErrOtherLives) // INV-4: only one active
 	r.observe(false, 0)
 	fails(r, errForceCoordinator)
 
@@ -89,6 +92,9 @@ func TestForceRefusals(t *testing.T) {
 
 	r = left(t, Settings{})
 	e := asked(r)
+	e.Only = true
+	require.Equal(t, []Effect{ForceEnded{ID: "x"}}, r.step(e), "only asked")
+	e.Only = false
 	e.Config--
 	require.ErrorIs(t, effect[ForceEnded](t, r.step(e)).Failure, errForceChanged)
 }

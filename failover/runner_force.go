@@ -16,38 +16,49 @@ type ForceRequest struct {
 	By, Reason string
 }
 
+// MayForce tells whether Force would be done now, for the record of that config: nil, or ErrForce with the reason; ErrOtherLives may pass.
+func (r *Runner) MayForce(ctx context.Context, config uint64) error {
+	return r.askForce(ctx, ForceAsked{Only: true, Config: config})
+}
+
 // Force makes this node active although it is not known to hold everything, because the one that does is lost. Everything but INV-4's
 // in-sync set is as in any takeover; the other node must not be there, and the record must still be the one of req.Config. It returns
 // the new record when it is written; the role follows. Errors: ErrForce with the reason; if that also is ErrUnknownOutcome, or ctx
 // has ended, it may have been done.
 func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
-	id := uuid.NewString()
-	done := make(chan error, 1)
-	r.mu.Lock()
-	r.forces[id] = done
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		delete(r.forces, id)
-		r.mu.Unlock()
-	}()
-	r.post(ForceAsked{
-		ID: id, Config: req.Config, End: r.opts.Data.Identity().End.LSN, At: time.Now().UTC().Truncate(time.Second), By: req.By, Reason: req.Reason,
+	err := r.askForce(ctx, ForceAsked{
+		Config: req.Config, End: r.opts.Data.Identity().End.LSN, At: time.Now().UTC().Truncate(time.Second), By: req.By, Reason: req.Reason,
 	})
-	select {
-	case err := <-done:
-		if err != nil {
-			return Record{}, err
-		}
-	case <-r.stopped:
-		return Record{}, ErrStopped
-	case <-ctx.Done():
-		return Record{}, fmt.Errorf("%w: its outcome is not known yet: %w: %w", ErrForce, ErrUnknownOutcome, ctx.Err())
+	if err != nil {
+		return Record{}, err
 	}
 	if st := r.Status(); st.Record != nil {
 		return *st.Record, nil
 	}
 	return Record{}, nil
+}
+
+// askForce asks the machine and waits for its answer.
+func (r *Runner) askForce(ctx context.Context, e ForceAsked) error {
+	e.ID = uuid.NewString()
+	done := make(chan error, 1)
+	r.mu.Lock()
+	r.forces[e.ID] = done
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.forces, e.ID)
+		r.mu.Unlock()
+	}()
+	r.post(e)
+	select {
+	case err := <-done:
+		return err
+	case <-r.stopped:
+		return ErrStopped
+	case <-ctx.Done():
+		return fmt.Errorf("%w: its outcome is not known yet: %w: %w", ErrForce, ErrUnknownOutcome, ctx.Err())
+	}
 }
 
 // forced passes the outcome of a forced failover to whoever waits for it.

@@ -65,6 +65,9 @@ type Node interface {
 	Find(ctx context.Context) (failover.Found, error)
 	// Adopt writes the pair's record anew; see failover.Runner.
 	Adopt(ctx context.Context, found failover.Found, above failover.Fence, acceptLoss bool) (failover.Record, error)
+	// MayForce tells whether Force would be done; both see failover.Runner.
+	MayForce(ctx context.Context, config uint64) error
+	Force(ctx context.Context, req failover.ForceRequest) (failover.Record, error)
 	// PeerStatus asks the node at an address.
 	PeerStatus(ctx context.Context, address string) (*pb.GetStatusResponse, error)
 	// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
@@ -133,6 +136,14 @@ func pairStatus(st *NodeState) *pb.PairStatus {
 	}
 	if r.Paused != nil {
 		out.Paused = &pb.Pause{Since: timestamppb.New(r.Paused.Since), Reason: r.Paused.Reason}
+	}
+	if f := r.Forced; f != nil {
+		out.Forced = &pb.Forced{
+			At: timestamppb.New(f.At), By: f.By, Reason: f.Reason, NodeId: f.Node.String(), Term: f.Term, AfterLsn: f.After, Settled: f.Settled,
+		}
+	}
+	if at := st.Pair.FailbackAt; !at.IsZero() {
+		out.FailbackAt = timestamppb.New(at)
 	}
 	for _, n := range knownNodes(&st.Pair) {
 		out.Nodes = append(out.Nodes, nodeStatus(&st.Pair, n))

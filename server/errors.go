@@ -141,6 +141,7 @@ func mappings() []mapping {
 		{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
 		{failover.ErrAdopt, codes.FailedPrecondition, "ADOPT"},
 		{failover.ErrPause, codes.FailedPrecondition, "PAUSE"},
+		{failover.ErrForce, codes.FailedPrecondition, "FORCE"},
 		{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
 		{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},
 		// The caller.

@@ -186,6 +186,10 @@ func offlineCommands(t *testing.T, c cli, dir string, online map[string]any) {
 	text := c.ok("store", "dump-log", dir, "--from", "2")
 	require.Contains(t, text, `"orders"`)
 	require.Contains(t, text, "is whole")
+	segments, err := filepath.Glob(filepath.Join(dir, "log", "*.seg"))
+	require.NoError(t, err)
+	require.NotEmpty(t, segments)
+	require.Contains(t, c.ok("store", "dump-log", segments[0], "--messages"), `"orders"`, "a single file")
 
 	packed := 0
 	for no := 1; no < 40; no++ {

@@ -59,15 +59,28 @@ type statusJSON struct {
 
 // pairJSON is the pair's record.
 type pairJSON struct {
-	PairID               string   `json:"pair_id"`
-	Config               uint64   `json:"config"`
-	Term                 uint64   `json:"term"`
-	Active               string   `json:"active"`
-	InSync               []string `json:"in_sync"`
-	MinInSync            uint32   `json:"min_in_sync"`
-	Coordinator          string   `json:"coordinator"`
-	CoordinatorReachable bool     `json:"coordinator_reachable"`
-	Paused               string   `json:"paused,omitempty"` // since when and why
+	PairID               string      `json:"pair_id"`
+	Config               uint64      `json:"config"`
+	Term                 uint64      `json:"term"`
+	Active               string      `json:"active"`
+	InSync               []string    `json:"in_sync"`
+	MinInSync            uint32      `json:"min_in_sync"`
+	Coordinator          string      `json:"coordinator"`
+	CoordinatorReachable bool        `json:"coordinator_reachable"`
+	Paused               string      `json:"paused,omitempty"` // since when and why
+	Forced               *forcedJSON `json:"forced,omitempty"`
+	FailbackAt           time.Time   `json:"failback_at,omitzero"` // when the active hands over to the preferred node
+}
+
+// forcedJSON is the last forced failover.
+type forcedJSON struct {
+	At       time.Time `json:"at"`
+	By       string    `json:"by"`
+	Reason   string    `json:"reason"`
+	NodeID   string    `json:"node_id"`
+	Term     uint64    `json:"term"`
+	AfterLSN uint64    `json:"after_lsn"`
+	Settled  bool      `json:"settled"`
 }
 
 // nodeJSON is one node.
@@ -176,11 +189,18 @@ func (a *app) askStatus(ctx context.Context, c *client.Client, timeout time.Dura
 	}
 	wg.Wait()
 	s.addPlan(plans)
+	var failback time.Time
 	for _, p := range pairs {
+		if p.GetFailbackAt() != nil {
+			failback = p.GetFailbackAt().AsTime() // only the active knows
+		}
 		// The newest record that somebody knows.
 		if p.GetPairId() != "" && (s.Pair == nil || p.GetConfig() > s.Pair.Config) {
 			s.Pair = toPairJSON(p)
 		}
+	}
+	if s.Pair != nil {
+		s.Pair.FailbackAt = failback
 	}
 	return s
 }
@@ -244,6 +264,11 @@ func toPairJSON(p *pb.PairStatus) *pairJSON {
 		j.Paused = "since " + localTime(w.GetSince().AsTime())
 		if w.GetReason() != "" {
 			j.Paused += ": " + w.GetReason()
+		}
+	}
+	if f := p.GetForced(); f != nil {
+		j.Forced = &forcedJSON{
+			At: f.GetAt().AsTime(), By: f.GetBy(), Reason: f.GetReason(), NodeID: f.GetNodeId(), Term: f.GetTerm(), AfterLSN: f.GetAfterLsn(), Settled: f.GetSettled(),
 		}
 	}
 	for _, n := range p.GetNodes() {
@@ -327,6 +352,9 @@ func (a *app) printStatus(s statusJSON) error {
 		s.Pair.PairID, s.Pair.Term, s.Pair.Config, strings.Join(s.Pair.InSync, " and "), s.Pair.Coordinator, reachable)
 	if err == nil && s.Pair.Paused != "" {
 		err = a.print.Sentence("PAUSED %s; no standby takes over by itself: lockstep resume", s.Pair.Paused)
+	}
+	if err == nil {
+		err = a.printChanges(s)
 	}
 	if err != nil || s.plan == "" {
 		return err

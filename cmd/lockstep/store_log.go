@@ -35,6 +35,7 @@ type logFlags struct {
 	limit    uint64
 	seals    bool
 	segments bool
+	messages bool
 }
 
 func (a *app) storeDumpLog() *cobra.Command {
@@ -45,10 +46,11 @@ func (a *app) storeDumpLog() *cobra.Command {
 as far as it can be read; the exit code is 1 then.
 
 A FILE is a single segment: of a log, or a cut-*.seg in which a node has kept records that the pair does not have, because another node
-became active without them.`,
+became active without them. With --messages, the messages in the records are shown, too: queues are given by their numbers, since the
+names are not in the log of a publish.`,
 		Example: `  lockstep store dump-log /var/lib/lockstep --from 1000 --limit 20
   lockstep store dump-log /var/lib/lockstep --segments
-  lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg`,
+  lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg --messages`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return a.dumpLog(args[0], f) },
 	}
@@ -56,6 +58,7 @@ became active without them.`,
 	cmd.Flags().Uint64Var(&f.to, "to", 0, "last LSN; 0: the end")
 	cmd.Flags().Uint64VarP(&f.limit, "limit", "n", 0, "at most this many records; 0: all")
 	cmd.Flags().BoolVar(&f.seals, "seals", false, "show empty blocks, too, which only promise that the records before are durable")
+	cmd.Flags().BoolVar(&f.messages, "messages", false, "show the published messages as well")
 	cmd.Flags().BoolVar(&f.segments, "segments", false, "only the segments, no records")
 	return cmd
 }
@@ -74,6 +77,18 @@ type recordJSON struct {
 	Sequence   uint64    `json:"sequence,omitempty"`
 	Operations []string  `json:"operations,omitempty"`
 	Error      string    `json:"error,omitempty"`
+
+	Messages []loggedJSON `json:"messages,omitempty"`
+}
+
+// loggedJSON is a message in a log record: its sequence is not known before it is applied.
+type loggedJSON struct {
+	Queue       uint64            `json:"queue"`
+	PublishedAt time.Time         `json:"published_at"`
+	Properties  map[string]string `json:"properties,omitempty"`
+	// Body, if it is valid UTF-8; else BodyBase64.
+	Body       *string `json:"body,omitempty"`
+	BodyBase64 string  `json:"body_base64,omitempty"`
 }
 
 func (a *app) dumpLog(dir string, f logFlags) error {
@@ -91,7 +106,7 @@ func (a *app) dumpLog(dir string, f logFlags) error {
 			return nil
 		}
 		shown++
-		return a.printRecord(&reader, it)
+		return a.printRecord(&reader, it, f.messages)
 	}
 	if !s.IsDir {
 		info, err := wal.InspectFile(vfs.OS(), dir, visit)
@@ -107,7 +122,7 @@ func (a *app) dumpLog(dir string, f logFlags) error {
 	return a.printSegments(report)
 }
 
-func (a *app) printRecord(reader *txn.Reader, it wal.Item) error {
+func (a *app) printRecord(reader *txn.Reader, it wal.Item, messages bool) error {
 	j := recordJSON{
 		Segment: filepath.Base(it.Segment), Offset: it.Offset, DurableLSN: it.DurableLSN, Kind: "seal",
 		positionJSON: toPositionJSON(it.Frame.Pos), Bytes: len(it.Frame.Payload),
@@ -116,7 +131,7 @@ func (a *app) printRecord(reader *txn.Reader, it wal.Item) error {
 		j.Kind = it.Frame.Kind.String()
 	}
 	if !it.Seal && it.Frame.Kind == wal.KindTxn {
-		describeTxn(reader, it.Frame.Payload, &j)
+		describeTxn(reader, it.Frame.Payload, &j, messages)
 	}
 	if a.print.JSON() {
 		return a.print.Object(j)
@@ -132,11 +147,33 @@ func (a *app) printRecord(reader *txn.Reader, it wal.Item) error {
 	if !j.Time.IsZero() {
 		when = j.Time.Local().Format("2006-01-02 15:04:05.000")
 	}
+	for _, m := range j.Messages {
+		body := "(binary)"
+		if m.Body != nil {
+			body = bodyText([]byte(*m.Body))
+		}
+		text += strings.TrimRight(fmt.Sprintf("\n%12s queue %d  %s  %s", "", m.Queue, body, propertiesText(m.Properties)), " ")
+	}
 	return a.print.Sentence("%10d  term %d  %s  %-10s  %-23s  %6d B  %s", j.LSN, j.Term, j.Chain, j.Kind, when, j.Bytes, text)
 }
 
+// loggedMessages decodes the messages of a publish, as far as they can be.
+func loggedMessages(op *txn.Op) (list []loggedJSON) {
+	for rec := range op.Records {
+		m, err := txn.DecodeMessage(rec)
+		if err != nil {
+			return list
+		}
+		j := toMessageJSON("", toStored(0, m), true)
+		list = append(list, loggedJSON{
+			Queue: op.Queue, PublishedAt: j.PublishedAt, Properties: j.Properties, Body: j.Body, BodyBase64: j.BodyBase64,
+		})
+	}
+	return list
+}
+
 // describeTxn decodes a transaction as far as it can be decoded.
-func describeTxn(reader *txn.Reader, payload []byte, j *recordJSON) {
+func describeTxn(reader *txn.Reader, payload []byte, j *recordJSON, messages bool) {
 	if err := reader.Reset(payload); err != nil {
 		j.Error = err.Error()
 		return
@@ -152,6 +189,9 @@ func describeTxn(reader *txn.Reader, payload []byte, j *recordJSON) {
 			return
 		}
 		j.Operations = append(j.Operations, describeOp(op))
+		if messages {
+			j.Messages = append(j.Messages, loggedMessages(op)...)
+		}
 	}
 }
 

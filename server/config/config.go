@@ -123,8 +123,10 @@ type Log struct {
 
 // Failover holds the times of failure detection. They decide how soon a failover starts, never whether a write is safe.
 type Failover struct {
-	Timeout     Duration `koanf:"timeout" usage:"silence of the active after which the standby tries to take over"`
-	DropTimeout Duration `koanf:"drop-timeout" usage:"silence of the standby after which the active drops it; must be below failover.timeout"`
+	Timeout       Duration `koanf:"timeout" usage:"silence of the active after which the standby tries to take over"`
+	DropTimeout   Duration `koanf:"drop-timeout" usage:"silence of the standby after which the active drops it; must be below failover.timeout"`
+	Preferred     bool     `koanf:"preferred" usage:"this node should be the active one: the other one gives it the role when it has been in sync for failover.failback-delay. On one of the two nodes"`
+	FailbackDelay Duration `koanf:"failback-delay" usage:"how long the preferred node must be in sync, without interruption, before this node hands over to it"`
 }
 
 // Disk guards the filesystem of the store.
@@ -195,7 +197,7 @@ func Default() Config {
 		PageSize:  2 << 10, PageSizeMax: 32 << 10,
 		Checkpoint:  Checkpoint{Bytes: 256 << 20, Interval: Duration(30 * time.Second)},
 		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveHold: 4 << 30, Level: "info", Format: "text"},
-		Failover:    Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond)},
+		Failover:    Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond), FailbackDelay: Duration(time.Minute)},
 		MinInSync:   1,
 		Disk:        Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
 		Backup:      Backup{KeepGenerations: 3},

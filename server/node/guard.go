@@ -48,6 +48,9 @@ func newGuard(n *node) *guard { return &guard{n: n, since: make(map[string]time.
 func (g *guard) run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { g.watchIndex(ctx) })
+	if !g.n.alone() {
+		running.Go(func() { g.n.watchFailback(ctx) })
+	}
 	running.Go(func() { g.every(ctx, repairInterval, repairInterval, g.repair) })
 	if d := g.n.cfg.Scrub.Interval.Std(); d > 0 {
 		running.Go(func() { g.every(ctx, min(d, firstScrub), d, g.scrubNow) })

@@ -185,6 +185,7 @@ func (n *node) join(fs vfs.FS) (err error) {
 		Coordinator: n.coordinator, Data: n.plane, Self: self, Logger: n.log,
 		Settings: failover.Settings{
 			FailoverTimeout: n.cfg.Failover.Timeout.Std(), StandbyWait: n.cfg.Failover.DropTimeout.Std(), MinInSync: n.cfg.MinInSync,
+			Preferred: n.cfg.Failover.Preferred, FailbackDelay: n.cfg.Failover.FailbackDelay.Std(),
 			AcceptLoss: n.cfg.Coordinator.Type == config.CoordinatorNone,
 		},
 	})

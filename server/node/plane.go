@@ -197,7 +197,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	}
 	p.follower = replication.StartFollower(replication.FollowerOptions{
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"), Tuning: p.tuning,
-		Events: func(e replication.Event) { p.report(e, post) },
+		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced),
 	})
 	p.idleCh = make(chan struct{})
 	p.node.maintenance.Following()
