@@ -174,7 +174,8 @@ func Store(ctx context.Context, o StoreOptions, report func(Result) error) (err 
 // StoreBytes is what a run of Store will write to the page file and keep of the log, roughly.
 func StoreBytes(messages, bursts, sizeBytes int) int64 {
 	const recordBytes = 40 // around a body
-	return int64(messages)*int64(bursts)*int64(sizeBytes+recordBytes) + store.DefaultCheckpointBytes + store.DefaultLogKeepBytes
+	data := int64(messages) * int64(bursts) * int64(sizeBytes+recordBytes)
+	return data + min(data, store.DefaultCheckpointBytes+store.DefaultLogKeepBytes)
 }
 
 func (e *embedded) burst(ctx context.Context, burst, messages int, report func(Result) error) error {
