@@ -86,12 +86,14 @@ func simulate(t *testing.T, seed uint64, verbose bool) (done result) {
 		require.NoError(t, err)
 		plan := drawPlan(rngOf(seed), w.options)
 		err = w.run(plan)
-		done = w.done
-		if done.failed = err != nil; done.failed {
-			t.Errorf("%v\n\nreplay: go test ./test/simulation -run TestSimulation -seed=%d -v\noptions: %+v\nplan: %v\nwhat happened:\n%s",
-				err, seed, w.options, plan, strings.Join(w.notes, "\n"))
+		if done = w.done; err != nil {
+			done.failure = fmt.Sprintf("%v\n\nreplay: go test ./test/simulation -run TestSimulation -seed=%d -v\noptions: %+v\nplan: %v\n"+
+				"what happened:\n%s", err, seed, w.options, plan, strings.Join(w.notes, "\n"))
 		}
 	})
+	if done.failure != "" {
+		t.Error(done.failure) // not in the bubble: that would end the loop over seeds
+	}
 	return done
 }
 
@@ -238,7 +240,7 @@ func (s *totals) add(r result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seeds++
-	if r.failed {
+	if r.failure != "" {
 		s.bad++
 	}
 	for k, n := range r.faults {

@@ -78,7 +78,7 @@ var _ cluster.Target = (*world)(nil)
 
 // result is what a simulation adds to the totals.
 type result struct {
-	failed                            bool
+	failure                           string
 	faults                            [kinds]int
 	acked, unknown, deliveries, confs int
 	takeovers                         uint64
