@@ -15,7 +15,7 @@ func fakePeers(t *testing.T) string {
 	dir := t.TempDir()
 	for name, script := range map[string]string{
 		"nats": `case $1 in
-r1) printf 'nats-r1\tpub1\t512\t1000\t1\t2\t3\t\nnats-r1\tpub64\t512\t2000\t1\t2\t3\t\nnats-r1\tconsume\t512\t3000\t-\t-\t3\tn=700 left=0\n' ;;
+r1) printf 'nats-r1\tpub1\t512\t1000\t1\t2\t3\t\nnats-r1\tpub64\t512\t2000\t1\t2\t3\t\nnats-r1\tconsume\t512\t3000\t-\t-\t3\tn=700 left=0\nnats-r1\tconsume-1q\t512\t3000\t-\t-\t3\tn=500 left=0\n' ;;
 r3-always) printf 'nats-r3-always\tpub1\t512\t100\t1\t2\t3\t\n' ;;
 esac`,
 		"chronicle": `for a in "$@"; do export "$a"; done
