@@ -73,7 +73,8 @@ func (sd *sender) run(w *Welcome) error {
 func (sd *sender) idle(t *time.Timer) error {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
-	if sd.p.commit.Load() > sd.sentCommit {
+	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
+	if sd.p.commit.Load() > sd.sentCommit && !stalled { // stalled: it is not sent, and would be due for ever
 		// An idle standby must not wait for the next heartbeat to apply what is committed; a busy one gets it with the
 		// next batch.
 		if sd.commitSince.IsZero() {
@@ -94,7 +95,7 @@ func (sd *sender) idle(t *time.Timer) error {
 		}
 		return nil
 	}
-	if !tell && sd.p.io.stalled(sd.p.o.DiskStallTimeout) {
+	if !tell && stalled {
 		sd.lastSent = now // a node whose disk does not answer must not look alive
 		return nil
 	}
