@@ -107,11 +107,16 @@ func TestMatrix(t *testing.T) {
 	settings := maintenanceSettings()
 	settings["log.segment-bytes"], settings["log.keep-bytes"] = "1MiB", "64KiB"
 	settings["maintenance.rewrite-rate"] = matrixRate
-	m.p = start(t, cluster.Options{Links: true, Settings: settings})
+	settings["disk.stall-timeout"] = matrixStall
+	breakable := cluster.CanBreakDisks(binary)
+	m.p = start(t, cluster.Options{Links: true, Disk: breakable, Settings: settings})
 	stock := fillStock(t, m.p, matrixFill, s)
 	m.c = stock.c
 	for _, ph := range phases() {
 		list := faults()
+		if breakable {
+			list = append(list, diskFaults()...)
+		}
 		if !all {
 			one := m.rng.IntN(len(list))
 			list = list[one : one+1]
@@ -144,6 +149,7 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 func (m *matrix) mend(t *testing.T) {
 	t.Helper()
 	for _, n := range m.p.Nodes() {
+		require.False(t, n.Ended(), "node %s has ended by itself, see %s", n.Name, n.LogFile())
 		if !n.Running() {
 			require.NoError(t, n.Start())
 		}
