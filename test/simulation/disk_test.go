@@ -27,6 +27,7 @@ type disk struct {
 	delay    time.Duration // of each write and sync of the log: up to so much
 	stalled  bool
 	failSync bool          // the next sync of the log fails
+	lies     bool          // the kernel has dropped what it could not write, and does not say so again (INV-7)
 	changed  chan struct{} // closed and replaced when something above changes
 }
 
@@ -52,8 +53,11 @@ func (d *disk) before(op vfs.Op) error {
 	defer d.mu.Unlock()
 	if inLog := (op.Kind == vfs.OpWrite || op.Kind == vfs.OpSync) && inLogDir(op.Name); inLog {
 		if op.Kind == vfs.OpSync && d.failSync && !d.dead {
-			d.failSync = false
+			d.failSync, d.lies = false, true
 			return errFsync
+		}
+		if op.Kind == vfs.OpSync && d.lies && !d.dead {
+			return vfs.ErrDropped
 		}
 		if d.delay > 0 && !d.dead {
 			delay := time.Duration(d.rng.Int64N(int64(d.delay)))

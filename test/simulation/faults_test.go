@@ -114,6 +114,17 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end 
 				w.authority.setSilent(h.name, false)
 				w.setAlone(h, false)
 			}
+	case isolated:
+		return func() {
+				if f.Dice%2 == 0 { // what it tried just before may, or may not, have been done
+					w.authority.fate(h.name, swapReplyLost+swapFate(f.Dice/2%3))
+				}
+				w.setApart(h, other, true)
+				w.authority.setSilent(h.name, true)
+			}, func() {
+				w.setApart(h, other, false)
+				w.authority.setSilent(h.name, false)
+			}
 	default:
 		return w.linkFault(f, h, other)
 	}
@@ -167,29 +178,18 @@ func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin, 
 }
 
 func (w *world) linkFault(f fault, h, other *host) (begin, end func()) {
-	cut := func(on bool, ways ...way) func() {
-		return func() {
-			for _, x := range ways {
-				w.net.change(x, func(l *link) { l.cut = on })
-			}
-		}
+	cut := func(ways ...way) (begin, end func()) {
+		return func() { w.setCut(true, ways...) }, func() { w.setCut(false, ways...) }
 	}
 	switch f.Kind {
 	case partition:
-		ways := []way{{h.name, other.name}, {other.name, h.name}}
-		return cut(true, ways...), cut(false, ways...)
+		return cut(both(h.name, other.name)...)
 	case oneWay:
-		x := way{h.name, other.name}
-		return cut(true, x), cut(false, x)
+		return cut(way{h.name, other.name})
 	case clientCut:
-		ways := []way{{h.name, clientHost}, {clientHost, h.name}}
-		return cut(true, ways...), cut(false, ways...)
+		return cut(both(h.name, clientHost)...)
 	case clientOneWay:
-		x := way{h.name, clientHost}
-		if f.Dice%2 == 0 {
-			x = way{clientHost, h.name}
-		}
-		return cut(true, x), cut(false, x)
+		return cut(both(h.name, clientHost)[f.Dice%2])
 	case reset:
 		return func() { w.net.resetLink(h.name, other.name) }, nil
 	case clientReset:
@@ -197,7 +197,7 @@ func (w *world) linkFault(f fault, h, other *host) (begin, end func()) {
 	default: // slowLink
 		slow := func(delay, jitter time.Duration) func() {
 			return func() {
-				for _, x := range []way{{h.name, other.name}, {other.name, h.name}} {
+				for _, x := range both(h.name, other.name) {
 					w.net.change(x, func(l *link) { l.delay, l.jitter = delay, jitter })
 				}
 			}
@@ -207,15 +207,26 @@ func (w *world) linkFault(f fault, h, other *host) (begin, end func()) {
 	}
 }
 
+// setApart cuts the hosts off from each other, or undoes that.
+func (w *world) setApart(a, b *host, apart bool) { w.setCut(apart, both(a.name, b.name)...) }
+
 // setAlone cuts a host off from everybody, or undoes that.
 func (w *world) setAlone(h *host, alone bool) {
 	for _, name := range []string{w.hosts[0].name, w.hosts[1].name, clientHost} {
 		if name != h.name {
-			w.net.change(way{h.name, name}, func(l *link) { l.cut = alone })
-			w.net.change(way{name, h.name}, func(l *link) { l.cut = alone })
+			w.setCut(alone, both(h.name, name)...)
 		}
 	}
 }
+
+func (w *world) setCut(on bool, ways ...way) {
+	for _, x := range ways {
+		w.net.change(x, func(l *link) { l.cut = on })
+	}
+}
+
+// both are the two directions between two hosts.
+func both(a, b string) []way { return []way{{a, b}, {b, a}} }
 
 // switchOver asks a node for it, as an operator does who does not wait for the answer here.
 func (w *world) switchOver(ctx context.Context, h *host) {

@@ -34,6 +34,7 @@ type host struct {
 	boot int
 	run  *run // the last one that was started
 	down bool // killed, and not to be started by anybody but whoever killed it
+	lost bool // … by a power failure
 	over bool // the simulation is
 }
 
@@ -149,7 +150,7 @@ func (h *host) kill(power bool) bool {
 	if r == nil || r.killed || h.down {
 		return false
 	}
-	h.down = true
+	h.down, h.lost = true, power
 	if power {
 		h.w.net.power(h.name, false)
 	}
@@ -169,7 +170,7 @@ func (h *host) stopForNow() bool {
 	if r == nil || r.killed || h.down {
 		return false
 	}
-	h.down, r.stopping = true, true
+	h.down, h.lost, r.stopping = true, false, true
 	r.cancel()
 	return true
 }
@@ -177,13 +178,15 @@ func (h *host) stopForNow() bool {
 // restart starts the node again after kill or stopForNow.
 func (h *host) restart() {
 	h.mu.Lock()
-	down, r := h.down, h.run
+	down, lost, r := h.down, h.lost, h.run
 	h.mu.Unlock()
 	if !down {
 		return
 	}
 	h.w.net.power(h.name, true)
-	<-r.done // with the page cache, it also keeps the locks of a process that is not gone yet
+	if !lost {
+		<-r.done // what keeps the page cache keeps the locks of a process that is not gone yet
+	}
 	h.start()
 }
 

@@ -20,6 +20,7 @@ const (
 	powerLossOfBoth               // both do, at most 50 ms apart
 	stopped                       // a node is asked to end, and does so in order; started again after the duration
 	frozen                        // a process does nothing for a while: no traffic, no disk, no coordinator
+	isolated                      // a node hears neither the other one nor the coordinator, and the clients hear it
 	partition                     // the nodes do not hear each other
 	oneWay                        // one of them is not heard by the other one
 	reset                         // all connections between the nodes break
@@ -39,7 +40,7 @@ const (
 )
 
 var kindNames = [kinds]string{ //nolint:gochecknoglobals // names of constants
-	"kill", "power-loss", "power-loss-of-both", "stop", "freeze", "partition", "one-way", "reset", "slow-link", "client-cut",
+	"kill", "power-loss", "power-loss-of-both", "stop", "freeze", "isolated", "partition", "one-way", "reset", "slow-link", "client-cut",
 	"client-one-way", "client-reset", "coordinator-silent", "coordinator-down", "swap-unsettled", "slow-disk", "stalled-disk", "failed-sync",
 	"switchover", "record-lost",
 }
@@ -97,6 +98,9 @@ func drawPlan(rng *rand.Rand, o options) []fault {
 }
 
 func drawKind(rng *rand.Rand, o options) kind {
+	if o.Sync != always && rng.IntN(2) == 0 {
+		return powerLoss // what there is to find with these modes
+	}
 	for {
 		k := kind(rng.IntN(int(kinds)))
 		switch {
