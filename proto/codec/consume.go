@@ -16,7 +16,7 @@ type delivery struct {
 
 func consumeResponse(b []byte, m *pb.ConsumeResponse) bool {
 	count := 0
-	if !fields(b, func(field protowire.Number, _ protowire.Type, _ []byte, _ uint64) bool {
+	if !fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
 		if field == 1 {
 			count++
 		}
@@ -28,7 +28,7 @@ func consumeResponse(b []byte, m *pb.ConsumeResponse) bool {
 	if count > 0 {
 		m.Messages = make([]*pb.StoredMessage, 0, count)
 	}
-	return fields(b, func(field protowire.Number, typ protowire.Type, value []byte, number uint64) bool {
+	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		switch field {
 		case 1:
 			if typ != protowire.BytesType {
@@ -50,7 +50,7 @@ func consumeResponse(b []byte, m *pb.ConsumeResponse) bool {
 
 func storedMessage(b []byte, d *delivery) bool {
 	m := &d.stored
-	return fields(b, func(field protowire.Number, typ protowire.Type, value []byte, number uint64) bool {
+	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		switch field {
 		case 1:
 			m.Sequence = number
@@ -76,7 +76,7 @@ func storedMessage(b []byte, d *delivery) bool {
 }
 
 func timestamp(b []byte, m *timestamppb.Timestamp) bool {
-	return fields(b, func(field protowire.Number, typ protowire.Type, _ []byte, number uint64) bool {
+	return fields(b, func(field int32, typ protowire.Type, _ []byte, number uint64) bool {
 		switch field {
 		case 1:
 			m.Seconds = int64(number) //nolint:gosec // that is how it is encoded

@@ -15,7 +15,7 @@ const maxMessages = 10_001
 // fields calls fn for each field. fn says whether the field is as it should be; fields stops and returns false when it is not, or when
 // the bytes are no message. Of a field that has a length, value is what it holds; of a varint, number is the value. Other types are
 // given as they are.
-func fields(b []byte, fn func(field protowire.Number, typ protowire.Type, value []byte, number uint64) bool) bool {
+func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, number uint64) bool) bool {
 	for len(b) > 0 {
 		field, typ, n := protowire.ConsumeTag(b)
 		if n < 0 {
@@ -32,7 +32,7 @@ func fields(b []byte, fn func(field protowire.Number, typ protowire.Type, value 
 		default:
 			n = protowire.ConsumeFieldValue(field, typ, b)
 		}
-		if n < 0 || !fn(field, typ, value[:len(value):len(value)], number) {
+		if n < 0 || !fn(int32(field), typ, value[:len(value):len(value)], number) {
 			return false
 		}
 		b = b[n:]
@@ -41,7 +41,7 @@ func fields(b []byte, fn func(field protowire.Number, typ protowire.Type, value 
 }
 
 func publishStreamRequest(b []byte, m *pb.PublishStreamRequest) bool {
-	return fields(b, func(field protowire.Number, typ protowire.Type, value []byte, number uint64) bool {
+	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		switch field {
 		case 1:
 			m.Correlation = number
@@ -59,7 +59,7 @@ func publishStreamRequest(b []byte, m *pb.PublishStreamRequest) bool {
 
 func publishRequest(b []byte, m *pb.PublishRequest) bool {
 	count := 0
-	if !fields(b, func(field protowire.Number, _ protowire.Type, _ []byte, _ uint64) bool {
+	if !fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
 		if field == 2 && count < maxMessages {
 			count++
 		}
@@ -68,7 +68,7 @@ func publishRequest(b []byte, m *pb.PublishRequest) bool {
 		return false
 	}
 	messages, list := make([]pb.Message, count), make([]*pb.Message, 0, count)
-	ok := fields(b, func(field protowire.Number, typ protowire.Type, value []byte, _ uint64) bool {
+	ok := fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
 		if field < 1 || field > 3 {
 			return true
 		}
@@ -99,7 +99,7 @@ func publishRequest(b []byte, m *pb.PublishRequest) bool {
 }
 
 func producer(b []byte, m *pb.Producer) bool {
-	return fields(b, func(field protowire.Number, typ protowire.Type, value []byte, number uint64) bool {
+	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		switch field {
 		case 1:
 			m.Id = string(value)
@@ -117,7 +117,7 @@ func producer(b []byte, m *pb.Producer) bool {
 
 // message decodes a message; its body is a part of b.
 func message(b []byte, m *pb.Message) bool {
-	return fields(b, func(field protowire.Number, typ protowire.Type, value []byte, _ uint64) bool {
+	return fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
 		switch field {
 		case 1:
 			m.Body = value
@@ -132,7 +132,7 @@ func message(b []byte, m *pb.Message) bool {
 // property adds an entry of the map.
 func property(b []byte, m *pb.Message) bool {
 	var key, value string
-	ok := fields(b, func(field protowire.Number, typ protowire.Type, text []byte, _ uint64) bool {
+	ok := fields(b, func(field int32, typ protowire.Type, text []byte, _ uint64) bool {
 		switch field {
 		case 1:
 			key = string(text)
