@@ -115,7 +115,7 @@ func adoptable(st NodeState, found failover.Found, own store.Identity, fence fai
 	case found.Revision != 0 && found.Record.Config >= fence.Config:
 		return fmt.Errorf("the coordinator's record has config %d and this node has obeyed %d: nothing is missing", found.Record.Config, fence.Config)
 	case st.Pair.Record != nil && !leads:
-		return fmt.Errorf("%w: this node runs and is not the active one", ErrOtherAhead)
+		return fmt.Errorf("%w: this node runs and is not the active one; if no node is, restart this one before", ErrOtherAhead)
 	default:
 		return nil
 	}
