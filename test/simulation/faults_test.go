@@ -243,15 +243,22 @@ func (w *world) switchOver(ctx context.Context, h *host) {
 }
 
 // operator has the pair's record adopted until the pair is in sync again, by whichever node may do it without a loss. A pair that has its
-// record refuses, and so does a node that is not the right one.
+// record refuses, and so does a node that is not the right one. Where neither is, the answer is to restart them.
 func (w *world) operator(ctx context.Context) {
-	for ctx.Err() == nil {
+	for round := 1; ctx.Err() == nil; round++ {
+		adopted := false
 		for _, h := range w.hosts {
 			resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).AdoptRecord(ctx, &pb.AdoptRecordRequest{Confirm: true})
-			if err == nil {
+			if adopted = adopted || err == nil; err == nil {
 				w.note("%s adopted the pair: %v", h.name, resp)
 			} else if ctx.Err() == nil {
 				w.note("%s does not adopt the pair: %v", h.name, err)
+			}
+		}
+		for _, h := range w.hosts {
+			if !adopted && round%2 == 0 && ctx.Err() == nil && h.stopForNow() {
+				w.note("the operator restarts %s", h.name)
+				h.restart()
 			}
 		}
 		sleep(ctx, 2*time.Second)

@@ -146,8 +146,14 @@ func (w *world) recovered(h *cluster.History) error {
 		defer stop()
 		operating.Go(func() { w.operator(octx) })
 	}
-	if err := w.waitInSync(ctx); err != nil {
-		return fmt.Errorf("not recovered: %w", err)
+	for { // a pair that runs goes on without its record, until an operator writes it anew
+		if err := w.waitInSync(ctx); err != nil {
+			return fmt.Errorf("not recovered: %w", err)
+		}
+		if _, _, err := w.authority.within.Load(ctx); err == nil {
+			break
+		}
+		sleep(ctx, poll)
 	}
 	for ctx.Err() == nil {
 		if _, ok := h.AckedAfter(healed, ""); ok {
