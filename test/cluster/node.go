@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -34,11 +35,13 @@ type Node struct {
 	// Dir holds node.yaml, the data and node.log.
 	Dir string
 
-	binary string
-	args   []string // of the command line
-	port   *Port
-	disk   *Port // what its disk does is said here; nil without Options.Disk
-	conn   *grpc.ClientConn
+	binary  string
+	args    []string // of the command line
+	prefix  []string // what the command line begins with; empty for the program itself
+	address string   // where it listens, host:port
+	port    *Port    // which is reserved for it; nil in a network of its own
+	disk    *Port    // what its disk does is said here; nil without Options.Disk
+	conn    *grpc.ClientConn
 
 	mu          sync.Mutex // guards all below
 	cmd         *exec.Cmd
@@ -47,36 +50,51 @@ type Node struct {
 	diskAtStart faultdisk.State
 }
 
-// newNode prepares a node: its directory, its address, and its configuration file, which config makes.
-func newNode(name, dir, binary string, config func(listen string) string) (*Node, error) {
+// newNode prepares a node: its directory, its address, and its configuration file, which config makes. In a network it has its own address
+// there, and else a free port.
+func newNode(name, dir, binary string, network *Net, config func(listen string) string) (*Node, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	port, err := ReservePort()
-	if err != nil {
-		return nil, err
+	n := &Node{Name: name, Dir: dir, binary: binary}
+	if network != nil {
+		n.address, n.prefix = network.address(name), network.command(name)
+	} else {
+		port, err := ReservePort()
+		if err != nil {
+			return nil, err
+		}
+		n.port, n.address = port, port.Address()
 	}
-	n := &Node{Name: name, Dir: dir, binary: binary, port: port}
 	n.args = []string{"serve", "--config", n.configFile()}
-	if err := os.WriteFile(n.configFile(), []byte(config(port.Address())), 0o644); err != nil {
-		return nil, errors.Join(fmt.Errorf("node %s: %w", name, err), port.Close())
+	if err := os.WriteFile(n.configFile(), []byte(config(n.address)), 0o644); err != nil {
+		return nil, errors.Join(fmt.Errorf("node %s: %w", name, err), n.givePort())
 	}
-	n.conn, err = grpc.NewClient("passthrough:///"+port.Address(),
+	var err error
+	n.conn, err = grpc.NewClient("passthrough:///"+n.address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: 50 * time.Millisecond},
 			MinConnectTimeout: time.Second,
 		}))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("node %s: %w", name, err), port.Close())
+		return nil, errors.Join(fmt.Errorf("node %s: %w", name, err), n.givePort())
 	}
 	return n, nil
+}
+
+// givePort gives the reserved port back.
+func (n *Node) givePort() error {
+	if n.port == nil {
+		return nil
+	}
+	return n.port.Close()
 }
 
 func (n *Node) configFile() string { return filepath.Join(n.Dir, "node.yaml") }
 
 // Address is where the node listens, host:port.
-func (n *Node) Address() string { return n.port.Address() }
+func (n *Node) Address() string { return n.address }
 
 // DataDir is the node's store.
 func (n *Node) DataDir() string { return filepath.Join(n.Dir, "data") }
@@ -98,8 +116,9 @@ func (n *Node) Start() error {
 	if err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	defer func() { _ = log.Close() }()       // the process has a descriptor of its own
-	cmd := exec.Command(n.binary, n.args...) //nolint:noctx // it ends by Kill or Stop, not with a context
+	defer func() { _ = log.Close() }() // the process has a descriptor of its own
+	command := slices.Concat(n.prefix, []string{n.binary}, n.args)
+	cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it ends by Kill or Stop, not with a context
 	disk, err := n.diskEnvironment()
 	if err != nil {
 		return err
@@ -256,5 +275,5 @@ func (n *Node) close() error {
 	if n.disk != nil {
 		err = errors.Join(err, n.disk.Close())
 	}
-	return errors.Join(err, n.conn.Close(), n.port.Close())
+	return errors.Join(err, n.conn.Close(), n.givePort())
 }

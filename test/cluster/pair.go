@@ -40,6 +40,8 @@ type Options struct {
 	Links bool
 	// Disk lets the disks of the nodes be broken, by Node.SetDisk. The binary must have been built for it: see CanBreakDisks.
 	Disk bool
+	// Net has each node run in a network of its own; it is closed with the pair. Not together with Links, Disk and Raft.
+	Net *Net
 	// Raft has the nodes and a witness process hold the record, instead of etcd.
 	Raft bool
 }
@@ -54,6 +56,7 @@ type Pair struct {
 	Witness *Node
 
 	voters []*Port // of the nodes' own voters, if Options.Raft
+	net    *Net
 
 	etcd *etcdServer
 	// coordinator links of A and B: etcd comes back on another port, and each node can be cut off from it.
@@ -62,7 +65,7 @@ type Pair struct {
 
 // Start starts etcd and both nodes. It does not wait for them: see WaitInSync. On an error nothing is left running.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
-	p := &Pair{}
+	p := &Pair{net: o.Net}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close())
@@ -97,7 +100,7 @@ func (p *Pair) startWitness(o Options) error {
 		}
 		p.voters = append(p.voters, port)
 	}
-	w, err := newNode("witness", filepath.Join(o.Dir, "witness"), o.Binary, func(string) string { return "" })
+	w, err := newNode("witness", filepath.Join(o.Dir, "witness"), o.Binary, nil, func(string) string { return "" })
 	if err != nil {
 		return err
 	}
@@ -124,7 +127,11 @@ func (p *Pair) voterAddresses() string {
 // prepare makes a node that is not started, with its links.
 func (p *Pair) prepare(name string, o Options) (n *Node, link, toEtcd *Proxy, err error) {
 	if p.etcd != nil {
-		if toEtcd, err = NewProxy(p.etcd.address()); err != nil {
+		host := "127.0.0.1"
+		if o.Net != nil {
+			host = o.Net.host()
+		}
+		if toEtcd, err = NewProxyOn(host, p.etcd.address()); err != nil {
 			return nil, nil, nil, err
 		}
 	}
@@ -163,7 +170,7 @@ func (p *Pair) prepare(name string, o Options) (n *Node, link, toEtcd *Proxy, er
 		}
 		return yaml(settings)
 	}
-	n, err = newNode(name, dir, o.Binary, config)
+	n, err = newNode(name, dir, o.Binary, o.Net, config)
 	if err == nil && o.Disk {
 		n.disk, err = ReservePort()
 	}
@@ -434,6 +441,9 @@ func (p *Pair) Close() error {
 	}
 	if p.etcd != nil {
 		errs = append(errs, p.etcd.stop())
+	}
+	if p.net != nil {
+		errs = append(errs, p.net.Close())
 	}
 	return errors.Join(errs...)
 }

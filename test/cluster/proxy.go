@@ -33,8 +33,11 @@ const (
 )
 
 // NewProxy listens on a free port of 127.0.0.1 and relays to target, host:port. Close stops it.
-func NewProxy(target string) (*Proxy, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // listening on loopback does not block
+func NewProxy(target string) (*Proxy, error) { return NewProxyOn("127.0.0.1", target) }
+
+// NewProxyOn is NewProxy on another address of this machine.
+func NewProxyOn(host, target string) (*Proxy, error) {
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0")) //nolint:noctx // listening on an own address does not block
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}

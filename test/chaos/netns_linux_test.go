@@ -1,0 +1,98 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// startNet is start with each node in a network of its own, in which packets can be made to vanish.
+func startNet(t *testing.T) *cluster.Pair {
+	t.Helper()
+	network, err := cluster.NewNet(t.Context())
+	if errors.Is(err, cluster.ErrNoNet) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	return start(t, cluster.Options{Net: network})
+}
+
+// TestNetnsOneWayDrops has packets vanish, in one direction at a time: no connection is reset, and nobody is told. The pair goes on
+// acknowledging, whoever does it, and finds together when packets arrive again. By default some by the dice; all with LOCKSTEP_MATRIX=all.
+func TestNetnsOneWayDrops(t *testing.T) {
+	s := seed(t)
+	p := startNet(t)
+	type drop struct {
+		name  string
+		begin func(ctx context.Context, active, standby *cluster.Node) error
+		// mayBlock: the active's request to release its standby is carried out, and it never hears of that. Nobody else may be active
+		// then, and it must not acknowledge (INV-8) until it hears something again.
+		mayBlock bool
+	}
+	drops := []drop{
+		{"active to standby", func(ctx context.Context, active, _ *cluster.Node) error { return p.DropBetween(ctx, active) }, false},
+		{"standby to active", func(ctx context.Context, _, standby *cluster.Node) error { return p.DropBetween(ctx, standby) }, false},
+		{"between the nodes", func(ctx context.Context, active, standby *cluster.Node) error {
+			return errors.Join(p.DropBetween(ctx, active), p.DropBetween(ctx, standby))
+		}, false},
+		{"active to etcd", func(ctx context.Context, active, _ *cluster.Node) error { return p.DropToEtcd(ctx, active) }, false},
+		{"etcd to active", func(ctx context.Context, active, _ *cluster.Node) error { return p.DropFromEtcd(ctx, active) }, false},
+		{"standby to etcd", func(ctx context.Context, _, standby *cluster.Node) error { return p.DropToEtcd(ctx, standby) }, false},
+		{"etcd to standby", func(ctx context.Context, _, standby *cluster.Node) error { return p.DropFromEtcd(ctx, standby) }, false},
+		{"active to everybody", func(ctx context.Context, active, _ *cluster.Node) error {
+			return errors.Join(p.DropBetween(ctx, active), p.DropToEtcd(ctx, active))
+		}, false},
+		{"everybody to active", func(ctx context.Context, active, standby *cluster.Node) error {
+			return errors.Join(p.DropBetween(ctx, standby), p.DropFromEtcd(ctx, active))
+		}, true},
+	}
+	if os.Getenv("LOCKSTEP_MATRIX") != "all" {
+		rng := rand.New(rand.NewPCG(s, 6))
+		rng.Shuffle(len(drops), func(i, k int) { drops[i], drops[k] = drops[k], drops[i] })
+		drops = drops[:3]
+	}
+	w := work(t, p, cluster.WorkloadOptions{Seed: s})
+	for _, d := range drops {
+		t.Run(d.name, func(t *testing.T) {
+			active, standby := inSync(t, p)
+			acked(t, w, ackBound)
+			require.NoError(t, d.begin(limited(t), active, standby))
+			<-time.After(faultTime) // the fault's own length: longer than every timeout
+			if !d.mayBlock {
+				acked(t, w, ackBound)
+			}
+			require.NoError(t, p.HealNet(limited(t)))
+			inSync(t, p)
+			acked(t, w, ackBound)
+		})
+	}
+	verify(t, p, w)
+}
+
+// TestNetnsActiveUnheard: what the active sends reaches nobody, while all that is sent to it arrives. The standby takes over, and the old
+// one, which hears everything, acknowledges nothing.
+func TestNetnsActiveUnheard(t *testing.T) {
+	p := startNet(t)
+	messages := newQueue(t, p, "stray")
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+	old, _ := inSync(t, p)
+	acked(t, w, ackBound)
+	require.NoError(t, p.DropBetween(limited(t), old))
+	require.NoError(t, p.DropToEtcd(limited(t), old))
+	since := w.History().Now()
+	took := ackedSince(t, w, since, old, ackBound)
+	t.Logf("until the next acknowledged publish: %v", took)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	require.Error(t, stray{old, "stray"}.publish(ctx), "a node that nobody hears acknowledged a write")
+	require.NoError(t, p.HealNet(limited(t)))
+	verify(t, p, w)
+	require.Zero(t, messages())
+}

@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// netPrefix begins the names of our namespaces; the id of the process that made them follows.
+const netPrefix = "lockstep-"
+
+// netPort is what nodes listen on: each has all ports of its own address.
+const netPort = "7420"
+
+// Net is a network of two namespaces, one for each node, in which packets can be made to vanish, one way or both: unlike with a Proxy the
+// systems at both ends notice nothing but that nothing is acknowledged. Each namespace has a link to the other one, and one to the test's
+// own, where the coordinator and the clients are.
+type Net struct {
+	names []string // of the namespaces of node a and b
+	addrs []string // of the test's end, and of the nodes'
+}
+
+// NewNet makes the network. Close removes it, and what an earlier process has left behind is removed here.
+func NewNet(ctx context.Context) (_ *Net, err error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("%w: this is not root", ErrNoNet)
+	}
+	for _, tool := range []string{"ip", "iptables"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return nil, fmt.Errorf("%w: %w (packages iproute2 and iptables)", ErrNoNet, err)
+		}
+	}
+	sweepNets(ctx)
+	id := fmt.Sprintf("%d-%x", os.Getpid(), rand.Uint32()&0xffff) //nolint:gosec // no secret
+	n := &Net{names: []string{netPrefix + id + "-a", netPrefix + id + "-b"}}
+	subnet := rand.IntN(512) //nolint:gosec // 198.18.0.0/15 is for tests of networks
+	for host := 1; host <= 3; host++ {
+		n.addrs = append(n.addrs, fmt.Sprintf("198.%d.%d.%d", 18+subnet/256, subnet%256, host))
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
+	// Where namespaces or iptables are forbidden (a container) is where this fails.
+	for _, ns := range n.names {
+		if err := run(ctx, "ip", "netns", "add", ns); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNoNet, err)
+		}
+		if err := run(ctx, "ip", "netns", "exec", ns, "iptables", "-w", "-L", "INPUT"); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNoNet, err)
+		}
+	}
+	return n, n.wire(ctx)
+}
+
+// wire makes the links and the routes: an address belongs to a namespace, not to a link.
+func (n *Net) wire(ctx context.Context) error {
+	cmds := []string{fmt.Sprintf("link add peer netns %s type veth peer name peer netns %s", n.names[0], n.names[1])}
+	for i, ns := range n.names {
+		out := fmt.Sprintf("ls%x%c", rand.Uint32(), 'a'+i) //nolint:gosec // no secret
+		host, own, other := n.addrs[0], n.addrs[1+i], n.addrs[2-i]
+		cmds = append(cmds,
+			fmt.Sprintf("link add %s type veth peer name out netns %s", out, ns),
+			fmt.Sprintf("addr add %s/32 dev %s", host, out),
+			fmt.Sprintf("link set %s up", out),
+			fmt.Sprintf("route add %s/32 dev %s src %s", own, out, host),
+			fmt.Sprintf("-n %s link set lo up", ns),
+			fmt.Sprintf("-n %s addr add %s/32 dev lo", ns, own),
+			fmt.Sprintf("-n %s link set out up", ns),
+			fmt.Sprintf("-n %s route add %s/32 dev out src %s", ns, host, own),
+			fmt.Sprintf("-n %s link set peer up", ns),
+			fmt.Sprintf("-n %s route add %s/32 dev peer src %s", ns, other, own))
+	}
+	for _, c := range cmds {
+		if err := run(ctx, "ip", strings.Fields(c)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close removes the namespaces, with their links. Their processes must have ended.
+func (n *Net) Close() error {
+	var errs []error
+	for _, ns := range n.names {
+		if _, err := os.Stat("/run/netns/" + ns); err == nil {
+			errs = append(errs, run(context.Background(), "ip", "netns", "del", ns))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// host is the address of the test's own end.
+func (n *Net) host() string { return n.addrs[0] }
+
+// address is where a node, "a" or "b", listens.
+func (n *Net) address(name string) string { return net.JoinHostPort(n.addrs[1+index(name)], netPort) }
+
+// command is what a node's command line begins with: it runs the program in its own place.
+func (n *Net) command(name string) []string {
+	return []string{"ip", "netns", "exec", n.names[index(name)]}
+}
+
+// dropBetween makes what one node sends to the other vanish.
+func (n *Net) dropBetween(ctx context.Context, from, to string) error {
+	return n.iptables(ctx, to, "-A", "INPUT", "-s", n.addrs[1+index(from)], "-j", "DROP")
+}
+
+// dropTo makes what a node sends to a port of the test's end vanish, and dropFrom what comes from there.
+func (n *Net) dropTo(ctx context.Context, name, port string) error {
+	return n.iptables(ctx, name, "-A", "OUTPUT", "-d", n.host(), "-p", "tcp", "--dport", port, "-j", "DROP")
+}
+
+func (n *Net) dropFrom(ctx context.Context, name, port string) error {
+	return n.iptables(ctx, name, "-A", "INPUT", "-s", n.host(), "-p", "tcp", "--sport", port, "-j", "DROP")
+}
+
+// heal lets everything through again.
+func (n *Net) heal(ctx context.Context) error {
+	return errors.Join(n.iptables(ctx, "a", "-F"), n.iptables(ctx, "b", "-F"))
+}
+
+func (n *Net) iptables(ctx context.Context, name string, args ...string) error {
+	return run(ctx, "ip", append([]string{"netns", "exec", n.names[index(name)], "iptables", "-w"}, args...)...)
+}
+
+// DropBetween makes what from sends to the other node vanish; the other way works. Needs Options.Net, as all of these.
+func (p *Pair) DropBetween(ctx context.Context, from *Node) error {
+	return p.net.dropBetween(ctx, from.Name, p.Other(from).Name)
+}
+
+// DropToEtcd makes what a node sends to etcd vanish.
+func (p *Pair) DropToEtcd(ctx context.Context, n *Node) error {
+	_, port, err := net.SplitHostPort(p.etcdLink(n).Address())
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	return p.net.dropTo(ctx, n.Name, port)
+}
+
+// DropFromEtcd makes what etcd sends to a node vanish.
+func (p *Pair) DropFromEtcd(ctx context.Context, n *Node) error {
+	_, port, err := net.SplitHostPort(p.etcdLink(n).Address())
+	if err != nil {
+		return fmt.Errorf("etcd: %w", err)
+	}
+	return p.net.dropFrom(ctx, n.Name, port)
+}
+
+// HealNet undoes all of these.
+func (p *Pair) HealNet(ctx context.Context) error { return p.net.heal(ctx) }
+
+func index(name string) int { return int(name[0] - 'a') }
+
+func run(ctx context.Context, name string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// sweepNets removes the namespaces of test processes that were killed.
+func sweepNets(ctx context.Context) {
+	entries, err := os.ReadDir("/run/netns")
+	if err != nil {
+		return // there are none
+	}
+	for _, e := range entries {
+		rest, ours := strings.CutPrefix(e.Name(), netPrefix)
+		pid, _, _ := strings.Cut(rest, "-")
+		n, err := strconv.Atoi(pid)
+		if ours && err == nil && errors.Is(syscall.Kill(n, 0), syscall.ESRCH) {
+			_ = run(ctx, "ip", "netns", "del", e.Name()) // the next one tries again
+		}
+	}
+}

@@ -1,0 +1,20 @@
+//go:build unix && !linux
+
+package cluster
+
+import "context"
+
+// Net is a network of two namespaces, which only Linux has.
+type Net struct{}
+
+// NewNet fails.
+func NewNet(context.Context) (*Net, error) { return nil, ErrNoNet }
+
+// Close has nothing to do.
+func (*Net) Close() error { return nil }
+
+func (*Net) host() string { return "" }
+
+func (*Net) address(string) string { return "" }
+
+func (*Net) command(string) []string { return nil }
