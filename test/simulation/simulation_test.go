@@ -116,6 +116,9 @@ func (w *world) run(plan []fault) (err error) {
 		return err
 	}
 	w.note("in sync")
+	for _, h := range w.hosts {
+		h.onDisk(func(d *disk) { d.lies = w.options.Lies })
+	}
 	faults, cancel := context.WithTimeout(context.Background(), faultsLimit)
 	defer cancel()
 	if err := w.breakIt(faults, plan); err != nil {

@@ -36,6 +36,8 @@ type options struct {
 	LogKeepBytes       int64
 	PerSecond          int
 	Length             time.Duration
+	// Lies: once the pair is in sync, every fsync of a log says that it was done, and was not. For the test of the test.
+	Lies bool
 }
 
 func drawOptions(rng *rand.Rand) options {
