@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"syscall"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // How the file grows, in bytes: by as much as it has grown since it was opened, within these limits, and by no more than an eighth
@@ -246,6 +248,18 @@ func (f *File) ReadPages(first No, buf []byte) error {
 		return &DamagedError{Path: f.path, Page: first, Offset: f.geo.offset(first), Reason: "the file ends before the end of the run"}
 	}
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
+}
+
+// Prefetch has the system begin to read the given number of bytes from page first on, as far as the file goes. It is a hint.
+func (f *File) Prefetch(first No, bytes int64) {
+	p, ok := f.file.(vfs.Prefetcher)
+	if !ok || f.closed.Load() || first == 0 {
+		return
+	}
+	from := f.geo.offset(first)
+	if to := min(from+bytes, f.geo.offset(No(f.Stats().Pages)+1)); from < to {
+		p.Prefetch(from, to-from)
+	}
 }
 
 // DecodeRun verifies the bytes of a run that ReadPages read; payload aliases b. It returns a DamagedError.

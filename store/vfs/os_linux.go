@@ -85,6 +85,15 @@ func (f *osFile) PunchHole(offset, length int64) error {
 	return err
 }
 
+// Prefetch is posix_fadvise with POSIX_FADV_WILLNEED.
+func (f *osFile) Prefetch(offset, length int64) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if fd, err := f.descriptor("fadvise"); err == nil {
+		_ = unix.Fadvise(fd, offset, length, unix.FADV_WILLNEED) // a hint
+	}
+}
+
 func (f *osFile) fallocate(mode uint32, offset, length int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

@@ -81,6 +81,12 @@ type File interface {
 	Name() string
 }
 
+// Prefetcher is a File that can be told what will be read soon. Not every system's can.
+type Prefetcher interface {
+	// Prefetch has the system begin to read the range into its cache. It is a hint: it waits for nothing, and nothing depends on it.
+	Prefetch(offset, length int64)
+}
+
 // FileInfo is what FS.Stat tells about a file or directory.
 type FileInfo struct {
 	// SizeBytes is the size of a regular file.
