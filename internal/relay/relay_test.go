@@ -1,15 +1,14 @@
-//go:build unix
-
-package cluster
+package relay_test
 
 import (
 	"io"
 	"net"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/internal/relay"
 )
 
 // echoServer answers every byte with itself.
@@ -33,8 +32,8 @@ func echoServer(t *testing.T, address string) net.Listener {
 	return l
 }
 
-func TestProxyCutHealReset(t *testing.T) {
-	p, err := NewProxy(echoServer(t, "127.0.0.1:0").Addr().String())
+func TestCutHealReset(t *testing.T) {
+	p, err := relay.Listen(echoServer(t, "127.0.0.1:0").Addr().String())
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	c, err := net.Dial("tcp", p.Address())
@@ -71,19 +70,4 @@ func TestProxyCutHealReset(t *testing.T) {
 	_, err = c.Write([]byte("z"))
 	require.NoError(t, err)
 	require.NoError(t, echo(10*time.Second), "new connections must work after a reset")
-}
-
-func TestPortIsRefusedUntilSomebodyListens(t *testing.T) {
-	p, err := ReservePort()
-	require.NoError(t, err)
-	defer func() { require.NoError(t, p.Close()) }()
-	for range 2 {
-		_, err = net.Dial("tcp", p.Address())
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		l := echoServer(t, p.Address())
-		c, err := net.Dial("tcp", p.Address())
-		require.NoError(t, err)
-		require.NoError(t, c.Close())
-		require.NoError(t, l.Close())
-	}
 }
