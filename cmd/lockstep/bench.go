@@ -40,6 +40,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 type benchFlags struct {
 	pair, standalone bool
 	raft             bool
+	links            bool // between the nodes, and to etcd, that can be cut
 	sync             string
 	pageSize         string
 	memory           string
@@ -133,12 +134,12 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
 	delete(settings, "log-segment-bytes")
 	maps.Copy(settings, f.settings)
-	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Raft: f.raft, Settings: settings})
+	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links, Settings: settings})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, nodes.Close()) }()
-	c, err := client.Open(ctx, client.Options{Addresses: nodes.Addresses()})
+	c, err := client.Open(ctx, client.Options{Addresses: nodes.Addresses(), DialOptions: nodes.DialOptions()})
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 const (
 	FaultKill       = "kill"       // SIGKILL of the active
 	FaultFreeze     = "freeze"     // SIGSTOP of the active, until the other node serves
+	FaultCut        = "cut"        // the active's links to the other node and to etcd, until the other node serves
 	FaultSwitchover = "switchover" // planned
 )
 
@@ -43,7 +44,8 @@ type ack struct {
 	address string // of the node that acknowledged
 }
 
-func (p *publisher) run(ctx context.Context, c *client.Client, queue string) error {
+func (p *publisher) run(ctx context.Context, t Target, queue string) error {
+	c := t.Client
 	m := client.Message{Body: body(512)}
 	for ctx.Err() == nil {
 		r, err := c.Publish(ctx, queue, m)
@@ -54,7 +56,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, queue string) err
 			return err
 		}
 		p.mu.Lock()
-		p.acks = append(p.acks, ack{time.Now(), r.Address})
+		p.acks = append(p.acks, ack{time.Now(), ownAddress(t, r.Address)})
 		p.mu.Unlock()
 		select {
 		case p.arrived <- struct{}{}:
@@ -62,6 +64,14 @@ func (p *publisher) run(ctx context.Context, c *client.Client, queue string) err
 		}
 	}
 	return nil
+}
+
+// ownAddress is the address of the node itself, where a client knows that of a link to it.
+func ownAddress(t Target, address string) string {
+	if n := t.Pair.Find(address); n != nil {
+		return n.Address
+	}
+	return address
 }
 
 // take gives the acknowledgements since it was called last.
@@ -99,7 +109,7 @@ func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) 
 		defer stop()
 		p := &publisher{arrived: make(chan struct{}, 1)}
 		ended := make(chan error, 1)
-		go func() { ended <- p.run(runCtx, t.Client, names[0]) }()
+		go func() { ended <- p.run(runCtx, t, names[0]) }()
 		h, start := newHistogram(), time.Now()
 		for range o.Times {
 			d, err := failOnce(ctx, t, p, o.Fault)
@@ -142,22 +152,25 @@ func failOnce(ctx context.Context, t Target, p *publisher, fault string) (d time
 		return switchOver(limit, t, p, active)
 	}
 	since := time.Now()
-	if fault == FaultFreeze {
-		err = freeze(active.PID())
-	} else {
-		err = active.Kill()
-	}
+	undo, err := strike(t, active, fault)
 	if err != nil {
 		return 0, err
 	}
 	at, err := p.next(limit, since, active.Address)
-	if fault == FaultFreeze {
-		err = errors.Join(err, thaw(active.PID()))
-	} else {
-		<-active.Exited()
-		err = errors.Join(err, active.Start())
+	return at.Sub(since), errors.Join(err, undo())
+}
+
+// strike does the fault to the active node, and gives what undoes it.
+func strike(t Target, active *pair.Node, fault string) (undo func() error, err error) {
+	switch fault {
+	case FaultCut:
+		t.Pair.Cut(active)
+		return func() error { t.Pair.Heal(); return nil }, nil
+	case FaultFreeze:
+		return func() error { return thaw(active.PID()) }, freeze(active.PID())
+	default:
+		return func() error { <-active.Exited(); return active.Start() }, active.Kill()
 	}
-	return at.Sub(since), err
 }
 
 // switchOver hands the role over and finds the longest pause around it.

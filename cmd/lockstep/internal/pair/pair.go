@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +26,8 @@ type Options struct {
 	Standalone bool
 	// Raft has the nodes and a witness process hold the record, instead of an etcd.
 	Raft bool
+	// Links makes Cut possible; only with an etcd.
+	Links bool
 	// Settings of all nodes: flags of `lockstep serve` without the dashes, and their values.
 	Settings map[string]string
 }
@@ -38,7 +39,8 @@ type Pair struct {
 	// Witness is the third voter with raft; nil otherwise.
 	Witness *Node
 	etcd    *embedded.Server
-	voters  []*port // of the nodes, with raft
+	voters  []*port  // of the nodes, with raft
+	links   []*links // of the nodes, with Options.Links
 }
 
 // Start starts etcd and the nodes. It does not wait for the nodes to serve: see WaitReady. On an error nothing is left
@@ -72,6 +74,11 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	for k, v := range o.Settings {
 		settings[k] = v
 	}
+	if o.Links {
+		if err := p.openLinks(); err != nil {
+			return nil, err
+		}
+	}
 	for i, name := range []string{"a", "b"} {
 		if o.Standalone && i > 0 {
 			break
@@ -79,9 +86,13 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		if o.Raft {
 			settings["coordinator-raft-listen"] = p.voters[i].address()
 		}
+		p.linkSettings(i, settings)
 		n, err := newNode(name, binary, filepath.Join(o.Dir, name), o.Listen[i], settings)
 		if err != nil {
 			return nil, err
+		}
+		if o.Links {
+			p.links[i].node.SetTarget(n.Address)
 		}
 		p.Nodes = append(p.Nodes, n)
 		if err := n.Start(); err != nil {
@@ -138,13 +149,14 @@ func (p *Pair) Coordinator() string {
 	}
 }
 
-// Find returns the node with that address, or nil.
+// Find returns the node with that address, or with a link of that address, or nil.
 func (p *Pair) Find(address string) *Node {
-	i := slices.IndexFunc(p.Nodes, func(n *Node) bool { return n.Address == address })
-	if i < 0 {
-		return nil
+	for i, n := range p.Nodes {
+		if n.Address == address || len(p.links) > i && p.links[i].node.Address() == address {
+			return n
+		}
 	}
-	return p.Nodes[i]
+	return nil
 }
 
 // Other returns the other node of n.
@@ -247,6 +259,7 @@ func (p *Pair) Close() error {
 		all = append(all, port.close())
 	}
 	p.voters = nil
+	all = append(all, p.closeLinks())
 	if p.etcd != nil {
 		all = append(all, p.etcd.Close())
 		p.etcd = nil
