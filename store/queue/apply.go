@@ -432,7 +432,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 			if c == nil {
 				break
 			}
-			if c.alive[w] == 0 {
+			if alive, _ := c.group(w); alive == 0 {
 				continue
 			}
 			dead := q.ackedByAll(sub, chunk, w) &^ sub.acks.word(chunk, w) & published(chunk, w, q.nextSeq)

@@ -38,11 +38,12 @@ func (q *Queue) check(report func(string, ...any)) {
 		chunk, n := q.sizes.base+uint64(i), 0
 		for w := range chunkWords {
 			alive := published(chunk, w, q.nextSeq) &^ q.ackedByAll(nil, chunk, w)
-			if ones(alive) != int(c.alive[w]) {
-				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w), c.alive[w])
+			counted, countedBytes := c.group(w)
+			if ones(alive) != int(counted) {
+				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w), counted)
 			}
-			n += int(c.alive[w])
-			bytes += c.bytes[w]
+			n += int(counted)
+			bytes += countedBytes
 		}
 		if n != c.n || n == 0 {
 			bad("chunk %d has %d messages, %d are counted", chunk, n, c.n)

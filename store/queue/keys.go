@@ -104,18 +104,18 @@ func (s *ackSlot) appendValue(dst []byte) []byte {
 
 // appendValue writes the groups from the first to the last one that has something alive.
 func (c *sizeChunk) appendValue(dst []byte) []byte {
-	first, last := 0, chunkWords-1
-	for c.alive[first] == 0 {
-		first++
+	from, to := 0, len(c.alive)
+	for c.alive[from] == 0 {
+		from++
 	}
-	for c.alive[last] == 0 {
-		last--
+	for c.alive[to-1] == 0 {
+		to--
 	}
-	dst = append(dst, byte(first))
-	for w := first; w <= last; w++ {
-		dst = append(dst, c.alive[w])
-		if c.alive[w] > 0 {
-			dst = binary.AppendUvarint(dst, c.bytes[w])
+	dst = append(dst, byte(c.first+from)) //nolint:gosec // less than chunkWords
+	for i := from; i < to; i++ {
+		dst = append(dst, c.alive[i])
+		if c.alive[i] > 0 {
+			dst = binary.AppendUvarint(dst, c.bytes[i])
 		}
 	}
 	return dst

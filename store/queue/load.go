@@ -266,16 +266,19 @@ func (l *Loader) sizes(k, v *cursor) {
 	first := int(v.u8())
 	last := first
 	for w := first; w < chunkWords && len(v.b) > 0; w++ {
-		if c.alive[w] = v.u8(); c.alive[w] > 64 {
+		i := c.at(w)
+		if c.alive[i] = v.u8(); c.alive[i] > 64 {
 			v.fail("more messages than there can be")
 		}
-		if c.alive[w] > 0 {
-			c.bytes[w] = v.uvarint(64 * txn.MaxRecordBytes)
-			c.n += int(c.alive[w])
+		if c.alive[i] > 0 {
+			c.bytes[i] = v.uvarint(64 * txn.MaxRecordBytes)
+			c.n += int(c.alive[i])
 		}
 		last = w
 	}
-	if v.err == nil && (first >= chunkWords || c.alive[first] == 0 || c.alive[last] == 0) {
+	firstAlive, _ := c.group(first)
+	lastAlive, _ := c.group(last)
+	if v.err == nil && (firstAlive == 0 || lastAlive == 0) {
 		v.fail("a chunk of sizes that should have another form")
 	}
 	z.slots, z.gone = append(z.slots, sizeSlot{c: c, stored: true}), append(z.gone, chunk)

@@ -194,10 +194,13 @@ func (q *Queue) NextAlive(from uint64) uint64 {
 // mean nothing.
 func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	c := q.sizes.chunk(chunk)
-	switch {
-	case c == nil || c.alive[w] == 0:
+	if c == nil {
 		return ^uint64(0)
-	case c.alive[w] == 64:
+	}
+	switch alive, _ := c.group(w); alive {
+	case 0:
+		return ^uint64(0)
+	case 64:
 		return 0
 	}
 	return q.ackedByAll(nil, chunk, w)

@@ -8,10 +8,33 @@ import "math/bits"
 // When some messages of a group die, they take their share of the group's bytes with them, as if all of the group were of
 // one size. The count of bytes is exact when a group is all alive or all dead, or its messages are of one size, and it is
 // the same on both nodes.
+//
+// Most queues are small: there is memory only for the groups from the first one that was used to the last one.
 type sizeChunk struct {
-	bytes [chunkWords]uint64
-	alive [chunkWords]uint8
+	first int // group of the first element of bytes and alive
+	bytes []uint64
+	alive []uint8
 	n     int // messages alive in the chunk
+}
+
+// group gives the count of a group's messages that are alive, and their bytes.
+func (c *sizeChunk) group(w int) (alive uint8, bytes uint64) {
+	if i := w - c.first; i >= 0 && i < len(c.alive) {
+		return c.alive[i], c.bytes[i]
+	}
+	return 0, 0
+}
+
+// at gives the place of a group, which is not before the first one that was used: sequences only rise.
+func (c *sizeChunk) at(w int) int {
+	if len(c.alive) == 0 {
+		c.first = w
+	}
+	i := w - c.first
+	for len(c.alive) <= i {
+		c.alive, c.bytes = append(c.alive, 0), append(c.bytes, 0)
+	}
+	return i
 }
 
 // sizeSlot without a chunk: nothing in it is alive.
@@ -59,24 +82,28 @@ func (z *sizeSet) add(p *pool[sizeChunk], seq, size uint64) {
 		s.c = p.get()
 	}
 	s.dirty = true
-	w := seq & chunkMask >> 6
-	s.c.bytes[w] += size
-	s.c.alive[w]++
+	i := s.c.at(int(seq & chunkMask >> 6)) //nolint:gosec // less than chunkWords
+	s.c.bytes[i] += size
+	s.c.alive[i]++
 	s.c.n++
 }
 
 // remove takes away n messages of a group and gives their share of its bytes.
 func (z *sizeSet) remove(p *pool[sizeChunk], chunk uint64, w, n int) uint64 {
 	s := z.slot(chunk)
-	alive, b := uint64(s.c.alive[w]), s.c.bytes[w]
+	i := w - s.c.first
+	alive, b := uint64(s.c.alive[i]), s.c.bytes[i]
 	// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.
 	share := b * uint64(n) / alive
-	s.c.alive[w] -= uint8(n)
-	s.c.bytes[w] -= share
+	s.c.alive[i] -= uint8(n)
+	s.c.bytes[i] -= share
 	s.c.n -= n
 	s.dirty = true
 	if s.c.n == 0 {
-		p.put(s.c)
+		c := s.c
+		keptBytes, keptAlive := c.bytes[:0], c.alive[:0]
+		p.put(c)
+		c.bytes, c.alive = keptBytes, keptAlive
 		s.c = nil
 		z.trim()
 	}
