@@ -31,7 +31,7 @@ process together (in JSON also of each); disk is what was written to the disk th
 		Args: cobra.NoArgs,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchFanout(), a.benchPageSize(), a.benchStore(), a.benchQueues(), a.benchGrowth(),
+	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchWipe(), a.benchFanout(), a.benchPageSize(), a.benchStore(), a.benchQueues(), a.benchGrowth(),
 		a.benchKnobs(), a.benchCompare(), a.benchAll())
 	return cmd
 }
