@@ -58,7 +58,7 @@ type DataPlane interface {
 	// the order of Fence.Less) changes nothing and is no error.
 	SetFence(ctx context.Context, f Fence) error
 
-	// ClearLoss forgets MayHaveLost and, in the same write, raises Incarnation: the record does not name this store in sync any
+	// ClearLoss forgets MayHaveLost and, in the same write, raises Incarnation by one: the record does not name this store in sync any
 	// more, and an active that has not noticed the restart yet cannot bring it back in as what it was. Durable before it
 	// returns.
 	ClearLoss(ctx context.Context) error

@@ -3,6 +3,7 @@ package failover
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -28,8 +29,12 @@ func (w *world) actions() []action {
 	for i := range w.inflight {
 		as = append(as, action{"late-swap", 0, i})
 	}
+	as = w.operatorActions(as)
 	for i := range w.nodes {
 		n := &w.nodes[i]
+		if !n.up && w.gone {
+			continue
+		}
 		if !n.up {
 			as = append(as, action{"restart", i, 0})
 			continue
@@ -247,12 +252,7 @@ func (w *world) actCoordinator(a action, n *wnode) error {
 	switch a.kind {
 	case "observe":
 		rec := *w.rec
-		o := Observation{Record: &rec, Revision: w.rev, Reachable: true, LiveKnown: true}
-		for j := range w.nodes {
-			if w.nodes[j].up {
-				o.Live = append(o.Live, Live{Node: testNodes[j]})
-			}
-		}
+		o := Observation{Record: &rec, Revision: w.rev, Reachable: true, LiveKnown: true, Live: w.liveNodes()}
 		return w.feed(i, Observed{Observation: o})
 	case "unreachable":
 		w.left.unreach--
@@ -282,13 +282,13 @@ func (w *world) actCoordinator(a action, n *wnode) error {
 		w.inflight = append(slices.Clone(w.inflight), e)
 		return w.feed(i, Swapped{OpID: e.Next.OpID, Err: ErrUnknownOutcome})
 	default:
-		return violated("action %s is not known to the model", a)
+		return w.actOperator(a)
 	}
 }
 
 // quiet lists what happens by itself when nothing goes wrong.
 var quiet = []string{
-	"event", "swap", "load", "observe", "ready", "connect", "replicate", "ack", "commit", "drained",
+	"resume", "observe-missing", "event", "swap", "load", "observe", "ready", "connect", "replicate", "ack", "commit", "drained",
 	"follower-notices", "active-notices", "rejected", "refused", "late-swap",
 }
 
@@ -353,6 +353,35 @@ func soloWorld(t *testing.T) world {
 	return settle(t, w, func(w *world) bool { return w.nodes[0].st.Role() == RoleActiveAlone && len(w.rec.InSync) == 1 })
 }
 
+// lostWorld has an active a that has gone on alone, with a write of its own, and is down; b is back, lacks that write, and knows that a is
+// not there.
+func lostWorld(t *testing.T) world {
+	t.Helper()
+	w := soloWorld(t)
+	w.left.write = 1
+	w, err := w.do(action{"write", 0, 0})
+	require.NoError(t, err)
+	w = settle(t, w, func(w *world) bool { return w.nodes[0].primary.commit == len(w.nodes[0].log) })
+	w.left.crash = 1
+	w, err = w.do(action{"crash", 0, len(w.nodes[0].log)})
+	require.NoError(t, err)
+	require.NoError(t, w.restart(1))
+	return settle(t, w, func(w *world) bool { return w.nodes[1].st.forcible(w.rec.Config) == nil && len(w.nodes[1].queue) == 0 })
+}
+
+// preferredWorld is pairWorld with b preferred, to which the role is not given yet.
+func preferredWorld(t *testing.T) world {
+	t.Helper()
+	w := world{preferB: true}
+	require.NoError(t, w.restart(0))
+	w = settle(t, w, func(w *world) bool { return w.nodes[0].st.Role() == RoleActiveAlone })
+	require.NoError(t, w.restart(1))
+	w = settle(t, w, roles(RoleActive, RoleStandby))
+	require.NoError(t, w.act(action{"observe", 0, 0})) // that b is preferred
+	require.NotEqual(t, never, w.nodes[0].st.act.giveAt)
+	return w
+}
+
 type step struct {
 	parent int
 	a      action
@@ -373,6 +402,25 @@ func envInt(name string, def int) int {
 		return n
 	}
 	return def
+}
+
+// found is how far an exploration went.
+type found struct {
+	name          string
+	worlds, depth int
+	complete      bool
+	took          time.Duration
+}
+
+// table prints them, with the sum.
+func table(t *testing.T, rows []found) {
+	t.Helper()
+	all := 0
+	for _, r := range rows {
+		all += r.worlds
+		t.Logf("%-45s %7d worlds %3d steps deep  complete: %-5t  %s", r.name, r.worlds, r.depth, r.complete, r.took.Round(time.Millisecond))
+	}
+	t.Logf("%-45s %7d worlds", "all", all)
 }
 
 // explore visits all worlds that can be reached, breadth first, up to a number of worlds. It returns how many it saw
@@ -412,27 +460,47 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 
 // TestExplore visits every world within reach of a few starting points. LOCKSTEP_EXPLORE is the number of worlds per start.
 func TestExplore(t *testing.T) {
-	limit := envInt("LOCKSTEP_EXPLORE", 8000)
-	for name, start := range exploreStarts(t) {
+	limit := envInt("LOCKSTEP_EXPLORE", 5000)
+	var rows []found
+	starts := exploreStarts(t)
+	for _, name := range slices.Sorted(maps.Keys(starts)) {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()
-			n, depth, complete := explore(t, start, limit)
-			t.Logf("%d worlds, %d steps deep, complete: %t, %s", n, depth, complete, time.Since(begin).Round(time.Millisecond))
+			n, depth, complete := explore(t, starts[name], limit)
+			rows = append(rows, found{name, n, depth, complete, time.Since(begin)})
 		})
 	}
+	table(t, rows)
 }
 
 // TestExploreAll visits every world there is when little goes wrong.
 func TestExploreAll(t *testing.T) {
-	for _, left := range []budget{{cut: 1}, {cut: 1, unknown: 1}, {switchover: 1}, {unreach: 1, cut: 1}} {
-		t.Run(fmt.Sprintf("%+v", left), func(t *testing.T) {
-			w := pairWorld(t)
-			w.left = left
-			n, depth, complete := explore(t, w, 20000)
-			t.Logf("%d worlds, %d steps deep", n, depth)
+	var rows []found
+	for _, c := range []struct {
+		name  string
+		start world
+		left  budget
+	}{
+		{"pair, cut", pairWorld(t), budget{cut: 1}},
+		{"pair, cut, unknown swap", pairWorld(t), budget{cut: 1, unknown: 1}},
+		{"pair, switchover", pairWorld(t), budget{switchover: 1}},
+		{"pair, cut, unreachable", pairWorld(t), budget{unreach: 1, cut: 1}},
+		{"pair, paused", pairWorld(t), budget{pause: 1, unreach: 1}},
+		{"lost, forced", goneWorld(t), budget{force: 1, write: 1, tick: 1}},
+		{"lost, forced, unknown swap", goneWorld(t), budget{force: 1, unknown: 1, unreach: 1}},
+		{"lost, forced, blind", blindWorld(t), budget{force: 1, blind: 1}},
+		{"pair, record lost and adopted", pairWorld(t), budget{lose: 1, adopt: 1, write: 1}},
+		{"preferred, failback", preferredWorld(t), budget{tick: 1, write: 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			begin := time.Now()
+			c.start.left = c.left
+			n, depth, complete := explore(t, c.start, 20000)
+			rows = append(rows, found{c.name, n, depth, complete, time.Since(begin)})
 			require.True(t, complete)
 		})
 	}
+	table(t, rows)
 }
 
 func exploreStarts(t *testing.T) map[string]world {
@@ -449,6 +517,18 @@ func exploreStarts(t *testing.T) map[string]world {
 	add("pair, loss", pairWorld(t), budget{crash: 1, loss: 1, tick: 2, write: 1})
 	add("standby rejoins, unknown swaps", soloWorld(t), budget{unknown: 2, write: 1, crash: 1, cut: 1})
 	add("switchover", pairWorld(t), budget{switchover: 1, unknown: 1, write: 1, tick: 2, drainFail: 1})
+	add("paused", pairWorld(t), budget{pause: 1, crash: 1, cut: 1, write: 1, tick: 2})
+	add("paused, switchover", pairWorld(t), budget{pause: 1, switchover: 1, unknown: 1, write: 1})
+	add("forced", lostWorld(t), budget{force: 1, crash: 1, unknown: 1, write: 1, tick: 2})
+	add("forced twice", lostWorld(t), budget{force: 2, crash: 2, write: 2})
+	add("forced, a loss", lostWorld(t), budget{force: 1, crash: 1, loss: 1, write: 1, tick: 1})
+	add("forced, the old active runs", blindWorld(t), budget{force: 1, blind: 1, write: 2, tick: 1, cut: 1})
+	add("forced and paused", lostWorld(t), budget{force: 1, pause: 1, crash: 1, write: 1})
+	add("adopted", pairWorld(t), budget{lose: 1, adopt: 1, crash: 2, write: 1})
+	add("adopted, alone", soloWorld(t), budget{lose: 1, adopt: 1, crash: 1, write: 1, unknown: 1})
+	add("failback", preferredWorld(t), budget{cut: 1, write: 1, tick: 3, unknown: 1})
+	add("failback, crash", preferredWorld(t), budget{crash: 1, write: 1, tick: 3})
+	add("failback, paused", preferredWorld(t), budget{pause: 1, tick: 3, drainFail: 1})
 	return starts
 }
 
@@ -456,12 +536,15 @@ func exploreStarts(t *testing.T) map[string]world {
 func TestWalk(t *testing.T) {
 	walks, seed := envInt("LOCKSTEP_WALKS", 6000), envInt("LOCKSTEP_SEED", 1)
 	start := pairWorld(t)
-	starts := []world{freshWorld(t), start, soloWorld(t)}
-	taken := 0
+	starts := []world{freshWorld(t), start, soloWorld(t), lostWorld(t), preferredWorld(t)}
+	taken, kinds := 0, map[string]int{}
 	for k := range walks {
 		rng := rand.New(rand.NewPCG(uint64(seed+k), 0)) //nolint:gosec // a test
 		w := starts[k%len(starts)]
-		w.left = budget{crash: 5, loss: 1, cut: 6, unknown: 6, loadFail: 4, unreach: 4, write: 12, tick: 60, switchover: 4, drainFail: 1}
+		w.left = budget{crash: 5, loss: 1, cut: 6, unknown: 6, loadFail: 4, unreach: 4, write: 12, tick: 60, switchover: 4, drainFail: 1, pause: 2, force: 2, blind: int8(k / len(starts) % 2), adopt: 2}
+		if k%3 == 0 {
+			w.left.lose = 1
+		}
 		var path []action
 		for range 400 {
 			as := w.actions()
@@ -480,10 +563,11 @@ func TestWalk(t *testing.T) {
 				require.NoError(t, err, "LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1 after %v", seed+k, path)
 			}
 			taken++
+			kinds[a.kind]++
 		}
 		requireRecovers(t, w, seed+k)
 	}
-	t.Logf("%d walks, %d steps", walks, taken)
+	t.Logf("%d walks, %d steps: %v", walks, taken, kinds)
 }
 
 // requireRecovers lets everything heal, and then there is an active and a standby again, unless INV-6 forbids it.
@@ -494,9 +578,12 @@ func requireRecovers(t *testing.T, w world, seed int) {
 			require.NoError(t, w.restart(i))
 		}
 	}
+	if w = operatorHelps(t, w); w.rec == nil {
+		return
+	}
 	for _, m := range w.rec.InSync {
-		if i := indexOf(m.Node); len(w.rec.InSync) == 1 && w.nodes[i].loss {
-			return // it waits for the operator
+		if i := indexOf(m.Node); len(w.rec.InSync) == 1 && (w.nodes[i].loss || m != w.member(i)) {
+			return // it waits for the operator, and may do so still when he was about to force it
 		}
 	}
 	defer func() {

@@ -21,6 +21,8 @@ type entry struct{ term, id uint8 }
 // budget is how often each thing may still go wrong (or be asked for) on one path.
 type budget struct {
 	crash, loss, cut, unknown, loadFail, unreach, write, tick, switchover, drainFail int8
+	// What operators do: see explore_operator_test.go. blind: a lease ends although its node runs.
+	pause, force, blind, lose, adopt int8
 }
 
 type world struct {
@@ -32,6 +34,11 @@ type world struct {
 	usedTerms [64]bool
 	left      budget
 	writes    uint8
+
+	preferB    bool   // b is preferred
+	gone       bool   // a node that is down stays so
+	forcedTerm uint64 // term of the last forced failover; 0: none
+	blind      bool   // a lease has ended although its node ran
 }
 
 type wnode struct {
@@ -216,7 +223,7 @@ func (w *world) carryOut(i int, e Effect) error {
 		n.drain, n.held = 0, false
 	case Halt:
 		return violated("node %d halts: %v", i, e.Err)
-	case SwitchoverEnded, Warn:
+	case SwitchoverEnded, AdoptEnded, ForceEnded, Warn:
 	default:
 		return violated("effect %T is not known to the model", e)
 	}
@@ -254,12 +261,17 @@ func (w *world) swapAt(e SwapRecord) (Revision, error) {
 			return 0, violated("record goes from %d/%d to %d/%d", w.rec.Config, w.rec.Term, e.Next.Config, e.Next.Term)
 		}
 		if e.Next.Term != w.rec.Term || e.Next.Active != w.rec.Active {
-			if _, ok := w.rec.Member(e.Next.Active); !ok {
+			if _, ok := w.rec.Member(e.Next.Active); !ok && !isForced(e.Next) {
 				return 0, violated("INV-4: a node that is not in sync becomes active")
 			}
 			if e.Next.Term != w.rec.Term+1 {
 				return 0, violated("the term does not grow with the activation")
 			}
+		}
+	}
+	if w.rec != nil && isForced(e.Next) && e.Next.Term > w.rec.Term {
+		if err := w.force(e.Next); err != nil {
+			return 0, err
 		}
 	}
 	next := e.Next
@@ -368,11 +380,18 @@ func (n *wnode) commitPoint() int {
 // commit acknowledges everything up to the commit point.
 func (w *world) commit(i int) error {
 	n := &w.nodes[i]
+	void, err := w.isVoid(i)
+	if err != nil {
+		return err
+	}
 	p := *n.primary
 	p.commit = n.commitPoint()
 	n.durable = max(n.durable, p.commit)
 	n.primary = &p
 	prefix := n.log[:p.commit]
+	if void {
+		return nil
+	}
 	if c := commonPrefix(prefix, w.committed); c < len(prefix) && c < len(w.committed) {
 		return violated("INV-2: node %d acknowledges %v, but %v was acknowledged before", i, prefix, w.committed)
 	}
@@ -405,7 +424,7 @@ func (w *world) restart(i int) error {
 	n.starts++
 	n.up = true
 	n.durable = len(n.log) // recovery has synced it
-	n.st = NewState(Settings{}, testNodes[i], fmt.Sprintf("%s%d", testNodes[i].Name, n.starts), testPair)
+	n.st = NewState(w.settings(i), w.info(i), fmt.Sprintf("%s%d", testNodes[i].Name, n.starts), testPair)
 	return w.feed(i, Started{Identity: n.identity(i)})
 }
 
@@ -413,7 +432,7 @@ func (w *world) restart(i int) error {
 func (w *world) check() error {
 	alone := 0
 	for i := range w.nodes {
-		if p := w.nodes[i].primary; p != nil && p.cfg.Serve && !p.cfg.RequireStandby {
+		if p := w.nodes[i].primary; p != nil && p.cfg.Serve && !p.cfg.RequireStandby && (p.term >= w.forcedTerm || !w.blind) {
 			alone++
 		}
 	}
@@ -439,7 +458,7 @@ func (w *world) check() error {
 // key identifies a world. Times count only by what is left of them.
 func (w *world) key() [16]byte {
 	b := make([]byte, 0, 1024)
-	b = fmt.Appendf(b, "%d %v %v %d %v|", w.rev, w.committed, w.left, w.writes, w.usedTerms)
+	b = fmt.Appendf(b, "%d %v %v %d %v %t%d%t|", w.rev, w.committed, w.left, w.writes, w.usedTerms, w.preferB, w.forcedTerm, w.blind)
 	if w.rec != nil {
 		b = appendRecord(b, *w.rec)
 	}
@@ -476,6 +495,12 @@ func appendRecord(b []byte, r Record) []byte {
 	if r.Switchover != nil {
 		b = fmt.Appendf(b, " %s", r.Switchover.ID)
 	}
+	if r.Forced != nil {
+		b = fmt.Appendf(b, " F%d %d %t", r.Forced.Term, r.Forced.After, r.Forced.Settled)
+	}
+	if r.Paused != nil {
+		b = append(b, 'P')
+	}
 	return append(b, '}')
 }
 
@@ -502,5 +527,7 @@ func (s *State) appendKey(b []byte) []byte {
 	}
 	b = fmt.Appendf(b, "H%d%s%d %s", s.hand.phase, s.hand.id, left(s.hand.deadline), s.hand.declined)
 	b = fmt.Appendf(b, "Q%s%t%d L%d", s.ask.id, s.ask.seen, left(s.ask.deadline), len(s.live))
+	b = fmt.Appendf(b, "W%s%t%d B%d", s.forces.id, s.forces.withdrawn, left(s.forces.deadline), left(s.act.giveAt))
+	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
 	return b
 }

@@ -79,6 +79,8 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 		return Record{}, fmt.Errorf("%w: it has config %d, this node has obeyed %d", errAdoptFine, e.Found.Config, own.Config)
 	case m.known && !m.leads():
 		return Record{}, errAdoptStandby
+	case m.known && m.unknown && e.Revision == 0:
+		return Record{}, errAdoptUnknown
 	case m.known && (m.swapping != "" || m.unknown || m.hand.phase != handNone):
 		return Record{}, errAdoptBusy
 	case m.ident.MayHaveLost && !e.AcceptLoss:

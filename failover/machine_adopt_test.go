@@ -170,6 +170,19 @@ func TestAdoptByRunningActive(t *testing.T) {
 	require.Empty(t, r.s.Reason())
 }
 
+// An active whose last swap had no answer before the record was lost may have been replaced by it. It says what to do.
+func TestAdoptByActiveWithAnUnknownOutcome(t *testing.T) {
+	r := activePair(t, Settings{})
+	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostSilence}))
+	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrUnknownOutcome})
+	for range 3 {
+		r.step(Loaded{Err: ErrNoRecord})
+		require.ErrorIs(t, effect[AdoptEnded](t, r.step(AdoptAsked{ID: "x"})).Failure, errAdoptUnknown)
+		r.after(time.Minute)
+	}
+	require.False(t, r.s.act.sent.Serve, "INV-8")
+}
+
 // A node that has joined a pair and holds nothing yet must not begin another pair when the record is gone: the node that holds the
 // messages could not come back to it. Nor may it join another pair.
 func TestJoinedButEmptyStore(t *testing.T) {

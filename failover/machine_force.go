@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
 // This file is the forced failover: the only node that holds everything is lost, and an operator decides to go on with the other one,
@@ -37,8 +39,9 @@ type ForceAsked struct {
 	Only bool
 	// Config of the record that the operator was told about.
 	Config uint64
-	// End is the last record of this node's log.
-	End uint64
+	// End is the last record of this node's log, and Committed the last that it knows to be committed.
+	End       lsn.Position
+	Committed uint64
 	// At, By and Reason as in Forced.
 	At         time.Time
 	By, Reason string
@@ -82,11 +85,21 @@ func (m *machine) forceAsked(e ForceAsked) {
 		m.do(ForceEnded{ID: e.ID})
 		return
 	}
-	f := Forced{At: e.At, By: e.By, Reason: e.Reason, Node: m.self.ID, Term: m.rec.Term + 1, After: e.End}
+	f := Forced{At: e.At, By: e.By, Reason: e.Reason, Node: m.self.ID, Term: m.rec.Term + 1, After: SurelyKept(m.rec, e.End, e.Committed)}
 	if old := m.rec.Forced; old != nil && !old.Settled {
 		f.After = min(f.After, old.After) // nobody was there to settle that one: the other node may have a tail from before it
 	}
 	m.forces = forcing{id: e.ID, forced: f, deadline: m.now + m.set.SwitchoverTimeout}
+}
+
+// SurelyKept is the last LSN up to which a node's log is sure to be what the pair has acknowledged. Within the pair's present term that is
+// all of it: only one node writes records of a term, and this one has got its own from there, in order. The end of an older log may never
+// have been committed, and other records may have been acknowledged in its place.
+func SurelyKept(rec Record, end lsn.Position, committed uint64) uint64 {
+	if end.Term == rec.Term {
+		return end.LSN
+	}
+	return min(end.LSN, committed)
 }
 
 // forcible says why this node must not be made active by force.
@@ -145,8 +158,6 @@ func (m *machine) force() bool {
 	case !m.candidate && (m.otherLives() || m.follow.connected):
 		m.giveUpForce(ErrOtherLives)
 	case !m.canSwap():
-	case m.ident.MayHaveLost:
-		m.do(ClearLoss{}) // IdentityChanged follows, with another incarnation (INV-6)
 	default:
 		m.standByForce()
 	}
@@ -163,8 +174,12 @@ func (m *machine) standByForce() {
 	}
 	m.stopFollowing()
 	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
+	me := m.ident.Member()
+	if m.ident.MayHaveLost {
+		me.Incarnation++ // INV-6: as what it will be when the loss is accepted, which is when the swap was done and not before
+	}
 	next := m.rec
-	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{m.ident.Member()}
+	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{me}
 	next.MinInSync, next.Switchover, next.Forced = m.set.MinInSync, nil, &f
 	m.propose(next)
 }
@@ -194,4 +209,7 @@ func (m *machine) forceSettled() {
 		err = fmt.Errorf("%w: %w", ErrForce, errForceChanged)
 	}
 	m.do(ForceEnded{ID: f.id, Failure: err})
+	if err == nil && m.ident.MayHaveLost {
+		m.do(ClearLoss{}) // IdentityChanged follows, and then the role
+	}
 }

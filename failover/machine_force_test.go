@@ -21,7 +21,7 @@ func left(t *testing.T, set Settings) *rig {
 
 // asked is a request for the record that the node knows.
 func asked(r *rig) ForceAsked {
-	return ForceAsked{ID: "x", Config: r.s.rec.Config, End: 10, At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down"}
+	return ForceAsked{ID: "x", Config: r.s.rec.Config, End: usedIdentity().End, Committed: 7, At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down"}
 }
 
 // A forced failover is a takeover but for the membership: it stops following, raises its fence, swaps in a new term, and only then acts.
@@ -176,12 +176,14 @@ func TestForceAfterALoss(t *testing.T) {
 	require.Equal(t, RoleRecovering, r.s.Role())
 	require.Contains(t, r.s.Reason(), "lockstep failover --force")
 	effects := r.step(asked(r))
+	requireNo[ClearLoss](t, effects) // it is still known if this comes to nothing
+	swap := effect[SwapRecord](t, effects)
+	effects = r.won()
 	effect[ClearLoss](t, effects)
-	requireNo[SwapRecord](t, effects)
+	requireNo[StartActive](t, effects)
 	id.MayHaveLost, id.Incarnation = false, 2
-	swap := effect[SwapRecord](t, r.step(IdentityChanged{Identity: id}))
 	require.Equal(t, []Member{id.Member()}, swap.Next.InSync)
-	require.Contains(t, kinds(r.won()), "start-active")
+	require.Contains(t, kinds(r.step(IdentityChanged{Identity: id})), "start-active")
 }
 
 // The active that was thought lost runs after all. It gives up the role, says so loudly, and follows.
@@ -197,6 +199,16 @@ func TestForcedActiveYields(t *testing.T) {
 	require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(effects))
 	require.Contains(t, effect[Warn](t, effects).Text, "after LSN 7")
 	require.Equal(t, forced.Forced, effect[StartFollower](t, effects).Spec.Forced)
+}
+
+// The end of a log of an older term may be another one than what was acknowledged.
+func TestForcedInALaterTerm(t *testing.T) {
+	rec := recordWith(1, 1)
+	rec.Term = 5
+	r := newRig(t, Settings{})
+	r.start(usedIdentity(), rec, 0)
+	r.report(FollowerLost{Cause: LostRefused})
+	require.Equal(t, uint64(7), effect[SwapRecord](t, r.step(asked(r))).Next.Forced.After)
 }
 
 // Two forced failovers and nobody in sync between them: the tail of the node that comes back may be from before the first.

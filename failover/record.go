@@ -105,8 +105,8 @@ type Forced struct {
 	// Node that was made active, and Term that began with it.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
-	// After is the last LSN that the pair's history is sure to have kept: that node's last record, or less if a forced failover before
-	// this one is not settled. What the other node has after it, of an earlier term than Term, is not part of the pair any more.
+	// After is the last LSN up to which nothing that was acknowledged can be lost: SurelyKept of that node, or less if a forced failover
+	// before this one is not settled. What the other node has after it, of an earlier term than Term, is not part of the pair any more.
 	After uint64 `json:"after"`
 	// Settled: both nodes have been in sync since.
 	Settled bool `json:"settled,omitempty"`

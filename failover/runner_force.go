@@ -12,6 +12,8 @@ import (
 type ForceRequest struct {
 	// Config of the record that the operator has seen.
 	Config uint64
+	// Committed is the last LSN that this node knows to be committed.
+	Committed uint64
 	// By is who asks, Reason why; for others to read.
 	By, Reason string
 }
@@ -27,7 +29,7 @@ func (r *Runner) MayForce(ctx context.Context, config uint64) error {
 // has ended, it may have been done.
 func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
 	err := r.askForce(ctx, ForceAsked{
-		Config: req.Config, End: r.opts.Data.Identity().End.LSN, At: time.Now().UTC().Truncate(time.Second), By: req.By, Reason: req.Reason,
+		Config: req.Config, End: r.opts.Data.Identity().End, Committed: req.Committed, At: time.Now().UTC().Truncate(time.Second), By: req.By, Reason: req.Reason,
 	})
 	if err != nil {
 		return Record{}, err

@@ -89,7 +89,10 @@ func (a *AdminServer) planAdoption(ctx context.Context, req *pb.AdoptRecordReque
 	p.plan.Other = peer
 	if other != nil {
 		s := other.GetStore()
-		p.above = failover.Fence{Config: s.GetFenceConfig(), Term: max(s.GetFenceTerm(), s.GetLogEnd().GetTerm())}
+		pair := other.GetPair() // it may know a record that it has not obeyed yet, and would take no older one
+		p.above = failover.Fence{
+			Config: max(s.GetFenceConfig(), pair.GetConfig()), Term: max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),
+		}
 		if err := compare(own, end, leads, other, peer.GetAddress()); err != nil {
 			return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
 		}

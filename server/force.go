@@ -85,9 +85,10 @@ func (a *AdminServer) planForce(ctx context.Context, req *pb.ForceFailoverReques
 		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
 	}
 	rec := found.Record
+	kept := failover.SurelyKept(rec, stats.Durable, stats.Applied.LSN)
 	p := &pb.ForceFailoverResponse{
 		PairId: rec.PairID.String(), NodeId: id.NodeID.String(), NodeName: st.Pair.Self.Name, Config: rec.Config, Term: rec.Term,
-		InSync: members(rec.InSync), LogEnd: position(stats.Durable), LostFromLsn: stats.Durable.LSN + 1, LostToLsn: stats.Durable.LSN,
+		InSync: members(rec.InSync), LogEnd: position(stats.Durable), LostFromLsn: kept + 1, LostToLsn: kept,
 		LostAddress: lost.GetAddress(),
 	}
 	if rec.Active != id.NodeID {
@@ -96,7 +97,9 @@ func (a *AdminServer) planForce(ctx context.Context, req *pb.ForceFailoverReques
 	}
 	if st.Follower != nil {
 		p.HeardCommitLsn = st.Follower.ActiveCommitLSN
-		p.LostToLsn = max(p.LostToLsn, p.HeardCommitLsn)
+		if p.HeardCommitLsn > stats.Durable.LSN {
+			p.LostToLsn = p.HeardCommitLsn
+		}
 	}
 	p.Warnings = forceWarnings(id, &rec, p)
 	return p, nil
@@ -146,8 +149,8 @@ func forceWarnings(id store.Identity, rec *failover.Record, p *pb.ForceFailoverR
 	case end.GetLsn() == 0:
 		out = append(out, "THIS NODE HOLDS NOTHING: every message of the pair is lost. Restoring a backup is better")
 	case rec.Active != id.NodeID && end.GetTerm() < rec.Term:
-		out = append(out, fmt.Sprintf("this node's log ends in term %d, and the pair is in term %d: it has nothing of what the lost node wrote as the active",
-			end.GetTerm(), rec.Term))
+		out = append(out, fmt.Sprintf("this node's log ends in term %d, and the pair is in term %d: it has nothing of that term, and its last "+
+			"records may be others than those that were acknowledged", end.GetTerm(), rec.Term))
 	}
 	if id.MayHaveLost {
 		out = append(out, "this node's machine went down without a clean stop and sync is not \"always\": acknowledged messages from before the end of "+
