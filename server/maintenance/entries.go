@@ -38,8 +38,11 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 // change reads an entry (the zero value if there is none), lets fn change it, and commits it. When fn returns an error nothing
 // is committed; errUnchanged is no error. It returns what the entry is now.
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
-	m.commitMu.Lock()
-	defer m.commitMu.Unlock()
+	if err := m.committing.Acquire(ctx, 1); err != nil {
+		var none T
+		return none, fmt.Errorf("another change of the pair's entries is not committed yet: %w", err)
+	}
+	defer m.committing.Release(1)
 	// Serving first: then what is read is all that was ever committed, and Commit fails if the term ends meanwhile.
 	if _, ok := m.node.Serving(); !ok {
 		var none T
@@ -61,7 +64,7 @@ func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) erro
 	return v, m.commit(ctx, func(b *txn.Builder) { b.PutMeta(key, raw) })
 }
 
-// remove removes entries. The caller holds commitMu if it has read something before.
+// remove removes entries. The caller holds committing if it has read something before.
 func (m *Manager) remove(ctx context.Context, keys ...string) error {
 	return m.commit(ctx, func(b *txn.Builder) {
 		for _, k := range keys {

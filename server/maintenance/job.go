@@ -227,8 +227,10 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 
 // DeleteJob removes a job and its history; a run under way goes on. Only on the active. ErrNoJob.
 func (m *Manager) DeleteJob(ctx context.Context, name string) error {
-	m.commitMu.Lock()
-	defer m.commitMu.Unlock()
+	if err := m.committing.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("delete job %s: another change of the pair's entries is not committed yet: %w", name, err)
+	}
+	defer m.committing.Release(1)
 	if _, ok := m.node.Serving(); ok {
 		if _, there := m.store.Meta(keyJob + name); !there {
 			return fmt.Errorf("delete job %s: %w", name, ErrNoJob)

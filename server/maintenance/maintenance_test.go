@@ -366,3 +366,17 @@ func (l liar) Digest(ctx context.Context, at uint64) (store.Digest, error) {
 	d.Content[0]++
 	return d, err
 }
+
+// TestChangeWaitsNoLongerThanAsked: a change waits for the one before it, which waits for the standby, and not beyond its own context.
+func TestChangeWaitsNoLongerThanAsked(t *testing.T) {
+	m := newPair(t).manager()
+	require.NoError(t, m.committing.Acquire(t.Context(), 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := change(ctx, m, keySettings, func(*pairSettings) error { return nil })
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, m.DeleteJob(ctx, "job"), context.Canceled)
+	m.committing.Release(1)
+	_, err = change(t.Context(), m, keySettings, func(*pairSettings) error { return errUnchanged })
+	require.NoError(t, err)
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -59,7 +60,8 @@ type Manager struct {
 	// process tells runs of this node apart.
 	process string
 
-	commitMu sync.Mutex // held from reading one of the pair's entries until its change is committed
+	// committing is held from reading one of the pair's entries until its change is committed: for as long as the standby takes.
+	committing *semaphore.Weighted
 
 	mu        sync.Mutex // guards what follows
 	running   *operation
@@ -96,7 +98,7 @@ func New(o Options) (*Manager, error) {
 	}
 	return &Manager{
 		o: o, log: o.Logger, store: o.Store, node: o.Node, local: local, process: uuid.NewString(), jobs: make(map[string]bool),
-		held: make(map[uint64]context.CancelCauseFunc),
+		held: make(map[uint64]context.CancelCauseFunc), committing: semaphore.NewWeighted(1),
 	}, nil
 }
 
