@@ -95,6 +95,8 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end 
 		return w.down(h.stopForNow, h.restart)
 	case switchover:
 		return func() { w.switchOver(ctx, h) }, nil
+	case upkeep:
+		return func() { w.startPlan(ctx, h, f.Dice) }, nil
 	case recordLost:
 		return w.authority.server.Forget, nil
 	case swapUnsettled:
@@ -239,6 +241,24 @@ func (w *world) switchOver(ctx context.Context, h *host) {
 			return
 		}
 		w.note("switchover done: %v", resp)
+	})
+}
+
+// startPlan has the pair look after itself. Whatever breaks meanwhile, the pair goes on with it, and recovered waits for its end.
+func (w *world) startPlan(ctx context.Context, h *host, dice uint64) {
+	kinds := []pb.PlanKind{pb.PlanKind_PLAN_KIND_RESIZE, pb.PlanKind_PLAN_KIND_COMPACT, pb.PlanKind_PLAN_KIND_RESTART}
+	req := &pb.StartPlanRequest{Kind: kinds[dice%uint64(len(kinds))]}
+	if req.Kind == pb.PlanKind_PLAN_KIND_RESIZE {
+		req.PageSize = 2 << 10 << (dice / 3 % 4)
+	}
+	w.running.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
+		defer cancel()
+		if _, err := pb.NewMaintenanceServiceClient(w.ConnTo(h.address)).StartPlan(ctx, req); err != nil {
+			w.note("no plan %v: %v", req, err)
+			return
+		}
+		w.note("plan started: %v", req)
 	})
 }
 

@@ -108,7 +108,8 @@ func (h *host) supervise(ctx context.Context, r *run) {
 	if byItself { // its kernel closes what it had
 		h.endLocked(r)
 	}
-	if byItself = byItself && !r.stopping; byItself {
+	byItself = byItself && !r.stopping
+	if byItself && !errors.Is(r.err, node.ErrRestart) {
 		h.loseUnsynced() // an fsync has failed, as a rule
 	}
 	h.mu.Unlock()

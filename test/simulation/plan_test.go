@@ -35,6 +35,7 @@ const (
 	stalledDisk                   // they do not come back for the duration
 	failedSync                    // a node's next fsync fails
 	switchover                    // an operator hands the active role over
+	upkeep                        // both nodes are resized, compacted or restarted, one after the other
 	recordLost                    // the coordinator loses the pair's record; an operator has it adopted in the end
 	kinds
 )
@@ -42,7 +43,7 @@ const (
 var kindNames = [kinds]string{ //nolint:gochecknoglobals // names of constants
 	"kill", "power-loss", "power-loss-of-both", "stop", "freeze", "isolated", "partition", "one-way", "reset", "slow-link", "client-cut",
 	"client-one-way", "client-reset", "coordinator-silent", "coordinator-down", "swap-unsettled", "slow-disk", "stalled-disk", "failed-sync",
-	"switchover", "record-lost",
+	"switchover", "upkeep", "record-lost",
 }
 
 func (k kind) String() string { return kindNames[k] }

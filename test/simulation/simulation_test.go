@@ -153,10 +153,19 @@ func (w *world) recovered(h *cluster.History) error {
 		if err := w.waitInSync(ctx); err != nil {
 			return fmt.Errorf("not recovered: %w", err)
 		}
-		if _, _, err := w.authority.within.Load(ctx); err == nil {
+		if _, _, err := w.authority.within.Load(ctx); err != nil {
+			sleep(ctx, poll)
+			continue
+		}
+		if w.done.faults[upkeep] == 0 {
 			break
 		}
-		sleep(ctx, poll)
+		if err := w.waitUpkept(ctx); err != nil {
+			return fmt.Errorf("not recovered: %w", err)
+		}
+		if err := w.waitInSync(ctx); err == nil {
+			break
+		}
 	}
 	for ctx.Err() == nil {
 		if _, ok := h.AckedAfter(healed, ""); ok {

@@ -192,6 +192,18 @@ func (w *world) waitInSync(ctx context.Context) error {
 	})
 }
 
+// waitUpkept waits until no plan is under way any more.
+func (w *world) waitUpkept(ctx context.Context) error {
+	return w.wait(ctx, "the end of a plan", func(s [2]*pb.GetStatusResponse) bool {
+		for _, n := range s {
+			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil && n.GetPlan().GetState() < pb.PlanState_PLAN_STATE_DONE {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func activeWith(a, b *pb.GetStatusResponse) bool {
 	return a.GetRole() == pb.Role_ROLE_ACTIVE && b.GetRole() == pb.Role_ROLE_STANDBY
 }
