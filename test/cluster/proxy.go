@@ -2,7 +2,7 @@
 
 package cluster
 
-import "github.com/lockstep-mq/lockstep/internal/relay"
+import "github.com/lockstep-mq/lockstep/cmd/lockstep/relay"
 
 // Proxy is a link that can be cut.
 type Proxy = relay.Relay
