@@ -46,6 +46,9 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 		return in.begin(data)
 	}
 	if err := in.imp.WriteAt(int64(offset), data); err != nil { //nolint:gosec // checked by the importer
+		if errors.Is(err, page.ErrFailed) {
+			in.s.fail(err) // INV-7
+		}
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
 	in.offset = offset + uint64(len(data))

@@ -28,9 +28,16 @@ type Importer struct {
 	path string
 	meta Meta
 
-	mu   sync.Mutex // guards file
+	mu   sync.Mutex // guards what follows
 	file vfs.File   // nil when it is over
+	// from and to are where what was written and not yet handed to the disk begins and ends; to is 0 when nothing was. window is how far they
+	// may be apart.
+	from, to, window int64
 }
+
+// importWindow is how much of an import is written before it is handed to the disk. All of it at the end would hold up, for as long as that
+// takes, whoever syncs a log on the same disk.
+const importWindow = 4 << 20
 
 // errImportOver is the reason why an importer takes nothing any more.
 var errImportOver = errors.New("the import is over")
@@ -55,14 +62,14 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	if err := file.Truncate(meta.FileBytes()); err != nil {
 		return nil, errors.Join(fmt.Errorf("import page file: %w", err), file.Close())
 	}
-	return &Importer{fsys: fsys, path: path, meta: meta, file: file}, nil
+	return &Importer{fsys: fsys, path: path, meta: meta, file: file, window: importWindow}, nil
 }
 
 // Meta describes the checkpoint that is imported.
 func (im *Importer) Meta() Meta { return im.meta }
 
 // WriteAt stores a piece of the other file at the same offset. It refuses with ErrMisuse what is not in the range of the pages.
-// Pages are verified when they are read, as ever.
+// Pages are verified when they are read, as ever. After ErrFailed the import is to be aborted.
 func (im *Importer) WriteAt(offset int64, data []byte) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -76,6 +83,22 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 	if _, err := im.file.WriteAt(data, offset); err != nil {
 		return fmt.Errorf("import page file: write at offset %d: %w", offset, err)
 	}
+	return im.wrote(offset, int64(len(data)))
+}
+
+// wrote hands what was written to the disk when there is enough of it; durable it is with Finish only. mu is held.
+func (im *Importer) wrote(offset, length int64) error {
+	if im.to == 0 {
+		im.from = offset
+	}
+	im.from, im.to = min(im.from, offset), max(im.to, offset+length)
+	if im.to-im.from < im.window {
+		return nil
+	}
+	if err := im.file.SyncRange(im.from, im.to-im.from); err != nil {
+		return fmt.Errorf("import page file: %w: %w", ErrFailed, err) // INV-7
+	}
+	im.from, im.to = 0, 0
 	return nil
 }
 
