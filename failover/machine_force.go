@@ -22,7 +22,7 @@ var (
 	errForceInSync      = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and nothing would be lost")
 	errForcePaused      = errors.New("this node is in sync and would take over by itself, but the pair is paused: lockstep resume. Nothing has to be forced")
 	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
-	errForceCoordinator = errors.New("the coordinator cannot be reached, and without it no role can change")
+	errForceCoordinator = fmt.Errorf("%w, and without it no role can change", ErrUnreachable)
 	errForceChanged     = errors.New("the pair's record has changed meanwhile: look at the status, and ask again if it is still needed")
 	errForceTime        = errors.New("the coordinator did not write the record in time")
 )

@@ -20,9 +20,9 @@ import (
 
 const (
 	// forceTimeout bounds a forced failover whose caller has set no deadline.
-	forceTimeout = 30 * time.Second
+	forceTimeout = 40 * time.Second
 	// forceLeaseTime is how long the lease of a node that does not answer may take to end, and forceLeasePause how often it is looked at.
-	forceLeaseTime  = 10 * time.Second
+	forceLeaseTime  = 20 * time.Second
 	forceLeasePause = 100 * time.Millisecond
 	// maxSaid bounds what an operator may say, in bytes.
 	maxSaid = 200
@@ -71,7 +71,7 @@ func (a *AdminServer) force(ctx context.Context, req *pb.ForceFailoverRequest) (
 
 // planForce finds out what would be lost, and refuses if there is a better way.
 func (a *AdminServer) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
-	found, err := a.node.Find(ctx)
+	found, err := a.findRecord(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
 	}
@@ -105,6 +105,29 @@ func (a *AdminServer) planForce(ctx context.Context, req *pb.ForceFailoverReques
 	return p, nil
 }
 
+// findRecord reads the record. A quorum that has just lost the node that led it takes a moment to answer.
+func (a *AdminServer) findRecord(ctx context.Context) (failover.Found, error) {
+	for deadline := time.Now().Add(forceLeaseTime); ; {
+		found, err := a.node.Find(ctx)
+		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !forcePause(ctx, deadline) {
+			return found, err //nolint:wrapcheck // the caller does
+		}
+	}
+}
+
+// forcePause waits a little; false if that has taken long enough.
+func forcePause(ctx context.Context, deadline time.Time) bool {
+	if time.Now().After(deadline) {
+		return false
+	}
+	select {
+	case <-time.After(forceLeasePause):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // mayForce asks the machine, and whether the other node answers. It waits a moment for the lease of one that does not. The peer is where
 // it did not answer, nil if no address is known.
 func (a *AdminServer) mayForce(ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found) (*pb.AdoptedPeer, error) {
@@ -116,7 +139,8 @@ func (a *AdminServer) mayForce(ctx context.Context, req *pb.ForceFailoverRequest
 		st := a.node.State().Pair
 		err := a.node.MayForce(ctx, config)
 		late := st.Record == nil || st.Record.Config < found.Record.Config // the watch brings it in a moment
-		if err != nil && !late && !errors.Is(err, failover.ErrOtherLives) {
+		passes := late || errors.Is(err, failover.ErrOtherLives) || errors.Is(err, failover.ErrUnreachable)
+		if err != nil && !passes {
 			return nil, err
 		}
 		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
@@ -127,12 +151,7 @@ func (a *AdminServer) mayForce(ctx context.Context, req *pb.ForceFailoverRequest
 		if err == nil {
 			return peer, nil
 		}
-		if time.Now().After(deadline) {
-			return nil, err
-		}
-		select {
-		case <-time.After(forceLeasePause):
-		case <-ctx.Done():
+		if !forcePause(ctx, deadline) {
 			return nil, err
 		}
 	}

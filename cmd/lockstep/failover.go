@@ -19,7 +19,7 @@ import (
 )
 
 // forceTime is added to --timeout: the lease of a node that has just died takes a few seconds to end.
-const forceTime = 20 * time.Second
+const forceTime = 40 * time.Second
 
 // errNoForce is returned when the flags were not given that say what is done.
 var errNoForce = errors.New(`nothing was done. A failover happens by itself as soon as the active is lost and the standby is in sync; to hand

@@ -23,21 +23,24 @@ import (
 func TestForced(t *testing.T) {
 	for _, tt := range []struct {
 		name string
+		raft bool
 		lose func(n *cluster.Node) error // makes the active go away
 		back func(n *cluster.Node) error // and come back
 	}{
 		// A process that was killed has not applied what its log has since the last checkpoint: when it is back, that is cut.
-		{"killed", (*cluster.Node).Kill, (*cluster.Node).Start},
+		{"killed", false, (*cluster.Node).Kill, (*cluster.Node).Start},
 		// One that was stopped goes on as the active until it finds out, and has applied everything: it needs a snapshot.
-		{"frozen", (*cluster.Node).Pause, (*cluster.Node).Wake},
+		{"frozen", false, (*cluster.Node).Pause, (*cluster.Node).Wake},
+		// The quorum is the witness and the node that is left.
+		{"killed, raft", true, (*cluster.Node).Kill, (*cluster.Node).Start},
 	} {
-		t.Run(tt.name, func(t *testing.T) { forceAfter(t, tt.lose, tt.back) })
+		t.Run(tt.name, func(t *testing.T) { forceAfter(t, tt.raft, tt.lose, tt.back) })
 	}
 }
 
-func forceAfter(t *testing.T, lose, back func(n *cluster.Node) error) {
+func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error) {
 	t.Helper()
-	p := start(t, cluster.Options{Links: true})
+	p := start(t, cluster.Options{Links: true, Raft: raft})
 	old, next := inSync(t, p)
 	c, err := p.NewClient(t.Context())
 	require.NoError(t, err)
