@@ -93,6 +93,19 @@ func TestTableIsTrue(t *testing.T) {
 	}
 }
 
+// TestSimulationNotices: what the table's tests notice of one package is noticed from outside, too: by two whole nodes and their clients,
+// in test/simulation. Not every hook is: MUTATIONS.md says which, and why.
+func TestSimulationNotices(t *testing.T) {
+	simulation := row{pkg: "test/simulation", test: "TestSimulation"}
+	binary := build(t, simulation.pkg)
+	for _, hook := range []string{"INV-2-standby-is-not-waited-for", "INV-3-acknowledges-alone-before-the-swap"} {
+		out, err := run(t, binary, simulation, hook)
+		require.Error(t, err, "%s", out)
+		require.Contains(t, out, "violations:")
+		require.Contains(t, out, "replay: go test ./test/simulation -run TestSimulation -seed=")
+	}
+}
+
 // build makes the test binary of a package, with the hooks.
 func build(t *testing.T, pkg string) string {
 	t.Helper()

@@ -76,7 +76,7 @@ func (f fault) String() string {
 // drawPlan draws the faults of a simulation. All of it follows from the seed; what the nodes make of it depends on the scheduler, too.
 func drawPlan(rng *rand.Rand, o options) []fault {
 	plan := make([]fault, 2+rng.IntN(7))
-	for i := range plan {
+	for i := range len(plan) {
 		f := fault{
 			At: time.Duration(rng.Int64N(int64(o.Length))), Kind: drawKind(rng, o), Whom: whom(rng.IntN(4)), Dice: rng.Uint64N(1 << 32),
 		}
@@ -93,6 +93,11 @@ func drawPlan(rng *rand.Rand, o options) []fault {
 		}
 		f.At, f.For = f.At.Round(time.Microsecond), f.For.Round(time.Microsecond)
 		plan[i] = f
+		if f.Kind == failedSync && rng.IntN(2) == 0 { // and does not get better: is what was not written believed?
+			plan = append(plan, fault{
+				At: f.At + time.Duration(rng.Int64N(int64(time.Second))), Kind: powerLossOfBoth, Whom: f.Whom, For: f.For, Dice: f.Dice,
+			})
+		}
 	}
 	slices.SortStableFunc(plan, func(a, b fault) int { return cmp.Compare(a.At, b.At) })
 	return plan

@@ -37,7 +37,7 @@ const (
 	recoveryLimit = 20 * time.Second
 	// finishLimit is how long it may take to deliver all that is left then.
 	finishLimit = time.Minute
-	// maxFailures is after how many seeds that failed no more are begun.
+	// maxFailures is after how many seeds that failed no more are begun; one with -failfast.
 	maxFailures = 5
 	// realLimit is how long a simulation may take on the clock on the wall, however slow the machine.
 	realLimit = 4 * time.Minute
@@ -56,13 +56,17 @@ func TestSimulation(t *testing.T) {
 	} else if seeds == 0 {
 		seeds = 300
 	}
+	limit := maxFailures
+	if f := flag.Lookup("test.failfast"); f != nil && f.Value.String() == "true" {
+		limit = 1
+	}
 	// Not a subtest for each seed: with -v they would bury the totals.
 	var next atomic.Uint64
 	t.Run("seeds", func(t *testing.T) {
 		for i := range runtime.GOMAXPROCS(0) {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
-				for seed := next.Add(1); seed <= uint64(seeds) && total.failed() < maxFailures; seed = next.Add(1) {
+				for seed := next.Add(1); seed <= uint64(seeds) && total.failed() < limit; seed = next.Add(1) {
 					total.add(simulate(t, seed, false))
 				}
 			})
