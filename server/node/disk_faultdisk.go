@@ -30,7 +30,7 @@ func disk() (vfs.FS, error) {
 			return nil, err
 		}
 	}
-	l, err := net.Listen("tcp", address)
+	l, err := net.Listen("tcp", address) //nolint:noctx // loopback: done or refused at once
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", faultdisk.Variable, err)
 	}

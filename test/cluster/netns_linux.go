@@ -58,7 +58,10 @@ func NewNet(ctx context.Context) (_ *Net, err error) {
 			return nil, fmt.Errorf("%w: %w", ErrNoNet, err)
 		}
 	}
-	return n, n.wire(ctx)
+	if err := n.wire(ctx); err != nil {
+		return nil, err
+	}
+	return n, nil
 }
 
 // wire makes the links and the routes: an address belongs to a namespace, not to a link.

@@ -107,7 +107,10 @@ func (p *Relay) Close() error {
 	err := p.listener.Close()
 	p.Reset()
 	p.wg.Wait()
-	return err
+	if err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	return nil
 }
 
 func isClosed(c chan struct{}) bool {

@@ -197,6 +197,7 @@ func (d *Disk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
 		}
 	case http.MethodGet:
 		_ = json.NewEncoder(w).Encode(d.Hits()) // the test sees that it gets nothing
