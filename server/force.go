@@ -22,7 +22,7 @@ const (
 	// forceTimeout bounds a forced failover whose caller has set no deadline.
 	forceTimeout = 40 * time.Second
 	// forceLeaseTime is how long the lease of a node that does not answer may take to end, and forceLeasePause how often it is looked at.
-	forceLeaseTime  = 20 * time.Second
+	forceLeaseTime  = 10 * time.Second
 	forceLeasePause = 100 * time.Millisecond
 	// maxSaid bounds what an operator may say, in bytes.
 	maxSaid = 200
