@@ -147,11 +147,12 @@ func (m *machine) abortHandOver(why string) {
 
 // endHandOver answers the local request, if there is one.
 func (m *machine) endHandOver(failure string) {
-	if m.hand.id != "" {
+	switch {
+	case m.hand.id != "":
 		m.do(SwitchoverEnded{ID: m.hand.id, Failure: failure, Pause: m.now - m.hand.began})
-	} else if failure != "" && m.hand.failback {
+	case failure != "" && m.hand.failback:
 		m.warn("the role was not given to the preferred node: %s", failure)
-	} else if failure != "" {
+	case failure != "":
 		m.warn("switchover asked by the standby was not done: %s", failure)
 	}
 	m.hand = handover{drain: m.hand.drain}

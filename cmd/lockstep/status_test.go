@@ -40,7 +40,10 @@ func TestStatusSaysWhatOperatorsDid(t *testing.T) {
 	require.Contains(t, b.String(), "after LSN 7")
 	require.Contains(t, b.String(), "(a burnt down)")
 	require.Contains(t, b.String(), "failback to the preferred node in 1m")
-	require.Equal(t, s.fingerprint(), s.fingerprint())
+	same := *s.Pair.Forced
+	before := s.fingerprint()
+	s.Pair.Forced = &same
+	require.Equal(t, before, s.fingerprint(), "only what is in it counts")
 	b.Reset()
 	s.Pair.Forced.Settled, s.Pair.FailbackAt = true, time.Time{}
 	require.NoError(t, a.printChanges(s))
