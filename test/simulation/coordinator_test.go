@@ -20,7 +20,6 @@ type authority struct {
 	mu      sync.Mutex // guards all below
 	rng     *rand.Rand
 	hosts   map[string]*reach
-	swaps   int           // how many were done
 	changed chan struct{} // closed and replaced whenever a way to the coordinator changes
 	ended   chan struct{} // closed at the end of the simulation
 	late    sync.WaitGroup

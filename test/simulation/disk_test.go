@@ -62,7 +62,7 @@ func (d *disk) before(op vfs.Op) error {
 		if d.delay > 0 && !d.dead {
 			delay := time.Duration(d.rng.Int64N(int64(d.delay)))
 			d.mu.Unlock()
-			time.Sleep(delay)
+			time.Sleep(delay) //nolint:forbidigo // the bubble's clock: what a disk takes
 			d.mu.Lock()
 		}
 		for d.stalled && !d.dead {

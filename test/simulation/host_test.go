@@ -97,11 +97,11 @@ func (h *host) startLocked() {
 			},
 		})
 	})
-	h.w.running.Go(func() { h.supervise(ctx, r) })
+	h.w.running.Go(func() { h.supervise(r) })
 }
 
 // supervise starts the node again when it ends by itself.
-func (h *host) supervise(ctx context.Context, r *run) {
+func (h *host) supervise(r *run) {
 	<-r.done
 	h.mu.Lock()
 	byItself := !r.killed

@@ -4,6 +4,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -318,7 +319,7 @@ func (c *conn) end(why error) {
 	delete(c.p.conns, c)
 	c.p.mu.Unlock()
 	here, there := why, why
-	if why == io.EOF {
+	if errors.Is(why, io.EOF) {
 		here = net.ErrClosed
 	}
 	c.in.abandon(here)
@@ -378,7 +379,7 @@ func (p *pipe) write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.finished == io.EOF:
+	case errors.Is(p.finished, io.EOF):
 		return 0, net.ErrClosed
 	case p.finished != nil:
 		return 0, p.finished
@@ -419,7 +420,7 @@ func (p *pipe) setDeadline(t time.Time) {
 }
 
 // take returns what has arrived, or for how long to wait: 0 for ever.
-func (p *pipe) take(b []byte, open bool) (n int, err error, wait time.Duration) { //nolint:revive // the error is the reader's
+func (p *pipe) take(b []byte, open bool) (n int, wait time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -429,11 +430,11 @@ func (p *pipe) take(b []byte, open bool) (n int, err error, wait time.Duration) 
 		}
 	}
 	if p.gone != nil {
-		return 0, p.gone, 0
+		return 0, 0, p.gone
 	}
 	if !p.deadline.IsZero() {
 		if !now.Before(p.deadline) {
-			return 0, os.ErrDeadlineExceeded, 0
+			return 0, 0, os.ErrDeadlineExceeded
 		}
 		until(p.deadline)
 	}
@@ -451,7 +452,7 @@ func (p *pipe) take(b []byte, open bool) (n int, err error, wait time.Duration) 
 	case p.finished != nil:
 		until(p.finishAt)
 	}
-	return n, err, wait
+	return n, wait, err
 }
 
 func (p *pipe) read(b []byte) (int, error) {
@@ -460,7 +461,7 @@ func (p *pipe) read(b []byte) (int, error) {
 	}
 	for {
 		open, changed := p.n.passes(p.way)
-		n, err, wait := p.take(b, open)
+		n, wait, err := p.take(b, open)
 		if n > 0 || err != nil {
 			return n, err
 		}
