@@ -209,6 +209,34 @@ func TestFailedRead(t *testing.T) {
 	}
 }
 
+// TestFlippedLog: bits of what the standby writes to its log flip. It does not read its log while it runs; restarted, it finds what is wrong,
+// and gets that, or everything, from the active.
+func TestFlippedLog(t *testing.T) {
+	s := seed(t)
+	p := startBreakable(t, cluster.Options{})
+	w := work(t, p, cluster.WorkloadOptions{Seed: s})
+	active, standby := inSync(t, p)
+	// A segment of the log is known by the name that it was opened under: its number, with an ending that changes.
+	setDisk(t, standby, faultdisk.State{Seed: s, Rules: []faultdisk.Rule{
+		{Ops: []string{"write"}, Files: "[0-9]*", Flip: true, Every: 20, Times: 3},
+	}})
+	require.Eventually(t, func() bool {
+		hits, err := standby.DiskHits(limited(t))
+		require.NoError(t, err)
+		return hits[0] == 3
+	}, bound, 10*time.Millisecond)
+	setDisk(t, standby, soundDisk)
+	acked(t, w, ackBound)
+	require.NoError(t, standby.Kill())
+	acked(t, w, ackBound)
+	require.NoError(t, standby.Start())
+	now, _ := inSync(t, p)
+	require.Equal(t, active.Name, now.Name)
+	require.Empty(t, compare(t, p, true).GetContentError())
+	verify(t, p, w)
+	checkOffline(t, p)
+}
+
 // rounds is how often something is done that is done more often in a long run.
 func rounds(t *testing.T, usually int) int {
 	t.Helper()
