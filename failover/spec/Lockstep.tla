@@ -18,6 +18,7 @@ CONSTANTS
   MaxCrashes,
   MaxMessages, \* appends, and acks, that are under way at a time
   MaxSwaps,    \* swaps that are under way at a time
+  MaxOperator, \* how often an operator pauses, resumes or forces
   Broken       \* names of invariants that are switched off, for mutation
 
 None == [config |-> 0]   \* "no record is known"
@@ -30,9 +31,10 @@ VARIABLES
   node,       \* the state of each node
   committed,  \* the longest history that a client was told of
   forked,     \* TRUE when clients were told of two histories
-  crashes
+  crashes,
+  operator    \* how often an operator has done something
 
-vars == <<record, swaps, appends, acks, node, committed, forked, crashes>>
+vars == <<record, swaps, appends, acks, node, committed, forked, crashes, operator>>
 
 Other(n) == CHOOSE o \in Nodes : o # n
 Max(a, b) == IF a >= b THEN a ELSE b
@@ -42,13 +44,22 @@ Off(name) == name \in Broken
 Below(f, g) == f.config < g.config \/ (f.config = g.config /\ f.term < g.term)
 Higher(f, g) == IF Below(f, g) THEN g ELSE f
 
+\* The longest common beginning of two logs.
+Common(s, t) ==
+  LET n == CHOOSE k \in 0..Len(s) :
+             /\ k <= Len(t) /\ SubSeq(s, 1, k) = SubSeq(t, 1, k)
+             /\ \A i \in (k + 1)..Len(s) : i > Len(t) \/ SubSeq(s, 1, i) # SubSeq(t, 1, i)
+  IN SubSeq(s, 1, n)
+
 IsPrefix(s, t) == Len(s) <= Len(t) /\ SubSeq(t, 1, Len(s)) = s
 
 \* A log entry is the term it was written in, and what it says; "start" begins a term.
 Entry(t, what) == [term |-> t, what |-> what]
 
 FirstRecord ==
-  [config |-> 1, term |-> 1, active |-> First, inSync |-> Nodes, op |-> <<First, 0, 0>>]
+  [config |-> 1, term |-> 1, active |-> First, inSync |-> Nodes, op |-> <<First, 0, 0>>,
+   paused |-> FALSE,  \* no standby takes over
+   forced |-> 0]      \* term that the last forced failover began
 
 Fresh(n) ==
   [log     |-> <<Entry(1, "start")>>,          \* durable
@@ -72,6 +83,7 @@ Init ==
   /\ committed = <<Entry(1, "start")>>
   /\ forked = FALSE
   /\ crashes = 0
+  /\ operator = 0
 
 Knows(n) == node[n].known # None
 
@@ -93,19 +105,21 @@ SwapDone ==
     /\ record.config = w.expect
     /\ record' = w.next
     /\ swaps' = swaps \ {w}
-    /\ UNCHANGED <<appends, acks, node, committed, forked, crashes>>
+    \* What only the other node has told clients of is given up by a forced failover, and by nothing else.
+    /\ committed' = IF w.next.forced > record.forced THEN Common(committed, node[w.next.active].log) ELSE committed
+    /\ UNCHANGED <<appends, acks, node, forked, crashes, operator>>
 
 SwapLost ==
   \E w \in swaps :
     /\ swaps' = swaps \ {w}
-    /\ UNCHANGED <<record, appends, acks, node, committed, forked, crashes>>
+    /\ UNCHANGED <<record, appends, acks, node, committed, forked, crashes, operator>>
 
 \* The same proposal made again keeps its op, so it does not matter which of the two is done.
-Same(p, q) == p.config = q.config /\ p.term = q.term /\ p.active = q.active /\ p.inSync = q.inSync
+Same(p, q) == p.config = q.config /\ p.term = q.term /\ p.active = q.active /\ p.inSync = q.inSync /\ p.forced = q.forced
 
-Propose(n, s, term, active, inSync) ==
+ProposeForced(n, s, term, active, inSync, forced) ==
   LET plain == [config |-> s.known.config + 1, term |-> term, active |-> active, inSync |-> inSync,
-                op |-> <<n, crashes, Cardinality(s.pending)>>]
+                op |-> <<n, crashes, Cardinality(s.pending)>>, paused |-> s.known.paused, forced |-> forced]
       again == {p \in s.pending : Same(p, plain)}
       next  == IF again # {} THEN CHOOSE p \in again : TRUE ELSE plain
   IN /\ s.known.config < MaxConfig
@@ -115,12 +129,16 @@ Propose(n, s, term, active, inSync) ==
      /\ swaps' = swaps \cup {[expect |-> s.known.config, next |-> next]}
      /\ UNCHANGED <<record, appends, acks, committed, forked, crashes>>
 
+Propose(n, s, term, active, inSync) ==
+  /\ ProposeForced(n, s, term, active, inSync, s.known.forced)
+  /\ UNCHANGED operator
+
 \* No answer came: it may have been done, may be done later, or never (INV-8).
 Timeout(n) ==
   /\ Knows(n) /\ node[n].pending # {} /\ ~node[n].unknown
   /\ node' = [node EXCEPT ![n] =
        IF Off("INV8") THEN [@ EXCEPT !.pending = {}] ELSE [@ EXCEPT !.unknown = TRUE]]
-  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
 -----------------------------------------------------------------------------
 (* What a node does with the record: it reads it, or its watch delivers it. *)
@@ -153,7 +171,7 @@ Learn(n) ==
   IN /\ \/ ~Knows(n) \/ record # node[n].known \/ node[n].unknown
      /\ ~Mine(n, s)
      /\ node' = [node EXCEPT ![n] = s]
-     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
 \* It takes up the role: the log goes on under the new term, with a term-start record.
 TakeUp(n) ==
@@ -165,13 +183,14 @@ TakeUp(n) ==
           [s EXCEPT !.role = "active", !.term = record.term, !.used = record.term,
                     !.log = Append(@, Entry(record.term, "start")),
                     !.fence = Higher(@, [config |-> record.config, term |-> record.term])]]
-     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
 \* INV-4: only a member of inSync, and the fence is durable before the swap.
 Stand(n) ==
   LET s == node[n]
   IN /\ Knows(n) /\ s.role # "active"
      /\ n \in s.known.inSync \/ Off("INV4")
+     /\ ~s.known.paused \/ s.known.active = n \/ Off("PAUSE")
      /\ s.known.term < MaxTerm
      /\ ~(s.known.active = n /\ s.known.term > s.boot /\ s.known.term > s.used)
      /\ \E members \in {{n}} \cup (IF s.known.active = n /\ Other(n) \in s.known.inSync THEN {Nodes} ELSE {}) :
@@ -180,13 +199,34 @@ Stand(n) ==
                   s.known.term + 1, n, members)
 
 -----------------------------------------------------------------------------
+(* What operators do. *)
+
+\* They pause the pair, or resume it: a write of the record like any other.
+Pause ==
+  /\ operator < MaxOperator /\ record.config < MaxConfig
+  /\ operator' = operator + 1
+  /\ record' = [record EXCEPT !.config = @ + 1, !.paused = ~@, !.op = <<"operator", operator, 0>>]
+  /\ UNCHANGED <<swaps, appends, acks, node, committed, forked, crashes>>
+
+\* They force a failover: a node that is not in sync stands, with all that belongs to it but the membership (INV-4). They have made sure
+\* that the other node does not act.
+Force(n) ==
+  LET s == node[n]
+  IN /\ operator < MaxOperator /\ operator' = operator + 1
+     /\ Knows(n) /\ s.role # "active" /\ n \notin s.known.inSync /\ s.known.term < MaxTerm
+     /\ node[Other(n)].role # "active" \/ Off("FORCE")
+     /\ ProposeForced(n, [s EXCEPT !.role = "candidate",
+                                   !.fence = Higher(@, [config |-> s.known.config, term |-> s.known.term + 1])],
+                      s.known.term + 1, n, {n}, s.known.term + 1)
+
+-----------------------------------------------------------------------------
 (* Replication. *)
 
 ClientAppends(n) ==
   LET s == node[n]
   IN /\ s.role = "active" /\ ~s.drain /\ Len(s.log) < MaxLog
      /\ node' = [node EXCEPT ![n].log = Append(@, Entry(s.term, n))]
-     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+     /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
 \* A message carries the whole log: what matters is where the two logs part.
 Send(n) ==
@@ -194,7 +234,7 @@ Send(n) ==
       m == [from |-> n, config |-> s.known.config, term |-> s.term, log |-> s.log]
   IN /\ s.role = "active" /\ m \notin appends /\ Cardinality(appends) < MaxMessages
      /\ appends' = appends \cup {m}
-     /\ UNCHANGED <<record, swaps, acks, node, committed, forked, crashes>>
+     /\ UNCHANGED <<record, swaps, acks, node, committed, forked, crashes, operator>>
 
 \* INV-1: nothing below the fence is obeyed, and a higher fence is durable first. A message stays: it may come twice.
 Receive(n) ==
@@ -208,19 +248,19 @@ Receive(n) ==
        /\ node' = [node EXCEPT ![n] =
             [s EXCEPT !.fence = Higher(@, f), !.log = IF IsPrefix(m.log, @) THEN @ ELSE m.log]]
        /\ acks' = IF Cardinality(acks) < MaxMessages THEN acks \cup {a} ELSE acks
-       /\ UNCHANGED <<record, swaps, appends, committed, forked, crashes>>
+       /\ UNCHANGED <<record, swaps, appends, committed, forked, crashes, operator>>
 
 ReceiveAck(n) ==
   \E a \in acks :
     /\ node[n].role = "active" /\ a.to = n /\ a.term = node[n].term /\ a.length > node[n].acked
     /\ node' = [node EXCEPT ![n].acked = a.length]
-    /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+    /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
 MessageLost ==
   \/ \E m \in appends : appends' = appends \ {m}
-       /\ UNCHANGED <<record, swaps, acks, node, committed, forked, crashes>>
+       /\ UNCHANGED <<record, swaps, acks, node, committed, forked, crashes, operator>>
   \/ \E a \in acks : acks' = acks \ {a}
-       /\ UNCHANGED <<record, swaps, appends, node, committed, forked, crashes>>
+       /\ UNCHANGED <<record, swaps, appends, node, committed, forked, crashes, operator>>
 
 \* INV-2, INV-8. Clients are told of an entry of an older term with the first one of this term.
 Commit(n) ==
@@ -234,7 +274,7 @@ Commit(n) ==
         THEN /\ committed' = IF Len(h) > Len(committed) THEN h ELSE committed
              /\ forked' = (forked \/ ~(IsPrefix(h, committed) \/ IsPrefix(committed, h)))
         ELSE UNCHANGED <<committed, forked>>
-     /\ UNCHANGED <<record, swaps, appends, acks, crashes>>
+     /\ UNCHANGED <<record, swaps, appends, acks, crashes, operator>>
 
 -----------------------------------------------------------------------------
 (* Changes of inSync (INV-3), and the planned switchover. *)
@@ -253,7 +293,7 @@ Require(n) ==
         /\ node' = [node EXCEPT ![n].require = TRUE]
      \/ /\ node[n].require /\ ~Named(n) \* the standby is lost again
         /\ node' = [node EXCEPT ![n].require = FALSE, ![n].acked = 0]
-  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
 Add(n) ==
   LET s == node[n]
@@ -270,7 +310,7 @@ Settle(n) ==
 Drain(n) ==
   /\ Lead(n) /\ Other(n) \in node[n].known.inSync
   /\ node' = [node EXCEPT ![n].drain = ~@]
-  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes>>
+  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, crashes, operator>>
 
 HandOver(n) ==
   LET s == node[n]
@@ -285,17 +325,17 @@ Crash(n) ==
   /\ node' = [node EXCEPT ![n] =
        [@ EXCEPT !.role = "idle", !.known = None, !.pending = {}, !.unknown = FALSE, !.term = 0, !.boot = 0,
                  !.used = 0, !.acked = 0, !.require = FALSE, !.commit = 0, !.drain = FALSE]]
-  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked>>
+  /\ UNCHANGED <<record, swaps, appends, acks, committed, forked, operator>>
 
 -----------------------------------------------------------------------------
 
 Next ==
-  \/ SwapDone \/ SwapLost \/ MessageLost
+  \/ SwapDone \/ SwapLost \/ MessageLost \/ Pause
   \/ \E n \in Nodes :
        \/ Timeout(n) \/ Learn(n) \/ TakeUp(n) \/ Stand(n)
        \/ ClientAppends(n) \/ Send(n) \/ Receive(n) \/ ReceiveAck(n) \/ Commit(n)
        \/ Drop(n) \/ Require(n) \/ Add(n) \/ Settle(n) \/ Drain(n) \/ HandOver(n)
-       \/ Crash(n)
+       \/ Crash(n) \/ Force(n)
 
 Spec == Init /\ [][Next]_vars
 
@@ -327,5 +367,12 @@ OneHistory == ~forked
 NeverBack ==
   [][/\ record'.config >= record.config
      /\ \A n \in Nodes : ~Below(node'[n].fence, node[n].fence)]_vars
+
+\* What clients were told of is lost by a forced failover only.
+OnlyForceLoses == [][IsPrefix(committed, committed') \/ record'.forced > record.forced]_vars
+
+\* In a paused pair the role goes where the active gives it, or where an operator forces it to.
+PausedKeepsTheRole ==
+  [][record.paused /\ record'.active # record.active => record'.op[1] = record.active \/ record'.forced > record.forced]_vars
 
 =============================================================================
