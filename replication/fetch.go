@@ -8,9 +8,13 @@ import (
 	"io"
 
 	"go.uber.org/zap"
+	"golang.org/x/time/rate"
 
 	"github.com/lockstep-mq/lockstep/store"
 )
+
+// snapshotBurstBytes may come at once, before SnapshotBytesPerSecond counts.
+const snapshotBurstBytes = 4 << 20
 
 // fetch receives a snapshot and installs it. What was received stays when the connection ends, and the next call goes on
 // from there if the active still has the same snapshot.
@@ -42,7 +46,7 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	f.connected(h.Config, h.Term)
 	f.snapshotProgress(f.install.Offset(), h.FileBytes)
 	defer f.snapshotProgress(0, 0)
-	if err := f.receiveChunks(stream, h); err != nil {
+	if err := f.receiveChunks(ctx, stream, h); err != nil {
 		return err
 	}
 	f.busy.Store(true)
@@ -81,7 +85,11 @@ func (f *Follower) beginInstall(h *SnapshotHeader) error {
 }
 
 // receiveChunks writes the pieces until the last one came.
-func (f *Follower) receiveChunks(stream SnapshotStream, h *SnapshotHeader) error {
+func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *SnapshotHeader) error {
+	pace := rate.NewLimiter(rate.Inf, 0)
+	if limit := f.o.SnapshotBytesPerSecond; limit > 0 {
+		pace = rate.NewLimiter(rate.Limit(limit), snapshotBurstBytes)
+	}
 	for {
 		c, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -102,6 +110,11 @@ func (f *Follower) receiveChunks(stream SnapshotStream, h *SnapshotHeader) error
 				return fmt.Errorf("receive snapshot: %w", err)
 			}
 			f.snapshotProgress(f.install.Offset(), h.FileBytes)
+			for left := len(c.Data); left > 0; left -= snapshotBurstBytes {
+				if err := pace.WaitN(ctx, min(left, snapshotBurstBytes)); err != nil {
+					return fmt.Errorf("fetch snapshot: %w", err)
+				}
+			}
 		}
 		if c.Finished {
 			return nil

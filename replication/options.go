@@ -49,6 +49,9 @@ type Tuning struct {
 	MaxTxnBytes int
 	// SnapshotChunkBytes is the size of the pieces that a snapshot travels in.
 	SnapshotChunkBytes int
+	// SnapshotBytesPerSecond bounds how fast a standby takes a snapshot in; 0 is as fast as it comes. Both nodes' logs may share a disk or a
+	// network with it, and a disk that is given more than it can take makes every commit wait.
+	SnapshotBytesPerSecond int64
 }
 
 // withDefaults fills in the defaults.

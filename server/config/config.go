@@ -144,6 +144,7 @@ type Backup struct {
 // Maintenance of page files.
 type Maintenance struct {
 	BackgroundShare Percent  `koanf:"background-share" usage:"share of the time that a scan, backup, check or verification works, so that publishers do not feel it; it pauses for the rest. 100%: flat out"`
+	SnapshotRate    Size     `koanf:"snapshot-rate" usage:"bytes per second that this node takes in of a snapshot of the other one, so that publishers hardly feel it; 0: as fast as it comes"`
 	RewriteRate     Size     `koanf:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can"`
 	Autotune        Autotune `koanf:"autotune"`
 }
@@ -201,7 +202,7 @@ func Default() Config {
 		MinInSync:   1,
 		Disk:        Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
 		Backup:      Backup{KeepGenerations: 3},
-		Maintenance: Maintenance{BackgroundShare: 20, Autotune: Autotune{MinGain: 20}},
+		Maintenance: Maintenance{BackgroundShare: 20, SnapshotRate: 256 << 20, Autotune: Autotune{MinGain: 20}},
 		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
 		Verify:      Verify{Interval: Duration(time.Hour)},
 		Limits: Limits{

@@ -217,6 +217,9 @@ func (c *Config) checkMaintenance(k *checker) {
 	k.pageSize("page-size-max", c.PageSizeMax)
 	k.between("backup.keep-generations", c.Backup.KeepGenerations, 1, 10_000)
 	k.between("maintenance.background-share", int(c.Maintenance.BackgroundShare), 1, 100)
+	if c.Maintenance.SnapshotRate != 0 {
+		k.sizeBetween("maintenance.snapshot-rate", c.Maintenance.SnapshotRate, 1<<20, 1<<50)
+	}
 	if c.Maintenance.RewriteRate != 0 {
 		k.sizeBetween("maintenance.rewrite-rate", c.Maintenance.RewriteRate, pageUnit, 1<<50)
 	}
