@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -161,22 +162,22 @@ func TestFailRestore(t *testing.T) {
 	n.steps(25)
 	set := n.backup("/backups")
 	broken := errors.New("broken")
-	for fail := 1; ; fail++ {
+	for fail := int64(1); ; fail++ {
 		target := mem.CrashClone(nil)
 		fault := vfs.NewFault(target)
-		count := 0
+		var count atomic.Int64 // goroutines of the log do I/O too
 		fault.SetHook(func(op vfs.Op) error {
 			if !changes(op.Kind) {
 				return nil
 			}
-			if count++; count == fail {
+			if count.Add(1) == fail {
 				return broken
 			}
 			return nil
 		})
 		_, err := backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: fault, SegmentBytes: 16 << 10})
-		if fault.SetHook(nil); err == nil && count < fail {
-			require.Greater(t, fail, 20)
+		if fault.SetHook(nil); err == nil && count.Load() < fail {
+			require.Greater(t, fail, int64(20))
 			return
 		}
 		if err == nil { // in the preparation of the next segment, which comes too late to matter

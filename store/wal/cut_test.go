@@ -2,6 +2,7 @@ package wal
 
 import (
 	"math/rand"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -156,10 +157,13 @@ func TestCutAcrossCrashes(t *testing.T) {
 				after = start
 			}
 			finished := 0
+			var mu sync.Mutex // goroutines of the log do I/O too
 			fault.SetHook(func(op vfs.Op) error {
 				if op.Kind == vfs.OpRead || op.Kind == vfs.OpOpen || op.Kind == vfs.OpStat {
 					return nil
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				for range 4 {
 					o := o
 					o.FS = mem.CrashClone(rng)
@@ -181,7 +185,9 @@ func TestCutAcrossCrashes(t *testing.T) {
 				require.NoError(t, err)
 			}
 			fault.SetHook(nil)
+			mu.Lock() // one may still be in the hook
 			require.Positive(t, finished)
+			mu.Unlock()
 			o.FS = mem.CrashClone(nil)
 			require.Equal(t, after, mustOpen(t, o).End())
 		}
