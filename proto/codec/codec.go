@@ -1,6 +1,7 @@
 // Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf like everybody else, and decodes the messages
 // that carry message bodies (publish requests, deliveries) with a few allocations each instead of several for each body: the bodies
-// are slices of one buffer, and what surrounds them comes in slabs.
+// are slices of one buffer, and what surrounds them comes in slabs. What is sent is encoded into buffers that are used again, and may
+// encode itself (Appender).
 //
 // What it does not expect (a field twice, a wire type that does not fit, text that is not UTF-8) it leaves to the protobuf
 // library, so that the result, or the error, is the library's.
@@ -17,10 +18,13 @@ import (
 )
 
 // codec is the protobuf codec with a way of its own for some messages.
-type codec struct{ encoding.CodecV2 }
+type codec struct {
+	encoding.CodecV2
+	buffers *buffers
+}
 
 // New returns the codec, for grpc.ForceServerCodecV2 and grpc.ForceCodecV2. Its name is that of protobuf.
-func New() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
+func New() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name), &buffers{}} }
 
 // Unmarshal decodes data into v. Bodies in v refer to memory of their own that is not used again.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
