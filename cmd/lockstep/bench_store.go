@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -144,50 +143,6 @@ func (a *app) nodeQueues(cmd *cobra.Command, f benchFlags, p parsed, load bench.
 		}
 	}
 	return nil
-}
-
-func (a *app) benchGrowth() *cobra.Command {
-	var f benchFlags
-	var o bench.GrowthOptions
-	var levels string
-	var batch int
-	cmd := &cobra.Command{
-		Use: "growth", Short: "Measure the embedded store when it holds few and many messages",
-		Long: `Measure what it costs to publish, and to acknowledge in random order, when the embedded store holds so many messages
-already. Each level has a store of its own, one after the other in each round. In the table the rate of a level is compared with
-that of the first one.`,
-		Example: `  lockstep bench growth
-  lockstep bench growth --levels 100000,1000000,10000000,100000000 --size 100 --acks 1000000 --rounds 1`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			p, err := f.parse()
-			if err != nil {
-				return err
-			}
-			if batch < 1 || batch > 10_000 || o.Acks < 1 {
-				return usage("--batch must be 1 to 10000 and --acks at least 1")
-			}
-			for part := range strings.SplitSeq(levels, ",") {
-				n, err := strconv.Atoi(strings.TrimSpace(part))
-				if err != nil || n < 0 || n > 4_000_000_000 {
-					return usage("--levels: %q is no number of messages", part)
-				}
-				o.Levels = append(o.Levels, n)
-			}
-			o.Messages = f.messages
-			return a.embeddedRounds(cmd, f, p, batch, []string{"publish", "ack random"}, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
-				o := o
-				o.EmbeddedOptions = e
-				return bench.Growth(ctx, o, report)
-			})
-		},
-	}
-	f.registerStore(cmd)
-	f.setDefaults(cmd, map[string]string{"sync": "off", "size": "100", "messages": "200000"})
-	cmd.Flags().StringVar(&levels, "levels", "100000,1000000,10000000", "messages that are stored before the measurement")
-	cmd.Flags().IntVar(&o.Acks, "acks", 200_000, "messages to acknowledge, chosen by chance")
-	cmd.Flags().IntVar(&batch, "batch", 100, "messages, or acknowledgements, of one transaction")
-	return cmd
 }
 
 // embeddedRounds measures each size in rounds, each with a directory of its own, and prints them, the medians and how they compare.

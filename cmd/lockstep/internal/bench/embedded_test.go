@@ -32,11 +32,14 @@ func TestQueues(t *testing.T) {
 func TestGrowth(t *testing.T) {
 	var results []Result
 	err := Growth(t.Context(), GrowthOptions{
-		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 50, Batch: 10, Sync: "off"}, Levels: []int{100, 2000}, Messages: 50, Acks: 150,
+		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 50, Batch: 10, Sync: "off"}, Levels: []int{100, 2000}, Messages: 50, Acks: 50, Slices: 3,
 	}, collect(&results))
 	require.NoError(t, err)
 	require.Len(t, results, 4)
-	require.Equal(t, 2000, results[2].Stored)
+	require.Equal(t, []string{"publish", "publish", "ack random", "ack random"}, []string{results[0].Phase, results[1].Phase, results[2].Phase, results[3].Phase})
+	require.Equal(t, 2000, results[1].Stored)
+	require.Equal(t, 150, results[1].Messages)
+	require.Equal(t, 99, results[2].Messages, "each message is acknowledged once, and the slices have as many")
 	require.Equal(t, 150, results[3].Messages)
 	require.Positive(t, results[3].Ratio)
 }

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -15,67 +16,186 @@ import (
 // GrowthOptions say how large the stores are that are compared.
 type GrowthOptions struct {
 	EmbeddedOptions
-	// Levels are the numbers of messages stored before the measurement, each in a store of its own.
+	// Levels are the numbers of messages stored before the measurement, each in a store of its own. All of them are open at the same time.
 	Levels []int
-	// Messages to publish then, and Acks to make, each of a message chosen by chance.
+	// Messages to publish in a slice, and Acks to make, each of a message chosen by chance. Each slice ends with a checkpoint, which is
+	// part of it: that is where the pages and the tree are written.
 	Messages, Acks int
+	// Slices of each level, which take turns.
+	Slices int
 }
 
 // fillBatch is how many messages a transaction has that only fills the store.
 const fillBatch = 1000
 
-// Growth measures what publishing costs when so much is stored already, and acknowledging in random order. Two results for each level,
-// "publish" and "ack random"; Ratio compares the rate with that of the first level.
-func Growth(ctx context.Context, o GrowthOptions, report func(Result) error) error {
-	var first [2]float64
-	dir := o.Dir
-	for i, level := range o.Levels {
-		o.Dir = filepath.Join(dir, strconv.Itoa(i))
-		err := growthLevel(ctx, o, level, func(phase int, r Result) error {
-			if i == 0 {
-				first[phase] = r.Rate
+// Growth measures what publishing costs when so much is stored already, and acknowledging in random order. The levels take turns, slice by
+// slice, so that they meet the same disk; what is published in a slice takes the place of as many of the oldest messages. Two results for
+// each level, "publish" and "ack random": Rate is the median of the slices, CPU and bytes are over all of them. Ratio is the median of the
+// ratios of each slice's rate to that of the first level's slice of the same turn, and CPURatio that of all CPU time per message.
+func Growth(ctx context.Context, o GrowthOptions, report func(Result) error) (err error) {
+	levels := make([]*growthLevel, len(o.Levels))
+	defer func() {
+		for _, l := range levels {
+			if l != nil {
+				err = errors.Join(err, l.e.close())
 			}
-			r.Ratio = r.Rate / first[phase]
-			r.Note = joinNotes(r.Note, "ratio to the first level")
-			return report(r)
-		})
-		if err != nil {
+		}
+	}()
+	for i, stored := range o.Levels {
+		l := o.EmbeddedOptions
+		l.Dir = filepath.Join(o.Dir, strconv.Itoa(i))
+		if levels[i], err = newGrowthLevel(ctx, l, stored); err != nil {
 			return err
 		}
-		if err := os.RemoveAll(o.Dir); err != nil { // the levels together may not fit
-			return fmt.Errorf("growth: %w", err)
+	}
+	for _, phase := range []struct {
+		name  string
+		slice func(*growthLevel, *Result) error
+		tidy  func(*growthLevel) error
+	}{
+		{"publish", func(l *growthLevel, r *Result) error { return l.publish(ctx, o.Messages, r) }, func(l *growthLevel) error { return l.drop(ctx, o.Messages) }},
+		{"ack random", func(l *growthLevel, r *Result) error { return l.ackRandom(ctx, o.Acks, o.Slices, r) }, nil},
+	} {
+		if err := takeTurns(levels, phase.name, o.Slices, phase.slice, phase.tidy); err != nil {
+			return err
+		}
+		for _, l := range levels {
+			if err := report(l.total(phase.name, levels[0])); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func growthLevel(ctx context.Context, o GrowthOptions, level int, report func(phase int, r Result) error) (err error) {
-	e, err := openEmbedded(o.EmbeddedOptions)
+// takeTurns measures slices of all levels. Whoever begins is the last one in the next turn.
+func takeTurns(levels []*growthLevel, phase string, turns int, slice func(*growthLevel, *Result) error, tidy func(*growthLevel) error) error {
+	for _, l := range levels {
+		l.slices = nil
+	}
+	for turn := range turns {
+		for i := range levels {
+			l := levels[(i+turn)%len(levels)]
+			r := l.e.result("growth", phase)
+			if err := l.e.measure(&r, func(r *Result) error { return slice(l, r) }); err != nil {
+				return err
+			}
+			l.slices = append(l.slices, r)
+			if tidy == nil {
+				continue
+			}
+			if err := tidy(l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// growthLevel is a store with one queue that holds a number of messages.
+type growthLevel struct {
+	e           *embedded
+	stored      int
+	first, next uint64   // messages that are stored
+	order       []uint64 // in which to acknowledge them
+	slices      []Result
+}
+
+func newGrowthLevel(ctx context.Context, o EmbeddedOptions, stored int) (*growthLevel, error) {
+	e, err := openEmbedded(o)
 	if err != nil {
+		return nil, err
+	}
+	l := &growthLevel{e: e, stored: stored, first: 1, next: uint64(stored) + 1} //nolint:gosec // not negative
+	if err := errors.Join(e.createQueue("bench"), e.fill(ctx, stored)); err != nil {
+		return nil, errors.Join(err, e.close())
+	}
+	return l, nil
+}
+
+func (l *growthLevel) publish(ctx context.Context, messages int, out *Result) error {
+	l.next += uint64(messages) //nolint:gosec // not negative
+	return l.withCheckpoint(ctx, messages, out, func(r *Result) error { return l.e.write(ctx, messages, r) })
+}
+
+// drop acknowledges the oldest messages.
+func (l *growthLevel) drop(ctx context.Context, messages int) error {
+	last := l.first + uint64(messages) - 1 //nolint:gosec // not negative
+	if err := l.e.commit(func() { l.e.builder.Ack(firstQueue, firstSub, txn.Range{First: l.first, Last: last}) }); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
-	if err := e.createQueue("bench"); err != nil {
+	l.first = last + 1
+	_, err := l.e.store.Checkpoint(ctx)
+	return err
+}
+
+func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *Result) error {
+	if l.order == nil {
+		n := int(l.next - l.first) //nolint:gosec // as many as there are
+		acks = min(acks, n/slices)
+		l.order = randomOrder(n, acks*slices)
+	}
+	n := min(acks, len(l.order))
+	order := l.order[:n]
+	l.order = l.order[n:]
+	return l.withCheckpoint(ctx, n, out, func(r *Result) error {
+		return l.e.transactions(ctx, n, r, func(_ int64, done, n int) {
+			for _, i := range order[done : done+n] {
+				seq := l.first + i - 1
+				l.e.builder.Ack(firstQueue, firstSub, txn.Range{First: seq, Last: seq})
+			}
+		})
+	})
+}
+
+// withCheckpoint counts the checkpoint's time as well.
+func (l *growthLevel) withCheckpoint(ctx context.Context, count int, out *Result, fn func(*Result) error) error {
+	start := time.Now()
+	if err := fn(out); err != nil {
 		return err
 	}
-	if err := e.fill(ctx, level); err != nil {
+	if _, err := l.e.store.Checkpoint(ctx); err != nil {
 		return err
 	}
-	publish := e.result("growth", "publish")
-	publish.Stored = level
-	if err := e.measure(&publish, func(r *Result) error { return e.write(ctx, o.Messages, r) }); err != nil {
-		return err
+	out.Seconds = time.Since(start).Seconds()
+	out.Rate = float64(count) / out.Seconds
+	out.MB = out.Rate * float64(l.e.SizeBytes) / 1e6
+	return nil
+}
+
+// total sums the slices up, and compares them with those of the first level.
+func (l *growthLevel) total(phase string, first *growthLevel) Result {
+	out := Median(l.slices)
+	out.Median = false // of rounds
+	out.Phase, out.Stored, out.Messages, out.Seconds, out.CPU, out.DiskWritten = phase, l.stored, 0, 0, 0, 0
+	var ratios []float64
+	var read, written float64
+	for i, r := range l.slices {
+		out.Messages += r.Messages
+		out.Seconds += r.Seconds
+		out.CPU += r.CPU
+		out.DiskWritten += r.DiskWritten
+		out.PeakRSS = max(out.PeakRSS, r.PeakRSS)
+		for _, u := range r.Processes {
+			read, written = read+u.Read, written+u.Written
+		}
+		ratios = append(ratios, r.Rate/first.slices[i].Rate)
 	}
-	if err := report(0, publish); err != nil {
-		return err
+	slices.Sort(ratios)
+	out.Ratio = ratios[(len(ratios)-1)/2]
+	if n := float64(out.Messages); n > 0 {
+		out.ReadBytes, out.WrittenBytes = read*1e6/n, written*1e6/n
 	}
-	acks := e.result("growth", "ack random")
-	acks.Stored = level + o.Messages
-	order := randomOrder(level+o.Messages, min(o.Acks, level+o.Messages))
-	if err := e.measure(&acks, func(r *Result) error { return e.ackAll(ctx, order, r) }); err != nil {
-		return err
+	var cpu, messages float64
+	for _, r := range first.slices {
+		cpu, messages = cpu+r.CPU, messages+float64(r.Messages)
 	}
-	return report(1, acks)
+	if cpu > 0 && messages > 0 {
+		out.CPURatio = out.CPUPerMessage() / (cpu * 1e6 / messages)
+	}
+	out.Processes = nil
+	out.Note = joinNotes(out.Note, fmt.Sprintf("ratios to %d stored", first.stored))
+	return out
 }
 
 // fill writes messages that are not measured, and a checkpoint.
@@ -88,15 +208,6 @@ func (e *embedded) fill(ctx context.Context, messages int) error {
 	}
 	_, err := e.store.Checkpoint(ctx)
 	return err
-}
-
-// ackAll acknowledges sequences of the first queue in the given order.
-func (e *embedded) ackAll(ctx context.Context, order []uint64, out *Result) error {
-	return e.transactions(ctx, len(order), out, func(_ int64, done, n int) {
-		for _, seq := range order[done : done+n] {
-			e.builder.Ack(firstQueue, firstSub, txn.Range{First: seq, Last: seq})
-		}
-	})
 }
 
 // randomOrder gives count different numbers from 1 to n in an order that is the same each time.

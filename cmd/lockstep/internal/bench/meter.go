@@ -20,6 +20,9 @@ type Usage struct {
 	// Dirtied is how much of the page cache the process dirtied, in MB, as the system counts it: a system that keeps files in
 	// large folios counts a whole one, up to 2 MiB, for each byte that is written to it.
 	Dirtied float64 `json:"dirtied_mb"`
+	// Read and Written are what it read from files and wrote to them, in MB, the page cache being none of its business.
+	Read    float64 `json:"file_read_mb"`
+	Written float64 `json:"file_written_mb"`
 }
 
 // clientName is this process among the others.
@@ -67,6 +70,8 @@ func (m *meter) used() []Usage {
 		u.Name = name
 		u.CPU -= before.CPU
 		u.Dirtied -= before.Dirtied
+		u.Read -= before.Read
+		u.Written -= before.Written
 		u.RSSBefore = before.RSS
 		out = append(out, u)
 	}

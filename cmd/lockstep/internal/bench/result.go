@@ -48,7 +48,11 @@ type Result struct {
 	CopyMB      float64 `json:"cp_mb_per_s,omitempty"`                 // of a plain copy of the same file, with a sync
 	Share       float64 `json:"share_min_of_max,omitempty"`            // deliveries of the subscription served least, of those of the one served most
 	Ratio       float64 `json:"ratio,omitempty"`                       // of Rate to that of what Note names
+	CPURatio    float64 `json:"cpu_ratio,omitempty"`                   // of the CPU time per message, to that of what Note names
 	Note        string  `json:"note,omitempty"`
+
+	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"` // from files, by this process, from the page cache or not
+	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
 
 	Stored        int     `json:"stored,omitempty"`               // messages in the store before it
 	StartMS       float64 `json:"start_ms,omitempty"`             // opening the store
@@ -128,6 +132,8 @@ func (r *Result) Remark() string {
 	add(r.QueueBytes != 0, "%.0f B of heap for each queue", r.QueueBytes)
 	add(r.DiskReadMB > 0, "plain read %.0f MB/s", r.DiskReadMB)
 	add(r.Ratio > 0, "%.2f ×", r.Ratio)
+	add(r.CPURatio > 0, "CPU of each %.2f ×", r.CPURatio)
+	add(r.WrittenBytes > 0, "each writes %.0f B and reads %.0f B of files", r.WrittenBytes, r.ReadBytes)
 	add(r.Share > 0, "fairness %.2f", r.Share)
 	add(r.Knob != "", "%.1f checkpoints/min, log %.0f MB, peak %.0f MB", r.CheckpointsPerMin, r.LogMB, r.PeakRSS)
 	add(r.MemoryLimitMB > 0, "in %.0f MB", r.MemoryLimitMB)
