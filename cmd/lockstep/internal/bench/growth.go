@@ -132,10 +132,9 @@ func (l *growthLevel) drop(ctx context.Context, messages int) error {
 func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *Result) error {
 	if l.order == nil {
 		n := int(l.next - l.first) //nolint:gosec // as many as there are
-		acks = min(acks, n/slices)
-		l.order = randomOrder(n, acks*slices)
+		l.order = randomOrder(n, min(acks, n/slices)*slices)
 	}
-	n := min(acks, len(l.order))
+	n := len(l.order) / (slices - len(l.slices)) // of the slices that are left
 	order := l.order[:n]
 	l.order = l.order[n:]
 	return l.withCheckpoint(ctx, n, out, func(r *Result) error {
