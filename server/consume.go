@@ -18,6 +18,7 @@ import (
 type consumeStream struct {
 	consumer *dispatch.Consumer
 	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
+	sending  deliveries
 }
 
 // Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks.
@@ -121,11 +122,11 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 }
 
 func (c *consumeStream) send(event dispatch.Event) error {
-	messages, err := storedMessages(event.Messages, false)
-	if err != nil {
+	if err := c.sending.set(event); err != nil {
 		return err
 	}
-	if err := c.stream.Send(&pb.ConsumeResponse{Messages: messages, Confirmed: event.Confirmed}); err != nil {
+	defer c.sending.forget()
+	if err := c.stream.SendMsg(&c.sending); err != nil { // it is encoded when SendMsg returns
 		return fmt.Errorf("deliver: %w", err)
 	}
 	return nil

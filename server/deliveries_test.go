@@ -1,0 +1,50 @@
+package server
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TestDeliveries: what encodes itself is, read by the protobuf library, what the generated code would have sent.
+func TestDeliveries(t *testing.T) {
+	record := func(timeMS int64, body []byte, properties map[string]string) []byte {
+		b, err := txn.AppendMessage(nil, timeMS, txn.Properties(properties), body)
+		require.NoError(t, err)
+		return b
+	}
+	long := make([]byte, 70_000)
+	now := time.Now().UnixMilli()
+	messages := []dispatch.Message{
+		{Sequence: 1, Record: record(now, []byte("body"), nil)},
+		{Sequence: 1 << 40, DeliveryCount: 1 << 31, Record: record(now, nil, map[string]string{"a": "", "key": string(long[:300])})},
+		{Sequence: 3, DeliveryCount: 1, Record: record(0, long, map[string]string{"k": "v"})},
+		{Sequence: 4, Record: record(-1, long[:200], nil)},
+		{Sequence: 5, Record: record(-1000, nil, nil)},
+	}
+	var d deliveries // used again, as by a stream
+	for _, event := range []dispatch.Event{
+		{}, {Confirmed: 1}, {Messages: messages}, {Messages: messages[3:], Confirmed: 1 << 63}, {Messages: messages[:1]}, {Confirmed: 300},
+	} {
+		require.NoError(t, d.set(event))
+		encoded := d.AppendTo([]byte("before"))[len("before"):]
+		require.Len(t, encoded, d.EncodedBytes())
+		var got pb.ConsumeResponse
+		require.NoError(t, proto.Unmarshal(encoded, &got))
+		stored, err := storedMessages(event.Messages, false)
+		require.NoError(t, err)
+		want := &pb.ConsumeResponse{Messages: stored, Confirmed: event.Confirmed}
+		require.True(t, proto.Equal(want, &got), "want %v\ngot %v", want, &got)
+		require.Equal(t, proto.Size(want), len(encoded))
+		d.forget()
+	}
+	broken := []dispatch.Message{{Sequence: 7, Record: []byte("no record")}}
+	require.ErrorIs(t, d.set(dispatch.Event{Messages: broken}), store.ErrDataLoss)
+}
