@@ -194,8 +194,18 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error)
 
 // dropDead frees the runs in the range in which no message is wanted any more.
 func dropDead(edit *tree.Edit, d *queue.DeadRange, freed []page.Run) ([]page.Run, error) {
-	from := appendIndexKey(nil, d.Queue, d.First)
-	k, v, ok, err := edit.SeekFloor(from) // the run that First is in may begin before it
+	var err error
+	for first, last := range d.Parts {
+		if freed, err = dropDeadPart(edit, d, first, last, freed); err != nil {
+			return nil, err
+		}
+	}
+	return freed, nil
+}
+
+func dropDeadPart(edit *tree.Edit, d *queue.DeadRange, first, last uint64, freed []page.Run) ([]page.Run, error) {
+	from := appendIndexKey(nil, d.Queue, first)
+	k, v, ok, err := edit.SeekFloor(from) // the run that first is in may begin before it
 	if err != nil {
 		return nil, fmt.Errorf("read the index: %w", err)
 	}
@@ -205,8 +215,8 @@ func dropDead(edit *tree.Edit, d *queue.DeadRange, freed []page.Run) ([]page.Run
 		from = appendIndexKey(from[:0], d.Queue, e.first)
 	}
 	_, to := indexKeys(d.Queue)
-	if d.Last != ^uint64(0) {
-		to = appendIndexKey(nil, d.Queue, d.Last+1)
+	if last != ^uint64(0) {
+		to = appendIndexKey(nil, d.Queue, last+1)
 	}
 	var gone [][]byte
 	it := edit.Scan(from, to)

@@ -14,7 +14,7 @@ func loadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()
 	// All but the index, which is most of the tree.
 	for _, r := range [][2][]byte{{nil, []byte{indexLetter}}, {[]byte{indexLetter + 1}, nil}} {
-		it := v.Scan(r[0], r[1])
+		it := v.Once().Scan(r[0], r[1])
 		for it.Next() {
 			if err := l.Put(it.Key(), it.Value()); err != nil {
 				return nil, fmt.Errorf("%w: checkpoint record %q: %w", ErrDataLoss, it.Key(), err)

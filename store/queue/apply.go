@@ -49,7 +49,7 @@ func (s *State) applyAdmitted(r *txn.Result) {
 			return
 		}
 	}
-	r.Op, r.Code = s.check(r.LSN)
+	r.Op, r.Code = s.check()
 	switch r.Code {
 	case txn.OK:
 		s.change(r)
@@ -80,8 +80,10 @@ func b2u(b bool) uint64 {
 
 // check looks at all operations and gives the first one that cannot be done. Limits are checked against the state before
 // the transaction and what its publishes add; what its acknowledgements free does not count.
-func (s *State) check(lsn uint64) (op int, code txn.Code) {
+func (s *State) check() (op int, code txn.Code) {
 	released := 0
+	clear(s.pending)
+	s.pending = s.pending[:0]
 	s.meta.pending = 0
 	for i := 0; ; i++ {
 		o, err := s.reader.Next()
@@ -94,13 +96,13 @@ func (s *State) check(lsn uint64) (op int, code txn.Code) {
 		if o.Code.Alone() && s.reader.Ops() > 1 {
 			return i, txn.ErrMixed
 		}
-		if code := s.checkOp(o, lsn, &released); code != txn.OK {
+		if code := s.checkOp(o, &released); code != txn.OK {
 			return i, code
 		}
 	}
 }
 
-func (s *State) checkOp(o *txn.Op, lsn uint64, released *int) txn.Code {
+func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	switch o.Code { //nolint:exhaustive // the others are about a queue that is there
 	case txn.OpCreateQueue:
 		return s.checkCreate(o)
@@ -132,7 +134,7 @@ func (s *State) checkOp(o *txn.Op, lsn uint64, released *int) txn.Code {
 			return txn.ErrTooManySubscriptions
 		}
 	case txn.OpPublish:
-		return q.checkPublish(o, lsn)
+		return s.checkPublish(q, o)
 	case txn.OpAck, txn.OpRelease:
 		return s.checkRanges(o, sub, released)
 	case txn.OpAlterQueue, txn.OpPurge, txn.OpDeleteSubscription, txn.OpCreateQueue, txn.OpPutMeta, txn.OpDeleteMeta:
@@ -157,22 +159,24 @@ func (s *State) checkCreate(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-func (q *Queue) checkPublish(o *txn.Op, lsn uint64) txn.Code {
+func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 	if err := o.CheckRecords(); err != nil {
 		return codeOf(err)
 	}
-	if q.pendingLSN != lsn {
-		q.pendingLSN, q.pendingMessages, q.pendingBytes = lsn, 0, 0
+	if len(q.subs) == 0 || q.config == (txn.Config{}) {
+		return txn.OK // nothing will be kept, or there is no limit
 	}
-	if len(q.subs) == 0 {
-		return txn.OK // nothing will be kept
+	if int(q.pending) >= len(s.pending) || s.pending[q.pending].q != q {
+		q.pending = uint32(len(s.pending)) //nolint:gosec // at most txn.MaxOps
+		s.pending = append(s.pending, pending{q: q})
 	}
-	q.pendingMessages += uint64(o.Count)
-	q.pendingBytes += uint64(len(o.Raw))
-	if limit := q.config.MaxMessages; limit > 0 && q.messages+q.pendingMessages > limit {
+	p := &s.pending[q.pending]
+	p.messages += uint64(o.Count)
+	p.bytes += uint64(len(o.Raw))
+	if limit := q.config.MaxMessages; limit > 0 && q.messages+p.messages > limit {
 		return txn.ErrQueueFull
 	}
-	if limit := q.config.MaxBytes; limit > 0 && q.bytes+q.pendingBytes > limit {
+	if limit := q.config.MaxBytes; limit > 0 && q.bytes+p.bytes > limit {
 		return txn.ErrQueueFull
 	}
 	return txn.OK
@@ -313,6 +317,9 @@ func (s *State) release(q *Queue, o *txn.Op) (changed uint64) {
 	sub := q.Sub(o.Sub)
 	for r := range o.Ranges {
 		for seq := sub.NextUnacked(r.First); seq <= r.Last; seq = sub.NextUnacked(seq + 1) {
+			if sub.counts == nil {
+				sub.counts = new(countSet)
+			}
 			sub.counts.increment(seq)
 			changed++
 		}
@@ -432,7 +439,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 			if c == nil {
 				break
 			}
-			if alive, _ := c.group(w); alive == 0 {
+			if c.group(w).alive() == 0 {
 				continue
 			}
 			dead := q.ackedByAll(sub, chunk, w) &^ sub.acks.word(chunk, w) & published(chunk, w, q.nextSeq)

@@ -38,14 +38,14 @@ func (q *Queue) check(report func(string, ...any)) {
 		chunk, n := q.sizes.base+uint64(i), 0
 		for w := range chunkWords {
 			alive := published(chunk, w, q.nextSeq) &^ q.ackedByAll(nil, chunk, w)
-			counted, countedBytes := c.group(w)
-			if ones(alive) != int(counted) {
-				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w), counted)
+			counted := c.group(w)
+			if uint64(ones(alive)) != counted.alive() {
+				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w), counted.alive())
 			}
-			n += int(counted)
-			bytes += countedBytes
+			n += int(counted.alive()) //nolint:gosec // at most 255
+			bytes += counted.bytes()
 		}
-		if n != c.n || n == 0 {
+		if n != int(c.n) || n == 0 {
 			bad("chunk %d has %d messages, %d are counted", chunk, n, c.n)
 		}
 		messages += uint64(n)
@@ -92,7 +92,7 @@ func (s *Sub) check(bad func(string, ...any)) {
 	if s.acks.floor < s.q.nextSeq && s.acks.has(s.acks.floor) {
 		bad("the floor %d of subscription %d is acknowledged", s.acks.floor, s.id)
 	}
-	for chunk, c := range s.counts.chunks {
+	for chunk, c := range s.counts.all {
 		for _, e := range c.entries {
 			if seq := chunk<<chunkBits + uint64(e.offset); seq >= s.q.nextSeq || s.Acked(seq) {
 				bad("subscription %d has a delivery count for %d, which it does not need", s.id, seq)

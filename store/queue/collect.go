@@ -43,41 +43,6 @@ type TailRun struct {
 // Last is the sequence of the last record.
 func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 
-// DeadRange is a range of sequences in which messages died since the last checkpoint's batch.
-type DeadRange struct {
-	// Queue is its number.
-	Queue uint64
-	// First and Last are the range, Last included.
-	First, Last uint64
-
-	base   uint64   // chunk of chunks[0]
-	chunks []*words // bits of those that were dead when the batch was made; nil: all of them
-	end    uint64   // what was published then
-}
-
-// AllDead tells whether all of the messages first to first+span-1 were dead when the batch was made. It knows about runs
-// that touch the range and span at most MaxRunSpan; for any other the answer is false.
-func (d *DeadRange) AllDead(first, span uint64) bool {
-	if span == 0 {
-		return true
-	}
-	last := first + span - 1
-	if last < first || last >= d.end || first>>chunkBits < d.base || last>>chunkBits >= d.base+uint64(len(d.chunks)) {
-		return false
-	}
-	for seq := first; seq <= last; {
-		end := min(last, seq|63)
-		if c := d.chunks[seq>>chunkBits-d.base]; c != nil {
-			w := int(seq&chunkMask) >> 6
-			if rangeMask(w, seq&chunkMask, end&chunkMask)&^c[w] != 0 {
-				return false
-			}
-		}
-		seq = end + 1
-	}
-	return true
-}
-
 // Collect hands out what is to be written to the page file. With everything it is a checkpoint at Applied: all keys that
 // changed since the last such call, and all messages that are not in pages. Without, it is a round of the flusher: only
 // messages, those of the queues first that have been waiting longest, at most about maxTailBytes of them.
@@ -100,6 +65,9 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 		return b
 	}
 	queues := s.takeDirty()
+	for _, q := range queues {
+		b.Dead = q.appendDead(b.Dead) // before the chunks are marked as stored
+	}
 	c := collector{batch: b}
 	b.Puts = make([]KV, 0, 3*len(queues)+len(s.producers.dirty)+len(s.meta.dirty)+1) // most often just enough
 	c.acks(queues)
@@ -110,10 +78,10 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.producers(&s.producers)
 	for _, q := range queues {
 		c.put(queueKey(c.key(), keyQueue, q.id), q.appendValue)
-		b.Deletes = append(b.Deletes, q.gone...)
-		q.gone, q.dirty = nil, false
-		b.Dead = q.appendDead(b.Dead)
-		q.died = nil
+		if q.leaving != nil {
+			b.Deletes = append(b.Deletes, q.leaving.keys...)
+		}
+		q.leaving, q.dirty = nil, false
 	}
 	c.subs(queues)
 	b.DeletedQueues = s.deleted
@@ -210,12 +178,13 @@ func (c *collector) subAcks(queue uint64, sub *Sub) {
 func (c *collector) sizes(queues []*Queue) {
 	for _, q := range queues {
 		z := &q.sizes
-		for _, chunk := range z.gone {
-			if z.chunk(chunk) == nil { // it may have come back
-				c.batch.Deletes = append(c.batch.Deletes, sizesKey(nil, q.id, chunk))
+		if q.leaving != nil {
+			for _, chunk := range q.leaving.sizes {
+				if z.chunk(chunk) == nil { // it may have come back
+					c.batch.Deletes = append(c.batch.Deletes, sizesKey(nil, q.id, chunk))
+				}
 			}
 		}
-		z.gone = nil
 		for i := range z.slots {
 			slot := &z.slots[i]
 			if !slot.dirty {
@@ -238,10 +207,10 @@ func (c *collector) sizes(queues []*Queue) {
 func (c *collector) counts(queues []*Queue) {
 	for _, q := range queues {
 		for _, sub := range q.subs {
-			if !sub.dirty {
+			cs := sub.counts
+			if !sub.dirty || cs == nil {
 				continue
 			}
-			cs := &sub.counts
 			for _, chunk := range cs.gone {
 				if cs.chunks[chunk] == nil { // it may have come back
 					c.batch.Deletes = append(c.batch.Deletes, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
@@ -253,6 +222,9 @@ func (c *collector) counts(queues []*Queue) {
 					c.put(chunkKey(c.key(), keyCounts, q.id, sub.id, chunk), cc.appendValue)
 					cc.dirty, cc.stored = false, true
 				}
+			}
+			if len(cs.chunks) == 0 {
+				sub.counts = nil
 			}
 		}
 	}
@@ -289,62 +261,27 @@ func (c *collector) subs(queues []*Queue) {
 
 // dropKeys remembers the keys of a subscription that is deleted.
 func (q *Queue) dropKeys(sub *Sub) {
+	l := q.leave()
 	for _, chunk := range sub.acks.gone {
-		q.gone = append(q.gone, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
+		l.keys = append(l.keys, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
 	}
 	for i := range sub.acks.slots {
 		if sub.acks.slots[i].stored {
 			chunk := sub.acks.base + uint64(i)
-			q.gone = append(q.gone, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
+			l.keys = append(l.keys, chunkKey(nil, keyAcks, q.id, sub.id, chunk))
 		}
 	}
-	for _, chunk := range sub.counts.gone { // also one that came back: its key is still that of the time before
-		q.gone = append(q.gone, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
+	if sub.counts != nil {
+		for _, chunk := range sub.counts.gone { // also one that came back: its key is still that of the time before
+			l.keys = append(l.keys, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
+		}
 	}
 	for _, chunk := range sub.counts.sorted() {
 		if sub.counts.chunks[chunk].stored {
-			q.gone = append(q.gone, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
+			l.keys = append(l.keys, chunkKey(nil, keyCounts, q.id, sub.id, chunk))
 		}
 	}
 	if sub.stored {
-		q.gone = append(q.gone, subKey(nil, keySub, q.id, sub.id))
+		l.keys = append(l.keys, subKey(nil, keySub, q.id, sub.id))
 	}
-}
-
-// normalize sorts ranges and joins those that are at most gap chunks apart.
-func normalize(ranges []chunkRange, gap uint64) []chunkRange {
-	slices.SortFunc(ranges, func(a, b chunkRange) int { return cmp.Compare(a.first, b.first) })
-	out := ranges[:0]
-	for _, r := range ranges {
-		if n := len(out); n > 0 && r.first <= out[n-1].last+gap {
-			out[n-1].last = max(out[n-1].last, r.last)
-			continue
-		}
-		out = append(out, r)
-	}
-	return out
-}
-
-// appendDead describes the chunks in which messages died, each with its neighbours, into which a run of messages can
-// reach.
-func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
-	for _, r := range normalize(q.died, 2) {
-		from, to := r.first-min(r.first, 1), min(r.last+1, q.nextSeq>>chunkBits)
-		d := DeadRange{
-			Queue: q.id, First: max(r.first<<chunkBits, 1), Last: min((r.last+1)<<chunkBits, q.nextSeq) - 1,
-			base: from, chunks: make([]*words, to-from+1), end: q.nextSeq,
-		}
-		for chunk := from; chunk <= to; chunk++ {
-			if q.sizes.chunk(chunk) == nil {
-				continue
-			}
-			dead := new(words)
-			for w := range dead {
-				dead[w] = q.deadWord(chunk, w)
-			}
-			d.chunks[chunk-from] = dead
-		}
-		dst = append(dst, d)
-	}
-	return dst
 }

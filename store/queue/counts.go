@@ -6,9 +6,9 @@ import (
 )
 
 // countSet holds the delivery counts of messages that were released, by chunk. Only messages that are not acknowledged
-// have one.
+// have one. A nil one, which is what most subscriptions have, has nothing in it.
 type countSet struct {
-	chunks map[uint64]*countChunk // nil until the first release
+	chunks map[uint64]*countChunk
 	gone   []uint64               // stored chunks that became empty since the last Collect
 }
 
@@ -28,6 +28,9 @@ func (c *countChunk) find(offset uint16) (int, bool) {
 }
 
 func (cs *countSet) get(seq uint64) uint32 {
+	if cs == nil {
+		return 0
+	}
 	c := cs.chunks[seq>>chunkBits]
 	if c == nil {
 		return 0
@@ -67,6 +70,9 @@ func (cs *countSet) increment(seq uint64) {
 
 // remove forgets the counts of the chunk's sequences lo to hi, which were acknowledged.
 func (cs *countSet) remove(chunk, lo, hi uint64) {
+	if cs == nil {
+		return
+	}
 	c := cs.chunks[chunk]
 	if c == nil {
 		return
@@ -85,14 +91,23 @@ func (cs *countSet) remove(chunk, lo, hi uint64) {
 		cs.gone = append(cs.gone, chunk)
 	}
 	delete(cs.chunks, chunk)
-	if len(cs.chunks) == 0 {
-		cs.chunks = nil
+}
+
+// all iterates over the chunks that have counts, in no order.
+func (cs *countSet) all(yield func(chunk uint64, c *countChunk) bool) {
+	if cs == nil {
+		return
+	}
+	for chunk, c := range cs.chunks {
+		if !yield(chunk, c) {
+			return
+		}
 	}
 }
 
 // sorted gives the chunks that have counts, in order.
 func (cs *countSet) sorted() []uint64 {
-	if len(cs.chunks) == 0 {
+	if cs == nil || len(cs.chunks) == 0 {
 		return nil
 	}
 	list := make([]uint64, 0, len(cs.chunks))

@@ -104,18 +104,18 @@ func (s *ackSlot) appendValue(dst []byte) []byte {
 
 // appendValue writes the groups from the first to the last one that has something alive.
 func (c *sizeChunk) appendValue(dst []byte) []byte {
-	from, to := 0, len(c.alive)
-	for c.alive[from] == 0 {
+	from, to := 0, len(c.groups)
+	for c.groups[from].alive() == 0 {
 		from++
 	}
-	for c.alive[to-1] == 0 {
+	for c.groups[to-1].alive() == 0 {
 		to--
 	}
-	dst = append(dst, byte(c.first+from)) //nolint:gosec // less than chunkWords
-	for i := from; i < to; i++ {
-		dst = append(dst, c.alive[i])
-		if c.alive[i] > 0 {
-			dst = binary.AppendUvarint(dst, c.bytes[i])
+	dst = append(dst, c.first+byte(from)) //nolint:gosec // less than chunkWords
+	for _, g := range c.groups[from:to] {
+		dst = append(dst, byte(g.alive()))
+		if g.alive() > 0 {
+			dst = binary.AppendUvarint(dst, g.bytes())
 		}
 	}
 	return dst

@@ -250,7 +250,7 @@ func (s *Sub) place(maxChunks uint64) bool {
 			}
 		}
 	}
-	for chunk := range s.counts.chunks {
+	for chunk := range s.counts.all {
 		if chunk > (s.q.nextSeq-1)>>chunkBits {
 			return false
 		}
@@ -260,37 +260,35 @@ func (s *Sub) place(maxChunks uint64) bool {
 
 // sizes keeps the chunks like acks does.
 func (l *Loader) sizes(k, v *cursor) {
-	z := &l.getQueue(k).sizes
+	q := l.getQueue(k)
 	chunk := k.be64()
 	c := new(sizeChunk)
 	first := int(v.u8())
 	last := first
 	for w := first; w < chunkWords && len(v.b) > 0; w++ {
-		i := c.at(w)
-		if c.alive[i] = v.u8(); c.alive[i] > 64 {
+		g, alive := c.at(w), v.u8()
+		if alive > 64 {
 			v.fail("more messages than there can be")
 		}
-		if c.alive[i] > 0 {
-			c.bytes[i] = v.uvarint(64 * txn.MaxRecordBytes)
-			c.n += int(c.alive[i])
+		if alive > 0 {
+			*g = sizeGroup(alive)*oneAlive + sizeGroup(v.uvarint(64*txn.MaxRecordBytes))
+			c.n += uint16(alive)
 		}
 		last = w
 	}
-	firstAlive, _ := c.group(first)
-	lastAlive, _ := c.group(last)
-	if v.err == nil && (firstAlive == 0 || lastAlive == 0) {
+	if v.err == nil && (c.group(first).alive() == 0 || c.group(last).alive() == 0) {
 		v.fail("a chunk of sizes that should have another form")
 	}
-	z.slots, z.gone = append(z.slots, sizeSlot{c: c, stored: true}), append(z.gone, chunk)
+	q.sizes.slots, q.leave().sizes = append(q.sizes.slots, sizeSlot{c: c, stored: true}), append(q.leave().sizes, chunk)
 }
 
 func (q *Queue) placeSizes(maxChunks uint64) bool {
 	z := &q.sizes
-	slots, chunks := z.slots, z.gone
-	z.slots, z.gone = nil, nil
-	if len(chunks) == 0 {
+	if len(z.slots) == 0 {
 		return true
 	}
+	slots, chunks := z.slots, q.leaving.sizes
+	z.slots, q.leaving = nil, nil
 	first := slices.Min(chunks)
 	z.base = first
 	for i, chunk := range chunks {
@@ -311,6 +309,9 @@ func (q *Queue) placeSizes(maxChunks uint64) bool {
 
 func (l *Loader) counts(k, v *cursor) {
 	sub := l.getSub(k)
+	if sub.counts == nil {
+		sub.counts = new(countSet)
+	}
 	c := sub.counts.chunk(k.be64())
 	c.stored = true
 	n := v.uvarint(ChunkSize)
@@ -437,7 +438,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 					add(chunkKey(nil, keyAcks, q.id, sub.id, sub.acks.base+uint64(i)), slot.appendValue)
 				}
 			}
-			for chunk, c := range sub.counts.chunks {
+			for chunk, c := range sub.counts.all {
 				add(chunkKey(nil, keyCounts, q.id, sub.id, chunk), c.appendValue)
 			}
 		}

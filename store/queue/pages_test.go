@@ -62,9 +62,12 @@ func (p *fakePages) write(t *testing.T, b *Batch, perRun int) {
 	}
 	for i := range b.Dead {
 		d := &b.Dead[i]
-		p.runs[d.Queue] = slices.DeleteFunc(p.runs[d.Queue], func(r fakeRun) bool {
-			return r.first <= d.Last && r.first+r.span > d.First && d.AllDead(r.first, r.span)
-		})
+		for first, last := range d.Parts {
+			require.True(t, d.First <= first && first <= last && last <= d.Last)
+			p.runs[d.Queue] = slices.DeleteFunc(p.runs[d.Queue], func(r fakeRun) bool {
+				return r.first <= last && r.first+r.span > first && d.AllDead(r.first, r.span)
+			})
+		}
 	}
 }
 

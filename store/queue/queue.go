@@ -5,12 +5,13 @@ import (
 )
 
 // Queue is one queue. See the package comment for when it may be used.
+//
+// There can be very many, most of them idle: what an idle one does not need stands elsewhere.
 type Queue struct {
 	id       uint64
 	name     string
 	config   txn.Config
 	nextSeq  uint64
-	nextSub  uint32
 	subs     []*Sub // by id
 	messages uint64 // alive
 	bytes    uint64 // of those
@@ -18,24 +19,34 @@ type Queue struct {
 	sizes    sizeSet
 	tail     tail
 
-	// slow is the place in subs where the search for a subscription that still needs a message begins: the one that
-	// answered last is likely to answer again. Only a matter of speed.
-	slow int
-
-	// What the page file has to know.
-	handedOut uint64       // sequences below were handed out by Collect, or were in pages at the start
-	died      []chunkRange // chunks in which messages died that were handed out
-	dirty     bool
-	loaded    bool // the Loader saw its record
-	gone      [][]byte
-
-	deleted bool
-	touched bool
-
-	// What the transaction that is being checked would add.
-	pendingLSN, pendingMessages, pendingBytes uint64
+	handedOut uint64   // sequences below were handed out by Collect, or were in pages at the start
+	leaving   *leaving // nil if there is nothing
 
 	tailNewer, tailOlder *Queue // list of the queues that have a tail
+
+	nextSub uint32
+	pending uint32 // where in State.pending it may be
+	// slow is the place in subs where the search for a subscription that still needs a message begins: the one that
+	// answered last is likely to answer again. Only a matter of speed.
+	slow    uint16
+	dirty   bool
+	loaded  bool // the Loader saw its record
+	deleted bool
+	touched bool
+}
+
+// leaving is what the page file has to give up at the next checkpoint.
+type leaving struct {
+	keys  [][]byte     // of subscriptions that were deleted
+	sizes []uint64     // stored chunks that were dropped
+	died  []chunkRange // chunks that were dropped after messages died in them that were handed out; see sizeChunk for the others
+}
+
+func (q *Queue) leave() *leaving {
+	if q.leaving == nil {
+		q.leaving = new(leaving)
+	}
+	return q.leaving
 }
 
 // Sub is one subscription of a queue. See the package comment for when it may be used.
@@ -45,7 +56,7 @@ type Sub struct {
 	name   string
 	start  uint64
 	acks   ackSet
-	counts countSet
+	counts *countSet // nil if there is nothing
 	dirty  bool
 	stored bool
 	loaded bool
@@ -197,7 +208,7 @@ func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 	if c == nil {
 		return ^uint64(0)
 	}
-	switch alive, _ := c.group(w); alive {
+	switch c.group(w).alive() {
 	case 0:
 		return ^uint64(0)
 	case 64:
@@ -224,7 +235,7 @@ func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)
 	for k := range n {
-		i := q.slow + k
+		i := int(q.slow) + k
 		if i >= n {
 			i -= n
 		}
@@ -233,7 +244,7 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 			continue
 		}
 		if want &= s.acks.word(chunk, w); want == 0 {
-			q.slow = i
+			q.slow = uint16(i) //nolint:gosec // less than txn.MaxSubscriptions
 			return 0
 		}
 	}
@@ -243,15 +254,26 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 // die takes messages out of the counts that no subscription needs any more. The bits of mask were alive.
 func (s *State) die(q *Queue, chunk uint64, w int, mask uint64) {
 	n := ones(mask)
-	share := q.sizes.remove(&s.sizePool, chunk, w, n)
+	first := wordFirst(chunk, w)
+	c := q.sizes.chunk(chunk)
+	if first+uint64(trailingZeros(mask)) < q.handedOut {
+		c.died |= 1 << w
+	}
+	died := c.died != 0
+	share, empty := q.sizes.remove(&s.sizePool, chunk, w, n)
+	if empty {
+		if died {
+			q.markDied(chunk)
+		}
+		q.sizes.trim(func(stored uint64) {
+			l := q.leave()
+			l.sizes = append(l.sizes, stored)
+		})
+	}
 	q.messages -= uint64(n)
 	q.bytes -= share
 	s.messages -= uint64(n)
 	s.bytes -= share
-	first := wordFirst(chunk, w)
-	if first+uint64(trailingZeros(mask)) < q.handedOut {
-		q.markDied(chunk)
-	}
 	if first+63 < q.tail.first {
 		return
 	}
@@ -260,10 +282,11 @@ func (s *State) die(q *Queue, chunk uint64, w int, mask uint64) {
 	}
 }
 
-// markDied remembers that the store has to look for pages that are not needed any more. Deaths mostly come in order.
+// markDied remembers that the store has to look for pages that are not needed any more, in a chunk that was dropped. Chunks mostly die in order.
 func (q *Queue) markDied(chunk uint64) {
-	if n := len(q.died); n > 0 {
-		last := &q.died[n-1]
+	l := q.leave()
+	if n := len(l.died); n > 0 {
+		last := &l.died[n-1]
 		if chunk >= last.first && chunk <= last.last {
 			return
 		}
@@ -272,8 +295,5 @@ func (q *Queue) markDied(chunk uint64) {
 			return
 		}
 	}
-	q.died = append(q.died, chunkRange{chunk, chunk})
-	if len(q.died) >= 64 && len(q.died)&(len(q.died)-1) == 0 {
-		q.died = normalize(q.died, 1)
-	}
+	l.died = append(l.died, chunkRange{chunk, chunk})
 }

@@ -11,30 +11,40 @@ import "math/bits"
 //
 // Most queues are small: there is memory only for the groups from the first one that was used to the last one.
 type sizeChunk struct {
-	first int // group of the first element of bytes and alive
-	bytes []uint64
-	alive []uint8
-	n     int // messages alive in the chunk
+	groups []sizeGroup
+	// died has a bit for each group in which messages died since the last Collect that were handed out.
+	died  uint64
+	n     uint16 // messages alive in the chunk
+	first uint8  // number of groups[0]
 }
 
-// group gives the count of a group's messages that are alive, and their bytes.
-func (c *sizeChunk) group(w int) (alive uint8, bytes uint64) {
-	if i := w - c.first; i >= 0 && i < len(c.alive) {
-		return c.alive[i], c.bytes[i]
+// sizeGroup is the count of a group's messages that are alive, and their bytes, in one number: 64 messages of at most
+// MaxRecordBytes leave the upper bits of the bytes free.
+type sizeGroup uint64
+
+const oneAlive sizeGroup = 1 << 56
+
+func (g sizeGroup) alive() uint64 { return uint64(g / oneAlive) }
+func (g sizeGroup) bytes() uint64 { return uint64(g % oneAlive) }
+
+// group gives the counts of a group.
+func (c *sizeChunk) group(w int) sizeGroup {
+	if i := w - int(c.first); i >= 0 && i < len(c.groups) {
+		return c.groups[i]
 	}
-	return 0, 0
+	return 0
 }
 
-// at gives the place of a group, which is not before the first one that was used: sequences only rise.
-func (c *sizeChunk) at(w int) int {
-	if len(c.alive) == 0 {
-		c.first = w
+// at gives a group, which is not before the first one that was used: sequences only rise.
+func (c *sizeChunk) at(w int) *sizeGroup {
+	if len(c.groups) == 0 {
+		c.first = uint8(w) //nolint:gosec // less than chunkWords
 	}
-	i := w - c.first
-	for len(c.alive) <= i {
-		c.alive, c.bytes = append(c.alive, 0), append(c.bytes, 0)
+	i := w - int(c.first)
+	for len(c.groups) <= i {
+		c.groups = append(c.groups, 0)
 	}
-	return i
+	return &c.groups[i]
 }
 
 // sizeSlot without a chunk: nothing in it is alive.
@@ -47,7 +57,6 @@ type sizeSlot struct {
 type sizeSet struct {
 	base  uint64
 	slots []sizeSlot
-	gone  []uint64 // stored chunks that were dropped since the last Collect
 }
 
 func (z *sizeSet) slot(chunk uint64) *sizeSlot {
@@ -82,40 +91,36 @@ func (z *sizeSet) add(p *pool[sizeChunk], seq, size uint64) {
 		s.c = p.get()
 	}
 	s.dirty = true
-	i := s.c.at(int(seq & chunkMask >> 6)) //nolint:gosec // less than chunkWords
-	s.c.bytes[i] += size
-	s.c.alive[i]++
+	*s.c.at(int(seq & chunkMask >> 6)) += oneAlive + sizeGroup(size) //nolint:gosec // less than chunkWords
 	s.c.n++
 }
 
-// remove takes away n messages of a group and gives their share of its bytes.
-func (z *sizeSet) remove(p *pool[sizeChunk], chunk uint64, w, n int) uint64 {
+// remove takes away n messages of a group and gives their share of its bytes. empty tells that they were the last ones of
+// the chunk, which is dropped; then trim is to be called.
+func (z *sizeSet) remove(p *pool[sizeChunk], chunk uint64, w, n int) (share uint64, empty bool) {
 	s := z.slot(chunk)
-	i := w - s.c.first
-	alive, b := uint64(s.c.alive[i]), s.c.bytes[i]
+	g := s.c.at(w)
 	// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.
-	share := b * uint64(n) / alive
-	s.c.alive[i] -= uint8(n)
-	s.c.bytes[i] -= share
-	s.c.n -= n
+	share = g.bytes() * uint64(n) / g.alive()
+	*g -= sizeGroup(n)*oneAlive + sizeGroup(share)
+	s.c.n -= uint16(n) //nolint:gosec // at most 64
 	s.dirty = true
-	if s.c.n == 0 {
-		c := s.c
-		keptBytes, keptAlive := c.bytes[:0], c.alive[:0]
-		p.put(c)
-		c.bytes, c.alive = keptBytes, keptAlive
-		s.c = nil
-		z.trim()
+	if s.c.n > 0 {
+		return share, false
 	}
-	return share
+	c, groups := s.c, s.c.groups[:0]
+	p.put(c)
+	c.groups = groups
+	s.c = nil
+	return share, true
 }
 
-// trim forgets the slots before the first chunk that has something alive.
-func (z *sizeSet) trim() {
+// trim forgets the slots before the first chunk that has something alive, and calls gone for those that are stored.
+func (z *sizeSet) trim(gone func(chunk uint64)) {
 	k := 0
 	for k < len(z.slots) && z.slots[k].c == nil {
 		if z.slots[k].stored {
-			z.gone = append(z.gone, z.base+uint64(k))
+			gone(z.base + uint64(k))
 		}
 		k++
 	}

@@ -40,6 +40,12 @@ type State struct {
 	reader   txn.Reader
 	newly    words
 	opSlab   []txn.OpResult
+	pending  []pending // what the transaction that is being checked would add to queues that have a limit
+}
+
+type pending struct {
+	q               *Queue
+	messages, bytes uint64
 }
 
 // New gives an empty state, before the first record.

@@ -121,7 +121,7 @@ func (e *Edit) failed(err error) error {
 
 // own replaces what k refers to by a node that this edit may change, and returns that.
 func (e *Edit) own(k *kid, level int) (*node, error) {
-	n, err := e.t.load(*k, level)
+	n, err := e.load(*k, level)
 	if err != nil {
 		return nil, err
 	}
@@ -350,7 +350,7 @@ func (e *Edit) drop(k kid, level int) error {
 	n := k.n
 	if level > 0 {
 		var err error
-		if n, err = e.t.load(k, level); err != nil {
+		if n, err = e.load(k, level); err != nil {
 			return err
 		}
 		for _, child := range n.kids {
@@ -387,11 +387,11 @@ func (e *Edit) tidy(n *node, i int) {
 // merge makes one node of the children left and left+1, if that one has some room left.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
-	a, err := e.t.load(n.kids[left], level)
+	a, err := e.load(n.kids[left], level)
 	if err != nil {
 		return false
 	}
-	b, err := e.t.load(n.kids[left+1], level)
+	b, err := e.load(n.kids[left+1], level)
 	if err != nil {
 		return false
 	}
@@ -421,7 +421,7 @@ func (e *Edit) merge(n *node, left int) bool {
 func (e *Edit) shrinkRoot(root *node) error {
 	for root.level > 0 && len(root.kids) == 1 {
 		k := root.kids[0]
-		n, err := e.t.load(k, int(root.level)-1)
+		n, err := e.load(k, int(root.level)-1)
 		if err != nil {
 			return err
 		}

@@ -46,7 +46,7 @@ func (m *mover) move(k *kid, level int) (bool, error) {
 		return true, err
 	}
 	take := m.take(*k)
-	n, err := m.e.t.load(*k, level)
+	n, err := m.e.load(*k, level)
 	if err != nil {
 		return false, err
 	}

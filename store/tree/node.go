@@ -214,6 +214,11 @@ func decodeNode(b []byte) (*node, error) {
 		return damaged("%d entries in %d bytes", count, len(rest))
 	}
 	n := &node{level: b[0], keys: make([][]byte, 0, count), last: -2}
+	if n.level == 0 {
+		n.vals = make([][]byte, 0, count)
+	} else {
+		n.kids = make([]kid, 0, count)
+	}
 	var whole []byte // the keys with their prefix, if there is one
 	if prefixLen > 0 {
 		whole = make([]byte, 0, count*(prefixLen+8))

@@ -89,8 +89,9 @@ type Stats struct {
 // Stats returns the current figures.
 func (t *Tree) Stats() Stats { return Stats{DirtyBytes: t.dirty.Load(), CachedBytes: t.cache.size()} }
 
-// load returns the node that k refers to; level is what it must have, or negative if that is not known.
-func (t *Tree) load(k kid, level int) (*node, error) {
+// load returns the node that k refers to; level is what it must have, or negative if that is not known. keep tells whether it
+// is to be kept in the cache.
+func (t *Tree) load(k kid, level int, keep bool) (*node, error) {
 	n := k.n
 	if n == nil {
 		var ok bool
@@ -99,7 +100,9 @@ func (t *Tree) load(k kid, level int) (*node, error) {
 			if n, err = t.read(k.run); err != nil {
 				return nil, err
 			}
-			t.cache.put(k.run, n)
+			if keep {
+				t.cache.put(k.run, n)
+			}
 		}
 	}
 	if level >= 0 && int(n.level) != level {

@@ -11,19 +11,32 @@ import (
 type reader struct {
 	t    *Tree
 	root kid
+	once bool // leaves that are read are not kept
 }
 
 // View is the tree at one instant. It does not change, and any number of goroutines may use it.
 type View struct{ reader }
+
+// Once returns a view of the same instant for reading a large part of the tree a single time: the leaves that it reads do not
+// take the place of others in the cache, which they would fill without being needed again.
+func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, once: true}} }
+
+// load returns the node that k refers to; level is what it must have, or negative if that is not known.
+func (r *reader) load(k kid, level int) (*node, error) {
+	if r.once && level == 0 {
+		return r.t.load(k, 0, false)
+	}
+	return r.t.load(k, level, true)
+}
 
 // Get returns the value under key. The error says that a page could not be read: page.ErrDamaged, or what the file says.
 func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, false, nil
 	}
-	n, err := r.t.load(r.root, -1)
+	n, err := r.load(r.root, -1)
 	for err == nil && n.level > 0 {
-		n, err = r.t.load(n.kids[n.childIndex(key)], int(n.level)-1)
+		n, err = r.load(n.kids[n.childIndex(key)], int(n.level)-1)
 	}
 	if err != nil {
 		return nil, false, err
@@ -39,7 +52,7 @@ func (r *reader) SeekFloor(key []byte) (k, value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, nil, false, nil
 	}
-	n, err := r.t.load(r.root, -1)
+	n, err := r.load(r.root, -1)
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -59,7 +72,7 @@ func (r *reader) floor(n *node, key []byte) (k, value []byte, ok bool, err error
 	}
 	// The child may have greater keys only; then it is the last entry of the one before.
 	for i = max(i, 0); i >= 0; i-- {
-		child, err := r.t.load(n.kids[i], int(n.level)-1)
+		child, err := r.load(n.kids[i], int(n.level)-1)
 		if err != nil {
 			return nil, nil, false, err
 		}
@@ -135,7 +148,7 @@ func (it *Iterator) Next() bool {
 // descend goes down to the leaf where the scan begins, or to the first one below k.
 func (it *Iterator) descend(k kid, level int, seek bool) error {
 	for {
-		n, err := it.r.t.load(k, level)
+		n, err := it.r.load(k, level)
 		if err != nil {
 			return err
 		}
@@ -176,7 +189,7 @@ func (v *View) WalkRuns(fn func(run page.Run, level int) error) error {
 	if v.root.isZero() {
 		return nil
 	}
-	n, err := v.t.load(v.root, -1)
+	n, err := v.load(v.root, -1)
 	if err != nil {
 		return err
 	}
@@ -192,7 +205,7 @@ func (v *View) walkRuns(k kid, level int, fn func(run page.Run, level int) error
 	if level == 0 {
 		return nil
 	}
-	n, err := v.t.load(k, level)
+	n, err := v.load(k, level)
 	if err != nil {
 		return err
 	}
@@ -209,7 +222,7 @@ func (v *View) Verify() error {
 	if v.root.isZero() {
 		return nil
 	}
-	n, err := v.t.load(v.root, -1)
+	n, err := v.load(v.root, -1)
 	if err != nil {
 		return err
 	}
@@ -218,7 +231,7 @@ func (v *View) Verify() error {
 
 // verify checks the node k, all keys of which must be in [lo, hi).
 func (v *View) verify(k kid, level int, lo, hi []byte) error {
-	n, err := v.t.load(k, level)
+	n, err := v.load(k, level)
 	if err != nil {
 		return err
 	}

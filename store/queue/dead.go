@@ -1,0 +1,154 @@
+package queue
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// DeadRange is a range of sequences in which messages died since the last checkpoint's batch.
+type DeadRange struct {
+	// Queue is its number.
+	Queue uint64
+	// First and Last are the range, Last included.
+	First, Last uint64
+
+	end uint64 // what was published when the batch was made
+	// What was dead then, in one of two forms: of whole chunks, or of groups in and around one chunk.
+	chunks []*words // nil: all of the chunk
+	groups []uint64
+	base   uint64 // number of chunks[0] or groups[0]
+	died   uint64 // with groups: those of the chunk in which messages died
+}
+
+// Parts iterates over the parts of the range that have to be looked at, first and last sequence of each: a run in which a message died
+// overlaps one of them. When some messages of a large queue are acknowledged out of order, that is far less than the range.
+func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
+	if d.died == 0 {
+		yield(d.First, d.Last)
+		return
+	}
+	// Looking up another place costs as much as going over a few groups.
+	const join = 4
+	chunk := d.First &^ chunkMask
+	for left := d.died; left != 0; {
+		from := bits.TrailingZeros64(left)
+		to := from
+		for left &^= 1 << from; left != 0 && bits.TrailingZeros64(left)-to <= join; left &= left - 1 {
+			to = bits.TrailingZeros64(left)
+		}
+		first, last := chunk+uint64(from)*64, chunk+uint64(to)*64+63 //nolint:gosec // less than chunkWords
+		if !yield(max(first, d.First), min(last, d.Last)) {
+			return
+		}
+	}
+}
+
+// AllDead tells whether all of the messages first to first+span-1 were dead when the batch was made. It knows about runs
+// that touch one of the Parts and span at most MaxRunSpan; for any other the answer may be false.
+func (d *DeadRange) AllDead(first, span uint64) bool {
+	if span == 0 {
+		return true
+	}
+	last := first + span - 1
+	if last < first || last >= d.end {
+		return false
+	}
+	if d.died == 0 && (first>>chunkBits < d.base || last>>chunkBits >= d.base+uint64(len(d.chunks))) ||
+		d.died != 0 && (first>>6 < d.base || last>>6 >= d.base+uint64(len(d.groups))) {
+		return false
+	}
+	for seq := first; seq <= last; {
+		end := min(last, seq|63)
+		if w := int(seq&chunkMask) >> 6; rangeMask(w, seq&chunkMask, end&chunkMask)&^d.word(seq) != 0 {
+			return false
+		}
+		seq = end + 1
+	}
+	return true
+}
+
+// word gives the bits of the 64 messages that seq belongs to.
+func (d *DeadRange) word(seq uint64) uint64 {
+	if d.died != 0 {
+		return d.groups[seq>>6-d.base]
+	}
+	if c := d.chunks[seq>>chunkBits-d.base]; c != nil {
+		return c[int(seq&chunkMask)>>6]
+	}
+	return ^uint64(0)
+}
+
+// normalize sorts ranges and joins those that are at most gap chunks apart.
+func normalize(ranges []chunkRange, gap uint64) []chunkRange {
+	slices.SortFunc(ranges, func(a, b chunkRange) int { return cmp.Compare(a.first, b.first) })
+	out := ranges[:0]
+	for _, r := range ranges {
+		if n := len(out); n > 0 && r.first <= out[n-1].last+gap {
+			out[n-1].last = max(out[n-1].last, r.last)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// appendDead describes where messages died, and forgets it.
+func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
+	if q.leaving != nil {
+		for _, r := range normalize(q.leaving.died, 2) {
+			dst = append(dst, q.deadChunks(r))
+		}
+	}
+	for i := range q.sizes.slots {
+		// A chunk in which a message died has changed.
+		if slot := &q.sizes.slots[i]; slot.dirty && slot.c != nil && slot.c.died != 0 {
+			dst = append(dst, q.deadGroups(q.sizes.base+uint64(i), slot.c.died))
+			slot.c.died = 0
+		}
+	}
+	return dst
+}
+
+// deadChunks describes chunks, with their neighbours, into which a run of messages can reach.
+func (q *Queue) deadChunks(r chunkRange) DeadRange {
+	from, to := r.first-min(r.first, 1), min(r.last+1, q.nextSeq>>chunkBits)
+	d := DeadRange{
+		Queue: q.id, First: max(r.first<<chunkBits, 1), Last: min((r.last+1)<<chunkBits, q.nextSeq) - 1,
+		base: from, chunks: make([]*words, to-from+1), end: q.nextSeq,
+	}
+	for chunk := from; chunk <= to; chunk++ {
+		if q.sizes.chunk(chunk) == nil {
+			continue
+		}
+		dead := new(words)
+		for w := range dead {
+			dead[w] = q.deadWord(chunk, w)
+		}
+		d.chunks[chunk-from] = dead
+	}
+	return d
+}
+
+// deadGroups describes groups of one chunk, from the first one to the last one, and what is around them as far as a run can reach that is
+// all dead: on each side up to the first group that is not.
+func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
+	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) } //nolint:gosec // less than chunkWords
+	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))                                    //nolint:gosec // not negative
+	to := chunk*chunkWords + 63 - uint64(bits.LeadingZeros64(died))                                  //nolint:gosec // not negative
+	for n := 0; n < chunkWords && from > 0 && word(from) == ^uint64(0) || n == 0 && from > 0; n++ {
+		from--
+	}
+	end := (q.nextSeq - 1) / 64
+	for n := 0; n < chunkWords && to < end && word(to) == ^uint64(0) || n == 0 && to < end; n++ {
+		to++
+	}
+	d := DeadRange{
+		Queue: q.id, First: max(chunk<<chunkBits, 1), Last: min((chunk+1)<<chunkBits, q.nextSeq) - 1,
+		base: from, groups: make([]uint64, to-from+1), died: died, end: q.nextSeq,
+	}
+	for i := range d.groups {
+		d.groups[i] = word(from + uint64(i))
+	}
+	return d
+}

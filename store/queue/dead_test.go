@@ -1,0 +1,89 @@
+package queue
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TestDeadRunsAreFound: whatever is acknowledged, and however messages are divided into runs, the batches lead to all runs that are dead
+// and to no other.
+func TestDeadRunsAreFound(t *testing.T) {
+	for seed := range uint64(12) {
+		rng := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be the same each time
+		d := newDriver(t)
+		q := d.queue("q", txn.Config{}, "a", "b")
+		var pages fakePages
+		pages.runs = map[uint64][]fakeRun{}
+		published, most := uint64(0), []uint64{300, 2 * ChunkSize, 5 * ChunkSize}[seed%3] // few messages: many acknowledgements of each run
+		for range 60 {
+			if published < most && rng.IntN(3) == 0 {
+				n := 1 + rng.Uint64N(most/2)
+				d.publish(q, int(n))
+				published += n
+			}
+			for range rng.IntN(30) {
+				if published == 0 {
+					break
+				}
+				first := 1 + rng.Uint64N(published)
+				length := min([]uint64{1, 2, 10, 64, 200, 3000}[rng.IntN(6)], most/50)
+				last := min(first+rng.Uint64N(length), published)
+				for _, sub := range []uint32{1, 2} {
+					d.ack(q, sub, first, last)
+				}
+			}
+			b := d.s.Collect(0, true)
+			for i := range b.Tails {
+				pages.writeTail(t, &b.Tails[i], []int{1, 3, 14, 100, MaxRunSpan}[rng.IntN(5)])
+				d.s.Flushed(b.Tails[i].Queue, b.Tails[i].Last())
+			}
+			before := slices.Clone(pages.runs[q.id])
+			pages.write(t, &Batch{Dead: b.Dead}, 1)
+			want := slices.DeleteFunc(before, func(r fakeRun) bool { return q.AllDead(r.first, r.span) })
+			require.Equal(t, firsts(want), firsts(pages.runs[q.id]))
+		}
+	}
+}
+
+func firsts(runs []fakeRun) (list []uint64) {
+	for _, r := range runs {
+		list = append(list, r.first)
+	}
+	return list
+}
+
+// TestFewAcknowledgementsFewParts: acknowledging a few messages of many does not make the store go over all of them.
+func TestFewAcknowledgementsFewParts(t *testing.T) {
+	d := newDriver(t)
+	q := d.queue("q", txn.Config{}, "a")
+	d.publish(q, 3*ChunkSize)
+	for _, run := range d.s.Collect(0, true).Tails {
+		d.s.Flushed(run.Queue, run.Last())
+	}
+	for _, seq := range []uint64{1, ChunkSize + 10, ChunkSize + 2000, 2*ChunkSize + 5} {
+		d.ack(q, 1, seq, seq)
+	}
+	span, parts := uint64(0), 0
+	for _, r := range d.s.Collect(0, true).Dead {
+		for first, last := range r.Parts {
+			span += last - first + 1
+			parts++
+		}
+	}
+	require.Equal(t, 4, parts)
+	require.LessOrEqual(t, span, uint64(4*64))
+}
+
+// TestQueueFitsItsSizeClass holds what a queue and a subscription take: there can be a million. What the limits are is the next size class of
+// the allocator, beyond which each would cost more at once.
+func TestQueueFitsItsSizeClass(t *testing.T) {
+	require.LessOrEqual(t, unsafe.Sizeof(Queue{}), uintptr(240))
+	require.LessOrEqual(t, unsafe.Sizeof(Sub{}), uintptr(128))
+	require.LessOrEqual(t, unsafe.Sizeof(sizeChunk{}), uintptr(48))
+}
