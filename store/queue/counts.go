@@ -9,7 +9,7 @@ import (
 // have one. A nil one, which is what most subscriptions have, has nothing in it.
 type countSet struct {
 	chunks map[uint64]*countChunk
-	gone   []uint64               // stored chunks that became empty since the last Collect
+	gone   []uint64 // stored chunks that became empty since the last Collect
 }
 
 type countChunk struct {
