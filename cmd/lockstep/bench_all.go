@@ -27,7 +27,7 @@ func parts() []part {
 		{"pagesize --messages 4000 --sync off", "pagesize --messages 40000 --sync off --rounds 3"},
 		{"knobs --knob commit-delay --values 0s,1ms --duration 2s", "knobs --knob commit-delay --duration 10s --rounds 3"},
 		{"knobs --knob checkpoint-bytes --values 64MiB,256MiB --duration 4s", "knobs --knob checkpoint-bytes --duration 40s --rounds 3"},
-		{"queues --messages 200000 --rounds 1", "queues --messages 1000000 --rounds 3"},
+		{"queues --messages 200000", "queues --messages 1000000"},
 		{"growth --levels 100000,1000000", "growth --levels 100000,1000000,10000000,100000000 --slices 10"},
 		{"failover --kills 5", "failover --kills 50"},
 	}

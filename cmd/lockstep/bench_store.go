@@ -70,12 +70,13 @@ func (a *app) benchQueues() *cobra.Command {
 	load := bench.PublishOptions{Producers: 5}
 	cmd := &cobra.Command{
 		Use: "queues", Short: "Measure many queues beside one queue, in the embedded store or on nodes",
-		Long: `Measure what many queues cost: publish --messages to one queue; then make --queues of them, publish one message to each,
-and publish --messages round all of them. At the end everything is closed and opened again: how long that takes.
+		Long: `Measure what many queues cost: make --queues of them, publish one message to each, and then publish --messages round all of
+them, and --messages to one queue alone. At the end everything is closed and opened again: how long that takes.
 
-By default that is the embedded store: a transaction has --batch messages in both cases, in the second each to another queue,
-and at the end there is the heap that each queue needs. With --pair or --standalone it is nodes that are started for it, and
---publishers that each wait for their acknowledgements, or pipeline with a --window above 1.`,
+By default that is the embedded store: a transaction has --batch messages in both cases, in the one each to another queue. The one queue is in
+a store of its own, and the two take turns, in --slices of --messages and a checkpoint. Reported is also the heap that each queue needs.
+With --pair or --standalone it is nodes that are started for it, and --publishers that each wait for their acknowledgements, or pipeline
+with a --window above 1; the one queue comes first.`,
 		Example: `  lockstep bench queues
   lockstep bench queues --standalone --messages 200000
   lockstep bench queues --queues 100000 --messages 1000000 --sync off --output json`,
@@ -85,15 +86,15 @@ and at the end there is the heap that each queue needs. With --pair or --standal
 			if err != nil {
 				return err
 			}
-			if batch < 1 || batch > 10_000 || o.Queues < 1 {
-				return usage("--batch must be 1 to 10000 and --queues at least 1")
+			if batch < 1 || batch > 10_000 || o.Queues < 1 || o.Slices < 1 {
+				return usage("--batch must be 1 to 10000, --queues and --slices at least 1")
 			}
 			if f.pair || f.standalone {
 				load.Messages = f.messages
 				return a.nodeQueues(cmd, f, p, load, o.Queues)
 			}
 			o.Messages = f.messages
-			phases := []string{"one queue", "create", "one each", "round robin", "start"}
+			phases := []string{"create", "one each", "one queue", "round robin", "start"}
 			return a.embeddedRounds(cmd, f, p, batch, phases, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
 				o := o
 				o.EmbeddedOptions = e
@@ -103,10 +104,11 @@ and at the end there is the heap that each queue needs. With --pair or --standal
 	}
 	f.registerNodes(cmd)
 	f.registerStore(cmd)
-	f.setDefaults(cmd, map[string]string{"sync": "off", "messages": "500000"})
+	f.setDefaults(cmd, map[string]string{"sync": "off", "messages": "500000", "rounds": "1"})
 	cmd.Flags().IntVar(&load.Publishers, "publishers", 64, "with --pair or --standalone: publishers, which share 5 producers")
 	cmd.Flags().IntVar(&load.Window, "window", 1, "with --pair or --standalone: messages of one publisher that are not yet acknowledged")
 	cmd.Flags().IntVar(&o.Queues, "queues", 100_000, "queues")
+	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices of the embedded store, each of --messages")
 	cmd.Flags().IntVar(&batch, "batch", 100, "messages of one transaction")
 	return cmd
 }

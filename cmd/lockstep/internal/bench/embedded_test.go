@@ -16,14 +16,14 @@ func collect(results *[]Result) func(Result) error {
 func TestQueues(t *testing.T) {
 	var results []Result
 	err := Queues(t.Context(), QueuesOptions{
-		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 50, Batch: 10, Sync: "off"}, Queues: 1500, Messages: 2000,
+		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 50, Batch: 10, Sync: "off"}, Queues: 1500, Messages: 2000, Slices: 2,
 	}, collect(&results))
 	require.NoError(t, err)
 	require.Len(t, results, 5)
-	for i, phase := range []string{"one queue", "create", "one each", "round robin", "start"} {
+	for i, phase := range []string{"create", "one each", "one queue", "round robin", "start"} {
 		require.Equal(t, phase, results[i].Phase)
 	}
-	require.Equal(t, 2000, results[3].Messages)
+	require.Equal(t, 2*2000, results[3].Messages)
 	require.Positive(t, results[3].Ratio)
 	require.Positive(t, results[4].StartMS)
 	require.Greater(t, results[4].QueueBytes, 50.0, "a queue has at least its name in memory")

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -33,7 +32,7 @@ const fillBatch = 1000
 // each level, "publish" and "ack random": Rate is the median of the slices, CPU and bytes are over all of them. Ratio is the median of the
 // ratios of each slice's rate to that of the first level's slice of the same turn, and CPURatio that of all CPU time per message.
 func Growth(ctx context.Context, o GrowthOptions, report func(Result) error) (err error) {
-	levels := make([]*growthLevel, len(o.Levels))
+	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
 	defer func() {
 		for _, l := range levels {
 			if l != nil {
@@ -41,12 +40,14 @@ func Growth(ctx context.Context, o GrowthOptions, report func(Result) error) (er
 			}
 		}
 	}()
+	of := func(t *turner) *growthLevel { return levels[slices.Index(turns, t)] }
 	for i, stored := range o.Levels {
 		l := o.EmbeddedOptions
 		l.Dir = filepath.Join(o.Dir, strconv.Itoa(i))
 		if levels[i], err = newGrowthLevel(ctx, l, stored); err != nil {
 			return err
 		}
+		turns[i] = &levels[i].turner
 	}
 	for _, phase := range []struct {
 		name  string
@@ -54,37 +55,17 @@ func Growth(ctx context.Context, o GrowthOptions, report func(Result) error) (er
 		tidy  func(*growthLevel) error
 	}{
 		{"publish", func(l *growthLevel, r *Result) error { return l.publish(ctx, o.Messages, r) }, func(l *growthLevel) error { return l.drop(ctx, o.Messages) }},
-		{"ack random", func(l *growthLevel, r *Result) error { return l.ackRandom(ctx, o.Acks, o.Slices, r) }, nil},
+		{"ack random", func(l *growthLevel, r *Result) error { return l.ackRandom(ctx, o.Acks, o.Slices, r) }, func(*growthLevel) error { return nil }},
 	} {
-		if err := takeTurns(levels, phase.name, o.Slices, phase.slice, phase.tidy); err != nil {
+		err := takeTurns(turns, "growth", phase.name, o.Slices, func(t *turner, r *Result) error { return phase.slice(of(t), r) },
+			func(t *turner) error { return phase.tidy(of(t)) })
+		if err != nil {
 			return err
 		}
 		for _, l := range levels {
-			if err := report(l.total(phase.name, levels[0])); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// takeTurns measures slices of all levels. Whoever begins is the last one in the next turn.
-func takeTurns(levels []*growthLevel, phase string, turns int, slice func(*growthLevel, *Result) error, tidy func(*growthLevel) error) error {
-	for _, l := range levels {
-		l.slices = nil
-	}
-	for turn := range turns {
-		for i := range levels {
-			l := levels[(i+turn)%len(levels)]
-			r := l.e.result("growth", phase)
-			if err := l.e.measure(&r, func(r *Result) error { return slice(l, r) }); err != nil {
-				return err
-			}
-			l.slices = append(l.slices, r)
-			if tidy == nil {
-				continue
-			}
-			if err := tidy(l); err != nil {
+			r := l.total(turns[0])
+			r.Stored, r.Note = l.stored, joinNotes(r.Note, fmt.Sprintf("ratios to %d stored", levels[0].stored))
+			if err := report(r); err != nil {
 				return err
 			}
 		}
@@ -94,11 +75,10 @@ func takeTurns(levels []*growthLevel, phase string, turns int, slice func(*growt
 
 // growthLevel is a store with one queue that holds a number of messages.
 type growthLevel struct {
-	e           *embedded
+	turner
 	stored      int
 	first, next uint64   // messages that are stored
 	order       []uint64 // in which to acknowledge them
-	slices      []Result
 }
 
 func newGrowthLevel(ctx context.Context, o EmbeddedOptions, stored int) (*growthLevel, error) {
@@ -106,7 +86,7 @@ func newGrowthLevel(ctx context.Context, o EmbeddedOptions, stored int) (*growth
 	if err != nil {
 		return nil, err
 	}
-	l := &growthLevel{e: e, stored: stored, first: 1, next: uint64(stored) + 1} //nolint:gosec // not negative
+	l := &growthLevel{turner: turner{e: e}, stored: stored, first: 1, next: uint64(stored) + 1} //nolint:gosec // not negative
 	if err := errors.Join(e.createQueue("bench"), e.fill(ctx, stored)); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
@@ -115,7 +95,7 @@ func newGrowthLevel(ctx context.Context, o EmbeddedOptions, stored int) (*growth
 
 func (l *growthLevel) publish(ctx context.Context, messages int, out *Result) error {
 	l.next += uint64(messages) //nolint:gosec // not negative
-	return l.withCheckpoint(ctx, messages, out, func(r *Result) error { return l.e.write(ctx, messages, r) })
+	return l.e.withCheckpoint(ctx, messages, out, func(r *Result) error { return l.e.write(ctx, messages, r) })
 }
 
 // drop acknowledges the oldest messages.
@@ -137,7 +117,7 @@ func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *Resu
 	n := len(l.order) / (slices - len(l.slices)) // of the slices that are left
 	order := l.order[:n]
 	l.order = l.order[n:]
-	return l.withCheckpoint(ctx, n, out, func(r *Result) error {
+	return l.e.withCheckpoint(ctx, n, out, func(r *Result) error {
 		return l.e.transactions(ctx, n, r, func(_ int64, done, n int) {
 			for _, i := range order[done : done+n] {
 				seq := l.first + i - 1
@@ -145,56 +125,6 @@ func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *Resu
 			}
 		})
 	})
-}
-
-// withCheckpoint counts the checkpoint's time as well.
-func (l *growthLevel) withCheckpoint(ctx context.Context, count int, out *Result, fn func(*Result) error) error {
-	start := time.Now()
-	if err := fn(out); err != nil {
-		return err
-	}
-	if _, err := l.e.store.Checkpoint(ctx); err != nil {
-		return err
-	}
-	out.Seconds = time.Since(start).Seconds()
-	out.Rate = float64(count) / out.Seconds
-	out.MB = out.Rate * float64(l.e.SizeBytes) / 1e6
-	return nil
-}
-
-// total sums the slices up, and compares them with those of the first level.
-func (l *growthLevel) total(phase string, first *growthLevel) Result {
-	out := Median(l.slices)
-	out.Median = false // of rounds
-	out.Phase, out.Stored, out.Messages, out.Seconds, out.CPU, out.DiskWritten = phase, l.stored, 0, 0, 0, 0
-	var ratios []float64
-	var read, written float64
-	for i, r := range l.slices {
-		out.Messages += r.Messages
-		out.Seconds += r.Seconds
-		out.CPU += r.CPU
-		out.DiskWritten += r.DiskWritten
-		out.PeakRSS = max(out.PeakRSS, r.PeakRSS)
-		for _, u := range r.Processes {
-			read, written = read+u.Read, written+u.Written
-		}
-		ratios = append(ratios, r.Rate/first.slices[i].Rate)
-	}
-	slices.Sort(ratios)
-	out.Ratio = ratios[(len(ratios)-1)/2]
-	if n := float64(out.Messages); n > 0 {
-		out.ReadBytes, out.WrittenBytes = read*1e6/n, written*1e6/n
-	}
-	var cpu, messages float64
-	for _, r := range first.slices {
-		cpu, messages = cpu+r.CPU, messages+float64(r.Messages)
-	}
-	if cpu > 0 && messages > 0 {
-		out.CPURatio = out.CPUPerMessage() / (cpu * 1e6 / messages)
-	}
-	out.Processes = nil
-	out.Note = joinNotes(out.Note, fmt.Sprintf("ratios to %d stored", first.stored))
-	return out
 }
 
 // fill writes messages that are not measured, and a checkpoint.

@@ -14,90 +14,107 @@ import (
 // QueuesOptions say how to load a store with many queues.
 type QueuesOptions struct {
 	EmbeddedOptions
-	// Queues to make; each gets one message, and then Messages go round all of them.
-	Queues, Messages int
+	// Queues to make; each gets one message, and then Messages go round all of them in each of the Slices.
+	Queues, Messages, Slices int
 }
 
 // createAtOnce is how many queues are made with one sync.
 const createAtOnce = 1000
 
-// Queues compares a store with one queue with one that has many. Results: "one queue" publishes Messages to the only queue; "create"
-// makes the queues; "one each" publishes one message to each; "round robin" publishes Messages, each to the next queue, and Ratio
-// compares it with "one queue"; "start" opens the store again, with the heap that each queue takes then.
-func Queues(ctx context.Context, o QueuesOptions, report func(Result) error) error {
-	if o.Queues < 1 {
-		return errors.New("at least one queue is needed")
+// Queues compares a store with one queue with one that has many. Results: "create" makes the queues; "one each" publishes one message to
+// each; "one queue" publishes Messages in each of several slices to the only queue, and "round robin" the same, each to the next queue. Those
+// two take turns, and a slice ends with a checkpoint that is part of it; Ratio and CPURatio compare them as Growth does. QueueBytes of
+// "round robin" is the heap that each queue takes then; that of "start", which opens the store again, is what it takes after a start.
+func Queues(ctx context.Context, o QueuesOptions, report func(Result) error) (err error) {
+	if o.Queues < 1 || o.Slices < 1 {
+		return errors.New("at least one queue and one slice are needed")
 	}
-	dir := o.Dir
-	var one Result
-	o.Dir = filepath.Join(dir, "one")
-	empty, err := queuesOfOne(ctx, o, &one)
-	if err != nil {
+	stores := make([]*turner, 0, 2)
+	defer func() {
+		for _, s := range stores {
+			err = errors.Join(err, s.e.close())
+		}
+	}()
+	for _, name := range []string{"one", "many"} {
+		e := o.EmbeddedOptions
+		e.Dir = filepath.Join(o.Dir, name)
+		opened, err := openEmbedded(e)
+		if err != nil {
+			return err
+		}
+		stores = append(stores, &turner{e: opened})
+	}
+	one, many := stores[0], stores[1]
+	if err := one.e.createQueue("bench"); err != nil {
 		return err
 	}
-	if err := report(one); err != nil {
+	if err := one.e.reopen(ctx); err != nil {
 		return err
 	}
-	o.Dir = filepath.Join(dir, "many")
-	return queuesOfMany(ctx, o, &one, empty, report)
-}
-
-// queuesOfOne measures one queue, and the heap of a store that has nothing but it.
-func queuesOfOne(ctx context.Context, o QueuesOptions, out *Result) (heap uint64, err error) {
-	e, err := openEmbedded(o.EmbeddedOptions)
-	if err != nil {
-		return 0, err
+	empty := heapInUse()
+	tell := func(r Result) error {
+		r.Queues = o.Queues
+		return report(r)
 	}
-	defer func() { err = errors.Join(err, e.close()) }()
-	if err := e.createQueue("bench"); err != nil {
-		return 0, err
-	}
-	if err := e.reopen(ctx); err != nil {
-		return 0, err
-	}
-	heap = heapInUse()
-	*out = e.result("queues", "one queue")
-	out.Queues = 1
-	return heap, e.measure(out, func(r *Result) error { return e.write(ctx, o.Messages, r) })
-}
-
-func queuesOfMany(ctx context.Context, o QueuesOptions, one *Result, empty uint64, report func(Result) error) (err error) {
-	e, err := openEmbedded(o.EmbeddedOptions)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.close()) }()
 	for _, phase := range []struct {
 		name string
 		run  func(*Result) error
 	}{
-		{"create", func(r *Result) error { return e.createQueues(ctx, o.Queues, r) }},
-		{"one each", func(r *Result) error { return e.roundRobin(ctx, o.Queues, o.Queues, r) }},
-		{"round robin", func(r *Result) error {
-			err := e.roundRobin(ctx, o.Queues, o.Messages, r)
-			r.Ratio, r.Note = r.Rate/one.Rate, joinNotes(e.note, "ratio to one queue")
-			return err
-		}},
-		{"start", func(r *Result) error {
-			if err := e.reopen(ctx); err != nil {
-				return err
-			}
-			r.Seconds = e.opened.Seconds()
-			r.StartMS = r.Seconds * 1000
-			r.QueueBytes = (float64(heapInUse()) - float64(empty)) / float64(o.Queues)
-			return nil
-		}},
+		{"create", func(r *Result) error { return many.e.createQueues(ctx, o.Queues, r) }},
+		{"one each", func(r *Result) error { return many.e.roundRobin(ctx, o.Queues, o.Queues, r) }},
 	} {
-		result := e.result("queues", phase.name)
-		result.Queues = o.Queues
-		if err := e.measure(&result, phase.run); err != nil {
+		result := many.e.result("queues", phase.name)
+		if err := many.e.measure(&result, phase.run); err != nil {
 			return err
 		}
-		if err := report(result); err != nil {
+		if err := tell(result); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := publishInTurns(ctx, o, one, many, empty, report); err != nil {
+		return err
+	}
+	if err := one.e.close(); err != nil {
+		return err
+	}
+	start := many.e.result("queues", "start")
+	err = many.e.measure(&start, func(r *Result) error {
+		if err := many.e.reopen(ctx); err != nil {
+			return err
+		}
+		r.Seconds = many.e.opened.Seconds()
+		r.StartMS = r.Seconds * 1000
+		r.QueueBytes = (float64(heapInUse()) - float64(empty)) / float64(o.Queues)
+		return nil
+	})
+	return errors.Join(err, tell(start))
+}
+
+// publishInTurns publishes to one queue, and round many.
+func publishInTurns(ctx context.Context, o QueuesOptions, one, many *turner, empty uint64, report func(Result) error) error {
+	err := takeTurns([]*turner{one, many}, "queues", "", o.Slices, func(t *turner, r *Result) error {
+		return t.e.withCheckpoint(ctx, o.Messages, r, func(r *Result) error {
+			if t == one {
+				return t.e.write(ctx, o.Messages, r)
+			}
+			return t.e.roundRobin(ctx, o.Queues, o.Messages, r)
+		})
+	}, nil)
+	if err != nil {
+		return err
+	}
+	first := one.total(nil)
+	first.Phase, first.Queues = "one queue", 1
+	if err := report(first); err != nil {
+		return err
+	}
+	round := many.total(one)
+	round.Phase, round.Queues = "round robin", o.Queues
+	round.Note = joinNotes(round.Note, "ratios to one queue")
+	if heap := heapInUse(); heap > empty { // what the other store has beyond an empty one counts as well: it is little
+		round.QueueBytes = float64(heap-empty) / float64(o.Queues)
+	}
+	return report(round)
 }
 
 // createQueues makes queues 1 to n, each in a transaction of its own.
