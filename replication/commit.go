@@ -21,21 +21,27 @@ const applyStep = 4096
 // Submit waits while too much is accepted and unanswered, and during a switchover; ctx bounds that wait and nothing else. It
 // returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, and then done is not called and nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
+	_, err := p.submit(ctx, payload, done, false)
+	return err
+}
+
+// submit is Submit for a caller that may commit by itself: when alone is true it has to.
+func (p *Primary) submit(ctx context.Context, payload []byte, done Done, mayCommit bool) (alone bool, err error) {
 	if len(payload) > p.o.MaxTxnBytes {
-		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(payload), p.o.MaxTxnBytes)
+		return false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(payload), p.o.MaxTxnBytes)
 	}
 	if err := p.queue.refused(); err != nil {
-		return err
+		return false, err
 	}
 	weight := min(int64(len(payload))+itemOverheadBytes, p.o.QueueBytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
-		return fmt.Errorf("too many transactions wait to be committed: %w", err)
+		return false, fmt.Errorf("too many transactions wait to be committed: %w", err)
 	}
-	if err := p.queue.add(ctx, wal.KindTxn, payload, done, weight); err != nil {
+	alone, err = p.queue.add(ctx, wal.KindTxn, payload, done, weight, mayCommit)
+	if err != nil {
 		p.room.Release(weight)
-		return err
 	}
-	return nil
+	return alone, err
 }
 
 // outcome is what a waiter gets.
@@ -59,16 +65,45 @@ func newWaiter() *waiter {
 // Commit is Submit and the wait for the outcome. When ctx ends before that, it returns ErrOutcomeUnknown and the context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	w, _ := p.waiters.Get().(*waiter)
-	if err := p.Submit(ctx, payload, w.done); err != nil {
+	alone, err := p.submit(ctx, payload, w.done, p.o.CommitDelay <= 0)
+	if err != nil {
 		p.waiters.Put(w)
 		return nil, err
 	}
-	select {
-	case o := <-w.ch:
-		p.waiters.Put(w)
-		return o.result, o.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err()) // the waiter stays with the transaction
+	if alone {
+		p.commitHere()
+	}
+	for {
+		select {
+		case o := <-w.ch:
+			p.waiters.Put(w)
+			return o.result, o.err
+		case <-p.applyHelp:
+			p.applyHere()
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err()) // the waiter stays with the transaction
+		}
+	}
+}
+
+// commitHere does the committer's work for a transaction that is alone, in the goroutine that waits for it: to wake another
+// one would take longer than the work.
+func (p *Primary) commitHere() {
+	if p.commitMu.TryLock() {
+		p.commitWaiting()
+		p.commitMu.Unlock()
+	}
+	p.queue.remind() // of what came meanwhile, and of this one if somebody else was at it
+}
+
+// applyHere does the applier's work in the goroutine of somebody who waits for an answer, once.
+func (p *Primary) applyHere() {
+	if p.applyMu.TryLock() {
+		p.applyCommitted(p.commit.Load())
+		p.applyMu.Unlock()
+	}
+	if p.applied.Load() < p.commit.Load() {
+		signal(p.applyWake)
 	}
 }
 
@@ -84,10 +119,9 @@ func (c *ioClock) stalled(limit time.Duration) bool {
 	return since != 0 && time.Now().UnixNano()-since > int64(limit)
 }
 
-// runCommitter is the only goroutine that appends to the log.
+// runCommitter is the goroutine that appends to the log, but for what commitHere does.
 func (p *Primary) runCommitter(ctx context.Context) {
 	defer p.wg.Done()
-	var batches []batch
 	for {
 		select {
 		case <-ctx.Done():
@@ -95,18 +129,31 @@ func (p *Primary) runCommitter(ctx context.Context) {
 		case <-p.queue.wake:
 		}
 		p.awaitMore(ctx)
-		for ctx.Err() == nil {
-			if batches = p.queue.take(batches[:0]); len(batches) == 0 {
-				break
-			}
-			err := p.commitBatches(batches)
-			clear(batches)
-			if err != nil {
-				p.fail(err)
-				return
-			}
+		for more := true; more; {
+			p.commitMu.Lock()
+			more = p.commitWaiting()
+			p.commitMu.Unlock()
 		}
 	}
+}
+
+// commitWaiting commits what waits. It tells whether there was anything; nothing is committed after a failure or the end of
+// the role. commitMu is held.
+func (p *Primary) commitWaiting() bool {
+	if p.commitEnded || p.isStopped() {
+		return false
+	}
+	p.batches = p.queue.take(p.batches[:0])
+	if len(p.batches) == 0 {
+		return false
+	}
+	err := p.commitBatches(p.batches)
+	clear(p.batches)
+	if err != nil {
+		p.commitEnded = true
+		p.fail(err)
+	}
+	return err == nil
 }
 
 // awaitMore is the commit delay.
@@ -130,7 +177,7 @@ func (p *Primary) commitBatches(batches []batch) error {
 	for _, b := range batches {
 		p.tail.publish(b)
 	}
-	p.wakeSession()
+	p.passOn(batches)
 	p.io.begin()
 	defer p.io.end()
 	for _, b := range batches {
@@ -162,39 +209,51 @@ func (p *Primary) advance() {
 		return
 	}
 	p.commit.Store(n)
-	signal(p.applyWake)
-	if p.session != nil {
-		signal(p.session.wake)
+	select {
+	case p.applyHelp <- struct{}{}: // one who waits for an answer, and has to run anyway
+	default:
+		signal(p.applyWake)
+	}
+	if s := p.session; s != nil && !s.polls.Load() {
+		signal(s.wake)
 	}
 }
 
-// runApplier is the only goroutine that applies, and that answers transactions with a result.
+// runApplier is the goroutine that applies, and that answers transactions with a result, but for what applyHere does.
 func (p *Primary) runApplier(ctx context.Context) {
 	defer p.wg.Done()
-	ready := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.applyWake:
 		}
-		for p.applied.Load() < p.commit.Load() {
-			if ctx.Err() != nil {
-				return
-			}
-			upTo := min(p.commit.Load(), p.applied.Load()+applyStep)
-			if err := p.o.Store.Apply(upTo, p.answer); err != nil {
-				p.fail(fmt.Errorf("apply committed records: %w", err))
-				return
-			}
-			p.applied.Store(upTo)
-			if !ready && upTo >= p.termStart {
-				ready = true
-				p.events.post(ActiveReady{})
-			}
+		for more := true; more; {
+			p.applyMu.Lock()
+			more = p.applyCommitted(p.commit.Load())
+			p.applyMu.Unlock()
 		}
-		signal(p.progress)
 	}
+}
+
+// applyCommitted applies up to a record that is committed, in steps. It tells whether anything was applied; nothing is after
+// a failure or the end of the role. applyMu is held.
+func (p *Primary) applyCommitted(upTo uint64) (some bool) {
+	for p.applied.Load() < upTo && !p.applyEnded && !p.isStopped() {
+		step := min(upTo, p.applied.Load()+applyStep)
+		if err := p.o.Store.Apply(step, p.answer); err != nil {
+			p.applyEnded = true
+			p.fail(fmt.Errorf("apply committed records: %w", err))
+			return false
+		}
+		p.applied.Store(step)
+		if some = true; !p.ready && step >= p.termStart {
+			p.ready = true
+			p.events.post(ActiveReady{})
+		}
+	}
+	signal(p.progress)
+	return some
 }
 
 // answer completes the transaction of record n.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -29,7 +30,8 @@ type applier struct {
 }
 
 // link is one connection of a follower that the active has welcomed. Four goroutines: one receives and verifies, one
-// appends and syncs (and acknowledges), one applies, one sends signs of life.
+// appends and syncs (and acknowledges), one applies, one sends signs of life. Without a sync, the first does the second's work
+// if that has nothing to do: to append takes less time than to wake somebody.
 type link struct {
 	f      *Follower
 	stream ActiveStream
@@ -38,6 +40,8 @@ type link struct {
 	received lsn.Position
 	partial  []byte
 	required bool
+
+	writeMu iolock.Mutex // is held while something is appended
 
 	mu           sync.Mutex // guards the two below
 	backlog      []batch
@@ -244,8 +248,18 @@ func (l *link) take(m *ActiveMessage) error {
 	if full {
 		return fmt.Errorf("%w: the active sent more than %d bytes ahead of the acks", ErrProtocol, backlogBytes)
 	}
-	signal(l.writeWake)
-	return nil
+	return l.writeHere()
+}
+
+// writeHere appends what was just received, or wakes the writer.
+func (l *link) writeHere() error {
+	if l.f.o.Store.SyncsCommits() || !l.writeMu.TryLock() {
+		signal(l.writeWake)
+		return nil
+	}
+	defer l.writeMu.Unlock()
+	_, err := l.writeSome(true)
+	return err
 }
 
 // verifyFrames checks every frame and the chain, and returns the position of the last one.
@@ -276,20 +290,36 @@ func (l *link) write(ctx context.Context) error {
 			return nil
 		case <-l.writeWake:
 		}
-		for ctx.Err() == nil {
-			todo := l.takeBacklog()
-			if len(todo) == 0 {
-				break
-			}
-			if err := l.append(todo); err != nil {
-				return fmt.Errorf("%w: %w", errStore, err)
-			}
-			if err := l.tell(todo[len(todo)-1].end); err != nil {
+		for more := true; more && ctx.Err() == nil; {
+			l.writeMu.Lock()
+			var err error
+			more, err = l.writeSome(false)
+			l.writeMu.Unlock()
+			if err != nil {
 				return err
 			}
-			signal(l.applyWake)
 		}
 	}
+}
+
+// writeSome appends, syncs and acknowledges what waits. It tells whether there was anything. writeMu is held; receiving tells
+// that the caller is the goroutine that receives.
+func (l *link) writeSome(receiving bool) (bool, error) {
+	todo := l.takeBacklog()
+	if len(todo) == 0 {
+		return false, nil
+	}
+	l.f.busy.Store(receiving) // a disk that hangs is not the active's silence
+	err := l.append(todo)
+	l.f.busy.Store(false)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errStore, err)
+	}
+	if err := l.tell(todo[len(todo)-1].end); err != nil {
+		return false, err
+	}
+	signal(l.applyWake)
+	return true, nil
 }
 
 // takeBacklog returns what waits, with small batches joined: one write instead of many.
@@ -351,13 +381,22 @@ func (l *link) tell(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies what is committed and durable here (INV-2, INV-5).
+// apply applies what is committed and durable here (INV-2, INV-5). Nobody waits for that but a hand-over: so it lets a little
+// more collect each time, and leaves the processor to those who acknowledge.
 func (l *link) apply(ctx context.Context) error {
+	t := time.NewTimer(time.Hour)
+	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-l.applyWake:
+		}
+		t.Reset(l.f.o.CommitNotice)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
 		}
 		for ctx.Err() == nil {
 			applied := l.applied.Load()

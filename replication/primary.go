@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -64,6 +65,8 @@ type Primary struct {
 	commit    atomic.Uint64
 	applied   atomic.Uint64
 	applyWake chan struct{}
+	// applyHelp is received from by those who wait in Commit: who gets something has to apply.
+	applyHelp chan struct{}
 	// progress is signalled when something that Drain waits for may have happened.
 	progress chan struct{}
 
@@ -74,7 +77,15 @@ type Primary struct {
 
 	snapshots snapshotService
 
-	mu  sync.Mutex // guards all below
+	commitMu    iolock.Mutex // is held while something is appended to the log; guards the two below
+	commitEnded bool         // by a failure or by Stop
+	batches     []batch
+
+	applyMu    iolock.Mutex // is held while something is applied; guards the two below
+	applyEnded bool         // by a failure or by Stop
+	ready      bool         // ActiveReady was posted
+
+	mu  sync.Mutex // guards all below; may be locked while one of the two above is held
 	cfg ActiveConfig
 	// ended: the role is over, nothing is acknowledged any more.
 	ended bool
@@ -111,7 +122,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p := &Primary{
 		o: o, log: o.Logger, queue: newQueue(o.Term, o.BatchBytes, end), tail: newTail(o.TailBytes, end),
 		room: semaphore.NewWeighted(o.QueueBytes), events: startEventQueue(o.Events),
-		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), progress: make(chan struct{}, 1),
+		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), applyHelp: make(chan struct{}), progress: make(chan struct{}, 1),
 		stop: cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,
 	}
 	p.waiters.New = func() any { return newWaiter() }
@@ -120,7 +131,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p.applied.Store(applied)
 	p.syncTarget, p.absentSince = applied, time.Now()
 	// Nobody else has the queue yet, so that the term-start record is the first of its term.
-	if err := p.queue.add(ctx, wal.KindTermStart, id.NodeID[:], nil, 0); err != nil {
+	if _, err := p.queue.add(ctx, wal.KindTermStart, id.NodeID[:], nil, 0, false); err != nil {
 		cancel()
 		p.events.close()
 		return nil, err
@@ -207,6 +218,12 @@ func (p *Primary) Stop() {
 		p.stop()
 	})
 	p.wg.Wait()
+	p.commitMu.Lock() // somebody may be in commitHere
+	p.commitEnded = true
+	p.commitMu.Unlock()
+	p.applyMu.Lock() // or in applyHere
+	p.applyEnded = true
+	p.applyMu.Unlock()
 	p.abandon(ErrNotActive, ErrNotActive)
 	p.snapshots.close()
 	p.events.close()
@@ -294,11 +311,23 @@ func (p *Primary) requires(s *session) bool { return p.cfg.RequireStandby && p.c
 // CommitLSN is the last committed record.
 func (p *Primary) CommitLSN() uint64 { return p.commit.Load() }
 
-func (p *Primary) wakeSession() {
+// passOn has batches sent that were just published.
+func (p *Primary) passOn(batches []batch) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.session != nil {
-		signal(p.session.wake)
+	s := p.session
+	p.mu.Unlock()
+	if s != nil && !s.sender.sendNow(batches) {
+		signal(s.wake)
+	}
+}
+
+// isStopped tells whether Stop was called.
+func (p *Primary) isStopped() bool {
+	select {
+	case <-p.stopped:
+		return true
+	default:
+		return false
 	}
 }
 

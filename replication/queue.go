@@ -70,33 +70,35 @@ func (q *queue) refused() error {
 	return q.refuse
 }
 
-// add encodes a record into the open batch. It waits while the gate is closed.
-func (q *queue) add(ctx context.Context, kind wal.Kind, payload []byte, done Done, weight int64) error {
+// add encodes a record into the open batch. It waits while the gate is closed. If the caller may commit by itself, and the
+// record is the only one that is accepted and unanswered, alone is true, and the committer is not woken.
+func (q *queue) add(ctx context.Context, kind wal.Kind, payload []byte, done Done, weight int64, mayCommit bool) (alone bool, err error) {
 	for {
 		q.mu.Lock()
 		switch {
 		case q.refuse != nil:
 			err := q.refuse
 			q.mu.Unlock()
-			return err
+			return false, err
 		case q.gate == nil:
-			q.encode(kind, payload, done, weight)
+			alone = mayCommit && len(q.waiting) == 0 && len(q.flight) == 0
+			q.encode(kind, payload, done, weight, !alone)
 			q.mu.Unlock()
-			return nil
+			return alone, nil
 		}
 		gate := q.gate
 		q.mu.Unlock()
 		select {
 		case <-gate:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: waiting for a switchover: %w", ErrBlocked, ctx.Err())
+			return false, fmt.Errorf("%w: waiting for a switchover: %w", ErrBlocked, ctx.Err())
 		}
 	}
 }
 
 // encode appends the frame. mu is held: the copy and the checksum of a payload are cheaper than handing it to another
 // goroutine, and whoever waits here would wait for them there.
-func (q *queue) encode(kind wal.Kind, payload []byte, done Done, weight int64) {
+func (q *queue) encode(kind wal.Kind, payload []byte, done Done, weight int64, wake bool) {
 	first := len(q.waiting) == 0
 	var g *group
 	if !first {
@@ -110,7 +112,7 @@ func (q *queue) encode(kind wal.Kind, payload []byte, done Done, weight int64) {
 	g.end = q.end
 	g.waiters = append(g.waiters, done)
 	g.weight += weight
-	if first || len(g.frames) >= q.batchBytes {
+	if wake && (first || len(g.frames) >= q.batchBytes) {
 		signal(q.wake)
 	}
 }
@@ -141,6 +143,15 @@ func (q *queue) take(dst []batch) []batch {
 	clear(q.waiting)
 	q.waiting = q.waiting[:0]
 	return dst
+}
+
+// remind wakes the committer if something waits for it.
+func (q *queue) remind() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) > 0 {
+		signal(q.wake)
+	}
 }
 
 // answer returns who waits for record n, nil for nobody, and the room that became free. Records are answered in order.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -15,19 +16,29 @@ const (
 	joinBytes = 64 << 10
 	// holdStepBytes is how often, in catch-up, the log is given free behind the reader.
 	holdStepBytes = 16 << 20
+	// quietBytes is how much may be under way when the committer sends by itself. gRPC takes 64 KiB before it makes the
+	// sender of a stream wait.
+	quietBytes = 32 << 10
+	// pollNotices is for how many CommitNotices after the last records the sender looks for their commit by itself.
+	pollNotices = 10
 )
 
-// sender sends the log to one standby: from the memory tail if the standby is near, else from the log files.
+// sender sends the log to one standby: from the memory tail if the standby is near, else from the log files. A goroutine of
+// its own does; what is committed while little is under way is sent by the committer itself (sendNow).
 type sender struct {
 	s *session
 	p *Primary
-	// cursor is the last record that was sent.
-	cursor lsn.Position
-	// sentCommit is the commit LSN that was sent last, at lastSent; commitSince is when a newer one was first seen.
-	sentCommit  uint64
-	lastSent    time.Time
-	commitSince time.Time
-	batches     []batch
+
+	mu iolock.Mutex // is held by whoever sends; guards all below. Primary.mu may be locked while it is held
+	// welcomed: the standby was told where to begin.
+	welcomed bool
+	// cursor is the last record that was sent, at lastRecords.
+	cursor      lsn.Position
+	lastRecords time.Time
+	// sentCommit is the commit LSN that was sent last, at lastSent.
+	sentCommit uint64
+	lastSent   time.Time
+	batches    []batch
 
 	// reader, while not nil, reads the log files, which are held from heldFrom on.
 	reader    *wal.Reader
@@ -38,24 +49,22 @@ type sender struct {
 // send is the session's sending goroutine.
 func (s *session) send(w Welcome) {
 	defer s.p.wg.Done()
-	sd := &sender{s: s, p: s.p, cursor: w.ResumeAfter}
-	defer sd.closeReader()
+	sd := s.sender
 	s.end(sd.run(&w))
+	sd.mu.Lock()
+	defer sd.mu.Unlock()
+	sd.closeReader()
 }
 
 func (sd *sender) run(w *Welcome) error {
-	if err := sd.post(&ActiveMessage{Welcome: w}); err != nil {
-		return err
-	}
 	t := time.NewTimer(sd.p.o.Heartbeat)
 	defer t.Stop()
 	for {
-		more, err := sd.sendRecords()
+		wait, err := sd.step(w)
 		if err != nil {
 			return err
 		}
-		sd.checkCaughtUp()
-		if more {
+		if wait <= 0 {
 			select {
 			case <-sd.s.done:
 				return sd.s.err
@@ -63,29 +72,6 @@ func (sd *sender) run(w *Welcome) error {
 				continue
 			}
 		}
-		if err := sd.idle(t); err != nil {
-			return err
-		}
-	}
-}
-
-// idle waits until there may be something to send, and sends a message without records when it is time for one.
-func (sd *sender) idle(t *time.Timer) error {
-	now := time.Now()
-	at := sd.lastSent.Add(sd.p.o.Heartbeat)
-	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
-	if sd.p.commit.Load() > sd.sentCommit && !stalled { // stalled: it is not sent, and would be due for ever
-		// An idle standby must not wait for the next heartbeat to apply what is committed; a busy one gets it with the
-		// next batch.
-		if sd.commitSince.IsZero() {
-			sd.commitSince = now
-		}
-		if soon := sd.commitSince.Add(sd.p.o.CommitNotice); soon.Before(at) {
-			at = soon
-		}
-	}
-	tell := sd.s.tell.Swap(false)
-	if wait := at.Sub(now); wait > 0 && !tell {
 		t.Reset(wait)
 		select {
 		case <-sd.s.done:
@@ -93,13 +79,94 @@ func (sd *sender) idle(t *time.Timer) error {
 		case <-sd.s.wake:
 		case <-t.C:
 		}
-		return nil
+	}
+}
+
+// step sends what is to be sent, and returns how long there may be nothing to do if nobody wakes the sender. w is sent first.
+func (sd *sender) step(w *Welcome) (wait time.Duration, err error) {
+	sd.mu.Lock()
+	defer sd.mu.Unlock()
+	if !sd.welcomed {
+		if err := sd.post(&ActiveMessage{Welcome: w}); err != nil {
+			return 0, err
+		}
+		sd.welcomed = true
+	}
+	more, err := sd.sendRecords()
+	if err != nil {
+		return 0, err
+	}
+	sd.checkCaughtUp()
+	if more {
+		return 0, nil
+	}
+	return sd.idle()
+}
+
+// idle sends a message without records if it is time for one, and returns how long it is until then.
+func (sd *sender) idle() (wait time.Duration, err error) {
+	now := time.Now()
+	at := sd.lastSent.Add(sd.p.o.Heartbeat)
+	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
+	if notice := sd.noticeAt(now); !notice.IsZero() && notice.Before(at) && !stalled { // stalled: it would be due for ever
+		at = notice
+	}
+	tell := sd.s.tell.Swap(false)
+	if wait := at.Sub(now); wait > 0 && !tell {
+		return wait, nil
 	}
 	if !tell && stalled {
 		sd.lastSent = now // a node whose disk does not answer must not look alive
-		return nil
+		return 0, nil
 	}
-	return sd.post(&ActiveMessage{})
+	return 0, sd.post(&ActiveMessage{})
+}
+
+// noticeAt returns when the commit LSN is to be looked at again, or sent: an idle standby must not wait for the next heartbeat
+// to apply what is committed, and a busy one gets it with the next batch. The zero time means that advance wakes the sender:
+// only then, since to wake it for each transaction would cost more than to look once in a while.
+func (sd *sender) noticeAt(now time.Time) time.Time {
+	sd.s.polls.Store(false) // before commit is read: what moves it later sees this
+	commit := sd.p.commit.Load()
+	switch notice := sd.p.o.CommitNotice; {
+	case commit > sd.sentCommit:
+		sd.s.polls.Store(true)
+		return sd.lastSent.Add(notice)
+	case commit < sd.cursor.LSN && now.Sub(sd.lastRecords) < pollNotices*notice:
+		sd.s.polls.Store(true)
+		return now.Add(notice)
+	default:
+		return time.Time{}
+	}
+}
+
+// sendNow sends batches that were just published, without waking the sender's goroutine. It returns false, and has done
+// nothing, when the sender is behind or at work, when nobody waits for the standby, or when a send might have to wait: then
+// the goroutine must be woken.
+func (sd *sender) sendNow(batches []batch) bool {
+	if !sd.mu.TryLock() {
+		return false
+	}
+	defer sd.mu.Unlock()
+	if !sd.welcomed || sd.cursor != batches[0].prev {
+		return false
+	}
+	n, frames := join(batches)
+	if n < len(batches) || !sd.isQuiet(len(frames)) {
+		return false
+	}
+	if err := sd.sendFrames(frames, batches[n-1].end); err != nil {
+		sd.s.end(err)
+	}
+	return true
+}
+
+// isQuiet tells whether so little is under way to a standby that somebody waits for that so many bytes more can be sent
+// without waiting: less than what gRPC takes without asking.
+func (sd *sender) isQuiet(more int) bool {
+	sd.p.mu.Lock()
+	defer sd.p.mu.Unlock()
+	return sd.p.requires(sd.s) && sd.s.inFlightBytes+more <= quietBytes
 }
 
 // post fills in what every message carries (INV-1) and sends it.
@@ -114,7 +181,7 @@ func (sd *sender) post(m *ActiveMessage) error {
 		return errStopped
 	}
 	m.CommitLSN = p.commit.Load()
-	sd.sentCommit, sd.lastSent, sd.commitSince = m.CommitLSN, time.Now(), time.Time{}
+	sd.sentCommit, sd.lastSent = m.CommitLSN, time.Now()
 	if err := sd.s.stream.Send(m); err != nil {
 		return fmt.Errorf("send to the standby: %w", err)
 	}
@@ -210,6 +277,7 @@ func (sd *sender) closeReader() {
 func (sd *sender) sendFrames(frames []byte, end lsn.Position) error {
 	prev := sd.cursor
 	p := sd.p
+	sd.lastRecords = time.Now()
 	p.mu.Lock()
 	if len(sd.s.inFlight) == 0 {
 		sd.s.progress = time.Now()

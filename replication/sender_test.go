@@ -14,14 +14,15 @@ func TestStalledDiskDoesNotSpin(t *testing.T) {
 		p := &Primary{}
 		p.o.Tuning = Tuning{}.withDefaults()
 		sd := &sender{p: p, s: &session{done: make(chan struct{}), wake: make(chan struct{}, 1)}, lastSent: time.Now()}
-		timer := time.NewTimer(time.Hour)
 		p.io.begin()
 		time.Sleep(2 * p.o.DiskStallTimeout) //nolint:forbidigo // the bubble's clock
 		p.commit.Store(1)
 		began := time.Now()
 		const rounds = 10
 		for range rounds {
-			require.NoError(t, sd.idle(timer))
+			wait, err := sd.idle()
+			require.NoError(t, err)
+			time.Sleep(wait) //nolint:forbidigo // as above
 		}
 		// Every second round waits for a heartbeat that is not sent.
 		require.GreaterOrEqual(t, time.Since(began), (rounds/2-1)*p.o.Heartbeat)

@@ -33,6 +33,10 @@ type session struct {
 	wake chan struct{}
 	// tell makes the sender send something at once.
 	tell atomic.Bool
+	// polls is set while the sender looks for a new commit LSN by itself.
+	polls atomic.Bool
+	// sender is set before the session is registered.
+	sender *sender
 	// heard is set by each message that arrives.
 	heard atomic.Bool
 
@@ -99,6 +103,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	if welcome.SnapshotRequired {
 		return s.sendToSnapshot(welcome)
 	}
+	s.sender = &sender{s: s, p: p, cursor: welcome.ResumeAfter}
 	if err := p.register(s, welcome.ResumeAfter); err != nil {
 		s.end(err)
 		return err

@@ -108,11 +108,54 @@ func TestJoinCopiesOnlySmallBatches(t *testing.T) {
 	require.Same(t, &large.frames[0], &out[0])
 }
 
+// addTo adds a transaction that the committer is to commit.
+func addTo(ctx context.Context, q *queue, payload []byte, done Done) error {
+	_, err := q.add(ctx, wal.KindTxn, payload, done, 1, false)
+	return err
+}
+
+// TestQueueAlone: who may commit by himself does so only if nobody else waits for the committer or the applier, which would
+// otherwise take them together; and the committer is woken by all others.
+func TestQueueAlone(t *testing.T) {
+	q := newQueue(1, 1000, lsn.Position{})
+	add := func(mayCommit bool) (alone, woken bool) {
+		alone, err := q.add(t.Context(), wal.KindTxn, nil, func(*txn.Result, error) {}, 1, mayCommit)
+		require.NoError(t, err)
+		select {
+		case <-q.wake:
+			woken = true
+		default:
+		}
+		return alone, woken
+	}
+	for _, c := range []struct{ mayCommit, alone, woken bool }{
+		{mayCommit: false, woken: true},
+		{mayCommit: true}, // the committer knows
+	} {
+		alone, woken := add(c.mayCommit)
+		require.Equal(t, c.alone, alone)
+		require.Equal(t, c.woken, woken)
+	}
+	q.remind()
+	<-q.wake
+	q.take(nil)
+	q.remind()
+	require.Empty(t, q.wake, "nothing waits")
+	alone, woken := add(true)
+	require.False(t, alone, "others are in flight")
+	require.True(t, woken)
+	q.take(nil)
+	q.answer(3)
+	alone, woken = add(true)
+	require.True(t, alone)
+	require.False(t, woken)
+}
+
 func TestQueueAnswersEachOnce(t *testing.T) {
 	q := newQueue(7, 300, lsn.Position{Term: 6, LSN: 10, Chain: 99})
 	var got []int
 	for i := range 10 {
-		require.NoError(t, q.add(t.Context(), wal.KindTxn, make([]byte, 64), func(*txn.Result, error) { got = append(got, i) }, 1))
+		require.NoError(t, addTo(t.Context(), q, make([]byte, 64), func(*txn.Result, error) { got = append(got, i) }))
 	}
 	batches := q.take(nil)
 	require.Greater(t, len(batches), 1, "a batch is closed when it is large enough")
@@ -137,13 +180,13 @@ func TestQueueAnswersEachOnce(t *testing.T) {
 	}
 	require.Equal(t, []int{0, 1, 2, 3, 4}, got)
 
-	require.NoError(t, q.add(t.Context(), wal.KindTxn, nil, func(*txn.Result, error) { got = append(got, 100) }, 1))
+	require.NoError(t, addTo(t.Context(), q, nil, func(*txn.Result, error) { got = append(got, 100) }))
 	refuse := errors.New("no")
 	logged, unlogged, free := q.block(refuse)
 	require.Len(t, logged, 5)
 	require.Len(t, unlogged, 1)
 	room += free
-	require.ErrorIs(t, q.add(t.Context(), wal.KindTxn, nil, nil, 1), refuse)
+	require.ErrorIs(t, addTo(t.Context(), q, nil, nil), refuse)
 	q.unblock()
 	for n := uint64(16); n <= 20; n++ {
 		done, free := q.answer(n)
@@ -158,12 +201,12 @@ func TestQueueGate(t *testing.T) {
 	q.hold()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := q.add(ctx, wal.KindTxn, nil, nil, 1)
+	err := addTo(ctx, q, nil, nil)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, err, ErrBlocked)
 
 	added := make(chan error)
-	go func() { added <- q.add(context.Background(), wal.KindTxn, nil, nil, 1) }()
+	go func() { added <- addTo(context.Background(), q, nil, nil) }()
 	require.Empty(t, q.take(nil))
 	q.resume()
 	require.NoError(t, <-added)

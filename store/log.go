@@ -50,6 +50,9 @@ func (s *Store) Sync() error {
 	return nil
 }
 
+// SyncsCommits tells whether Sync waits for the disk: the sync mode is always.
+func (s *Store) SyncsCommits() bool { return s.o.Sync == wal.SyncAlways }
+
 // End is the last record in the log.
 func (s *Store) End() lsn.Position { return s.log.End() }
 

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -25,15 +26,15 @@ type Log struct {
 	spares *spares
 
 	// trimMu is held while old segments leave the log.
-	trimMu ioMutex
+	trimMu iolock.Mutex
 	// writeMu is held by whatever changes the end of the log. It guards header, vec and ended, and reading end needs
 	// no mu as long as it is held.
-	writeMu ioMutex
+	writeMu iolock.Mutex
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
 	ended   []lsn.Position // terms that end with the block that is being appended
 	// syncMu is held while files are synced. It guards syncing.
-	syncMu  ioMutex
+	syncMu  iolock.Mutex
 	syncing []*segment
 
 	// mu guards what is below, and what is guarded in a segment. No disk access happens under it.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -22,7 +23,7 @@ type spares struct {
 	zeros bool
 
 	// makeMu is held while a spare is made, so that there are never two at it.
-	makeMu ioMutex
+	makeMu iolock.Mutex
 	// mu guards what is below; no disk access happens under it.
 	mu    sync.Mutex
 	ready []spareFile
