@@ -23,6 +23,9 @@ const (
 	deliveryBatchBytes = 1 << 20
 	// outboxBytes is about how much waits for a slow consumer's connection.
 	outboxBytes = 4 << 20
+	// deliveryShare of the processors' time is for deliveries while publishers want all of it. What consumers do with the messages costs
+	// about as much again elsewhere, and so do the connections.
+	deliveryShare = 0.08
 	// settleRetry is how often acknowledgements that a blocked node did not take are tried again.
 	settleRetry = 50 * time.Millisecond
 )
@@ -42,12 +45,14 @@ type Session struct {
 
 // NewSession makes the session of a primary. End must be called.
 func NewSession(p *replication.Primary, s *store.Store, l config.Limits, logger *zap.Logger) *Session {
+	load := newPressure(p.CommitLSN)
 	limits := dispatch.Limits{
 		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: deliveryBatchBytes, OutboxBytes: outboxBytes,
+		Busy: load.Busy, Share: deliveryShare,
 	}
 	return &Session{
 		Primary: p, ended: make(chan struct{}),
-		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p}, limits, logger),
+		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, load}, limits, logger),
 	}
 }
 
@@ -102,7 +107,10 @@ func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
 func (s storeSource) Watch(id uint64) (<-chan struct{}, func()) { return s.store.Watch(id) }
 
 // settler commits what consumers acknowledge.
-type settler struct{ primary *replication.Primary }
+type settler struct {
+	primary *replication.Primary
+	load    *pressure
+}
 
 // Settle commits acks and releases. A node that is blocked is waited for: the consumers keep their messages, and the
 // acks are idempotent, so that an unknown outcome is no harm (a release may then count twice).
@@ -120,10 +128,12 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 		return fmt.Errorf("encode acknowledgements: %w", err)
 	}
 	for {
+		s.load.settling.Add(1)
 		result, err := s.primary.Commit(ctx, payload)
 		if err == nil {
 			return result.Err()
 		}
+		s.load.settling.Add(-1)
 		if !errors.Is(err, replication.ErrBlocked) || ctx.Err() != nil {
 			return err
 		}

@@ -13,6 +13,8 @@
 //   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can be, or until
 //     somebody acknowledges it.
 //   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
+//   - Deliveries do not starve whoever publishes: while others want the processors, the dispatchers keep to a share of them, and take
+//     turns, so that no subscription waits for another one's backlog.
 //
 // The package knows neither gRPC nor protobuf nor replication: it is given a Source and a Settler.
 package dispatch
@@ -20,6 +22,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 
 	"go.uber.org/zap"
@@ -84,6 +87,11 @@ type Limits struct {
 	BatchBytes int
 	// OutboxBytes is about how much waits for one consumer's connection.
 	OutboxBytes int
+	// Busy tells whether others want the processors that deliveries use. It is called before each read, by any goroutine. nil: they
+	// never do.
+	Busy func() bool
+	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy.
+	Share float64
 }
 
 // Registry holds the dispatchers of one term in which the node is active.
@@ -92,6 +100,7 @@ type Registry struct {
 	settler Settler
 	limits  Limits
 	log     *zap.Logger
+	pacer   *pacer
 	running sync.WaitGroup
 
 	mu        sync.Mutex // guards what is below
@@ -103,7 +112,10 @@ type Registry struct {
 
 // NewRegistry makes an empty registry. Close must be called.
 func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logger) *Registry {
-	return &Registry{source: source, settler: settler, limits: limits, log: logger, byKey: make(map[Key]*dispatcher)}
+	return &Registry{
+		source: source, settler: settler, limits: limits, log: logger, byKey: make(map[Key]*dispatcher),
+		pacer: newPacer(limits.Busy, limits.Share*float64(runtime.GOMAXPROCS(0))),
+	}
 }
 
 // Attach adds a consumer to a subscription. The caller must Close it.

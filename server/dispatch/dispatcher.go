@@ -166,34 +166,47 @@ func (d *dispatcher) retryDamaged() {
 
 // step hands out one batch. end tells that the last message of the queue was read.
 func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool, err error) {
-	want, again := d.demand(atEnd)
+	maxMessages, maxBytes := maxReadMessages, d.registry.limits.BatchBytes
+	if d.registry.pacer.isBusy() {
+		maxMessages, maxBytes = turnMessages, min(maxBytes, turnBytes)
+	}
+	want, again := d.demand(atEnd, maxMessages)
 	if want == 0 {
 		return false, false, nil
 	}
+	var messages []Message
 	if len(again) > 0 {
-		messages, err := d.readAgain(ctx, again)
+		messages, err = d.readAgain(ctx, again)
 		d.handOutAgain(messages)
-		return true, false, err
+		progressed = true
+	} else {
+		messages, progressed, end, err = d.readOn(ctx, want, maxBytes)
 	}
+	d.registry.pacer.pay(ctx, messages)
+	return progressed, end, err
+}
+
+// readOn reads new messages and hands them out.
+func (d *dispatcher) readOn(ctx context.Context, want, maxBytes int) (messages []Message, progressed, end bool, err error) {
 	from := d.next // only this goroutine changes it
-	messages, next, err := d.registry.source.Read(ctx, d.key, from, want, d.registry.limits.BatchBytes, nil)
+	messages, next, err := d.registry.source.Read(ctx, d.key, from, want, maxBytes, nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	messages = d.endRead(messages)
 	if err != nil {
-		return false, false, err
+		return messages, false, false, err
 	}
 	d.next = next
 	d.ready = append(d.ready, messages...)
 	if !d.returning {
 		d.handOut()
 	}
-	return next != from, next == from, nil
+	return messages, next != from, next == from, nil
 }
 
 // demand gives out what is ready and tells how many more messages the consumers can take: those in `again` first, which
-// were given back, and otherwise new ones. Unless want is 0 the caller must now read, and end with endRead.
-func (d *dispatcher) demand(atEnd bool) (want int, again []uint64) {
+// were given back, and otherwise new ones; not more than most. Unless want is 0 the caller must now read, and end with endRead.
+func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.paused || d.stopped != nil {
@@ -205,7 +218,7 @@ func (d *dispatcher) demand(atEnd bool) (want int, again []uint64) {
 	for _, c := range d.consumers {
 		want += c.canTake()
 	}
-	want = min(want, maxReadMessages)
+	want = min(want, most)
 	for len(again) < want && d.redeliver.len() > 0 {
 		again = append(again, d.redeliver.pop())
 	}

@@ -1,0 +1,107 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func ofBytes(messages, bytes int) []Message {
+	out := make([]Message, messages)
+	for i := range out {
+		out[i].Record = make([]byte, bytes)
+	}
+	return out
+}
+
+// TestPacerShare: all turns together take the share, and everybody gets as many messages as the others, whether they come in large
+// turns or in small ones.
+func TestPacerShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const share, dispatchers = 0.25, 20
+		p := newPacer(func() bool { return true }, share)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var got [dispatchers]int
+		var cost [dispatchers]time.Duration
+		var running sync.WaitGroup
+		for i := range got {
+			turn := ofBytes(turnMessages>>(i%3), 200)
+			running.Go(func() {
+				for ctx.Err() == nil {
+					got[i] += len(turn)
+					cost[i] += turnCost + time.Duration(len(turn))*messageCost + time.Duration(len(turn)*200)*kibCost/1024
+					p.pay(ctx, turn)
+				}
+			})
+		}
+		running.Wait()
+		least, most, all := got[0], got[0], time.Duration(0)
+		for i := range got {
+			least, most, all = min(least, got[i]), max(most, got[i]), all+cost[i]
+		}
+		require.InEpsilon(t, share*20, all.Seconds(), 0.05)
+		require.Greater(t, float64(least)/float64(most), 0.85)
+	})
+}
+
+// TestPacerLittle: who has little to deliver does not wait for those who have much.
+func TestPacerLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPacer(func() bool { return true }, 0.1)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		for range 50 {
+			running.Go(func() {
+				for ctx.Err() == nil {
+					p.pay(ctx, ofBytes(turnMessages, 200))
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		begin := time.Now()
+		p.pay(ctx, ofBytes(1, 200))
+		little := time.Since(begin)
+		p.pay(ctx, ofBytes(turnMessages, 200))
+		much := time.Since(begin) - little
+		require.Less(t, little, much/20)
+		cancel() // and all who wait come back
+		running.Wait()
+	})
+}
+
+// TestPacerIdle: nobody waits when nobody else wants the processors, and whoever waited goes on when that is found out.
+func TestPacerIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var busy atomic.Bool
+		p := newPacer(busy.Load, 0.001)
+		begin := time.Now()
+		for range 1000 {
+			p.pay(t.Context(), ofBytes(turnMessages, 200))
+		}
+		require.Zero(t, time.Since(begin))
+		busy.Store(true)
+		var waiting sync.WaitGroup
+		for range 10 {
+			waiting.Go(func() { p.pay(t.Context(), ofBytes(turnMessages, 200)) })
+		}
+		synctest.Wait()
+		require.Zero(t, time.Since(begin))
+		busy.Store(false)
+		require.False(t, p.isBusy())
+		waiting.Wait()
+		require.Zero(t, time.Since(begin), "nobody waited to the end of its time")
+	})
+}
+
+// TestPacerNobodyElse: without a Busy there is never anything to pay.
+func TestPacerNobodyElse(t *testing.T) {
+	p := newPacer(nil, 0)
+	p.pay(t.Context(), ofBytes(turnMessages, 200))
+	require.False(t, p.isBusy())
+}
