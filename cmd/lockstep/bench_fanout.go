@@ -18,8 +18,12 @@ func (a *app) benchFanout() *cobra.Command {
 		Use: "fanout", Short: "Measure one queue with many subscriptions: publishing and delivering at the same time",
 		Long: `Measure one queue with many subscriptions. A message is stored once, however many subscriptions get it. With fewer
 consumers than subscriptions the consumers take turns, so that the subscriptions stand at different places of a backlog that
-can be larger than --memory. Fairness is what the subscription that was served least got, as a part of the one that was
-served most, when the last message was published.
+can be larger than --memory. What is delivered while messages are published ("deliver") and afterwards ("drain") is told apart.
+Fairness is what the subscription that was served least got, as a part of the one that was served most, until the last message was
+published.
+
+All runs on this machine. The processors' time that the consumers of this process take is missing to the nodes, and to the
+producers: of each process, it is in the JSON.
 
 --size gives one size, or a range such as 200-500. Of each number of --subscriptions a fresh queue is measured.`,
 		Example: `  lockstep bench fanout --subscriptions 1,10,100
@@ -74,6 +78,7 @@ served most, when the last message was published.
 	cmd.Flags().BoolVar(&o.Backlog, "backlog", false, "publish everything before the consumers begin")
 	cmd.Flags().IntVar(&o.Turn, "turn", 1000, "messages that a consumer reads before it goes on to another subscription")
 	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "messages under way to each consumer")
+	cmd.Flags().DurationVar(&o.Drain, "drain", 0, "end deliveries so long after the last message was published; 0: when all are delivered")
 	return cmd
 }
 
@@ -106,8 +111,11 @@ func (a *app) fanoutRounds(cmd *cobra.Command, t bench.Target, o bench.FanoutOpt
 			return published, err
 		}
 	}
-	rows := make([][]any, 0, 2)
-	for _, phase := range []string{"publish", "deliver"} {
+	rows := make([][]any, 0, 3)
+	for _, phase := range []string{"publish", "deliver", "drain"} {
+		if len(phases[phase]) == 0 {
+			continue // there is no "deliver" with --backlog
+		}
 		m := bench.Median(phases[phase])
 		if err := a.print.Object(m); err != nil {
 			return published, err
@@ -116,7 +124,7 @@ func (a *app) fanoutRounds(cmd *cobra.Command, t bench.Target, o bench.FanoutOpt
 			published = m
 		}
 		fair := ""
-		if phase == "deliver" && !o.Backlog {
+		if phase == "deliver" {
 			fair = fmt.Sprintf("%.2f", m.Share)
 		}
 		rows = append(rows, []any{

@@ -27,10 +27,13 @@ type FanoutOptions struct {
 	Messages, SizeMin, SizeMax int
 	// Backlog: everything is published before the consumers begin.
 	Backlog bool
+	// Drain is how long deliveries go on after the last message was published, at most; 0: until all are delivered.
+	Drain time.Duration
 }
 
-// patience is how long a consumer waits for a message before it leaves a subscription that seems to have no more.
-const patience = 20 * time.Millisecond
+// patience is how long a consumer waits for a message before it leaves a subscription that seems to have no more: longer than messages
+// that are there take to come on a busy machine.
+const patience = 100 * time.Millisecond
 
 // fanout is one run.
 type fanout struct {
@@ -39,73 +42,110 @@ type fanout struct {
 	queue  string
 	// free has the subscriptions that nobody reads, the one that has waited longest first.
 	free      chan int
-	delivered []atomic.Int64 // by subscription
-	left      atomic.Int64   // deliveries to come
-	done      chan struct{}  // closed when left is 0
+	delivered []atomic.Int64  // by subscription
+	left      atomic.Int64    // deliveries to come
+	published atomic.Bool     // all messages
+	reading   context.Context //nolint:containedctx // the consumers', which end it themselves
+	over      context.CancelFunc
+	// waits of each consumer for a message, while messages are published and afterwards.
+	waits [][2]*hdrhistogram.Histogram
 }
 
-// Fanout measures publishing to, and at the same time delivering from, a queue with many subscriptions. Two results: of
-// "publish", a latency is the time to the acknowledgement; of "deliver", the time that a consumer waited for its next message,
-// and Share is what the subscription that was served least had, as a part of the one that was served most, at the moment when the
-// last message was published.
+// Fanout measures publishing to, and at the same time delivering from, a queue with many subscriptions. Results are of "publish", where a
+// latency is the time to the acknowledgement; of "deliver", which is what was delivered during the same time; and of "drain", what was
+// delivered afterwards. There a latency is the time that a consumer waited for its next message. Share, of "deliver", is what the
+// subscription that was served least had, as a part of the one that was served most.
 func Fanout(ctx context.Context, t Target, o FanoutOptions, report func(Result) error) error {
 	f := &fanout{
 		FanoutOptions: o, client: t.Client, queue: queueNames(1)[0], free: make(chan int, o.Subscriptions),
-		delivered: make([]atomic.Int64, o.Subscriptions), done: make(chan struct{}),
+		delivered: make([]atomic.Int64, o.Subscriptions), waits: make([][2]*hdrhistogram.Histogram, o.Consumers),
+	}
+	for i := range f.waits {
+		f.waits[i] = [2]*hdrhistogram.Histogram{newHistogram(), newHistogram()}
 	}
 	f.left.Store(int64(o.Messages) * int64(o.Subscriptions))
-	result := func(phase string) Result {
-		return Result{
-			Workload: "fanout", Phase: phase, Setup: t.Setup, Sync: t.Sync, SizeBytes: (o.SizeMin + o.SizeMax) / 2, Queues: 1,
-			Subscriptions: o.Subscriptions, Producers: o.Producers, Window: o.Window, Consumers: o.Consumers, Prefetch: o.Prefetch,
-		}
+	var results []Result
+	err := f.withQueue(ctx, func() (err error) {
+		results, err = f.measure(ctx, t)
+		return err
+	})
+	for i := 0; err == nil && i < len(results); i++ {
+		err = report(results[i])
 	}
-	return f.withQueue(ctx, func() error {
-		published, delivered := result("publish"), result("deliver")
-		m, start := newMeter(t.Processes, t.Dir), time.Now()
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		var reading sync.WaitGroup
-		begin := make(chan struct{}) // closed when the consumers may begin
-		if !o.Backlog {
-			close(begin)
-		}
-		waits := make([]*hdrhistogram.Histogram, o.Consumers)
-		for i := range waits {
-			waits[i] = newHistogram()
+	return err
+}
+
+// measure runs producers and consumers.
+func (f *fanout) measure(ctx context.Context, t Target) ([]Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f.reading, f.over = context.WithCancel(ctx)
+	defer f.over()
+	var reading sync.WaitGroup
+	read := func() {
+		for i := range f.Consumers {
 			reading.Go(func() {
-				select {
-				case <-begin:
-				case <-ctx.Done():
-				}
-				if err := f.read(ctx, waits[i]); err != nil {
+				if err := f.read(ctx, f.waits[i]); err != nil {
 					cancel(err)
 				}
 			})
 		}
-		h, err := f.publish(ctx)
-		if err != nil {
-			cancel(err)
-		} else {
-			published.took(time.Since(start), o.Messages, h)
-			published.cost(m)
-			delivered.Share = f.share()
-		}
-		if o.Backlog {
-			m, start, delivered.Share = newMeter(t.Processes, t.Dir), time.Now(), 0
-			close(begin)
-		}
-		reading.Wait()
-		if cause := context.Cause(ctx); cause != nil {
-			return fmt.Errorf("fanout: %w", cause)
-		}
-		for _, w := range waits[1:] {
-			waits[0].Merge(w)
-		}
-		delivered.took(time.Since(start), o.Messages*o.Subscriptions, waits[0])
-		delivered.cost(m)
-		return errors.Join(report(published), report(delivered))
-	})
+	}
+	publish, deliver, drain := f.result(t, "publish"), f.result(t, "deliver"), f.result(t, "drain")
+	m, start := newMeter(t.Processes, t.Dir), time.Now()
+	if !f.Backlog {
+		read()
+	}
+	h, err := f.publish(ctx)
+	took := time.Since(start)
+	f.published.Store(true)
+	before := 0
+	for i := range f.delivered {
+		before += int(f.delivered[i].Load())
+	}
+	if err != nil {
+		cancel(err)
+	} else {
+		publish.took(took, f.Messages, h)
+		publish.cost(m)
+		deliver.cost(m)
+		deliver.Share = f.share()
+	}
+	m, start = newMeter(t.Processes, t.Dir), time.Now()
+	if f.Backlog {
+		read()
+	}
+	if f.Drain > 0 {
+		end := time.AfterFunc(f.Drain, f.over)
+		defer end.Stop()
+	}
+	reading.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, fmt.Errorf("fanout: %w", cause)
+	}
+	drain.took(time.Since(start), f.Messages*f.Subscriptions-int(f.left.Load())-before, f.waited(1))
+	drain.cost(m)
+	if f.Backlog {
+		return []Result{publish, drain}, nil
+	}
+	deliver.took(took, before, f.waited(0))
+	return []Result{publish, deliver, drain}, nil
+}
+
+func (f *fanout) result(t Target, phase string) Result {
+	return Result{
+		Workload: "fanout", Phase: phase, Setup: t.Setup, Sync: t.Sync, SizeBytes: (f.SizeMin + f.SizeMax) / 2, Queues: 1,
+		Subscriptions: f.Subscriptions, Producers: f.Producers, Window: f.Window, Consumers: f.Consumers, Prefetch: f.Prefetch,
+	}
+}
+
+// waited puts the waits of all consumers together.
+func (f *fanout) waited(phase int) *hdrhistogram.Histogram {
+	all := newHistogram()
+	for _, w := range f.waits {
+		all.Merge(w[phase])
+	}
+	return all
 }
 
 // withQueue runs fn with the queue and its subscriptions.
@@ -149,13 +189,11 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 }
 
 // read is one consumer: it reads a subscription after the other until all is delivered.
-func (f *fanout) read(ctx context.Context, waits *hdrhistogram.Histogram) error {
+func (f *fanout) read(ctx context.Context, waits [2]*hdrhistogram.Histogram) error {
 	for {
 		select {
-		case <-f.done:
-			return nil
-		case <-ctx.Done():
-			return nil // whoever ended it says why
+		case <-f.reading.Done():
+			return nil // all is delivered, or whoever ended it says why
 		case sub := <-f.free:
 			if err := f.turn(ctx, sub, waits); err != nil {
 				return err
@@ -166,28 +204,39 @@ func (f *fanout) read(ctx context.Context, waits *hdrhistogram.Histogram) error 
 }
 
 // turn reads a part of one subscription.
-func (f *fanout) turn(ctx context.Context, sub int, waits *hdrhistogram.Histogram) (err error) {
+func (f *fanout) turn(ctx context.Context, sub int, waits [2]*hdrhistogram.Histogram) (err error) {
 	c, err := f.client.Consume(ctx, f.queue, client.ConsumerOptions{Subscription: subscriptionName(sub), Prefetch: f.Prefetch})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
+	// One timer that is set now and then, instead of one for each message: this process has its part of the machine, too.
+	limit, leave := context.WithCancel(f.reading)
+	defer leave()
+	timer, set := time.AfterFunc(patience, leave), time.Now()
+	defer timer.Stop()
 	for got := 0; got < f.Turn || f.Consumers >= f.Subscriptions; got++ {
-		limit, cancel := context.WithTimeout(ctx, patience)
 		start := time.Now()
+		if start.Sub(set) > patience/4 {
+			timer.Reset(patience)
+			set = start
+		}
 		d, err := c.Receive(limit)
-		cancel()
 		if limit.Err() != nil && err != nil {
 			break // nothing more for now, or all is over
 		}
 		if err != nil {
 			return err
 		}
-		record(waits, time.Since(start))
+		phase := 0
+		if f.published.Load() {
+			phase = 1
+		}
+		record(waits[phase], time.Since(start))
 		d.Ack()
 		f.delivered[sub].Add(1)
 		if f.left.Add(-1) == 0 {
-			close(f.done)
+			f.over()
 		}
 	}
 	if ctx.Err() != nil {
