@@ -13,6 +13,10 @@
 //	           acknowledged, applied or delivered (INV-2)
 //	applier    applies up to the commit LSN and completes the waiting transactions in commit order
 //
+// These are goroutines when there is much to do. To wake one costs more than a small transaction's whole work, so a transaction
+// that is alone is committed by the goroutine that waits for it; a small batch is sent by the committer; and of those that wait,
+// one applies for all.
+//
 // # Who decides what
 //
 // Package failover decides who is in sync; the primary reports (Event) and obeys (Primary.Configure). A standby that
