@@ -95,10 +95,7 @@ func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 			delete(m.dirty, key)
 		}
 	}
-	if !m.touched {
-		m.touched = true
-		s.touched = append(s.touched, MetaQueue)
-	}
+	m.touched = true
 	return 1
 }
 

@@ -27,7 +27,7 @@ type State struct {
 	bytes     uint64
 	tailBytes int64
 
-	touched []uint64
+	touched []*Queue
 	dirty   []*Queue
 	deleted []uint64
 
@@ -114,21 +114,23 @@ func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 // TakeTouched appends to dst the numbers of the queues that were published to, released in, purged, deleted, or lost a
 // subscription since the last call; and MetaQueue, if one of the pair's own entries was set or removed.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
-	for _, id := range s.touched {
-		if q := s.queues[id]; q != nil {
-			q.touched = false
-		}
+	for _, q := range s.touched {
+		q.touched = false
+		dst = append(dst, q.id)
 	}
-	s.meta.touched = false
-	dst = append(dst, s.touched...)
+	clear(s.touched) // some of them may be deleted
 	s.touched = s.touched[:0]
+	if s.meta.touched {
+		s.meta.touched = false
+		dst = append(dst, MetaQueue)
+	}
 	return dst
 }
 
 func (s *State) touch(q *Queue) {
 	if !q.touched {
 		q.touched = true
-		s.touched = append(s.touched, q.id)
+		s.touched = append(s.touched, q)
 	}
 }
 

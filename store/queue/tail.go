@@ -17,7 +17,7 @@ const (
 	// entryBytes is what an entry costs beside its record.
 	entryBytes = 24
 	// keepEntries is the size up to which the block of a tail that became empty is kept: an idle queue is to stay small.
-	keepEntries = 8
+	keepEntries = 4
 )
 
 func cost(rec []byte) int64 { return int64(len(rec)) + entryBytes }

@@ -16,6 +16,24 @@ type Edit struct {
 	changes  uint64
 	dropped  int64      // memory of nodes that were dirty and are not part of this version
 	obsolete []page.Run // of nodes that were clean and are not part of this version
+	slab     []byte     // unused rest of a piece of memory for keys and values
+}
+
+// slabBytes is how much memory is allocated at once for keys and values: the garbage collector need not look at each of them. A node
+// gets memory of its own when it is flushed, so that no slab stays for the sake of one key.
+const slabBytes = 8 << 10
+
+// room gives memory for n bytes.
+func (e *Edit) room(n int) []byte {
+	if n > slabBytes/8 {
+		return make([]byte, 0, n)
+	}
+	if n > len(e.slab) {
+		e.slab = make([]byte, slabBytes)
+	}
+	b := e.slab[:0:n]
+	e.slab = e.slab[n:]
+	return b
 }
 
 // Edit begins a new version. It waits until an earlier Edit is over and no Flush is under way. The caller must call Commit
@@ -91,7 +109,7 @@ func (e *Edit) Put(key, value []byte) error {
 	if len(key) > MaxKeyBytes || len(value) > MaxValueBytes {
 		return fmt.Errorf("%w: key of %d bytes, value of %d", ErrTooLarge, len(key), len(value))
 	}
-	buf := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
+	buf := append(append(e.room(len(key)+len(value)), key...), value...)
 	key, value = buf[:len(key):len(key)], buf[len(key):]
 	if e.root.isZero() {
 		e.root = kid{n: &node{owner: e.id, last: -2}}

@@ -118,6 +118,7 @@ func (f *flush) keep() {
 				clean.kids[j] = k
 			}
 		}
+		clean.pack()
 		f.t.cache.put(f.runs[i], &clean)
 	}
 }

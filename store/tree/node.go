@@ -79,7 +79,34 @@ func sizeOf(keys [][]byte, raw int) int {
 }
 
 // memory is about how much memory n takes.
-func (n *node) memory() int64 { return int64(n.raw + len(n.keys)*72 + 160) }
+func (n *node) memory() int64 {
+	return int64(n.raw + (cap(n.keys)+cap(n.vals))*24 + cap(n.kids)*32 + 160)
+}
+
+// pack gives n memory of its own, in few pieces, for what was edited is spread over many and has room to grow.
+func (n *node) pack() {
+	size := 0
+	for i, key := range n.keys {
+		size += len(key)
+		if n.level == 0 {
+			size += len(n.vals[i])
+		}
+	}
+	buf := make([]byte, 0, size)
+	own := func(list [][]byte) [][]byte {
+		packed := make([][]byte, len(list))
+		for i, b := range list {
+			start := len(buf)
+			buf = append(buf, b...)
+			packed[i] = buf[start:len(buf):len(buf)]
+		}
+		return packed
+	}
+	n.keys = own(n.keys)
+	if n.level == 0 {
+		n.vals = own(n.vals)
+	}
+}
 
 // find returns where key is, or where it would be.
 func (n *node) find(key []byte) (int, bool) {
