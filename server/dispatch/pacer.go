@@ -12,12 +12,12 @@ import (
 const (
 	// turnMessages and turnBytes bound a turn: with many subscriptions none waits for long until all the others have had theirs.
 	turnMessages = 256
-	turnBytes    = 64 << 10
+	turnBytes    = 128 << 10
 	// What a turn, a message and each KiB of it cost a node in time of a processor, about: measured with 350 B, 128 at a time, from
 	// reading them to the connection, with their acknowledgements. It is not measured as it goes, since a clock would also count the
 	// time in which others had the processor, the more the busier the node is.
-	turnCost    = 5 * time.Microsecond
-	messageCost = 700 * time.Nanosecond
+	turnCost    = 20 * time.Microsecond
+	messageCost = time.Microsecond
 	kibCost     = 400 * time.Nanosecond
 	// fullTurn is the price of a turn that was as long as it may be.
 	fullTurn = turnCost + turnMessages*messageCost + turnBytes/1024*kibCost
