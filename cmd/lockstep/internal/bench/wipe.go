@@ -28,8 +28,10 @@ type WipeOptions struct {
 	StoreBytes int64
 	// SizeBytes of a message that is published meanwhile, PerSecond how many, and Publishers by how many, each of which waits for its answers.
 	SizeBytes, PerSecond, Publishers int
-	// Before is for how long it is measured with both nodes, first.
+	// Before is for how long it is measured with both nodes, first, and again at the end.
 	Before time.Duration
+	// Settle is how long nothing is done after the store was filled: a disk that is limited in what it may write has to recover.
+	Settle time.Duration
 }
 
 // WipeResult is what became of it. Latencies are in milliseconds, from the time at which a message was due; MB are 10^6 bytes.
@@ -39,9 +41,10 @@ type WipeResult struct {
 	StoreMB   float64 `json:"store_mb"`
 	SizeBytes int     `json:"size_bytes"`
 	PerSecond int     `json:"per_second"`
-	// Before, and from the end of the standby until it was in sync again.
+	// Before, from the end of the standby until it was in sync again, and after that.
 	Before Latencies `json:"before"`
 	While  Latencies `json:"while"`
+	After  Latencies `json:"after"`
 	// P99Ratio is the p99 while, in those before.
 	P99Ratio float64 `json:"p99_ratio"`
 	// SnapshotMB is what was copied, in SnapshotSeconds, with its installation.
@@ -116,6 +119,9 @@ func Wipe(ctx context.Context, t Target, o WipeOptions) (WipeResult, error) {
 			return err
 		}
 		r.StoreMB = float64(o.StoreBytes) / 1e6
+		if err := letPass(ctx, o.Settle); err != nil {
+			return err
+		}
 		runCtx, stop := context.WithCancelCause(ctx)
 		defer stop(nil)
 		p := &pacer{phase: newHistogram(), since: time.Now()}
@@ -179,6 +185,10 @@ func (r *WipeResult) wipe(ctx context.Context, t Target, p *pacer, o WipeOptions
 	}
 	r.InSyncSeconds = time.Since(started).Seconds()
 	r.While = p.next()
+	if err := letPass(ctx, o.Before); err != nil {
+		return err
+	}
+	r.After = p.next()
 	r.P99Ratio = r.While.P99 / max(r.Before.P99, 1e-3)
 	return r.readSnapshot(standby, started)
 }
