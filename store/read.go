@@ -154,6 +154,8 @@ type reading struct {
 	limit int
 	bytes int
 	full  bool
+	// shared: other subscriptions may read the same.
+	shared bool
 
 	view  *tree.View
 	guard *page.Guard
@@ -175,6 +177,7 @@ func (r *reading) fromTail() (stored bool, err error) {
 			return false, fmt.Errorf("%w: queue %s, subscription %d", ErrNoQueue, q.Name(), r.req.Sub)
 		}
 	}
+	r.shared = sub != nil && q.SubCount() > 1
 	r.want = r.want[:0]
 	for len(r.dst)+len(r.want) < r.limit {
 		seq := nextWanted(q, sub, r.next)
@@ -324,6 +327,9 @@ func entryOf(k, v []byte, ok bool, queueID uint64) (indexEntry, bool, error) {
 
 // readGroup reads neighbouring runs at once and takes the wanted messages out of them.
 func (r *reading) readGroup(group []indexEntry) error {
+	if group = r.fromCache(group); len(group) == 0 {
+		return nil
+	}
 	size := r.s.file.PageSize()
 	pages := 0
 	for i := range group {
@@ -347,8 +353,14 @@ func (r *reading) readGroup(group []indexEntry) error {
 			return r.damaged(e.last(), "%w", err)
 		}
 		buf = buf[n:]
-		if err := r.takeFrom(e, payload); err != nil || r.full {
+		if err := r.takeFrom(e, payload); err != nil {
 			return err
+		}
+		if r.shared && r.req.Buffer == nil {
+			r.s.runs.put(r.s.file, e, payload, r.s.runCacheBytes())
+		}
+		if r.full {
+			return nil
 		}
 	}
 	return nil

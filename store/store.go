@@ -62,6 +62,7 @@ type Store struct {
 	results  []outcome
 	touched  []uint64
 
+	runs      runCache
 	watch     watchers
 	snapshots snapshotSet
 	pager     pager
