@@ -1,7 +1,6 @@
 package store
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -162,12 +161,7 @@ func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 			return nil, err
 		}
 	}
-	for i := range b.Dead {
-		if freed, err = dropDead(edit, &b.Dead[i], freed); err != nil {
-			return nil, err
-		}
-	}
-	return freed, nil
+	return dropDead(edit, b.Dead, freed)
 }
 
 // dropQueue removes every trace of a deleted queue.
@@ -192,61 +186,75 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error)
 	return freed, nil
 }
 
-// dropDead frees the runs in the range in which no message is wanted any more.
-func dropDead(edit *tree.Edit, d *queue.DeadRange, freed []page.Run) ([]page.Run, error) {
-	var err error
-	for first, last := range d.Parts {
-		if freed, err = dropDeadPart(edit, d, first, last, freed); err != nil {
-			return nil, err
+// dropDead frees the runs in the ranges in which no message is wanted any more.
+func dropDead(edit *tree.Edit, ranges []queue.DeadRange, freed []page.Run) ([]page.Run, error) {
+	// One iterator for all ranges: many of them are close to each other.
+	d := deadRuns{edit: edit, it: edit.Scan(nil, nil), freed: freed}
+	for i := range ranges {
+		for first, last := range ranges[i].Parts {
+			if err := d.find(&ranges[i], first, last); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return freed, nil
+	err := d.remove()
+	return d.freed, err
 }
 
-func dropDeadPart(edit *tree.Edit, d *queue.DeadRange, first, last uint64, freed []page.Run) ([]page.Run, error) {
-	from := appendIndexKey(nil, d.Queue, first)
-	k, v, ok, err := edit.SeekFloor(from) // the run that first is in may begin before it
-	if err != nil {
-		return nil, fmt.Errorf("read the index: %w", err)
-	}
-	if e, found, err := entryOf(k, v, ok, d.Queue); err != nil {
-		return nil, err
-	} else if found {
-		from = appendIndexKey(from[:0], d.Queue, e.first)
-	}
-	_, to := indexKeys(d.Queue)
+// maxDead is how many index entries are collected before they are removed: one purge can leave millions.
+const maxDead = 1 << 14
+
+// deadRuns collects the index entries of dead runs, and removes them.
+type deadRuns struct {
+	edit  *tree.Edit
+	it    *tree.Iterator
+	dead  []indexEntry
+	freed []page.Run
+}
+
+// find goes over the runs that overlap a part of a range.
+func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
+	_, to := indexKeys(r.Queue)
 	if last != ^uint64(0) {
-		to = appendIndexKey(nil, d.Queue, last+1)
+		to = appendIndexKey(nil, r.Queue, last+1)
 	}
-	var gone [][]byte
-	it := edit.Scan(from, to)
-	for it.Next() {
-		e, err := decodeIndexEntry(it.Key(), it.Value())
+	d.it.SeekFloor(appendIndexKey(nil, r.Queue, first), to) // the run that first is in may begin before it
+	for d.it.Next() {
+		e, ok, err := entryOf(d.it.Key(), d.it.Value(), true, r.Queue)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if d.AllDead(e.first, e.span) {
-			gone = append(gone, appendIndexKey(nil, d.Queue, e.first))
-			freed = append(freed, e.run)
+		if !ok || e.last() < first || !r.AllDead(e.first, e.span) {
+			continue
 		}
+		if d.dead = append(d.dead, e); len(d.dead) < maxDead {
+			continue
+		}
+		if err := d.remove(); err != nil {
+			return err
+		}
+		d.it.SeekFloor(appendIndexKey(nil, r.Queue, e.first), to)
 	}
-	if err := it.Err(); err != nil {
-		return nil, fmt.Errorf("read the index: %w", err)
+	if err := d.it.Err(); err != nil {
+		return fmt.Errorf("read the index: %w", err)
 	}
-	return freed, deleteKeys(edit, gone)
+	return nil
 }
 
-// deleteKeys removes sorted keys; a whole prefix of a queue, which is what a plain consumer leaves behind, key by key is
-// still cheap, for each delete finds its leaf in memory.
-func deleteKeys(edit *tree.Edit, keys [][]byte) error {
-	var err error
-	for _, key := range keys {
-		if _, e := edit.Delete(key); e != nil {
-			err = errors.Join(err, e)
+// remove removes the entries that were found, key by key. That is cheap for a whole prefix of a queue, too, which is what a plain
+// consumer leaves behind, for each delete finds its leaf in memory. An entry may come twice: a run can reach into two ranges.
+func (d *deadRuns) remove() error {
+	var key []byte
+	for i := range d.dead {
+		key = appendIndexKey(key[:0], d.dead[i].queue, d.dead[i].first)
+		found, err := d.edit.Delete(key)
+		if err != nil {
+			return fmt.Errorf("remove index entries: %w", err)
+		}
+		if found {
+			d.freed = append(d.freed, d.dead[i].run)
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("remove index entries: %w", err)
-	}
+	d.dead, d.it = d.dead[:0], d.edit.Scan(nil, nil)
 	return nil
 }

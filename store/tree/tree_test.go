@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand"
 	"slices"
+	"sort"
 	"sync"
 	"testing"
 
@@ -122,6 +123,35 @@ func requireReads(t *testing.T, m model, r readable, key []byte) {
 	require.Equal(t, m[floor], string(v))
 }
 
+// requireLeaps goes through the tree in leaps, with one iterator.
+func requireLeaps(t *testing.T, m model, r readable, rng *rand.Rand) {
+	t.Helper()
+	sorted := m.sorted()
+	it := r.Scan(nil, nil)
+	var key []byte
+	for range 20 {
+		if key = randomKey(rng); rng.Intn(2) == 0 && len(sorted) > 0 { // one that is there, or is not far from one that is
+			key = append([]byte(sorted[rng.Intn(len(sorted))]), make([]byte, rng.Intn(2))...)
+		}
+		to := randomKey(rng)
+		if rng.Intn(3) == 0 {
+			to = nil
+		}
+		at := max(0, sort.SearchStrings(sorted, string(key)+"\x00")-1)
+		it.SeekFloor(key, to)
+		for range rng.Intn(200) {
+			if at >= len(sorted) || to != nil && sorted[at] >= string(to) {
+				require.False(t, it.Next())
+				break
+			}
+			require.True(t, it.Next(), "from %x to %x it ends before %x: %v", key, to, sorted[at], it.Err())
+			require.Equal(t, sorted[at], string(it.Key()), "from %x", key)
+			at++
+		}
+		require.NoError(t, it.Err())
+	}
+}
+
 // randomKey draws from few queues and sequences, so that keys meet each other, in the shape that the store uses.
 func randomKey(rng *rand.Rand) []byte {
 	if rng.Intn(10) == 0 {
@@ -181,6 +211,7 @@ func runModel(t *testing.T, pageSize int, o Options, seed int64, rounds int) {
 	for range rounds {
 		r.edit()
 		requireReads(t, r.m, r.tree.View(), randomKey(r.rng))
+		requireLeaps(t, r.m, r.tree.View(), r.rng)
 		if r.rng.Intn(12) == 0 {
 			guard := r.file.ReadGuard()
 			olds = append(olds, old{maps.Clone(r.m), r.tree.View(), guard})
@@ -249,6 +280,7 @@ func (r *modelRun) edit() {
 			}
 		case 9:
 			requireReads(r.t, r.m, e, key)
+			requireLeaps(r.t, r.m, e, r.rng)
 		case 10:
 			to := randomKey(r.rng)
 			requireSame(r.t, r.m, e, key, to)

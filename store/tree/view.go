@@ -60,10 +60,7 @@ func (r *reader) SeekFloor(key []byte) (k, value []byte, ok bool, err error) {
 }
 
 func (r *reader) floor(n *node, key []byte) (k, value []byte, ok bool, err error) {
-	i, found := n.find(key)
-	if !found {
-		i--
-	}
+	i := n.floor(key)
 	if n.level == 0 {
 		if i < 0 {
 			return nil, nil, false, nil
@@ -98,6 +95,8 @@ type Iterator struct {
 	from, to []byte
 	path     []step // from the root to the current leaf
 	begun    bool
+	ended    bool
+	floor    bool // begin at the greatest entry that is not greater than from, if there is one
 	err      error
 	edit     *Edit  // what it walks over, if that is an Edit
 	changes  uint64 // the Edit's count of changes when it began
@@ -111,7 +110,7 @@ type step struct {
 
 // Next goes to the next entry. It returns false at the end and after an error.
 func (it *Iterator) Next() bool {
-	if it.err != nil {
+	if it.err != nil || it.ended {
 		return false
 	}
 	if it.edit != nil && it.edit.changes != it.changes {
@@ -120,9 +119,7 @@ func (it *Iterator) Next() bool {
 	}
 	if !it.begun {
 		it.begun = true
-		if !it.r.root.isZero() {
-			it.err = it.descend(it.r.root, -1, true)
-		}
+		it.err = it.begin()
 	} else if len(it.path) > 0 {
 		it.path[len(it.path)-1].i++
 	}
@@ -137,12 +134,74 @@ func (it *Iterator) Next() bool {
 		case top.n.level > 0:
 			it.err = it.descend(top.n.kids[top.i], int(top.n.level)-1, false)
 		case it.to != nil && bytes.Compare(top.n.keys[top.i], it.to) >= 0:
-			it.path = nil
+			it.ended = true // and the path stays for SeekFloor
+			return false
 		default:
 			return true
 		}
 	}
 	return false
+}
+
+// SeekFloor makes the iterator begin anew: at the greatest entry that is not greater than from, or if there is none, at the first one; to
+// is as in Scan. It is made for going through a tree in leaps: what is in the current leaf is found there.
+func (it *Iterator) SeekFloor(from, to []byte) {
+	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
+}
+
+// begin finds the first entry.
+func (it *Iterator) begin() error {
+	if it.r.root.isZero() {
+		return nil
+	}
+	if n := len(it.path); n > 0 && it.floor {
+		top := &it.path[n-1]
+		if keys := top.n.keys; top.n.level == 0 && bytes.Compare(keys[0], it.from) <= 0 && bytes.Compare(it.from, keys[len(keys)-1]) < 0 {
+			top.i = top.n.floor(it.from)
+			return nil
+		}
+	}
+	it.path = it.path[:0]
+	if err := it.descend(it.r.root, -1, true); err != nil || !it.floor {
+		return err
+	}
+	top := &it.path[len(it.path)-1]
+	if i := top.n.floor(it.from); i >= 0 {
+		top.i = i
+		return nil
+	}
+	return it.stepBack()
+}
+
+// floor is the position of the greatest key that is not greater than key; -1 if there is none.
+func (n *node) floor(key []byte) int {
+	i, found := n.find(key)
+	if !found {
+		i--
+	}
+	return i
+}
+
+// stepBack goes from the first entry of a leaf to the entry before it, if there is one.
+func (it *Iterator) stepBack() error {
+	for d := len(it.path) - 2; d >= 0; d-- {
+		at := &it.path[d]
+		if at.i == 0 {
+			continue
+		}
+		at.i--
+		it.path = it.path[:d+1]
+		for at.n.level > 0 {
+			n, err := it.r.load(at.n.kids[at.i], int(at.n.level)-1)
+			if err != nil {
+				return err
+			}
+			it.path = append(it.path, step{n, len(n.keys) - 1})
+			at = &it.path[len(it.path)-1]
+		}
+		return nil
+	}
+	return nil
 }
 
 // descend goes down to the leaf where the scan begins, or to the first one below k.
