@@ -68,3 +68,21 @@ func BenchmarkGet(b *testing.B) {
 	}
 	require.NoError(b, f.Close())
 }
+
+// BenchmarkDecode decodes a leaf such as the store's index of messages has.
+func BenchmarkDecode(b *testing.B) {
+	n := &node{last: -2}
+	for i := range 145 {
+		key := binary.BigEndian.AppendUint64([]byte{'i'}, 1)
+		key = binary.BigEndian.AppendUint64(key, uint64(70_000_000+14*i))
+		n.insert(i, key, []byte("\x0e\xc0\x84\x3d\x01\x8c\x01\x0e\xd2\x0d"), kid{})
+	}
+	payload := n.appendTo(nil, nil)
+	b.SetBytes(int64(len(payload)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := decodeNode(payload); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -240,35 +240,38 @@ func decodeNode(b []byte) (*node, error) {
 	if count == 0 || count > len(rest)/2 { // an entry has two bytes at least
 		return damaged("%d entries in %d bytes", count, len(rest))
 	}
-	n := &node{level: b[0], keys: make([][]byte, 0, count), last: -2}
+	n := &node{level: b[0], last: -2}
 	if n.level == 0 {
-		n.vals = make([][]byte, 0, count)
+		lists := make([][]byte, 2*count)
+		n.keys, n.vals = lists[:0:count], lists[count:count]
 	} else {
-		n.kids = make([]kid, 0, count)
+		n.keys, n.kids = make([][]byte, 0, count), make([]kid, 0, count)
 	}
 	var whole []byte // the keys with their prefix, if there is one
 	if prefixLen > 0 {
 		whole = make([]byte, 0, count*(prefixLen+8))
 	}
-	for range count {
+	var before []byte
+	for i := range count {
 		suffix, after, ok := field(rest, MaxKeyBytes-prefixLen)
 		if !ok {
-			return damaged("entry %d: key", len(n.keys))
+			return damaged("entry %d: key", i)
 		}
+		if i > 0 && bytes.Compare(before, suffix) >= 0 { // the prefix is the same
+			return damaged("entry %d: keys do not ascend", i)
+		}
+		before = suffix
 		key := suffix
 		if prefixLen > 0 {
 			start := len(whole)
 			whole = append(append(whole, prefix...), suffix...)
 			key = whole[start:len(whole):len(whole)]
 		}
-		if i := len(n.keys); i > 0 && bytes.Compare(n.keys[i-1], key) >= 0 {
-			return damaged("entry %d: keys do not ascend", i)
-		}
 		n.keys = append(n.keys, key)
 		if rest, ok = n.decodeRest(after); !ok {
-			return damaged("entry %d: value or child", len(n.keys)-1)
+			return damaged("entry %d: value or child", i)
 		}
-		n.raw += n.entrySize(len(n.keys) - 1)
+		n.raw += n.entrySize(i)
 	}
 	if len(rest) != 0 {
 		return damaged("%d bytes too many", len(rest))
@@ -297,6 +300,10 @@ func (n *node) decodeRest(b []byte) (rest []byte, ok bool) {
 
 // field takes a length and that many bytes off b.
 func field(b []byte, limit int) (val, rest []byte, ok bool) {
+	if len(b) > 0 && b[0] < 0x80 && int(b[0]) <= limit && int(b[0]) < len(b) { // most often
+		end := 1 + int(b[0])
+		return b[1:end:end], b[end:], true
+	}
 	size, n := binary.Uvarint(b)
 	if n <= 0 || size > uint64(limit) || size > uint64(len(b)-n) {
 		return nil, nil, false
