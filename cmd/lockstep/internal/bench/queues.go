@@ -74,9 +74,6 @@ func Queues(ctx context.Context, o QueuesOptions, report func(Result) error) (er
 	if err := publishInTurns(ctx, o, one, many, empty, report); err != nil {
 		return err
 	}
-	if err := one.e.close(); err != nil {
-		return err
-	}
 	start := many.e.result("queues", "start")
 	err = many.e.measure(&start, func(r *Result) error {
 		if err := many.e.reopen(ctx); err != nil {
@@ -90,7 +87,7 @@ func Queues(ctx context.Context, o QueuesOptions, report func(Result) error) (er
 	return errors.Join(err, tell(start))
 }
 
-// publishInTurns publishes to one queue, and round many.
+// publishInTurns publishes to one queue, and round many. Then it closes the store of the one.
 func publishInTurns(ctx context.Context, o QueuesOptions, one, many *turner, empty uint64, report func(Result) error) error {
 	err := takeTurns([]*turner{one, many}, "queues", "", o.Slices, func(t *turner, r *Result) error {
 		return t.e.withCheckpoint(ctx, o.Messages, r, func(r *Result) error {
@@ -111,7 +108,10 @@ func publishInTurns(ctx context.Context, o QueuesOptions, one, many *turner, emp
 	round := many.total(one)
 	round.Phase, round.Queues = "round robin", o.Queues
 	round.Note = joinNotes(round.Note, "ratios to one queue")
-	if heap := heapInUse(); heap > empty { // what the other store has beyond an empty one counts as well: it is little
+	if err := one.e.close(); err != nil {
+		return err
+	}
+	if heap := heapInUse(); heap > empty {
 		round.QueueBytes = float64(heap-empty) / float64(o.Queues)
 	}
 	return report(round)
