@@ -25,7 +25,7 @@ const (
 	outboxBytes = 4 << 20
 	// deliveryShare of the processors' time is for deliveries while publishers want all of it. What consumers do with the messages costs
 	// about as much again elsewhere, and so do the connections.
-	deliveryShare = 0.08
+	deliveryShare = 0.06
 	// settleRetry is how often acknowledgements that a blocked node did not take are tried again.
 	settleRetry = 50 * time.Millisecond
 )

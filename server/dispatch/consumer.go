@@ -61,11 +61,10 @@ func (c *Consumer) Settle(ctx context.Context, acks, nacks []Range, confirm uint
 		return c.err
 	}
 	for _, r := range acks {
-		held := uint64(len(c.drop(r)))
-		d.pending.ack(r, held < r.Last-r.First+1)
+		d.pending.ack(r, c.drop(r, nil) < r.Last-r.First+1)
 	}
 	for _, r := range nacks {
-		d.pending.releases = append(d.pending.releases, c.drop(r)...)
+		c.drop(r, &d.pending.releases)
 	}
 	if confirm != 0 {
 		c.asked = max(c.asked, confirm)
@@ -142,7 +141,14 @@ func (c *Consumer) take() (Event, error) {
 	if d.paused { // INV-2: a blocked node delivers nothing
 		return event, nil
 	}
-	bytes, taken := 0, 0
+	event.Messages = c.takeOutbox()
+	return event, nil
+}
+
+// takeOutbox takes out what can be sent together. The dispatcher's lock is held.
+func (c *Consumer) takeOutbox() []Message {
+	d := c.d
+	bytes, taken, kept := 0, 0, 0
 	for _, m := range c.outbox {
 		if taken > 0 && bytes+len(m.Record) > d.registry.limits.BatchBytes {
 			break
@@ -154,8 +160,10 @@ func (c *Consumer) take() (Event, error) {
 		}
 		c.inFlight[m.Sequence] = true
 		bytes += len(m.Record)
-		event.Messages = append(event.Messages, m)
+		c.outbox[kept] = m // in place: what is taken out belongs to the caller
+		kept++
 	}
+	out := c.outbox[:kept:kept]
 	c.outbox = c.outbox[taken:]
 	if len(c.outbox) == 0 {
 		c.outbox = nil // let go of the records
@@ -165,7 +173,7 @@ func (c *Consumer) take() (Event, error) {
 	if taken > 0 {
 		signal(d.wake)
 	}
-	return event, nil
+	return out
 }
 
 // canTake tells how many more messages the consumer can be given. The dispatcher's lock is held.
@@ -177,35 +185,42 @@ func (c *Consumer) canTake() int {
 	return max(0, min(c.credit, limits.Outstanding-len(c.inFlight)))
 }
 
-// give puts a message into the consumer's hands. The dispatcher's lock is held.
-func (c *Consumer) give(m Message) {
+// give puts a message into the consumer's hands; about so many more will follow. The dispatcher's lock is held.
+func (c *Consumer) give(m Message, more int) {
 	c.credit--
 	c.inFlight[m.Sequence] = false
+	if c.outbox == nil {
+		c.outbox = make([]Message, 0, 1+more) // it would grow step by step
+	}
 	c.outbox = append(c.outbox, m)
 	c.outboxBytes += len(m.Record)
 	signal(c.notify)
 }
 
-// drop takes the sequences of r out of the consumer's hands and returns those that it had. It costs the smaller of the range
-// and of what the consumer has. The dispatcher's lock is held.
-func (c *Consumer) drop(r Range) []uint64 {
-	var held []uint64
+// drop takes the sequences of r out of the consumer's hands, appends those that it had to held, unless that is nil, and returns their
+// number. It costs the smaller of the range and of what the consumer has. The dispatcher's lock is held.
+func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
+	dropOne := func(sequence uint64, sent bool) {
+		n++
+		if held != nil {
+			*held = append(*held, sequence)
+		}
+		c.forgetOne(sequence, sent)
+	}
 	if r.Last-r.First < uint64(len(c.inFlight)) {
 		for i := range r.Last - r.First + 1 {
 			if sent, had := c.inFlight[r.First+i]; had {
-				held = append(held, r.First+i)
-				c.forgetOne(r.First+i, sent)
+				dropOne(r.First+i, sent)
 			}
 		}
-		return held
+		return n
 	}
 	for sequence, sent := range c.inFlight {
 		if r.First <= sequence && sequence <= r.Last {
-			held = append(held, sequence)
-			c.forgetOne(sequence, sent)
+			dropOne(sequence, sent)
 		}
 	}
-	return held
+	return n
 }
 
 // forgetOne gives the credit back for a message that never reached the client.

@@ -24,6 +24,8 @@ type dispatcher struct {
 	work     chan struct{} // to the settling goroutine: something to commit
 	room     chan struct{} // from the settling goroutine, closed and replaced when pending work was taken
 	cancel   context.CancelFunc
+	// nobodyTakes: no consumer can be given anything. Of the delivering goroutine alone.
+	nobodyTakes bool
 
 	mu        sync.Mutex // guards what is below, and the consumers' fields
 	consumers []*Consumer
@@ -133,11 +135,15 @@ func (d *dispatcher) deliver(ctx context.Context) {
 		if progressed {
 			continue
 		}
+		news := changed
+		if d.nobodyTakes {
+			news = nil // it stays there until somebody can take a message; publishers need not wake those who cannot
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-d.wake:
-		case <-changed:
+		case <-news:
 			atEnd = false
 		case <-again.C:
 			d.retryDamaged()
@@ -210,6 +216,7 @@ func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.paused || d.stopped != nil {
+		d.nobodyTakes = true
 		return 0, nil
 	}
 	if d.redeliver.len() == 0 && !d.returning {
@@ -219,6 +226,7 @@ func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
 		want += c.canTake()
 	}
 	want = min(want, most)
+	d.nobodyTakes = want == 0
 	for len(again) < want && d.redeliver.len() > 0 {
 		again = append(again, d.redeliver.pop())
 	}
@@ -246,8 +254,8 @@ func (d *dispatcher) handOut() {
 		if c == nil {
 			break
 		}
-		c.give(m)
 		given++
+		c.give(m, min((len(d.ready)-given)/len(d.consumers), c.canTake()))
 	}
 	d.ready = d.ready[given:]
 	if len(d.ready) == 0 {
@@ -306,7 +314,7 @@ func (d *dispatcher) handOutAgain(messages []Message) {
 	defer d.mu.Unlock()
 	for _, m := range d.endRead(messages) {
 		if c := d.nextConsumer(); c != nil {
-			c.give(m)
+			c.give(m, 0)
 		} else {
 			d.redeliver.push(m.Sequence)
 		}
@@ -342,7 +350,7 @@ func (d *dispatcher) takeFromConsumers(ranges []Range) []uint64 {
 	var held []uint64
 	for _, c := range d.consumers {
 		for _, r := range ranges {
-			held = append(held, c.drop(r)...)
+			c.drop(r, &held)
 		}
 	}
 	if len(held) > 0 {
