@@ -111,7 +111,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpDeleteMeta:
 		return txn.OK
 	}
-	q := s.queues[o.Queue]
+	q := s.queues.get(o.Queue)
 	if q == nil {
 		return txn.ErrQueueNotFound
 	}
@@ -146,7 +146,7 @@ func (s *State) checkCreate(o *txn.Op) txn.Code {
 	if s.byName[string(o.Name)] != nil {
 		return txn.ErrQueueExists
 	}
-	if len(s.queues) >= s.limits.queues {
+	if s.queues.n >= s.limits.queues {
 		return txn.ErrTooManyQueues
 	}
 	seen := make(map[string]bool, o.Count)
@@ -228,7 +228,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 		r.Changed = s.changeMeta(o)
 		return
 	}
-	q := s.queues[o.Queue]
+	q := s.queues.get(o.Queue)
 	s.mark(q)
 	q.digest = mix(mix(q.digest, uint64(o.Code)), uint64(o.Sub))
 	switch o.Code {
@@ -356,7 +356,7 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 }
 
 func (s *State) addQueue(q *Queue) {
-	s.queues[q.id] = q
+	s.queues.put(q)
 	s.byName[q.name] = q
 	s.names.insert(q)
 }
@@ -364,7 +364,7 @@ func (s *State) addQueue(q *Queue) {
 func (s *State) deleteQueue(q *Queue) {
 	s.touch(q)
 	q.deleted = true
-	delete(s.queues, q.id)
+	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)
 	s.messages -= q.messages

@@ -100,7 +100,7 @@ func (s *State) takeDirty() []*Queue {
 // Flushed tells that a queue's messages up to upTo, which Collect handed out, can be read from pages now: they leave the
 // memory, and the batch.
 func (s *State) Flushed(queue, upTo uint64) {
-	q := s.queues[queue]
+	q := s.queues.get(queue)
 	if q == nil || q.tail.n == 0 {
 		return
 	}

@@ -424,7 +424,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	for id, p := range s.producers.byID {
 		add(producerKey(nil, id), p.appendValue)
 	}
-	for _, q := range s.queues {
+	for q := range s.Queues {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)
 		for i := range q.sizes.slots {
 			if c := q.sizes.slots[i].c; c != nil {

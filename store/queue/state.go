@@ -17,7 +17,7 @@ type State struct {
 	applied   uint64
 	nextQueue uint64
 	digest    uint64
-	queues    map[uint64]*Queue
+	queues    table
 	byName    map[string]*Queue
 	names     nameList
 	producers producers
@@ -53,7 +53,6 @@ func New() *State {
 	s := &State{
 		limits:    defaultLimits(),
 		nextQueue: 1,
-		queues:    make(map[uint64]*Queue),
 		byName:    make(map[string]*Queue),
 		crc:       crc32.MakeTable(crc32.Castagnoli),
 	}
@@ -73,7 +72,7 @@ func (s *State) Applied() uint64 { return s.applied }
 func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount is the number of queues.
-func (s *State) QueueCount() int { return len(s.queues) }
+func (s *State) QueueCount() int { return s.queues.n }
 
 // ProducerCount is the number of producers that are remembered.
 func (s *State) ProducerCount() int { return len(s.producers.byID) }
@@ -88,7 +87,7 @@ func (s *State) Bytes() uint64 { return s.bytes }
 func (s *State) TailBytes() int64 { return s.tailBytes }
 
 // Queue gives a queue by its number; nil if there is none.
-func (s *State) Queue(id uint64) *Queue { return s.queues[id] }
+func (s *State) Queue(id uint64) *Queue { return s.queues.get(id) }
 
 // QueueByName gives a queue by its name; nil if there is none.
 func (s *State) QueueByName(name string) *Queue { return s.byName[name] }
