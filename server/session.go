@@ -23,9 +23,6 @@ const (
 	deliveryBatchBytes = 1 << 20
 	// outboxBytes is about how much waits for a slow consumer's connection.
 	outboxBytes = 4 << 20
-	// deliveryShare of the processors' time is for deliveries while publishers want all of it. What consumers do with the messages costs
-	// about as much again elsewhere, and so do the connections.
-	deliveryShare = 0.06
 	// settleRetry is how often acknowledgements that a blocked node did not take are tried again.
 	settleRetry = 50 * time.Millisecond
 )
@@ -48,7 +45,10 @@ func NewSession(p *replication.Primary, s *store.Store, l config.Limits, logger 
 	load := newPressure(p.CommitLSN)
 	limits := dispatch.Limits{
 		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: deliveryBatchBytes, OutboxBytes: outboxBytes,
-		Busy: load.Busy, Share: deliveryShare,
+		Share: float64(l.DeliveryShare) / 100,
+	}
+	if 0 < l.DeliveryShare && l.DeliveryShare < 100 {
+		limits.Busy = load.Busy
 	}
 	return &Session{
 		Primary: p, ended: make(chan struct{}),

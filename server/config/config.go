@@ -181,6 +181,8 @@ type Limits struct {
 	StreamInFlight      int  `koanf:"stream-in-flight" usage:"requests of one publish stream that are not yet answered"`
 	StreamInFlightBytes Size `koanf:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered"`
 	PendingBytes        Size `koanf:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections"`
+
+	DeliveryShare Percent `koanf:"delivery-share" usage:"share of the processors that deliveries use, about, while publishers want all of them; otherwise nothing holds deliveries back. 100%: never"`
 }
 
 // Default gives the settings of a node of a pair with etcd on the same machine.
@@ -208,6 +210,7 @@ func Default() Config {
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,
+			DeliveryShare: 6,
 		},
 	}
 }

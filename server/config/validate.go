@@ -274,6 +274,7 @@ func (c *Config) checkLimits(k *checker) {
 	k.between("limits.stream-in-flight", l.StreamInFlight, 1, 1_000_000)
 	k.sizeBetween("limits.stream-in-flight-bytes", l.StreamInFlightBytes, 1<<20, 1<<40)
 	k.sizeBetween("limits.pending-bytes", l.PendingBytes, 1<<20, 1<<40)
+	k.between("limits.delivery-share", int(l.DeliveryShare), 1, 100)
 	if l.PendingBytes < l.TransactionBytes {
 		k.fail("limits.pending-bytes", "%s cannot hold one transaction of limits.transaction-bytes (%s)", l.PendingBytes, l.TransactionBytes)
 	}
