@@ -42,7 +42,7 @@ func TestDeliveries(t *testing.T) {
 		require.NoError(t, err)
 		want := &pb.ConsumeResponse{Messages: stored, Confirmed: event.Confirmed}
 		require.True(t, proto.Equal(want, &got), "want %v\ngot %v", want, &got)
-		require.Equal(t, proto.Size(want), len(encoded))
+		require.Len(t, encoded, proto.Size(want))
 		d.forget()
 	}
 	broken := []dispatch.Message{{Sequence: 7, Record: []byte("no record")}}

@@ -1,6 +1,9 @@
 package server
 
 import (
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,18 +47,16 @@ func TestPressure(t *testing.T) {
 // TestPressureSeesGoroutines: the runtime still tells what the opinion is made of.
 func TestPressureSeesGoroutines(t *testing.T) {
 	p := newPressure(func() uint64 { return 0 })
-	stop := make(chan struct{})
-	defer close(stop)
+	var stop atomic.Bool
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop.Store(true)
 	for range 100 {
-		go func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
+		running.Go(func() {
+			for !stop.Load() {
+				runtime.KeepAlive(p) // something to do
 			}
-		}()
+		})
 	}
 	require.Eventually(t, func() bool { return p.waiting() > 0 }, 30*time.Second, time.Millisecond)
 }

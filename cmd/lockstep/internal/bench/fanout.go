@@ -42,11 +42,10 @@ type fanout struct {
 	queue  string
 	// free has the subscriptions that nobody reads, the one that has waited longest first.
 	free      chan int
-	delivered []atomic.Int64  // by subscription
-	left      atomic.Int64    // deliveries to come
-	published atomic.Bool     // all messages
-	reading   context.Context //nolint:containedctx // the consumers', which end it themselves
-	over      context.CancelFunc
+	delivered []atomic.Int64     // by subscription
+	left      atomic.Int64       // deliveries to come
+	published atomic.Bool        // all messages
+	over      context.CancelFunc // ends the consumers
 	// waits of each consumer for a message, while messages are published and afterwards.
 	waits [][2]*hdrhistogram.Histogram
 }
@@ -79,13 +78,14 @@ func Fanout(ctx context.Context, t Target, o FanoutOptions, report func(Result) 
 func (f *fanout) measure(ctx context.Context, t Target) ([]Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f.reading, f.over = context.WithCancel(ctx)
-	defer f.over()
+	limited, over := context.WithCancel(ctx)
+	defer over()
+	f.over = over
 	var reading sync.WaitGroup
 	read := func() {
 		for i := range f.Consumers {
 			reading.Go(func() {
-				if err := f.read(ctx, f.waits[i]); err != nil {
+				if err := f.read(ctx, limited, f.waits[i]); err != nil {
 					cancel(err)
 				}
 			})
@@ -188,14 +188,14 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	return h, err
 }
 
-// read is one consumer: it reads a subscription after the other until all is delivered.
-func (f *fanout) read(ctx context.Context, waits [2]*hdrhistogram.Histogram) error {
+// read is one consumer: it reads a subscription after the other until limited ends, as it does when all is delivered.
+func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histogram) error {
 	for {
 		select {
-		case <-f.reading.Done():
+		case <-limited.Done():
 			return nil // all is delivered, or whoever ended it says why
 		case sub := <-f.free:
-			if err := f.turn(ctx, sub, waits); err != nil {
+			if err := f.turn(ctx, limited, sub, waits); err != nil {
 				return err
 			}
 			f.free <- sub
@@ -204,14 +204,14 @@ func (f *fanout) read(ctx context.Context, waits [2]*hdrhistogram.Histogram) err
 }
 
 // turn reads a part of one subscription.
-func (f *fanout) turn(ctx context.Context, sub int, waits [2]*hdrhistogram.Histogram) (err error) {
+func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistogram.Histogram) (err error) {
 	c, err := f.client.Consume(ctx, f.queue, client.ConsumerOptions{Subscription: subscriptionName(sub), Prefetch: f.Prefetch})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	// One timer that is set now and then, instead of one for each message: this process has its part of the machine, too.
-	limit, leave := context.WithCancel(f.reading)
+	limit, leave := context.WithCancel(limited)
 	defer leave()
 	timer, set := time.AfterFunc(patience, leave), time.Now()
 	defer timer.Stop()
