@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math/rand"
 	"slices"
-	"sort"
 	"sync"
 	"testing"
 
@@ -121,35 +120,6 @@ func requireReads(t *testing.T, m model, r readable, key []byte) {
 	require.Equal(t, wantOK, ok, "floor of %x", key)
 	require.Equal(t, floor, string(k))
 	require.Equal(t, m[floor], string(v))
-}
-
-// requireLeaps goes through the tree in leaps, with one iterator.
-func requireLeaps(t *testing.T, m model, r readable, rng *rand.Rand) {
-	t.Helper()
-	sorted := m.sorted()
-	it := r.Scan(nil, nil)
-	var key []byte
-	for range 20 {
-		if key = randomKey(rng); rng.Intn(2) == 0 && len(sorted) > 0 { // one that is there, or is not far from one that is
-			key = append([]byte(sorted[rng.Intn(len(sorted))]), make([]byte, rng.Intn(2))...)
-		}
-		to := randomKey(rng)
-		if rng.Intn(3) == 0 {
-			to = nil
-		}
-		at := max(0, sort.SearchStrings(sorted, string(key)+"\x00")-1)
-		it.SeekFloor(key, to)
-		for range rng.Intn(200) {
-			if at >= len(sorted) || to != nil && sorted[at] >= string(to) {
-				require.False(t, it.Next())
-				break
-			}
-			require.True(t, it.Next(), "from %x to %x it ends before %x: %v", key, to, sorted[at], it.Err())
-			require.Equal(t, sorted[at], string(it.Key()), "from %x", key)
-			at++
-		}
-		require.NoError(t, it.Err())
-	}
 }
 
 // randomKey draws from few queues and sequences, so that keys meet each other, in the shape that the store uses.

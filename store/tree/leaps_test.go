@@ -1,0 +1,38 @@
+package tree
+
+import (
+	"math/rand"
+	"sort"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// requireLeaps goes through the tree in leaps, with one iterator.
+func requireLeaps(t *testing.T, m model, r readable, rng *rand.Rand) {
+	t.Helper()
+	sorted := m.sorted()
+	it := r.Scan(nil, nil)
+	var key []byte
+	for range 20 {
+		if key = randomKey(rng); rng.Intn(2) == 0 && len(sorted) > 0 { // one that is there, or is not far from one that is
+			key = append([]byte(sorted[rng.Intn(len(sorted))]), make([]byte, rng.Intn(2))...)
+		}
+		to := randomKey(rng)
+		if rng.Intn(3) == 0 {
+			to = nil
+		}
+		at := max(0, sort.SearchStrings(sorted, string(key)+"\x00")-1)
+		it.SeekFloor(key, to)
+		for range rng.Intn(200) {
+			if at >= len(sorted) || to != nil && sorted[at] >= string(to) {
+				require.False(t, it.Next())
+				break
+			}
+			require.True(t, it.Next(), "from %x to %x it ends before %x: %v", key, to, sorted[at], it.Err())
+			require.Equal(t, sorted[at], string(it.Key()), "from %x", key)
+			at++
+		}
+		require.NoError(t, it.Err())
+	}
+}
