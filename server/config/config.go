@@ -210,7 +210,7 @@ func Default() Config {
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,
-			DeliveryShare: 6,
+			DeliveryShare: 5,
 		},
 	}
 }
