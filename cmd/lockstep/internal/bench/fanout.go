@@ -33,7 +33,7 @@ type FanoutOptions struct {
 
 // patience is how long a consumer waits for a message before it leaves a subscription that seems to have no more: longer than messages
 // that are there take to come on a busy machine.
-const patience = 100 * time.Millisecond
+const patience = time.Second
 
 // fanout is one run.
 type fanout struct {
@@ -198,7 +198,9 @@ func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histo
 			if err := f.turn(ctx, limited, sub, waits); err != nil {
 				return err
 			}
-			f.free <- sub
+			if f.delivered[sub].Load() < int64(f.Messages) { // otherwise nobody need wait for more
+				f.free <- sub
+			}
 		}
 	}
 }
