@@ -21,7 +21,10 @@ const applyStep = 4096
 // Submit waits while too much is accepted and unanswered, and during a switchover; ctx bounds that wait and nothing else. It
 // returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, and then done is not called and nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
-	_, err := p.submit(ctx, payload, done, false)
+	alone, err := p.submit(ctx, payload, done, p.o.CommitDelay <= 0 && !p.o.Store.SyncsCommits())
+	if alone {
+		p.commitHere() // a write to the system's cache; a sync would keep the caller from its next transaction
+	}
 	return err
 }
 
@@ -78,8 +81,8 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 		case o := <-w.ch:
 			p.waiters.Put(w)
 			return o.result, o.err
-		case <-p.applyHelp:
-			p.applyHere()
+		case <-p.applyTurns:
+			p.TakeApplyTurn()
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err()) // the waiter stays with the transaction
 		}
@@ -96,8 +99,12 @@ func (p *Primary) commitHere() {
 	p.queue.remind() // of what came meanwhile, and of this one if somebody else was at it
 }
 
-// applyHere does the applier's work in the goroutine of somebody who waits for an answer, once.
-func (p *Primary) applyHere() {
+// ApplyTurns is received from by those who wait for a transaction's outcome: whoever gets something must call TakeApplyTurn.
+// The outcome that one waits for is then there sooner, without another goroutine's being woken.
+func (p *Primary) ApplyTurns() <-chan struct{} { return p.applyTurns }
+
+// TakeApplyTurn does the applier's work, once. It calls the Done of each transaction that is answered.
+func (p *Primary) TakeApplyTurn() {
 	if p.applyMu.TryLock() {
 		p.applyCommitted(p.commit.Load())
 		p.applyMu.Unlock()
@@ -210,7 +217,7 @@ func (p *Primary) advance() {
 	}
 	p.commit.Store(n)
 	select {
-	case p.applyHelp <- struct{}{}: // one who waits for an answer, and has to run anyway
+	case p.applyTurns <- struct{}{}: // one who waits for an answer, and has to run anyway
 	default:
 		signal(p.applyWake)
 	}
@@ -219,7 +226,7 @@ func (p *Primary) advance() {
 	}
 }
 
-// runApplier is the goroutine that applies, and that answers transactions with a result, but for what applyHere does.
+// runApplier is the goroutine that applies, and that answers transactions with a result, but for what TakeApplyTurn does.
 func (p *Primary) runApplier(ctx context.Context) {
 	defer p.wg.Done()
 	for {

@@ -65,8 +65,8 @@ type Primary struct {
 	commit    atomic.Uint64
 	applied   atomic.Uint64
 	applyWake chan struct{}
-	// applyHelp is received from by those who wait in Commit: who gets something has to apply.
-	applyHelp chan struct{}
+	// applyTurns is received from by those who wait for an answer: who gets something has to apply.
+	applyTurns chan struct{}
 	// progress is signalled when something that Drain waits for may have happened.
 	progress chan struct{}
 
@@ -122,7 +122,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p := &Primary{
 		o: o, log: o.Logger, queue: newQueue(o.Term, o.BatchBytes, end), tail: newTail(o.TailBytes, end),
 		room: semaphore.NewWeighted(o.QueueBytes), events: startEventQueue(o.Events),
-		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), applyHelp: make(chan struct{}), progress: make(chan struct{}, 1),
+		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), applyTurns: make(chan struct{}), progress: make(chan struct{}, 1),
 		stop: cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,
 	}
 	p.waiters.New = func() any { return newWaiter() }
@@ -221,7 +221,7 @@ func (p *Primary) Stop() {
 	p.commitMu.Lock() // somebody may be in commitHere
 	p.commitEnded = true
 	p.commitMu.Unlock()
-	p.applyMu.Lock() // or in applyHere
+	p.applyMu.Lock() // or in TakeApplyTurn
 	p.applyEnded = true
 	p.applyMu.Unlock()
 	p.abandon(ErrNotActive, ErrNotActive)

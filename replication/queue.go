@@ -16,7 +16,7 @@ const itemOverheadBytes = 128
 // minBufferBytes is the smallest buffer of a new batch.
 const minBufferBytes = 1 << 10
 
-// Done gets the outcome of a transaction, exactly once, in commit order, from the applier's goroutine: it must not block
+// Done gets the outcome of a transaction, exactly once, in commit order, one at a time, from whoever applies: it must not block
 // and must not submit. The result belongs to the callee. A nil error means committed on every member of in_sync (INV-2)
 // and applied here; the result may still say that the transaction itself was refused.
 type Done func(r *txn.Result, err error)

@@ -61,6 +61,8 @@ func (s *QueueServer) commitTransaction(ctx context.Context, req *pb.CommitReque
 		for i := range ops {
 			if o := &ops[i]; o.messages == nil {
 				session.Consumers.Settled(o.key, o.acks, o.releases)
+			} else {
+				session.Consumers.Published(len(o.messages), o.size)
 			}
 		}
 	}

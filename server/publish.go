@@ -33,6 +33,7 @@ func (s *QueueServer) publish(ctx context.Context, req *pb.PublishRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
+	session.Consumers.Published(len(req.GetMessages()), len(*buf))
 	return published(req, result)
 }
 

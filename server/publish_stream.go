@@ -106,6 +106,7 @@ func (p *publishStream) accept(ctx context.Context, req *pb.PublishStreamRequest
 	if err != nil {
 		return nil, err
 	}
+	p.session.Consumers.Published(len(publish.GetMessages()), len(*buf))
 	return call, nil
 }
 
@@ -136,17 +137,29 @@ func (p *publishStream) whyEnded() error {
 	}
 }
 
+// outcome waits for the outcome of a request.
+func (p *publishStream) outcome(call *streamCall) (outcome, error) {
+	primary := p.session.Primary
+	for {
+		select {
+		case o := <-call.done:
+			return o, nil
+		case <-primary.ApplyTurns():
+			primary.TakeApplyTurn()
+		case <-p.stream.Context().Done():
+			return outcome{}, fmt.Errorf("publish stream: %w", p.stream.Context().Err())
+		}
+	}
+}
+
 func (p *publishStream) answerOne(call *streamCall) error {
-	var o outcome
-	select {
-	case o = <-call.done:
-	case <-p.stream.Context().Done():
-		return fmt.Errorf("publish stream: %w", p.stream.Context().Err())
+	o, err := p.outcome(call)
+	if err != nil {
+		return err
 	}
 	p.room.Release(call.weight)
 	resp := &pb.PublishStreamResponse{Correlation: call.correlation}
-	err := o.err
-	if err == nil {
+	if err = o.err; err == nil {
 		resp.Published, err = published(&pb.PublishRequest{Queue: call.queue, Producer: call.producer}, o.result)
 	}
 	if err != nil {

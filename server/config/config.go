@@ -182,7 +182,7 @@ type Limits struct {
 	StreamInFlightBytes Size `koanf:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered"`
 	PendingBytes        Size `koanf:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections"`
 
-	DeliveryShare Percent `koanf:"delivery-share" usage:"share of the processors that deliveries use, about, while publishers want all of them; otherwise nothing holds deliveries back. 100%: never"`
+	DeliveryShare Percent `koanf:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
 }
 
 // Default gives the settings of a node of a pair with etcd on the same machine.

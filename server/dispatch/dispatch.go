@@ -90,7 +90,8 @@ type Limits struct {
 	// Busy tells whether others want the processors that deliveries use. It is called before each read, by any goroutine. nil: they
 	// never do.
 	Busy func() bool
-	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy.
+	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy. They may always use as
+	// much as it takes to deliver each message once.
 	Share float64
 }
 
@@ -117,6 +118,9 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 		pacer: newPacer(limits.Busy, limits.Share*float64(runtime.GOMAXPROCS(0))),
 	}
 }
+
+// Published tells that messages were published, with so many bytes of bodies in all.
+func (r *Registry) Published(messages, bytes int) { r.pacer.publish(messages, bytes) }
 
 // Attach adds a consumer to a subscription. The caller must Close it.
 func (r *Registry) Attach(key Key) (*Consumer, error) {

@@ -3,12 +3,14 @@ package dispatch
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Deliveries are unbounded work: each message goes to every subscription, and a backlog can be as large as the disk. While others want
 // the processors, too (Limits.Busy), the dispatchers therefore take turns, each of them small, and all of them together keep to a
-// part of the time (Limits.Share). Otherwise nothing holds them back.
+// part of the time: what it takes to deliver each message that is published once, so that the consumers of a queue can keep up with
+// its publishers, however many subscriptions there are besides; and at least Limits.Share. Otherwise nothing holds them back.
 const (
 	// turnMessages and turnBytes bound a turn: with many subscriptions none waits for long until all the others have had theirs.
 	turnMessages = 256
@@ -21,6 +23,9 @@ const (
 	kibCost     = 400 * time.Nanosecond
 	// fullTurn is the price of a turn that was as long as it may be.
 	fullTurn = turnCost + turnMessages*messageCost + turnBytes/1024*kibCost
+	// rateEvery is how often it is looked how much is published, and rateWeight what part of the opinion the last look is.
+	rateEvery  = 5 * time.Millisecond
+	rateWeight = 0.1
 	// late is how much time the dispatchers may be behind and make up for: on a busy machine nobody wakes up in time.
 	late = 5 * time.Millisecond
 )
@@ -29,12 +34,16 @@ const (
 // every dispatcher that has something to do gets as much as the others, and one that has little does not wait for those that have
 // much.
 type pacer struct {
-	busy  func() bool // nil: never
-	share float64     // of the time of one processor; can be above 1
+	busy      func() bool  // nil: never
+	share     float64      // of the time of one processor; can be above 1
+	published atomic.Int64 // what it costs to deliver once what was published, in nanoseconds
 
-	mu   sync.Mutex    // guards what is below
-	paid time.Time     // when all turns so far will be paid for; zero: there is nothing to pay
-	idle chan struct{} // closed and replaced when nobody else wants the processors any more
+	mu     sync.Mutex    // guards what is below
+	paid   time.Time     // when all turns so far will be paid for; zero: there is nothing to pay
+	idle   chan struct{} // closed and replaced when nobody else wants the processors any more
+	seen   int64         // of published, at seenAt
+	seenAt time.Time
+	rate   float64 // of the time of one processor: what it takes to deliver once what is published
 }
 
 func newPacer(busy func() bool, share float64) *pacer {
@@ -68,7 +77,7 @@ func (p *pacer) pay(ctx context.Context, messages []Message) {
 	for i := range messages {
 		bytes += len(messages[i].Record)
 	}
-	wait, idle := p.charge(time.Now(), turnCost+time.Duration(len(messages))*messageCost+time.Duration(bytes)*kibCost/1024)
+	wait, idle := p.charge(time.Now(), turnCost+price(len(messages), bytes))
 	if wait <= 0 {
 		return
 	}
@@ -82,6 +91,33 @@ func (p *pacer) pay(ctx context.Context, messages []Message) {
 	}
 }
 
+// price is what it costs to deliver messages, but for the turns.
+func price(messages, bytes int) time.Duration {
+	return time.Duration(messages)*messageCost + time.Duration(bytes)*kibCost/1024
+}
+
+// publish notes that messages were published, which have to be delivered.
+func (p *pacer) publish(messages, bytes int) {
+	if p.busy != nil {
+		p.published.Add(int64(price(messages, bytes)) + int64(messages)*int64(turnCost)/turnMessages)
+	}
+}
+
+// follow looks how much is published. mu is held.
+func (p *pacer) follow(now time.Time) {
+	d := now.Sub(p.seenAt)
+	if d < rateEvery {
+		return
+	}
+	n := p.published.Load()
+	rate := float64(n-p.seen) / float64(d)
+	if d > time.Second { // nothing was delivered meanwhile
+		p.rate = rate
+	}
+	p.rate += (rate - p.rate) * rateWeight
+	p.seen, p.seenAt = n, now
+}
+
 // charge adds a turn's cost and tells how long whoever had it has to wait, unless idle is closed before.
 func (p *pacer) charge(now time.Time, cost time.Duration) (wait time.Duration, idle <-chan struct{}) {
 	p.mu.Lock()
@@ -89,6 +125,7 @@ func (p *pacer) charge(now time.Time, cost time.Duration) (wait time.Duration, i
 	if least := now.Add(-late); p.paid.Before(least) {
 		p.paid = least
 	}
-	p.paid = p.paid.Add(time.Duration(float64(cost) / p.share))
+	p.follow(now)
+	p.paid = p.paid.Add(time.Duration(float64(cost) / max(p.share, p.rate)))
 	return time.Duration(float64(p.paid.Sub(now)) * float64(cost) / float64(fullTurn)), p.idle
 }

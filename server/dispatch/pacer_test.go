@@ -47,6 +47,38 @@ func TestPacerShare(t *testing.T) {
 	})
 }
 
+// TestPacerKeepsUp: whatever the share, as much can be delivered as is published, once.
+func TestPacerKeepsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const perSecond, dispatchers = 100_000, 7
+		p := newPacer(func() bool { return true }, 0.02)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		var running sync.WaitGroup
+		running.Go(func() {
+			for every := time.NewTicker(time.Millisecond); ctx.Err() == nil; <-every.C {
+				p.publish(perSecond/1000, perSecond/1000*200)
+			}
+		})
+		var delivered [dispatchers]int
+		for i := range delivered {
+			running.Go(func() {
+				for ctx.Err() == nil {
+					delivered[i] += turnMessages
+					p.pay(ctx, ofBytes(turnMessages, 200))
+				}
+			})
+		}
+		running.Wait()
+		all := 0
+		for _, n := range delivered {
+			all += n
+			require.InEpsilon(t, delivered[0], n, 0.1)
+		}
+		require.InEpsilon(t, perSecond*20, all, 0.1)
+	})
+}
+
 // TestPacerLittle: who has little to deliver does not wait for those who have much.
 func TestPacerLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
