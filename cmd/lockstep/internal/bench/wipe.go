@@ -63,6 +63,8 @@ type Latencies struct {
 	P99      float64 `json:"p99_ms"`
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
+	// BySecond has the longest latency of what was answered in each second of the phase.
+	BySecond []float64 `json:"max_ms_by_second"`
 }
 
 // pacer publishes at a steady rate, and measures the phases apart.
@@ -70,19 +72,32 @@ type pacer struct {
 	mu    sync.Mutex // guards what follows
 	phase *hdrhistogram.Histogram
 	since time.Time
+	slow  []float64 // the longest latency in each second since then, in milliseconds
 }
 
 // next ends a phase and begins another.
 func (p *pacer) next() Latencies {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h, d := p.phase, time.Since(p.since)
-	p.phase, p.since = newHistogram(), time.Now()
+	h, d, slow := p.phase, time.Since(p.since), p.slow
+	p.phase, p.since, p.slow = newHistogram(), time.Now(), nil
 	ms := func(us int64) float64 { return float64(us) / 1000 }
 	return Latencies{
 		Messages: h.TotalCount(), Seconds: d.Seconds(), P50: ms(h.ValueAtQuantile(50)), P99: ms(h.ValueAtQuantile(99)),
-		P999: ms(h.ValueAtQuantile(99.9)), Max: ms(h.Max()),
+		P999: ms(h.ValueAtQuantile(99.9)), Max: ms(h.Max()), BySecond: slow,
 	}
+}
+
+// took notes a latency.
+func (p *pacer) took(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	record(p.phase, d)
+	second := int(time.Since(p.since) / time.Second)
+	for len(p.slow) <= second {
+		p.slow = append(p.slow, 0)
+	}
+	p.slow[second] = max(p.slow[second], float64(d.Microseconds())/1000)
 }
 
 // run publishes one message each interval until ctx ends. A message that is late because the one before it took long counts from when it
@@ -103,9 +118,7 @@ func (p *pacer) run(ctx context.Context, producer *client.Producer, queue string
 			}
 			return fmt.Errorf("publish: %w", err)
 		}
-		p.mu.Lock()
-		record(p.phase, time.Since(due))
-		p.mu.Unlock()
+		p.took(time.Since(due))
 	}
 }
 
@@ -171,9 +184,13 @@ func (r *WipeResult) wipe(ctx context.Context, t Target, p *pacer, o WipeOptions
 		return err
 	}
 	<-standby.Exited()
-	if err := os.RemoveAll(standby.DataDir()); err != nil {
+	// To delete gigabytes holds up everything else on the same filesystem for half a second, the coordinator as well: that is not what a
+	// lost disk does to the other machines.
+	lost := standby.DataDir() + ".lost"
+	if err := os.Rename(standby.DataDir(), lost); err != nil {
 		return fmt.Errorf("wipe the standby: %w", err)
 	}
+	defer func() { _ = os.RemoveAll(lost) }() // it is in the benchmark's own directory
 	started := time.Now()
 	if err := standby.Start(); err != nil {
 		return err
