@@ -18,7 +18,7 @@ const (
 	DefaultPageSize           = 2048
 	DefaultMemoryBudget       = 256 << 20
 	MinMemoryBudget           = 16 << 20
-	DefaultCheckpointBytes    = 256 << 20
+	DefaultCheckpointBytes    = 128 << 20
 	DefaultCheckpointInterval = 30 * time.Second
 	DefaultLogKeepBytes       = 256 << 20
 	DefaultSegmentBytes       = 64 << 20
