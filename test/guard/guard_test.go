@@ -64,6 +64,7 @@ func check(t *testing.T, what string, got float64) {
 	t.Helper()
 	limit, ok := limits()[what]
 	require.True(t, ok, "%s has no limit", what)
+	limit *= raceFactor
 	t.Logf("%-60s %10.3f, limit %10.3f", what, got, limit)
 	if got > limit { // and go on: the other counts tell more
 		t.Errorf("%s: %.3f is above %.3f: a message has become dearer; see limits in test/guard", what, got, limit)
