@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/bench"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/node"
 )
 
 func (a *app) benchStore() *cobra.Command {
@@ -154,11 +152,8 @@ func (a *app) embeddedRounds(
 	cmd *cobra.Command, f benchFlags, p parsed, batch int, phases []string,
 	run func(context.Context, bench.EmbeddedOptions, func(bench.Result) error) error,
 ) error {
-	ctx, cancel := context.WithCancel(cmd.Context())
-	var limiter sync.WaitGroup
-	defer limiter.Wait()
-	defer cancel()
-	limiter.Go(func() { node.LimitMemory(ctx, int64(p.memory)) }) // as a node's process does
+	ctx := cmd.Context()
+	defer limitMemory(ctx, p.memory)() // as a node's process does
 	for _, size := range p.sizes {
 		var all []bench.Result
 		for round := range f.rounds {

@@ -46,11 +46,7 @@ a setting that does not exist is an error.`,
 			if err != nil {
 				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
 			}
-			ctx, cancel := context.WithCancel(cmd.Context())
-			var limiter sync.WaitGroup
-			defer limiter.Wait()
-			defer cancel()
-			limiter.Go(func() { node.LimitMemory(ctx, cfg.Memory.Budget.Bytes()) })
+			defer limitMemory(cmd.Context(), cfg.Memory.Budget)()
 			address := ""
 			err = node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), CanRestart: canRestart, OnReady: func(r node.Ready) {
 				address = r.Address
@@ -85,4 +81,15 @@ func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
 		encoder = zapcore.NewConsoleEncoder(c)
 	}
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), lowest)), nil
+}
+
+// limitMemory keeps this process close to its memory budget until stop is called.
+func limitMemory(ctx context.Context, budget config.Size) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var limiter sync.WaitGroup
+	limiter.Go(func() { node.LimitMemory(ctx, budget.Bytes()) })
+	return func() {
+		cancel()
+		limiter.Wait()
+	}
 }
