@@ -148,14 +148,12 @@ func (sd *sender) sendNow(batches []batch) bool {
 		return false
 	}
 	defer sd.mu.Unlock()
-	if !sd.welcomed || sd.cursor != batches[0].prev {
+	// More than one are never little: a batch is closed when it is full.
+	b := batches[0]
+	if len(batches) > 1 || !sd.welcomed || sd.cursor != b.prev || !sd.isQuiet(len(b.frames)) {
 		return false
 	}
-	n, frames := join(batches)
-	if n < len(batches) || !sd.isQuiet(len(frames)) {
-		return false
-	}
-	if err := sd.sendFrames(frames, batches[n-1].end); err != nil {
+	if err := sd.sendFrames(b.frames, b.end); err != nil {
 		sd.s.end(err)
 	}
 	return true

@@ -119,7 +119,7 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 	}
 }
 
-// Published tells that messages were published, with so many bytes of bodies in all.
+// Published tells that messages were published, which take so many bytes in all, about.
 func (r *Registry) Published(messages, bytes int) { r.pacer.publish(messages, bytes) }
 
 // Attach adds a consumer to a subscription. The caller must Close it.
