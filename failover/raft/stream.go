@@ -54,12 +54,12 @@ type dialer struct {
 
 // connect dials, secures and greets. On return the other side has accepted.
 func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ net.Conn, err error) {
-	conn, err := d.dial(ctx, address)
+	raw, err := d.dial(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the voter at %s: %w", address, err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	raw := conn
+	// Another goroutine: it may not see conn, which changes below.
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if !stop() && err == nil {
 			err = context.Cause(ctx)
@@ -68,8 +68,9 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 			_ = raw.Close()
 		}
 	}()
+	conn := raw
 	if d.tls != nil {
-		secure := tls.Client(conn, tlsClient(d.tls, address))
+		secure := tls.Client(raw, tlsClient(d.tls, address))
 		if err := secure.HandshakeContext(ctx); err != nil {
 			return nil, explained(address, err)
 		}

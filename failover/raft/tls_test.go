@@ -1,9 +1,11 @@
 package raftcoord_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -106,6 +108,47 @@ func TestTLS(t *testing.T) {
 	defer admin.Close()
 	_, err = admin.Status(timed(t), nodeA)
 	require.ErrorContains(t, err, "tls")
+}
+
+// A voter that says nothing after the handshake is left when nobody waits for it any more.
+func TestTLSSilentVoter(t *testing.T) {
+	t.Parallel()
+	ours := newAuthority(t, "ours")
+	const name = "silent.test:1"
+	mine := ours.issue(t, name)
+	pair, err := tls.LoadX509KeyPair(mine.Cert, mine.Key)
+	require.NoError(t, err)
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
+	require.NoError(t, err)
+	defer ln.Close()
+
+	// A deadline, since a cancel by the voter's side would order things that nothing orders in earnest.
+	ctx, cancel := context.WithTimeout(timed(t), 300*time.Millisecond)
+	defer cancel()
+	left := make(chan error, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err == nil {
+			defer conn.Close()
+			_, err = io.Copy(io.Discard, conn)
+		}
+		left <- err
+	}()
+	admin, err := raftcoord.NewAdmin(raftcoord.AdminOptions{
+		Voters: []string{name}, TLS: ours.issue(t, "admin.test:1"),
+		Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", ln.Addr().String())
+		},
+	})
+	require.NoError(t, err)
+	defer admin.Close()
+	_, err = admin.Status(ctx, name)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	select {
+	case <-left:
+	case <-time.After(bound):
+		t.Fatal("the connection to the silent voter is still open")
+	}
 }
 
 func TestTLSFiles(t *testing.T) {
