@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,29 @@ const (
 	DefaultMaxFrameBytes      = 128 << 20
 )
 
+// PageCache says what stays in the system's cache of what a checkpoint wrote.
+type PageCache int
+
+const (
+	// CacheAuto is CacheKeep while the store serves readers (Store.ServeReaders), and CacheDrop otherwise.
+	CacheAuto PageCache = iota
+	// CacheKeep leaves it there, for consumers that are a little behind.
+	CacheKeep
+	// CacheDrop takes it out: consumers that are behind read from the disk.
+	CacheDrop
+)
+
+// ParsePageCache reads auto, keep or drop.
+func ParsePageCache(text string) (PageCache, error) {
+	if i := slices.Index(PageCacheNames(), text); i >= 0 {
+		return PageCache(i), nil
+	}
+	return 0, fmt.Errorf("store: page cache %q: it is one of %s", text, strings.Join(PageCacheNames(), ", "))
+}
+
+// PageCacheNames lists what ParsePageCache takes.
+func PageCacheNames() []string { return []string{"auto", "keep", "drop"} }
+
 // Options configure a store. The zero value of a field means its default.
 type Options struct {
 	// FS is the filesystem; nil means the operating system's.
@@ -39,6 +63,8 @@ type Options struct {
 	SyncInterval time.Duration
 	// MemoryBudget bounds the messages and index nodes held in memory, in bytes; at least MinMemoryBudget.
 	MemoryBudget int64
+	// PageCache says what stays in the system's cache of what a checkpoint wrote.
+	PageCache PageCache
 	// CheckpointBytes starts a checkpoint when so much log was written since the last one.
 	CheckpointBytes int64
 	// CheckpointInterval starts a checkpoint when the last one is so old and something changed.

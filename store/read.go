@@ -345,6 +345,9 @@ func (r *reading) readGroup(group []indexEntry) error {
 	if time.Since(begin) > slowRead && len(r.want) > len(group) { // whoever wants one message here and one there is not helped
 		r.s.file.Prefetch(group[len(group)-1].run.End(), prefetchBytes)
 	}
+	if r.req.Sub != 0 && !r.shared {
+		r.s.file.DropCached(group[0].run.First, int64(len(buf)))
+	}
 	for i := range group {
 		e := &group[i]
 		n := int(e.run.Pages) * size

@@ -70,6 +70,7 @@ type Store struct {
 	damage    damage
 
 	closed   atomic.Bool
+	idle     atomic.Bool // nobody reads messages: this is a standby
 	noSpace  atomic.Bool // the pager found the disk full when it last wrote
 	failed   atomic.Pointer[error]
 	failOnce sync.Once
@@ -289,6 +290,19 @@ func (s *Store) usable() error {
 		return fmt.Errorf("%w: %w", ErrFailed, *err)
 	}
 	return nil
+}
+
+// ServeReaders says whether messages are read from this store, which they are until told otherwise; for CacheAuto.
+func (s *Store) ServeReaders(on bool) {
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
+	s.idle.Store(!on)
+	s.file.KeepCached(s.keepCached())
+}
+
+// keepCached tells what becomes of what a checkpoint wrote.
+func (s *Store) keepCached() bool {
+	return s.o.PageCache == CacheKeep || s.o.PageCache == CacheAuto && !s.idle.Load()
 }
 
 func (s *Store) kickPager() { s.pager.kick() }

@@ -51,6 +51,7 @@ type benchFlags struct {
 	duration         time.Duration
 	dir              string
 	settings         map[string]string // of the nodes, beside those that have a flag
+	set              map[string]string // --set: of the nodes, before all others
 }
 
 func (f *benchFlags) register(cmd *cobra.Command) {
@@ -63,6 +64,7 @@ func (f *benchFlags) register(cmd *cobra.Command) {
 func (f *benchFlags) registerNodes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
 	cmd.Flags().BoolVar(&f.standalone, "standalone", false, "start one node alone for it")
+	cmd.Flags().StringToStringVar(&f.set, "set", nil, "settings of what is started, such as memory.page-cache=drop,commit-delay=1ms")
 	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
 }
 
@@ -134,6 +136,9 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
 	delete(settings, "log-segment-bytes")
 	maps.Copy(settings, f.settings)
+	for name, value := range f.set {
+		settings[strings.ReplaceAll(name, ".", "-")] = value
+	}
 	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links, Settings: settings})
 	if err != nil {
 		return err

@@ -102,7 +102,8 @@ type TLS struct {
 
 // Memory is the budget.
 type Memory struct {
-	Budget Size `koanf:"budget" usage:"memory for messages that are not yet in pages and for the page cache"`
+	Budget    Size   `koanf:"budget" usage:"memory for messages that are not yet in pages and for parts of the index"`
+	PageCache string `koanf:"page-cache" usage:"whether what checkpoints wrote stays in the system's page cache: keep; drop, for backlogs much larger than memory; or auto, which keeps it on the active node and drops it on the standby, where nobody reads"`
 }
 
 // Checkpoint says when a checkpoint is written.
@@ -196,7 +197,7 @@ func Default() Config {
 		TLS:       NodeTLS{ClientAuth: ClientAuthRequire},
 		Sync:      "always",
 		SyncEvery: Duration(100 * time.Millisecond),
-		Memory:    Memory{Budget: 256 << 20},
+		Memory:    Memory{Budget: 256 << 20, PageCache: "auto"},
 		PageSize:  2 << 10, PageSizeMax: 32 << 10,
 		Checkpoint:  Checkpoint{Bytes: 128 << 20, Interval: Duration(30 * time.Second)},
 		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveHold: 4 << 30, Level: "info", Format: "text"},

@@ -253,6 +253,7 @@ func (c *Config) checkStore(k *checker) {
 	k.timeBetween("commit-delay", c.CommitDelay, 0, 100*time.Millisecond)
 	k.pageSize("page-size", c.PageSize)
 	k.sizeBetween("memory.budget", c.Memory.Budget, minMemory, 1<<50)
+	k.oneOf("memory.page-cache", c.Memory.PageCache, "auto", "keep", "drop")
 	k.sizeBetween("checkpoint.bytes", c.Checkpoint.Bytes, 1<<20, 1<<50)
 	k.timeBetween("checkpoint.interval", c.Checkpoint.Interval, 100*time.Millisecond, 24*time.Hour)
 	k.timeBetween("disk.stall-timeout", c.Disk.StallTimeout, 100*time.Millisecond, time.Hour)

@@ -76,9 +76,13 @@ func openStore(cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, 
 	if err != nil {
 		return nil, fmt.Errorf("%w: sync: %w", config.ErrInvalid, err)
 	}
+	cache, err := store.ParsePageCache(cfg.Memory.PageCache)
+	if err != nil {
+		return nil, fmt.Errorf("%w: memory.page-cache: %w", config.ErrInvalid, err)
+	}
 	s, err := store.Open(store.Options{
 		FS: fs, Dir: cfg.Data.Dir, PageSize: int(cfg.PageSize), Sync: mode, SyncInterval: cfg.SyncEvery.Std(),
-		MemoryBudget: cfg.Memory.Budget.Bytes(), CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
+		MemoryBudget: cfg.Memory.Budget.Bytes(), PageCache: cache, CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
 		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: logKeepBytes(cfg),
 		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,

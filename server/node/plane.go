@@ -111,6 +111,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	if p.primary != nil || p.follower != nil {
 		return fmt.Errorf("start the active role: %w: another one is running", errRole)
 	}
+	p.node.store.ServeReaders(true)
 	primary, err := replication.StartPrimary(replication.PrimaryOptions{
 		Store: p.node.store, Term: spec.Term, Config: activeConfig(spec.ActiveConfig), Logger: p.node.log.Named("primary"), Tuning: p.tuning,
 		Events: func(e replication.Event) { p.report(e, post) },
@@ -196,6 +197,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	if p.primary != nil || p.follower != nil {
 		return fmt.Errorf("start to follow: %w: another one is running", errRole)
 	}
+	p.node.store.ServeReaders(false)
 	p.follower = replication.StartFollower(replication.FollowerOptions{
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"), Tuning: p.tuning,
 		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced),

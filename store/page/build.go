@@ -130,7 +130,7 @@ func (b *Builder) flush() error {
 	if b.buf = b.buf[:0]; cap(b.buf) > 4*writeBytes {
 		b.buf = nil // one very large run should not hold so much memory for good
 	}
-	if err := b.sync.wrote(n); err != nil {
+	if err := b.sync.wrote(n, b.geo.offset(b.next)); err != nil {
 		return b.explain("sync", err)
 	}
 	return nil
@@ -245,13 +245,14 @@ func (b *Builder) Abort() {
 // backgroundSync syncs a file beside the goroutine that writes it, which is at most one sync ahead.
 type backgroundSync struct {
 	file    vfs.File
-	bytes   int // since the last sync began
+	bytes   int   // since the last sync began
+	dropped int64 // what lies before it is not in the system's cache any more: a copy may be larger than memory, and is not read yet
 	running sync.WaitGroup
 	err     error // of the last one; valid after running.Wait
 }
 
 // wrote starts a sync if it is time. It returns the error of the one before.
-func (s *backgroundSync) wrote(n int) error {
+func (s *backgroundSync) wrote(n int, end int64) error {
 	if s.bytes += n; s.bytes < syncEveryBytes {
 		return nil
 	}
@@ -259,7 +260,12 @@ func (s *backgroundSync) wrote(n int) error {
 		return err
 	}
 	s.bytes = 0
-	s.running.Go(func() { s.err = s.file.Sync() })
+	s.running.Go(func() {
+		if s.err = s.file.Sync(); s.err == nil {
+			dropCache(s.file, stretch{s.dropped, end})
+			s.dropped = end
+		}
+	})
 	return nil
 }
 

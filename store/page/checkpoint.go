@@ -63,6 +63,7 @@ func (c *PendingCheckpoint) Finish() (Meta, error) {
 	if err := f.writeSlot(1-p.slot, p.meta); err != nil {
 		return Meta{}, fmt.Errorf("checkpoint: %w", err)
 	}
+	f.dropFresh(p.fresh)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.older, f.durable, f.slot = f.durable.Checkpoint, p.meta, 1-p.slot
@@ -77,6 +78,7 @@ type plan struct {
 	writes []write
 	chunks []int // of the bitmap, which are written
 	leaves []int
+	fresh  []stretch // written for it
 }
 
 // write is neighbouring pages to be written at once.
@@ -110,6 +112,7 @@ func (f *File) prepare(m Meta) (*plan, error) {
 		return nil, err
 	}
 	f.building.Store(m.Checkpoint + 1)
+	p.fresh, f.fresh = f.fresh, nil
 	return p, nil
 }
 

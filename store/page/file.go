@@ -28,16 +28,18 @@ type File struct {
 	failure  atomic.Pointer[error]
 	closed   atomic.Bool
 	onDamage atomic.Pointer[func(No, error)]
+	uncached atomic.Bool // see KeepCached
 
 	checkpointing sync.Mutex // held during a whole Checkpoint; taken before mu
 
 	mu         sync.Mutex // guards everything below
 	space      *space
 	quarantine quarantine
-	grown      uint64 // pages that were added since the file was opened or shrunk
-	durable    Meta   // the last durable checkpoint
-	slot       int    // the meta slot that holds it
-	older      uint64 // the number of the checkpoint in the other slot; 0: none
+	grown      uint64    // pages that were added since the file was opened or shrunk
+	durable    Meta      // the last durable checkpoint
+	slot       int       // the meta slot that holds it
+	older      uint64    // the number of the checkpoint in the other slot; 0: none
+	fresh      []stretch // written since the last checkpoint began
 }
 
 // CreateOptions are what Create needs to know.

@@ -98,6 +98,7 @@ func (im *Importer) wrote(offset, length int64) error {
 	if err := im.file.SyncRange(im.from, im.to-im.from); err != nil {
 		return fmt.Errorf("import page file: %w: %w", ErrFailed, err) // INV-7
 	}
+	dropCache(im.file, stretch{im.from, im.to}) // nobody reads here until it is all there
 	im.from, im.to = 0, 0
 	return nil
 }

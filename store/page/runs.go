@@ -178,8 +178,12 @@ func (f *File) WriteRuns(first No, buf []byte) error {
 	if err := f.checkWrite(first, buf); err != nil {
 		return err
 	}
-	if _, err := f.file.WriteAt(buf, f.geo.offset(first)); err != nil {
+	at := f.geo.offset(first)
+	if _, err := f.file.WriteAt(buf, at); err != nil {
 		return fmt.Errorf("write %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
+	}
+	if len(buf) >= writeBytes {
+		writeBehind(f.file, stretch{at, at + int64(len(buf))})
 	}
 	return nil
 }
@@ -188,6 +192,7 @@ func (f *File) WriteRuns(first No, buf []byte) error {
 func (f *File) checkWrite(first No, buf []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	whole := stretch{f.geo.offset(first), f.geo.offset(first) + int64(len(buf))}
 	for len(buf) > 0 {
 		h, err := PeekRun(buf)
 		if err != nil {
@@ -203,6 +208,7 @@ func (f *File) checkWrite(first No, buf []byte) error {
 		}
 		first, buf = h.Run.End(), buf[size:]
 	}
+	f.written(whole)
 	return nil
 }
 

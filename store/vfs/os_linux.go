@@ -94,6 +94,24 @@ func (f *osFile) Prefetch(offset, length int64) {
 	}
 }
 
+// WriteBehind is sync_file_range without waiting, so that no error is taken from Sync.
+func (f *osFile) WriteBehind(offset, length int64) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if fd, err := f.descriptor("sync_file_range"); err == nil {
+		_ = unix.SyncFileRange(fd, offset, length, unix.SYNC_FILE_RANGE_WRITE) // a hint
+	}
+}
+
+// DropCache is posix_fadvise with POSIX_FADV_DONTNEED.
+func (f *osFile) DropCache(offset, length int64) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if fd, err := f.descriptor("fadvise"); err == nil {
+		_ = unix.Fadvise(fd, offset, length, unix.FADV_DONTNEED) // a hint
+	}
+}
+
 func (f *osFile) fallocate(mode uint32, offset, length int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()

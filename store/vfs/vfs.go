@@ -87,6 +87,16 @@ type Prefetcher interface {
 	Prefetch(offset, length int64)
 }
 
+// CacheControl is a File that can be told which of its content is not worth the system's cache. Not every system's can. Both are hints:
+// nothing depends on them.
+type CacheControl interface {
+	// WriteBehind has the system begin to write the range to the disk, and waits for nothing but a place in the disk's queue. What is in
+	// it is not durable before the next Sync, which then has less to write.
+	WriteBehind(offset, length int64)
+	// DropCache has the system forget what it holds of the range, but for what is not on the disk yet.
+	DropCache(offset, length int64)
+}
+
 // FileInfo is what FS.Stat tells about a file or directory.
 type FileInfo struct {
 	// SizeBytes is the size of a regular file.

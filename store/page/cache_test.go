@@ -1,0 +1,150 @@
+package page
+
+import (
+	"io/fs"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// cacheFS notes what the system is told of its cache.
+type cacheFS struct {
+	vfs.FS
+
+	mu      sync.Mutex
+	dropped []stretch
+	begun   int64 // bytes
+}
+
+func (c *cacheFS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
+	f, err := c.FS.OpenFile(name, flag, perm)
+	return cacheFile{File: f, fs: c}, err
+}
+
+// took returns what was dropped since it was last asked.
+func (c *cacheFS) took() []stretch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := c.dropped
+	c.dropped = nil
+	return d
+}
+
+type cacheFile struct {
+	vfs.File
+
+	fs *cacheFS
+}
+
+func (c cacheFile) WriteBehind(_, length int64) {
+	c.fs.mu.Lock()
+	defer c.fs.mu.Unlock()
+	c.fs.begun += length
+}
+
+func (c cacheFile) DropCache(offset, length int64) {
+	c.fs.mu.Lock()
+	defer c.fs.mu.Unlock()
+	c.fs.dropped = append(c.fs.dropped, stretch{offset, offset + length})
+}
+
+// covers tells whether a run lies in one of the stretches.
+func covers(in []stretch, f *File, run Run) bool {
+	for _, s := range in {
+		if s.from <= f.geo.offset(run.First) && f.geo.offset(run.End()) <= s.to {
+			return true
+		}
+	}
+	return false
+}
+
+// Where nobody reads, what a checkpoint wrote does not stay in the system's cache once it is durable; before that it does.
+func TestKeepCached(t *testing.T) {
+	t.Parallel()
+	fsys := &cacheFS{FS: newMem(t)}
+	w := newWorld(t, fsys, 2048, 1)
+	defer func() { require.NoError(t, w.f.Close()) }()
+	w.add(50)
+	w.checkpoint()
+	require.Empty(t, fsys.took(), "kept until told otherwise")
+
+	w.f.KeepCached(false)
+	old := len(w.runs)
+	for range 20 {
+		w.add(5)
+	}
+	require.Empty(t, fsys.took(), "not durable yet")
+	w.checkpoint()
+	dropped := fsys.took()
+	require.Less(t, len(dropped), 20, "neighbours are dropped together")
+	fresh := 0
+	for _, run := range w.runs {
+		if covers(dropped, w.f, run) {
+			fresh++
+		}
+	}
+	require.Equal(t, len(w.runs)-old, fresh, "what this checkpoint wrote, and nothing else")
+
+	run, err := w.f.Alloc(1)
+	require.NoError(t, err)
+	w.f.DropCached(run.First, 2048)
+	require.True(t, covers(fsys.took(), w.f, run))
+	w.f.KeepCached(true)
+	w.f.DropCached(run.First, 2048)
+	require.NoError(t, w.f.WriteRun(run, KindPacked, nil))
+	w.f.Free(run)
+	w.checkpoint()
+	require.Empty(t, fsys.took())
+}
+
+// A large write is on its way to the disk before the checkpoint's sync.
+func TestWriteBehind(t *testing.T) {
+	t.Parallel()
+	fsys := &cacheFS{FS: newMem(t)}
+	f, err := Create(fsys, pageFile, CreateOptions{PageSize: 2048})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	for _, size := range []int{writeBytes / 2, 2 * writeBytes} {
+		run, err := f.Alloc(f.PagesFor(size))
+		require.NoError(t, err)
+		fsys.begun = 0
+		require.NoError(t, f.WriteRun(run, KindLarge, make([]byte, size)))
+		if size < writeBytes {
+			require.Zero(t, fsys.begun)
+		} else {
+			require.Equal(t, int64(run.Pages)*2048, fsys.begun)
+		}
+	}
+}
+
+// A copy of a file that is built or received leaves no copy of itself in the system's cache.
+func TestCopiesAreNotCached(t *testing.T) {
+	t.Parallel()
+	fsys := &cacheFS{FS: newMem(t)}
+	b, err := NewBuilder(fsys, pageFile, BuildOptions{PageSize: 2048, Checkpoint: 1})
+	require.NoError(t, err)
+	var runs []Run
+	for range 20 {
+		run, err := b.End(append(b.Begin(), make([]byte, writeBytes)...), KindLarge)
+		require.NoError(t, err)
+		runs = append(runs, run)
+	}
+	_, err = b.Finish(Meta{})
+	require.NoError(t, err)
+	f, err := Open(fsys, pageFile, Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	dropped := fsys.took()
+	require.True(t, covers(dropped, f, Run{First: 1, Pages: runs[0].Pages}))
+
+	pin := f.Pin()
+	defer pin.Release()
+	im, err := NewImporter(fsys, importFile, ImportOptions{Meta: pin.Meta().Encode()})
+	require.NoError(t, err)
+	send(t, f, pin, im, func() {})
+	require.NoError(t, im.Finish())
+	require.True(t, covers(fsys.took(), f, Run{First: 1, Pages: 1}))
+}
