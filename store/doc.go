@@ -13,6 +13,10 @@
 // A message is written to the log once and, if it is still wanted when the pager comes by, to page.db once. One that was
 // consumed before that never reaches page.db.
 //
+// A consumer that is behind reads from page.db, through the system's page cache as far as that holds what it wants. What it does not hold is
+// read past it, in large pieces and ahead of the consumer (readahead.go); so are walks of the whole file (a scan, a backup, a snapshot), which
+// would drive out what others need. What a checkpoint wrote stays in that cache where it will be read (Options.PageCache).
+//
 // # Locks
 //
 //   - Store.mu guards state, the tail and the published tree view. Apply takes it for writing, a few hundred records at a

@@ -14,11 +14,8 @@ import (
 const (
 	// readAheadBytes is how much of neighbouring runs one read fetches at most.
 	readAheadBytes = 256 << 10
-	// slowRead is what a read of so much takes only if it comes from the disk. Then the system is told what will come next, since what it
-	// reads ahead by itself is too little for a disk to be busy: a consumer that is far behind reads at the disk's own speed.
+	// slowRead is what a read of so much takes only if it comes from the disk.
 	slowRead = 200 * time.Microsecond
-	// prefetchBytes is how far ahead that is.
-	prefetchBytes = 4 << 20
 )
 
 // Delivery is a message as Read returns it.
@@ -336,22 +333,20 @@ func (r *reading) readGroup(group []indexEntry) error {
 		pages += int(group[i].run.Pages)
 	}
 	buf := r.req.Buffer.take(pages * size) // the deliveries alias it
-	begin := time.Now()
-	if err := r.s.file.ReadPages(group[0].run.First, buf); unreadable(err) {
-		return r.damaged(group[0].last(), "%w", err)
-	} else if err != nil {
-		return fmt.Errorf("read %d pages at %d: %w", pages, group[0].run.First, err)
-	}
-	if time.Since(begin) > slowRead && len(r.want) > len(group) { // whoever wants one message here and one there is not helped
-		r.s.file.Prefetch(group[len(group)-1].run.End(), prefetchBytes)
-	}
-	if r.req.Sub != 0 && !r.shared {
-		r.s.file.DropCached(group[0].run.First, int64(len(buf)))
+	ahead := r.fromAhead(group, buf)
+	if len(ahead) > 0 {
+		group = ahead
+	} else {
+		if err := r.readNow(group, buf); unreadable(err) {
+			return r.damaged(group[0].last(), "%w", err)
+		} else if err != nil {
+			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].run.First, err)
+		}
 	}
 	for i := range group {
 		e := &group[i]
 		n := int(e.run.Pages) * size
-		_, payload, err := r.s.file.DecodeRun(e.run, buf[:n:n])
+		payload, err := r.decode(e, buf[:n:n], len(ahead) > 0)
 		if err != nil {
 			return r.damaged(e.last(), "%w", err)
 		}
@@ -367,6 +362,34 @@ func (r *reading) readGroup(group []indexEntry) error {
 		}
 	}
 	return nil
+}
+
+// readNow fills buf with the pages of a group. When that took long, what comes behind them is read ahead, for a reader of much: not every
+// system tells what it has in its cache.
+func (r *reading) readNow(group []indexEntry, buf []byte) error {
+	begin := time.Now()
+	if err := r.s.file.ReadExactly(group[0].run.First, buf); err != nil {
+		return err //nolint:wrapcheck // the caller does
+	}
+	if time.Since(begin) > slowRead && r.s.file.HasCache() && r.streams(buf) {
+		r.leadFrom(nil, group[len(group)-1].last()+1)
+	}
+	return nil
+}
+
+// decode verifies a run that was read. What was read ahead may be out of date.
+func (r *reading) decode(e *indexEntry, b []byte, ahead bool) ([]byte, error) {
+	if ahead {
+		if _, payload, err := page.DecodeRun(b, r.s.file.PageSize(), e.run); err == nil {
+			return payload, nil
+		}
+		r.s.ahead.forget(r.s.file, e.run.First)
+		if err := r.s.file.ReadPages(e.run.First, b); err != nil {
+			return nil, err //nolint:wrapcheck // the caller does
+		}
+	}
+	_, payload, err := r.s.file.DecodeRun(e.run, b)
+	return payload, err //nolint:wrapcheck // the caller does
 }
 
 // takeFrom takes the wanted messages out of one run.

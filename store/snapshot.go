@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -132,8 +133,9 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	ext := sn.extents[i]
 	from := max(uint64(page.OffsetOf(ext.First, size)), offset) //nolint:gosec // not negative
 	n := max(min(end(ext)-from, uint64(limit)/uint64(size)*uint64(size)), uint64(size))
-	data = make([]byte, n)
-	if err := sn.file.ReadPages(page.NoAt(int64(from), size), data); err != nil { //nolint:gosec // within the file
+	room := vfs.AlignedBlock(int(n) + page.UncachedRoom)                     //nolint:gosec // at most limit
+	data, err = sn.file.ReadOnce(page.NoAt(int64(from), size), int(n), room) //nolint:gosec // within the file
+	if err != nil {
 		return 0, nil, fmt.Errorf("read snapshot at offset %d: %w", from, err)
 	}
 	sn.verify(i, ext, from, data)

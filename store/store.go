@@ -63,6 +63,7 @@ type Store struct {
 	touched  []uint64
 
 	runs      runCache
+	ahead     readAhead
 	watch     watchers
 	snapshots snapshotSet
 	pager     pager
@@ -231,6 +232,7 @@ func (s *Store) Close() error {
 	s.pager.stop()
 	s.wakeRoom()
 	s.snapshots.closeAll()
+	s.ahead.close()
 	s.pager.hold()
 	defer s.pager.mu.Unlock()
 	var err error

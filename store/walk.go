@@ -8,6 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 const (
@@ -225,10 +226,13 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 	}
 	size := file.PageSize()
 	n := int(next-first) * size //nolint:gosec // within a part
-	if cap(p.buf) < n || cap(p.buf) > 4*walkBytes {
-		p.buf = make([]byte, max(n, walkBytes))
+	if room := n + page.UncachedRoom; cap(p.buf) < room || cap(p.buf) > 4*walkBytes {
+		p.buf = vfs.AlignedBlock(max(room, walkBytes+page.UncachedRoom))
 	}
-	whole := file.ReadPages(first, p.buf[:n])
+	buf, whole := file.ReadOnce(first, n, p.buf)
+	if whole != nil {
+		buf = p.buf
+	}
 	for i := range p.runs {
 		r := &p.runs[i]
 		if r.offset < 0 {
@@ -236,9 +240,9 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 		}
 		end := r.offset + int(r.entry.run.Pages)*size
 		if whole == nil {
-			_, r.payload, r.err = file.DecodeRun(r.entry.run, p.buf[r.offset:end:end])
+			_, r.payload, r.err = file.DecodeRun(r.entry.run, buf[r.offset:end:end])
 		} else {
-			_, r.payload, r.err = file.ReadRun(r.entry.run, p.buf[r.offset:end:end])
+			_, r.payload, r.err = file.ReadRun(r.entry.run, buf[r.offset:end:end])
 		}
 	}
 }

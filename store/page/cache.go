@@ -1,6 +1,9 @@
 package page
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -28,14 +31,6 @@ func (f *File) written(s stretch) {
 // KeepCached says whether what a checkpoint wrote is to stay in the system's cache once it is durable. It is, until told otherwise.
 func (f *File) KeepCached(on bool) { f.uncached.Store(!on) }
 
-// DropCached has the system forget what it holds of the pages from first on, unless KeepCached says otherwise. It is a hint, for what was
-// read and will not be read again.
-func (f *File) DropCached(first No, bytes int64) {
-	if f.uncached.Load() && !f.closed.Load() {
-		dropCache(f.file, stretch{f.geo.offset(first), f.geo.offset(first) + bytes})
-	}
-}
-
 // dropFresh has the system forget what a checkpoint wrote, which is on the disk now.
 func (f *File) dropFresh(fresh []stretch) {
 	if !f.uncached.Load() {
@@ -53,7 +48,7 @@ func (f *File) dropFresh(fresh []stretch) {
 
 // dropCache has the system forget what it holds of a part of a file.
 func dropCache(file vfs.File, s stretch) {
-	if c, ok := file.(vfs.CacheControl); ok {
+	if c, ok := file.(vfs.Cached); ok {
 		c.DropCache(s.from, s.to-s.from)
 	}
 }
@@ -61,7 +56,94 @@ func dropCache(file vfs.File, s stretch) {
 // writeBehind has the system begin to write what will be synced later: a sync that finds little to write holds up those of the log on the
 // same disk for less long.
 func writeBehind(file vfs.File, s stretch) {
-	if c, ok := file.(vfs.CacheControl); ok {
+	if c, ok := file.(vfs.Cached); ok {
 		c.WriteBehind(s.from, s.to-s.from)
 	}
+}
+
+// HasCache tells whether the system's cache can be controlled (vfs.Cached).
+func (f *File) HasCache() bool {
+	_, ok := f.file.(vfs.Cached)
+	return ok
+}
+
+// IsCached tells whether the system holds all of some pages; known is false where it does not say.
+func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
+	c, ok := f.file.(vfs.Cached)
+	if !ok || f.closed.Load() || first == 0 {
+		return false, false
+	}
+	n, known := c.CachedBytes(f.geo.offset(first), bytes)
+	return n >= bytes-bytes/16, known // one page of the system's more or less is no reason to go to the disk
+}
+
+// cachedAhead is how far ahead, in bytes, CachedAhead looks: further than a system reads by itself, which is up to twice what it is set to
+// (read_ahead_kb of the disk: mostly 128, but 8192 was seen).
+const cachedAhead = 64 << 20
+
+// CachedAhead tells whether the system seems to hold what lies behind a page, and not merely what it has read ahead by itself, which looks the
+// same to a reader who is always right behind. It looks here and there. known is false where the system does not say.
+func (f *File) CachedAhead(first No) (yes, known bool) {
+	const look, step = 64 << 10, cachedAhead / 4
+	size := int64(f.geo.pageSize)
+	end := int64(f.pages.Load()) * size //nolint:gosec // a file's size
+	for at := int64(first-1) * size; at < int64(first-1)*size+cachedAhead; at += step {
+		n := min(look, end-at)
+		if n <= 0 {
+			break
+		}
+		if yes, known := f.IsCached(No(at/size)+1, n); !yes { //nolint:gosec // within the file
+			return false, known
+		}
+	}
+	return true, true
+}
+
+// ReadExactly is ReadPages that has the system read nothing else: for a reader who does not go on behind, or reads ahead by other means.
+func (f *File) ReadExactly(first No, buf []byte) error {
+	c, ok := f.file.(vfs.Cached)
+	if !ok {
+		return f.ReadPages(first, buf)
+	}
+	return f.readPages(first, buf, c.ReadExactly)
+}
+
+// ReadOnce is ReadPages for one who goes through the whole file: what the system does not have in its cache is not put there, where it
+// would drive out what consumers read. It returns the pages; room is as for ReadUncached.
+func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
+	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
+		return room[:bytes], f.ReadPages(first, room[:bytes])
+	}
+	return f.ReadUncached(first, bytes, room)
+}
+
+// UncachedRoom is how much longer the memory must be that ReadUncached reads into than what it reads.
+const UncachedRoom = 2 * vfs.UncachedAlign
+
+// ReadUncached is ReadPages that leaves nothing in the system's cache where that is possible. It returns the pages, which are somewhere in
+// room: a vfs.AlignedBlock with UncachedRoom more bytes than they have.
+func (f *File) ReadUncached(first No, bytes int, room []byte) ([]byte, error) {
+	c, ok := f.file.(vfs.Cached)
+	if !ok {
+		return room[:bytes], f.ReadPages(first, room[:bytes])
+	}
+	if f.closed.Load() {
+		return nil, ErrClosed
+	}
+	const align = vfs.UncachedAlign
+	begin := f.geo.offset(first)
+	from := begin - begin%align
+	to := (begin + int64(bytes) + align - 1) / align * align
+	if first == 0 || bytes < 0 || to-from > int64(len(room)) {
+		return nil, fmt.Errorf("%w: read of %d bytes at page %d into %d", ErrMisuse, bytes, first, len(room))
+	}
+	n, err := c.ReadUncached(room[:to-from], from)
+	skip := int(begin - from)
+	if n >= skip+bytes {
+		return room[skip : skip+bytes], nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return nil, &DamagedError{Path: f.path, Page: first, Offset: begin, Reason: "the file ends before the end of what is read"}
+	}
+	return nil, fmt.Errorf("read %d bytes at page %d of %s: %w", bytes, first, f.path, err)
 }

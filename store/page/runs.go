@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"syscall"
-
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // How the file grows, in bytes: by as much as it has grown since it was opened, within these limits, and by no more than an eighth
@@ -239,14 +237,16 @@ func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err erro
 
 // ReadPages fills buf, a whole number of pages, from page first on, without verifying anything: for several neighbouring runs
 // at once, each then decoded with DecodeRun, or for a copy of the file.
-func (f *File) ReadPages(first No, buf []byte) error {
+func (f *File) ReadPages(first No, buf []byte) error { return f.readPages(first, buf, f.file.ReadAt) }
+
+func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, error)) error {
 	if f.closed.Load() {
 		return ErrClosed
 	}
 	if first == 0 || len(buf)%f.geo.pageSize != 0 {
 		return fmt.Errorf("%w: read of %d bytes at page %d", ErrMisuse, len(buf), first)
 	}
-	n, err := f.file.ReadAt(buf, f.geo.offset(first))
+	n, err := read(buf, f.geo.offset(first))
 	if n == len(buf) {
 		return nil
 	}
@@ -254,18 +254,6 @@ func (f *File) ReadPages(first No, buf []byte) error {
 		return &DamagedError{Path: f.path, Page: first, Offset: f.geo.offset(first), Reason: "the file ends before the end of the run"}
 	}
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
-}
-
-// Prefetch has the system begin to read the given number of bytes from page first on, as far as the file goes. It is a hint.
-func (f *File) Prefetch(first No, bytes int64) {
-	p, ok := f.file.(vfs.Prefetcher)
-	if !ok || f.closed.Load() || first == 0 {
-		return
-	}
-	from := f.geo.offset(first)
-	if to := min(from+bytes, f.geo.offset(No(f.Stats().Pages)+1)); from < to {
-		p.Prefetch(from, to-from)
-	}
 }
 
 // DecodeRun verifies the bytes of a run that ReadPages read; payload aliases b. It returns a DamagedError.

@@ -93,6 +93,23 @@ func (osFS) Usage(dir string) (Usage, error) {
 type osFile struct {
 	f  *os.File
 	mu sync.RWMutex // read-held while the bare descriptor is in use
+
+	exact, direct reopened // for ReadExactly and ReadUncached
+}
+
+// reopened is a file opened once more, for another way to read it.
+type reopened struct {
+	once sync.Once
+	file *os.File // nil if that was not possible, or not asked for
+}
+
+// close is called once nobody opens it any more.
+func (r *reopened) close() error {
+	r.once.Do(func() {})
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Close()
 }
 
 func (f *osFile) Name() string { return f.f.Name() }
@@ -114,7 +131,7 @@ func (f *osFile) SizeBytes() (int64, error) {
 func (f *osFile) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.f.Close()
+	return errors.Join(f.f.Close(), f.exact.close(), f.direct.close())
 }
 
 // descriptor returns the bare descriptor; the caller holds mu for reading as long as it uses it.

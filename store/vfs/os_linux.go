@@ -2,6 +2,8 @@ package vfs
 
 import (
 	"errors"
+	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -85,15 +87,6 @@ func (f *osFile) PunchHole(offset, length int64) error {
 	return err
 }
 
-// Prefetch is posix_fadvise with POSIX_FADV_WILLNEED.
-func (f *osFile) Prefetch(offset, length int64) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	if fd, err := f.descriptor("fadvise"); err == nil {
-		_ = unix.Fadvise(fd, offset, length, unix.FADV_WILLNEED) // a hint
-	}
-}
-
 // WriteBehind is sync_file_range without waiting, so that no error is taken from Sync.
 func (f *osFile) WriteBehind(offset, length int64) {
 	f.mu.RLock()
@@ -110,6 +103,60 @@ func (f *osFile) DropCache(offset, length int64) {
 	if fd, err := f.descriptor("fadvise"); err == nil {
 		_ = unix.Fadvise(fd, offset, length, unix.FADV_DONTNEED) // a hint
 	}
+}
+
+// CachedBytes is cachestat, which Linux has since 6.5.
+func (f *osFile) CachedBytes(offset, length int64) (int64, bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	fd, err := f.descriptor("cachestat")
+	if err != nil || offset < 0 || length < 0 {
+		return 0, false
+	}
+	var st unix.Cachestat_t
+	r := unix.CachestatRange{Off: uint64(offset), Len: uint64(length)}
+	if err := unix.Cachestat(uint(fd), &r, &st, 0); err != nil { //nolint:gosec // a descriptor is not negative
+		return 0, false
+	}
+	return min(int64(st.Cache)*int64(os.Getpagesize()), length), true //nolint:gosec // pages of a file
+}
+
+// ReadExactly reads through a descriptor of its own, for which POSIX_FADV_RANDOM was said.
+func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
+	again := f.again(&f.exact, 0)
+	if again == nil {
+		return f.f.ReadAt(p, offset)
+	}
+	return again.ReadAt(p, offset)
+}
+
+// ReadUncached reads with O_DIRECT, through a descriptor of its own.
+func (f *osFile) ReadUncached(p []byte, offset int64) (int, error) {
+	if again := f.again(&f.direct, unix.O_DIRECT); again != nil {
+		n, err := again.ReadAt(p, offset)
+		if !errors.Is(err, unix.EINVAL) {
+			return n, err
+		}
+	}
+	return f.f.ReadAt(p, offset) // a filesystem without it
+}
+
+// again returns the same file, opened once more the first time; nil if that is not possible.
+func (f *osFile) again(r *reopened, flag int) *os.File {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	r.once.Do(func() {
+		fd, err := f.descriptor("open")
+		if err != nil {
+			return
+		}
+		// By the descriptor: the file may have another name by now, or none.
+		r.file, _ = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDONLY|flag, 0)
+		if r.file != nil && flag == 0 {
+			_ = unix.Fadvise(int(r.file.Fd()), 0, 0, unix.FADV_RANDOM) //nolint:gosec // a descriptor is a small number
+		}
+	})
+	return r.file
 }
 
 func (f *osFile) fallocate(mode uint32, offset, length int64) error {

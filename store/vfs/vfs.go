@@ -20,6 +20,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"unsafe"
 )
 
 // ErrLocked is returned when FS.Lock finds the lock held by someone else.
@@ -81,20 +82,31 @@ type File interface {
 	Name() string
 }
 
-// Prefetcher is a File that can be told what will be read soon. Not every system's can.
-type Prefetcher interface {
-	// Prefetch has the system begin to read the range into its cache. It is a hint: it waits for nothing, and nothing depends on it.
-	Prefetch(offset, length int64)
-}
-
-// CacheControl is a File that can be told which of its content is not worth the system's cache. Not every system's can. Both are hints:
-// nothing depends on them.
-type CacheControl interface {
+// Cached is a File whose place in the system's cache can be looked at and controlled. Not every system's can; nothing but speed may depend
+// on it.
+type Cached interface {
 	// WriteBehind has the system begin to write the range to the disk, and waits for nothing but a place in the disk's queue. What is in
 	// it is not durable before the next Sync, which then has less to write.
 	WriteBehind(offset, length int64)
 	// DropCache has the system forget what it holds of the range, but for what is not on the disk yet.
 	DropCache(offset, length int64)
+	// CachedBytes is how much of the range the system holds; false if it does not say.
+	CachedBytes(offset, length int64) (int64, bool)
+	// ReadExactly reads what is asked for, and has the system read nothing ahead.
+	ReadExactly(p []byte, offset int64) (int, error)
+	// ReadUncached is ReadAt that leaves nothing in the system's cache, if the filesystem can do that. p, its length and the offset are
+	// multiples of UncachedAlign, p by its address (AlignedBlock).
+	ReadUncached(p []byte, offset int64) (int, error)
+}
+
+// UncachedAlign is a multiple of every disk's block.
+const UncachedAlign = 4096
+
+// AlignedBlock allocates memory for ReadUncached.
+func AlignedBlock(n int) []byte {
+	b := make([]byte, n+UncachedAlign)
+	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(b))) % UncachedAlign //nolint:gosec // G103: only the address matters
+	return b[skip : int(skip)+n : int(skip)+n]                            //nolint:gosec // below UncachedAlign
 }
 
 // FileInfo is what FS.Stat tells about a file or directory.

@@ -320,12 +320,14 @@ func (e *embedded) transactions(ctx context.Context, count int, out *Result, fil
 func (e *embedded) read(ctx context.Context, messages int, out *Result) error {
 	h, start := newHistogram(), time.Now()
 	var batch []store.Delivery
+	var buffer store.ReadBuffer
 	want := binary.LittleEndian.Uint64(append(e.body[:len(e.body):len(e.body)], make([]byte, 8)...))
 	for got := 0; got < messages; got += len(batch) {
 		begin := time.Now()
 		var err error
 		batch, e.next, err = e.store.Read(ctx, store.ReadRequest{
 			Queue: firstQueue, Sub: firstSub, From: e.next, MaxMessages: min(readMessages, messages-got), MaxBytes: readBytes,
+			Buffer: &buffer,
 		}, batch[:0])
 		if err != nil {
 			return err
