@@ -110,7 +110,7 @@ func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err 
 // from returns the part of the batch that follows its record n.
 func (b batch) from(n uint64) (batch, error) {
 	for b.prev.LSN < n {
-		f, rest, err := wal.DecodeFrame(b.frames, b.prev)
+		f, rest, err := wal.NextFrame(b.frames, b.prev) // it is what was appended
 		if err != nil {
 			return b, fmt.Errorf("record after %v in memory: %w", b.prev, err)
 		}

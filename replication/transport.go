@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-mq/lockstep/proto/codec"
 	lockstepv1 "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -72,7 +73,7 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 			}
 			return tcp, nil
 		}),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.ForceCodecV2(codec.New())),
 		grpc.WithInitialWindowSize(windowBytes), grpc.WithInitialConnWindowSize(2 * windowBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTime}),
 		grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),

@@ -122,7 +122,7 @@ func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, don
 // applySome applies some frames and adds what became of them to results. mu is held.
 func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
 	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
-		f, rest, err := wal.DecodeFrame(frames, before)
+		f, rest, err := wal.NextFrame(frames, before) // verified when it was read or received, or made here
 		if err != nil {
 			return before, frames, fmt.Errorf("apply: record after %v: %w", before, err)
 		}

@@ -1,6 +1,6 @@
 // Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf like everybody else, and decodes the messages
-// that carry message bodies (publish requests, deliveries) with a few allocations each instead of several for each body: the bodies
-// are slices of one buffer, and what surrounds them comes in slabs. What is sent is encoded into buffers that are used again, and may
+// that carry message bodies (publish requests, deliveries, log records, pages) with a few allocations each instead of several for each
+// body: the bodies are slices of one buffer, and what surrounds them comes in slabs. What is sent is encoded into buffers that are used again, and may
 // encode itself (Appender).
 //
 // What it does not expect (a field twice, a wire type that does not fit, text that is not UTF-8) it leaves to the protobuf
@@ -36,6 +36,10 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		decode = func(b []byte) bool { return publishRequest(b, m) }
 	case *pb.ConsumeResponse:
 		decode = func(b []byte) bool { return consumeResponse(b, m) }
+	case *pb.ReplicateResponse:
+		decode = func(b []byte) bool { return replicateResponse(b, m) }
+	case *pb.FetchSnapshotResponse:
+		decode = func(b []byte) bool { return fetchSnapshotResponse(b, m) }
 	default:
 		return c.library(data, v)
 	}

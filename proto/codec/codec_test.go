@@ -31,6 +31,11 @@ func examples() []protobuf.Message {
 				Message: &pb.Message{Body: []byte("x"), Properties: map[string]string{"k": "v"}},
 			}, {Message: &pb.Message{}}, {},
 		}},
+		&pb.ReplicateResponse{}, &pb.ReplicateResponse{
+			Config: 1, Term: 2, Previous: &pb.Position{Term: 2, Lsn: 7, Chain: 9}, Records: make([]byte, 3000), Last: &pb.Position{Lsn: 8}, CommitLsn: 6,
+			AckRequired: true,
+		}, &pb.ReplicateResponse{Welcome: &pb.Welcome{Reason: "because"}},
+		&pb.FetchSnapshotResponse{Offset: 1 << 40, Data: make([]byte, 3000), Checksum: 77}, &pb.FetchSnapshotResponse{Finished: true},
 	}
 }
 
