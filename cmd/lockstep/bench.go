@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
 )
 
 func (a *app) benchCommand() *cobra.Command {
@@ -44,6 +46,7 @@ type benchFlags struct {
 	sync             string
 	pageSize         string
 	memory           string
+	pageCache        string
 	sizes            []string
 	messages         int
 	queues           int
@@ -64,7 +67,7 @@ func (f *benchFlags) register(cmd *cobra.Command) {
 func (f *benchFlags) registerNodes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
 	cmd.Flags().BoolVar(&f.standalone, "standalone", false, "start one node alone for it")
-	cmd.Flags().StringToStringVar(&f.set, "set", nil, "settings of what is started, such as memory.page-cache=drop,commit-delay=1ms")
+	cmd.Flags().StringToStringVar(&f.set, "set", nil, "settings of what is started, such as commit-delay=1ms,limits.delivery-share=10")
 	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
 }
 
@@ -78,6 +81,7 @@ func (f *benchFlags) registerStore(cmd *cobra.Command) {
 func (f *benchFlags) registerCommon(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "2KiB", "page size of what is started")
 	cmd.Flags().StringVar(&f.memory, "memory", "256MiB", "memory budget of what is started")
+	cmd.Flags().StringVar(&f.pageCache, "page-cache", "auto", "what stays in the system's cache of what a checkpoint wrote: "+strings.Join(store.PageCacheNames(), ", "))
 	cmd.Flags().StringSliceVar(&f.sizes, "size", []string{"512"}, "bytes of a message; several, such as 512,15000, are measured one after the other")
 	cmd.Flags().IntVar(&f.messages, "messages", 200_000, "messages of a round")
 	cmd.Flags().IntVar(&f.rounds, "rounds", 3, "rounds")
@@ -88,6 +92,7 @@ func (f *benchFlags) registerCommon(cmd *cobra.Command) {
 type parsed struct {
 	sizes            []int
 	pageSize, memory config.Size
+	pageCache        store.PageCache
 }
 
 func (f *benchFlags) parse() (p parsed, err error) {
@@ -106,6 +111,10 @@ func (f *benchFlags) parse() (p parsed, err error) {
 	}
 	if p.memory, err = config.ParseSize(f.memory); err != nil {
 		return p, usage("--memory: %v", err)
+	}
+	f.pageCache = cmp.Or(f.pageCache, store.PageCacheNames()[store.CacheAuto])
+	if p.pageCache, err = store.ParsePageCache(f.pageCache); err != nil {
+		return p, usage("--page-cache: %v", err)
 	}
 	if f.sync != "always" && f.sync != "interval" && f.sync != "off" {
 		return p, usage("--sync %q is none of always, interval and off", f.sync)
@@ -134,6 +143,7 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	settings := smallNodes()
 	settings["log-format"] = "json"
 	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
+	settings["memory-page-cache"] = f.pageCache
 	delete(settings, "log-segment-bytes")
 	maps.Copy(settings, f.settings)
 	for name, value := range f.set {

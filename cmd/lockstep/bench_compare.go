@@ -351,6 +351,7 @@ func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) err
 	args := []string{
 		"store", "--rounds=1", "--dir=" + dir, "--sync=" + sync, "--size=" + strconv.Itoa(size), "--messages=" + strconv.Itoa(c.f.messages),
 		"--bursts=" + strconv.Itoa(c.f.bursts), "--batch=" + strconv.Itoa(c.f.batch), "--page-size=" + c.f.pageSize, "--memory=" + c.f.memory,
+		"--page-cache=" + c.f.pageCache,
 	}
 	if c.f.limit > 0 {
 		args = append(args, "--memory-limit="+config.Size(c.f.limit).String())

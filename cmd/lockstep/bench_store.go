@@ -158,7 +158,7 @@ func (a *app) embeddedRounds(
 		var all []bench.Result
 		for round := range f.rounds {
 			results, err := a.embeddedRound(ctx, f, bench.EmbeddedOptions{
-				SizeBytes: size, Batch: batch, Sync: f.sync, PageSize: int(p.pageSize), MemoryBudget: int64(p.memory),
+				SizeBytes: size, Batch: batch, Sync: f.sync, PageSize: int(p.pageSize), MemoryBudget: int64(p.memory), PageCache: p.pageCache,
 			}, round+1, run)
 			if err != nil {
 				return err

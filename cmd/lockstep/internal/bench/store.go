@@ -26,6 +26,8 @@ type EmbeddedOptions struct {
 	// PageSize and MemoryBudget in bytes; 0 for the defaults.
 	PageSize     int
 	MemoryBudget int64
+	// PageCache says what stays in the system's cache.
+	PageCache store.PageCache
 }
 
 // StoreOptions say how to load the embedded store with bursts.
@@ -81,7 +83,7 @@ func (e *embedded) open() error {
 		return fmt.Errorf("sync mode: %w", err)
 	}
 	begin := time.Now()
-	e.store, err = store.Open(store.Options{FS: vfs.OS(), Dir: e.Dir, Sync: mode, PageSize: e.PageSize, MemoryBudget: e.MemoryBudget})
+	e.store, err = store.Open(store.Options{FS: vfs.OS(), Dir: e.Dir, Sync: mode, PageSize: e.PageSize, MemoryBudget: e.MemoryBudget, PageCache: e.PageCache})
 	e.opened = time.Since(begin)
 	return err
 }
