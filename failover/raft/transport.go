@@ -31,6 +31,7 @@ type transport struct {
 	stalled func() bool
 	closed  chan struct{}
 	once    sync.Once
+	beats   sync.RWMutex // read-held while a heartbeat is answered
 
 	mu      sync.Mutex // guards what follows
 	contact map[hraft.ServerID]time.Time
@@ -57,6 +58,26 @@ func newTransport(p *port, d *dialer, limit time.Duration, log raftLog) *transpo
 func (t *transport) Close() error {
 	t.once.Do(func() { close(t.closed) })
 	return t.NetworkTransport.Close() //nolint:wrapcheck // a wrapper
+}
+
+// SetHeartbeatHandler implements raft.Transport.
+func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
+	if handle == nil {
+		t.NetworkTransport.SetHeartbeatHandler(nil)
+		return
+	}
+	t.NetworkTransport.SetHeartbeatHandler(func(rpc hraft.RPC) {
+		t.beats.RLock()
+		defer t.beats.RUnlock()
+		handle(rpc)
+	})
+}
+
+// settle waits for the heartbeats that are being answered. The library answers them in goroutines that its Shutdown does not wait for, and
+// panics in one of them if it cannot write the term any more; after Shutdown it begins no other.
+func (t *transport) settle() {
+	t.beats.Lock()
+	t.beats.Unlock() //nolint:staticcheck,gocritic // only to wait
 }
 
 // lastContact is when a voter has last answered this one as its leader.

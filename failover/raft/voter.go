@@ -245,6 +245,7 @@ func (v *Voter) member(s hraft.Server) Member {
 func (v *Voter) Close() error {
 	v.stop()
 	err := v.raft.Shutdown().Error()
+	v.trans.settle()
 	_ = v.trans.Close()
 	v.port.Close()
 	v.api.close()
