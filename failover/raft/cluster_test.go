@@ -189,6 +189,15 @@ func startCluster(t *testing.T) *cluster {
 		c.start(name)
 	}
 	c.awaitLeader(witness)
+	// Who knows the leader by its heartbeats alone has nothing on its disk yet, and counts as a new one after a restart.
+	require.Eventually(t, func() bool {
+		for _, v := range c.voters {
+			if !v.Status().Member {
+				return false
+			}
+		}
+		return true
+	}, bound, 2*time.Millisecond, "not all have the log")
 	return c
 }
 
