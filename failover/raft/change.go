@@ -102,7 +102,7 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	case m.ID == incoming:
 		return nil // it stays, with another address
 	}
-	if err := v.survives(m.ID, c.Add != ""); err != nil {
+	if err := v.awaitSurvivors(ctx, m.ID, c.Add != ""); err != nil {
 		return err
 	}
 	if m.ID == v.disk.id {
@@ -116,6 +116,26 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 	}
 	v.log.Warn("a voter was removed", zap.String("id", m.ID), zap.String("address", m.Address))
 	return nil
+}
+
+// errTooFew is returned when too few of those that would be left answer.
+var errTooFew = errors.New("that is no majority")
+
+// awaitSurvivors is survives, but gives those a moment that have not answered yet: this voter may have been elected just now.
+func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced bool) error {
+	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
+	defer cancel()
+	for {
+		err := v.survives(without, replaced)
+		if !errors.Is(err, errTooFew) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(retryMin):
+		}
+	}
 }
 
 // survives tells whether the cluster still has a majority without a member.
@@ -134,7 +154,7 @@ func (v *Voter) survives(without string, replaced bool) error {
 	case rest < minVoters && !replaced:
 		return fmt.Errorf("%w: %d voters would be left, and a pair needs at least %d: replace the voter instead", ErrMembership, rest, minVoters)
 	case well < rest/2+1:
-		return fmt.Errorf("%w: of the %d voters that would be left only %d answer, and that is no majority", ErrMembership, rest, well)
+		return fmt.Errorf("%w: of the %d voters that would be left only %d answer, and %w", ErrMembership, rest, well, errTooFew)
 	}
 	return nil
 }

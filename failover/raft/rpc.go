@@ -189,6 +189,11 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	switch path {
+	case pathHello, pathLoad, pathRenew, pathMembers, pathWatch:
+		// May be done twice: a connection that was kept, and whose other end was restarted meanwhile, is then no failure.
+		hr.Header["Idempotency-Key"] = nil // not sent; see http.Transport
+	}
 	if r.handOn {
 		hr.Header.Set(headerHandOn, "1")
 	}
