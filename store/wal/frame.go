@@ -106,12 +106,9 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 // DecodeFrame decodes the frame at the beginning of b, verifies it, and verifies that it follows prev: the next LSN, the same or a
 // higher term, and the checksum chain. It returns the rest of b behind the frame. It allocates nothing.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
-	h, size, err := frameHeader(b)
+	h, size, err := wholeFrame(b)
 	if err != nil {
 		return Frame{}, nil, err
-	}
-	if len(b) < size {
-		return Frame{}, nil, fmt.Errorf("%w: it has %d bytes, %d are there", ErrShortFrame, size, len(b))
 	}
 	if got := frameChecksum(b, h.length); got != h.pos.Chain {
 		return Frame{}, nil, fmt.Errorf("%w: its checksum is %08x and should be %08x", ErrBadFrame, got, h.pos.Chain)
@@ -121,19 +118,30 @@ func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) 
 			return Frame{}, nil, fmt.Errorf("%w: its padding is not zero", ErrBadFrame)
 		}
 	}
-	return NextFrame(b, prev)
+	return h.follow(b, size, prev)
 }
 
 // NextFrame is DecodeFrame of a frame that is known to be good: this process made it, or verified it since it came from the disk or the
 // network. It verifies that the frame follows prev, and does not look at its payload.
 func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
-	h, size, err := frameHeader(b)
+	h, size, err := wholeFrame(b)
 	if err != nil {
 		return Frame{}, nil, err
 	}
-	if len(b) < size {
-		return Frame{}, nil, fmt.Errorf("%w: it has %d bytes, %d are there", ErrShortFrame, size, len(b))
+	return h.follow(b, size, prev)
+}
+
+// wholeFrame reads the header of a frame that is all in b, and returns the frame's size.
+func wholeFrame(b []byte) (h frameHead, size int, err error) {
+	h, size, err = frameHeader(b)
+	if err == nil && len(b) < size {
+		err = fmt.Errorf("%w: it has %d bytes, %d are there", ErrShortFrame, size, len(b))
 	}
+	return h, size, err
+}
+
+// follow returns the frame at the beginning of b, and the rest, if it is the one behind prev.
+func (h frameHead) follow(b []byte, size int, prev lsn.Position) (f Frame, rest []byte, err error) {
 	if h.pos.LSN != prev.LSN+1 || h.prevCRC != prev.Chain || h.pos.Term < prev.Term {
 		return Frame{}, nil, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC, prev)
 	}
