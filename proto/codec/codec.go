@@ -37,9 +37,9 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *pb.ConsumeResponse:
 		decode = func(b []byte) bool { return consumeResponse(b, m) }
 	case *pb.ReplicateResponse:
-		decode = func(b []byte) bool { return replicateResponse(b, m) }
+		decode = func(b []byte) bool { return split(b, replicateRecords, m, &m.Records) }
 	case *pb.FetchSnapshotResponse:
-		decode = func(b []byte) bool { return fetchSnapshotResponse(b, m) }
+		decode = func(b []byte) bool { return split(b, snapshotData, m, &m.Data) }
 	default:
 		return c.library(data, v)
 	}

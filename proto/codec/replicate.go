@@ -3,50 +3,40 @@ package codec
 import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// replicateResponse decodes log records for a standby; they are a part of b.
-func replicateResponse(b []byte, m *pb.ReplicateResponse) bool {
-	const records = 5
-	value, ok := split(b, records, m)
-	if ok {
-		m.Records = value
-	}
-	return ok
-}
-
-// fetchSnapshotResponse decodes a piece of a snapshot; its data is a part of b.
-func fetchSnapshotResponse(b []byte, m *pb.FetchSnapshotResponse) bool {
-	const data = 3
-	value, ok := split(b, data, m)
-	if ok {
-		m.Data = value
-	}
-	return ok
-}
+// Numbers of the large fields.
+const (
+	replicateRecords = 5
+	snapshotData     = 3
+)
 
 // maxRest is how much a message may have beside its large field.
 const maxRest = 4 << 10
 
-// split takes a field of bytes, which is there once at most, out of a message, and has the library decode the rest.
-func split(b []byte, large protowire.Number, m proto.Message) (value []byte, ok bool) {
+// split takes a field of bytes, which is there once at most, out of a message, and has the library decode the rest into m. The field
+// becomes a part of b.
+func split(b []byte, large protowire.Number, m proto.Message, field *[]byte) bool {
+	var value []byte
 	rest := make([]byte, 0, 128)
 	for len(b) > 0 {
-		field, typ, n := protowire.ConsumeField(b)
+		number, typ, n := protowire.ConsumeField(b)
 		switch {
 		case n < 0, len(rest) > maxRest:
-			return nil, false
-		case field != large:
+			return false
+		case number != large:
 			rest = append(rest, b[:n]...)
 		case typ != protowire.BytesType || value != nil:
-			return nil, false
+			return false
 		default:
 			_, _, tag := protowire.ConsumeTag(b)
 			value, _ = protowire.ConsumeBytes(b[tag:n:n])
 		}
 		b = b[n:]
 	}
-	return value, proto.Unmarshal(rest, m) == nil
+	if proto.Unmarshal(rest, m) != nil {
+		return false
+	}
+	*field = value
+	return true
 }
