@@ -372,7 +372,7 @@ func (r *reading) readNow(group []indexEntry, buf []byte) error {
 		return err //nolint:wrapcheck // the caller does
 	}
 	if time.Since(begin) > slowRead && r.s.file.HasCache() && r.streams(buf) {
-		r.leadFrom(nil, group[len(group)-1].last()+1)
+		r.aheadFrom(group[len(group)-1].last() + 1)
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func (p *aheadPiece) idle(now time.Time) bool {
 	}
 }
 
-// find returns the piece that a page is part of, for copyFrom, or nil.
+// find returns the piece that a page is part of, for copyFrom, or nil. A piece that was just begun is there for aheadPatience at least.
 func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -131,7 +131,7 @@ func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	default:
 		return nil
 	}
-	p.users, p.asked, p.done = 1, now, make(chan struct{})
+	p.asked, p.done = now, make(chan struct{})
 	a.running.Go(func() {
 		defer close(p.done)
 		p.data, p.err = p.file.ReadUncached(p.first, p.bytes, p.room)
@@ -159,14 +159,11 @@ func (a *readAhead) follower(p *aheadPiece) (next *aheadPiece, begin bool) {
 	return p.follows, begin
 }
 
-// follow notes what comes behind p; nobody waits for it yet.
+// follow notes what comes behind p; nil if that is not read ahead.
 func (a *readAhead) follow(p, next *aheadPiece) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	next.users--
-	if p != nil {
-		p.follows = next
-	}
+	p.follows = next
 }
 
 // close waits for what is being read.
@@ -193,13 +190,14 @@ func (r *reading) fromAhead(group []indexEntry, buf []byte) []indexEntry {
 		if cached {
 			last := &group[len(group)-1]
 			if further, _ := file.CachedAhead(last.run.End()); !further {
-				r.leadFrom(nil, last.last()+1)
+				r.aheadFrom(last.last() + 1)
 			}
 		}
 		if cached || !known {
 			return nil
 		}
-		if p = r.aheadFrom(group[0].first); p == nil {
+		r.aheadFrom(group[0].first)
+		if p = a.find(file, first); p == nil {
 			return nil
 		}
 	}
@@ -218,12 +216,13 @@ func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
 
-// lead has the pieces behind p be read: one that the reader comes to next, and one for the disk to go on with meanwhile.
+// lead has the pieces behind p be read: the one that the reader comes to next, and some for the disk to go on with meanwhile.
 func (r *reading) lead(p *aheadPiece) {
 	for range aheadDepth {
 		next, begin := r.s.ahead.follower(p)
 		if begin {
-			next = r.leadFrom(p, p.next)
+			next = r.aheadFrom(p.next)
+			r.s.ahead.follow(p, next)
 		}
 		if next == nil {
 			return
@@ -232,16 +231,8 @@ func (r *reading) lead(p *aheadPiece) {
 	}
 }
 
-// leadFrom begins to read what comes at or after a sequence, and behind p if that is not nil, unless the system's cache holds it.
-func (r *reading) leadFrom(p *aheadPiece, seq uint64) *aheadPiece {
-	next := r.aheadFrom(seq)
-	if next != nil {
-		r.s.ahead.follow(p, next)
-	}
-	return next
-}
-
-// aheadFrom begins to read the neighbouring runs from the first one at or after a sequence on.
+// aheadFrom begins to read the neighbouring runs from the first one at or after a sequence on, unless the system's cache holds them. It
+// returns nil if it does not.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.s.file, r.req.Queue, seq)
 	if p == nil {

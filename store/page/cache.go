@@ -1,9 +1,7 @@
 package page
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -124,26 +122,20 @@ const UncachedRoom = 2 * vfs.UncachedAlign
 // room: a vfs.AlignedBlock with UncachedRoom more bytes than they have.
 func (f *File) ReadUncached(first No, bytes int, room []byte) ([]byte, error) {
 	c, ok := f.file.(vfs.Cached)
-	if !ok {
+	if !ok || first == 0 {
 		return room[:bytes], f.ReadPages(first, room[:bytes])
-	}
-	if f.closed.Load() {
-		return nil, ErrClosed
 	}
 	const align = vfs.UncachedAlign
 	begin := f.geo.offset(first)
 	from := begin - begin%align
 	to := (begin + int64(bytes) + align - 1) / align * align
-	if first == 0 || bytes < 0 || to-from > int64(len(room)) {
+	if to-from > int64(len(room)) {
 		return nil, fmt.Errorf("%w: read of %d bytes at page %d into %d", ErrMisuse, bytes, first, len(room))
 	}
-	n, err := c.ReadUncached(room[:to-from], from)
 	skip := int(begin - from)
-	if n >= skip+bytes {
-		return room[skip : skip+bytes], nil
-	}
-	if err == nil || errors.Is(err, io.EOF) {
-		return nil, &DamagedError{Path: f.path, Page: first, Offset: begin, Reason: "the file ends before the end of what is read"}
-	}
-	return nil, fmt.Errorf("read %d bytes at page %d of %s: %w", bytes, first, f.path, err)
+	pages := room[skip : skip+bytes]
+	return pages, f.readPages(first, pages, func([]byte, int64) (int, error) {
+		n, err := c.ReadUncached(room[:to-from], from)
+		return min(max(n-skip, 0), bytes), err
+	})
 }
