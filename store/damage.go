@@ -122,7 +122,7 @@ func (d *damage) init() {
 // use makes a file the store's own. mu is held, or nobody else has the store yet.
 func (s *Store) use(file *page.File) {
 	s.file = file
-	file.KeepCached(s.keepCached())
+	file.UseCache(s.cacheUse())
 	file.OnDamage(func(no page.No, err error) {
 		d := &s.damage
 		d.mu.Lock()

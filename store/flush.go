@@ -6,6 +6,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // writeBufferBytes is how many neighbouring pages are collected for one write.
@@ -30,6 +31,9 @@ type stagedRun struct {
 // writeTails writes the messages of the batch to new runs and returns their index entries. On an error everything that
 // it allocated is free again.
 func (p *pager) writeTails(tails []queue.TailRun) ([]indexEntry, error) {
+	if p.buf == nil {
+		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // from where the disk can take it
+	}
 	w := runWriter{file: p.s.file, buf: p.buf[:0]}
 	var err error
 	for i := range tails {
@@ -40,7 +44,7 @@ func (p *pager) writeTails(tails []queue.TailRun) ([]indexEntry, error) {
 	if err == nil {
 		err = w.flush()
 	}
-	if p.buf = w.buf[:0]; cap(p.buf) > 2*writeBufferBytes {
+	if cap(w.buf) > cap(p.buf) {
 		p.buf = nil // a very large message should not hold so much memory for good
 	}
 	if err != nil {

@@ -26,15 +26,16 @@ const (
 	DefaultMaxFrameBytes      = 128 << 20
 )
 
-// PageCache says what stays in the system's cache of what a checkpoint wrote.
+// PageCache says whether what is written in large pieces, by checkpoints and to the log, goes through the system's cache.
 type PageCache int
 
 const (
-	// CacheAuto is CacheKeep while the store serves readers (Store.ServeReaders), and CacheDrop otherwise.
+	// CacheAuto is CacheDrop for page.db while the store does not serve readers (Store.ServeReaders), and otherwise as long as the disk
+	// is fast (vfs.AvoidIfFast).
 	CacheAuto PageCache = iota
-	// CacheKeep leaves it there, for consumers that are a little behind.
+	// CacheKeep writes through it and leaves it there.
 	CacheKeep
-	// CacheDrop takes it out: consumers that are behind read from the disk.
+	// CacheDrop writes past it.
 	CacheDrop
 )
 

@@ -10,18 +10,18 @@ import (
 
 func TestPageCachePolicy(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]struct{ serving, standby bool }{
-		"auto": {true, false}, "keep": {true, true}, "drop": {false, false},
+	for name, want := range map[string]struct{ serving, standby vfs.CacheUse }{
+		"auto": {vfs.AvoidIfFast, vfs.AvoidCache}, "keep": {vfs.UseCache, vfs.UseCache}, "drop": {vfs.AvoidCache, vfs.AvoidCache},
 	} {
 		policy, err := ParsePageCache(name)
 		require.NoError(t, err)
 		s, err := Open(Options{FS: vfs.NewMem(), Dir: "data", PageCache: policy})
 		require.NoError(t, err)
-		require.Equal(t, want.serving, s.keepCached(), name)
+		require.Equal(t, want.serving, s.cacheUse(), name)
 		s.ServeReaders(false)
-		require.Equal(t, want.standby, s.keepCached(), name)
+		require.Equal(t, want.standby, s.cacheUse(), name)
 		s.ServeReaders(true)
-		require.Equal(t, want.serving, s.keepCached(), name)
+		require.Equal(t, want.serving, s.cacheUse(), name)
 		require.NoError(t, s.Close())
 	}
 	_, err := ParsePageCache("some")

@@ -41,6 +41,9 @@ func (coldFile) WriteBehind(_, _ int64)                            {}
 func (coldFile) DropCache(_, _ int64)                              {}
 func (c coldFile) ReadExactly(p []byte, offset int64) (int, error) { return c.ReadAt(p, offset) }
 
+// WriteUncached implements vfs.Cached.
+func (c coldFile) WriteUncached(p []byte, offset int64) (int, error) { return c.WriteAt(p, offset) }
+
 // CachedBytes implements vfs.Cached.
 func (coldFile) CachedBytes(_, _ int64) (int64, bool) {
 	return 0, true

@@ -185,7 +185,7 @@ func (s *Store) openLog(emptied bool) error {
 	s.log, err = wal.Open(wal.Options{
 		FS: s.o.FS, Dir: filepath.Join(s.o.Dir, logDirName), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
 		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
-		Start: at, VerifyFrom: at.LSN, Logger: s.o.Logger, OnFatal: s.fail,
+		Cache: s.logCache(), Start: at, VerifyFrom: at.LSN, Logger: s.o.Logger, OnFatal: s.fail,
 	})
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)
@@ -299,12 +299,31 @@ func (s *Store) ServeReaders(on bool) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
 	s.idle.Store(!on)
-	s.file.KeepCached(s.keepCached())
+	s.file.UseCache(s.cacheUse())
 }
 
-// keepCached tells what becomes of what a checkpoint wrote.
-func (s *Store) keepCached() bool {
-	return s.o.PageCache == CacheKeep || s.o.PageCache == CacheAuto && !s.idle.Load()
+// cacheUse tells how a checkpoint writes.
+func (s *Store) cacheUse() vfs.CacheUse {
+	switch {
+	case s.o.PageCache == CacheKeep:
+		return vfs.UseCache
+	case s.o.PageCache == CacheDrop, s.idle.Load():
+		return vfs.AvoidCache
+	default:
+		return vfs.AvoidIfFast
+	}
+}
+
+// logCache tells how the log is written, which is read back after a crash, and by a standby that was away.
+func (s *Store) logCache() vfs.CacheUse {
+	switch s.o.PageCache {
+	case CacheKeep:
+		return vfs.UseCache
+	case CacheDrop:
+		return vfs.AvoidCache
+	default:
+		return vfs.AvoidIfFast
+	}
 }
 
 func (s *Store) kickPager() { s.pager.kick() }

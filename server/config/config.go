@@ -103,7 +103,7 @@ type TLS struct {
 // Memory is the budget.
 type Memory struct {
 	Budget    Size   `koanf:"budget" usage:"memory for messages that are not yet in pages and for parts of the index"`
-	PageCache string `koanf:"page-cache" usage:"whether what checkpoints wrote stays in the system's page cache: keep; drop, for backlogs much larger than memory; or auto, which keeps it on the active node and drops it on the standby, where nobody reads"`
+	PageCache string `koanf:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where nobody reads, and wherever the disk takes at least 400 MiB/s"`
 }
 
 // Checkpoint says when a checkpoint is written.

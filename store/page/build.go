@@ -43,6 +43,7 @@ type Builder struct {
 	next  No     // of the run that Begin begins
 	first No     // page at buf[0]
 	buf   []byte // runs that are complete and not written
+	past  vfs.Bypass // nobody reads the file before it is finished
 	sync  backgroundSync
 }
 
@@ -61,6 +62,7 @@ func NewBuilder(fsys vfs.FS, path string, o BuildOptions) (*Builder, error) {
 	}
 	b := &Builder{fsys: fsys, path: path, file: file, o: o, geo: geometry{pageSize: o.PageSize}, next: 1, first: 1}
 	b.sync.file = file
+	b.past.Use(vfs.AvoidCache)
 	if o.FileBytes > 0 {
 		if err := file.Allocate(0, o.FileBytes); err != nil {
 			b.Abort()
@@ -122,7 +124,7 @@ func (b *Builder) flush() error {
 	if len(b.buf) == 0 {
 		return nil
 	}
-	if _, err := b.file.WriteAt(b.buf, b.geo.offset(b.first)); err != nil {
+	if _, err := b.past.Write(b.file, b.geo.offset(b.first), b.buf); err != nil {
 		return b.explain("write", err)
 	}
 	b.first = b.next

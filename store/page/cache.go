@@ -26,12 +26,16 @@ func (f *File) written(s stretch) {
 	}
 }
 
-// KeepCached says whether what a checkpoint wrote is to stay in the system's cache once it is durable. It is, until told otherwise.
-func (f *File) KeepCached(on bool) { f.uncached.Store(!on) }
+// UseCache says whether what a checkpoint writes goes through the system's cache, as it does until told otherwise. With vfs.AvoidCache what
+// has to (small pieces) leaves it once it is durable.
+func (f *File) UseCache(use vfs.CacheUse) {
+	f.past.Use(use)
+	f.drops.Store(use == vfs.AvoidCache)
+}
 
 // dropFresh has the system forget what a checkpoint wrote, which is on the disk now.
 func (f *File) dropFresh(fresh []stretch) {
-	if !f.uncached.Load() {
+	if !f.drops.Load() {
 		return
 	}
 	slices.SortFunc(fresh, func(a, b stretch) int { return int(min(max(a.from-b.from, -1), 1)) })

@@ -49,6 +49,8 @@ func (c cacheFile) CachedBytes(_, length int64) (int64, bool) { return length, t
 
 func (c cacheFile) ReadExactly(p []byte, offset int64) (int, error) { return c.ReadAt(p, offset) }
 
+func (c cacheFile) WriteUncached(p []byte, offset int64) (int, error) { return c.WriteAt(p, offset) }
+
 func (c cacheFile) ReadUncached(p []byte, offset int64) (int, error) { return c.ReadAt(p, offset) }
 
 func (c cacheFile) DropCache(offset, length int64) {
@@ -68,7 +70,7 @@ func covers(in []stretch, f *File, run Run) bool {
 }
 
 // Where nobody reads, what a checkpoint wrote does not stay in the system's cache once it is durable; before that it does.
-func TestKeepCached(t *testing.T) {
+func TestUseCache(t *testing.T) {
 	t.Parallel()
 	fsys := &cacheFS{FS: newMem(t)}
 	w := newWorld(t, fsys, 2048, 1)
@@ -77,7 +79,7 @@ func TestKeepCached(t *testing.T) {
 	w.checkpoint()
 	require.Empty(t, fsys.took(), "kept until told otherwise")
 
-	w.f.KeepCached(false)
+	w.f.UseCache(vfs.AvoidCache)
 	old := len(w.runs)
 	for range 20 {
 		w.add(5)
@@ -96,7 +98,7 @@ func TestKeepCached(t *testing.T) {
 
 	run, err := w.f.Alloc(1)
 	require.NoError(t, err)
-	w.f.KeepCached(true)
+	w.f.UseCache(vfs.UseCache)
 	require.NoError(t, w.f.WriteRun(run, KindPacked, nil))
 	w.f.Free(run)
 	w.checkpoint()

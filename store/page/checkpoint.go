@@ -52,7 +52,7 @@ func (c *PendingCheckpoint) Finish() (Meta, error) {
 	f, p := c.f, c.plan
 	defer f.checkpointing.Unlock()
 	for _, w := range p.writes {
-		if _, err := f.file.WriteAt(w.buf, f.geo.offset(w.first)); err != nil {
+		if err := f.write(w.buf, f.geo.offset(w.first)); err != nil {
 			f.abandon(p)
 			return Meta{}, fmt.Errorf("checkpoint: write the bitmap at page %d of %s: %w", w.first, f.path, err)
 		}

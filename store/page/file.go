@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -28,9 +29,13 @@ type File struct {
 	failure  atomic.Pointer[error]
 	closed   atomic.Bool
 	onDamage atomic.Pointer[func(No, error)]
-	uncached atomic.Bool // see KeepCached
+	drops    atomic.Bool // see UseCache
 
 	checkpointing sync.Mutex // held during a whole Checkpoint; taken before mu
+	// writing is held while something is written: nothing is written through the system's cache beside what goes past it (vfs.Bypass). It is
+	// taken after every other.
+	writing iolock.Mutex
+	past    vfs.Bypass
 
 	mu         sync.Mutex // guards everything below
 	space      *space
@@ -245,10 +250,18 @@ func (f *File) loadSpace() error {
 // writeSlot writes a meta slot and makes it durable. A failure leaves it open which checkpoint is the durable one, and is
 // therefore final.
 func (f *File) writeSlot(slot int, meta Meta) error {
-	if _, err := f.file.WriteAt(meta.Encode(), slotOffset(slot)); err != nil {
+	if err := f.write(meta.Encode(), slotOffset(slot)); err != nil {
 		return f.fail(fmt.Errorf("write meta slot %d: %w", slot, err))
 	}
 	return f.sync()
+}
+
+// write writes through the system's cache.
+func (f *File) write(buf []byte, offset int64) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	_, err := f.file.WriteAt(buf, offset)
+	return err
 }
 
 func (f *File) sync() error {

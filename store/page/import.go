@@ -33,6 +33,7 @@ type Importer struct {
 	// from and to are where what was written and not yet handed to the disk begins and ends; to is 0 when nothing was. window is how far they
 	// may be apart.
 	from, to, window int64
+	past             vfs.Bypass // nobody reads the file before it is finished
 }
 
 // importWindow is how much of an import is written before it is handed to the disk. All of it at the end would hold up, for as long as that
@@ -62,7 +63,9 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	if err := file.Truncate(meta.FileBytes()); err != nil {
 		return nil, errors.Join(fmt.Errorf("import page file: %w", err), file.Close())
 	}
-	return &Importer{fsys: fsys, path: path, meta: meta, file: file, window: importWindow}, nil
+	im := &Importer{fsys: fsys, path: path, meta: meta, file: file, window: importWindow}
+	im.past.Use(vfs.AvoidCache)
+	return im, nil
 }
 
 // Meta describes the checkpoint that is imported.
@@ -80,7 +83,7 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 		return fmt.Errorf("import page file: %w: %d bytes at offset %d, the pages lie from %d to %d", ErrMisuse, len(data), offset, DataOffset,
 			im.meta.FileBytes())
 	}
-	if _, err := im.file.WriteAt(data, offset); err != nil {
+	if _, err := im.past.Write(im.file, offset, data); err != nil {
 		return fmt.Errorf("import page file: write at offset %d: %w", offset, err)
 	}
 	return im.wrote(offset, int64(len(data)))

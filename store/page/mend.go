@@ -44,7 +44,7 @@ func (f *File) ReadHead() (damage, err error) {
 	}
 	if !bytes.Equal(have, want) {
 		damage = &DamagedError{Path: f.path, Reason: "the header is not what was written"}
-		if _, err := f.file.WriteAt(want, 0); err != nil {
+		if err := f.write(want, 0); err != nil {
 			return damage, f.fail(fmt.Errorf("write the header anew: %w", err))
 		}
 		if err := f.sync(); err != nil {

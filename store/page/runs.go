@@ -177,13 +177,21 @@ func (f *File) WriteRuns(first No, buf []byte) error {
 		return err
 	}
 	at := f.geo.offset(first)
-	if _, err := f.file.WriteAt(buf, at); err != nil {
+	if err := f.writePages(buf, at); err != nil {
 		return fmt.Errorf("write %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
 	}
 	if len(buf) >= writeBytes {
 		writeBehind(f.file, stretch{at, at + int64(len(buf))})
 	}
 	return nil
+}
+
+// writePages writes past the system's cache if that is wanted.
+func (f *File) writePages(buf []byte, offset int64) error {
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	_, err := f.past.Write(f.file, offset, buf)
+	return err
 }
 
 // checkWrite looks at the runs in buf before they are written.

@@ -94,10 +94,10 @@ type osFile struct {
 	f  *os.File
 	mu sync.RWMutex // read-held while the bare descriptor is in use
 
-	exact, direct reopened // for ReadExactly and ReadUncached
+	exact, direct, directWrite reopened // for ReadExactly, ReadUncached and WriteUncached
 }
 
-// reopened is a file opened once more, for another way to read it.
+// reopened is a file opened once more, for another way to read or write it.
 type reopened struct {
 	once sync.Once
 	file *os.File // nil if that was not possible, or not asked for
@@ -131,7 +131,7 @@ func (f *osFile) SizeBytes() (int64, error) {
 func (f *osFile) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return errors.Join(f.f.Close(), f.exact.close(), f.direct.close())
+	return errors.Join(f.f.Close(), f.exact.close(), f.direct.close(), f.directWrite.close())
 }
 
 // descriptor returns the bare descriptor; the caller holds mu for reading as long as it uses it.

@@ -123,7 +123,7 @@ func (f *osFile) CachedBytes(offset, length int64) (int64, bool) {
 
 // ReadExactly reads through a descriptor of its own, for which POSIX_FADV_RANDOM was said.
 func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
-	again := f.again(&f.exact, 0)
+	again := f.again(&f.exact, os.O_RDONLY)
 	if again == nil {
 		return f.f.ReadAt(p, offset)
 	}
@@ -132,13 +132,24 @@ func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
 
 // ReadUncached reads with O_DIRECT, through a descriptor of its own.
 func (f *osFile) ReadUncached(p []byte, offset int64) (int, error) {
-	if again := f.again(&f.direct, unix.O_DIRECT); again != nil {
+	if again := f.again(&f.direct, os.O_RDONLY|unix.O_DIRECT); again != nil {
 		n, err := again.ReadAt(p, offset)
 		if !errors.Is(err, unix.EINVAL) {
 			return n, err
 		}
 	}
 	return f.f.ReadAt(p, offset) // a filesystem without it
+}
+
+// WriteUncached writes with O_DIRECT, through a descriptor of its own.
+func (f *osFile) WriteUncached(p []byte, offset int64) (int, error) {
+	if again := f.again(&f.directWrite, os.O_WRONLY|unix.O_DIRECT); again != nil {
+		n, err := again.WriteAt(p, offset)
+		if !errors.Is(err, unix.EINVAL) {
+			return n, err
+		}
+	}
+	return f.f.WriteAt(p, offset) // a filesystem without it
 }
 
 // again returns the same file, opened once more the first time; nil if that is not possible.
@@ -151,8 +162,8 @@ func (f *osFile) again(r *reopened, flag int) *os.File {
 			return
 		}
 		// By the descriptor: the file may have another name by now, or none.
-		r.file, _ = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), os.O_RDONLY|flag, 0)
-		if r.file != nil && flag == 0 {
+		r.file, _ = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flag, 0)
+		if r.file != nil && flag == os.O_RDONLY {
 			_ = unix.Fadvise(int(r.file.Fd()), 0, 0, unix.FADV_RANDOM) //nolint:gosec // a descriptor is a small number
 		}
 	})

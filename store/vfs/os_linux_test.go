@@ -43,12 +43,22 @@ func TestCached(t *testing.T) {
 	c.DropCache(0, int64(len(want)))
 	same(c.ReadUncached)
 	same(c.ReadExactly)
+	_, _ = random.Read(room)
+	n, err := c.WriteUncached(room[:8*vfs.UncachedAlign], 4*vfs.UncachedAlign) // some of it is in the cache
+	require.NoError(t, err)
+	require.Equal(t, 8*vfs.UncachedAlign, n)
+	copy(want[4*vfs.UncachedAlign:], room[:n])
+	same(c.ReadUncached)
+	same(f.ReadAt)
+	require.NoError(t, f.Sync())
 	if n, known := c.CachedBytes(0, int64(len(want))); known {
 		require.Positive(t, n)
 		require.LessOrEqual(t, n, int64(len(want)))
 	}
 	require.NoError(t, f.Close())
-	_, err := c.ReadUncached(room, 0)
+	_, err = c.ReadUncached(room, 0)
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = c.WriteUncached(room, 0)
 	require.ErrorIs(t, err, os.ErrClosed)
 	_, err = c.ReadExactly(room, 0)
 	require.ErrorIs(t, err, os.ErrClosed)

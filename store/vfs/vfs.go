@@ -97,12 +97,15 @@ type Cached interface {
 	// ReadUncached is ReadAt that leaves nothing in the system's cache, if the filesystem can do that. p, its length and the offset are
 	// multiples of UncachedAlign, p by its address (AlignedBlock).
 	ReadUncached(p []byte, offset int64) (int, error)
+	// WriteUncached is WriteAt that leaves nothing in the system's cache, if the filesystem can do that. The length of p and the offset are
+	// multiples of UncachedAlign; p begins in an AlignedBlock, at a multiple of 512 bytes. See Bypass for who else may write meanwhile.
+	WriteUncached(p []byte, offset int64) (int, error)
 }
 
 // UncachedAlign is a multiple of every disk's block.
 const UncachedAlign = 4096
 
-// AlignedBlock allocates memory for ReadUncached.
+// AlignedBlock allocates memory for ReadUncached and WriteUncached.
 func AlignedBlock(n int) []byte {
 	b := make([]byte, n+UncachedAlign)
 	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(b))) % UncachedAlign //nolint:gosec // G103: only the address matters

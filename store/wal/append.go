@@ -109,7 +109,7 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 
 	l.vec[0], l.vec[1] = l.header[:], frames
 	l.writeFrom.Store(time.Now().UnixNano())
-	n, err := seg.file.WriteVec(offset, l.vec[:]...)
+	n, err := l.past.Write(seg.file, offset, l.vec[:]...)
 	l.writeFrom.Store(0)
 	l.vec[1] = nil
 	if err != nil {

@@ -27,11 +27,12 @@ type Log struct {
 
 	// trimMu is held while old segments leave the log.
 	trimMu iolock.Mutex
-	// writeMu is held by whatever changes the end of the log. It guards header, vec and ended, and reading end needs
+	// writeMu is held by whatever changes the end of the log. It guards header, vec, past and ended, and reading end needs
 	// no mu as long as it is held.
 	writeMu iolock.Mutex
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
+	past    vfs.Bypass
 	ended   []lsn.Position // terms that end with the block that is being appended
 	// syncMu is held while files are synced. It guards syncing.
 	syncMu  iolock.Mutex
@@ -137,6 +138,7 @@ func Open(options Options) (*Log, error) {
 		return nil, errors.Join(err, l.closeFiles())
 	}
 	l.recovery.Duration = time.Since(began)
+	l.past.Use(o.Cache)
 	if l.recovery.Torn {
 		o.Logger.Warn("cut the torn tail of the log: writes that were never synced", zap.String("segment", l.recovery.TornSegment),
 			zap.Int64("offset", l.recovery.TornOffset), zap.Int64("bytes", l.recovery.TornBytes), zap.Stringer("end", l.end))

@@ -78,6 +78,8 @@ type Options struct {
 	SyncInterval time.Duration
 	// SealAfter is how long after the last Sync the log is sealed; 0 is DefaultSealAfter, less than 0 is never (but on Close).
 	SealAfter time.Duration
+	// Cache says whether large blocks go through the system's cache.
+	Cache vfs.CacheUse
 	// Start is the position that an empty log continues from. It is ignored if the log is not empty.
 	Start lsn.Position
 	// VerifyFrom spares Open the reading of old segments: records before this one are in a checkpoint and only of use for a standby

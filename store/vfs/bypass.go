@@ -1,0 +1,169 @@
+package vfs
+
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// CacheUse says whether what is written goes through the system's cache.
+type CacheUse int32
+
+const (
+	// UseCache writes through the system's cache, where readers find it.
+	UseCache CacheUse = iota
+	// AvoidCache writes past it.
+	AvoidCache
+	// AvoidIfFast writes past it as long as the disk takes that at a rate at which the cache's memory is worth more than the time.
+	AvoidIfFast
+)
+
+const (
+	// bypassBytes is the least that is written past the cache: the disk takes some 100 µs for a write, however small.
+	bypassBytes = 128 << 10
+	// bounceBytes is how much is copied to where the disk can take it from, at once.
+	bounceBytes = 1 << 20
+	// slowestPast is how long a mebibyte may take, on average: 400 MiB/s.
+	slowestPast = time.Second / 400
+	// slowFor is how long a slow disk is left alone.
+	slowFor = 30 * time.Second
+)
+
+// Bypass writes to files, and goes past the system's cache with what is large, for one writer at a time.
+//
+// A cache is of no use to whom nobody reads back soon, and it is not free: each page of it has to be found, filled by a copy, and written to
+// the disk later, all of it by processors that have other things to do. On a virtual machine whose host takes back memory that lay idle, the
+// finding alone takes twenty times as long as the copy. What a disk fetches by itself costs next to nothing.
+//
+// While a write past the cache is under way, nobody else may write to that file through the cache: the system could not tell which of the
+// two is right where they share a page, and fails the next Sync.
+type Bypass struct {
+	use atomic.Int32
+	// perMiB is how long a mebibyte took lately; 0: not known.
+	perMiB time.Duration
+	// slowUntil is when the disk, which was too slow, is tried again.
+	slowUntil time.Time
+	bounce    []byte
+}
+
+// Use says what to do from now on. Unlike Write it may be called at any time.
+func (b *Bypass) Use(use CacheUse) { b.use.Store(int32(use)) }
+
+// Write is File.WriteVec.
+func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
+	total := 0
+	for _, p := range bufs {
+		total += len(p)
+	}
+	c, ok := f.(Cached)
+	if !ok || total < bypassBytes || !b.wanted() {
+		return f.WriteVec(offset, bufs...)
+	}
+	started := time.Now()
+	n, err := b.past(f, c, offset, total, bufs)
+	if err == nil {
+		b.took(total, time.Since(started))
+	}
+	return n, err
+}
+
+func (b *Bypass) wanted() bool {
+	switch CacheUse(b.use.Load()) {
+	case AvoidCache:
+		return true
+	case AvoidIfFast:
+		return b.slowUntil.IsZero() || time.Now().After(b.slowUntil)
+	default:
+		return false
+	}
+}
+
+// took learns how fast the disk is.
+func (b *Bypass) took(n int, d time.Duration) {
+	d = d * (1 << 20) / time.Duration(n)
+	if b.perMiB == 0 {
+		b.perMiB = d
+	}
+	b.perMiB += (d - b.perMiB) / 8
+	if b.perMiB > slowestPast {
+		b.perMiB, b.slowUntil = 0, time.Now().Add(slowFor)
+	}
+}
+
+// past writes whole blocks past the cache, and what lies before and behind them through it.
+func (b *Bypass) past(f File, c Cached, offset int64, total int, bufs [][]byte) (int, error) {
+	const align = UncachedAlign
+	v := vector{bufs: bufs}
+	head := min(int(-offset&(align-1)), total)
+	done, err := v.each(head, func(p []byte, at int) (int, error) { return f.WriteAt(p, offset+int64(at)) })
+	for whole := head + (total-head)/align*align; err == nil && done < whole; {
+		var n int
+		n, err = c.WriteUncached(b.blocks(&v, whole-done), offset+int64(done))
+		done += n
+	}
+	if err == nil {
+		var n int
+		from := offset + int64(done)
+		n, err = v.each(total-done, func(p []byte, at int) (int, error) { return f.WriteAt(p, from+int64(at)) })
+		done += n
+	}
+	return done, err
+}
+
+// blocks returns the next bytes of v, limit at most, where the disk can take them from: as they are, or copied.
+func (b *Bypass) blocks(v *vector, limit int) []byte {
+	if p := v.peek(); isAligned(p) && min(len(p), limit) >= UncachedAlign {
+		return v.take(min(len(p), limit) / UncachedAlign * UncachedAlign)
+	}
+	if b.bounce == nil {
+		b.bounce = AlignedBlock(bounceBytes)
+	}
+	out := b.bounce[:min(limit, bounceBytes)]
+	for rest := out; len(rest) > 0; {
+		rest = rest[copy(rest, v.take(min(len(rest), len(v.peek())))):]
+	}
+	return out
+}
+
+// vector goes over some buffers from the first byte to the last.
+type vector struct {
+	bufs [][]byte
+	skip int // of the first one
+}
+
+// peek returns what is left of the next buffer, which is not empty unless nothing is left.
+func (v *vector) peek() []byte {
+	for len(v.bufs) > 0 && v.skip == len(v.bufs[0]) {
+		v.bufs, v.skip = v.bufs[1:], 0
+	}
+	if len(v.bufs) == 0 {
+		return nil
+	}
+	return v.bufs[0][v.skip:]
+}
+
+// take returns the next n bytes, which the next buffer must have.
+func (v *vector) take(n int) []byte {
+	p := v.peek()[:n]
+	v.skip += n
+	return p
+}
+
+// each has fn write the next n bytes, piece by piece. It returns how many were.
+func (v *vector) each(n int, fn func(p []byte, at int) (int, error)) (int, error) {
+	for done := 0; done < n; {
+		wrote, err := fn(v.take(min(n-done, len(v.peek()))), done)
+		if done += wrote; err != nil {
+			return done, err
+		}
+	}
+	return n, nil
+}
+
+// isAligned tells whether the disk can take p from where it is.
+func isAligned(p []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))%sectorBytes == 0 //nolint:gosec // G103: only the address matters
+}
+
+// sectorBytes is what memory must be aligned to that a disk writes from or reads into; offsets are aligned to UncachedAlign.
+const sectorBytes = 512

@@ -1,0 +1,180 @@
+package vfs
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pastFile is a file in memory that notes what is written past the cache.
+type pastFile struct {
+	File
+	t     *testing.T
+	past  []int         // lengths
+	takes time.Duration // for each such write
+	fails error
+}
+
+func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
+	require.Zero(f.t, offset%UncachedAlign)
+	require.Zero(f.t, len(p)%UncachedAlign)
+	require.NotEmpty(f.t, p)
+	require.Zero(f.t, uintptr(unsafe.Pointer(unsafe.SliceData(p)))%sectorBytes)
+	f.past = append(f.past, len(p))
+	time.Sleep(f.takes)
+	if f.fails != nil {
+		return 0, f.fails
+	}
+	return f.WriteAt(p, offset)
+}
+
+func (f *pastFile) WriteBehind(int64, int64)                         {}
+func (f *pastFile) DropCache(int64, int64)                           {}
+func (f *pastFile) CachedBytes(int64, int64) (int64, bool)           { return 0, false }
+func (f *pastFile) ReadExactly(p []byte, at int64) (int, error)      { return f.ReadAt(p, at) }
+func (f *pastFile) ReadUncached(p []byte, offset int64) (int, error) { return f.ReadAt(p, offset) }
+
+func newPastFile(t *testing.T) *pastFile {
+	t.Helper()
+	mem := NewMem()
+	require.NoError(t, mem.MkdirAll("d", 0o700))
+	f, err := mem.OpenFile("d/f", os.O_RDWR|os.O_CREATE, 0o600)
+	require.NoError(t, err)
+	return &pastFile{File: f, t: t}
+}
+
+// Whatever the offsets and the buffers, what is in the file is what was written, and nearly all of it went past the cache.
+func TestBypassWrites(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	f := newPastFile(t)
+	var b Bypass
+	b.Use(AvoidCache)
+	want := make([]byte, 16<<20)
+	require.NoError(t, f.Truncate(int64(len(want))))
+	room := AlignedBlock(4 << 20)
+	for range 300 {
+		n := random.IntN(3<<20) + 1
+		at := random.IntN(len(want) - n)
+		skip := random.IntN(2) * random.IntN(10_000)
+		data := room[skip : skip+n]
+		for i := 0; i < n; i += 1 + random.IntN(97) {
+			data[i] = byte(random.Uint32())
+		}
+		copy(want[at:], data)
+		var bufs [][]byte
+		for rest := data; ; {
+			cut := random.IntN(len(rest) + 1)
+			bufs, rest = append(bufs, rest[:cut]), rest[cut:]
+			if len(bufs) == random.IntN(5) {
+				bufs = append(bufs, rest)
+				break
+			}
+			if len(rest) == 0 {
+				break
+			}
+		}
+		f.past = nil
+		wrote, err := b.Write(f, int64(at), bufs...)
+		require.NoError(t, err)
+		require.Equal(t, n, wrote)
+		past := 0
+		for _, p := range f.past {
+			past += p
+		}
+		if n < bypassBytes {
+			require.Zero(t, past)
+		} else {
+			require.Greater(t, past, n-2*UncachedAlign)
+		}
+	}
+	have := make([]byte, len(want))
+	_, err := f.ReadAt(have, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, have))
+}
+
+// What the disk can take from where it is, is not copied.
+func TestBypassCopiesNothingAligned(t *testing.T) {
+	t.Parallel()
+	f := newPastFile(t)
+	var b Bypass
+	b.Use(AvoidCache)
+	_, err := b.Write(f, 2048, AlignedBlock(3<<20))
+	require.NoError(t, err)
+	require.Equal(t, []int{3<<20 - UncachedAlign}, f.past)
+	require.Nil(t, b.bounce)
+}
+
+func TestBypassUse(t *testing.T) {
+	t.Parallel()
+	for use, want := range map[CacheUse]bool{UseCache: false, AvoidCache: true, AvoidIfFast: true} {
+		t.Run(fmt.Sprint(use), func(t *testing.T) {
+			t.Parallel()
+			f := newPastFile(t)
+			var b Bypass
+			b.Use(use)
+			_, err := b.Write(f, 0, make([]byte, bypassBytes))
+			require.NoError(t, err)
+			require.Equal(t, want, len(f.past) > 0)
+			n, err := b.Write(f.File, 0, make([]byte, bypassBytes))
+			require.NoError(t, err, "a file whose cache cannot be controlled")
+			require.Equal(t, bypassBytes, n)
+		})
+	}
+}
+
+// A slow disk is left alone, and tried again.
+func TestBypassLeavesSlowDisks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newPastFile(t)
+		var b Bypass
+		b.Use(AvoidIfFast)
+		write := func() bool {
+			f.past = nil
+			_, err := b.Write(f, 0, AlignedBlock(1<<20))
+			require.NoError(t, err)
+			return len(f.past) > 0
+		}
+		f.takes = slowestPast / 2
+		for range 10 {
+			require.True(t, write())
+		}
+		f.takes = 2 * slowestPast
+		tried := 0
+		for write() {
+			tried++
+			require.Less(t, tried, 20, "it went on for too long")
+		}
+		require.Greater(t, tried, 1, "one slow write says little")
+		time.Sleep(slowFor - time.Second)
+		require.False(t, write())
+		time.Sleep(2 * time.Second)
+		require.True(t, write())
+		require.False(t, write(), "still slow")
+		f.takes = 0
+		time.Sleep(slowFor + time.Second)
+		for range 10 {
+			require.True(t, write())
+		}
+	})
+}
+
+func TestBypassFails(t *testing.T) {
+	t.Parallel()
+	f := newPastFile(t)
+	f.fails = os.ErrDeadlineExceeded
+	var b Bypass
+	b.Use(AvoidCache)
+	n, err := b.Write(f, 1, make([]byte, bypassBytes))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.Equal(t, UncachedAlign-1, n)
+}
