@@ -30,8 +30,8 @@ const (
 type PageCache int
 
 const (
-	// CacheAuto is CacheDrop for page.db while the store does not serve readers (Store.ServeReaders), and otherwise as long as the disk
-	// is fast (vfs.AvoidIfFast).
+	// CacheAuto is CacheDrop for page.db while the store does not serve readers (Store.ServeReaders), and otherwise whichever of
+	// CacheKeep and CacheDrop takes less time (vfs.FasterWay).
 	CacheAuto PageCache = iota
 	// CacheKeep writes through it and leaves it there.
 	CacheKeep

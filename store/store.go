@@ -310,7 +310,7 @@ func (s *Store) cacheUse() vfs.CacheUse {
 	case s.o.PageCache == CacheDrop, s.idle.Load():
 		return vfs.AvoidCache
 	default:
-		return vfs.AvoidIfFast
+		return vfs.FasterWay
 	}
 }
 
@@ -322,7 +322,7 @@ func (s *Store) logCache() vfs.CacheUse {
 	case CacheDrop:
 		return vfs.AvoidCache
 	default:
-		return vfs.AvoidIfFast
+		return vfs.FasterWay
 	}
 }
 

@@ -103,7 +103,7 @@ type TLS struct {
 // Memory is the budget.
 type Memory struct {
 	Budget    Size   `koanf:"budget" usage:"memory for messages that are not yet in pages and for parts of the index"`
-	PageCache string `koanf:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where nobody reads, and wherever the disk takes at least 400 MiB/s"`
+	PageCache string `koanf:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where nobody reads, and otherwise whichever takes less time"`
 }
 
 // Checkpoint says when a checkpoint is written.

@@ -40,9 +40,9 @@ type Builder struct {
 	file  vfs.File
 	o     BuildOptions
 	geo   geometry
-	next  No     // of the run that Begin begins
-	first No     // page at buf[0]
-	buf   []byte // runs that are complete and not written
+	next  No         // of the run that Begin begins
+	first No         // page at buf[0]
+	buf   []byte     // runs that are complete and not written
 	past  vfs.Bypass // nobody reads the file before it is finished
 	sync  backgroundSync
 }

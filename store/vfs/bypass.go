@@ -14,8 +14,8 @@ const (
 	UseCache CacheUse = iota
 	// AvoidCache writes past it.
 	AvoidCache
-	// AvoidIfFast writes past it as long as the disk takes that at a rate at which the cache's memory is worth more than the time.
-	AvoidIfFast
+	// FasterWay does either, whichever takes less time.
+	FasterWay
 )
 
 const (
@@ -23,10 +23,8 @@ const (
 	bypassBytes = 128 << 10
 	// bounceBytes is how much is copied to where the disk can take it from, at once.
 	bounceBytes = 1 << 20
-	// slowestPast is how long a mebibyte may take, on average: 400 MiB/s.
-	slowestPast = time.Second / 400
-	// slowFor is how long a slow disk is left alone.
-	slowFor = 30 * time.Second
+	// retryAfter is how long the way that was slower is left alone.
+	retryAfter = time.Second
 )
 
 // Bypass writes to files, and goes past the system's cache with what is large, for one writer at a time.
@@ -38,12 +36,23 @@ const (
 // While a write past the cache is under way, nobody else may write to that file through the cache: the system could not tell which of the
 // two is right where they share a page, and fails the next Sync.
 type Bypass struct {
-	use atomic.Int32
-	// perMiB is how long a mebibyte took lately; 0: not known.
-	perMiB time.Duration
-	// slowUntil is when the disk, which was too slow, is tried again.
-	slowUntil time.Time
-	bounce    []byte
+	use           atomic.Int32
+	through, past pace
+	// retry is when the slower way is tried again.
+	retry  time.Time
+	bounce []byte
+}
+
+// pace is how long a mebibyte took lately; 0 if it is not known.
+type pace time.Duration
+
+// took learns from n bytes that took d.
+func (p *pace) took(n int, d time.Duration) {
+	each := pace(d) * (1 << 20) / pace(n)
+	if *p == 0 {
+		*p = each
+	}
+	*p = max(*p+(each-*p)/4, 1)
 }
 
 // Use says what to do from now on. Unlike Write it may be called at any time.
@@ -56,42 +65,42 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 		total += len(p)
 	}
 	c, ok := f.(Cached)
-	if !ok || total < bypassBytes || !b.wanted() {
+	if !ok || total < bypassBytes {
 		return f.WriteVec(offset, bufs...)
 	}
-	started := time.Now()
-	n, err := b.past(f, c, offset, total, bufs)
-	if err == nil {
-		b.took(total, time.Since(started))
+	use := CacheUse(b.use.Load())
+	now := time.Now()
+	if use == UseCache || use == FasterWay && !b.goesPast(now) {
+		n, err := f.WriteVec(offset, bufs...)
+		b.through.took(total, time.Since(now))
+		return n, err
 	}
+	n, err := b.writePast(f, c, offset, total, bufs)
+	b.past.took(total, time.Since(now))
 	return n, err
 }
 
-func (b *Bypass) wanted() bool {
-	switch CacheUse(b.use.Load()) {
-	case AvoidCache:
-		return true
-	case AvoidIfFast:
-		return b.slowUntil.IsZero() || time.Now().After(b.slowUntil)
-	default:
-		return false
+// goesPast tells whether to go past the cache: if that took less time lately, or if it is time to find out whether it would. What is tried
+// again is judged anew.
+func (b *Bypass) goesPast(now time.Time) bool {
+	if b.past == 0 || b.through == 0 {
+		return b.past == 0
 	}
+	past := b.past <= b.through
+	if now.Before(b.retry) {
+		return past
+	}
+	b.retry = now.Add(retryAfter)
+	if past {
+		b.through = 0
+	} else {
+		b.past = 0
+	}
+	return !past
 }
 
-// took learns how fast the disk is.
-func (b *Bypass) took(n int, d time.Duration) {
-	d = d * (1 << 20) / time.Duration(n)
-	if b.perMiB == 0 {
-		b.perMiB = d
-	}
-	b.perMiB += (d - b.perMiB) / 8
-	if b.perMiB > slowestPast {
-		b.perMiB, b.slowUntil = 0, time.Now().Add(slowFor)
-	}
-}
-
-// past writes whole blocks past the cache, and what lies before and behind them through it.
-func (b *Bypass) past(f File, c Cached, offset int64, total int, bufs [][]byte) (int, error) {
+// writePast writes whole blocks past the cache, and what lies before and behind them through it.
+func (b *Bypass) writePast(f File, c Cached, offset int64, total int, bufs [][]byte) (int, error) {
 	const align = UncachedAlign
 	v := vector{bufs: bufs}
 	head := min(int(-offset&(align-1)), total)

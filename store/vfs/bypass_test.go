@@ -16,10 +16,11 @@ import (
 // pastFile is a file in memory that notes what is written past the cache.
 type pastFile struct {
 	File
-	t     *testing.T
-	past  []int         // lengths
-	takes time.Duration // for each such write
-	fails error
+	t    *testing.T
+	past []int // lengths
+	// takes is how long such a write takes, takesThrough another one.
+	takes, takesThrough time.Duration
+	fails               error
 }
 
 func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
@@ -33,6 +34,12 @@ func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
 		return 0, f.fails
 	}
 	return f.WriteAt(p, offset)
+}
+
+// WriteVec is a write through the cache.
+func (f *pastFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
+	time.Sleep(f.takesThrough)
+	return f.File.WriteVec(offset, bufs...)
 }
 
 func (f *pastFile) WriteBehind(int64, int64)                         {}
@@ -115,7 +122,7 @@ func TestBypassCopiesNothingAligned(t *testing.T) {
 
 func TestBypassUse(t *testing.T) {
 	t.Parallel()
-	for use, want := range map[CacheUse]bool{UseCache: false, AvoidCache: true, AvoidIfFast: true} {
+	for use, want := range map[CacheUse]bool{UseCache: false, AvoidCache: true, FasterWay: true} {
 		t.Run(fmt.Sprint(use), func(t *testing.T) {
 			t.Parallel()
 			f := newPastFile(t)
@@ -131,40 +138,33 @@ func TestBypassUse(t *testing.T) {
 	}
 }
 
-// A slow disk is left alone, and tried again.
-func TestBypassLeavesSlowDisks(t *testing.T) {
+// Of the two ways the one is taken that takes less time, and the other one is tried now and then.
+func TestBypassTakesTheFasterWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newPastFile(t)
 		var b Bypass
-		b.Use(AvoidIfFast)
-		write := func() bool {
+		b.Use(FasterWay)
+		block := AlignedBlock(bypassBytes)
+		past := func(count int) int {
 			f.past = nil
-			_, err := b.Write(f, 0, AlignedBlock(1<<20))
-			require.NoError(t, err)
-			return len(f.past) > 0
+			for range count {
+				_, err := b.Write(f, 0, block)
+				require.NoError(t, err)
+			}
+			return len(f.past)
 		}
-		f.takes = slowestPast / 2
-		for range 10 {
-			require.True(t, write())
-		}
-		f.takes = 2 * slowestPast
-		tried := 0
-		for write() {
-			tried++
-			require.Less(t, tried, 20, "it went on for too long")
-		}
-		require.Greater(t, tried, 1, "one slow write says little")
-		time.Sleep(slowFor - time.Second)
-		require.False(t, write())
-		time.Sleep(2 * time.Second)
-		require.True(t, write())
-		require.False(t, write(), "still slow")
-		f.takes = 0
-		time.Sleep(slowFor + time.Second)
-		for range 10 {
-			require.True(t, write())
-		}
+		f.takes, f.takesThrough = 500*time.Microsecond, 3*time.Millisecond
+		require.Equal(t, 998, past(1000), "in 0.5 s: the cache was tried once, and not yet again but for the first time")
+		require.Equal(t, 19_990, past(20_000), "in 10 s: once a second")
+
+		f.takes = 5 * time.Millisecond // the disk has become slow
+		require.LessOrEqual(t, past(100), 8)
+		require.LessOrEqual(t, past(1000), 8)
+
+		f.takes = time.Millisecond // and fast again
+		past(1000)
+		require.GreaterOrEqual(t, past(1000), 995)
 	})
 }
 
