@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -96,11 +97,10 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 		grpc.WithInitialConnWindowSize(connWindowBytes),
 		grpc.WithReadBufferSize(ioBufferBytes),
 		grpc.WithWriteBufferSize(ioBufferBytes),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes),
-			grpc.ForceCodecV2(codec.New())),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes), grpc.MaxCallSendMsgSize(maxReceiveBytes)),
 	}
 	// passthrough: the name is looked up at each connection attempt, so that a node may come back under another IP.
-	cc, err := grpc.NewClient("passthrough:///"+address, append(opts, o.DialOptions...)...)
+	cc, err := grpc.NewClient("passthrough:///"+address, slices.Concat(codec.DialOptions(), opts, o.DialOptions)...)
 	if err != nil {
 		return nil, fmt.Errorf("connection to %s: %w", address, err)
 	}

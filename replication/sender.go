@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/iolock"
@@ -252,7 +253,7 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	if n == 0 {
 		return false, nil
 	}
-	if err := sd.sendFrames(frames, last); err != nil {
+	if err := sd.sendFrames(slices.Clone(frames), last); err != nil { // the reader uses its memory again, and the stream keeps what it sends
 		return false, err
 	}
 	if sd.heldBytes += len(frames); sd.heldBytes >= holdStepBytes {

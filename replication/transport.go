@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -65,7 +66,7 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 	var used atomic.Bool
-	options := append([]grpc.DialOption{
+	options := slices.Concat(codec.DialOptions(), []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
 			if used.Swap(true) {
@@ -73,11 +74,11 @@ func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 			}
 			return tcp, nil
 		}),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.ForceCodecV2(codec.New())),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxMessageBytes)),
 		grpc.WithInitialWindowSize(windowBytes), grpc.WithInitialConnWindowSize(2 * windowBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTime}),
 		grpc.WithDisableRetry(), grpc.WithIdleTimeout(0),
-	}, d.options...)
+	}, d.options)
 	cc, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
 		_ = tcp.Close()

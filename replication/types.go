@@ -134,7 +134,7 @@ type SnapshotChunk struct {
 // StandbyStream is the active's end of a standby's connection. One goroutine sends and another one receives.
 // Both calls return an error once the connection is gone or the call of Service.Replicate has returned.
 type StandbyStream interface {
-	// Send does not keep the message or its records when it has returned.
+	// Send does not keep the message when it has returned, but it may keep the records, which must not change any more.
 	Send(m *ActiveMessage) error
 	// Recv blocks until a message arrives.
 	Recv() (*StandbyMessage, error)

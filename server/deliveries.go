@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/lockstep-mq/lockstep/proto/codec"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -28,6 +29,8 @@ type deliveryPart struct {
 	nanos    uint64
 	// Of StoredMessage, its Timestamp and its Message, as encoded.
 	storedBytes, timeBytes, messageBytes int
+	// referred is what of it is not copied.
+	referred int
 }
 
 // Field numbers of lockstep.v1 and of google.protobuf.Timestamp. TestDeliveries compares with the generated code.
@@ -57,7 +60,7 @@ func (d *deliveries) set(event dispatch.Event) error {
 		d.parts = append(d.parts, deliveryPart{sequence: m.Sequence, count: m.DeliveryCount, message: message})
 		p := &d.parts[len(d.parts)-1]
 		p.measure()
-		d.bytes += lengthBytes(p.storedBytes)
+		d.bytes += lengthBytes(p.storedBytes) - p.referred
 	}
 	return nil
 }
@@ -74,8 +77,12 @@ func (p *deliveryPart) measure() {
 	p.seconds, p.nanos = uint64(seconds), uint64(millis)*1_000_000 //nolint:gosec // a negative one is encoded like that
 	p.timeBytes = numberBytes(p.seconds) + numberBytes(p.nanos)
 	p.messageBytes = 0
+	p.referred = 0
 	if n := len(p.message.Body); n > 0 {
 		p.messageBytes = lengthBytes(n)
+		if n >= codec.ReferBytes {
+			p.referred = n
+		}
 	}
 	if p.message.PropertyCount() > 0 {
 		for k, v := range p.message.Properties {
@@ -96,11 +103,12 @@ func numberBytes(v uint64) int {
 // lengthBytes is the length of a field that holds n bytes.
 func lengthBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
 
-// EncodedBytes is the length of the response.
+// EncodedBytes is the length of the response, without large bodies.
 func (d *deliveries) EncodedBytes() int { return d.bytes }
 
 // AppendTo appends the response as protobuf would.
-func (d *deliveries) AppendTo(b []byte) []byte {
+func (d *deliveries) AppendTo(o *codec.Output) {
+	b := o.B
 	for i := range d.parts {
 		p := &d.parts[i]
 		b = appendLength(b, fieldMessages, p.storedBytes)
@@ -110,16 +118,21 @@ func (d *deliveries) AppendTo(b []byte) []byte {
 		b = appendNumber(b, fieldNanos, p.nanos)
 		b = appendNumber(b, fieldDeliveryCount, uint64(p.count))
 		b = appendLength(b, fieldMessage, p.messageBytes)
-		b = p.appendMessage(b)
+		if n := len(p.message.Body); n > 0 {
+			b = appendLength(b, fieldBody, n)
+			if p.referred == 0 {
+				b = append(b, p.message.Body...)
+			} else {
+				o.B = b
+				o.Refer(p.message.Body)
+			}
+		}
+		b = p.appendProperties(b)
 	}
-	return appendNumber(b, fieldConfirmed, d.confirmed)
+	o.B = appendNumber(b, fieldConfirmed, d.confirmed)
 }
 
-func (p *deliveryPart) appendMessage(b []byte) []byte {
-	if n := len(p.message.Body); n > 0 {
-		b = appendLength(b, fieldBody, n)
-		b = append(b, p.message.Body...)
-	}
+func (p *deliveryPart) appendProperties(b []byte) []byte {
 	if p.message.PropertyCount() > 0 {
 		for k, v := range p.message.Properties {
 			b = appendLength(b, fieldProperties, lengthBytes(len(k))+lengthBytes(len(v)))

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/codec"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -34,8 +35,10 @@ func TestDeliveries(t *testing.T) {
 		{}, {Confirmed: 1}, {Messages: messages}, {Messages: messages[3:], Confirmed: 1 << 63}, {Messages: messages[:1]}, {Confirmed: 300},
 	} {
 		require.NoError(t, d.set(event))
-		encoded := d.AppendTo([]byte("before"))[len("before"):]
-		require.Len(t, encoded, d.EncodedBytes())
+		data, err := codec.New().Marshal(&d)
+		require.NoError(t, err)
+		encoded := data.Materialize()
+		data.Free()
 		var got pb.ConsumeResponse
 		require.NoError(t, proto.Unmarshal(encoded, &got))
 		stored, err := storedMessages(event.Messages, false)

@@ -1,7 +1,7 @@
 // Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf like everybody else, and decodes the messages
 // that carry message bodies (publish requests, deliveries, log records, pages) with a few allocations each instead of several for each
 // body: the bodies are slices of one buffer, and what surrounds them comes in slabs. What is sent is encoded into buffers that are used again, and may
-// encode itself (Appender).
+// encode itself (Appender). What is large is not even copied, but sent from where it is.
 //
 // What it does not expect (a field twice, a wire type that does not fit, text that is not UTF-8) it leaves to the protobuf
 // library, so that the result, or the error, is the library's.
@@ -9,6 +9,9 @@ package codec
 
 import (
 	"fmt"
+	"strings"
+	"sync"
+	"unsafe"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -21,10 +24,13 @@ import (
 type codec struct {
 	encoding.CodecV2
 	buffers *buffers
+	outputs *sync.Pool
 }
 
-// New returns the codec, for grpc.ForceServerCodecV2 and grpc.ForceCodecV2. Its name is that of protobuf.
-func New() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name), &buffers{}} }
+// New returns the codec alone. Its name is that of protobuf.
+func New() encoding.CodecV2 { return newCodec() }
+
+func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name), &buffers{}, &sync.Pool{}} }
 
 // Unmarshal decodes data into v. Bodies in v refer to memory of their own that is not used again.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -43,10 +49,22 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	default:
 		return c.library(data, v)
 	}
-	if decode(data.Materialize()) {
+	if decode(join(data)) {
 		return nil
 	}
 	return c.library(data, v) // it resets v first
+}
+
+// join returns all of data in one piece, which must not be changed. A string's memory is the only one that Go hands out without setting it
+// to zero before.
+func join(data mem.BufferSlice) []byte {
+	var b strings.Builder
+	b.Grow(data.Len())
+	for _, piece := range data {
+		b.Write(piece.ReadOnlyData())
+	}
+	s := b.String()
+	return unsafe.Slice(unsafe.StringData(s), len(s)) //nolint:gosec // G103: nobody writes to it
 }
 
 func (c codec) library(data mem.BufferSlice, v any) error {

@@ -6,15 +6,57 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // Appender is a message that encodes itself, as the protobuf library would encode the message that it stands for.
 type Appender interface {
-	// EncodedBytes is how many bytes AppendTo will append.
+	// EncodedBytes is how many bytes AppendTo will append, not counting what Output.Refer refers to.
 	EncodedBytes() int
 	// AppendTo appends the encoded message.
-	AppendTo(b []byte) []byte
+	AppendTo(o *Output)
+}
+
+// ReferBytes is the least that is worth sending from where it is.
+const ReferBytes = 4 << 10
+
+// Output is what an Appender appends to.
+type Output struct {
+	// B is to be appended to.
+	B    []byte
+	refs []ref
+}
+
+// ref is something to be sent that is not in Output.B.
+type ref struct {
+	at   int // where it belongs
+	data []byte
+}
+
+// Refer adds data, of ReferBytes at least, without a copy: it must not change any more.
+func (o *Output) Refer(data []byte) { o.refs = append(o.refs, ref{len(o.B), data}) }
+
+// pieces returns all of it. whole has what was appended, and is freed with the last piece.
+func (o *Output) pieces(whole mem.Buffer) mem.BufferSlice {
+	if len(o.refs) == 0 {
+		return mem.BufferSlice{whole}
+	}
+	out := make(mem.BufferSlice, 0, 2*len(o.refs)+1)
+	at := 0
+	for _, r := range o.refs {
+		if r.at > at {
+			out, at = append(out, whole.Slice(at, r.at)), r.at
+		}
+		out = append(out, mem.SliceBuffer(r.data))
+	}
+	if at < len(o.B) {
+		out = append(out, whole.Slice(at, len(o.B)))
+	}
+	whole.Free() // the pieces hold it
+	return out
 }
 
 // Marshal encodes v, a protobuf message or an Appender, into a buffer that is used again once gRPC has sent it.
@@ -23,7 +65,10 @@ type Appender interface {
 // than 32 KiB have 1 MiB: for a delivery of 128 small messages that was most of the work.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(Appender); ok {
-		return c.encode(m.EncodedBytes(), func(b []byte) ([]byte, error) { return m.AppendTo(b), nil })
+		return c.encode(m.EncodedBytes(), func(o *Output) error {
+			m.AppendTo(o)
+			return nil
+		})
 	}
 	m, ok := v.(proto.Message)
 	if !ok {
@@ -33,29 +78,67 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		}
 		return data, nil
 	}
-	options := proto.MarshalOptions{UseCachedSize: true} // proto.Size, just before, keeps it
-	return c.encode(proto.Size(m), func(b []byte) ([]byte, error) { return options.MarshalAppend(b, m) })
+	if r, ok := v.(*pb.ReplicateResponse); ok && len(r.GetRecords()) >= ReferBytes {
+		return c.records(r)
+	}
+	size := proto.Size(m)
+	return c.encode(size, func(o *Output) error { return o.message(m) })
+}
+
+// message appends a message whose size was just asked for.
+func (o *Output) message(m proto.Message) (err error) {
+	o.B, err = proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(o.B, m)
+	return err //nolint:wrapcheck // encode does
+}
+
+// records encodes a message with log records, which are sent from where they are.
+func (c codec) records(m *pb.ReplicateResponse) (mem.BufferSlice, error) {
+	records := m.Records
+	m.Records = nil
+	defer func() { m.Records = records }()
+	size := proto.Size(m)
+	head := protowire.SizeTag(replicateRecords) + protowire.SizeVarint(uint64(len(records)))
+	return c.encode(size+head, func(o *Output) error {
+		err := o.message(m)
+		o.B = protowire.AppendVarint(protowire.AppendTag(o.B, replicateRecords, protowire.BytesType), uint64(len(records)))
+		o.Refer(records)
+		return err
+	})
 }
 
 // encode has size bytes appended to an empty buffer.
-func (c codec) encode(size int, appendTo func(b []byte) ([]byte, error)) (mem.BufferSlice, error) {
+func (c codec) encode(size int, appendTo func(o *Output) error) (mem.BufferSlice, error) {
+	var buf *[]byte
+	o, ok := c.outputs.Get().(*Output)
+	if !ok {
+		o = &Output{}
+	}
+	defer func() {
+		clear(o.refs)
+		*o = Output{refs: o.refs[:0]}
+		c.outputs.Put(o)
+	}()
 	if mem.IsBelowBufferPoolingThreshold(size) {
-		b, err := appendTo(make([]byte, 0, size))
-		if err != nil {
-			return nil, fmt.Errorf("protobuf: %w", err)
-		}
-		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+		o.B = make([]byte, 0, size)
+	} else {
+		buf = c.buffers.Get(size)
+		o.B = (*buf)[:0]
 	}
-	buf := c.buffers.Get(size)
-	b, err := appendTo((*buf)[:0])
-	if err != nil {
+	err := appendTo(o)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("protobuf: %w", err)
+	case len(o.B) != size:
+		err = fmt.Errorf("protobuf: a message of %d bytes was encoded in %d; it was changed meanwhile", size, len(o.B))
+	case buf == nil:
+		return o.pieces(mem.SliceBuffer(o.B)), nil
+	default:
+		return o.pieces(mem.NewBuffer(buf, c.buffers)), nil
+	}
+	if buf != nil {
 		c.buffers.Put(buf)
-		return nil, fmt.Errorf("protobuf: %w", err)
 	}
-	if len(b) != size {
-		return nil, fmt.Errorf("protobuf: a message of %d bytes was encoded in %d; it was changed meanwhile", size, len(b))
-	}
-	return mem.BufferSlice{mem.NewBuffer(buf, c.buffers)}, nil
+	return nil, err
 }
 
 // Buffers have powers of two, from 1 KiB to 4 MiB; larger ones are not kept.

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -39,8 +40,71 @@ func TestMarshal(t *testing.T) {
 // own is an Appender.
 type own struct{ text string }
 
-func (o own) EncodedBytes() int        { return 2000 }
-func (o own) AppendTo(b []byte) []byte { return append(b, o.text...) }
+func (o own) EncodedBytes() int    { return 2000 }
+func (o own) AppendTo(out *Output) { out.B = append(out.B, o.text...) }
+
+// mixed is text, with something large before, between and behind.
+type mixed struct{ parts [][]byte }
+
+func (m mixed) EncodedBytes() (n int) {
+	for _, p := range m.parts {
+		if len(p) < ReferBytes {
+			n += len(p)
+		}
+	}
+	return n
+}
+
+func (m mixed) AppendTo(o *Output) {
+	for _, p := range m.parts {
+		if len(p) < ReferBytes {
+			o.B = append(o.B, p...)
+		} else {
+			o.Refer(p)
+		}
+	}
+}
+
+// TestRefer: what is large is sent from where it is, in its place.
+func TestRefer(t *testing.T) {
+	c := New()
+	large, small := bytes.Repeat([]byte("L"), 2*ReferBytes), bytes.Repeat([]byte("s"), 900)
+	for i, parts := range [][][]byte{
+		{large}, {large, large}, {small, large}, {large, small}, {small, large, small}, {small, small, large, large, small, large, small},
+		{}, {small}, {small, small},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			for range 3 { // buffers are used again
+				data, err := c.Marshal(mixed{parts})
+				require.NoError(t, err)
+				require.Equal(t, string(bytes.Join(parts, nil)), string(data.Materialize()))
+				for _, piece := range data {
+					if b := piece.ReadOnlyData(); len(b) == len(large) {
+						require.Same(t, &large[0], &b[0])
+					}
+				}
+				data.Free()
+			}
+		})
+	}
+}
+
+// TestRecords: log records are sent from where they are, and come out like the library's.
+func TestRecords(t *testing.T) {
+	for _, size := range []int{0, 1, ReferBytes - 1, ReferBytes, 1 << 20} {
+		m := &pb.ReplicateResponse{
+			Config: 1, Term: 2, Previous: &pb.Position{Term: 2, Lsn: 7, Chain: 9}, Records: bytes.Repeat([]byte("r"), size), Last: &pb.Position{Lsn: 8},
+		}
+		data, err := New().Marshal(m)
+		require.NoError(t, err)
+		require.Len(t, m.GetRecords(), size)
+		var got pb.ReplicateResponse
+		require.NoError(t, protobuf.Unmarshal(data.Materialize(), &got))
+		require.True(t, protobuf.Equal(m, &got))
+		require.Equal(t, size >= ReferBytes, len(data) > 1)
+		data.Free()
+	}
+}
 
 // TestAppender: who says that it has another size than it has is found out, instead of sending a part of a buffer.
 func TestAppender(t *testing.T) {

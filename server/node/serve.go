@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -36,13 +37,12 @@ const (
 
 // newServer makes the gRPC server with all services of the node.
 func (n *node) newServer() *grpc.Server {
-	s := grpc.NewServer(append([]grpc.ServerOption{
+	s := grpc.NewServer(slices.Concat(codec.ServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(n.cfg.Limits.TransactionBytes) + messageSlackBytes),
-		grpc.ForceServerCodecV2(codec.New()),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
-	}, n.serverOptions...)...)
+	}, n.serverOptions)...)
 	pb.RegisterQueueServiceServer(s, server.NewQueueServer(n, n.store, n.cfg.Limits, n.log))
 	pb.RegisterAdminServiceServer(s, server.NewAdminServer(n, n.store))
 	pb.RegisterMaintenanceServiceServer(s, server.NewMaintenanceServer(n, n.maintenance, n.peers))

@@ -1,0 +1,18 @@
+package codec
+
+import (
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/experimental"
+)
+
+// DialOptions have a connection use the codec for all calls, and its buffers for what it receives: gRPC's own are set to zero before each use.
+func DialOptions() []grpc.DialOption {
+	c := newCodec()
+	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}
+}
+
+// ServerOptions are DialOptions for a server.
+func ServerOptions() []grpc.ServerOption {
+	c := newCodec()
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(c), experimental.BufferPool(c.buffers)}
+}
