@@ -180,6 +180,68 @@ func TestPipelineKeepsOrder(t *testing.T) {
 	require.Less(t, len(p.requests), total/4, "publishes must have been put together")
 }
 
+// TestManyQueues: requests to different queues travel together where the node takes that. Each has its own outcome, and whatever happens in the
+// middle of them, the order stays.
+func TestManyQueues(t *testing.T) {
+	for _, simple := range []bool{false, true} {
+		t.Run(fmt.Sprint("simple ", simple), func(t *testing.T) {
+			const total, queues = 20_000, 97
+			p := newFakePair(t)
+			p.simple = simple
+			c := p.client(client.Options{})
+			producer, err := c.NewProducer(t.Context(), client.ProducerOptions{})
+			require.NoError(t, err)
+			active, handedOver := 0, 0
+			p.onPublish = func(n *fakeNode, _ *pb.PublishRequest) bool {
+				if len(p.requests) < handedOver+1000 || n != p.nodes[active] {
+					return true
+				}
+				handedOver = len(p.requests)
+				p.nodes[active].role = pb.Role_ROLE_STANDBY
+				active = 1 - active
+				p.term++
+				p.nodes[active].role, p.nodes[active].term = pb.Role_ROLE_ACTIVE, p.term
+				p.announce()
+				return false
+			}
+			p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
+				if r.GetQueue() == "q13" {
+					return &pb.RequestError{Code: uint32(codes.NotFound), Message: "so the test says"}
+				}
+				return nil
+			}
+			want, order, refused := make(map[string][]string), []int(nil), 0
+			for i := range total {
+				queue := fmt.Sprint("q", i%queues)
+				if i%queues != 13 {
+					want[queue] = append(want[queue], fmt.Sprint(i))
+				}
+				require.NoError(t, producer.PublishAsync(soon(t), queue, message("%d", i), func(_ client.Receipt, err error) {
+					order = append(order, i)
+					if err != nil {
+						refused++
+					}
+				}))
+			}
+			require.NoError(t, producer.Flush(soon(t)))
+			require.NoError(t, producer.Close())
+			require.Len(t, order, total)
+			require.IsIncreasing(t, order)
+			for queue, bodies := range want {
+				require.Equal(t, bodies, p.bodies(queue), queue)
+			}
+			require.Empty(t, p.bodies("q13"))
+			require.Equal(t, (total+queues-14)/queues, refused)
+			require.Greater(t, p.term, uint64(3), "the test must have handed over some times")
+			if simple {
+				require.GreaterOrEqual(t, p.bursts, total)
+			} else {
+				require.Less(t, p.bursts, total/4)
+			}
+		})
+	}
+}
+
 func TestConcurrentPublish(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})

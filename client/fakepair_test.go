@@ -32,6 +32,8 @@ type fakePair struct {
 	producers map[string]*fakeProducer
 	changed   chan struct{} // closed and replaced at each change of messages or roles
 	requests  []int         // number of messages of each publish request that was committed
+	bursts    int           // messages of publish streams
+	simple    bool          // takes one request in a message
 	// onPublish is asked before the answer to a committed publish; false: no answer.
 	onPublish func(n *fakeNode, r *pb.PublishRequest) bool
 	// refuse makes the error of a publish request, which is then not committed.
@@ -203,32 +205,59 @@ func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 }
 
 func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
+	first := true
 	for {
 		r, err := s.Recv()
 		if err != nil {
 			return err
 		}
+		together := append([]*pb.PublishStreamRequest{r}, r.GetMore()...)
+		require.False(n.pair.t, first && len(together) > 1, "the client does not know yet that it may")
 		n.pair.mu.Lock()
-		if err := n.active(); err != nil {
-			n.pair.mu.Unlock()
-			return err
-		}
-		resp, answer := &pb.PublishStreamResponse{Correlation: r.GetCorrelation()}, true
-		if n.pair.refuse != nil {
-			resp.Error = n.pair.refuse(r.GetPublish())
-		}
-		if resp.GetError() == nil {
-			resp.Published = n.pair.publish(r.GetPublish())
-			answer = n.pair.onPublish == nil || n.pair.onPublish(n, r.GetPublish())
-		}
+		n.pair.bursts++
 		n.pair.mu.Unlock()
-		if !answer {
-			return status.Error(codes.Unavailable, "dying")
-		}
-		if err := s.Send(resp); err != nil {
-			return err
+		var answers []*pb.PublishStreamResponse
+		for _, r := range together {
+			resp, err := n.publishOne(r)
+			if err == nil {
+				answers = append(answers, resp)
+				if len(answers) < 3 && r != together[len(together)-1] {
+					continue // three answers in one message
+				}
+			}
+			if len(answers) > 0 {
+				all := answers[0]
+				all.TakesMore, all.More = first && !n.pair.simple, answers[1:]
+				if err := s.Send(all); err != nil {
+					return err
+				}
+			}
+			if err != nil {
+				return err
+			}
+			first, answers = false, nil
 		}
 	}
+}
+
+// publishOne handles one request of a stream. The error ends the stream.
+func (n *fakeNode) publishOne(r *pb.PublishStreamRequest) (*pb.PublishStreamResponse, error) {
+	n.pair.mu.Lock()
+	defer n.pair.mu.Unlock()
+	if err := n.active(); err != nil {
+		return nil, err
+	}
+	resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation()}
+	if n.pair.refuse != nil {
+		if resp.Error = n.pair.refuse(r.GetPublish()); resp.GetError() != nil {
+			return resp, nil
+		}
+	}
+	resp.Published = n.pair.publish(r.GetPublish())
+	if n.pair.onPublish != nil && !n.pair.onPublish(n, r.GetPublish()) {
+		return nil, status.Error(codes.Unavailable, "dying")
+	}
+	return resp, nil
 }
 
 func (n *fakeNode) Commit(_ context.Context, r *pb.CommitRequest) (*pb.CommitResponse, error) {

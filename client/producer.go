@@ -39,9 +39,9 @@ const (
 	defaultBatchBytes      = 256 << 10
 	defaultMaxPendingBytes = 16 << 20
 	maxProducerIDBytes     = 64
-	// eagerRequests may be under way before publishes are held back to be put together: the first ones go at once, for
-	// latency, later ones wait for an answer or a full batch, for throughput.
-	eagerRequests = 4
+	// eagerBursts, of requests that were sent together, may be under way before publishes are held back to be put together: the first
+	// ones go at once, for latency, later ones wait for an answer or a full batch, for throughput.
+	eagerBursts = 4
 )
 
 func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
@@ -68,7 +68,8 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 // that order after a failover. It may be used by many goroutines at once.
 //
 // Publishes that travel in one request are one transaction: if a node refuses one of them (a queue is full), all get
-// that error. Only publishes to the same queue are ever put together, and a batch is never split.
+// that error. Only publishes to the same queue are ever put together in one, and a batch is never split. Requests that are ready at the same
+// time are sent together, and each has an outcome of its own.
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
@@ -87,6 +88,8 @@ type Producer struct {
 	bytes   int            // their bytes
 	flying  fifo[*request] // in the order of their sequences: first those sent on the present stream, then those to be sent again
 	sent    int            // how many of flying were sent on the present stream
+	burst   int            // with how many messages of the stream that are not wholly answered
+	more    bool           // the node takes several requests in one message
 	idle    chan struct{}  // closed when open becomes 0; nil when nobody waits for that
 }
 
@@ -107,6 +110,7 @@ type request struct {
 	wire     *pb.PublishStreamRequest
 	entries  []*entry
 	repeated bool // was sent more than once
+	last     bool // of those that were sent together
 }
 
 // NewProducer makes a pipeline. It connects when it has something to send. Errors: ErrInvalid, ErrClosed.

@@ -66,7 +66,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	ctx, unbind := t.bind(ctx)
 	defer unbind()
 	p.mu.Lock()
-	p.sent = 0 // all of flying is to be sent, again
+	p.sent, p.burst, p.more = 0, 0, false // all of flying is to be sent, again
 	p.mu.Unlock()
 	stream, err := queues(t.conn()).PublishStream(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 // send sends requests as long as the stream lives. received has a value when it does not any more, which is left there.
 func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStreamClient, received chan error) error {
 	for {
-		if r := p.nextRequest(); r != nil {
+		if r := p.nextBurst(); r != nil {
 			if err := stream.Send(r); err != nil {
 				return err //nolint:wrapcheck // asError needs it as it is
 			}
@@ -110,38 +110,83 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 	}
 }
 
-// nextRequest returns what is to be sent next on the present stream: first what was sent on an earlier one, in the same
-// order; then new requests as far as the window goes.
-func (p *Producer) nextRequest() *pb.PublishStreamRequest {
+// nextBurst returns what is to be sent next on the present stream: a request, and those that may go with it.
+func (p *Producer) nextBurst() *pb.PublishStreamRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	r := p.nextRequest(0, 0)
+	if r == nil {
+		return nil
+	}
+	p.burst++
+	first, last := r, r
+	var more []*pb.PublishStreamRequest
+	messages, bytes := r.size()
+	// A part of the window, so that there is always another burst on its way.
+	for most := max(p.opts.Window/eagerBursts, 1) - 1; p.more && len(more) < most; last = r {
+		if r = p.nextRequest(messages, bytes); r == nil {
+			break
+		}
+		more = append(more, r.wire)
+		m, b := r.size()
+		messages, bytes = messages+m, bytes+b
+	}
+	last.last = true
+	if len(more) == 0 {
+		return first.wire
+	}
+	// What is sent again, on another stream, is another burst.
+	return &pb.PublishStreamRequest{Correlation: first.wire.GetCorrelation(), Publish: first.wire.GetPublish(), TakesMore: true, More: more}
+}
+
+// nextRequest returns the next request to be sent, unless there is none that should go, with so many messages and bytes that go already:
+// first what was sent on an earlier stream, in the same order; then new requests as far as the window goes. The caller holds mu.
+func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.flying.len() {
 		r := *p.flying.at(p.sent)
-		r.repeated = true
+		if m, b := r.size(); messages > 0 && (messages+m > p.opts.BatchMessages || bytes+b > p.opts.BatchBytes) {
+			return nil
+		}
+		r.repeated, r.last = true, false
 		p.sent++
-		return r.wire
+		return r
 	}
 	p.dropWithdrawn()
 	if p.pending.len() == 0 || p.flying.len() >= p.opts.Window {
 		return nil
 	}
-	if p.flying.len() >= eagerRequests && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes {
+	first := *p.pending.at(0)
+	switch {
+	case messages > 0:
+		if messages+len(first.messages) > p.opts.BatchMessages || bytes+first.bytes > p.opts.BatchBytes {
+			return nil
+		}
+	case p.burst >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
 		return nil // more will come along before the next answer does
 	}
-	r := p.form()
+	r := p.form(messages, bytes)
 	p.flying.push(r)
 	p.sent++
-	return r.wire
+	return r
 }
 
-// form takes publishes to one queue from the head of pending, which was not withdrawn. The caller holds mu.
-func (p *Producer) form() *request {
+// size is how many messages a request has, and their bytes.
+func (r *request) size() (messages, bytes int) {
+	for _, e := range r.entries {
+		messages, bytes = messages+len(e.messages), bytes+e.bytes
+	}
+	return messages, bytes
+}
+
+// form takes publishes to one queue from the head of pending, which was not withdrawn, beside so many messages and bytes. The caller holds mu.
+func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
 	entries, messages, bytes := []*entry{first}, first.messages, first.bytes
 	for p.dropWithdrawn(); p.pending.len() > 0; p.dropWithdrawn() {
 		e := *p.pending.at(0)
-		if e.queue != first.queue || len(messages)+len(e.messages) > p.opts.BatchMessages || bytes+e.bytes > p.opts.BatchBytes {
+		if e.queue != first.queue || besideMessages+len(messages)+len(e.messages) > p.opts.BatchMessages ||
+			besideBytes+bytes+e.bytes > p.opts.BatchBytes {
 			break
 		}
 		messages = append(messages, e.messages...)
@@ -154,7 +199,7 @@ func (p *Producer) form() *request {
 	seq := p.next
 	p.next++
 	return &request{entries: entries, wire: &pb.PublishStreamRequest{
-		Correlation: seq,
+		Correlation: seq, TakesMore: true,
 		Publish: &pb.PublishRequest{
 			Queue: first.queue, Messages: messages,
 			Producer: &pb.Producer{Id: p.id, Epoch: p.opts.Epoch, Sequence: seq},
@@ -169,11 +214,30 @@ func (p *Producer) receive(ctx context.Context, stream pb.QueueService_PublishSt
 		if err != nil {
 			return err //nolint:wrapcheck // asError needs it as it is
 		}
-		if err := p.handle(ctx, resp, address); err != nil {
+		if err := p.handleAll(ctx, resp, address); err != nil {
 			return err
 		}
 		*progress = true
 	}
+}
+
+// handleAll handles an answer and those that came with it.
+func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
+	defer p.signal()
+	if resp.GetTakesMore() {
+		p.mu.Lock()
+		p.more = true
+		p.mu.Unlock()
+	}
+	if err := p.handle(ctx, resp, address); err != nil {
+		return err
+	}
+	for _, r := range resp.GetMore() {
+		if err := p.handle(ctx, r, address); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // handle resolves the oldest request. An error that is worth a retry is returned and ends the stream: everything from
@@ -196,8 +260,10 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	}
 	r := p.flying.pop()
 	p.sent--
+	if r.last {
+		p.burst--
+	}
 	p.mu.Unlock()
-	p.signal()
 
 	queue := r.wire.GetPublish().GetQueue()
 	done := resp.GetPublished()

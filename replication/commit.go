@@ -21,26 +21,42 @@ const applyStep = 4096
 // Submit waits while too much is accepted and unanswered, and during a switchover; ctx bounds that wait and nothing else. It
 // returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, and then done is not called and nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
-	alone, err := p.submit(ctx, payload, done, p.o.CommitDelay <= 0 && !p.o.Store.SyncsCommits())
+	return p.SubmitAll(ctx, []Item{{payload, done}})
+}
+
+// Item is a transaction and who gets its outcome.
+type Item struct {
+	Payload []byte
+	Done    Done
+}
+
+// SubmitAll is Submit for several transactions that came together. Each has an outcome of its own; an error means that none was logged.
+func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
+	alone, err := p.submit(ctx, items, p.o.CommitDelay <= 0 && !p.o.Store.SyncsCommits())
 	if alone {
 		p.commitHere() // a write to the system's cache; a sync would keep the caller from its next transaction
 	}
 	return err
 }
 
-// submit is Submit for a caller that may commit by itself: when alone is true it has to.
-func (p *Primary) submit(ctx context.Context, payload []byte, done Done, mayCommit bool) (alone bool, err error) {
-	if len(payload) > p.o.MaxTxnBytes {
-		return false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(payload), p.o.MaxTxnBytes)
+// submit is SubmitAll for a caller that may commit by itself: when alone is true it has to.
+func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alone bool, err error) {
+	weight := int64(0)
+	for i := range items {
+		size := len(items[i].Payload)
+		if size > p.o.MaxTxnBytes {
+			return false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, size, p.o.MaxTxnBytes)
+		}
+		weight += int64(size) + itemOverheadBytes
 	}
 	if err := p.queue.refused(); err != nil {
 		return false, err
 	}
-	weight := min(int64(len(payload))+itemOverheadBytes, p.o.QueueBytes)
+	weight = min(weight, p.o.QueueBytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
 		return false, fmt.Errorf("too many transactions wait to be committed: %w", err)
 	}
-	alone, err = p.queue.add(ctx, wal.KindTxn, payload, done, weight, mayCommit)
+	alone, err = p.queue.add(ctx, wal.KindTxn, items, weight, mayCommit)
 	if err != nil {
 		p.room.Release(weight)
 	}
@@ -68,7 +84,7 @@ func newWaiter() *waiter {
 // Commit is Submit and the wait for the outcome. When ctx ends before that, it returns ErrOutcomeUnknown and the context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	w, _ := p.waiters.Get().(*waiter)
-	alone, err := p.submit(ctx, payload, w.done, p.o.CommitDelay <= 0)
+	alone, err := p.submit(ctx, []Item{{payload, w.done}}, p.o.CommitDelay <= 0)
 	if err != nil {
 		p.waiters.Put(w)
 		return nil, err

@@ -131,7 +131,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p.applied.Store(applied)
 	p.syncTarget, p.absentSince = applied, time.Now()
 	// Nobody else has the queue yet, so that the term-start record is the first of its term.
-	if _, err := p.queue.add(ctx, wal.KindTermStart, id.NodeID[:], nil, 0, false); err != nil {
+	if _, err := p.queue.add(ctx, wal.KindTermStart, []Item{{Payload: id.NodeID[:]}}, 0, false); err != nil {
 		cancel()
 		p.events.close()
 		return nil, err

@@ -70,9 +70,9 @@ func (q *queue) refused() error {
 	return q.refuse
 }
 
-// add encodes a record into the open batch. It waits while the gate is closed. If the caller may commit by itself, and the
-// record is the only one that is accepted and unanswered, alone is true, and the committer is not woken.
-func (q *queue) add(ctx context.Context, kind wal.Kind, payload []byte, done Done, weight int64, mayCommit bool) (alone bool, err error) {
+// add encodes records into the open batch. It waits while the gate is closed. If the caller may commit by itself, and the
+// records are the only ones that are accepted and unanswered, alone is true, and the committer is not woken.
+func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int64, mayCommit bool) (alone bool, err error) {
 	for {
 		q.mu.Lock()
 		switch {
@@ -82,7 +82,10 @@ func (q *queue) add(ctx context.Context, kind wal.Kind, payload []byte, done Don
 			return false, err
 		case q.gate == nil:
 			alone = mayCommit && len(q.waiting) == 0 && len(q.flight) == 0
-			q.encode(kind, payload, done, weight, !alone)
+			for i := range items {
+				q.encode(kind, items[i].Payload, items[i].Done, !alone)
+			}
+			q.waiting[len(q.waiting)-1].weight += weight // of all of them: the last is answered last
 			q.mu.Unlock()
 			return alone, nil
 		}
@@ -98,7 +101,7 @@ func (q *queue) add(ctx context.Context, kind wal.Kind, payload []byte, done Don
 
 // encode appends the frame. mu is held: the copy and the checksum of a payload are cheaper than handing it to another
 // goroutine, and whoever waits here would wait for them there.
-func (q *queue) encode(kind wal.Kind, payload []byte, done Done, weight int64, wake bool) {
+func (q *queue) encode(kind wal.Kind, payload []byte, done Done, wake bool) {
 	first := len(q.waiting) == 0
 	var g *group
 	if !first {
@@ -111,7 +114,6 @@ func (q *queue) encode(kind wal.Kind, payload []byte, done Done, weight int64, w
 	g.frames, q.end = wal.AppendFrame(g.frames, q.end, q.term, kind, payload)
 	g.end = q.end
 	g.waiters = append(g.waiters, done)
-	g.weight += weight
 	if wake && (first || len(g.frames) >= q.batchBytes) {
 		signal(q.wake)
 	}

@@ -110,7 +110,7 @@ func TestJoinCopiesOnlySmallBatches(t *testing.T) {
 
 // addTo adds a transaction that the committer is to commit.
 func addTo(ctx context.Context, q *queue, payload []byte, done Done) error {
-	_, err := q.add(ctx, wal.KindTxn, payload, done, 1, false)
+	_, err := q.add(ctx, wal.KindTxn, []Item{{payload, done}}, 1, false)
 	return err
 }
 
@@ -119,7 +119,7 @@ func addTo(ctx context.Context, q *queue, payload []byte, done Done) error {
 func TestQueueAlone(t *testing.T) {
 	q := newQueue(1, 1000, lsn.Position{})
 	add := func(mayCommit bool) (alone, woken bool) {
-		alone, err := q.add(t.Context(), wal.KindTxn, nil, func(*txn.Result, error) {}, 1, mayCommit)
+		alone, err := q.add(t.Context(), wal.KindTxn, []Item{{Done: func(*txn.Result, error) {}}}, 1, mayCommit)
 		require.NoError(t, err)
 		select {
 		case <-q.wake:

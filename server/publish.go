@@ -22,28 +22,29 @@ func (s *QueueServer) publish(ctx context.Context, req *pb.PublishRequest) (*pb.
 	}
 	buf := s.buffer()
 	defer s.release(buf)
+	*buf = (*buf)[:0]
 	prior, err := s.encodePublish(buf, req)
 	if err != nil {
 		return nil, err
 	}
 	if prior != nil {
-		return published(req, prior)
+		return published(req.GetQueue(), req.GetProducer(), prior)
 	}
 	result, err := session.Primary.Commit(ctx, *buf)
 	if err != nil {
 		return nil, err
 	}
 	session.Consumers.Published(len(req.GetMessages()), len(*buf))
-	return published(req, result)
+	return published(req.GetQueue(), req.GetProducer(), result)
 }
 
 // published makes the answer from the transaction's result.
-func published(req *pb.PublishRequest, r *txn.Result) (*pb.PublishResponse, error) {
+func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishResponse, error) {
 	if err := r.Err(); err != nil {
-		return nil, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
+		return nil, fmt.Errorf("publish to %q: %w", queue, err)
 	}
 	if len(r.Ops) != 1 {
-		return nil, errOtherTransaction(req.GetProducer())
+		return nil, errOtherTransaction(producer)
 	}
 	return &pb.PublishResponse{FirstSequence: r.Ops[0].FirstSequence, Lsn: r.LSN, Duplicate: r.Duplicate}, nil
 }
@@ -54,7 +55,7 @@ func errOtherTransaction(p *pb.Producer) error {
 		ErrInvalid, p.GetSequence(), p.GetId())
 }
 
-// encodePublish checks a request and encodes its transaction into *buf. It returns the stored result instead if the
+// encodePublish checks a request and appends its transaction to *buf. It returns the stored result instead if the
 // request is a retry (INV-10): then nothing else is checked, because the queue may be full or gone by now.
 func (s *QueueServer) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior *txn.Result, err error) {
 	producer, err := checkProducer(req.GetProducer())
@@ -91,12 +92,13 @@ func (s *QueueServer) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior 
 	}
 	timeMS := now()
 	var b txn.Builder
-	b.Begin((*buf)[:0], timeMS, producer)
+	b.Begin(*buf, timeMS, producer)
 	appendPublish(&b, id, timeMS, req.GetMessages())
-	*buf, err = b.Finish()
+	encoded, err := b.Finish()
 	if err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
+	*buf = encoded
 	return nil, nil //nolint:nilnil // the usual case: not a retry
 }
 

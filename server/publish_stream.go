@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -24,7 +26,7 @@ type streamCall struct {
 	correlation uint64
 	queue       string
 	producer    *pb.Producer
-	weight      int64
+	weight      int64        // of the requests that came together, with the last of them
 	done        chan outcome // capacity 1: the applier must not wait
 }
 
@@ -36,6 +38,9 @@ type publishStream struct {
 	calls   chan *streamCall // in order; its capacity is limits.stream-in-flight
 	room    *semaphore.Weighted
 	failed  chan error // why reading ended; capacity 1
+	// takesMore: the client takes several answers in one message.
+	takesMore atomic.Bool
+	held      *streamCall // was received from calls and is not answered
 }
 
 // PublishStream pipelines publishes. Requests of one stream are submitted in order, so they commit in order.
@@ -55,76 +60,173 @@ func (s *QueueServer) PublishStream(stream grpc.BidiStreamingServer[pb.PublishSt
 	return s.status(p.answer())
 }
 
+// maxMore is how many requests may come with another one, and how many answers go with another one.
+const maxMore = 256
+
 // read submits the requests as they come. What is wrong with one request is its answer; what is wrong with the node ends
 // the stream, since the client has to find the active first.
 func (p *publishStream) read(ctx context.Context) {
 	defer close(p.calls)
+	var b publishBatch
 	for {
 		req, err := p.stream.Recv()
+		if err == nil {
+			err = p.accept(ctx, &b, req)
+		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
 				p.failed <- err
 			}
 			return
 		}
-		call, err := p.accept(ctx, req)
-		if err != nil {
-			p.failed <- err
-			return
-		}
-		select {
-		case p.calls <- call:
-		case <-ctx.Done():
-			return
+		for _, call := range b.calls {
+			select {
+			case p.calls <- call:
+			case <-ctx.Done():
+				return
+			}
 		}
 	}
 }
 
-// accept submits one request. The error ends the stream.
-func (p *publishStream) accept(ctx context.Context, req *pb.PublishStreamRequest) (*streamCall, error) {
+// publishBatch is requests that came together. It is used again for the next ones.
+type publishBatch struct {
+	calls []*streamCall
+	// items are the transactions of some of them, one behind the other in buf; ends is where each ends.
+	items []replication.Item
+	ends  []int
+	// messages is how many there are in items.
+	messages int
+}
+
+func (b *publishBatch) reset() {
+	clear(b.calls)
+	clear(b.items)
+	b.calls, b.items, b.ends, b.messages = b.calls[:0], b.items[:0], b.ends[:0], 0
+}
+
+// accept submits a request and those that came with it. The error ends the stream.
+func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.PublishStreamRequest) error {
+	if req.GetTakesMore() {
+		p.takesMore.Store(true)
+	}
+	if n := len(req.GetMore()); n > maxMore {
+		return fmt.Errorf("%w: %d requests with another one; %d are possible", ErrInvalid, n, maxMore)
+	}
+	buf := p.server.buffer()
+	defer p.server.release(buf)
+	*buf = (*buf)[:0]
+	b.reset()
+	p.prepare(b, buf, req)
+	for _, r := range req.GetMore() {
+		if len(r.GetMore()) > 0 {
+			return fmt.Errorf("%w: a request that came with another one has requests with it", ErrInvalid)
+		}
+		p.prepare(b, buf, r)
+	}
+	if len(b.items) == 0 {
+		return nil
+	}
+	from := 0
+	for i, end := range b.ends {
+		b.items[i].Payload, from = (*buf)[from:end], end
+	}
+	weight := min(int64(len(*buf)), int64(p.server.limits.StreamInFlightBytes))
+	if err := p.room.Acquire(ctx, weight); err != nil {
+		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
+	}
+	b.calls[len(b.calls)-1].weight = weight // is answered last
+	if err := p.session.Primary.SubmitAll(ctx, b.items); err != nil {
+		return err
+	}
+	p.session.Consumers.Published(b.messages, len(*buf))
+	return nil
+}
+
+// prepare makes a call of a request and encodes its transaction, if there is to be one.
+func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest) {
 	publish := req.GetPublish()
 	call := &streamCall{
 		correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(), done: make(chan outcome, 1),
 	}
+	b.calls = append(b.calls, call)
 	if publish == nil {
 		call.done <- outcome{err: fmt.Errorf("%w: the request has no `publish`", ErrInvalid)}
-		return call, nil
+		return
 	}
-	buf := p.server.buffer()
-	defer p.server.release(buf)
 	prior, err := p.server.encodePublish(buf, publish)
 	if err != nil || prior != nil {
 		call.done <- outcome{result: prior, err: err}
-		return call, nil
+		return
 	}
-	weight := min(int64(len(*buf)), int64(p.server.limits.StreamInFlightBytes))
-	if err := p.room.Acquire(ctx, weight); err != nil {
-		return nil, fmt.Errorf("wait for earlier requests of the stream: %w", err)
-	}
-	call.weight = weight
-	err = p.session.Primary.Submit(ctx, *buf, func(r *txn.Result, err error) { call.done <- outcome{r, err} })
-	if err != nil {
-		return nil, err
-	}
-	p.session.Consumers.Published(len(publish.GetMessages()), len(*buf))
-	return call, nil
+	b.items = append(b.items, replication.Item{Done: func(r *txn.Result, err error) { call.done <- outcome{r, err} }})
+	b.ends = append(b.ends, len(*buf))
+	b.messages += len(publish.GetMessages())
 }
 
 // answer sends the answers in order until the client has no more requests and all are answered.
 func (p *publishStream) answer() error {
+	first := true
 	for {
+		call, err := p.nextCall()
+		if call == nil {
+			return err
+		}
+		resp, err := p.response(call)
+		if err != nil {
+			return err
+		}
+		resp.TakesMore, first = first, false
+		if p.takesMore.Load() {
+			if err := p.addReady(resp); err != nil {
+				return err
+			}
+		}
+		if err := p.stream.Send(resp); err != nil {
+			return fmt.Errorf("answer a publish: %w", err)
+		}
+	}
+}
+
+// nextCall waits for the next request; nil and why when there is none any more.
+func (p *publishStream) nextCall() (*streamCall, error) {
+	if call := p.held; call != nil {
+		p.held = nil
+		return call, nil
+	}
+	select {
+	case call, more := <-p.calls:
+		if !more {
+			return nil, p.whyEnded()
+		}
+		return call, nil
+	case <-p.session.Ended():
+		return nil, p.session.Reason()
+	}
+}
+
+// addReady adds the next answers, as far as they are known.
+func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
+	for len(resp.GetMore()) < maxMore {
 		select {
 		case call, more := <-p.calls:
 			if !more {
-				return p.whyEnded()
+				return nil // nextCall finds out
 			}
-			if err := p.answerOne(call); err != nil {
+			if len(call.done) == 0 {
+				p.held = call
+				return nil
+			}
+			next, err := p.response(call)
+			if err != nil {
 				return err
 			}
-		case <-p.session.Ended():
-			return p.session.Reason()
+			resp.More = append(resp.More, next)
+		default:
+			return nil
 		}
 	}
+	return nil
 }
 
 // whyEnded returns why reading ended; nil when the client was done.
@@ -152,24 +254,24 @@ func (p *publishStream) outcome(call *streamCall) (outcome, error) {
 	}
 }
 
-func (p *publishStream) answerOne(call *streamCall) error {
+// response waits for the outcome of a request and makes its answer. The error ends the stream.
+func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
 	o, err := p.outcome(call)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	p.room.Release(call.weight)
+	if call.weight > 0 {
+		p.room.Release(call.weight)
+	}
 	resp := &pb.PublishStreamResponse{Correlation: call.correlation}
 	if err = o.err; err == nil {
-		resp.Published, err = published(&pb.PublishRequest{Queue: call.queue, Producer: call.producer}, o.result)
+		resp.Published, err = published(call.queue, call.producer, o.result)
 	}
 	if err != nil {
 		if concernsNode(err) {
-			return err
+			return nil, err
 		}
 		resp.Error = ToRequestError(err)
 	}
-	if err := p.stream.Send(resp); err != nil {
-		return fmt.Errorf("answer a publish: %w", err)
-	}
-	return nil
+	return resp, nil
 }

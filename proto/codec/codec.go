@@ -39,7 +39,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *pb.PublishStreamRequest:
 		decode = func(b []byte) bool { return publishStreamRequest(b, m) }
 	case *pb.PublishRequest:
-		decode = func(b []byte) bool { return publishRequest(b, m) }
+		decode = func(b []byte) bool { return publishRequest(b, m, &pb.Producer{}) }
 	case *pb.ConsumeResponse:
 		decode = func(b []byte) bool { return consumeResponse(b, m) }
 	case *pb.ReplicateResponse:

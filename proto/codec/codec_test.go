@@ -25,6 +25,10 @@ func examples() []protobuf.Message {
 	return []protobuf.Message{
 		publish, &pb.PublishRequest{}, &pb.PublishStreamRequest{}, &pb.PublishStreamRequest{Correlation: 9, Publish: publish},
 		&pb.PublishStreamRequest{Publish: &pb.PublishRequest{Producer: &pb.Producer{}}},
+		&pb.PublishStreamRequest{Correlation: 1, Publish: publish, TakesMore: true, More: []*pb.PublishStreamRequest{
+			{Correlation: 2, Publish: publish}, {}, {Publish: &pb.PublishRequest{}}, {Correlation: 3, TakesMore: true},
+		}},
+		&pb.PublishStreamRequest{More: []*pb.PublishStreamRequest{{More: []*pb.PublishStreamRequest{{Correlation: 1}}}}},
 		&pb.ConsumeResponse{}, &pb.ConsumeResponse{Attached: true}, &pb.ConsumeResponse{Confirmed: 5, Messages: []*pb.StoredMessage{
 			{
 				Sequence: 3, PublishedAt: &timestamppb.Timestamp{Seconds: -1, Nanos: 5}, DeliveryCount: 2,

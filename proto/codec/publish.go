@@ -40,7 +40,36 @@ func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, num
 	return true
 }
 
+// publishCall is what a request of a publish stream consists of, but for its messages.
+type publishCall struct {
+	request  pb.PublishStreamRequest
+	publish  pb.PublishRequest
+	producer pb.Producer
+}
+
+// maxMoreRequests is how many requests that come with another one are looked at: one more than the server takes.
+const maxMoreRequests = 257
+
 func publishStreamRequest(b []byte, m *pb.PublishStreamRequest) bool {
+	count := 0
+	if !fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
+		if field == 3 && count < maxMoreRequests {
+			count++
+		}
+		return true
+	}) {
+		return false
+	}
+	if count == 0 {
+		return publishStreamPart(b, m, &publishCall{}, nil)
+	}
+	slab := make([]publishCall, count+1)
+	m.More = make([]*pb.PublishStreamRequest, 0, count)
+	return publishStreamPart(b, m, &slab[count], slab[:count])
+}
+
+// publishStreamPart decodes a request with memory from parts, and those that come with it with memory from more.
+func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall, more []publishCall) bool {
 	return fields(b, func(field int32, typ protowire.Type, value []byte, number uint64) bool {
 		switch field {
 		case 1:
@@ -50,14 +79,27 @@ func publishStreamRequest(b []byte, m *pb.PublishStreamRequest) bool {
 			if typ != protowire.BytesType || m.Publish != nil {
 				return false
 			}
-			m.Publish = &pb.PublishRequest{}
-			return publishRequest(value, m.Publish)
+			m.Publish = &parts.publish
+			return publishRequest(value, m.Publish, &parts.producer)
+		case 3:
+			if typ != protowire.BytesType || more == nil {
+				return false // or a request that came with another one has some with it, which is not for us
+			}
+			if len(m.More) == len(more) {
+				return true
+			}
+			one := &more[len(m.More)]
+			m.More = append(m.More, &one.request)
+			return publishStreamPart(value, &one.request, one, nil)
+		case 4:
+			m.TakesMore = number != 0
+			return typ == protowire.VarintType
 		}
 		return true
 	})
 }
 
-func publishRequest(b []byte, m *pb.PublishRequest) bool {
+func publishRequest(b []byte, m *pb.PublishRequest, p *pb.Producer) bool {
 	count := 0
 	if !fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
 		if field == 2 && count < maxMessages {
@@ -90,8 +132,8 @@ func publishRequest(b []byte, m *pb.PublishRequest) bool {
 			if m.Producer != nil {
 				return false
 			}
-			m.Producer = &pb.Producer{}
-			return producer(value, m.Producer)
+			m.Producer = p
+			return producer(value, p)
 		}
 	})
 	m.Messages = list

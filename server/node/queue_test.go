@@ -317,13 +317,45 @@ func TestCommit(t *testing.T) {
 }
 
 func TestPublishStream(t *testing.T) {
+	for _, together := range []uint64{1, 7} {
+		t.Run(fmt.Sprint(together, " together"), func(t *testing.T) { testPublishStream(t, together) })
+	}
+}
+
+// TestPublishStreamRefuses: what cannot come together ends the stream, and nothing of it was committed.
+func TestPublishStreamRefuses(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	one := func() *pb.PublishStreamRequest {
+		return &pb.PublishStreamRequest{Publish: &pb.PublishRequest{Queue: "q", Messages: batch("x")}}
+	}
+	many, nested := one(), one()
+	for range 257 {
+		many.More = append(many.More, one())
+	}
+	nested.More = append(nested.More, one())
+	nested.More[0].More = append(nested.More[0].More, one())
+	for name, req := range map[string]*pb.PublishStreamRequest{"too many": many, "nested": nested} {
+		stream, err := n.queues.PublishStream(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, stream.Send(req))
+		_, err = stream.Recv()
+		require.ErrorIs(t, kind(err), server.ErrInvalid, name)
+	}
+	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.Zero(t, q.GetQueue().GetMessages())
+}
+
+func testPublishStream(t *testing.T, together uint64) {
 	n := startAlone(t, func(c *config.Config) { c.Limits.StreamInFlight = 8 })
 	n.createQueue("q")
 	stream, err := n.queues.PublishStream(t.Context())
 	require.NoError(t, err)
-	const requests = 500
+	const requests = 504
 	sent := make(chan error, 1)
 	go func() {
+		var all *pb.PublishStreamRequest
 		for i := range uint64(requests) {
 			queue := "q"
 			if i == 100 {
@@ -333,7 +365,16 @@ func TestPublishStream(t *testing.T) {
 			if i == 200 {
 				req.Publish = nil
 			}
-			if err := stream.Send(req); err != nil {
+			if i%together == 0 {
+				all = req
+				all.TakesMore = together > 1
+			} else {
+				all.More = append(all.More, req)
+			}
+			if i%together != together-1 {
+				continue
+			}
+			if err := stream.Send(all); err != nil {
 				sent <- err
 				return
 			}
@@ -341,9 +382,19 @@ func TestPublishStream(t *testing.T) {
 		sent <- stream.CloseSend()
 	}()
 	next := uint64(1)
+	var answers []*pb.PublishStreamResponse
+	messages := 0
 	for i := range uint64(requests) {
-		resp, err := stream.Recv()
-		require.NoError(t, err)
+		if len(answers) == 0 {
+			all, err := stream.Recv()
+			require.NoError(t, err)
+			require.Equal(t, i == 0, all.GetTakesMore())
+			answers = append(answers, all)
+			answers = append(answers, all.GetMore()...)
+			messages++
+		}
+		resp := answers[0]
+		answers = answers[1:]
 		require.Equal(t, i, resp.GetCorrelation(), "answers come in order")
 		switch i {
 		case 100:
@@ -356,6 +407,9 @@ func TestPublishStream(t *testing.T) {
 			require.Equal(t, next, resp.GetPublished().GetFirstSequence(), "requests commit in order")
 			next++
 		}
+	}
+	if together == 1 {
+		require.Equal(t, requests, messages, "who did not say that it takes several answers gets one at a time")
 	}
 	_, err = stream.Recv()
 	require.ErrorContains(t, err, "EOF")

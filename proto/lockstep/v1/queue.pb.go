@@ -1028,7 +1028,12 @@ type PublishStreamRequest struct {
 	// Number of the request, chosen by the client; comes back in the answer.
 	Correlation uint64 `protobuf:"varint,1,opt,name=correlation,proto3" json:"correlation,omitempty"`
 	// What to publish.
-	Publish       *PublishRequest `protobuf:"bytes,2,opt,name=publish,proto3" json:"publish,omitempty"`
+	Publish *PublishRequest `protobuf:"bytes,2,opt,name=publish,proto3" json:"publish,omitempty"`
+	// Up to 256 further requests, which have none of their own. Each is handled as if it had come by itself, behind this one. Only for a
+	// server that has said `takes_more`.
+	More []*PublishStreamRequest `protobuf:"bytes,3,rep,name=more,proto3" json:"more,omitempty"`
+	// The client takes answers with `more`.
+	TakesMore     bool `protobuf:"varint,4,opt,name=takes_more,json=takesMore,proto3" json:"takes_more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1077,6 +1082,20 @@ func (x *PublishStreamRequest) GetPublish() *PublishRequest {
 	return nil
 }
 
+func (x *PublishStreamRequest) GetMore() []*PublishStreamRequest {
+	if x != nil {
+		return x.More
+	}
+	return nil
+}
+
+func (x *PublishStreamRequest) GetTakesMore() bool {
+	if x != nil {
+		return x.TakesMore
+	}
+	return false
+}
+
 // PublishStreamResponse answers one request of a publish stream.
 type PublishStreamResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1085,7 +1104,11 @@ type PublishStreamResponse struct {
 	// Where the batch went, if it was committed.
 	Published *PublishResponse `protobuf:"bytes,2,opt,name=published,proto3" json:"published,omitempty"`
 	// Why it was not committed. The stream goes on after an error that concerns one request only.
-	Error         *RequestError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error *RequestError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// The answers to the next requests, which have none of their own.
+	More []*PublishStreamResponse `protobuf:"bytes,4,rep,name=more,proto3" json:"more,omitempty"`
+	// The server takes requests with `more`.
+	TakesMore     bool `protobuf:"varint,5,opt,name=takes_more,json=takesMore,proto3" json:"takes_more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1139,6 +1162,20 @@ func (x *PublishStreamResponse) GetError() *RequestError {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *PublishStreamResponse) GetMore() []*PublishStreamResponse {
+	if x != nil {
+		return x.More
+	}
+	return nil
+}
+
+func (x *PublishStreamResponse) GetTakesMore() bool {
+	if x != nil {
+		return x.TakesMore
+	}
+	return false
 }
 
 // RequestError is an error of one request in a stream, with the meaning of google.rpc.Status.
@@ -2056,14 +2093,20 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x0fPublishResponse\x12%\n" +
 	"\x0efirst_sequence\x18\x01 \x01(\x04R\rfirstSequence\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x1c\n" +
-	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"o\n" +
+	"\tduplicate\x18\x03 \x01(\bR\tduplicate\"\xc5\x01\n" +
 	"\x14PublishStreamRequest\x12 \n" +
 	"\vcorrelation\x18\x01 \x01(\x04R\vcorrelation\x125\n" +
-	"\apublish\x18\x02 \x01(\v2\x1b.lockstep.v1.PublishRequestR\apublish\"\xa6\x01\n" +
+	"\apublish\x18\x02 \x01(\v2\x1b.lockstep.v1.PublishRequestR\apublish\x125\n" +
+	"\x04more\x18\x03 \x03(\v2!.lockstep.v1.PublishStreamRequestR\x04more\x12\x1d\n" +
+	"\n" +
+	"takes_more\x18\x04 \x01(\bR\ttakesMore\"\xfd\x01\n" +
 	"\x15PublishStreamResponse\x12 \n" +
 	"\vcorrelation\x18\x01 \x01(\x04R\vcorrelation\x12:\n" +
 	"\tpublished\x18\x02 \x01(\v2\x1c.lockstep.v1.PublishResponseR\tpublished\x12/\n" +
-	"\x05error\x18\x03 \x01(\v2\x19.lockstep.v1.RequestErrorR\x05error\"T\n" +
+	"\x05error\x18\x03 \x01(\v2\x19.lockstep.v1.RequestErrorR\x05error\x126\n" +
+	"\x04more\x18\x04 \x03(\v2\".lockstep.v1.PublishStreamResponseR\x04more\x12\x1d\n" +
+	"\n" +
+	"takes_more\x18\x05 \x01(\bR\ttakesMore\"T\n" +
 	"\fRequestError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
@@ -2203,53 +2246,55 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	37, // 8: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
 	38, // 9: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	16, // 10: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	17, // 11: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	20, // 12: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	22, // 13: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	38, // 14: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	23, // 15: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	24, // 16: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	25, // 17: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	37, // 18: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	39, // 19: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	39, // 20: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	27, // 21: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	29, // 22: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	39, // 23: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	39, // 24: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	40, // 25: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	40, // 26: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	0,  // 27: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 28: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 29: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 30: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 31: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 32: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 33: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 34: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 35: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 36: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	21, // 37: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	28, // 38: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	31, // 39: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	1,  // 40: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 41: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 42: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 43: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 44: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 45: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 46: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 47: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 48: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 49: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	26, // 50: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	30, // 51: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	32, // 52: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	40, // [40:53] is the sub-list for method output_type
-	27, // [27:40] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	18, // 11: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	17, // 12: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	20, // 13: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	19, // 14: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	22, // 15: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	38, // 16: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	23, // 17: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	24, // 18: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	25, // 19: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	37, // 20: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	39, // 21: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	39, // 22: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	27, // 23: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	29, // 24: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	39, // 25: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	39, // 26: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	40, // 27: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	40, // 28: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	0,  // 29: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 30: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 31: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 32: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 33: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 34: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 35: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 36: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	16, // 37: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	18, // 38: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	21, // 39: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	28, // 40: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	31, // 41: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	1,  // 42: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 43: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 44: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 45: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 46: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 47: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 48: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 49: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	17, // 50: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	19, // 51: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	26, // 52: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	30, // 53: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	32, // 54: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	42, // [42:55] is the sub-list for method output_type
+	29, // [29:42] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }
