@@ -80,7 +80,7 @@ func (f *benchFlags) registerStore(cmd *cobra.Command) {
 // registerCommon registers what every measurement has.
 func (f *benchFlags) registerCommon(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "2KiB", "page size of what is started")
-	cmd.Flags().StringVar(&f.memory, "memory", "256MiB", "memory budget of what is started")
+	cmd.Flags().StringVar(&f.memory, "memory", "512MiB", "memory budget of what is started")
 	cmd.Flags().StringVar(&f.pageCache, "page-cache", "auto", "what becomes of the system's page cache, see memory.page-cache: "+strings.Join(store.PageCacheNames(), ", "))
 	cmd.Flags().StringSliceVar(&f.sizes, "size", []string{"512"}, "bytes of a message; several, such as 512,15000, are measured one after the other")
 	cmd.Flags().IntVar(&f.messages, "messages", 200_000, "messages of a round")

@@ -62,7 +62,7 @@ A measurement that fails does not end the others; its error is printed, and the 
   lockstep bench all --only queues,growth`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f.memory, f.pageSize, f.sizes, f.messages, f.rounds, f.sync = "256MiB", "2KiB", []string{"512", "15000"}, 1_000_000, 1, "off"
+			f.memory, f.pageSize, f.sizes, f.messages, f.rounds, f.sync = "512MiB", "2KiB", []string{"512", "15000"}, 1_000_000, 1, "off"
 			f.duration, f.bursts, f.batch, f.configs = 2*time.Second, 2, 100, []string{"r1", "r3"}
 			if long {
 				f.messages, f.rounds, f.duration, f.bursts = 2_000_000, 5, 10*time.Second, 4

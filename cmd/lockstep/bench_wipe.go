@@ -49,7 +49,7 @@ The rate of the snapshot is that of its transfer over loopback and its installat
 	}
 	cmd.Flags().StringVar(&f.sync, "sync", "always", "sync mode of the nodes: always, interval or off")
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory for the data; default: a temporary one")
-	cmd.Flags().StringVar(&f.memory, "memory", "256MiB", "memory budget of the nodes")
+	cmd.Flags().StringVar(&f.memory, "memory", "512MiB", "memory budget of the nodes")
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "2KiB", "page size of the nodes")
 	cmd.Flags().StringVar(&storeSize, "store", "2GiB", "messages that are in the store before")
 	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "bytes of a message that is published meanwhile")

@@ -44,7 +44,7 @@ func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, num
 type publishCall struct {
 	request  pb.PublishStreamRequest
 	publish  pb.PublishRequest
-	producer pb.Producer
+	producer *pb.Producer // elsewhere: it is needed for longer than the bodies that the others hold on to
 }
 
 // maxMoreRequests is how many requests that come with another one are looked at: one more than the server takes.
@@ -61,9 +61,12 @@ func publishStreamRequest(b []byte, m *pb.PublishStreamRequest) bool {
 		return false
 	}
 	if count == 0 {
-		return publishStreamPart(b, m, &publishCall{}, nil)
+		return publishStreamPart(b, m, &publishCall{producer: &pb.Producer{}}, nil)
 	}
-	slab := make([]publishCall, count+1)
+	slab, producers := make([]publishCall, count+1), make([]pb.Producer, count+1)
+	for i := range slab {
+		slab[i].producer = &producers[i]
+	}
 	m.More = make([]*pb.PublishStreamRequest, 0, count)
 	return publishStreamPart(b, m, &slab[count], slab[:count])
 }
@@ -80,7 +83,7 @@ func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall,
 				return false
 			}
 			m.Publish = &parts.publish
-			return publishRequest(value, m.Publish, &parts.producer)
+			return publishRequest(value, m.Publish, parts.producer)
 		case 3:
 			if typ != protowire.BytesType || more == nil {
 				return false // or a request that came with another one has some with it, which is not for us

@@ -102,7 +102,7 @@ type TLS struct {
 
 // Memory is the budget.
 type Memory struct {
-	Budget    Size   `koanf:"budget" usage:"memory for messages that are not yet in pages and for parts of the index"`
+	Budget    Size   `koanf:"budget" usage:"memory of the process, about: half of it for messages that are not yet in pages and for parts of the index, the rest for what is under way"`
 	PageCache string `koanf:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where nobody reads, and otherwise whichever takes less time"`
 }
 
@@ -197,7 +197,7 @@ func Default() Config {
 		TLS:       NodeTLS{ClientAuth: ClientAuthRequire},
 		Sync:      "always",
 		SyncEvery: Duration(100 * time.Millisecond),
-		Memory:    Memory{Budget: 256 << 20, PageCache: "auto"},
+		Memory:    Memory{Budget: 512 << 20, PageCache: "auto"},
 		PageSize:  2 << 10, PageSizeMax: 32 << 10,
 		Checkpoint:  Checkpoint{Bytes: 128 << 20, Interval: Duration(30 * time.Second)},
 		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveHold: 4 << 30, Level: "info", Format: "text"},

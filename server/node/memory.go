@@ -6,10 +6,12 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/store"
 )
 
 const (
-	// memoryBesides is what a process takes besides memory.budget: code, stacks, connections, and what the budget does not count.
+	// memoryBesides is what a process takes besides what the store may have: stacks, connections, requests under way.
 	memoryBesides = 64 << 20
 	// memoryTick is how often LimitMemory looks at what is in use.
 	memoryTick = 2 * time.Second
@@ -18,7 +20,11 @@ const (
 	memorySlack = 25
 )
 
-// LimitMemory keeps the process close to memory.budget until ctx ends: near it, garbage is collected as often as need be, instead of
+// StoreMemory is how much of memory.budget is the store's. The rest is for requests and deliveries under way, and for what the collector has
+// not yet collected.
+func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinMemoryBudget) }
+
+// LimitMemory keeps the process within memory.budget until ctx ends, as far as that can be: near it, garbage is collected as often as need be, instead of
 // only when the heap has doubled. It is cheap, since most of the heap is message bytes, which the collector does not look into. A store
 // that needs more, for its queues and producers, gets it: the limit follows what is in use. GOMEMLIMIT in the environment is
 // stronger. It is for a process that is a node and nothing else.
@@ -26,7 +32,7 @@ func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	before := debug.SetMemoryLimit(budgetBytes + memoryBesides)
+	before := debug.SetMemoryLimit(memoryLimit(budgetBytes, 0))
 	defer debug.SetMemoryLimit(before)
 	tick := time.NewTicker(memoryTick)
 	defer tick.Stop()
@@ -42,7 +48,7 @@ func LimitMemory(ctx context.Context, budgetBytes int64) {
 
 // memoryLimit is the limit for what is in use now.
 func memoryLimit(budgetBytes, usedBytes int64) int64 {
-	return max(budgetBytes, usedBytes+usedBytes/100*memorySlack) + memoryBesides
+	return max(StoreMemory(budgetBytes), usedBytes+usedBytes/100*memorySlack) + memoryBesides
 }
 
 // heapInUse is what the last collection found to be in use.

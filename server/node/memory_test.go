@@ -9,13 +9,18 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
 )
 
 func TestMemoryLimit(t *testing.T) {
 	const mib = 1 << 20
-	require.EqualValues(t, 320*mib, memoryLimit(256*mib, 0))
-	require.EqualValues(t, 320*mib, memoryLimit(256*mib, 200*mib))
-	require.Greater(t, memoryLimit(256*mib, 1000*mib), int64(1250*mib), "what is needed beyond the budget is given")
+	require.EqualValues(t, 320*mib, memoryLimit(512*mib, 0))
+	require.EqualValues(t, 320*mib, memoryLimit(512*mib, 200*mib))
+	require.Greater(t, memoryLimit(512*mib, 1000*mib), int64(1250*mib), "what is needed beyond the budget is given")
+	require.EqualValues(t, 80*mib, memoryLimit(16*mib, 0), "what a process needs in any case")
+	require.EqualValues(t, 256*mib, StoreMemory(512*mib))
+	require.EqualValues(t, store.MinMemoryBudget, StoreMemory(20*mib))
 	runtime.GC()
 	require.Positive(t, heapInUse())
 
@@ -24,7 +29,7 @@ func TestMemoryLimit(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		LimitMemory(ctx, 256*mib)
+		LimitMemory(ctx, 512*mib)
 	}()
 	require.Eventually(t, func() bool { return debug.SetMemoryLimit(-1) == 320*mib }, 10*time.Second, time.Millisecond)
 	cancel()

@@ -82,7 +82,7 @@ func openStore(cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, 
 	}
 	s, err := store.Open(store.Options{
 		FS: fs, Dir: cfg.Data.Dir, PageSize: int(cfg.PageSize), Sync: mode, SyncInterval: cfg.SyncEvery.Std(),
-		MemoryBudget: cfg.Memory.Budget.Bytes(), PageCache: cache, CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
+		MemoryBudget: StoreMemory(cfg.Memory.Budget.Bytes()), PageCache: cache, CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
 		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: logKeepBytes(cfg),
 		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -23,7 +25,7 @@ type EmbeddedOptions struct {
 	Batch int
 	// Sync mode: "always", "interval" or "off".
 	Sync string
-	// PageSize and MemoryBudget in bytes; 0 for the defaults.
+	// PageSize and MemoryBudget, of the process, in bytes; 0 for the defaults.
 	PageSize     int
 	MemoryBudget int64
 	// PageCache says what stays in the system's cache.
@@ -83,9 +85,17 @@ func (e *embedded) open() error {
 		return fmt.Errorf("sync mode: %w", err)
 	}
 	begin := time.Now()
-	e.store, err = store.Open(store.Options{FS: vfs.OS(), Dir: e.Dir, Sync: mode, PageSize: e.PageSize, MemoryBudget: e.MemoryBudget, PageCache: e.PageCache})
+	e.store, err = store.Open(store.Options{FS: vfs.OS(), Dir: e.Dir, Sync: mode, PageSize: e.PageSize, MemoryBudget: node.StoreMemory(e.budget()), PageCache: e.PageCache})
 	e.opened = time.Since(begin)
 	return err
+}
+
+// budget is that of the process, as memory.budget is of a node's.
+func (e *embedded) budget() int64 {
+	if e.MemoryBudget == 0 {
+		return config.Default().Memory.Budget.Bytes()
+	}
+	return e.MemoryBudget
 }
 
 // close may be called more than once.
@@ -100,13 +110,9 @@ func (e *embedded) close() error {
 
 // result is one that begins now.
 func (e *embedded) result(workload, phase string) Result {
-	budget := e.MemoryBudget
-	if budget == 0 {
-		budget = store.DefaultMemoryBudget
-	}
 	return Result{
 		Workload: workload, Phase: phase, Setup: "embedded", Sync: e.Sync, SizeBytes: e.SizeBytes, Batch: e.Batch,
-		BudgetMB: float64(budget) / 1e6, Note: e.note,
+		BudgetMB: float64(e.budget()) / 1e6, Note: e.note,
 	}
 }
 
