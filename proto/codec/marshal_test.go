@@ -70,8 +70,15 @@ func TestRefer(t *testing.T) {
 	c := New()
 	large, small := bytes.Repeat([]byte("L"), 2*ReferBytes), bytes.Repeat([]byte("s"), 900)
 	for i, parts := range [][][]byte{
-		{large}, {large, large}, {small, large}, {large, small}, {small, large, small}, {small, small, large, large, small, large, small},
-		{}, {small}, {small, small},
+		{},
+		{small},
+		{small, small},
+		{large},
+		{large, large},
+		{small, large},
+		{large, small},
+		{small, large, small},
+		{small, small, large, large, small, large, small},
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			for range 3 { // buffers are used again

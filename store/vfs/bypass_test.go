@@ -29,7 +29,7 @@ func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
 	require.NotEmpty(f.t, p)
 	require.Zero(f.t, uintptr(unsafe.Pointer(unsafe.SliceData(p)))%sectorBytes)
 	f.past = append(f.past, len(p))
-	time.Sleep(f.takes)
+	time.Sleep(f.takes) //nolint:forbidigo // a disk that takes so long, by synctest's clock
 	if f.fails != nil {
 		return 0, f.fails
 	}
@@ -38,7 +38,7 @@ func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
 
 // WriteVec is a write through the cache.
 func (f *pastFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
-	time.Sleep(f.takesThrough)
+	time.Sleep(f.takesThrough) //nolint:forbidigo // as above
 	return f.File.WriteVec(offset, bufs...)
 }
 
