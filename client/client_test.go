@@ -236,7 +236,7 @@ func TestManyQueues(t *testing.T) {
 			if simple {
 				require.GreaterOrEqual(t, p.bursts, total)
 			} else {
-				require.Less(t, p.bursts, total/4)
+				require.Less(t, p.bursts, total/8)
 			}
 		})
 	}

@@ -89,6 +89,7 @@ type Producer struct {
 	flying  fifo[*request] // in the order of their sequences: first those sent on the present stream, then those to be sent again
 	sent    int            // how many of flying were sent on the present stream
 	burst   int            // with how many messages of the stream that are not wholly answered
+	greeted bool           // something was answered on the present stream
 	more    bool           // the node takes several requests in one message
 	idle    chan struct{}  // closed when open becomes 0; nil when nobody waits for that
 }

@@ -66,7 +66,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	ctx, unbind := t.bind(ctx)
 	defer unbind()
 	p.mu.Lock()
-	p.sent, p.burst, p.more = 0, 0, false // all of flying is to be sent, again
+	p.sent, p.burst, p.greeted, p.more = 0, 0, false, false // all of flying is to be sent, again
 	p.mu.Unlock()
 	stream, err := queues(t.conn()).PublishStream(ctx)
 	if err != nil {
@@ -143,6 +143,9 @@ func (p *Producer) nextBurst() *pb.PublishStreamRequest {
 // first what was sent on an earlier stream, in the same order; then new requests as far as the window goes. The caller holds mu.
 func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.flying.len() {
+		if !p.greeted && p.burst >= eagerBursts {
+			return nil // one by one they would be many; the first answer says whether that must be
+		}
 		r := *p.flying.at(p.sent)
 		if m, b := r.size(); messages > 0 && (messages+m > p.opts.BatchMessages || bytes+b > p.opts.BatchBytes) {
 			return nil
@@ -224,11 +227,10 @@ func (p *Producer) receive(ctx context.Context, stream pb.QueueService_PublishSt
 // handleAll handles an answer and those that came with it.
 func (p *Producer) handleAll(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
 	defer p.signal()
-	if resp.GetTakesMore() {
-		p.mu.Lock()
-		p.more = true
-		p.mu.Unlock()
-	}
+	p.mu.Lock()
+	p.greeted = true
+	p.more = p.more || resp.GetTakesMore()
+	p.mu.Unlock()
 	if err := p.handle(ctx, resp, address); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@
 //
 // A consumer that is behind reads from page.db, through the system's page cache as far as that holds what it wants. What it does not hold is
 // read past it, in large pieces and ahead of the consumer (readahead.go); so are walks of the whole file (a scan, a backup, a snapshot), which
-// would drive out what others need. What a checkpoint wrote stays in that cache where it will be read (Options.PageCache).
+// would drive out what others need. Large writes go past it where that is faster, or nobody reads (Options.PageCache).
 //
 // # Locks
 //
