@@ -40,7 +40,7 @@ rate, and the CPU time of a message, are compared with those of the first level.
 				o.Levels = append(o.Levels, n)
 			}
 			o.Messages = f.messages
-			return a.embeddedRounds(cmd, f, p, batch, []string{"publish", "ack random"}, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
+			return a.embeddedRounds(cmd, f, p, batch, len(o.Levels), []string{"publish", "ack random"}, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
 				o := o
 				o.EmbeddedOptions = e
 				return bench.Growth(ctx, o, report)

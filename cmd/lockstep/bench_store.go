@@ -46,7 +46,7 @@ beside a plain read of the same file.`,
 				o.MemoryLimit = int64(bytes)
 			}
 			o.Messages = f.messages
-			return a.embeddedRounds(cmd, f, p, o.Batch, []string{"write", "read", "start", "read far"}, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
+			return a.embeddedRounds(cmd, f, p, o.Batch, 1, []string{"write", "read", "start", "read far"}, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
 				o := o
 				o.EmbeddedOptions = e
 				return bench.Store(ctx, o, report)
@@ -95,7 +95,7 @@ with a --window above 1; the one queue comes first.`,
 			}
 			o.Messages = f.messages
 			phases := []string{"create", "one each", "one queue", "round robin", "start"}
-			return a.embeddedRounds(cmd, f, p, batch, phases, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
+			return a.embeddedRounds(cmd, f, p, batch, 2, phases, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
 				o := o
 				o.EmbeddedOptions = e
 				return bench.Queues(ctx, o, report)
@@ -147,13 +147,13 @@ func (a *app) nodeQueues(cmd *cobra.Command, f benchFlags, p parsed, load bench.
 	return nil
 }
 
-// embeddedRounds measures each size in rounds, each with a directory of its own, and prints them, the medians and how they compare.
+// embeddedRounds measures, with so many stores open at once, each size in rounds, each with a directory of its own, and prints them, the medians and how they compare.
 func (a *app) embeddedRounds(
-	cmd *cobra.Command, f benchFlags, p parsed, batch int, phases []string,
+	cmd *cobra.Command, f benchFlags, p parsed, batch, stores int, phases []string,
 	run func(context.Context, bench.EmbeddedOptions, func(bench.Result) error) error,
 ) error {
 	ctx := cmd.Context()
-	defer limitMemory(ctx, p.memory)() // as a node's process does
+	defer limitMemory(ctx, p.memory*config.Size(stores))() // as a node's process does, which has one
 	for _, size := range p.sizes {
 		var all []bench.Result
 		for round := range f.rounds {
