@@ -57,7 +57,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// invited asks a voter that is to become a member who it is.
+// invited asks a voter that is to become a member who it is. It may have been started just now, and not listen yet.
 func (v *Voter) invited(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
@@ -68,6 +68,16 @@ func (v *Voter) invited(ctx context.Context, address string) (hello, error) {
 		return v.hello()
 	}
 	h, err := v.peers.at(address).hello(ctx)
+	for err != nil && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryMin):
+			var again error
+			if h, again = v.peers.at(address).hello(ctx); ctx.Err() == nil {
+				err = again // otherwise the one before says more
+			}
+		}
+	}
 	switch {
 	case err != nil:
 		return hello{}, fmt.Errorf("%w: the voter at %s does not answer; start it first: %w", ErrMembership, address, err)

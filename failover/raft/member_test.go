@@ -181,7 +181,16 @@ func TestReplaceWitness(t *testing.T) {
 	_, err = admin.Replace(timed(t), witness, "z.test:1")
 	require.ErrorContains(t, err, "start it first")
 
-	m, err := admin.Replace(timed(t), witness, spare) // it leads, and has to hand over
+	// One that is only just being started is waited for.
+	c.stop(spare)
+	var m raftcoord.Member
+	replaced := make(chan struct{})
+	go func() {
+		defer close(replaced)
+		m, err = admin.Replace(timed(t), witness, spare) // it leads, and has to hand over
+	}()
+	c.start(spare)
+	<-replaced
 	require.NoError(t, err)
 	require.Equal(t, spare, m.Address)
 	require.Equal(t, raftcoord.KindWitness, m.Kind)
