@@ -140,22 +140,7 @@ func TestPipelineKeepsOrder(t *testing.T) {
 	c := p.client(client.Options{})
 	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{Window: 50, BatchMessages: 20})
 	require.NoError(t, err)
-	active, handedOver := 0, 0
-	p.mu.Lock()
-	p.onPublish = func(n *fakeNode, _ *pb.PublishRequest) bool {
-		if len(p.requests) < handedOver+100 || n != p.nodes[active] {
-			return true
-		}
-		handedOver = len(p.requests)
-		// Commits, does not answer, and hands over at the same moment.
-		p.nodes[active].role = pb.Role_ROLE_STANDBY
-		active = 1 - active
-		p.term++
-		p.nodes[active].role, p.nodes[active].term = pb.Role_ROLE_ACTIVE, p.term
-		p.announce()
-		return false
-	}
-	p.mu.Unlock()
+	p.handOver(100)
 	var want []string
 	var order []int
 	var receipts []uint64
@@ -191,19 +176,7 @@ func TestManyQueues(t *testing.T) {
 			c := p.client(client.Options{})
 			producer, err := c.NewProducer(t.Context(), client.ProducerOptions{})
 			require.NoError(t, err)
-			active, handedOver := 0, 0
-			p.onPublish = func(n *fakeNode, _ *pb.PublishRequest) bool {
-				if len(p.requests) < handedOver+1000 || n != p.nodes[active] {
-					return true
-				}
-				handedOver = len(p.requests)
-				p.nodes[active].role = pb.Role_ROLE_STANDBY
-				active = 1 - active
-				p.term++
-				p.nodes[active].role, p.nodes[active].term = pb.Role_ROLE_ACTIVE, p.term
-				p.announce()
-				return false
-			}
+			p.handOver(1000)
 			p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
 				if r.GetQueue() == "q13" {
 					return &pb.RequestError{Code: uint32(codes.NotFound), Message: "so the test says"}

@@ -204,6 +204,25 @@ func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 	return resp
 }
 
+// handOver has the active commit, not answer, and hand over at the same moment, after every so many requests.
+func (p *fakePair) handOver(every int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	active, last := 0, 0
+	p.onPublish = func(n *fakeNode, _ *pb.PublishRequest) bool {
+		if len(p.requests) < last+every || n != p.nodes[active] {
+			return true
+		}
+		last = len(p.requests)
+		p.nodes[active].role = pb.Role_ROLE_STANDBY
+		active = 1 - active
+		p.term++
+		p.nodes[active].role, p.nodes[active].term = pb.Role_ROLE_ACTIVE, p.term
+		p.announce()
+		return false
+	}
+}
+
 func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 	first := true
 	for {
