@@ -110,6 +110,8 @@ type entry struct {
 type request struct {
 	wire     *pb.PublishStreamRequest
 	entries  []*entry
+	messages int
+	bytes    int  // of the messages' bodies
 	repeated bool // was sent more than once
 	last     bool // of those that were sent together
 }

@@ -121,15 +121,14 @@ func (p *Producer) nextBurst() *pb.PublishStreamRequest {
 	p.burst++
 	first, last := r, r
 	var more []*pb.PublishStreamRequest
-	messages, bytes := r.size()
+	messages, bytes := r.messages, r.bytes
 	// A part of the window, so that there is always another burst on its way.
 	for most := max(p.opts.Window/eagerBursts, 1) - 1; p.more && len(more) < most; last = r {
 		if r = p.nextRequest(messages, bytes); r == nil {
 			break
 		}
 		more = append(more, r.wire)
-		m, b := r.size()
-		messages, bytes = messages+m, bytes+b
+		messages, bytes = messages+r.messages, bytes+r.bytes
 	}
 	last.last = true
 	if len(more) == 0 {
@@ -147,7 +146,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 			return nil // one by one they would be many; the first answer says whether that must be
 		}
 		r := *p.flying.at(p.sent)
-		if m, b := r.size(); messages > 0 && (messages+m > p.opts.BatchMessages || bytes+b > p.opts.BatchBytes) {
+		if messages > 0 && !p.fits(messages+r.messages, bytes+r.bytes) {
 			return nil
 		}
 		r.repeated, r.last = true, false
@@ -161,7 +160,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	first := *p.pending.at(0)
 	switch {
 	case messages > 0:
-		if messages+len(first.messages) > p.opts.BatchMessages || bytes+first.bytes > p.opts.BatchBytes {
+		if !p.fits(messages+len(first.messages), bytes+first.bytes) {
 			return nil
 		}
 	case p.burst >= eagerBursts && p.count < p.opts.BatchMessages && p.bytes < p.opts.BatchBytes:
@@ -173,12 +172,9 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 	return r
 }
 
-// size is how many messages a request has, and their bytes.
-func (r *request) size() (messages, bytes int) {
-	for _, e := range r.entries {
-		messages, bytes = messages+len(e.messages), bytes+e.bytes
-	}
-	return messages, bytes
+// fits tells whether so much may be sent together.
+func (p *Producer) fits(messages, bytes int) bool {
+	return messages <= p.opts.BatchMessages && bytes <= p.opts.BatchBytes
 }
 
 // form takes publishes to one queue from the head of pending, which was not withdrawn, beside so many messages and bytes. The caller holds mu.
@@ -188,8 +184,7 @@ func (p *Producer) form(besideMessages, besideBytes int) *request {
 	entries, messages, bytes := []*entry{first}, first.messages, first.bytes
 	for p.dropWithdrawn(); p.pending.len() > 0; p.dropWithdrawn() {
 		e := *p.pending.at(0)
-		if e.queue != first.queue || besideMessages+len(messages)+len(e.messages) > p.opts.BatchMessages ||
-			besideBytes+bytes+e.bytes > p.opts.BatchBytes {
+		if e.queue != first.queue || !p.fits(besideMessages+len(messages)+len(e.messages), besideBytes+bytes+e.bytes) {
 			break
 		}
 		messages = append(messages, e.messages...)
@@ -201,7 +196,7 @@ func (p *Producer) form(besideMessages, besideBytes int) *request {
 	p.bytes -= bytes
 	seq := p.next
 	p.next++
-	return &request{entries: entries, wire: &pb.PublishStreamRequest{
+	return &request{entries: entries, messages: len(messages), bytes: bytes, wire: &pb.PublishStreamRequest{
 		Correlation: seq, TakesMore: true,
 		Publish: &pb.PublishRequest{
 			Queue: first.queue, Messages: messages,

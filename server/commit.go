@@ -175,7 +175,7 @@ func (o *operation) resolve(st *queue.State) error {
 func (s *QueueServer) encodeOperations(buf *[]byte, producer *txn.Producer, ops []operation) error {
 	timeMS := now()
 	var b txn.Builder
-	b.Begin((*buf)[:0], timeMS, producer)
+	b.Begin(*buf, timeMS, producer)
 	for i := range ops {
 		switch o := &ops[i]; {
 		case o.messages != nil:

@@ -22,7 +22,6 @@ func (s *QueueServer) publish(ctx context.Context, req *pb.PublishRequest) (*pb.
 	}
 	buf := s.buffer()
 	defer s.release(buf)
-	*buf = (*buf)[:0]
 	prior, err := s.encodePublish(buf, req)
 	if err != nil {
 		return nil, err

@@ -115,7 +115,6 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	}
 	buf := p.server.buffer()
 	defer p.server.release(buf)
-	*buf = (*buf)[:0]
 	b.reset()
 	p.prepare(b, buf, req)
 	for _, r := range req.GetMore() {

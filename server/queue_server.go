@@ -51,6 +51,7 @@ func NewQueueServer(node ActiveNode, s *store.Store, l config.Limits, logger *za
 
 func (s *QueueServer) buffer() *[]byte {
 	b, _ := s.buffers.Get().(*[]byte)
+	*b = (*b)[:0]
 	return b
 }
 
@@ -82,7 +83,7 @@ func (s *QueueServer) commit(ctx context.Context, session *Session, operation fu
 	buf := s.buffer()
 	defer s.release(buf)
 	var b txn.Builder
-	b.Begin((*buf)[:0], now(), nil)
+	b.Begin(*buf, now(), nil)
 	operation(&b)
 	payload, err := b.Finish()
 	*buf = payload

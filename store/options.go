@@ -47,6 +47,18 @@ func ParsePageCache(text string) (PageCache, error) {
 	return 0, fmt.Errorf("store: page cache %q: it is one of %s", text, strings.Join(PageCacheNames(), ", "))
 }
 
+// use is what it means for a file that somebody may read.
+func (c PageCache) use() vfs.CacheUse {
+	switch c {
+	case CacheKeep:
+		return vfs.UseCache
+	case CacheDrop:
+		return vfs.AvoidCache
+	default:
+		return vfs.FasterWay
+	}
+}
+
 // PageCacheNames lists what ParsePageCache takes.
 func PageCacheNames() []string { return []string{"auto", "keep", "drop"} }
 

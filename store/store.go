@@ -185,7 +185,7 @@ func (s *Store) openLog(emptied bool) error {
 	s.log, err = wal.Open(wal.Options{
 		FS: s.o.FS, Dir: filepath.Join(s.o.Dir, logDirName), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
 		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
-		Cache: s.logCache(), Start: at, VerifyFrom: at.LSN, Logger: s.o.Logger, OnFatal: s.fail,
+		Cache: s.o.PageCache.use(), Start: at, VerifyFrom: at.LSN, Logger: s.o.Logger, OnFatal: s.fail,
 	})
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)
@@ -304,26 +304,10 @@ func (s *Store) ServeReaders(on bool) {
 
 // cacheUse tells how a checkpoint writes.
 func (s *Store) cacheUse() vfs.CacheUse {
-	switch {
-	case s.o.PageCache == CacheKeep:
-		return vfs.UseCache
-	case s.o.PageCache == CacheDrop, s.idle.Load():
+	if s.o.PageCache == CacheAuto && s.idle.Load() {
 		return vfs.AvoidCache
-	default:
-		return vfs.FasterWay
 	}
-}
-
-// logCache tells how the log is written, which is read back after a crash, and by a standby that was away.
-func (s *Store) logCache() vfs.CacheUse {
-	switch s.o.PageCache {
-	case CacheKeep:
-		return vfs.UseCache
-	case CacheDrop:
-		return vfs.AvoidCache
-	default:
-		return vfs.FasterWay
-	}
+	return s.o.PageCache.use()
 }
 
 func (s *Store) kickPager() { s.pager.kick() }

@@ -67,17 +67,11 @@ func (v *Voter) invited(ctx context.Context, address string) (hello, error) {
 	if address == v.opts.Advertise {
 		return v.hello()
 	}
-	h, err := v.peers.at(address).hello(ctx)
-	for err != nil && ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryMin):
-			var again error
-			if h, again = v.peers.at(address).hello(ctx); ctx.Err() == nil {
-				err = again // otherwise the one before says more
-			}
-		}
-	}
+	var h hello
+	err := insist(ctx, func() (again bool, err error) {
+		h, err = v.peers.at(address).hello(ctx)
+		return err != nil, err
+	})
 	switch {
 	case err != nil:
 		return hello{}, fmt.Errorf("%w: the voter at %s does not answer; start it first: %w", ErrMembership, address, err)
@@ -135,14 +129,27 @@ var errTooFew = errors.New("that is no majority")
 func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
+	return insist(ctx, func() (again bool, err error) {
+		err = v.survives(without, replaced)
+		return errors.Is(err, errTooFew), err
+	})
+}
+
+// insist tries something until it is not worth another try, or ctx ends, and returns its last error: of a try that ctx cut off, the one
+// before says more.
+func insist(ctx context.Context, try func() (again bool, err error)) error {
+	var last error
 	for {
-		err := v.survives(without, replaced)
-		if !errors.Is(err, errTooFew) {
+		again, err := try()
+		if !again {
 			return err
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
 		}
 		select {
 		case <-ctx.Done():
-			return err
+			return last
 		case <-time.After(retryMin):
 		}
 	}

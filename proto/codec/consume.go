@@ -1,6 +1,8 @@
 package codec
 
 import (
+	"math"
+
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -15,13 +17,8 @@ type delivery struct {
 }
 
 func consumeResponse(b []byte, m *pb.ConsumeResponse) bool {
-	count := 0
-	if !fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
-		if field == 1 {
-			count++
-		}
-		return true
-	}) {
+	count, ok := occurrences(b, 1, math.MaxInt)
+	if !ok {
 		return false
 	}
 	slab := make([]delivery, count)

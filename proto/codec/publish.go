@@ -40,6 +40,17 @@ func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, num
 	return true
 }
 
+// occurrences counts a field, up to most; false when the bytes are no message.
+func occurrences(b []byte, wanted int32, most int) (count int, ok bool) {
+	ok = fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
+		if field == wanted && count < most {
+			count++
+		}
+		return true
+	})
+	return count, ok
+}
+
 // publishCall is what a request of a publish stream consists of, but for its messages.
 type publishCall struct {
 	request  pb.PublishStreamRequest
@@ -51,13 +62,8 @@ type publishCall struct {
 const maxMoreRequests = 257
 
 func publishStreamRequest(b []byte, m *pb.PublishStreamRequest) bool {
-	count := 0
-	if !fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
-		if field == 3 && count < maxMoreRequests {
-			count++
-		}
-		return true
-	}) {
+	count, ok := occurrences(b, 3, maxMoreRequests)
+	if !ok {
 		return false
 	}
 	if count == 0 {
@@ -103,17 +109,12 @@ func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall,
 }
 
 func publishRequest(b []byte, m *pb.PublishRequest, p *pb.Producer) bool {
-	count := 0
-	if !fields(b, func(field int32, _ protowire.Type, _ []byte, _ uint64) bool {
-		if field == 2 && count < maxMessages {
-			count++
-		}
-		return true
-	}) {
+	count, ok := occurrences(b, 2, maxMessages)
+	if !ok {
 		return false
 	}
 	messages, list := make([]pb.Message, count), make([]*pb.Message, 0, count)
-	ok := fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
+	ok = fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
 		if field < 1 || field > 3 {
 			return true
 		}

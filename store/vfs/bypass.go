@@ -101,35 +101,43 @@ func (b *Bypass) goesPast(now time.Time) bool {
 
 // writePast writes whole blocks past the cache, and what lies before and behind them through it.
 func (b *Bypass) writePast(f File, c Cached, offset int64, total int, bufs [][]byte) (int, error) {
-	const align = UncachedAlign
 	v := vector{bufs: bufs}
-	head := min(int(-offset&(align-1)), total)
-	done, err := v.each(head, func(p []byte, at int) (int, error) { return f.WriteAt(p, offset+int64(at)) })
-	for whole := head + (total-head)/align*align; err == nil && done < whole; {
-		var n int
-		n, err = c.WriteUncached(b.blocks(&v, whole-done), offset+int64(done))
+	done := 0
+	write := func(p []byte, to func(p []byte, offset int64) (int, error)) error {
+		n, err := to(p, offset+int64(done))
 		done += n
+		return err
 	}
-	if err == nil {
-		var n int
-		from := offset + int64(done)
-		n, err = v.each(total-done, func(p []byte, at int) (int, error) { return f.WriteAt(p, from+int64(at)) })
-		done += n
+	head := min(int(-offset&(UncachedAlign-1)), total)
+	whole := head + (total-head)/UncachedAlign*UncachedAlign
+	for done < total {
+		var err error
+		switch {
+		case done < head:
+			err = write(v.next(head-done), f.WriteAt)
+		case done < whole:
+			err = write(b.blocks(&v, whole-done), c.WriteUncached)
+		default:
+			err = write(v.next(total-done), f.WriteAt)
+		}
+		if err != nil {
+			return done, err
+		}
 	}
-	return done, err
+	return done, nil
 }
 
 // blocks returns the next bytes of v, limit at most, where the disk can take them from: as they are, or copied.
 func (b *Bypass) blocks(v *vector, limit int) []byte {
 	if p := v.peek(); isAligned(p) && min(len(p), limit) >= UncachedAlign {
-		return v.take(min(len(p), limit) / UncachedAlign * UncachedAlign)
+		return v.next(min(len(p), limit) / UncachedAlign * UncachedAlign)
 	}
 	if b.bounce == nil {
 		b.bounce = AlignedBlock(bounceBytes)
 	}
 	out := b.bounce[:min(limit, bounceBytes)]
 	for rest := out; len(rest) > 0; {
-		rest = rest[copy(rest, v.take(min(len(rest), len(v.peek())))):]
+		rest = rest[copy(rest, v.next(len(rest))):]
 	}
 	return out
 }
@@ -151,22 +159,12 @@ func (v *vector) peek() []byte {
 	return v.bufs[0][v.skip:]
 }
 
-// take returns the next n bytes, which the next buffer must have.
-func (v *vector) take(n int) []byte {
-	p := v.peek()[:n]
-	v.skip += n
+// next returns the next bytes, limit at most, as far as they lie together.
+func (v *vector) next(limit int) []byte {
+	p := v.peek()
+	p = p[:min(limit, len(p))]
+	v.skip += len(p)
 	return p
-}
-
-// each has fn write the next n bytes, piece by piece. It returns how many were.
-func (v *vector) each(n int, fn func(p []byte, at int) (int, error)) (int, error) {
-	for done := 0; done < n; {
-		wrote, err := fn(v.take(min(n-done, len(v.peek()))), done)
-		if done += wrote; err != nil {
-			return done, err
-		}
-	}
-	return n, nil
 }
 
 // isAligned tells whether the disk can take p from where it is.

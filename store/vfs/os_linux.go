@@ -132,24 +132,23 @@ func (f *osFile) ReadExactly(p []byte, offset int64) (int, error) {
 
 // ReadUncached reads with O_DIRECT, through a descriptor of its own.
 func (f *osFile) ReadUncached(p []byte, offset int64) (int, error) {
-	if again := f.again(&f.direct, os.O_RDONLY|unix.O_DIRECT); again != nil {
-		n, err := again.ReadAt(p, offset)
-		if !errors.Is(err, unix.EINVAL) {
-			return n, err
-		}
-	}
-	return f.f.ReadAt(p, offset) // a filesystem without it
+	return f.uncached(&f.direct, os.O_RDONLY, func(file *os.File) (int, error) { return file.ReadAt(p, offset) })
 }
 
 // WriteUncached writes with O_DIRECT, through a descriptor of its own.
 func (f *osFile) WriteUncached(p []byte, offset int64) (int, error) {
-	if again := f.again(&f.directWrite, os.O_WRONLY|unix.O_DIRECT); again != nil {
-		n, err := again.WriteAt(p, offset)
+	return f.uncached(&f.directWrite, os.O_WRONLY, func(file *os.File) (int, error) { return file.WriteAt(p, offset) })
+}
+
+// uncached does something with the file opened for O_DIRECT, or as it is on a filesystem without that.
+func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error)) (int, error) {
+	if again := f.again(r, flag|unix.O_DIRECT); again != nil {
+		n, err := do(again)
 		if !errors.Is(err, unix.EINVAL) {
 			return n, err
 		}
 	}
-	return f.f.WriteAt(p, offset) // a filesystem without it
+	return do(f.f)
 }
 
 // again returns the same file, opened once more the first time; nil if that is not possible.
