@@ -28,6 +28,8 @@ type Identity struct {
 	Restored bool
 	// MayHaveLost is true when acknowledged bytes may be gone (INV-6). It stays true over restarts until ClearLoss.
 	MayHaveLost bool
+	// Committed is the last LSN that is known, on disk, to be committed: never above End.
+	Committed uint64
 }
 
 // Member is the entry that this store has, or would have, in Record.InSync.
@@ -154,6 +156,9 @@ const (
 	LostSlow
 	// LostAhead: the standby has a fence above our config and term: it tries to take over, or has done so.
 	LostAhead
+	// LostBehind: the active lacks records that this node knows to be committed, so that following it would cut them. Nothing was
+	// cut (INV-13).
+	LostBehind
 )
 
 // String gives the cause in words.
@@ -171,6 +176,8 @@ func (c LostCause) String() string {
 		return "too slow"
 	case LostAhead:
 		return "refuses us: its fence is higher"
+	case LostBehind:
+		return "lacks records that this node knows to be committed"
 	default:
 		return fmt.Sprintf("cause %d", uint8(c))
 	}
@@ -218,6 +225,13 @@ type (
 		Cause LostCause
 		Err   error
 	}
+	// StandbyAhead: a standby that said hello knows records to be committed that this node's log does not have; it was not welcomed
+	// (INV-13). End is the last record of its log, and Committed the last that it knows to be committed. Posted for each such hello.
+	StandbyAhead struct {
+		Member    Member
+		End       lsn.Position
+		Committed uint64
+	}
 	// DiskStalled: writes of the log do not come back, or (Stalled is false) do so again.
 	DiskStalled struct{ Stalled bool }
 )
@@ -234,5 +248,6 @@ func (StandbyConnected) dataEvent()  {}
 func (StandbyCaughtUp) dataEvent()   {}
 func (StandbySynced) dataEvent()     {}
 func (StandbyLost) dataEvent()       {}
+func (StandbyAhead) dataEvent()      {}
 func (DiskStalled) dataEvent()       {}
 func (Failed) dataEvent()            {}
