@@ -107,7 +107,7 @@ func (s *State) actingReason() string {
 	case len(s.rec.InSync) == 1:
 		return "no standby is connected" + s.standbyCause()
 	default:
-		return ""
+		return s.thirdReason()
 	}
 }
 
@@ -133,7 +133,7 @@ func (s *State) followingReason() string {
 		reason += "; the pair is paused, so this node does not take over: lockstep resume"
 	}
 	if !listed && !f.connected && f.cause != 0 {
-		reason += "; only the active holds everything, so it has to come back; if it is lost for good: lockstep failover --force"
+		reason += "; " + s.waiting()
 	}
 	if !s.reachable {
 		if reason != "" {

@@ -27,7 +27,7 @@ func TestForce(t *testing.T) {
 	st := p.nodes[1].await("the active is away", func(s failover.Status) bool {
 		return s.Role == failover.RoleCatchingUp && s.CoordinatorReachable && len(s.Live) == 1
 	})
-	require.Contains(t, st.Reason, "lockstep failover --force")
+	require.Contains(t, st.Reason, "lockstep failover --dry-run")
 	req.Config = st.Record.Config - 1
 	_, err = p.nodes[1].run.Force(t.Context(), req)
 	require.ErrorContains(t, err, "has changed")

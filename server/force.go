@@ -34,6 +34,9 @@ var (
 	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost by this, and the caller has to say that he knows")
 	// errOtherAnswers is returned when the other node is there after all.
 	errOtherAnswers = errors.New("it is there, so the role needs no force: let it take it up; or stop it, if it is broken, and try again")
+	// errEmptyAnswers is returned when a node answers there that is not the lost one, but has taken its place.
+	errEmptyAnswers = errors.New("it is not the node that held everything, which is lost if its data directory was wiped or replaced. If that " +
+		"directory can be brought back, do that; if not, stop the new node there and try again")
 )
 
 // ForceFailover makes this node active although it is not known to hold everything, or says what would be lost.
@@ -145,8 +148,7 @@ func (a *AdminServer) mayForce(ctx context.Context, req *pb.ForceFailoverRequest
 		}
 		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
 		if other != nil {
-			return nil, fmt.Errorf("%w: the other node answers at %s (%s): %w", failover.ErrForce, peer.GetAddress(),
-				failover.Role(other.GetRole()), errOtherAnswers) //nolint:gosec // the numbers are the same
+			return nil, fmt.Errorf("%w: %w", failover.ErrForce, answeredBy(other, peer, &found.Record))
 		}
 		if err == nil {
 			return peer, nil
@@ -155,6 +157,17 @@ func (a *AdminServer) mayForce(ctx context.Context, req *pb.ForceFailoverRequest
 			return nil, err
 		}
 	}
+}
+
+// answeredBy says who answers in the place of the lost node, and what that means.
+func answeredBy(other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record) error {
+	id := other.GetNode().GetNodeId()
+	known := id == rec.Active.String() || slices.ContainsFunc(rec.InSync, func(m failover.Member) bool { return m.Node.String() == id })
+	if !known {
+		return fmt.Errorf("node %s, %s, answers at %s: %w", other.GetNode().GetName(), id, peer.GetAddress(), errEmptyAnswers)
+	}
+	role := failover.Role(other.GetRole()) //nolint:gosec // the numbers are the same
+	return fmt.Errorf("the other node answers at %s (%s): %w", peer.GetAddress(), role, errOtherAnswers)
 }
 
 // forceWarnings are what an operator should think of before.

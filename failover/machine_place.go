@@ -1,0 +1,141 @@
+package failover
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// This file says what a node that is not in sync waits for, and which nodes have no place in the pair. It is where an operator reads what to
+// do, so it names a forced failover only where nothing less helps: one that is not needed loses messages.
+
+// waiting says what has to happen before this node, which is not in sync and not connected, can go on.
+func (s *State) waiting() string {
+	if gone, ok := s.replaced(); ok {
+		return s.waitingInPlaceOf(gone)
+	}
+	first, second, two := s.pairOfOthers()
+	_, activeLives := Observation{Live: s.live}.LiveNode(s.rec.Active)
+	there, usurped := s.usurper()
+	switch {
+	case two && s.isLive(first.ID) && s.isLive(second.ID):
+		return fmt.Sprintf("the pair has its two nodes already, %s and %s, and this is a third one: stop it, or give it a "+
+			"coordinator.etcd.prefix of its own. If it is to take the place of one of them, stop that one first",
+			describeShort(first), describeShort(second))
+	case two:
+		return fmt.Sprintf("the pair's two nodes are %s and %s, and both hold everything: one of them has to come back. "+
+			"This node joins when the other one has left", describeShort(first), describeShort(second))
+	case activeLives && s.follow.cause == LostRejected:
+		return "the active is there and refuses this node: its log and this node's say why. This node tries again by itself"
+	case activeLives:
+		return "the coordinator says that the active is there: look at the network between the two nodes. Nothing has to be forced"
+	case usurped:
+		return fmt.Sprintf("another node, %s, runs where the active was: the active's data directory was wiped or replaced, and "+
+			"only that held everything. Bring it back. If it is lost for good, stop the new node; then lockstep failover --dry-run "+
+			"says what would be lost by going on with this one", describeShort(there))
+	default:
+		return "only the active holds everything, so it has to come back; if it is lost for good, lockstep failover --dry-run " +
+			"says what would be lost by going on without it"
+	}
+}
+
+// waitingInPlaceOf is what to do with a node that has no data and runs at the address of a node that held everything.
+func (s *State) waitingInPlaceOf(gone NodeInfo) string {
+	what := fmt.Sprintf("the record names another node, %s, in sync at this node's address: its data directory was wiped or replaced",
+		gone.ID)
+	if m, ok := s.rec.Other(gone.ID); ok {
+		other, _ := describeNode(s.rec, s.live, m.Node)
+		other.ID = m.Node
+		return what + fmt.Sprintf(". Node %s holds everything, too: when it is there this node joins by itself", describeShort(other))
+	}
+	what += ", and no other node held everything. Bring that directory back"
+	for _, n := range s.rec.Nodes {
+		if n.ID != gone.ID && n.ID != s.self.ID {
+			return what + fmt.Sprintf(". If it is lost for good, stop this node, and go on with what node %s holds: "+
+				"lockstep failover there, never here, where nothing is", describeShort(n))
+		}
+	}
+	return what + ", or restore a backup"
+}
+
+// pairOfOthers returns the two nodes in sync, if this node is not one of them.
+func (s *State) pairOfOthers() (first, second NodeInfo, ok bool) {
+	if _, listed := s.rec.Member(s.self.ID); listed || len(s.rec.InSync) < 2 {
+		return first, second, false
+	}
+	named := func(m Member) NodeInfo {
+		n, _ := describeNode(s.rec, s.live, m.Node)
+		n.ID = m.Node
+		return n
+	}
+	return named(s.rec.InSync[0]), named(s.rec.InSync[1]), true
+}
+
+// replaced returns the node in sync at whose address this node, another one, runs now.
+func (s *State) replaced() (NodeInfo, bool) {
+	for _, m := range s.rec.InSync {
+		n, ok := s.rec.Node(m.Node)
+		if ok && n.ID != s.self.ID && n.Address == s.self.Address && !s.isLive(n.ID) {
+			return n, true
+		}
+	}
+	return NodeInfo{}, false
+}
+
+// usurper returns a node that runs at the address of the active, without being it.
+func (s *State) usurper() (NodeInfo, bool) {
+	active, ok := s.rec.Node(s.rec.Active)
+	if !ok {
+		return NodeInfo{}, false
+	}
+	for _, l := range s.live {
+		if l.Node.ID != active.ID && l.Node.ID != s.self.ID && l.Node.Address == active.Address {
+			return l.Node, true
+		}
+	}
+	return NodeInfo{}, false
+}
+
+// Third returns a node that announces itself as one of this pair while the pair has its two nodes in sync, as a node does that
+// was given the prefix of another pair. A node that has just taken the place of one of the two, at the same address, is none.
+func (s Status) Third() (NodeInfo, bool) {
+	if s.Record == nil {
+		return NodeInfo{}, false
+	}
+	return third(*s.Record, s.Live)
+}
+
+func third(rec Record, live []Live) (NodeInfo, bool) {
+	if len(rec.InSync) < 2 {
+		return NodeInfo{}, false
+	}
+	for _, l := range live {
+		taken := slices.ContainsFunc(rec.InSync, func(m Member) bool {
+			n, _ := describeNode(rec, live, m.Node)
+			return m.Node == l.Node.ID || n.Address == l.Node.Address
+		})
+		if !taken {
+			return l.Node, true
+		}
+	}
+	return NodeInfo{}, false
+}
+
+// thirdReason is what the active says of a third node; empty if there is none.
+func (s *State) thirdReason() string {
+	n, ok := third(s.rec, s.live)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("the pair has its two nodes already, and a third one, %s, asks to join: it is refused. Stop it, or give it a "+
+		"coordinator.etcd.prefix of its own", describeShort(n))
+}
+
+// describeShort names a node and says where it is, for people.
+func describeShort(n NodeInfo) string {
+	name := cmp.Or(n.Name, n.ID.String())
+	if n.Address == "" {
+		return name
+	}
+	return name + " (" + n.Address + ")"
+}
