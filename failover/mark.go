@@ -3,6 +3,8 @@ package failover
 import (
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -11,6 +13,8 @@ import (
 // holds at least what the mark says, since a record is committed only when it is durable on every member (INV-2). One that starts with
 // less was put back to an older image (INV-12).
 type Mark struct {
+	// Pair that the mark is of: a coordinator may still hold that of a pair that was given up.
+	Pair uuid.UUID `json:"pair"`
 	// By is the term of the active that wrote the mark.
 	By uint64 `json:"by"`
 	// Term and LSN name the newest record that was known to be committed: Term is that of the record, which may be older than By.
@@ -18,9 +22,12 @@ type Mark struct {
 	LSN  uint64 `json:"lsn"`
 }
 
-// Less orders marks by the active's term first and by LSN second, so that a forced failover, which begins a new term, can set a mark that
-// is lower than that of the term before.
+// Less tells whether o takes the place of m. Marks are ordered by the active's term first and by LSN second, so that a forced failover,
+// which begins a new term, can set a mark that is lower than that of the term before. A mark of another pair gives way always.
 func (m Mark) Less(o Mark) bool {
+	if m.Pair != o.Pair {
+		return true
+	}
 	if m.By != o.By {
 		return m.By < o.By
 	}
