@@ -25,7 +25,8 @@ func (w *world) settings(i int) Settings {
 
 // info describes a node as its liveness key does.
 func (w *world) info(i int) NodeInfo {
-	n := testNodes[i]
+	n := testNodes[w.hosts[i].node]
+	n.Address = hostAddresses[i]
 	n.Preferred = w.preferB && i == 1
 	return n
 }
@@ -38,19 +39,19 @@ func (w *world) operatorActions(as []action) []action {
 	if w.rec != nil && w.rec.Paused != nil {
 		as = append(as, action{"resume", 0, 0})
 	}
-	if w.rec != nil && w.left.lose > 0 && w.nodes[0].pair == testPair && w.nodes[1].pair == testPair {
+	if w.rec != nil && w.left.lose > 0 && w.hosts[0].pair == testPair && w.hosts[1].pair == testPair {
 		as = append(as, action{"lose-record", 0, 0})
 	}
-	for i := range w.nodes {
-		n := &w.nodes[i]
+	for i := range w.hosts {
+		n := &w.hosts[i]
 		if !n.up {
 			continue
 		}
 		// The server asks the other node first, which a lease cannot replace: the lease of a node that has just been started may be news yet.
-		if w.left.force > 0 && n.st.forcible(n.st.rec.Config) == nil && (!w.nodes[1-i].up || w.blind) {
+		if w.left.force > 0 && n.st.forcible(n.st.rec.Config) == nil && (!w.hosts[1-i].up || w.blind) {
 			as = append(as, action{"force", i, 0})
 		}
-		if w.left.blind > 0 && w.rec != nil && w.nodes[1-i].up && len(n.st.live) > 1 {
+		if w.left.blind > 0 && w.rec != nil && w.hosts[1-i].up && len(n.st.live) > 1 {
 			as = append(as, action{"lease-ends", i, 0})
 		}
 		if w.rec == nil && w.rev > 0 && (n.st.known && n.st.trouble == "" || !n.st.reachable) {
@@ -66,11 +67,11 @@ func (w *world) operatorActions(as []action) []action {
 // mayAdopt is what the server finds out before an adoption: the other node does not act, and its log is not ahead. What a node that is
 // down holds, the operator knows.
 func (w *world) mayAdopt(i int) bool {
-	n, o := &w.nodes[i], &w.nodes[1-i]
+	n, o := &w.hosts[i], &w.hosts[1-i]
 	if n.st.adopts.id != "" || n.swap != nil || n.loss || o.loss {
 		return false // INV-6: what an operator does then loses something, or has lost it already
 	}
-	own, theirs := n.identity(i).End, o.identity(1-i).End
+	own, theirs := n.identity().End, o.identity().End
 	if n.primary != nil {
 		if n.st.unknown || n.st.hand.phase != handNone {
 			return false
@@ -81,7 +82,7 @@ func (w *world) mayAdopt(i int) bool {
 }
 
 func (w *world) actOperator(a action) error {
-	n, o := &w.nodes[a.node], &w.nodes[1-a.node]
+	n, o := &w.hosts[a.node], &w.hosts[1-a.node]
 	switch a.kind {
 	case "pause", "resume":
 		next := w.rec.Clone()
@@ -96,7 +97,7 @@ func (w *world) actOperator(a action) error {
 		w.rev++
 	case "force":
 		w.left.force--
-		e := ForceAsked{ID: fmt.Sprintf("f%d", w.left.force), Config: n.st.rec.Config, End: n.identity(a.node).End}
+		e := ForceAsked{ID: fmt.Sprintf("f%d", w.left.force), Config: n.st.rec.Config, End: n.identity().End}
 		// What it has applied: a prefix of what was acknowledged.
 		e.Committed = uint64(commonPrefix(n.log, w.committed)) //nolint:gosec // a small number
 		return w.feed(a.node, e)
@@ -111,12 +112,12 @@ func (w *world) actOperator(a action) error {
 		w.left.lose--
 		w.rec, w.inflight = nil, nil
 		w.rev++
-		for i := range w.nodes {
-			if w.nodes[i].swap == nil {
+		for i := range w.hosts {
+			if w.hosts[i].swap == nil {
 				continue
 			}
-			opID := w.nodes[i].swap.Next.OpID
-			w.nodes[i].swap = nil
+			opID := w.hosts[i].swap.Next.OpID
+			w.hosts[i].swap = nil
 			if err := w.feed(i, Swapped{OpID: opID, Err: ErrUnknownOutcome}); err != nil {
 				return err
 			}
@@ -126,7 +127,7 @@ func (w *world) actOperator(a action) error {
 	case "adopt":
 		w.left.adopt--
 		e := AdoptAsked{ID: fmt.Sprintf("a%d", w.left.adopt), AcceptLoss: false}
-		e.Above = Fence{Config: o.fence.Config, Term: max(o.fence.Term, o.identity(1-a.node).End.Term)}
+		e.Above = Fence{Config: o.fence.Config, Term: max(o.fence.Term, o.identity().End.Term)}
 		if o.up && o.st.known {
 			e.Above = Fence{Config: max(e.Above.Config, o.st.rec.Config), Term: max(e.Above.Term, o.st.rec.Term)}
 		}
@@ -139,8 +140,8 @@ func (w *world) actOperator(a action) error {
 
 // liveNodes are those whose lease has not ended.
 func (w *world) liveNodes() (live []Live) {
-	for j := range w.nodes {
-		if w.nodes[j].up {
+	for j := range w.hosts {
+		if w.hosts[j].up {
 			live = append(live, Live{Node: w.info(j)})
 		}
 	}
@@ -153,9 +154,8 @@ func isForced(r Record) bool {
 }
 
 // force takes note of a forced failover that was done: what only the other node has acknowledged is lost, and nothing else.
-func (w *world) force(next Record) error {
-	i := indexOf(next.Active)
-	n := &w.nodes[i]
+func (w *world) force(i int, next Record) error {
+	n := &w.hosts[i]
 	kept := commonPrefix(n.log, w.committed)
 	// (One that has lost bytes of its own is another matter, of which the operator was told, too.)
 	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) && uint64(kept) < next.Forced.After { //nolint:gosec // a small number
@@ -169,11 +169,11 @@ func (w *world) force(next Record) error {
 // isVoid tells whether what node i acknowledges is lost already: it was replaced by force, and does not know it yet. That must not be
 // possible unless its lease had ended although it ran.
 func (w *world) isVoid(i int) (bool, error) {
-	if p := w.nodes[i].primary; p == nil || p.term >= w.forcedTerm {
+	if p := w.hosts[i].primary; p == nil || p.term >= w.forcedTerm {
 		return false, nil
 	}
 	if !w.blind {
-		return false, violated("node %d acknowledges in term %d after a forced failover began term %d", i, w.nodes[i].primary.term, w.forcedTerm)
+		return false, violated("node %d acknowledges in term %d after a forced failover began term %d", i, w.hosts[i].primary.term, w.forcedTerm)
 	}
 	return true, nil
 }
@@ -187,7 +187,7 @@ func blindWorld(t *testing.T) world {
 	require.NoError(t, err)
 	require.NoError(t, w.restart(1))
 	return settle(t, w, func(w *world) bool {
-		return w.nodes[1].follow != nil && !w.nodes[1].follow.connected && w.nodes[1].st.liveKnown
+		return w.hosts[1].follow != nil && !w.hosts[1].follow.connected && w.hosts[1].st.liveKnown
 	})
 }
 
@@ -202,22 +202,22 @@ func goneWorld(t *testing.T) world {
 // operatorHelps does what an operator has to do before a pair can recover by itself.
 func operatorHelps(t *testing.T, w world) world {
 	t.Helper()
-	if w.rec == nil && (w.nodes[0].loss || w.nodes[1].loss) {
+	if w.rec == nil && (w.hosts[0].loss || w.hosts[1].loss) {
 		return w // perhaps nobody is complete
 	}
 	if w.rec == nil && !w.mayAdopt(0) && !w.mayAdopt(1) {
 		// Both run, and each refuses because of the other. Started again, both wait, and can be compared.
-		for i := range w.nodes {
-			w.crash(i, len(w.nodes[i].log))
+		for i := range w.hosts {
+			w.crash(i, len(w.hosts[i].log))
 		}
-		for i := range w.nodes {
+		for i := range w.hosts {
 			require.NoError(t, w.restart(i))
 		}
 	}
 	if w.rec == nil {
 		w = settle(t, w, func(w *world) bool { return w.rec != nil || w.mayAdopt(0) || w.mayAdopt(1) })
 	}
-	for i := range w.nodes {
+	for i := range w.hosts {
 		if w.rec == nil && w.mayAdopt(i) {
 			w.left.adopt = 1
 			var err error

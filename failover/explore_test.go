@@ -30,8 +30,8 @@ func (w *world) actions() []action {
 		as = append(as, action{"late-swap", 0, i})
 	}
 	as = w.operatorActions(as)
-	for i := range w.nodes {
-		n := &w.nodes[i]
+	for i := range w.hosts {
+		n := &w.hosts[i]
 		if !n.up && w.gone {
 			continue
 		}
@@ -62,7 +62,7 @@ func (w *world) actions() []action {
 }
 
 func (w *world) coordinatorActions(as []action, i int) []action {
-	n := &w.nodes[i]
+	n := &w.hosts[i]
 	if w.rec != nil && (!n.st.known || n.st.rev != w.rev || !n.st.reachable) {
 		as = append(as, action{"observe", i, 0})
 	}
@@ -88,9 +88,13 @@ func (w *world) coordinatorActions(as []action, i int) []action {
 }
 
 func (w *world) streamActions(as []action, i int) []action {
-	n, o := &w.nodes[i], &w.nodes[1-i]
+	n := &w.hosts[i]
 	f := n.follow
-	if f == nil || len(n.queue) > 3 || len(o.queue) > 3 {
+	if f == nil {
+		return as
+	}
+	o := &w.hosts[f.to]
+	if len(n.queue) > 3 || len(o.queue) > 3 {
 		return as
 	}
 	switch {
@@ -114,7 +118,7 @@ func (w *world) streamActions(as []action, i int) []action {
 }
 
 func (w *world) activeActions(as []action, i int) []action {
-	n := &w.nodes[i]
+	n := &w.hosts[i]
 	p := n.primary
 	if p == nil {
 		return as
@@ -149,16 +153,16 @@ func (w *world) activeActions(as []action, i int) []action {
 func (w world) do(a action) (world, error) {
 	err := w.act(a)
 	if err == nil {
-		w.sessionEvents(0)
-		w.sessionEvents(1)
+		for i := range w.hosts {
+			w.sessionEvents(i)
+		}
 		err = w.check()
 	}
 	return w, err
 }
 
 func (w *world) act(a action) error {
-	n, o := &w.nodes[a.node], &w.nodes[1-a.node]
-	i := a.node
+	n, i := &w.hosts[a.node], a.node
 	switch a.kind {
 	case "late-swap":
 		e := w.inflight[a.arg]
@@ -202,17 +206,17 @@ func (w *world) act(a action) error {
 		n.follow = &f
 		n.post(FollowerLost{Cause: f.cause})
 	case "connect":
-		w.connect(i)
+		return w.connect(i)
 	default:
 		if n.primary != nil {
-			return w.actActive(a, n, o)
+			return w.actActive(a, n)
 		}
 		return w.actCoordinator(a, n)
 	}
 	return nil
 }
 
-func (w *world) actActive(a action, n, _ *wnode) error {
+func (w *world) actActive(a action, n *whost) error {
 	p := *n.primary
 	switch a.kind {
 	case "ready":
@@ -225,7 +229,7 @@ func (w *world) actActive(a action, n, _ *wnode) error {
 	case "active-notices":
 		p.open = false
 		n.primary = &p
-		n.post(StandbyLost{Node: testNodes[1-a.node].ID, Cause: LostReset})
+		n.post(StandbyLost{Node: p.session.Node, Cause: LostReset})
 	case "write":
 		w.left.write--
 		w.writes++
@@ -247,7 +251,7 @@ func (w *world) actActive(a action, n, _ *wnode) error {
 	return nil
 }
 
-func (w *world) actCoordinator(a action, n *wnode) error {
+func (w *world) actCoordinator(a action, n *whost) error {
 	i := a.node
 	switch a.kind {
 	case "observe":
@@ -270,7 +274,7 @@ func (w *world) actCoordinator(a action, n *wnode) error {
 	case "swap":
 		e := *n.swap
 		n.swap = nil
-		rev, err := w.swapAt(e)
+		rev, err := w.swapAt(wswap{e, i})
 		if errors.Is(err, errViolated) {
 			return err
 		}
@@ -279,7 +283,7 @@ func (w *world) actCoordinator(a action, n *wnode) error {
 		w.left.unknown--
 		e := *n.swap
 		n.swap = nil
-		w.inflight = append(slices.Clone(w.inflight), e)
+		w.inflight = append(slices.Clone(w.inflight), wswap{e, i})
 		return w.feed(i, Swapped{OpID: e.Next.OpID, Err: ErrUnknownOutcome})
 	default:
 		return w.actOperator(a)
@@ -306,27 +310,27 @@ func settle(t *testing.T, w world, done func(*world) bool) world {
 		if i < 0 {
 			i = slices.IndexFunc(as, func(a action) bool { return a.kind == "tick" })
 		}
-		require.GreaterOrEqual(t, i, 0, "stuck: a %s %q, b %s %q", w.nodes[0].st.Role(), w.nodes[0].st.Reason(), w.nodes[1].st.Role(), w.nodes[1].st.Reason())
+		require.GreaterOrEqual(t, i, 0, "stuck: a %s %q, b %s %q", w.hosts[0].st.Role(), w.hosts[0].st.Reason(), w.hosts[1].st.Role(), w.hosts[1].st.Reason())
 		var err error
 		w, err = w.do(as[i])
 		require.NoError(t, err)
 	}
-	require.FailNow(t, "not reached", "a %s %q, b %s %q", w.nodes[0].st.Role(), w.nodes[0].st.Reason(), w.nodes[1].st.Role(), w.nodes[1].st.Reason())
+	require.FailNow(t, "not reached", "a %s %q, b %s %q", w.hosts[0].st.Role(), w.hosts[0].st.Reason(), w.hosts[1].st.Role(), w.hosts[1].st.Reason())
 	return w
 }
 
 // roles is a condition for settle.
 func roles(a, b Role) func(*world) bool {
 	return func(w *world) bool {
-		return w.nodes[0].st.Role() == a && w.nodes[1].st.Role() == b && len(w.nodes[0].queue)+len(w.nodes[1].queue) == 0 &&
-			(w.nodes[0].primary == nil || w.nodes[0].primary.commit == len(w.nodes[0].log))
+		return w.hosts[0].st.Role() == a && w.hosts[1].st.Role() == b && len(w.hosts[0].queue)+len(w.hosts[1].queue) == 0 &&
+			(w.hosts[0].primary == nil || w.hosts[0].primary.commit == len(w.hosts[0].log))
 	}
 }
 
 // freshWorld has two empty nodes; b is not started.
 func freshWorld(t *testing.T) world {
 	t.Helper()
-	var w world
+	w := newWorld()
 	require.NoError(t, w.restart(0))
 	return w
 }
@@ -334,7 +338,7 @@ func freshWorld(t *testing.T) world {
 // pairWorld has an active a and a standby b, both in sync, with one write.
 func pairWorld(t *testing.T) world {
 	t.Helper()
-	w := settle(t, freshWorld(t), func(w *world) bool { return w.nodes[0].st.Role() == RoleActiveAlone })
+	w := settle(t, freshWorld(t), func(w *world) bool { return w.hosts[0].st.Role() == RoleActiveAlone })
 	require.NoError(t, w.restart(1))
 	w = settle(t, w, roles(RoleActive, RoleStandby))
 	w.left.write = 1
@@ -348,9 +352,9 @@ func soloWorld(t *testing.T) world {
 	t.Helper()
 	w := pairWorld(t)
 	w.left.crash = 1
-	w, err := w.do(action{"crash", 1, len(w.nodes[1].log)})
+	w, err := w.do(action{"crash", 1, len(w.hosts[1].log)})
 	require.NoError(t, err)
-	return settle(t, w, func(w *world) bool { return w.nodes[0].st.Role() == RoleActiveAlone && len(w.rec.InSync) == 1 })
+	return settle(t, w, func(w *world) bool { return w.hosts[0].st.Role() == RoleActiveAlone && len(w.rec.InSync) == 1 })
 }
 
 // lostWorld has an active a that has gone on alone, with a write of its own, and is down; b is back, lacks that write, and knows that a is
@@ -361,24 +365,25 @@ func lostWorld(t *testing.T) world {
 	w.left.write = 1
 	w, err := w.do(action{"write", 0, 0})
 	require.NoError(t, err)
-	w = settle(t, w, func(w *world) bool { return w.nodes[0].primary.commit == len(w.nodes[0].log) })
+	w = settle(t, w, func(w *world) bool { return w.hosts[0].primary.commit == len(w.hosts[0].log) })
 	w.left.crash = 1
-	w, err = w.do(action{"crash", 0, len(w.nodes[0].log)})
+	w, err = w.do(action{"crash", 0, len(w.hosts[0].log)})
 	require.NoError(t, err)
 	require.NoError(t, w.restart(1))
-	return settle(t, w, func(w *world) bool { return w.nodes[1].st.forcible(w.rec.Config) == nil && len(w.nodes[1].queue) == 0 })
+	return settle(t, w, func(w *world) bool { return w.hosts[1].st.forcible(w.rec.Config) == nil && len(w.hosts[1].queue) == 0 })
 }
 
 // preferredWorld is pairWorld with b preferred, to which the role is not given yet.
 func preferredWorld(t *testing.T) world {
 	t.Helper()
-	w := world{preferB: true}
+	w := newWorld()
+	w.preferB = true
 	require.NoError(t, w.restart(0))
-	w = settle(t, w, func(w *world) bool { return w.nodes[0].st.Role() == RoleActiveAlone })
+	w = settle(t, w, func(w *world) bool { return w.hosts[0].st.Role() == RoleActiveAlone })
 	require.NoError(t, w.restart(1))
 	w = settle(t, w, roles(RoleActive, RoleStandby))
 	require.NoError(t, w.act(action{"observe", 0, 0})) // that b is preferred
-	require.NotEqual(t, never, w.nodes[0].st.act.giveAt)
+	require.NotEqual(t, never, w.hosts[0].st.act.giveAt)
 	return w
 }
 
@@ -573,8 +578,8 @@ func TestWalk(t *testing.T) {
 // requireRecovers lets everything heal, and then there is an active and a standby again, unless INV-6 forbids it.
 func requireRecovers(t *testing.T, w world, seed int) {
 	t.Helper()
-	for i := range w.nodes {
-		if !w.nodes[i].up {
+	for i := range w.hosts {
+		if !w.hosts[i].up {
 			require.NoError(t, w.restart(i))
 		}
 	}
@@ -582,7 +587,8 @@ func requireRecovers(t *testing.T, w world, seed int) {
 		return
 	}
 	for _, m := range w.rec.InSync {
-		if i := indexOf(m.Node); len(w.rec.InSync) == 1 && (w.nodes[i].loss || m != w.member(i)) {
+		i := slices.IndexFunc(w.hosts[:], func(h whost) bool { return h.nodeID() == m.Node })
+		if len(w.rec.InSync) == 1 && (w.hosts[i].loss || m != w.member(i)) {
 			return // it waits for the operator, and may do so still when he was about to force it
 		}
 	}

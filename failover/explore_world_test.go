@@ -12,8 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is a small model of everything around Step: two stores with logs, the stream between them, the coordinator, and
-// everything that can go wrong with them. explore_test.go walks through it.
+// This file is a small model of everything around Step: hosts with a process and a disk each, the stream between them, the coordinator,
+// and everything that can go wrong with them. explore_test.go walks through it. What makes a node that node (its ids, its log, its fence)
+// is on the disk, since a directory is neither unique nor always the newest; the host has the address.
 
 // entry is a record of a log: the term it was written in and a number. Number 0 is the term-start record.
 type entry struct{ term, id uint8 }
@@ -26,11 +27,11 @@ type budget struct {
 }
 
 type world struct {
-	nodes     [2]wnode
+	hosts     [2]whost
 	rec       *Record
 	rev       Revision
-	inflight  []SwapRecord // swaps whose sender has given up waiting
-	committed []entry      // the longest log prefix that was acknowledged or applied anywhere
+	inflight  []wswap // swaps whose sender has given up waiting
+	committed []entry // the longest log prefix that was acknowledged or applied anywhere
 	usedTerms [64]bool
 	left      budget
 	writes    uint8
@@ -41,16 +42,29 @@ type world struct {
 	blind      bool   // a lease has ended although its node ran
 }
 
-type wnode struct {
+// wswap is a swap on its way, and the host that sent it.
+type wswap struct {
+	SwapRecord
+	host int
+}
+
+// wdisk is what is in a data directory. It is a value: a copy of it is a copy of the directory. Slices in it are never changed in place.
+type wdisk struct {
+	node, store int // whose: indexes of testNodes and testStores
+	inc         uint64
+	fence       Fence
+	pair        uuid.UUID
+	loss        bool
+	log         []entry
+	durable     int // so much of log survives any crash
+}
+
+// whost is a machine with an address, the disk that is in it, and the process that runs on it.
+type whost struct {
+	wdisk
 	up      bool
 	starts  int
 	st      State
-	log     []entry
-	durable int // so much of log survives any crash
-	inc     uint64
-	fence   Fence
-	pair    uuid.UUID
-	loss    bool
 	told    Identity // that the machine was told last
 	queue   []DataEvent
 	swap    *SwapRecord
@@ -72,10 +86,12 @@ type wprimary struct {
 	sent    int  // acks that are under way or have arrived
 	caught  bool
 	synced  bool
-	session Member
+	session Member // whose session it is, and from which host
+	from    int
 }
 
 type wfollower struct {
+	to        int // host that the followed address leads to
 	connected bool
 	alive     bool
 	cause     LostCause
@@ -94,14 +110,27 @@ var (
 	}
 )
 
-func (w *world) member(i int) Member { return w.nodes[i].identity(i).Member() }
+// hostAddresses of the hosts, in their order.
+var hostAddresses = [2]string{"a:1", "b:1"}
 
-func indexOf(id uuid.UUID) int {
-	if id == testNodes[1].ID {
-		return 1
+// newWorld has a new disk in each host. Nothing runs.
+func newWorld() world {
+	var w world
+	for i := range w.hosts {
+		w.hosts[i].wdisk = wdisk{node: i, store: i}
 	}
-	return 0
+	return w
 }
+
+func (w *world) member(i int) Member { return w.hosts[i].identity().Member() }
+
+// nodeIndex is the index of a node in testNodes.
+func nodeIndex(id uuid.UUID) int {
+	return slices.IndexFunc(testNodes[:], func(n NodeInfo) bool { return n.ID == id })
+}
+
+// hostAt is the host with an address.
+func hostAt(address string) int { return slices.Index(hostAddresses[:], address) }
 
 // errViolated is wrapped by every broken invariant.
 var errViolated = errors.New("violated")
@@ -110,12 +139,12 @@ func violated(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errViolated, fmt.Sprintf(format, args...))
 }
 
-func (n *wnode) identity(i int) Identity {
+func (d *wdisk) identity() Identity {
 	id := Identity{
-		Node: testNodes[i].ID, Store: testStores[i], Incarnation: 1 + n.inc, PairID: n.pair, Fence: n.fence, MayHaveLost: n.loss,
+		Node: testNodes[d.node].ID, Store: testStores[d.store], Incarnation: 1 + d.inc, PairID: d.pair, Fence: d.fence, MayHaveLost: d.loss,
 	}
-	if len(n.log) > 0 {
-		id.End = lsn.Position{Term: uint64(n.log[len(n.log)-1].term), LSN: uint64(len(n.log)), Chain: 1}
+	if len(d.log) > 0 {
+		id.End = lsn.Position{Term: uint64(d.log[len(d.log)-1].term), LSN: uint64(len(d.log)), Chain: 1}
 	}
 	return id
 }
@@ -134,20 +163,20 @@ func (w *world) feed(i int, ev Event) error {
 
 // tell lets a machine know that its store has changed.
 func (w *world) tell(i int, started bool) error {
-	n := &w.nodes[i]
-	id := n.identity(i)
+	n := &w.hosts[i]
+	id := n.identity()
 	if id.End = n.told.End; id == n.told || !started {
 		n.told = id
 		return nil
 	}
 	n.told = id
-	return w.stepNode(i, IdentityChanged{Identity: n.identity(i)})
+	return w.stepNode(i, IdentityChanged{Identity: n.identity()})
 }
 
-func (w *world) stepNode(i int, ev Event) error { return w.stepAt(i, w.nodes[i].st.now, ev) }
+func (w *world) stepNode(i int, ev Event) error { return w.stepAt(i, w.hosts[i].st.now, ev) }
 
 func (w *world) stepAt(i int, now time.Duration, ev Event) error {
-	n := &w.nodes[i]
+	n := &w.hosts[i]
 	st, effects := Step(n.st, now, ev)
 	if st.epoch != n.st.epoch {
 		n.queue = nil // reports of a role that was stopped are ignored
@@ -162,16 +191,16 @@ func (w *world) stepAt(i int, now time.Duration, ev Event) error {
 }
 
 func (w *world) carryOut(i int, e Effect) error {
-	n, o := &w.nodes[i], &w.nodes[1-i]
+	n := &w.hosts[i]
 	switch e := e.(type) {
 	case LoadRecord:
 		n.load = true
 	case SwapRecord:
 		n.swap = &e
-		if e.Next.Active == testNodes[i].ID && e.Next.Term > w.nodes[i].st.rec.Term && n.follow != nil {
+		if e.Next.Active == n.nodeID() && e.Next.Term > n.st.rec.Term && n.follow != nil {
 			return violated("INV-4: node %d swaps while it follows", i)
 		}
-		if w.rec != nil && e.Next.Active == testNodes[i].ID && e.Next.Term > n.st.rec.Term && n.fence.Admits(n.st.rec.Config, n.st.rec.Term) {
+		if w.rec != nil && e.Next.Active == n.nodeID() && e.Next.Term > n.st.rec.Term && n.fence.Admits(n.st.rec.Config, n.st.rec.Term) {
 			return violated("INV-4: node %d swaps behind a fence %s that lets the old active pass", i, n.fence)
 		}
 	case JoinPair:
@@ -204,19 +233,15 @@ func (w *world) carryOut(i int, e Effect) error {
 		n.primary = &p
 	case StopActive:
 		n.primary, n.drain, n.held = nil, 0, false
-		if o.follow != nil {
-			f := *o.follow
-			f.alive = false
-			o.follow = &f
-		}
+		w.closeFollowerSides(i)
 	case StartFollower:
 		if n.primary != nil || n.follow != nil {
 			return violated("node %d starts to follow while another role runs", i)
 		}
-		n.follow = &wfollower{}
+		n.follow = &wfollower{to: hostAt(e.Spec.Active.Address)}
 	case StopFollower:
+		w.closePrimarySide(i)
 		n.follow = nil
-		w.closePrimarySide(1 - i)
 	case BeginDrain:
 		n.drain, n.held = e.Drain, true
 	case Resume:
@@ -230,19 +255,34 @@ func (w *world) carryOut(i int, e Effect) error {
 	return nil
 }
 
-// closePrimarySide notes that node i's standby has gone; node i does not know it yet.
-func (w *world) closePrimarySide(i int) {
-	if p := w.nodes[i].primary; p != nil {
-		q := *p
-		q.alive = false
-		w.nodes[i].primary = &q
+// nodeID is the node that the disk belongs to.
+func (d *wdisk) nodeID() uuid.UUID { return testNodes[d.node].ID }
+
+// closeFollowerSides notes that the active on host i has gone; those that are connected to it do not know it yet.
+func (w *world) closeFollowerSides(i int) {
+	for j := range w.hosts {
+		if f := w.hosts[j].follow; f != nil && f.to == i && f.connected {
+			g := *f
+			g.alive = false
+			w.hosts[j].follow = &g
+		}
 	}
 }
 
-func (n *wnode) post(ev DataEvent) { n.queue = append(slices.Clone(n.queue), ev) }
+// closePrimarySide notes that host i has left the active that it follows; that does not know it yet.
+func (w *world) closePrimarySide(i int) {
+	o := &w.hosts[w.hosts[i].follow.to]
+	if p := o.primary; p != nil && p.open && p.from == i {
+		q := *p
+		q.alive = false
+		o.primary = &q
+	}
+}
+
+func (n *whost) post(ev DataEvent) { n.queue = append(slices.Clone(n.queue), ev) }
 
 // swapAt does a swap in the coordinator.
-func (w *world) swapAt(e SwapRecord) (Revision, error) {
+func (w *world) swapAt(e wswap) (Revision, error) {
 	now := Revision(0)
 	if w.rec != nil {
 		now = w.rev
@@ -270,7 +310,7 @@ func (w *world) swapAt(e SwapRecord) (Revision, error) {
 		}
 	}
 	if w.rec != nil && isForced(e.Next) && e.Next.Term > w.rec.Term {
-		if err := w.force(e.Next); err != nil {
+		if err := w.force(e.host, e.Next); err != nil {
 			return 0, err
 		}
 	}
@@ -280,38 +320,53 @@ func (w *world) swapAt(e SwapRecord) (Revision, error) {
 	return w.rev, nil
 }
 
-// connect lets follower i reach the active o.
-func (w *world) connect(i int) {
-	n, o := &w.nodes[i], &w.nodes[1-i]
+// connect lets follower i reach the active.
+func (w *world) connect(i int) error {
+	n := &w.hosts[i]
+	o := &w.hosts[n.follow.to]
 	p := *o.primary
 	f := *n.follow
 	if !n.fence.Admits(p.cfg.Config, p.term) {
 		f.cause = LostRejected
 		n.follow = &f
 		n.post(FollowerLost{Cause: LostRejected})
-		o.post(StandbyLost{Node: testNodes[i].ID, Cause: LostAhead})
-		return
+		o.post(StandbyLost{Node: n.nodeID(), Cause: LostAhead})
+		return nil
 	}
 	if n.fence.Less(Fence{Config: p.cfg.Config, Term: p.term}) {
 		n.fence = Fence{Config: p.cfg.Config, Term: p.term} // INV-1
 	}
 	if p.open {
-		o.post(StandbyLost{Node: testNodes[i].ID, Cause: LostReset})
+		o.post(StandbyLost{Node: p.session.Node, Cause: LostReset})
 	}
 	common := commonPrefix(n.log, o.log)
-	n.log = slices.Clone(n.log[:common])
-	n.durable = min(n.durable, common)
+	if err := w.cut(i, common); err != nil {
+		return err
+	}
 	f.connected, f.alive, f.cause = true, true, 0
 	p.open, p.alive, p.acked, p.sent, p.caught, p.synced = true, true, common, common, false, false
-	p.session = w.member(i)
+	p.session, p.from = w.member(i), i
 	n.follow, o.primary = &f, &p
 	n.post(FollowerConnected{Config: p.cfg.Config, Term: p.term})
-	o.post(StandbyConnected{Member: w.member(i)})
+	o.post(StandbyConnected{Member: p.session})
+	return nil
+}
+
+// cut takes what is after a record out of the log in host i. Nothing that was acknowledged may be among it.
+func (w *world) cut(i, keep int) error {
+	n := &w.hosts[i]
+	if c := commonPrefix(n.log, w.committed); keep < c {
+		return violated("host %d cuts %v down to %d records, and %v was acknowledged", i, n.log, keep, w.committed)
+	}
+	n.log = slices.Clone(n.log[:keep])
+	n.durable = min(n.durable, keep)
+	return nil
 }
 
 // replicate lets follower i receive all that the active has, and send its ack.
 func (w *world) replicate(i int) {
-	n, o := &w.nodes[i], &w.nodes[1-i]
+	n := &w.hosts[i]
+	o := &w.hosts[n.follow.to]
 	p := *o.primary
 	if !n.fence.Admits(p.cfg.Config, p.term) {
 		w.breakLink(i, LostRejected)
@@ -328,12 +383,12 @@ func (w *world) replicate(i int) {
 
 // breakLink closes both sides; the follower knows it, the active will.
 func (w *world) breakLink(i int, cause LostCause) {
-	n := &w.nodes[i]
+	n := &w.hosts[i]
 	f := *n.follow
 	f.connected, f.alive, f.cause = false, false, cause
 	n.follow = &f
 	n.post(FollowerLost{Cause: cause})
-	w.closePrimarySide(1 - i)
+	w.closePrimarySide(i)
 }
 
 func commonPrefix(a, b []entry) int {
@@ -346,7 +401,7 @@ func commonPrefix(a, b []entry) int {
 
 // sessionEvents reports what the active finds out about its standby. Called after each action.
 func (w *world) sessionEvents(i int) {
-	n := &w.nodes[i]
+	n := &w.hosts[i]
 	if n.primary == nil || !n.primary.open {
 		return
 	}
@@ -363,7 +418,7 @@ func (w *world) sessionEvents(i int) {
 }
 
 // commitPoint is how far node i could commit now.
-func (n *wnode) commitPoint() int {
+func (n *whost) commitPoint() int {
 	p := n.primary
 	switch {
 	case p == nil || !p.cfg.Serve:
@@ -379,7 +434,7 @@ func (n *wnode) commitPoint() int {
 
 // commit acknowledges everything up to the commit point.
 func (w *world) commit(i int) error {
-	n := &w.nodes[i]
+	n := &w.hosts[i]
 	void, err := w.isVoid(i)
 	if err != nil {
 		return err
@@ -401,38 +456,38 @@ func (w *world) commit(i int) error {
 	return nil
 }
 
-// crash stops a node. keep is how much of its log survives.
+// crash stops the process of a host. keep is how much of its log survives.
 func (w *world) crash(i, keep int) {
-	n := &w.nodes[i]
-	o := &w.nodes[1-i]
-	if n.primary != nil && o.follow != nil {
-		f := *o.follow
-		f.alive = false
-		o.follow = &f
+	n := &w.hosts[i]
+	if n.primary != nil {
+		w.closeFollowerSides(i)
 	}
 	if n.follow != nil {
-		w.closePrimarySide(1 - i)
+		w.closePrimarySide(i)
 	}
 	if n.swap != nil { // the request may be on its way
-		w.inflight = append(slices.Clone(w.inflight), *n.swap)
+		w.inflight = append(slices.Clone(w.inflight), wswap{*n.swap, i})
 	}
-	*n = wnode{starts: n.starts, log: slices.Clone(n.log[:keep]), inc: n.inc, fence: n.fence, pair: n.pair, loss: n.loss}
+	d := n.wdisk
+	d.log = slices.Clone(n.log[:keep])
+	d.durable = 0
+	*n = whost{starts: n.starts, wdisk: d}
 }
 
 func (w *world) restart(i int) error {
-	n := &w.nodes[i]
+	n := &w.hosts[i]
 	n.starts++
 	n.up = true
 	n.durable = len(n.log) // recovery has synced it
-	n.st = NewState(w.settings(i), w.info(i), fmt.Sprintf("%s%d", testNodes[i].Name, n.starts), testPair)
-	return w.feed(i, Started{Identity: n.identity(i)})
+	n.st = NewState(w.settings(i), w.info(i), fmt.Sprintf("%s%d", hostAddresses[i][:1], n.starts), testPair)
+	return w.feed(i, Started{Identity: n.identity()})
 }
 
 // check looks for what must never be.
 func (w *world) check() error {
 	alone := 0
-	for i := range w.nodes {
-		if p := w.nodes[i].primary; p != nil && p.cfg.Serve && !p.cfg.RequireStandby && (p.term >= w.forcedTerm || !w.blind) {
+	for i := range w.hosts {
+		if p := w.hosts[i].primary; p != nil && p.cfg.Serve && !p.cfg.RequireStandby && (p.term >= w.forcedTerm || !w.blind) {
 			alone++
 		}
 	}
@@ -443,13 +498,14 @@ func (w *world) check() error {
 		return nil
 	}
 	for _, m := range w.rec.InSync {
-		i := indexOf(m.Node)
-		n := &w.nodes[i]
-		if n.loss || m != w.member(i) {
-			continue // INV-6: it cannot act on its membership
-		}
-		if c := commonPrefix(n.log, w.committed); c < len(w.committed) {
-			return violated("INV-2: node %d is in sync, but its log %v lacks some of %v", i, n.log, w.committed)
+		for i := range w.hosts {
+			n := &w.hosts[i]
+			if n.loss || m != w.member(i) {
+				continue // INV-6: it cannot act on its membership
+			}
+			if c := commonPrefix(n.log, w.committed); c < len(w.committed) {
+				return violated("INV-2: host %d is in sync, but its log %v lacks some of %v", i, n.log, w.committed)
+			}
 		}
 	}
 	return nil
@@ -463,13 +519,13 @@ func (w *world) key() [16]byte {
 		b = appendRecord(b, *w.rec)
 	}
 	for _, e := range w.inflight {
-		b = fmt.Appendf(b, "~%d", e.Expect)
+		b = fmt.Appendf(b, "~%d %d", e.host, e.Expect)
 		b = appendRecord(b, e.Next)
 	}
-	for i := range w.nodes {
-		n := &w.nodes[i]
-		b = fmt.Appendf(b, "|N%t%d%v%v%t%t%v%d%t%v %d %d", n.up, n.starts, n.log, n.fence, n.loss, n.load,
-			n.queue, n.drain, n.held, n.told.Fence, n.durable, n.inc)
+	for i := range w.hosts {
+		n := &w.hosts[i]
+		b = fmt.Appendf(b, "|N%t%d%v%v%t%t%v%d%t%v %d %d %d%d", n.up, n.starts, n.log, n.fence, n.loss, n.load,
+			n.queue, n.drain, n.held, n.told.Fence, n.durable, n.inc, n.node, n.store)
 		if n.swap != nil {
 			b = appendRecord(fmt.Appendf(b, "s%d", n.swap.Expect), n.swap.Next)
 		}
@@ -488,9 +544,9 @@ func (w *world) key() [16]byte {
 }
 
 func appendRecord(b []byte, r Record) []byte {
-	b = fmt.Appendf(b, "{%d %d %d %s", r.Config, r.Term, indexOf(r.Active), r.OpID)
+	b = fmt.Appendf(b, "{%d %d %d %s", r.Config, r.Term, nodeIndex(r.Active), r.OpID)
 	for _, m := range r.InSync {
-		b = fmt.Appendf(b, " %d/%d", indexOf(m.Node), m.Incarnation)
+		b = fmt.Appendf(b, " %d/%d", nodeIndex(m.Node), m.Incarnation)
 	}
 	if r.Switchover != nil {
 		b = fmt.Appendf(b, " %s", r.Switchover.ID)
