@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -115,28 +114,35 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	return &opError{op: op, cause: cause, last: last, unknown: unknown}
 }
 
-// do calls fn on the active node until it is answered. unknown tells whether an attempt before the last one may have
-// been carried out.
-func (c *Client) do(ctx context.Context, op string, fn func(context.Context, *grpc.ClientConn) error) (unknown bool, err error) {
+// do calls fn on the active node until it is answered, and takes note in d of what was not; d is nil for a request that
+// changes nothing. As long as d is in doubt, every error is ErrOutcomeUnknown, too.
+func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Context, *grpc.ClientConn) error) error {
+	reads := d == nil
+	if reads {
+		d = &doubt{}
+	}
 	retry := c.opts.newBackoff()
 	var last error
 	for {
 		t, err := c.locator.wait(ctx)
 		if err != nil {
-			return unknown, c.giveUp(op, err, last, unknown)
+			return c.giveUp(op, err, last, d.unknown)
 		}
 		err = attempt(ctx, t, fn)
 		if err == nil {
-			return unknown, nil
+			d.answered()
+			return nil
 		}
 		e := asError(ctx, t.node.address, err)
+		if !reads && !e.answered() {
+			d.unanswered()
+		}
 		if ctx.Err() != nil && !e.answered() {
-			return true, c.giveUp(op, ctx.Err(), last, true)
+			return c.giveUp(op, ctx.Err(), last, d.unknown)
 		}
 		if !e.retry() {
-			return unknown, fmt.Errorf("%s: %w", op, e)
+			return d.refused(op, e)
 		}
-		unknown = unknown || !e.answered()
 		last = e
 		c.locator.failed(e)
 		c.locator.pause(ctx, t, retry.NextBackOff())

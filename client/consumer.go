@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // ConsumerOptions of a Consumer. The zero value consumes DefaultSubscription.
@@ -74,7 +75,17 @@ type batch struct {
 type Delivery struct {
 	Stored
 	consumer *Consumer
+	answer   answerKind // guarded by Consumer.mu
 }
+
+// answerKind is how a delivery was answered.
+type answerKind uint8
+
+const (
+	noAnswer answerKind = iota
+	ackAnswer
+	nackAnswer
+)
 
 // Consume attaches to a subscription and returns when the node has accepted that.
 // Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrClosed, ErrUnavailable with the context's.
@@ -186,28 +197,58 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 
 // Ack acknowledges the message in the background, many together. Should the process die before that is confirmed, the
 // message is delivered again; Consumer.Flush waits for it.
-func (d *Delivery) Ack() { d.consumer.answer(d, true) }
+func (d *Delivery) Ack() { _ = d.consumer.answer(d, ackAnswer) } // AckSync is for those who want to know
 
-// AckSync acknowledges the message and returns when that is committed: it will not be delivered again.
-// Errors: the context's with ErrOutcomeUnknown; ErrClosed; those of Receive when the consumer has ended.
+// AckSync acknowledges the message and returns when that is committed: it will not be delivered again. After
+// ErrOutcomeUnknown it may be called again, and so after Ack. An error without ErrOutcomeUnknown means that the message is
+// not acknowledged by this.
+// Errors: the context's with ErrOutcomeUnknown; ErrInvalid after Nack; ErrClosed; those of Receive when the consumer has
+// ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
-	d.consumer.answer(d, true)
+	if err := d.consumer.answer(d, ackAnswer); err != nil {
+		return err
+	}
+	if d.consumer.acknowledged(d) {
+		return nil
+	}
 	return d.consumer.Flush(ctx)
 }
 
-// Nack gives the message back: it is delivered again, to any consumer of the subscription, with a higher DeliveryCount.
-func (d *Delivery) Nack() { d.consumer.answer(d, false) }
-
-// answer takes note of an ack or nack. Only the first answer to a delivery counts.
-func (co *Consumer) answer(d *Delivery, ack bool) {
+// acknowledged tells whether the ack of a delivery is committed.
+func (co *Consumer) acknowledged(d *Delivery) bool {
 	co.mu.Lock()
+	defer co.mu.Unlock()
+	return d.answer == ackAnswer && !co.held[d.Sequence].acked
+}
+
+// Nack gives the message back: it is delivered again, to any consumer of the subscription, with a higher DeliveryCount.
+func (d *Delivery) Nack() { _ = d.consumer.answer(d, nackAnswer) } // it is delivered again anyway
+
+// answer takes note of an ack or nack. Only the first answer to a delivery counts; the error says why another one does not.
+func (co *Consumer) answer(d *Delivery, kind answerKind) error {
+	co.mu.Lock()
+	if d.answer != noAnswer || co.err != nil {
+		defer co.mu.Unlock()
+		switch {
+		case d.answer == kind, mutate.Off("INV-10-ended-consumer-acknowledges"):
+			return nil
+		case d.answer == noAnswer:
+			return co.err // nobody was asked to acknowledge it
+		default:
+			return fmt.Errorf("%w: sequence %d of %s was answered otherwise before", ErrInvalid, d.Sequence, co.queue)
+		}
+	}
+	d.answer = kind
 	h, ok := co.held[d.Sequence]
-	if !ok || h.acked || co.err != nil {
-		co.mu.Unlock()
-		return
+	if !ok || h.acked {
+		defer co.mu.Unlock()
+		if !ok {
+			return fmt.Errorf("%w: another delivery of sequence %d of %s was answered", ErrInvalid, d.Sequence, co.queue)
+		}
+		return nil
 	}
 	co.answered++
-	if ack {
+	if ack := kind == ackAnswer; ack {
 		h.acked = true
 		co.held[d.Sequence] = h
 		co.ack = append(co.ack, d.Sequence)
@@ -217,12 +258,16 @@ func (co *Consumer) answer(d *Delivery, ack bool) {
 	}
 	co.mu.Unlock()
 	signal(co.wake)
+	return nil
 }
 
 // answeredElsewhere takes note that a transaction answered the delivery.
-func (co *Consumer) answeredElsewhere(d *Delivery) {
+func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind) {
 	co.mu.Lock()
 	defer co.mu.Unlock()
+	if d.answer == noAnswer {
+		d.answer = kind
+	}
 	if h, ok := co.held[d.Sequence]; ok && !h.acked {
 		delete(co.held, d.Sequence)
 	}

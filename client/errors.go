@@ -21,8 +21,13 @@ var (
 	// can be reached, or the active cannot acknowledge at the moment. Nothing is wrong with the request.
 	ErrUnavailable = errors.New("no node could serve the request")
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although it
-	// was not answered, also when it was repeated then and the repetition was refused.
+	// was not answered, also when it was repeated then and the repetition was refused. An error without it means that
+	// nothing was committed, and that nothing of that attempt ever will be.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
+	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome cannot be learned any more: the request
+	// may have been committed, and the nodes have forgotten its producer (which takes 100,000 others since, or 256 later
+	// requests). The client does not send it again; whether the messages are there can only be seen in the queues.
+	ErrOutcomeLost = errors.New("the outcome cannot be learned any more")
 	// ErrSequenceReused is returned when the answer to a publish that was sent for the first time is one of an earlier
 	// publish: another producer used the same id and epoch. The message was NOT stored. Use a higher epoch.
 	ErrSequenceReused = errors.New("producer id and epoch were used before")
@@ -68,6 +73,7 @@ type Error struct {
 	Message string
 
 	kind      error         // the Err value; nil when it is to be retried
+	settled   bool          // the refusal is kept in the log: it holds for every attempt with that sequence
 	notActive *pb.NotActive // the hint of a node that is not active
 }
 
@@ -90,12 +96,23 @@ func (e *Error) Unwrap() error {
 // retry tells whether the same request can succeed later or on the other node.
 func (e *Error) retry() bool { return e.kind == nil }
 
-// answered tells whether the error is a node's answer, which proves that the request was not carried out.
+// answered tells whether the error is a node's answer, which proves that this attempt was not carried out. What gRPC, or
+// something between, may say of a request that a node has carried out proves nothing: it comes without a reason.
 func (e *Error) answered() bool {
-	if e.notActive != nil {
+	switch {
+	case e.notActive != nil:
+		return true
+	case e.kind == nil:
+		return e.Reason == reasonBlocked
+	case errors.Is(e.kind, context.Canceled), errors.Is(e.kind, context.DeadlineExceeded):
+		return false
+	}
+	switch e.Code { //nolint:exhaustive // the others are given by nodes only, or before a request is sent
+	case codes.OK, codes.Unknown, codes.Internal, codes.ResourceExhausted, codes.Aborted, codes.DataLoss:
+		return e.Reason != "" && e.Reason != reasonInternal
+	default:
 		return true
 	}
-	return e.kind != nil && !errors.Is(e.kind, context.Canceled) && !errors.Is(e.kind, context.DeadlineExceeded)
 }
 
 // Reasons of google.rpc.ErrorInfo that decide between errors of the same code.
@@ -105,7 +122,12 @@ const (
 	reasonQueueNotEmpty        = "QUEUE_NOT_EMPTY"
 	reasonTooLarge             = "TOO_LARGE"
 	reasonProducerForgotten    = "PRODUCER_FORGOTTEN"
+	reasonBlocked              = "BLOCKED"  // nothing was logged
+	reasonInternal             = "INTERNAL" // nobody foresaw it, so it proves nothing
 )
+
+// metadataSettled is set in google.rpc.ErrorInfo when the log keeps the refusal.
+const metadataSettled = "settled"
 
 // asError turns what gRPC returned into an Error. ctx is the caller's context of the attempt's operation: a
 // cancellation that does not come from it means that the connection went away.
@@ -127,7 +149,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 		case *pb.NotActive:
 			e.notActive = d
 		case *errdetails.ErrorInfo:
-			e.Reason = d.GetReason()
+			e.Reason, e.settled = d.GetReason(), d.GetMetadata()[metadataSettled] == "true"
 		}
 	}
 	e.classify(ctx)
@@ -136,7 +158,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 
 // streamError turns the error of one request in a stream into an Error.
 func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
-	e := &Error{Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage()}
+	e := &Error{Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(), settled: r.GetSettled()}
 	if e.Code == codes.FailedPrecondition && e.Reason == reasonNotActive {
 		e.notActive = &pb.NotActive{}
 	}
@@ -147,6 +169,12 @@ func streamError(ctx context.Context, address string, r *pb.RequestError) *Error
 // forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request that
 // was sent once only was certainly not committed.
 func (e *Error) forgotten() bool { return e.Reason == reasonProducerForgotten }
+
+// outcomeLost tells whether a node says that it cannot know any more what became of an earlier attempt: its producer is
+// forgotten, or fenced, or the sequence is too old.
+func (e *Error) outcomeLost() bool {
+	return errors.Is(e.kind, ErrTooOld) || errors.Is(e.kind, ErrFenced)
+}
 
 // classify finds the Err value by code and reason; none for what is to be retried.
 func (e *Error) classify(ctx context.Context) {

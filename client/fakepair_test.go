@@ -38,6 +38,10 @@ type fakePair struct {
 	onPublish func(n *fakeNode, r *pb.PublishRequest) bool
 	// refuse makes the error of a publish request, which is then not committed.
 	refuse func(r *pb.PublishRequest) *pb.RequestError
+	// refuseCommit makes the error of a transaction, which is then not committed.
+	refuseCommit func(r *pb.CommitRequest) error
+	// commits counts the transactions that were asked for.
+	commits int
 	// plan is what WatchPlan tells.
 	plan *pb.Plan
 }
@@ -284,6 +288,12 @@ func (n *fakeNode) Commit(_ context.Context, r *pb.CommitRequest) (*pb.CommitRes
 	defer n.pair.mu.Unlock()
 	if err := n.active(); err != nil {
 		return nil, err
+	}
+	n.pair.commits++
+	if n.pair.refuseCommit != nil {
+		if err := n.pair.refuseCommit(r); err != nil {
+			return nil, err
+		}
 	}
 	out := &pb.CommitResponse{Lsn: 1}
 	for i, op := range r.GetOperations() {

@@ -140,7 +140,7 @@ func onActive[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	_, err = c.do(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = c.do(ctx, op, &doubt{}, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(pb.NewMaintenanceServiceClient(cc), ctx, req)
 		return err
 	})
@@ -190,7 +190,7 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 // outcome. It gives nil and ends if there never was a plan. It ends after the first error. Errors: ErrUnavailable.
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
-		_, err := c.do(ctx, "watch the plan", func(ctx context.Context, cc *grpc.ClientConn) error {
+		err := c.do(ctx, "watch the plan", nil, func(ctx context.Context, cc *grpc.ClientConn) error {
 			stream, err := pb.NewMaintenanceServiceClient(cc).WatchPlan(ctx, &pb.WatchPlanRequest{})
 			for err == nil {
 				var resp *pb.WatchPlanResponse

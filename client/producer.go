@@ -154,8 +154,12 @@ func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (
 }
 
 // Publish stores one message and returns when it is committed: durable on every in-sync node. When ctx ends after the
-// message was sent, it is still on its way: the error is ErrOutcomeUnknown, too, and publishing it again may double it.
-// Errors: ErrQueueNotFound, ErrLimit, ErrInvalid, ErrFenced, ErrTooOld, ErrClosed, ErrUnavailable with the context's.
+// message was sent, it is still on its way: the error is ErrOutcomeUnknown, too, and publishing it again may double it. An
+// error without ErrOutcomeUnknown means that the message was not stored, and never will be. To ask again for the very same
+// message after ErrOutcomeUnknown, publish it in a Txn, whose Commit can be repeated, or give Publish a context that does
+// not end.
+// Errors: ErrQueueNotFound, ErrLimit, ErrInvalid, ErrFenced, ErrTooOld, ErrOutcomeLost, ErrClosed, ErrUnavailable with the
+// context's.
 func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
 	return p.PublishBatch(ctx, queue, []Message{m})
 }
@@ -175,7 +179,15 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 	case r := <-answer:
 		return r.receipt, r.err
 	case <-ctx.Done():
-		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, !p.withdraw(e))
+	}
+	if p.withdraw(e) {
+		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, false)
+	}
+	select {
+	case r := <-answer:
+		return r.receipt, r.err // it came at the same moment
+	default:
+		return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, true)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // run sends what is to be sent, on one stream after another, until ctx ends.
@@ -150,6 +151,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 			return nil
 		}
 		r.repeated, r.last = true, false
+		r.wire.GetPublish().GetProducer().Retry = true // nobody encodes it now: the stream before has ended
 		p.sent++
 		return r
 	}
@@ -265,11 +267,9 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 	queue := r.wire.GetPublish().GetQueue()
 	done := resp.GetPublished()
 	switch {
-	case refused != nil && r.repeated:
-		// The node may refuse before it looks at the log, in which the first attempt may still be on its way.
-		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w; %w", queue, refused, ErrOutcomeUnknown))
 	case refused != nil:
-		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w", queue, refused))
+		d := doubt{unknown: r.repeated}
+		p.answer(r.entries, Receipt{}, d.refused("publish to "+queue, refused))
 	case done.GetDuplicate() && !r.repeated:
 		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w (id %q, epoch %d)", queue, ErrSequenceReused, p.opts.ID, p.opts.Epoch))
 	default:
@@ -284,7 +284,7 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 // not. Requests of a producer that is not known are refused one and all, so those under way were not committed, unless
 // the oldest was sent before and may have been committed then. The caller holds mu.
 func (p *Producer) renew() bool {
-	if p.opts.ID != "" || (*p.flying.at(0)).repeated {
+	if p.opts.ID != "" || (*p.flying.at(0)).repeated && !mutate.Off("INV-10-producer-begins-anew-in-doubt") {
 		return false
 	}
 	p.id, p.next = uuid.NewString(), 1

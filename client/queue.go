@@ -183,8 +183,10 @@ func unary[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, unknown bool, err error) {
-	unknown, err = c.do(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	d := &doubt{}
+	err = c.do(ctx, op, d, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(queues(cc), ctx, req)
+		unknown = d.unknown
 		return err
 	})
 	return resp, unknown, err

@@ -2,14 +2,13 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/google/uuid"
 	"google.golang.org/grpc"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // Txn collects operations over any number of queues, to be committed all or none. Not safe for concurrent use.
@@ -18,17 +17,10 @@ type Txn struct {
 	ops       []*pb.Operation
 	acked     []*Delivery
 	released  []*Delivery
-	lane      *lane  // identity that the first Commit took
-	sequence  uint64 // its sequence; kept while the outcome is unknown
+	identity  identity // taken by the first Commit, and kept while the outcome is unknown
 	committed bool
 	err       error // first wrong operation
-}
-
-// lane is the identity of one producer that commits one transaction at a time, so that its sequences are committed in
-// order. A client has as many as transactions were ever under way at once.
-type lane struct {
-	id   string
-	next uint64
+	late      error // an operation was added while the outcome was unknown; told once
 }
 
 // TxnResult is what a transaction did.
@@ -49,7 +41,7 @@ type OpResult struct {
 	Changed uint64
 }
 
-// Begin starts a transaction. Nothing is sent before Commit.
+// Begin starts a transaction. Nothing is sent before Commit. The messages' bodies must not be changed before it is committed.
 func (c *Client) Begin() *Txn { return &Txn{client: c} }
 
 // Publish adds messages for one queue.
@@ -58,7 +50,7 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	for i := range ms {
 		t.fail(ms[i].check(t.client.opts.MaxMessageBytes))
 	}
-	t.ops = append(t.ops, &pb.Operation{Kind: &pb.Operation_Publish{
+	t.add(&pb.Operation{Kind: &pb.Operation_Publish{
 		Publish: &pb.PublishOperation{Queue: queue, Messages: messagesToProto(ms)},
 	}})
 	return t
@@ -66,11 +58,11 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 
 // Ack acknowledges deliveries of one subscription when the transaction commits. One operation.
 func (t *Txn) Ack(ds ...*Delivery) *Txn {
-	if queue, sub, ranges, ok := t.ranges(ds); ok {
+	queue, sub, ranges, ok := t.ranges(ds)
+	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Ack{
+		Ack: &pb.AckOperation{Queue: queue, Subscription: sub, Ranges: ranges},
+	}}) {
 		t.acked = append(t.acked, ds...)
-		t.ops = append(t.ops, &pb.Operation{Kind: &pb.Operation_Ack{
-			Ack: &pb.AckOperation{Queue: queue, Subscription: sub, Ranges: ranges},
-		}})
 	}
 	return t
 }
@@ -78,11 +70,11 @@ func (t *Txn) Ack(ds ...*Delivery) *Txn {
 // Release gives deliveries of one subscription back when the transaction commits; they are delivered again. One
 // operation.
 func (t *Txn) Release(ds ...*Delivery) *Txn {
-	if queue, sub, ranges, ok := t.ranges(ds); ok {
+	queue, sub, ranges, ok := t.ranges(ds)
+	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Release{
+		Release: &pb.ReleaseOperation{Queue: queue, Subscription: sub, Ranges: ranges},
+	}}) {
 		t.released = append(t.released, ds...)
-		t.ops = append(t.ops, &pb.Operation{Kind: &pb.Operation_Release{
-			Release: &pb.ReleaseOperation{Queue: queue, Subscription: sub, Ranges: ranges},
-		}})
 	}
 	return t
 }
@@ -104,87 +96,67 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 	return ds[0].consumer.queue, ds[0].consumer.subscription, toRanges(sequences), true
 }
 
+// add adds an operation, unless a Commit is in doubt: it would travel under the sequence of another transaction, and be
+// answered with that one's result.
+func (t *Txn) add(op *pb.Operation) bool {
+	if (t.identity.inDoubt() || t.committed) && !mutate.Off("INV-10-operations-are-added-in-doubt") {
+		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit asks for what was sent before, "+
+			"another transaction takes what is new", ErrInvalid)
+		return false
+	}
+	t.ops = append(t.ops, op)
+	return true
+}
+
+// fail takes note of a wrong operation. One that comes too late to be added does no harm.
 func (t *Txn) fail(err error) {
-	if t.err == nil {
+	if t.err == nil && !t.identity.inDoubt() {
 		t.err = err
 	}
 }
 
-// Commit sends the transaction and returns when it is durable on every in-sync node. When it ends with
-// ErrOutcomeUnknown, Commit may be called again: it repeats the same transaction, which is committed once at most.
-// Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrTooOld, ErrUnavailable.
+// Commit sends the transaction and returns when it is durable on every in-sync node.
+//
+// An error without ErrOutcomeUnknown means that nothing of the transaction was committed, nor will be; Commit may be called
+// again, which is a new attempt. After ErrOutcomeUnknown it may be called again as well: it asks for the same transaction,
+// which is committed once at most, and goes on ending with ErrOutcomeUnknown until a node has answered. With ErrOutcomeLost
+// none ever will: every later Commit ends like this one, and sends nothing. What is added while the outcome is unknown is
+// not part of the transaction: the next Commit says so, once, and sends nothing.
+//
+// Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrOutcomeLost, ErrUnavailable.
 func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	switch {
-	case t.err != nil:
-		return TxnResult{}, t.err
 	case t.committed:
 		return TxnResult{}, fmt.Errorf("%w: the transaction is committed already", ErrInvalid)
+	case t.late != nil:
+		err := fmt.Errorf("commit: %w; %w", t.late, ErrOutcomeUnknown)
+		t.late = nil
+		return TxnResult{}, err
+	case t.err != nil:
+		return TxnResult{}, t.err
 	case len(t.ops) == 0:
 		return TxnResult{}, fmt.Errorf("%w: the transaction is empty", ErrInvalid)
 	}
-	resp, err := t.commit(ctx)
-	var e *Error
-	if errors.As(err, &e) && e.forgotten() && !errors.Is(err, ErrOutcomeUnknown) {
-		// The lane was idle for too long. Nothing was committed, so the transaction may go under another identity.
-		t.lane = nil
-		resp, err = t.commit(ctx)
-	}
-	if errors.Is(err, ErrOutcomeUnknown) {
-		return TxnResult{}, err // the lane stays with the transaction, for another Commit
-	}
-	t.client.returnLane(t.lane)
-	t.lane = nil
+	var resp *pb.CommitResponse
+	err := t.client.doAs(ctx, "commit", &t.identity, func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
+		resp, err = queues(cc).Commit(ctx, &pb.CommitRequest{Operations: t.ops, Producer: p})
+		return err //nolint:wrapcheck // do needs it as it is
+	})
 	if err != nil {
 		return TxnResult{}, err
 	}
 	t.committed = true
 	for _, d := range t.acked {
-		d.consumer.answeredElsewhere(d)
+		d.consumer.answeredElsewhere(d, ackAnswer)
 	}
 	for _, d := range t.released {
-		d.consumer.answeredElsewhere(d)
+		d.consumer.answeredElsewhere(d, nackAnswer)
 	}
 	out := TxnResult{LSN: resp.GetLsn(), Duplicate: resp.GetDuplicate()}
 	for _, r := range resp.GetResults() {
 		out.Results = append(out.Results, OpResult{FirstSequence: r.GetFirstSequence(), Changed: r.GetChanged()})
 	}
 	return out, nil
-}
-
-// commit sends the transaction under its lane's identity.
-func (t *Txn) commit(ctx context.Context) (resp *pb.CommitResponse, err error) {
-	if t.lane == nil {
-		t.lane = t.client.takeLane()
-		t.sequence = t.lane.next
-		t.lane.next++
-	}
-	req := &pb.CommitRequest{Operations: t.ops, Producer: &pb.Producer{Id: t.lane.id, Epoch: 1, Sequence: t.sequence}}
-	unknown, err := t.client.do(ctx, "commit", func(ctx context.Context, cc *grpc.ClientConn) (err error) {
-		resp, err = queues(cc).Commit(ctx, req)
-		return err //nolint:wrapcheck // do needs it as it is
-	})
-	if unknown && err != nil && !errors.Is(err, ErrOutcomeUnknown) {
-		// A repetition was refused. That does not tell what became of the attempt before it.
-		err = fmt.Errorf("%w; %w", err, ErrOutcomeUnknown)
-	}
-	return resp, err
-}
-
-func (c *Client) takeLane() *lane {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := len(c.lanes); n > 0 {
-		l := c.lanes[n-1]
-		c.lanes = c.lanes[:n-1]
-		return l
-	}
-	return &lane{id: uuid.NewString(), next: 1}
-}
-
-func (c *Client) returnLane(l *lane) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lanes = append(c.lanes, l)
 }
 
 // toRanges sorts sequences and joins neighbours.

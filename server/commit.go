@@ -40,7 +40,8 @@ func (s *QueueServer) commitTransaction(ctx context.Context, req *pb.CommitReque
 	if err != nil {
 		return nil, err
 	}
-	prior, err := s.resolve(producer, ops)
+	retry := req.GetProducer().GetRetry()
+	prior, err := s.resolve(producer, retry, ops)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +72,7 @@ func (s *QueueServer) commitTransaction(ctx context.Context, req *pb.CommitReque
 
 // committed makes the answer from the transaction's result.
 func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error) {
-	if err := r.Err(); err != nil {
+	if err := refusal(r, req.GetProducer()); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
 	if len(r.Ops) != len(req.GetOperations()) {
@@ -134,14 +135,15 @@ func atLeastOne(in []*pb.SequenceRange) ([]txn.Range, error) {
 }
 
 // resolve looks up the names of all operations, or the stored result of a retry (INV-10), at one moment.
-func (s *QueueServer) resolve(producer *txn.Producer, ops []operation) (prior *txn.Result, err error) {
+func (s *QueueServer) resolve(producer *txn.Producer, retry bool, ops []operation) (prior *txn.Result, err error) {
 	publishes := false
 	err = s.store.View(func(st *queue.State) error {
-		if prior, err = priorResult(st, producer); err != nil || prior != nil {
+		if prior, err = priorResult(st, producer, retry); err != nil || prior != nil {
 			return err
 		}
 		for i := range ops {
-			if err := ops[i].resolve(st); err != nil {
+			// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
+			if err := ops[i].resolve(st); err != nil && !retry {
 				return fmt.Errorf("operation %d: %w", i, err)
 			}
 			publishes = publishes || ops[i].messages != nil
@@ -156,6 +158,7 @@ func (s *QueueServer) resolve(producer *txn.Producer, ops []operation) (prior *t
 
 // resolve looks up the names of one operation. The store's lock is held.
 func (o *operation) resolve(st *queue.State) error {
+	o.key = dispatch.Key{Queue: txn.NoQueue, Sub: txn.NoSub}
 	q := st.QueueByName(o.queue)
 	if q == nil {
 		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, o.queue)

@@ -64,6 +64,34 @@ func (e *NotActiveError) Error() string {
 // Is makes errors.Is(err, replication.ErrNotActive) true.
 func (e *NotActiveError) Is(target error) bool { return target == replication.ErrNotActive }
 
+// settledError is a refusal that the log keeps under its producer's sequence: whatever attempt with that sequence comes, before or after
+// this one, it is not carried out.
+type settledError struct{ error }
+
+func (e *settledError) Unwrap() error { return e.error }
+
+// refusal gives the error of a transaction that was refused when it was applied.
+func refusal(r *txn.Result, producer *pb.Producer) error {
+	err := r.Err()
+	switch r.Code { //nolint:exhaustive // the others are kept with the producer
+	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten:
+		return err
+	}
+	if producer == nil {
+		return err
+	}
+	return &settledError{err}
+}
+
+// isSettled tells whether the log keeps the refusal.
+func isSettled(err error) bool {
+	var settled *settledError
+	return errors.As(err, &settled)
+}
+
+// metadataSettled is the key of google.rpc.ErrorInfo's metadata that says so.
+const metadataSettled = "settled"
+
 // mapping is one line of the table.
 type mapping struct {
 	err    error
@@ -171,7 +199,11 @@ func ToStatus(err error) error {
 		return err
 	}
 	m := lookup(err)
-	st, detailErr := status.New(m.code, err.Error()).WithDetails(&errdetails.ErrorInfo{Reason: m.reason, Domain: errorDomain})
+	info := &errdetails.ErrorInfo{Reason: m.reason, Domain: errorDomain}
+	if isSettled(err) {
+		info.Metadata = map[string]string{metadataSettled: "true"}
+	}
+	st, detailErr := status.New(m.code, err.Error()).WithDetails(info)
 	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
 		return status.Error(m.code, err.Error())
 	}
@@ -191,7 +223,7 @@ func ToStatus(err error) error {
 // ToRequestError turns an error into the answer to one request of a stream.
 func ToRequestError(err error) *pb.RequestError {
 	m := lookup(err)
-	return &pb.RequestError{Code: uint32(m.code), Message: err.Error(), Reason: m.reason}
+	return &pb.RequestError{Code: uint32(m.code), Message: err.Error(), Reason: m.reason, Settled: isSettled(err)}
 }
 
 // concernsNode tells whether an error is about the node and not about one request: a stream ends with it.

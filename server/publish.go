@@ -39,7 +39,7 @@ func (s *QueueServer) publish(ctx context.Context, req *pb.PublishRequest) (*pb.
 
 // published makes the answer from the transaction's result.
 func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishResponse, error) {
-	if err := r.Err(); err != nil {
+	if err := refusal(r, producer); err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", queue, err)
 	}
 	if len(r.Ops) != 1 {
@@ -71,16 +71,21 @@ func (s *QueueServer) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior 
 	if err := txn.CheckName(req.GetQueue()); err != nil {
 		return nil, err
 	}
-	var id uint64
+	id, retry := uint64(txn.NoQueue), req.GetProducer().GetRetry()
 	err = s.store.View(func(st *queue.State) error {
-		if prior, err = priorResult(st, producer); err != nil || prior != nil {
+		if prior, err = priorResult(st, producer, retry); err != nil || prior != nil {
 			return err
 		}
 		q := st.QueueByName(req.GetQueue())
+		if q != nil {
+			id = q.ID()
+		}
+		if retry {
+			return nil // the first attempt may be in the log by now: what was applied before this one decides
+		}
 		if q == nil {
 			return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
 		}
-		id = q.ID()
 		return checkRoom(q, len(req.GetMessages()), sizeBytes)
 	})
 	if err != nil || prior != nil {
@@ -92,7 +97,11 @@ func (s *QueueServer) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior 
 	timeMS := now()
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
-	appendPublish(&b, id, timeMS, req.GetMessages())
+	if id == txn.NoQueue {
+		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless the first attempt was applied before
+	} else {
+		appendPublish(&b, id, timeMS, req.GetMessages())
+	}
 	encoded, err := b.Finish()
 	if err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
@@ -109,12 +118,17 @@ func appendPublish(b *txn.Builder, id uint64, timeMS int64, messages []*pb.Messa
 	b.EndPublish()
 }
 
-// priorResult tells what a retry is answered with. The store's lock is held.
-func priorResult(st *queue.State, p *txn.Producer) (*txn.Result, error) {
+// priorResult tells what a request that was applied before is answered with; retry is what the request says of itself. The store's lock is
+// held.
+func priorResult(st *queue.State, p *txn.Producer, retry bool) (*txn.Result, error) {
 	if p == nil {
 		return nil, nil //nolint:nilnil // not a retry
 	}
-	prior, ok, refused := st.Prior(*p)
+	ask := st.Prior
+	if retry {
+		ask = st.PriorOfRetry
+	}
+	prior, ok, refused := ask(*p)
 	if refused != txn.OK {
 		return nil, refused
 	}

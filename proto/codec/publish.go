@@ -156,6 +156,9 @@ func producer(b []byte, m *pb.Producer) bool {
 		case 3:
 			m.Sequence = number
 			return typ == protowire.VarintType
+		case 4:
+			m.Retry = number != 0
+			return typ == protowire.VarintType
 		}
 		return true
 	})

@@ -170,6 +170,30 @@ func TestOldProducersLoseResultsAndAreForgotten(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
+// TestRetryOfAForgottenProducer: a low sequence of an unknown producer is taken for a new producer's, unless it says that it was sent
+// before.
+func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
+	d := newDriver(t)
+	d.s.setLimits(small())
+	d.queue("q", txn.Config{}, "a")
+	_, _, code := d.s.PriorOfRetry(*origin("early", 0, 1))
+	require.Equal(t, txn.OK, code, "nobody was forgotten: the first attempt did not come")
+	for i := range 5 {
+		require.NoError(t, new(d.apply(origin(fmt.Sprintf("p%d", i), 0, 1), one)).Err())
+	}
+	_, ok, code := d.s.Prior(*origin("p0", 0, 1))
+	require.False(t, ok)
+	require.Equal(t, txn.OK, code, "it could be a new one")
+	_, _, code = d.s.PriorOfRetry(*origin("p0", 0, 1))
+	require.Equal(t, txn.ErrProducerForgotten, code)
+	prior, ok, _ := d.s.PriorOfRetry(*origin("p4", 0, 1))
+	require.True(t, ok)
+	require.True(t, prior.Duplicate)
+	_, ok, code = d.s.PriorOfRetry(*origin("p4", 0, 2))
+	require.False(t, ok)
+	require.Equal(t, txn.OK, code, "a producer that is known has lost nothing")
+}
+
 // TestForgottenProducersLeaveTheTree uses batches, where the model test uses too few producers to forget one.
 func TestForgottenProducersLeaveTheTree(t *testing.T) {
 	d := newDriver(t)

@@ -4,6 +4,10 @@ import "fmt"
 
 // Hard limits of the encoding. A server may set lower ones; none can be raised without a new version of the format.
 const (
+	// NoQueue is the number of no queue: an operation on it is refused with ErrQueueNotFound.
+	NoQueue = 0
+	// NoSub is the number of no subscription: acknowledging for it is refused with ErrSubscriptionNotFound.
+	NoSub = 1<<32 - 1
 	// MaxNameBytes is the greatest length of a queue's or subscription's name, in bytes.
 	MaxNameBytes = 255
 	// MaxOps is the greatest number of operations in one transaction.

@@ -1186,7 +1186,10 @@ type RequestError struct {
 	// What happened and what to do.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// Machine-readable reason, in the alphabet of google.rpc.ErrorInfo.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// True when the refusal is kept in the log under the producer's sequence: no attempt with that sequence was or will be committed. In a
+	// gRPC status the same is `settled` = "true" in the metadata of google.rpc.ErrorInfo.
+	Settled       bool `protobuf:"varint,4,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1240,6 +1243,13 @@ func (x *RequestError) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *RequestError) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
 }
 
 // CommitRequest is a transaction.
@@ -2106,11 +2116,12 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\v2\x19.lockstep.v1.RequestErrorR\x05error\x126\n" +
 	"\x04more\x18\x04 \x03(\v2\".lockstep.v1.PublishStreamResponseR\x04more\x12\x1d\n" +
 	"\n" +
-	"takes_more\x18\x05 \x01(\bR\ttakesMore\"T\n" +
+	"takes_more\x18\x05 \x01(\bR\ttakesMore\"n\n" +
 	"\fRequestError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"z\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\asettled\x18\x04 \x01(\bR\asettled\"z\n" +
 	"\rCommitRequest\x126\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x16.lockstep.v1.OperationR\n" +

@@ -515,7 +515,11 @@ type Producer struct {
 	// A higher epoch fences every lower one of the same id.
 	Epoch uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Strictly increasing for each new transaction of this producer, starting at 1. A retry repeats the number.
-	Sequence      uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Set when this sequence was sent before and not answered, so that it may be committed. Then the log decides whether it is refused,
+	// and not a look at the queue before: the answer holds for both attempts (`settled`). And a producer that the store may have forgotten
+	// is told so, instead of being taken for a new one. Older servers ignore it.
+	Retry         bool `protobuf:"varint,4,opt,name=retry,proto3" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -569,6 +573,13 @@ func (x *Producer) GetSequence() uint64 {
 		return x.Sequence
 	}
 	return 0
+}
+
+func (x *Producer) GetRetry() bool {
+	if x != nil {
+		return x.Retry
+	}
+	return false
 }
 
 // Position names a log record for good.
@@ -746,11 +757,12 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\bmessages\x18\x05 \x01(\x04R\bmessages\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12?\n" +
 	"\rsubscriptions\x18\a \x03(\v2\x19.lockstep.v1.SubscriptionR\rsubscriptions\x12\x16\n" +
-	"\x06digest\x18\b \x01(\x06R\x06digest\"L\n" +
+	"\x06digest\x18\b \x01(\x06R\x06digest\"b\n" +
 	"\bProducer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\rR\x05epoch\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\"F\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x14\n" +
+	"\x05retry\x18\x04 \x01(\bR\x05retry\"F\n" +
 	"\bPosition\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x10\n" +
 	"\x03lsn\x18\x02 \x01(\x04R\x03lsn\x12\x14\n" +

@@ -1,0 +1,274 @@
+package client_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// refusal is a node's answer with a reason, as server.ToStatus makes it.
+func refusal(t *testing.T, code codes.Code, reason string) error {
+	st, err := status.New(code, "as the test says").WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "lockstep.v1"})
+	require.NoError(t, err)
+	return st.Err()
+}
+
+// briefly gives a context that ends while no node is active.
+func briefly(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// losesReply has the active commit the next transaction, not answer it, and lose its role; no node is active then.
+func (p *fakePair) losesReply() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.onPublish = func(n *fakeNode, _ *pb.PublishRequest) bool {
+		p.onPublish = nil
+		n.role = pb.Role_ROLE_STANDBY
+		p.announce()
+		return false
+	}
+}
+
+// inDoubt makes a transaction that was committed although its first Commit could not learn it.
+func inDoubt(t *testing.T, p *fakePair, c *client.Client) *client.Txn {
+	p.losesReply()
+	txn := c.Begin().Publish("q", message("a"))
+	_, err := txn.Commit(briefly(t))
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	return txn
+}
+
+// TestCommitStaysInDoubt: a Commit that finds no node learns nothing about the one before it, which may have committed.
+func TestCommitStaysInDoubt(t *testing.T) {
+	p := newFakePair(t)
+	txn := inDoubt(t, p, p.client(client.Options{}))
+	for range 2 {
+		_, err := txn.Commit(briefly(t))
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	}
+	p.takeOver(1)
+	r, err := txn.Commit(soon(t))
+	require.NoError(t, err)
+	require.True(t, r.Duplicate)
+	require.Equal(t, []string{"a"}, p.bodies("q"))
+}
+
+// TestCommitRefusedInDoubt: a node may refuse a repetition before it looks at the log, in which the first attempt is.
+func TestCommitRefusedInDoubt(t *testing.T) {
+	p := newFakePair(t)
+	txn := inDoubt(t, p, p.client(client.Options{}))
+	p.mu.Lock()
+	p.refuseCommit = func(*pb.CommitRequest) error { return refusal(t, codes.ResourceExhausted, "QUEUE_FULL") }
+	p.mu.Unlock()
+	p.takeOver(1)
+	for range 2 {
+		_, err := txn.Commit(soon(t))
+		require.ErrorIs(t, err, client.ErrLimit)
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	}
+	p.mu.Lock()
+	p.refuseCommit = nil
+	p.mu.Unlock()
+	r, err := txn.Commit(soon(t))
+	require.NoError(t, err)
+	require.True(t, r.Duplicate)
+	require.Equal(t, []string{"a"}, p.bodies("q"))
+}
+
+// TestCommitForgottenInDoubt: what a node has forgotten can never be learned, and is not committed once more.
+func TestCommitForgottenInDoubt(t *testing.T) {
+	p := newFakePair(t)
+	txn := inDoubt(t, p, p.client(client.Options{}))
+	p.mu.Lock()
+	p.refuseCommit = func(*pb.CommitRequest) error {
+		p.refuseCommit = nil
+		return refusal(t, codes.OutOfRange, "PRODUCER_FORGOTTEN")
+	}
+	before := p.commits
+	p.mu.Unlock()
+	p.takeOver(1)
+	for range 3 {
+		_, err := txn.Commit(soon(t))
+		require.ErrorIs(t, err, client.ErrOutcomeLost)
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	}
+	require.Equal(t, []string{"a"}, p.bodies("q"))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Equal(t, before+1, p.commits, "nothing is sent any more")
+}
+
+// TestCommitForgottenAtFirst: what was never sent before may go under another identity.
+func TestCommitForgottenAtFirst(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	p.mu.Lock()
+	p.refuseCommit = func(*pb.CommitRequest) error {
+		p.refuseCommit = nil
+		return refusal(t, codes.OutOfRange, "PRODUCER_FORGOTTEN")
+	}
+	p.mu.Unlock()
+	_, err := c.Begin().Publish("q", message("a")).Commit(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, p.bodies("q"))
+}
+
+// TestSettledRefusal: a refusal that is kept in the log ends the doubt.
+func TestSettledRefusal(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	p.setRole(0, pb.Role_ROLE_BLOCKED)
+	attempts := 0
+	p.mu.Lock()
+	p.nodes[0].role = pb.Role_ROLE_ACTIVE
+	p.refuseCommit = func(r *pb.CommitRequest) error {
+		if attempts++; attempts == 1 {
+			require.False(t, r.GetProducer().GetRetry())
+			return status.Error(codes.Unavailable, "dying")
+		}
+		require.True(t, r.GetProducer().GetRetry(), "a repetition says so")
+		st, err := status.New(codes.NotFound, "gone").WithDetails(&errdetails.ErrorInfo{
+			Reason: "QUEUE_NOT_FOUND", Domain: "lockstep.v1", Metadata: map[string]string{"settled": "true"},
+		})
+		require.NoError(t, err)
+		return st.Err()
+	}
+	p.announce()
+	p.mu.Unlock()
+	_, err := c.Begin().Publish("q", message("a")).Commit(soon(t))
+	require.ErrorIs(t, err, client.ErrQueueNotFound)
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+}
+
+// TestNoAnswerIsNoRefusal: what gRPC itself or something between says of a request is not a node's answer.
+func TestNoAnswerIsNoRefusal(t *testing.T) {
+	for _, code := range []codes.Code{codes.ResourceExhausted, codes.Internal, codes.Unknown, codes.Aborted, codes.DataLoss} {
+		p := newFakePair(t)
+		c := p.client(client.Options{})
+		p.mu.Lock()
+		p.refuseCommit = func(*pb.CommitRequest) error { return status.Error(code, "received message larger than max") }
+		p.mu.Unlock()
+		_, err := c.Begin().Publish("q", message("a")).Commit(soon(t))
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown, code)
+	}
+}
+
+// TestOperationsAfterCommit: what is added while the outcome is unknown would travel under the sequence of another
+// transaction, and be answered with that one's result.
+func TestOperationsAfterCommit(t *testing.T) {
+	p := newFakePair(t)
+	txn := inDoubt(t, p, p.client(client.Options{}))
+	p.takeOver(1)
+	txn.Publish("q", message("b"))
+	_, err := txn.Commit(soon(t))
+	require.ErrorIs(t, err, client.ErrInvalid)
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	r, err := txn.Commit(soon(t))
+	require.NoError(t, err, "what was there before can still be asked for")
+	require.True(t, r.Duplicate)
+	require.Len(t, r.Results, 1)
+	require.Equal(t, []string{"a"}, p.bodies("q"))
+}
+
+// TestOperationsAfterRefusal: nothing is in doubt after a refusal, and the transaction may be changed.
+func TestOperationsAfterRefusal(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	p.mu.Lock()
+	p.refuseCommit = func(*pb.CommitRequest) error {
+		p.refuseCommit = nil
+		return refusal(t, codes.ResourceExhausted, "QUEUE_FULL")
+	}
+	p.mu.Unlock()
+	txn := c.Begin().Publish("q", message("a"))
+	_, err := txn.Commit(soon(t))
+	require.ErrorIs(t, err, client.ErrLimit)
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+	_, err = txn.Publish("q", message("b")).Commit(soon(t))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
+}
+
+// TestProducerForgottenInDoubt: the producer asks once more, is told that it was forgotten, and must not begin anew.
+func TestProducerForgottenInDoubt(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	p.mu.Lock()
+	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
+		p.onPublish = nil
+		p.refuse = func(r *pb.PublishRequest) *pb.RequestError {
+			p.refuse = nil
+			require.True(t, r.GetProducer().GetRetry(), "a repetition says so")
+			return &pb.RequestError{Code: uint32(codes.OutOfRange), Reason: "PRODUCER_FORGOTTEN", Message: "who?"}
+		}
+		return false
+	}
+	p.mu.Unlock()
+	_, err := c.Publish(soon(t), "q", message("a"))
+	require.ErrorIs(t, err, client.ErrOutcomeLost)
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.Equal(t, []string{"a"}, p.bodies("q"))
+}
+
+// TestProducerSettledRefusal is TestSettledRefusal for a producer.
+func TestProducerSettledRefusal(t *testing.T) {
+	for _, settled := range []bool{false, true} {
+		p := newFakePair(t)
+		c := p.client(client.Options{})
+		p.mu.Lock()
+		p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
+			p.onPublish = nil
+			p.refuse = func(*pb.PublishRequest) *pb.RequestError {
+				return &pb.RequestError{Code: uint32(codes.ResourceExhausted), Reason: "QUEUE_FULL", Message: "full", Settled: settled}
+			}
+			return false
+		}
+		p.mu.Unlock()
+		_, err := c.Publish(soon(t), "q", message("a"))
+		require.ErrorIs(t, err, client.ErrLimit)
+		if settled {
+			require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+		} else {
+			require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+		}
+	}
+}
+
+// TestAckSyncAfterTheEnd: a consumer that has ended acknowledges nothing, and does not say that it did.
+func TestAckSyncAfterTheEnd(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	for i := range 3 {
+		_, err := c.Publish(soon(t), "q", message("%d", i))
+		require.NoError(t, err)
+	}
+	consumer, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	var ds []*client.Delivery
+	for range 3 {
+		d, err := consumer.Receive(soon(t))
+		require.NoError(t, err)
+		ds = append(ds, d)
+	}
+	require.NoError(t, ds[0].AckSync(soon(t)))
+	require.NoError(t, ds[0].AckSync(soon(t)), "it is acknowledged")
+	ds[1].Nack()
+	require.ErrorIs(t, ds[1].AckSync(soon(t)), client.ErrInvalid, "it was given back")
+	require.NoError(t, consumer.Close())
+	err = ds[2].AckSync(soon(t))
+	require.ErrorIs(t, err, client.ErrClosed)
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown, "it was certainly not sent")
+	require.NoError(t, ds[0].AckSync(soon(t)), "it still is")
+	require.Equal(t, 1, p.ackedCount("q"))
+}
