@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -238,7 +239,7 @@ func (r *Runner) publish(s *State) {
 		Serve:   s.mode == modeAct && s.act.sent.Serve,
 		Deliver: s.mode == modeAct && s.act.sent.Deliver,
 		Standby: s.act.member.Node,
-		Refused: s.refused,
+		Refused: s.refused, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
 	}
 	if s.mode == modeAct && s.act.giveAt != never {
 		st.FailbackAt = r.began.Add(s.act.giveAt)
@@ -285,7 +286,8 @@ func sameStatus(a, b Status) bool {
 		}
 	}
 	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision && a.CoordinatorReachable == b.CoordinatorReachable &&
-		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt)
+		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt) &&
+		a.CoordinatorRefuses == b.CoordinatorRefuses && a.MayHaveLost == b.MayHaveLost && slices.Equal(a.Notices, b.Notices)
 }
 
 // answer passes the outcome of a switchover to whoever waits for it.

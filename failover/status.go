@@ -131,6 +131,12 @@ type Status struct {
 	Standby uuid.UUID
 	// FailbackAt is when this active hands over to the preferred node, if nothing comes between; zero if it will not.
 	FailbackAt time.Time
+	// CoordinatorRefuses is why the coordinator has refused the last change of the record, in its words; empty if it has not.
+	CoordinatorRefuses string
+	// MayHaveLost: acknowledged bytes may be missing in this node's store (INV-6).
+	MayHaveLost bool
+	// Notices are what an operator has to know besides.
+	Notices []Notice
 }
 
 // ActiveNode describes the active node, if it is known. The liveness key knows a newer address than the record.

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 )
@@ -45,8 +46,10 @@ type NodeState struct {
 	// Maintenance that runs on this node; nil for none. Plan of the pair; nil if there never was one.
 	Maintenance *maintenance.Activity
 	Plan        *maintenance.Plan
-	// Alarms are what an operator should look at now.
-	Alarms []Alarm
+	// Conditions are what an operator may have to know now, the most serious first.
+	Conditions []conditions.Condition
+	// DiskLowWatermark: publishes are refused while the disk has less than so many bytes available.
+	DiskLowWatermark uint64
 }
 
 // Node is what the admin service operates.
@@ -104,7 +107,8 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
 		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
 		Maintenance: activityToProto(st.Maintenance), Plan: planToProto(st.Plan),
-		Damage: DamageToProto(a.store.DamageStatus()), Alarms: alarmsToProto(st.Alarms),
+		Damage: DamageToProto(a.store.DamageStatus()), Alarms: alarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
+		Conditions: conditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(), DiskLowWatermark: st.DiskLowWatermark,
 	}
 	switch {
 	case st.Primary != nil:

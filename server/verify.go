@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -14,30 +13,9 @@ import (
 // MaxListedDamage is how many damaged messages an answer lists at most.
 const MaxListedDamage = 1000
 
-// AlarmService is the name under which the gRPC health service tells whether there are alarms: NOT_SERVING while there are.
+// AlarmService is the name under which the gRPC health service tells whether somebody should look: NOT_SERVING while a condition is a
+// warning or critical.
 const AlarmService = "lockstep.alarm"
-
-// Alarm is something that an operator should look at.
-type Alarm struct {
-	// Kind is one of the Alarm constants.
-	Kind string
-	// Message says what happened, what it means and what to do.
-	Message string
-	// Since when.
-	Since time.Time
-}
-
-// The kinds of alarms.
-const (
-	// AlarmDiffer: the two nodes do not hold the same.
-	AlarmDiffer = "differ"
-	// AlarmMessages: messages cannot be read.
-	AlarmMessages = "damaged-messages"
-	// AlarmIndex: the store has to be replaced by a copy of the other node's.
-	AlarmIndex = "damaged-index"
-	// AlarmLog: a part of the log cannot be read and was not given up yet.
-	AlarmLog = "damaged-log"
-)
 
 // Guard looks after what the nodes hold.
 type Guard interface {
@@ -131,14 +109,6 @@ func DamagedToProto(all []store.DamagedMessage) []*pb.DamagedMessage {
 		out = append(out, &pb.DamagedMessage{
 			Queue: m.Name, Sequence: m.Sequence, Reason: m.Reason, Lost: m.Lost, Since: timestamppb.New(m.Since),
 		})
-	}
-	return out
-}
-
-func alarmsToProto(all []Alarm) []*pb.Alarm {
-	out := make([]*pb.Alarm, 0, len(all))
-	for _, a := range all {
-		out = append(out, &pb.Alarm{Kind: a.Kind, Message: a.Message, Since: timestamppb.New(a.Since)})
 	}
 	return out
 }

@@ -53,6 +53,8 @@ type statusJSON struct {
 	Pair  *pairJSON  `json:"pair,omitempty"`
 	Nodes []nodeJSON `json:"nodes"`
 	Plan  *planJSON  `json:"plan,omitempty"` // the last rolling operation
+	// Conditions of the pair and of both nodes, each once, the most serious first.
+	Conditions []conditionJSON `json:"conditions"`
 
 	plan string // the same in words, while it is under way
 }
@@ -117,6 +119,8 @@ type nodeJSON struct {
 	Maintenance *maintenanceJSON `json:"maintenance,omitempty"`
 	Damage      damageJSON       `json:"damage"`
 	Alarms      []alarmJSON      `json:"alarms"`
+
+	conditions []*pb.Condition // what this node told
 }
 
 // alarmJSON is something that an operator should look at.
@@ -189,6 +193,7 @@ func (a *app) askStatus(ctx context.Context, c *client.Client, timeout time.Dura
 	}
 	wg.Wait()
 	s.addPlan(plans)
+	s.addConditions(pairs)
 	var failback time.Time
 	for _, p := range pairs {
 		if p.GetFailbackAt() != nil {
@@ -292,7 +297,7 @@ func toNodeJSON(addr string, r *pb.GetStatusResponse) nodeJSON {
 		Commit: s.GetCommitLsn(), Applied: s.GetAppliedLsn(), Checkpoint: s.GetCheckpoint(), CheckpointLSN: s.GetCheckpointLsn(),
 		PageSize: s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(), Messages: s.GetMessages(),
 		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
-		Damage: toDamageJSON(r.GetDamage()), Alarms: []alarmJSON{},
+		Damage: toDamageJSON(r.GetDamage()), Alarms: []alarmJSON{}, conditions: toldConditions(r),
 	}
 	for _, al := range r.GetAlarms() {
 		j.Alarms = append(j.Alarms, alarmJSON{Kind: al.GetKind(), Message: al.GetMessage(), Since: al.GetSince().AsTime()})
@@ -334,12 +339,8 @@ func (a *app) printStatus(s statusJSON) error {
 	if err := a.print.Table(header, rows); err != nil {
 		return err
 	}
-	for _, n := range s.Nodes {
-		for _, al := range n.Alarms {
-			if err := a.print.Sentence("ALARM %s on %s: %s", al.Kind, n.Name, al.Message); err != nil {
-				return err
-			}
-		}
+	if err := a.printConditions(s.Conditions); err != nil {
+		return err
 	}
 	if s.Pair == nil {
 		return nil
@@ -391,8 +392,9 @@ func (a *app) watchStatus(ctx context.Context, c *client.Client, interval time.D
 
 // fingerprint differs when there is something new to show.
 func (s statusJSON) fingerprint() string {
-	text := fmt.Sprintf("%+v %s", s.Pair, s.plan)
+	text := fmt.Sprintf("%+v %s %+v", s.Pair, s.plan, s.Conditions)
 	for _, n := range s.Nodes {
+		n.conditions = nil // they are in s
 		text += fmt.Sprintf(" %+v", n)
 	}
 	return text

@@ -291,4 +291,23 @@ func (j *JobInfo) due(now time.Time) (at time.Time, ok bool) {
 const maxMissed = 10_000
 
 // byName sorts jobs.
+// After is when the job is due the first time after t; ok is false if that cannot be said.
+func (j *Job) After(t time.Time) (due time.Time, ok bool) {
+	s, err := parseSchedule(j.Schedule)
+	if err != nil {
+		return time.Time{}, false
+	}
+	return s.Next(t), true
+}
+
+// LastGood is when the last run that succeeded was started; ok is false if none is remembered.
+func (j *JobInfo) LastGood() (t time.Time, ok bool) {
+	for i := range j.History {
+		if j.History[i].Outcome == RunOK {
+			return j.History[i].StartedAt, true
+		}
+	}
+	return time.Time{}, false
+}
+
 func byName(a, b JobInfo) int { return cmp.Compare(a.Name, b.Name) }

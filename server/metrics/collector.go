@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/store"
 )
 
@@ -36,6 +37,12 @@ type collector struct {
 	role   *prometheus.Desc
 	up     *prometheus.Desc
 	maint  *prometheus.Desc
+	cond   *prometheus.Desc
+}
+
+// isSo tells whether a condition is the case, on whichever node.
+func (s *snapshot) isSo(k conditions.Kind) bool {
+	return slices.ContainsFunc(s.node.Conditions, func(c conditions.Condition) bool { return c.Definition.Kind == k })
 }
 
 func newCollector(source Source, s *store.Store) *collector {
@@ -46,6 +53,8 @@ func newCollector(source Source, s *store.Store) *collector {
 		up:   prometheus.NewDesc(name("store_usable"), "0 when the store has failed and the node is about to end.", nil, nil),
 		maint: prometheus.NewDesc(name("maintenance_progress_ratio"), "How much of the maintenance operation under way is done, 0 to 1.",
 			[]string{"operation"}, nil),
+		cond: prometheus.NewDesc(name("condition"), "1 while the condition is the case on this node, in its pair or, as far as this node knows, on the "+
+			"other one; docs/runbook.md describes each.", []string{"condition", "severity"}, nil),
 	}
 	gauge := func(n, help string, read func(*snapshot) float64) {
 		c.values = append(c.values, value{prometheus.NewDesc(name(n), help, nil, nil), prometheus.GaugeValue, read})
@@ -108,10 +117,18 @@ func storeMetrics(gauge, counter define) {
 }
 
 func damageMetrics(gauge, counter define) {
-	gauge("alarms", "Things that an operator should look at now; `lockstep status` says what they are.",
-		func(s *snapshot) float64 { return float64(len(s.node.Alarms)) })
+	gauge("alarms", "Conditions that are a warning or critical; lockstep_condition says which ones they are.",
+		func(s *snapshot) float64 {
+			n := 0
+			for i := range s.node.Conditions {
+				if s.node.Conditions[i].Definition.Severity >= conditions.Warning {
+					n++
+				}
+			}
+			return float64(n)
+		})
 	gauge("nodes_differ", "1 when the last comparison found that the two nodes do not hold the same.", func(s *snapshot) float64 {
-		return truth(slices.ContainsFunc(s.node.Alarms, func(a server.Alarm) bool { return a.Kind == server.AlarmDiffer }))
+		return truth(s.isSo(conditions.DigestsDiffer))
 	})
 	gauge("damaged_messages", "Messages that are wanted and cannot be read on this node.", func(s *snapshot) float64 { return float64(s.damage.DamagedMessages) })
 	gauge("lost_messages", "Of those, the ones that are damaged on both nodes.", func(s *snapshot) float64 { return float64(s.damage.LostMessages) })
@@ -134,6 +151,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.role
 	ch <- c.up
 	ch <- c.maint
+	ch <- c.cond
 }
 
 // Collect is for Prometheus.
@@ -141,6 +159,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s := snapshot{node: c.source.State(), low: c.source.DiskLow()}
 	for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
 		ch <- prometheus.MustNewConstMetric(c.role, prometheus.GaugeValue, truth(r == s.node.Pair.Role), r.String())
+	}
+	for _, d := range conditions.All() {
+		ch <- prometheus.MustNewConstMetric(c.cond, prometheus.GaugeValue, truth(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
 	}
 	var err error
 	s.store, err = c.store.Stats()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server"
@@ -39,10 +38,9 @@ type guard struct {
 
 	mu     sync.Mutex // guards what follows
 	differ string     // what the last comparison found; empty: nothing
-	since  map[string]time.Time
 }
 
-func newGuard(n *node) *guard { return &guard{n: n, since: make(map[string]time.Time)} }
+func newGuard(n *node) *guard { return &guard{n: n} }
 
 // run does all of that until ctx ends.
 func (g *guard) run(ctx context.Context) {
@@ -84,16 +82,6 @@ func (g *guard) repair(ctx context.Context) {
 			g.n.log.Warn("what is damaged cannot be repaired now", zap.Error(err))
 		}
 	}
-	g.showHealth()
-}
-
-// showHealth tells the health service whether there are alarms.
-func (g *guard) showHealth() {
-	status := healthpb.HealthCheckResponse_SERVING
-	if len(g.alarms()) > 0 {
-		status = healthpb.HealthCheckResponse_NOT_SERVING
-	}
-	g.n.health.SetServingStatus(server.AlarmService, status)
 }
 
 func (g *guard) scrubNow(ctx context.Context) {
@@ -150,29 +138,11 @@ func (g *guard) watchIndex(ctx context.Context) {
 	}
 }
 
-// alarms are what an operator should look at now.
-func (g *guard) alarms() []server.Alarm {
-	st := g.n.store.DamageStatus()
+// difference is what the last comparison of the nodes found; empty: nothing.
+func (g *guard) difference() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var all []server.Alarm
-	add := func(on bool, kind, format string, args ...any) {
-		if !on {
-			delete(g.since, kind)
-			return
-		}
-		if g.since[kind].IsZero() {
-			g.since[kind] = time.Now()
-		}
-		all = append(all, server.Alarm{Kind: kind, Message: fmt.Sprintf(format, args...), Since: g.since[kind]})
-	}
-	add(g.differ != "", server.AlarmDiffer, "the two nodes do not hold the same: %s. Find out which one is right before you switch over; "+
-		"`lockstep verify --deep` compares them again", g.differ)
-	add(st.DamagedMessages > 0, server.AlarmMessages, "%d messages cannot be read, %d of them are damaged on both nodes; `lockstep verify` "+
-		"lists them, `lockstep queue drop-damaged` gives up those that are lost", st.DamagedMessages, st.LostMessages)
-	add(st.Index != nil, server.AlarmIndex, "%v; that happens by itself as soon as there is another node", st.Index)
-	add(st.DamagedLogLSN != 0, server.AlarmLog, "record %d of the log cannot be read; it is given up when two checkpoints hold it", st.DamagedLogLSN)
-	return all
+	return g.differ
 }
 
 // otherNode is where good copies of messages come from.

@@ -27,6 +27,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("archive the log in %s (log.archive): %w", n.cfg.Log.Archive, err)
 	}
+	n.archiver = a
 	return func() error {
 		if err := a.Close(); err != nil {
 			n.log.Error("the last of the log could not be archived; it is, at the next start", zap.Error(err))

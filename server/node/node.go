@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -79,7 +80,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1), canRestart: o.CanRestart,
 		around: o.Around,
 	}
-	n.guard = newGuard(n)
+	n.guard, n.lookout = newGuard(n), newLookout(n)
 	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
 
 	if err := n.secure(); err != nil {
@@ -149,6 +150,8 @@ type node struct {
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server // nil for none
 	guard       *guard
+	lookout     *lookout
+	archiver    *backup.Archiver // nil for none
 
 	// TLS of the own port, and of connections to the other node; empty without it.
 	serverOptions []grpc.ServerOption
@@ -216,6 +219,7 @@ func (n *node) serve(ctx context.Context, listener listener, onReady func(Ready)
 	running.Go(func() { machine <- n.runMachine(ctx) })
 	running.Go(func() { n.maintenance.Run(ctx) })
 	running.Go(func() { n.guard.run(ctx) })
+	running.Go(func() { n.lookout.run(ctx) })
 	if n.metrics != nil {
 		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
 		running.Go(func() {
@@ -296,7 +300,7 @@ func (n *node) State() server.NodeState {
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
-	st.Alarms = n.guard.alarms()
+	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.cfg.Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
 	return st
 }
 
@@ -315,6 +319,7 @@ func (n *node) Switchover(ctx context.Context) (failover.SwitchoverResult, error
 		return failover.SwitchoverResult{}, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}
 	result, err := n.runner.Switchover(ctx)
+	n.lookout.switchoverEnded(err)
 	if err != nil {
 		return result, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}

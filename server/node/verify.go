@@ -217,7 +217,7 @@ func (g *guard) compared(found []*pb.QueueDifference) {
 	if text != "" {
 		g.n.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right", zap.String("differences", text))
 	}
-	g.showHealth()
+	g.n.lookout.look() // who asked for this finds it in the status
 }
 
 // verifyNow compares the rolling digests, if this node is active and has a standby in sync.

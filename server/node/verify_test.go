@@ -90,7 +90,8 @@ func TestVerify(t *testing.T) {
 	active.waitFor(pb.Role_ROLE_ACTIVE)
 	// Nobody asks: the schedule finds it.
 	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, patience, 10*time.Millisecond)
-	require.Equal(t, server.AlarmDiffer, active.status().GetAlarms()[0].GetKind())
+	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(), "the name that it had before there were conditions")
+	require.Equal(t, "digests-differ", active.status().GetConditions()[0].GetKind())
 	require.Eventually(t, func() bool {
 		return active.health(server.AlarmService) == healthpb.HealthCheckResponse_NOT_SERVING
 	}, patience, 10*time.Millisecond)

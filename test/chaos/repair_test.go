@@ -224,7 +224,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	require.Contains(t, out, stockQueue)
 	out, err = lockstep(t, p, "status")
 	require.NoError(t, err, out)
-	require.Contains(t, out, "ALARM damaged-messages")
+	require.Contains(t, out, "CRITICAL damaged-messages")
 
 	// Given up, it is gone, and the alarm with it.
 	out, err = lockstep(t, p, "queue", "drop-damaged", stockQueue)

@@ -110,6 +110,63 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
+// Severity of a condition.
+type Severity int32
+
+const (
+	// Not known.
+	Severity_SEVERITY_UNSPECIFIED Severity = 0
+	// Good to know.
+	Severity_SEVERITY_INFO Severity = 1
+	// Something is at risk, and nothing is lost or refused yet.
+	Severity_SEVERITY_WARNING Severity = 2
+	// Messages are refused or at risk.
+	Severity_SEVERITY_CRITICAL Severity = 3
+)
+
+// Enum value maps for Severity.
+var (
+	Severity_name = map[int32]string{
+		0: "SEVERITY_UNSPECIFIED",
+		1: "SEVERITY_INFO",
+		2: "SEVERITY_WARNING",
+		3: "SEVERITY_CRITICAL",
+	}
+	Severity_value = map[string]int32{
+		"SEVERITY_UNSPECIFIED": 0,
+		"SEVERITY_INFO":        1,
+		"SEVERITY_WARNING":     2,
+		"SEVERITY_CRITICAL":    3,
+	}
+)
+
+func (x Severity) Enum() *Severity {
+	p := new(Severity)
+	*p = x
+	return p
+}
+
+func (x Severity) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Severity) Descriptor() protoreflect.EnumDescriptor {
+	return file_lockstep_v1_admin_proto_enumTypes[1].Descriptor()
+}
+
+func (Severity) Type() protoreflect.EnumType {
+	return &file_lockstep_v1_admin_proto_enumTypes[1]
+}
+
+func (x Severity) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Severity.Descriptor instead.
+func (Severity) EnumDescriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
 // NodeStatus describes one node as the answering node knows it.
 type NodeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -954,10 +1011,17 @@ type GetStatusResponse struct {
 	Plan *Plan `protobuf:"bytes,10,opt,name=plan,proto3" json:"plan,omitempty"`
 	// What was found damaged and repaired on this node.
 	Damage *DamageStatus `protobuf:"bytes,11,opt,name=damage,proto3" json:"damage,omitempty"`
-	// What an operator should look at now; empty when all is well. The health service "lockstep.alarm" says the same.
-	Alarms        []*Alarm `protobuf:"bytes,12,rep,name=alarms,proto3" json:"alarms,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The conditions whose severity is warning or critical, as nodes told them before there were conditions. Use `conditions`.
+	Alarms []*Alarm `protobuf:"bytes,12,rep,name=alarms,proto3" json:"alarms,omitempty"`
+	// What an operator may have to know about this node, its pair, and the other node as far as this one knows; the most serious first.
+	// The health service "lockstep.alarm" is NOT_SERVING while one of them is a warning or critical.
+	Conditions []*Condition `protobuf:"bytes,13,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	// The node's clock when it answered.
+	Now *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=now,proto3" json:"now,omitempty"`
+	// Publishes are refused while the store's filesystem has less than this available, in bytes.
+	DiskLowWatermark uint64 `protobuf:"varint,15,opt,name=disk_low_watermark,json=diskLowWatermark,proto3" json:"disk_low_watermark,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GetStatusResponse) Reset() {
@@ -1072,6 +1136,27 @@ func (x *GetStatusResponse) GetAlarms() []*Alarm {
 		return x.Alarms
 	}
 	return nil
+}
+
+func (x *GetStatusResponse) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+func (x *GetStatusResponse) GetDiskLowWatermark() uint64 {
+	if x != nil {
+		return x.DiskLowWatermark
+	}
+	return 0
 }
 
 // WatchStatusRequest is empty.
@@ -2334,10 +2419,128 @@ func (x *DamageStatus) GetIndex() string {
 	return ""
 }
 
-// Alarm is something that an operator should look at.
+// Condition is something that is the case now and that an operator may have to know. docs/runbook.md describes each kind.
+type Condition struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the kind, such as "one-copy-only". Stable.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// How soon somebody should look.
+	Severity Severity `protobuf:"varint,2,opt,name=severity,proto3,enum=lockstep.v1.Severity" json:"severity,omitempty"`
+	// What exactly is the case here and now; may be empty.
+	Details string `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
+	// Since when.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// What that means.
+	Cause string `protobuf:"bytes,5,opt,name=cause,proto3" json:"cause,omitempty"`
+	// What to do.
+	Action string `protobuf:"bytes,6,opt,name=action,proto3" json:"action,omitempty"`
+	// UUID of the node that it is about; empty for the pair.
+	NodeId string `protobuf:"bytes,7,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// Name of that node.
+	NodeName string `protobuf:"bytes,8,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// UUID of the node that found it out. A condition that the other node found is what that one said last.
+	ReportedBy    string `protobuf:"bytes,9,opt,name=reported_by,json=reportedBy,proto3" json:"reported_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Condition) Reset() {
+	*x = Condition{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Condition) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Condition) ProtoMessage() {}
+
+func (x *Condition) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Condition.ProtoReflect.Descriptor instead.
+func (*Condition) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Condition) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Condition) GetSeverity() Severity {
+	if x != nil {
+		return x.Severity
+	}
+	return Severity_SEVERITY_UNSPECIFIED
+}
+
+func (x *Condition) GetDetails() string {
+	if x != nil {
+		return x.Details
+	}
+	return ""
+}
+
+func (x *Condition) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Condition) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Condition) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *Condition) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *Condition) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *Condition) GetReportedBy() string {
+	if x != nil {
+		return x.ReportedBy
+	}
+	return ""
+}
+
+// Alarm is something that an operator should look at. Condition says more.
 type Alarm struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "differ", "verify", "damaged-messages", "damaged-index", "damaged-log".
+	// "differ", or the name of the condition.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// What happened, what it means and what to do.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
@@ -2349,7 +2552,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +2564,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +2577,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Alarm) GetKind() string {
@@ -2417,7 +2620,7 @@ type DamagedMessage struct {
 
 func (x *DamagedMessage) Reset() {
 	*x = DamagedMessage{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2632,7 @@ func (x *DamagedMessage) String() string {
 func (*DamagedMessage) ProtoMessage() {}
 
 func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2645,7 @@ func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
 func (*DamagedMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DamagedMessage) GetQueue() string {
@@ -2493,7 +2696,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2708,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2721,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *VerifyRequest) GetDeep() bool {
@@ -2558,7 +2761,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2773,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2786,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *VerifyResponse) GetLsn() uint64 {
@@ -2648,7 +2851,7 @@ type QueueDifference struct {
 
 func (x *QueueDifference) Reset() {
 	*x = QueueDifference{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +2863,7 @@ func (x *QueueDifference) String() string {
 func (*QueueDifference) ProtoMessage() {}
 
 func (x *QueueDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +2876,7 @@ func (x *QueueDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
 func (*QueueDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *QueueDifference) GetQueue() string {
@@ -2707,7 +2910,7 @@ type NodeVerification struct {
 
 func (x *NodeVerification) Reset() {
 	*x = NodeVerification{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2922,7 @@ func (x *NodeVerification) String() string {
 func (*NodeVerification) ProtoMessage() {}
 
 func (x *NodeVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2935,7 @@ func (x *NodeVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
 func (*NodeVerification) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *NodeVerification) GetNodeId() string {
@@ -2774,7 +2977,7 @@ type GetQueueDigestsRequest struct {
 
 func (x *GetQueueDigestsRequest) Reset() {
 	*x = GetQueueDigestsRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +2989,7 @@ func (x *GetQueueDigestsRequest) String() string {
 func (*GetQueueDigestsRequest) ProtoMessage() {}
 
 func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +3002,7 @@ func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
@@ -2828,7 +3031,7 @@ type GetQueueDigestsResponse struct {
 
 func (x *GetQueueDigestsResponse) Reset() {
 	*x = GetQueueDigestsResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +3043,7 @@ func (x *GetQueueDigestsResponse) String() string {
 func (*GetQueueDigestsResponse) ProtoMessage() {}
 
 func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +3056,7 @@ func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetQueueDigestsResponse) GetLsn() uint64 {
@@ -2910,7 +3113,7 @@ type QueueDigest struct {
 
 func (x *QueueDigest) Reset() {
 	*x = QueueDigest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2922,7 +3125,7 @@ func (x *QueueDigest) String() string {
 func (*QueueDigest) ProtoMessage() {}
 
 func (x *QueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2935,7 +3138,7 @@ func (x *QueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
 func (*QueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *QueueDigest) GetId() uint64 {
@@ -2984,7 +3187,7 @@ type ScrubRequest struct {
 
 func (x *ScrubRequest) Reset() {
 	*x = ScrubRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3199,7 @@ func (x *ScrubRequest) String() string {
 func (*ScrubRequest) ProtoMessage() {}
 
 func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3212,7 @@ func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
 func (*ScrubRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ScrubRequest) GetFullSpeed() bool {
@@ -3036,7 +3239,7 @@ type ScrubResponse struct {
 
 func (x *ScrubResponse) Reset() {
 	*x = ScrubResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3048,7 +3251,7 @@ func (x *ScrubResponse) String() string {
 func (*ScrubResponse) ProtoMessage() {}
 
 func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3061,7 +3264,7 @@ func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
 func (*ScrubResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ScrubResponse) GetPages() uint64 {
@@ -3105,7 +3308,7 @@ type DropDamagedRequest struct {
 
 func (x *DropDamagedRequest) Reset() {
 	*x = DropDamagedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3117,7 +3320,7 @@ func (x *DropDamagedRequest) String() string {
 func (*DropDamagedRequest) ProtoMessage() {}
 
 func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3130,7 +3333,7 @@ func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
 func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DropDamagedRequest) GetQueue() string {
@@ -3158,7 +3361,7 @@ type DropDamagedResponse struct {
 
 func (x *DropDamagedResponse) Reset() {
 	*x = DropDamagedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3170,7 +3373,7 @@ func (x *DropDamagedResponse) String() string {
 func (*DropDamagedResponse) ProtoMessage() {}
 
 func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3183,7 +3386,7 @@ func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
 func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DropDamagedResponse) GetSequences() []uint64 {
@@ -3274,7 +3477,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\vlag_records\x18\x03 \x01(\x04R\n" +
 	"lagRecords\x12\x14\n" +
 	"\x05state\x18\x04 \x01(\tR\x05state\"\x12\n" +
-	"\x10GetStatusRequest\"\xb1\x04\n" +
+	"\x10GetStatusRequest\"\xc5\x05\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -3289,7 +3492,12 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x04plan\x18\n" +
 	" \x01(\v2\x11.lockstep.v1.PlanR\x04plan\x121\n" +
 	"\x06damage\x18\v \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x12*\n" +
-	"\x06alarms\x18\f \x03(\v2\x12.lockstep.v1.AlarmR\x06alarms\"\x14\n" +
+	"\x06alarms\x18\f \x03(\v2\x12.lockstep.v1.AlarmR\x06alarms\x126\n" +
+	"\n" +
+	"conditions\x18\r \x03(\v2\x16.lockstep.v1.ConditionR\n" +
+	"conditions\x12,\n" +
+	"\x03now\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12,\n" +
+	"\x12disk_low_watermark\x18\x0f \x01(\x04R\x10diskLowWatermark\"\x14\n" +
 	"\x12WatchStatusRequest\"M\n" +
 	"\x13WatchStatusResponse\x126\n" +
 	"\x06status\x18\x01 \x01(\v2\x1e.lockstep.v1.GetStatusResponseR\x06status\"H\n" +
@@ -3392,7 +3600,18 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x10damaged_messages\x18\n" +
 	" \x01(\x04R\x0fdamagedMessages\x12#\n" +
 	"\rlost_messages\x18\v \x01(\x04R\flostMessages\x12\x14\n" +
-	"\x05index\x18\f \x01(\tR\x05index\"g\n" +
+	"\x05index\x18\f \x01(\tR\x05index\"\xa3\x02\n" +
+	"\tCondition\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x121\n" +
+	"\bseverity\x18\x02 \x01(\x0e2\x15.lockstep.v1.SeverityR\bseverity\x12\x18\n" +
+	"\adetails\x18\x03 \x01(\tR\adetails\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
+	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
+	"\x06action\x18\x06 \x01(\tR\x06action\x12\x17\n" +
+	"\anode_id\x18\a \x01(\tR\x06nodeId\x12\x1b\n" +
+	"\tnode_name\x18\b \x01(\tR\bnodeName\x12\x1f\n" +
+	"\vreported_by\x18\t \x01(\tR\n" +
+	"reportedBy\"g\n" +
 	"\x05Alarm\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x120\n" +
@@ -3462,7 +3681,12 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\fROLE_BLOCKED\x10\b\x12\x15\n" +
 	"\x11ROLE_ACTIVE_ALONE\x10\t\x12\x0f\n" +
 	"\vROLE_FENCED\x10\n" +
-	"2\x83\b\n" +
+	"*d\n" +
+	"\bSeverity\x12\x18\n" +
+	"\x14SEVERITY_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSEVERITY_INFO\x10\x01\x12\x14\n" +
+	"\x10SEVERITY_WARNING\x10\x02\x12\x15\n" +
+	"\x11SEVERITY_CRITICAL\x10\x032\x83\b\n" +
 	"\fAdminService\x12J\n" +
 	"\tGetStatus\x12\x1d.lockstep.v1.GetStatusRequest\x1a\x1e.lockstep.v1.GetStatusResponse\x12R\n" +
 	"\vWatchStatus\x12\x1f.lockstep.v1.WatchStatusRequest\x1a .lockstep.v1.WatchStatusResponse0\x01\x12M\n" +
@@ -3492,126 +3716,132 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_admin_proto_rawDescData
 }
 
-var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
-	(*NodeStatus)(nil),              // 1: lockstep.v1.NodeStatus
-	(*PairStatus)(nil),              // 2: lockstep.v1.PairStatus
-	(*Forced)(nil),                  // 3: lockstep.v1.Forced
-	(*Pause)(nil),                   // 4: lockstep.v1.Pause
-	(*SetPausedRequest)(nil),        // 5: lockstep.v1.SetPausedRequest
-	(*SetPausedResponse)(nil),       // 6: lockstep.v1.SetPausedResponse
-	(*StoreStatus)(nil),             // 7: lockstep.v1.StoreStatus
-	(*StandbyStatus)(nil),           // 8: lockstep.v1.StandbyStatus
-	(*GetStatusRequest)(nil),        // 9: lockstep.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 10: lockstep.v1.GetStatusResponse
-	(*WatchStatusRequest)(nil),      // 11: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),     // 12: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),       // 13: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),      // 14: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),       // 15: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),      // 16: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),            // 17: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),           // 18: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),        // 19: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),       // 20: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),      // 21: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),     // 22: lockstep.v1.AdoptRecordResponse
-	(*ForceFailoverRequest)(nil),    // 23: lockstep.v1.ForceFailoverRequest
-	(*ForceFailoverResponse)(nil),   // 24: lockstep.v1.ForceFailoverResponse
-	(*AdoptedPeer)(nil),             // 25: lockstep.v1.AdoptedPeer
-	(*DamageStatus)(nil),            // 26: lockstep.v1.DamageStatus
-	(*Alarm)(nil),                   // 27: lockstep.v1.Alarm
-	(*DamagedMessage)(nil),          // 28: lockstep.v1.DamagedMessage
-	(*VerifyRequest)(nil),           // 29: lockstep.v1.VerifyRequest
-	(*VerifyResponse)(nil),          // 30: lockstep.v1.VerifyResponse
-	(*QueueDifference)(nil),         // 31: lockstep.v1.QueueDifference
-	(*NodeVerification)(nil),        // 32: lockstep.v1.NodeVerification
-	(*GetQueueDigestsRequest)(nil),  // 33: lockstep.v1.GetQueueDigestsRequest
-	(*GetQueueDigestsResponse)(nil), // 34: lockstep.v1.GetQueueDigestsResponse
-	(*QueueDigest)(nil),             // 35: lockstep.v1.QueueDigest
-	(*ScrubRequest)(nil),            // 36: lockstep.v1.ScrubRequest
-	(*ScrubResponse)(nil),           // 37: lockstep.v1.ScrubResponse
-	(*DropDamagedRequest)(nil),      // 38: lockstep.v1.DropDamagedRequest
-	(*DropDamagedResponse)(nil),     // 39: lockstep.v1.DropDamagedResponse
-	(*timestamppb.Timestamp)(nil),   // 40: google.protobuf.Timestamp
-	(*Position)(nil),                // 41: lockstep.v1.Position
-	(*MaintenanceActivity)(nil),     // 42: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 43: lockstep.v1.Plan
-	(*durationpb.Duration)(nil),     // 44: google.protobuf.Duration
+	(Severity)(0),                   // 1: lockstep.v1.Severity
+	(*NodeStatus)(nil),              // 2: lockstep.v1.NodeStatus
+	(*PairStatus)(nil),              // 3: lockstep.v1.PairStatus
+	(*Forced)(nil),                  // 4: lockstep.v1.Forced
+	(*Pause)(nil),                   // 5: lockstep.v1.Pause
+	(*SetPausedRequest)(nil),        // 6: lockstep.v1.SetPausedRequest
+	(*SetPausedResponse)(nil),       // 7: lockstep.v1.SetPausedResponse
+	(*StoreStatus)(nil),             // 8: lockstep.v1.StoreStatus
+	(*StandbyStatus)(nil),           // 9: lockstep.v1.StandbyStatus
+	(*GetStatusRequest)(nil),        // 10: lockstep.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 11: lockstep.v1.GetStatusResponse
+	(*WatchStatusRequest)(nil),      // 12: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 13: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 14: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 15: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 16: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 17: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 18: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 19: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 20: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 21: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 22: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 23: lockstep.v1.AdoptRecordResponse
+	(*ForceFailoverRequest)(nil),    // 24: lockstep.v1.ForceFailoverRequest
+	(*ForceFailoverResponse)(nil),   // 25: lockstep.v1.ForceFailoverResponse
+	(*AdoptedPeer)(nil),             // 26: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 27: lockstep.v1.DamageStatus
+	(*Condition)(nil),               // 28: lockstep.v1.Condition
+	(*Alarm)(nil),                   // 29: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 30: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 31: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 32: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 33: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 34: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 35: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 36: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 37: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 38: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 39: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 40: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 41: lockstep.v1.DropDamagedResponse
+	(*timestamppb.Timestamp)(nil),   // 42: google.protobuf.Timestamp
+	(*Position)(nil),                // 43: lockstep.v1.Position
+	(*MaintenanceActivity)(nil),     // 44: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 45: lockstep.v1.Plan
+	(*durationpb.Duration)(nil),     // 46: google.protobuf.Duration
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
-	1,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
-	4,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
-	3,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
-	40, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
-	40, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
-	40, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
-	4,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
-	41, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	41, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
-	1,  // 9: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
+	2,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
+	5,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
+	4,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
+	42, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
+	42, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
+	42, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	5,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
+	43, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	43, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	2,  // 9: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
 	0,  // 10: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
-	2,  // 11: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
-	7,  // 12: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
-	8,  // 13: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	40, // 14: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	42, // 15: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	43, // 16: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	26, // 17: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
-	27, // 18: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
-	10, // 19: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	44, // 20: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	44, // 21: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	41, // 22: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	25, // 23: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	41, // 24: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
-	0,  // 25: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	41, // 26: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	40, // 27: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
-	40, // 28: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	40, // 29: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
-	31, // 30: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
-	32, // 31: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	26, // 32: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
-	28, // 33: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
-	35, // 34: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	26, // 35: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
-	28, // 36: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	26, // 37: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	28, // 38: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	9,  // 39: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	11, // 40: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	13, // 41: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	5,  // 42: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
-	15, // 43: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	17, // 44: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	19, // 45: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	29, // 46: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	33, // 47: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	36, // 48: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	38, // 49: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	21, // 50: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	23, // 51: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
-	10, // 52: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	12, // 53: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	14, // 54: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	6,  // 55: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
-	16, // 56: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	18, // 57: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	20, // 58: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	30, // 59: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	34, // 60: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	37, // 61: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	39, // 62: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	22, // 63: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	24, // 64: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
-	52, // [52:65] is the sub-list for method output_type
-	39, // [39:52] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	3,  // 11: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
+	8,  // 12: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
+	9,  // 13: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
+	42, // 14: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	44, // 15: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	45, // 16: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	27, // 17: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	29, // 18: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	28, // 19: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
+	42, // 20: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	11, // 21: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	46, // 22: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	46, // 23: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	43, // 24: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	26, // 25: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	43, // 26: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
+	0,  // 27: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	43, // 28: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	42, // 29: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	1,  // 30: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
+	42, // 31: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	42, // 32: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	42, // 33: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	33, // 34: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	34, // 35: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	27, // 36: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	30, // 37: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	37, // 38: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	27, // 39: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	30, // 40: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	27, // 41: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	30, // 42: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	10, // 43: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	12, // 44: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	14, // 45: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	6,  // 46: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	16, // 47: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	18, // 48: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	20, // 49: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	31, // 50: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	35, // 51: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	38, // 52: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	40, // 53: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	22, // 54: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	24, // 55: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
+	11, // 56: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	13, // 57: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	15, // 58: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	7,  // 59: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	17, // 60: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	19, // 61: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	21, // 62: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	32, // 63: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	36, // 64: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	39, // 65: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	41, // 66: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	23, // 67: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	25, // 68: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
+	56, // [56:69] is the sub-list for method output_type
+	43, // [43:56] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -3626,8 +3856,8 @@ func file_lockstep_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   39,
+			NumEnums:      2,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

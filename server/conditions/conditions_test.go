@@ -1,0 +1,107 @@
+package conditions_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/server/conditions"
+)
+
+// A condition is told when it has lasted as long as its definition says, once, and until nobody reports it any more.
+func TestBook(t *testing.T) {
+	var heard []string
+	b := conditions.NewBook(func(c conditions.Condition, raised bool) {
+		heard = append(heard, fmt.Sprintf("%s %s %v", c.Definition.Kind, c.Details, raised))
+	})
+	start := time.Unix(1_700_000_000, 0)
+	at := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
+	away := conditions.Report{Kind: conditions.StandbyAbsent, Details: "b"}
+	after := int(conditions.Find(conditions.StandbyAbsent).After / time.Second)
+	require.Positive(t, after, "this test needs a kind that is not told at once")
+	paused := conditions.Report{Kind: conditions.Paused}
+
+	b.Set(at(0), []conditions.Report{away, paused, {Kind: "no-such-kind"}})
+	require.Equal(t, []string{"paused  true"}, heard)
+	b.Set(at(after-1), []conditions.Report{away, paused})
+	require.Len(t, b.Now(), 1)
+	b.Set(at(after), []conditions.Report{away, away, paused})
+	require.Equal(t, []string{"paused  true", "standby-absent b true"}, heard)
+	now := b.Now()
+	require.Len(t, now, 2)
+	require.Equal(t, conditions.StandbyAbsent, now[0].Definition.Kind, "the more serious one comes first")
+	require.Equal(t, at(0), now[0].Since, "since it began, not since it is told")
+	require.Equal(t, conditions.Warning, conditions.Worst(now))
+
+	b.Set(at(after+1), nil)
+	require.Empty(t, b.Now())
+	require.Len(t, heard, 4)
+	// Interrupted, it begins anew; what never was told is not cleared.
+	b.Set(at(after+2), []conditions.Report{away})
+	b.Set(at(after+3), nil)
+	b.Set(at(2*after+2), []conditions.Report{away})
+	require.Empty(t, b.Now())
+	require.Len(t, heard, 4)
+}
+
+// What the other node tells has its time with it, and is told for each node.
+func TestBookOfTwoNodes(t *testing.T) {
+	b := conditions.NewBook(nil)
+	now := time.Unix(1_700_000_000, 0)
+	a, c := conditions.Node{ID: "1", Name: "a"}, conditions.Node{ID: "2", Name: "b"}
+	b.Set(now, []conditions.Report{
+		{Kind: conditions.DiskLow, Node: a, Since: now.Add(-time.Hour)}, {Kind: conditions.DiskLow, Node: c, Since: now.Add(-2 * time.Hour)},
+	})
+	all := b.Now()
+	require.Len(t, all, 2)
+	require.Equal(t, "b", all[0].Node.Name)
+	require.Equal(t, now.Add(-2*time.Hour), all[0].Since)
+}
+
+// The table is complete in itself, and names are what monitoring can rely on.
+func TestTable(t *testing.T) {
+	kebab := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+	seen := make(map[string]bool)
+	for _, d := range conditions.All() {
+		name := string(d.Kind)
+		require.Regexp(t, kebab, name)
+		require.False(t, seen[name], "%s is in the table twice", name)
+		seen[name] = true
+		require.Contains(t, []conditions.Severity{conditions.Info, conditions.Warning, conditions.Critical}, d.Severity, name)
+		require.Contains(t, []conditions.Scope{conditions.OfNode, conditions.OfPair}, d.Scope, name)
+		for _, text := range []string{d.Cause, d.Action} {
+			require.Greater(t, len(text), 20, "%s: %q", name, text)
+			require.True(t, strings.HasSuffix(text, "."), "%s: %q", name, text)
+		}
+		require.Equal(t, d.Kind, conditions.Find(d.Kind).Kind)
+	}
+	require.Nil(t, conditions.Find("no-such-kind"))
+}
+
+// docs/runbook.md has a section for each kind, with its severity, cause and action, and no section more.
+func TestRunbook(t *testing.T) {
+	raw, err := os.ReadFile("../../docs/runbook.md")
+	require.NoError(t, err)
+	sections := make(map[string]string)
+	for part := range strings.SplitSeq(string(raw), "\n## ") {
+		title, body, _ := strings.Cut(part, "\n")
+		if name, ok := strings.CutPrefix(title, "`"); ok {
+			sections[strings.TrimSuffix(name, "`")] = body
+		}
+	}
+	for _, d := range conditions.All() {
+		body, ok := sections[string(d.Kind)]
+		require.True(t, ok, "docs/runbook.md has no section `%s`", d.Kind)
+		delete(sections, string(d.Kind))
+		words := strings.Join(strings.Fields(body), " ")
+		for _, want := range []string{"Severity: " + d.Severity.String() + ".", d.Cause, d.Action} {
+			require.Contains(t, words, want, "section %s of docs/runbook.md", d.Kind)
+		}
+	}
+	require.Empty(t, sections, "sections of docs/runbook.md without a condition")
+}

@@ -1,0 +1,113 @@
+package conditions
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// FromFailover says what follows from what failover knows. A node that runs alone, without a pair, has none of that.
+func FromFailover(st failover.Status) []Report {
+	self := Node{ID: st.Self.ID.String(), Name: st.Self.Name}
+	var out []Report
+	node := func(on bool, k Kind, details string) {
+		if on {
+			out = append(out, Report{Kind: k, Node: self, Details: details})
+		}
+	}
+	node(waits(st.Role), NotServing, st.Role.String()+": "+st.Reason)
+	node(st.Refused != nil, RecordRefused, text(st.Refused))
+	node(!st.CoordinatorReachable, CoordinatorLost, "the coordinator is "+st.Coordinator)
+	node(st.CoordinatorRefuses != "", CoordinatorTrouble, st.CoordinatorRefuses)
+	node(st.MayHaveLost, StoreMayHaveLost, "")
+	for _, n := range st.Notices {
+		r := Report{Kind: Kind(n.Kind), Details: n.Details, Since: n.Since}
+		if d := Find(r.Kind); d != nil && d.Scope == OfNode {
+			r.Node = self
+		}
+		out = append(out, r)
+	}
+	if st.Record != nil {
+		out = append(out, fromRecord(&st)...)
+	}
+	return out
+}
+
+// fromRecord says what follows from the pair's record.
+func fromRecord(st *failover.Status) []Report {
+	r := st.Record
+	var out []Report
+	if len(r.InSync) == 1 {
+		out = append(out, Report{Kind: OneCopyOnly, Details: "in sync is only node " + nameOf(st, r.InSync[0].Node)})
+		if r.MinInSync > 1 {
+			out = append(out, Report{Kind: MinInSyncRefuses})
+		}
+	}
+	if p := r.Paused; p != nil {
+		details := ""
+		if p.Reason != "" {
+			details = "the reason given: " + p.Reason
+		}
+		out = append(out, Report{Kind: Paused, Details: details, Since: p.Since})
+	}
+	if f := r.Forced; f != nil && !f.Settled {
+		out = append(out, Report{Kind: ForcedUnsettled, Since: f.At, Details: fmt.Sprintf(
+			"node %s was made active by %s; what the other one had acknowledged after LSN %d may be lost", nameOf(st, f.Node), f.By, f.After,
+		)})
+	}
+	if r.Switchover != nil {
+		out = append(out, Report{Kind: SwitchoverStuck, Details: "to node " + nameOf(st, r.Switchover.To)})
+	}
+	if a, b, differ := releases(st); differ {
+		out = append(out, Report{Kind: DifferentReleases, Details: a + " and " + b})
+	}
+	return out
+}
+
+// waits tells whether a node in this role is of no use to anybody at the moment.
+func waits(r failover.Role) bool {
+	switch r {
+	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing, failover.RoleCatchingUp:
+		return false
+	default:
+		return true
+	}
+}
+
+// releases gives those of the two nodes, if they differ. What a node says of itself now counts more than the record.
+func releases(st *failover.Status) (a, b string, differ bool) {
+	var seen []string
+	for _, n := range st.Record.Nodes {
+		if now, ok := st.Node(n.ID); ok {
+			n = now
+		}
+		seen = append(seen, n.Version)
+	}
+	if len(seen) != 2 || seen[0] == seen[1] {
+		return "", "", false
+	}
+	for i, v := range seen {
+		if v == "" {
+			seen[i] = "an older one"
+		}
+	}
+	slices.Sort(seen)
+	return seen[0], seen[1], true
+}
+
+func nameOf(st *failover.Status, id uuid.UUID) string {
+	if n, ok := st.Node(id); ok && n.Name != "" {
+		return n.Name
+	}
+	return id.String()
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

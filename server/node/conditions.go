@@ -1,0 +1,196 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// lookInterval is how often the node looks what is the case, if nobody asks.
+const lookInterval = time.Second
+
+// lookout finds out what an operator may have to know: on this node, of the pair, and of the other node. What it found is in the book,
+// which status, health and metrics read; what is new or over goes to the log.
+type lookout struct {
+	n     *node
+	book  *conditions.Book
+	other otherStatus
+
+	mu       sync.Mutex // held while somebody looks; guards what follows
+	work     workSeen
+	switched switchoverSeen
+	certs    []certificate
+	degraded healthpb.HealthCheckResponse_ServingStatus
+}
+
+func newLookout(n *node) *lookout {
+	l := &lookout{n: n, certs: certificates(&n.cfg)}
+	l.book = conditions.NewBook(l.log)
+	return l
+}
+
+// run looks at the beginning of each interval and after each change of the role or the record, until ctx ends.
+func (l *lookout) run(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	if !l.n.alone() {
+		running.Go(func() { l.watchOther(ctx) })
+	}
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	for {
+		changed := l.n.runner.Changed()
+		l.look()
+		select {
+		case <-changed:
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look finds out what is the case now, and returns it.
+func (l *lookout) look() []conditions.Condition {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.book.Set(now, l.reports(now))
+	all := l.book.Now()
+	l.showHealth(all)
+	return all
+}
+
+// self is this node.
+func (l *lookout) self() conditions.Node {
+	return conditions.Node{ID: l.n.plane.self.ID.String(), Name: l.n.plane.self.Name}
+}
+
+// reports is everything that is found. mu is held.
+func (l *lookout) reports(now time.Time) []conditions.Report {
+	pair := l.n.runner.Status()
+	f := findings{self: l.self()}
+	if !l.n.alone() {
+		f.all = conditions.FromFailover(pair)
+		l.replication(&f, &pair)
+	}
+	l.disk(&f, &pair)
+	l.content(&f)
+	l.maintenance(&f, now)
+	l.machine(&f, now)
+	if !l.n.alone() { // what this node found by itself comes first, and counts
+		l.fromOther(&f, &pair, now)
+	}
+	return f.all
+}
+
+// findings collects reports.
+type findings struct {
+	self conditions.Node
+	all  []conditions.Report
+}
+
+// node reports a condition of this node, if it is one.
+func (f *findings) node(on bool, k conditions.Kind, format string, args ...any) {
+	if on {
+		f.all = append(f.all, conditions.Report{Kind: k, Node: f.self, Details: fmt.Sprintf(format, args...)})
+	}
+}
+
+// pair reports a condition of the pair, if it is one.
+func (f *findings) pair(on bool, k conditions.Kind, format string, args ...any) {
+	if on {
+		f.all = append(f.all, conditions.Report{Kind: k, Details: fmt.Sprintf(format, args...)})
+	}
+}
+
+// replication says whether the two nodes are connected.
+func (l *lookout) replication(f *findings, pair *failover.Status) {
+	primary, follower := l.n.plane.roles()
+	if primary != nil && pair.Record != nil {
+		standby := primary.Standby
+		f.pair(standby == nil, conditions.StandbyAbsent, "%s", pair.Reason)
+		if standby != nil {
+			_, inSync := pair.Record.Member(standby.Member.Node)
+			lag := uint64(0)
+			if primary.End.LSN > standby.Durable.LSN {
+				lag = primary.End.LSN - standby.Durable.LSN
+			}
+			f.pair(!inSync, conditions.StandbyCatchingUp, "it is %d records behind", lag)
+		}
+	}
+	if follower != nil {
+		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role, pair.Reason)
+	}
+}
+
+// disk says what is the matter with the disk of this node.
+func (l *lookout) disk(f *findings, pair *failover.Status) {
+	stats, err := l.n.store.Stats()
+	if err != nil {
+		return // the node is about to end, and says why
+	}
+	mark := l.n.cfg.Disk.LowWatermark
+	low := stats.DiskFree < uint64(mark.Bytes())                                                //nolint:gosec // not negative
+	free := fmt.Sprintf("%s free, disk.low-watermark is %s", config.Size(stats.DiskFree), mark) //nolint:gosec // below 2^63
+	f.node(low, conditions.DiskLow, "%s", free)
+	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
+	f.pair(low && serves, conditions.PublishesRefused, "node %s has %s", l.self().Name, free)
+	f.node(l.n.cfg.Sync != "always", conditions.SyncOff, "sync is %s", l.n.cfg.Sync)
+}
+
+// content says what is damaged.
+func (l *lookout) content(f *findings) {
+	st := l.n.store.DamageStatus()
+	f.node(st.DamagedMessages > 0, conditions.DamagedMessages, "%d messages cannot be read, %d of them are damaged on both nodes",
+		st.DamagedMessages, st.LostMessages)
+	f.node(st.Index != nil, conditions.DamagedIndex, "%v", st.Index)
+	f.node(st.DamagedLogLSN != 0, conditions.DamagedLog, "record %d cannot be read", st.DamagedLogLSN)
+	differ := l.n.guard.difference()
+	f.pair(differ != "", conditions.DigestsDiffer, "%s", differ)
+}
+
+// showHealth tells the health service whether somebody should look. mu is held.
+func (l *lookout) showHealth(all []conditions.Condition) {
+	status := healthpb.HealthCheckResponse_SERVING
+	if conditions.Worst(all) >= conditions.Warning {
+		status = healthpb.HealthCheckResponse_NOT_SERVING
+	}
+	if status != l.degraded {
+		l.degraded = status
+		l.n.health.SetServingStatus(server.AlarmService, status)
+	}
+}
+
+// log says what is new and what is over.
+func (l *lookout) log(c conditions.Condition, raised bool) {
+	fields := []zap.Field{zap.String("condition", string(c.Definition.Kind)), zap.Stringer("severity", c.Definition.Severity)}
+	if c.Node.Name != "" {
+		fields = append(fields, zap.String("on", c.Node.Name))
+	}
+	if c.Details != "" {
+		fields = append(fields, zap.String("details", c.Details))
+	}
+	if !raised {
+		l.n.log.Info("condition is over", append(fields, zap.Duration("lasted", time.Since(c.Since).Round(time.Millisecond)))...)
+		return
+	}
+	fields = append(fields, zap.String("means", c.Definition.Cause), zap.String("do", c.Definition.Action))
+	switch c.Definition.Severity {
+	case conditions.Critical:
+		l.n.log.Error("condition", fields...)
+	case conditions.Warning:
+		l.n.log.Warn("condition", fields...)
+	default:
+		l.n.log.Info("condition", fields...)
+	}
+}

@@ -1,0 +1,150 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+const (
+	// askInterval is how often the other node is asked how it is, askTimeout how long it may take to answer.
+	askInterval = 2 * time.Second
+	askTimeout  = time.Second
+	// answerAge is how long an answer counts.
+	answerAge = 5 * time.Second
+	// clockSlack is how far the clocks of the two nodes may be apart.
+	clockSlack = 2 * time.Second
+)
+
+// otherStatus is what the other node said last.
+type otherStatus struct {
+	mu     sync.Mutex // guards what follows
+	answer *pb.GetStatusResponse
+	at     time.Time     // when it came; zero: the last question got no answer
+	offset time.Duration // of its clock, and how much of that may come from the way
+	unsure time.Duration
+}
+
+// reachable tells whether the other node has just answered.
+func (o *otherStatus) reachable() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.at.IsZero()
+}
+
+// watchOther asks the other node again and again, until ctx ends.
+func (l *lookout) watchOther(ctx context.Context) {
+	ticker := time.NewTicker(askInterval)
+	defer ticker.Stop()
+	for {
+		l.askOther(ctx)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// otherAddress is where the other node is, as far as that is known.
+func (l *lookout) otherAddress() (failover.NodeInfo, bool) {
+	st := l.n.runner.Status()
+	if st.Record == nil {
+		return failover.NodeInfo{}, false
+	}
+	ids := []uuid.UUID{st.Record.Active}
+	for _, m := range st.Record.InSync {
+		ids = append(ids, m.Node)
+	}
+	for _, n := range st.Record.Nodes {
+		ids = append(ids, n.ID)
+	}
+	for _, live := range st.Live {
+		ids = append(ids, live.Node.ID)
+	}
+	for _, id := range ids {
+		if id == st.Self.ID {
+			continue
+		}
+		if n, ok := st.Node(id); ok && n.Address != "" {
+			return n, true
+		}
+	}
+	return failover.NodeInfo{}, false
+}
+
+func (l *lookout) askOther(ctx context.Context) {
+	other, known := l.otherAddress()
+	var answer *pb.GetStatusResponse
+	began := time.Now()
+	if known {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		if got, err := l.n.peers.Status(ctx, other.Address); err == nil && got.GetNode().GetNodeId() == other.ID.String() {
+			answer = got
+		}
+	}
+	o := &l.other
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if answer == nil {
+		o.at = time.Time{}
+		return
+	}
+	o.answer, o.at, o.offset, o.unsure = answer, time.Now(), 0, 0
+	if answer.GetNow() != nil { // since 0.2.0
+		way := o.at.Sub(began)
+		o.offset, o.unsure = answer.GetNow().AsTime().Sub(began.Add(way/2)), way/2
+	}
+}
+
+// fromOther adds what the other node has found out: about itself, and, if it is the active, about the pair.
+func (l *lookout) fromOther(f *findings, pair *failover.Status, now time.Time) {
+	l.other.mu.Lock()
+	defer l.other.mu.Unlock()
+	o := &l.other
+	if o.at.IsZero() || now.Sub(o.at) > answerAge {
+		return
+	}
+	f.pair(o.offset.Abs() > clockSlack+o.unsure, conditions.ClocksApart, "that of the other node is %s %s",
+		o.offset.Abs().Round(100*time.Millisecond), map[bool]string{true: "ahead", false: "behind"}[o.offset > 0])
+	node := conditions.Node{ID: o.answer.GetNode().GetNodeId(), Name: o.answer.GetNode().GetName()}
+	if o.answer.GetNow() == nil {
+		l.fromOlder(f, o.answer, node)
+		return
+	}
+	active := pair.Record != nil && pair.Record.Active.String() == node.ID
+	for _, c := range o.answer.GetConditions() {
+		// What it has from this node, or knows about it, this node knows better.
+		if c.GetReportedBy() != node.ID || c.GetNodeId() == f.self.ID || c.GetNodeId() == "" && !active {
+			continue
+		}
+		f.all = append(f.all, conditions.Report{
+			Kind: conditions.Kind(c.GetKind()), Node: conditions.Node{ID: c.GetNodeId(), Name: c.GetNodeName()},
+			Details: c.GetDetails(), Since: c.GetSince().AsTime(), By: node.ID,
+		})
+	}
+}
+
+// fromOlder is what a node of a release says that knows no conditions.
+func (l *lookout) fromOlder(f *findings, answer *pb.GetStatusResponse, node conditions.Node) {
+	free, mark := answer.GetStore().GetDiskFree(), l.n.cfg.Disk.LowWatermark
+	if free > 0 && free < uint64(mark.Bytes()) { //nolint:gosec // not negative
+		f.all = append(f.all, conditions.Report{Kind: conditions.DiskLow, Node: node, By: node.ID, Details: fmt.Sprintf(
+			"%s free, this node's disk.low-watermark is %s", config.Size(free), mark, //nolint:gosec // below 2^63
+		)})
+	}
+	for _, a := range answer.GetAlarms() {
+		if kind := conditions.Kind(a.GetKind()); conditions.Find(kind) != nil {
+			f.all = append(f.all, conditions.Report{Kind: kind, Node: node, Details: a.GetMessage(), Since: a.GetSince().AsTime(), By: node.ID})
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package node_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// told finds a condition in what a node says; node is the name of the one that it is about, empty for the pair.
+func (n *testNode) told(k conditions.Kind, node string) *pb.Condition {
+	for _, c := range n.status().GetConditions() {
+		if c.GetKind() == string(k) && c.GetNodeName() == node {
+			return c
+		}
+	}
+	return nil
+}
+
+// tells waits until a node tells a condition, or tells it no more.
+func (n *testNode) tells(k conditions.Kind, node string, want bool) {
+	n.t.Helper()
+	require.Eventually(n.t, func() bool { return (n.told(k, node) != nil) == want }, patience, 10*time.Millisecond,
+		"%s on %q, wanted: %v", k, node, want)
+}
+
+// A pair on one leg says so, with words and in the health service, and stops saying so when it has two again.
+func TestConditionsOfOneLeg(t *testing.T) {
+	etcd := startEtcd(t)
+	a := start(t, settingsOfPair(t, "a", etcd))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	a.tells(conditions.OneCopyOnly, "", true)
+	c := a.told(conditions.OneCopyOnly, "")
+	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, c.GetSeverity())
+	require.Contains(t, c.GetDetails(), "only node a")
+	require.NotEmpty(t, c.GetCause())
+	require.NotEmpty(t, c.GetAction())
+	require.Equal(t, a.status().GetNode().GetNodeId(), c.GetReportedBy())
+	require.Equal(t, "one-copy-only", a.status().GetAlarms()[0].GetKind(), "programs that know alarms only see it, too")
+	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, a.health(server.AlarmService))
+
+	b := start(t, settingsOfPair(t, "b", etcd))
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	for _, n := range []*testNode{a, b} {
+		n.tells(conditions.OneCopyOnly, "", false)
+		require.Empty(t, n.status().GetAlarms())
+		require.Equal(t, healthpb.HealthCheckResponse_SERVING, n.health(server.AlarmService))
+	}
+	b.stop()
+	a.tells(conditions.OneCopyOnly, "", true)
+}
+
+// What is the matter with one node is told by the other one, too, whichever is asked.
+func TestConditionsOfTheOtherNode(t *testing.T) {
+	etcd := startEtcd(t)
+	a := start(t, settingsOfPair(t, "a", etcd))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	full := settingsOfPair(t, "b", etcd)
+	full.Disk.LowWatermark = config.Size(1) << 60
+	full.Sync = "off"
+	b := start(t, full)
+	a.tells(conditions.DiskLow, "b", true)
+	b.tells(conditions.DiskLow, "b", true)
+	a.tells(conditions.SyncOff, "b", true)
+	c := a.told(conditions.DiskLow, "b")
+	require.Equal(t, b.status().GetNode().GetNodeId(), c.GetReportedBy())
+	require.Contains(t, c.GetDetails(), "disk.low-watermark")
+	require.Nil(t, a.told(conditions.DiskLow, "a"))
+	require.Nil(t, a.told(conditions.PublishesRefused, ""), "that is the active's disk only")
+	require.Positive(t, b.status().GetDiskLowWatermark())
+	b.stop()
+	a.tells(conditions.DiskLow, "b", false) // nobody says so any more
+}
+
+// A standby that does not see the active says that instead of passing on what it heard last.
+func TestConditionsWithoutTheActive(t *testing.T) {
+	etcd := startEtcd(t)
+	a, b := startPair(t, etcd)
+	_, err := b.admin.SetPaused(t.Context(), &pb.SetPausedRequest{Paused: true, Reason: "test"})
+	require.NoError(t, err)
+	b.tells(conditions.Paused, "", true)
+	require.Contains(t, b.told(conditions.Paused, "").GetDetails(), "test")
+	a.stop()
+	b.tells(conditions.ActiveUnreachable, "b", true)
+	require.Equal(t, pb.Severity_SEVERITY_CRITICAL, b.told(conditions.ActiveUnreachable, "b").GetSeverity())
+}

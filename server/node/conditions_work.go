@@ -1,0 +1,128 @@
+package node
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+)
+
+const (
+	// planStuckAfter is how long a plan may be at the same step without any progress, planRetries how often it may begin one again.
+	planStuckAfter = 10 * time.Minute
+	planRetries    = 5
+	// switchoverTold is how long a switchover that failed is told, if none succeeds before.
+	switchoverTold = time.Hour
+	// archiveStuckAfter is how long the archive may stay where it is while there is something to archive.
+	archiveStuckAfter = 2 * time.Minute
+)
+
+// switchoverSeen is the last switchover that this node was asked for, if it failed.
+type switchoverSeen struct {
+	at  time.Time
+	why string
+}
+
+// workSeen is what was seen of work under way, to find out what does not move.
+type workSeen struct {
+	plan       string // its state and progress
+	planAt     time.Time
+	archive    uint64 // the last LSN in it
+	archivedAt time.Time
+}
+
+// switchoverEnded takes note of how a switchover went.
+func (l *lookout) switchoverEnded(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.switched = switchoverSeen{}
+	if err != nil {
+		l.switched = switchoverSeen{at: time.Now(), why: err.Error()}
+	}
+}
+
+// maintenance says what has failed or does not move of what is done to the pair. mu is held.
+func (l *lookout) maintenance(f *findings, now time.Time) {
+	if s := l.switched; s.why != "" && now.Sub(s.at) < switchoverTold {
+		f.all = append(f.all, conditions.Report{Kind: conditions.SwitchoverFailed, Node: f.self, Details: s.why, Since: s.at})
+	}
+	if p, err := l.n.maintenance.Plan(); err == nil && p != nil {
+		l.plan(f, p, now)
+	}
+	if jobs, err := l.n.maintenance.Jobs(); err == nil {
+		for i := range jobs {
+			job(f, &jobs[i], now)
+		}
+	}
+	l.archive(f, now)
+}
+
+func (l *lookout) plan(f *findings, p *maintenance.Plan, now time.Time) {
+	if p.State == maintenance.PlanFailed {
+		f.all = append(f.all, conditions.Report{
+			Kind: conditions.PlanFailed, Details: fmt.Sprintf("%s: %s", p.Kind, p.Reason), Since: p.EndedAt,
+		})
+	}
+	if p.State.Ended() {
+		return
+	}
+	seen := fmt.Sprint(p.ID, p.State, p.Node, len(p.Done))
+	if p.Progress != nil {
+		seen += fmt.Sprint(p.Progress.Phase, p.Progress.Done)
+	}
+	if seen != l.work.plan {
+		l.work.plan, l.work.planAt = seen, now
+	}
+	f.pair(p.Retries >= planRetries || now.Sub(l.work.planAt) > planStuckAfter, conditions.PlanStuck,
+		"%s is %s: %s; %d steps were begun again", p.Kind, p.State, p.Reason, p.Retries)
+}
+
+// job says what is wrong with a job.
+func job(f *findings, j *maintenance.JobInfo, now time.Time) {
+	if j.Paused {
+		return
+	}
+	if len(j.History) > 0 {
+		last := &j.History[0]
+		f.pair(last.Outcome == maintenance.RunFailed, conditions.JobFailed, "job %s: %s", j.Name, last.Detail)
+		next, known := j.After(last.StartedAt)
+		f.pair(last.Outcome == maintenance.RunRunning && known && now.After(next), conditions.JobStuck, "job %s runs since %s",
+			j.Name, last.StartedAt.Format(time.RFC3339))
+	}
+	if j.Kind != maintenance.JobBackup {
+		return
+	}
+	good, ok := j.LastGood()
+	from := good
+	if !ok {
+		from = j.UpdatedAt
+	}
+	late, known := j.After(from)
+	if known {
+		late, known = j.After(late)
+	}
+	if !known || !now.After(late) {
+		return
+	}
+	f.pair(!ok, conditions.BackupMissing, "job %s", j.Name)
+	f.pair(ok, conditions.BackupOld, "job %s: the last good one is of %s", j.Name, good.Format(time.RFC3339))
+}
+
+// archive says how the archive of this node's log is. mu is held.
+func (l *lookout) archive(f *findings, now time.Time) {
+	if l.n.archiver == nil {
+		return
+	}
+	st := l.n.archiver.Status()
+	f.node(st.Gap != 0, conditions.ArchiveGap, "before record %d", st.Gap)
+	if st.Last.LSN != l.work.archive || st.Behind == 0 {
+		l.work.archive, l.work.archivedAt = st.Last.LSN, now
+	}
+	switch {
+	case st.Err != nil:
+		f.node(true, conditions.ArchiveLag, "%d records behind: %v", st.Behind, st.Err)
+	case now.Sub(l.work.archivedAt) > archiveStuckAfter:
+		f.node(true, conditions.ArchiveLag, "%d records behind, and none was archived since %s", st.Behind, l.work.archivedAt.Format(time.RFC3339))
+	}
+}
