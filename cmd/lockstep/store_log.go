@@ -57,7 +57,7 @@ names are not in the log of a publish.`,
 	cmd.Flags().Uint64Var(&f.from, "from", 0, "first LSN")
 	cmd.Flags().Uint64Var(&f.to, "to", 0, "last LSN; 0: the end")
 	cmd.Flags().Uint64VarP(&f.limit, "limit", "n", 0, "at most this many records; 0: all")
-	cmd.Flags().BoolVar(&f.seals, "seals", false, "show empty blocks, too, which only promise that the records before are durable")
+	cmd.Flags().BoolVar(&f.seals, "seals", false, "show empty blocks, too, which only say how far the records before are durable and committed")
 	cmd.Flags().BoolVar(&f.messages, "messages", false, "show the published messages as well")
 	cmd.Flags().BoolVar(&f.segments, "segments", false, "only the segments, no records")
 	return cmd
@@ -66,11 +66,14 @@ names are not in the log of a publish.`,
 // recordJSON is a log record.
 type recordJSON struct {
 	positionJSON
-	Segment    string    `json:"segment"`
-	Offset     int64     `json:"offset"`
-	Kind       string    `json:"kind"`
-	Bytes      int       `json:"bytes"`
-	DurableLSN uint64    `json:"durable_lsn"`
+	Segment    string `json:"segment"`
+	Offset     int64  `json:"offset"`
+	Kind       string `json:"kind"`
+	Bytes      int    `json:"bytes"`
+	DurableLSN uint64 `json:"durable_lsn"`
+	// CommittedLSN is what the block says is committed; left out if it does not say.
+	CommittedLSN uint64 `json:"committed_lsn,omitempty"`
+
 	Time       time.Time `json:"time,omitzero"`
 	Producer   string    `json:"producer,omitempty"`
 	Epoch      uint32    `json:"epoch,omitempty"`
@@ -124,7 +127,7 @@ func (a *app) dumpLog(dir string, f logFlags) error {
 
 func (a *app) printRecord(reader *txn.Reader, it wal.Item, messages bool) error {
 	j := recordJSON{
-		Segment: filepath.Base(it.Segment), Offset: it.Offset, DurableLSN: it.DurableLSN, Kind: "seal",
+		Segment: filepath.Base(it.Segment), Offset: it.Offset, DurableLSN: it.DurableLSN, CommittedLSN: it.CommittedLSN, Kind: "seal",
 		positionJSON: toPositionJSON(it.Frame.Pos), Bytes: len(it.Frame.Payload),
 	}
 	if !it.Seal {

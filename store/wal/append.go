@@ -103,7 +103,7 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	h.length = uint32(len(frames)) //nolint:gosec // Append checked it
 	l.mu.RLock()
 	offset := seg.end
-	h.durableLSN = l.synced.LSN
+	h.durableLSN, h.committedLSN = l.synced.LSN, l.committed
 	l.mu.RUnlock()
 	h.encode(l.header[:], seg.seed, offset)
 
@@ -126,21 +126,43 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	}
 	seg.end, seg.last, l.end = offset+int64(n), end, end
 	seg.sizeBytes = max(seg.sizeBytes, seg.end)
-	l.marked = max(l.marked, h.durableLSN)
+	l.marked, l.markedCommit = max(l.marked, h.durableLSN), max(l.markedCommit, h.committedLSN)
 	if n := len(l.dirty); n == 0 || l.dirty[n-1] != seg {
 		l.dirty = append(l.dirty, seg)
 	}
 	return nil
 }
 
-// wantsSeal tells whether there are synced records that no block header promises yet.
+// NoteCommitted says that the records up to and including one are committed, as far as they are in the log. The next block says so, or
+// a seal if none comes soon (INV-13). It is cheap, and may be called at any time; a lower record than before changes nothing.
+func (l *Log) NoteCommitted(record uint64) {
+	l.mu.Lock()
+	record = min(record, l.end.LSN)
+	news := record > l.committed
+	l.committed = max(l.committed, record)
+	l.mu.Unlock()
+	if news {
+		l.remindKeeper()
+	}
+}
+
+// Committed is the highest record that is known to be committed: after Open the highest that the log says so of itself.
+func (l *Log) Committed() uint64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.committed
+}
+
+// wantsSeal tells whether there are synced records that no block header promises yet, or committed ones that none tells of. Where syncs
+// are left to the system, the latter do not wait for one: the end of the process alone must not make the log forget them.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.synced == l.end && l.marked < l.end.LSN
+	return l.synced == l.end && l.marked < l.end.LSN ||
+		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes an empty block if it is of any use. The caller syncs. writeMu is held.
+// writeSeal writes an empty block if it is of any use. It may make the segment a little longer. The caller syncs. writeMu is held.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -152,7 +174,7 @@ func (l *Log) writeSeal() error {
 	seg, end := l.segs[len(l.segs)-1], l.end
 	l.mu.RUnlock()
 	l.counters.seals.Add(1)
-	return l.writeBlock(seg, blockHeader{flags: blockFlagSeal, firstLSN: end.LSN + 1}, nil, end)
+	return l.writeBlock(seg, blockHeader{seal: true, firstLSN: end.LSN + 1}, nil, end)
 }
 
 // Sync makes everything that was appended before it durable, as far as the sync mode asks for it: with SyncAlways it returns when the
@@ -167,7 +189,7 @@ func (l *Log) Sync() error {
 	}
 	err := l.syncDirty()
 	if err == nil && l.wantsSeal() {
-		wake(l.wakeKeeper)
+		l.remindKeeper()
 	}
 	return err
 }

@@ -16,6 +16,11 @@ import (
 //	| u32   | u32   | u32    | u32   | LSN u64    | LSN u64   | length |
 //	+-------+-------+--------+-------+------------+-----------+--------+
 //
+// Bit 0 of flags marks a seal; the others hold first LSN - commit LSN, or 0 if no record was known to be committed, or only one so
+// far back that the bits do not hold it. commit LSN is how far the log was known to be committed when the block was written (INV-13): never
+// more than the record before the block. Releases before INV-13 wrote 0 there and do not look at these bits, so neither the version of
+// the segment nor its size had to change, and a pair can go back to such a release.
+//
 // durable LSN is how far the log was known to be durable when the block was written: the promise that recovery tells a damaged
 // middle from a torn tail by. crc is the CRC-32C of bytes 8 to 31, begun not with 0 but with a value made of the log id, the first
 // LSN of the segment and the offset of the block in the file. That makes the header of a block that belongs elsewhere (left over
@@ -24,13 +29,35 @@ const (
 	blockMagic       = 0x4b424c6c // "lLBK"
 	blockHeaderBytes = 32
 	blockFlagSeal    = 1
+	blockCommitShift = 1
+	maxCommitBehind  = 1<<(32-blockCommitShift) - 1
 )
 
 type blockHeader struct {
-	length     uint32 // of the frames, in bytes
-	flags      uint32
-	durableLSN uint64
-	firstLSN   uint64 // of the first frame; of the next block's in a seal
+	length       uint32 // of the frames, in bytes
+	seal         bool
+	durableLSN   uint64
+	firstLSN     uint64 // of the first frame; of the next block's in a seal
+	committedLSN uint64 // less than firstLSN; 0 if that is not known
+}
+
+// flags of the header.
+func (h blockHeader) flags() (flags uint32) {
+	if h.seal {
+		flags = blockFlagSeal
+	}
+	if behind := h.firstLSN - h.committedLSN; h.committedLSN > 0 && behind <= maxCommitBehind {
+		flags |= uint32(behind) << blockCommitShift //nolint:gosec // just compared
+	}
+	return flags
+}
+
+// setFlags is the reverse of flags, when firstLSN is set.
+func (h *blockHeader) setFlags(flags uint32) {
+	h.seal = flags&blockFlagSeal != 0
+	if behind := uint64(flags >> blockCommitShift); behind > 0 && behind < h.firstLSN {
+		h.committedLSN = h.firstLSN - behind
+	}
 }
 
 var errNoBlock = errors.New("there is no block here")
@@ -47,7 +74,7 @@ func segmentSeed(logID [16]byte, first uint64) uint32 {
 func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
 	binary.LittleEndian.PutUint32(scratch[0:], blockMagic)
 	binary.LittleEndian.PutUint32(scratch[8:], h.length)
-	binary.LittleEndian.PutUint32(scratch[12:], h.flags)
+	binary.LittleEndian.PutUint32(scratch[12:], h.flags())
 	binary.LittleEndian.PutUint64(scratch[16:], h.durableLSN)
 	binary.LittleEndian.PutUint64(scratch[24:], h.firstLSN)
 	binary.LittleEndian.PutUint32(scratch[4:], blockChecksum(scratch, seed, offset))
@@ -67,10 +94,10 @@ func decodeBlockHeader(b []byte, seed uint32, offset int64) (blockHeader, error)
 	}
 	h := blockHeader{
 		length:     binary.LittleEndian.Uint32(b[8:]),
-		flags:      binary.LittleEndian.Uint32(b[12:]),
 		durableLSN: binary.LittleEndian.Uint64(b[16:]),
 		firstLSN:   binary.LittleEndian.Uint64(b[24:]),
 	}
+	h.setFlags(binary.LittleEndian.Uint32(b[12:]))
 	if h.length%frameAlign != 0 || h.durableLSN >= h.firstLSN {
 		return blockHeader{}, errNoBlock
 	}

@@ -22,6 +22,8 @@ type model struct {
 	recs    []lsn.Position // the positions of records start.LSN+1, …
 	durable uint64
 	trimmed uint64 // records up to here may be gone
+	// committed was noted; written of it is what a block says, and promised what a durable one does.
+	committed, written, promised uint64
 }
 
 func (m model) at(record uint64) lsn.Position {
@@ -37,6 +39,7 @@ func (m model) end() uint64 { return m.start.LSN + uint64(len(m.recs)) }
 func (m model) cut(record uint64) model {
 	m.recs = m.recs[: record-m.start.LSN : record-m.start.LSN]
 	m.durable, m.trimmed = record, min(m.trimmed, record)
+	m.committed, m.written, m.promised = min(m.committed, record), min(m.written, record), min(m.promised, record)
 	return m
 }
 
@@ -55,6 +58,10 @@ func (a allowed) find(l *Log) (model, error) {
 			why = append(why, fmt.Errorf("it ends at %s, which was never written (%d to %d)", end, m.start.LSN, m.end()))
 		case base > max(m.trimmed, m.start.LSN):
 			why = append(why, fmt.Errorf("it begins after %d, only %d was released", base, m.trimmed))
+		case l.Committed() > max(m.committed, m.trimmed, m.start.LSN):
+			why = append(why, fmt.Errorf("it says that %d is committed, only %d was", l.Committed(), m.committed))
+		case l.Committed() < min(m.promised, end.LSN):
+			why = append(why, fmt.Errorf("it says that %d is committed, and had said %d durably", l.Committed(), m.promised))
 		default:
 			durable := m.durable
 			m = m.cut(end.LSN)
@@ -125,6 +132,7 @@ func (m *machine) life(generation int) {
 	require.NoError(m.t, err)
 	m.check(l, found)
 	found.durable = l.End().LSN // Open promises that
+	found.committed, found.written, found.promised = l.Committed(), l.Committed(), l.Committed()
 	if o.Sync == SyncOff {
 		found.durable = found.start.LSN
 	}
@@ -173,14 +181,25 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 	case what < 32:
 		require.NoError(m.t, l.Sync())
 		if m.o.Sync == SyncAlways {
-			now.durable = now.end()
+			now.durable, now.promised = now.end(), now.written
+			m.set(now)
+		}
+	case what < 34:
+		synced := l.synced == l.end // without that there is no seal
+		l.seal()
+		if synced && m.o.Sync == SyncAlways {
+			now.written, now.promised = now.committed, now.committed
 			m.set(now)
 		}
 	case what < 35:
-		l.seal()
+		now.committed = max(now.committed, uint64(rng.Int63n(int64(now.end())+1)))
+		m.set(now)
+		l.NoteCommitted(now.committed)
 	case what < 37:
 		now.trimmed = max(now.trimmed, now.start.LSN+uint64(rng.Int63n(int64(now.end()-now.start.LSN)+1)))
+		now.committed = max(now.committed, now.trimmed)
 		m.set(now)
+		l.NoteCommitted(now.committed) // as whoever made the checkpoint did
 		l.Release(now.trimmed)
 	case what < 39:
 		base := l.segs[0].prev.LSN
@@ -195,7 +214,7 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 		m.set(after)
 	case rng.Intn(4) == 0:
 		start := lsn.Position{Term: l.End().Term, LSN: uint64(rng.Int63n(int64(now.end()) + 10)), Chain: rng.Uint32()}
-		after := model{start: start, durable: start.LSN, trimmed: start.LSN}
+		after := model{start: start, durable: start.LSN, trimmed: start.LSN, committed: start.LSN, written: start.LSN, promised: start.LSN}
 		m.set(now, after)
 		require.NoError(m.t, l.Reset(start))
 		m.set(after)
@@ -222,6 +241,7 @@ func (m *machine) append(l *Log, rng *rand.Rand, term uint64) {
 		added = append(added, pos)
 	}
 	now.recs = append(now.recs[:len(now.recs):len(now.recs)], added...)
+	now.written = now.committed
 	m.set(now)
 	require.NoError(m.t, l.Append(frames, pos))
 }

@@ -19,7 +19,7 @@ import (
 //
 //	 0          8         12   16       32                   52      56         64           72         80
 //	+----------+---------+----+--------+--------------------+-------+----------+------------+----------+
-//	| LSLOGCUT | version | op | log id | term, LSN, crc of  | 0     | segment: | zero from: | zero to: |
+//	| LSLOGCUT | version | op | log id | term, LSN, crc of  | seal: | segment: | zero from: | zero to: |
 //	| 8 bytes  | u32     |u32 | 16     | the new end        | u32   | first LSN| offset     | offset   |
 //	+----------+---------+----+--------+--------------------+-------+----------+------------+----------+
 //	 80           88                    120    124
@@ -29,7 +29,9 @@ import (
 //	+------------+---------------------+------+
 //
 // op 1 cuts: later segments are removed, the range is zeroed and, if the end lies within a block, the block gets a header with the
-// shorter length. op 2 resets: everything is removed and the log begins anew behind the new end.
+// shorter length. If seal is not 0, a seal follows the new end: it says that all is durable, and that the records up to seal - 1 before the
+// new end are committed, which the log would forget otherwise together with the blocks that said so (INV-13). (A release before INV-13
+// wrote 0, and leaves the seal out.) op 2 resets: everything is removed and the log begins anew behind the new end.
 const (
 	cutFile    = "cut.intent"
 	cutMagic   = "LSLOGCUT"
@@ -44,6 +46,7 @@ type cutIntent struct {
 	op               uint32
 	logID            [16]byte
 	end              lsn.Position
+	seal             uint32 // 0: none
 	segment          uint64
 	zeroFrom, zeroTo int64
 	headerAt         int64 // 0: none
@@ -59,6 +62,7 @@ func (c *cutIntent) encode() []byte {
 	binary.LittleEndian.PutUint64(b[32:], c.end.Term)
 	binary.LittleEndian.PutUint64(b[40:], c.end.LSN)
 	binary.LittleEndian.PutUint32(b[48:], c.end.Chain)
+	binary.LittleEndian.PutUint32(b[52:], c.seal)
 	binary.LittleEndian.PutUint64(b[56:], c.segment)
 	binary.LittleEndian.PutUint64(b[64:], uint64(c.zeroFrom)) //nolint:gosec // offsets are not negative
 	binary.LittleEndian.PutUint64(b[72:], uint64(c.zeroTo))   //nolint:gosec // offsets are not negative
@@ -66,6 +70,25 @@ func (c *cutIntent) encode() []byte {
 	copy(b[88:], c.header[:])
 	binary.LittleEndian.PutUint32(b[120:], checksum(0, b[:120]))
 	return b
+}
+
+// sealAt has the cut write a seal, for the records up to committed.
+func (c *cutIntent) sealAt(committed uint64) {
+	if behind := c.end.LSN - committed; committed > 0 && behind < maxCommitBehind {
+		c.seal = uint32(behind) + 1 //nolint:gosec // just compared
+	}
+}
+
+// writeSeal writes that seal.
+func (c *cutIntent) writeSeal(f vfs.File) error {
+	if c.seal == 0 {
+		return nil
+	}
+	h := blockHeader{seal: true, durableLSN: c.end.LSN, firstLSN: c.end.LSN + 1, committedLSN: c.end.LSN + 1 - uint64(c.seal)}
+	var b [blockHeaderBytes]byte
+	h.encode(b[:], segmentSeed(c.logID, c.segment), c.zeroFrom)
+	_, err := f.WriteAt(b[:], c.zeroFrom)
+	return err
 }
 
 var errBadIntent = errors.New("the intent of a cut is not readable")
@@ -85,13 +108,14 @@ func decodeCutIntent(b []byte) (*cutIntent, error) {
 			LSN:   binary.LittleEndian.Uint64(b[40:]),
 			Chain: binary.LittleEndian.Uint32(b[48:]),
 		},
+		seal:     binary.LittleEndian.Uint32(b[52:]),
 		segment:  binary.LittleEndian.Uint64(b[56:]),
 		zeroFrom: int64(binary.LittleEndian.Uint64(b[64:])), //nolint:gosec // checked below
 		zeroTo:   int64(binary.LittleEndian.Uint64(b[72:])), //nolint:gosec // checked below
 		headerAt: int64(binary.LittleEndian.Uint64(b[80:])), //nolint:gosec // checked below
 		header:   [blockHeaderBytes]byte(b[88:120]),
 	}
-	known := c.op == cutTail || c.op == cutReset
+	known := (c.op == cutTail || c.op == cutReset) && uint64(c.seal) <= c.end.LSN
 	if !known || c.zeroFrom < 0 || c.zeroTo < c.zeroFrom || c.zeroTo > 2*maxSegmentBytes || c.headerAt < 0 || c.headerAt > c.zeroFrom {
 		return nil, errBadIntent
 	}
@@ -166,6 +190,9 @@ func (l *Log) redoCut(c *cutIntent) error {
 		err = zeroRange(f, c.zeroFrom, c.zeroTo)
 	}
 	if err == nil {
+		err = c.writeSeal(f)
+	}
+	if err == nil {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
@@ -208,13 +235,14 @@ func (l *Log) TruncateAfter(pos lsn.Position, aside string) (cutRecords int, err
 	if err != nil {
 		return 0, err
 	}
+	intent.sealAt(min(l.Committed(), pos.LSN))
 	cutRecords = int(l.end.LSN - pos.LSN) //nolint:gosec // far below 2^63 records fit a log
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
 	if err := l.doCut(intent); err != nil {
 		return 0, l.fail("cutting the log", err)
 	}
-	l.afterCut(pos, at, intent.zeroFrom)
+	l.afterCut(intent, at)
 	return cutRecords, nil
 }
 
@@ -301,7 +329,8 @@ func (l *Log) doCut(c *cutIntent) error {
 }
 
 // afterCut makes the state in memory what the disk is now. writeMu and syncMu are held.
-func (l *Log) afterCut(pos lsn.Position, at int, end int64) {
+func (l *Log) afterCut(c *cutIntent, at int) {
+	pos, end := c.end, c.zeroFrom
 	l.mu.Lock()
 	removed := slices.Clone(l.segs[at+1:])
 	l.segs = l.segs[:at+1]
@@ -309,6 +338,13 @@ func (l *Log) afterCut(pos lsn.Position, at int, end int64) {
 	seg.end, seg.last, seg.firm = end, pos, true
 	seg.index = slices.DeleteFunc(seg.index, func(e indexEntry) bool { return e.offset >= end })
 	l.end, l.synced, l.marked = pos, pos, min(l.marked, pos.LSN)
+	l.committed = min(l.committed, pos.LSN)
+	l.markedCommit = min(l.markedCommit, l.segs[0].prev.LSN) // at least, and then a seal comes soon
+	if c.seal > 0 {
+		seg.end += blockHeaderBytes
+		seg.sizeBytes = max(seg.sizeBytes, seg.end)
+		l.marked, l.markedCommit = pos.LSN, l.committed
+	}
 	l.termEnds = slices.DeleteFunc(l.termEnds, func(p lsn.Position) bool { return p.LSN >= pos.LSN })
 	l.dirty, l.dirtyDir = nil, false
 	l.givenUp = min(l.givenUp, pos.LSN)

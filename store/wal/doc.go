@@ -16,6 +16,9 @@
 // a promise reaches beyond the bad byte, the byte is damage and Open fails with a *DamagedError. So that the last records before a
 // quiet time are covered too, an empty block, a seal, is written when nothing happened for a moment, and on Close.
 //
+// Each block header also says how far the log was known to be committed when it was written, and so does a seal. So a node knows after
+// its start, before it has heard of anybody, which of its records it must not cut for anybody (INV-13, Log.Committed).
+//
 // # Goroutines and locks
 //
 // One goroutine appends. Sync may run in the same or in another one. Readers are independent of both and of each other. Two

@@ -18,6 +18,8 @@ type Item struct {
 	Offset  int64
 	// DurableLSN is what the header of the block promises.
 	DurableLSN uint64
+	// CommittedLSN is the record up to which the header of the block says that all are committed; 0 if it does not say.
+	CommittedLSN uint64
 	// Seal tells that this is an empty block; Frame is not set then.
 	Seal bool
 	// Frame is the record. Its payload is valid until the visitor returns.
@@ -125,7 +127,7 @@ func inspectSegment(fsys vfs.FS, path string, logID [16]byte, visit func(Item) e
 		if h.length == 0 {
 			info.Seals++
 		}
-		item := Item{Segment: path, Offset: offset, DurableLSN: h.durableLSN, Seal: h.length == 0}
+		item := Item{Segment: path, Offset: offset, DurableLSN: h.durableLSN, CommittedLSN: h.committedLSN, Seal: h.length == 0}
 		return visitBlock(item, frames, visit)
 	})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 //
 //   - segs is never empty; the last one is where the next block goes; each begins where the one before it ends.
 //   - synced ≤ end; marked ≤ synced.LSN: no block promises more than an fsync has done.
+//   - markedCommit ≤ committed ≤ end: no block tells more than is committed, and nothing is committed that is not there.
 //   - a block header is only ever written by Append, seal and the redo of a cut, under writeMu.
 type Log struct {
 	o      Options
@@ -39,19 +40,21 @@ type Log struct {
 	syncing []*segment
 
 	// mu guards what is below, and what is guarded in a segment. No disk access happens under it.
-	mu       sync.RWMutex
-	segs     []*segment
-	end      lsn.Position
-	synced   lsn.Position
-	marked   uint64           // the highest durable LSN in a block header
-	termEnds []lsn.Position   // the last position of each finished term, oldest first; none is before the first segment's prev
-	dirty    []*segment       // the segments with blocks that no sync covers, oldest first
-	dirtyDir bool             // a segment got its name, and no sync covers that
-	holds    map[*Hold]uint64 // the lowest record that each keeps
-	released uint64           // the highest LSN that Release was called with
-	givenUp  uint64           // the highest LSN that GiveUp was called with
-	cuts     uint64           // how often the tail was cut, so that readers notice
-	closed   bool
+	mu     sync.RWMutex
+	segs   []*segment
+	end    lsn.Position
+	synced lsn.Position
+	marked uint64 // the highest durable LSN in a block header
+	// committed is the highest record that is known to be committed, markedCommit the highest that a block header tells of.
+	committed, markedCommit uint64
+	termEnds                []lsn.Position   // the last position of each finished term, oldest first; none is before the first segment's prev
+	dirty                   []*segment       // the segments with blocks that no sync covers, oldest first
+	dirtyDir                bool             // a segment got its name, and no sync covers that
+	holds                   map[*Hold]uint64 // the lowest record that each keeps
+	released                uint64           // the highest LSN that Release was called with
+	givenUp                 uint64           // the highest LSN that GiveUp was called with
+	cuts                    uint64           // how often the tail was cut, so that readers notice
+	closed                  bool
 
 	failure  atomic.Pointer[error]
 	failed   chan struct{} // closed when failure is set
@@ -64,6 +67,7 @@ type Log struct {
 
 	stop        chan struct{} // closed by Close
 	wakeKeeper  chan struct{} // there may be something to seal or sync
+	keeping     atomic.Bool   // the keeper looks by itself, after a while
 	wakeTrim    chan struct{}
 	wakeFirm    chan struct{} // a segment began that no Sync will make durable soon
 	wakePrepare chan struct{}
@@ -254,7 +258,7 @@ func (l *Log) keep() {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	defer timer.Stop()
-	armed, seen, failed := false, uint64(0), l.failed
+	seen, failed := uint64(0), l.failed
 	for {
 		select {
 		case <-l.stop:
@@ -271,17 +275,25 @@ func (l *Log) keep() {
 		case <-l.wakeFirm:
 			_ = l.firmUp() // sticky, and reported here
 		case <-l.wakeKeeper:
-			if !armed && l.keepEvery() > 0 {
-				armed = true
+			if l.keepEvery() > 0 && l.keeping.CompareAndSwap(false, true) {
 				timer.Reset(l.keepEvery())
 			}
 		case <-timer.C:
 			end := l.End().LSN
-			if armed = l.tick(end == seen); armed {
+			if l.tick(end == seen) {
 				timer.Reset(l.keepEvery())
+			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // something came just now, and its reminder was not sent
+				wake(l.wakeKeeper)
 			}
 			seen = end
 		}
+	}
+}
+
+// remindKeeper has the keeper look after a while, unless it does anyway.
+func (l *Log) remindKeeper() {
+	if !l.keeping.Load() {
+		wake(l.wakeKeeper)
 	}
 }
 
@@ -310,12 +322,12 @@ func (l *Log) tick(idle bool) bool {
 	return false
 }
 
-// seal writes a seal, if it is of any use, and syncs it. Errors are sticky and reported by keep.
+// seal writes a seal, if it is of any use, and syncs it as the mode says. Errors are sticky and reported by keep.
 func (l *Log) seal() {
 	l.writeMu.Lock()
 	err := l.writeSeal()
 	l.writeMu.Unlock()
-	if err == nil {
+	if err == nil && l.o.Sync != SyncOff {
 		_ = l.syncDirty()
 	}
 }

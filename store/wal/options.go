@@ -80,7 +80,8 @@ type Options struct {
 	SealAfter time.Duration
 	// Cache says whether large blocks go through the system's cache.
 	Cache vfs.CacheUse
-	// Start is the position that an empty log continues from. It is ignored if the log is not empty.
+	// Start is the position that an empty log continues from, and everything up to it is committed, since a checkpoint holds it. It is
+	// ignored if the log is not empty.
 	Start lsn.Position
 	// VerifyFrom spares Open the reading of old segments: records before this one are in a checkpoint and only of use for a standby
 	// that catches up. They are verified when they are read. 0 verifies everything.

@@ -112,6 +112,7 @@ func (l *Log) begin(start lsn.Position) error {
 	defer l.mu.Unlock()
 	l.segs = []*segment{seg}
 	l.end, l.synced, l.marked = start, start, start.LSN
+	l.committed, l.markedCommit = start.LSN, start.LSN
 	l.termEnds, l.dirty, l.dirtyDir = nil, nil, false
 	return nil
 }
@@ -122,6 +123,8 @@ type recovering struct {
 	segs   []*segment
 	last   lsn.Position
 	marked uint64
+	// committed is the highest record that a block says is committed.
+	committed uint64
 	// stop is how the last segment that could be read ended.
 	stop scanEnd
 }
@@ -134,7 +137,7 @@ func (r *recovering) run() error {
 		}
 		return err
 	}
-	r.last = header.prev
+	r.last, r.committed = header.prev, header.prev.LSN // what was trimmed is in a checkpoint
 	at := 0
 	for {
 		seg := r.segs[at]
@@ -164,6 +167,7 @@ func (r *recovering) run() error {
 	l.segs = r.segs[:at+1]
 	l.end, l.recovery.End = r.last, r.last
 	l.marked = r.marked
+	l.committed, l.markedCommit = r.committed, r.committed
 	return nil
 }
 
@@ -204,7 +208,7 @@ func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	l.adopt(seg, found)
 	end := found.scanEnd
 	r.last, r.stop = end.last, end
-	r.marked = max(r.marked, end.marked)
+	r.marked, r.committed = max(r.marked, end.marked), max(r.committed, end.committed)
 	l.recovery.Records += end.records
 	return nil
 }

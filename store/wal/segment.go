@@ -203,6 +203,8 @@ type scanEnd struct {
 	last    lsn.Position // of the last record in a whole block
 	marked  uint64       // the highest durable LSN that a block header promised
 	records uint64
+	// committed is the highest record that a whole block says is committed.
+	committed uint64
 
 	// What was found at offset: errNoBlock if no header is there; otherwise what is wrong with a frame of the block, and with
 	// which one.
@@ -249,7 +251,7 @@ func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 				return end, err
 			}
 		}
-		end.marked = max(end.marked, h.durableLSN)
+		end.marked, end.committed = max(end.marked, h.durableLSN), max(end.committed, h.committedLSN)
 		end.offset = frames + size
 	}
 }

@@ -1,0 +1,317 @@
+package wal
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestCommittedSurvives: what is known to be committed is known again after a clean stop and after a power failure, as far as a
+// durable block says so (INV-13).
+func TestCommittedSurvives(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	l := mustOpen(t, o)
+	require.Zero(t, l.Committed())
+	mustAppend(t, l, 1, 5, 100)
+	require.NoError(t, l.Sync())
+	l.NoteCommitted(4)
+	l.NoteCommitted(2)
+	require.EqualValues(t, 4, l.Committed())
+	committedAfterCrash(t, o, mem, 0) // nothing was written since
+
+	mustAppend(t, l, 1, 2, 100)
+	require.NoError(t, l.Sync())
+	l.NoteCommitted(6)
+	committedAfterCrash(t, o, mem, 4) // the block says what was known when it was written
+	l.NoteCommitted(100)
+	require.EqualValues(t, 7, l.Committed(), "no more than the log has")
+	mustAppend(t, l, 1, 1, 100)
+	require.EqualValues(t, 7, l.Committed(), "and what comes then was not meant")
+
+	require.NoError(t, l.Close())
+	committedAfterCrash(t, o, mem, 7)
+	writes := vfs.NewFault(mem)
+	o.FS = writes
+	l = mustOpen(t, o)
+	require.EqualValues(t, 7, l.Committed())
+	require.NoError(t, l.Close())
+	require.Zero(t, l.Stats().Seals, "nothing new is to be said")
+}
+
+func committedAfterCrash(t *testing.T, o Options, mem *vfs.Mem, want uint64) {
+	t.Helper()
+	o.FS = mem.CrashClone(nil)
+	l := mustOpen(t, o)
+	require.Equal(t, want, l.Committed())
+	require.NoError(t, l.Close())
+}
+
+// TestCommittedIsSealed: a log that rests ends with a block that names the newest commit LSN, written within SealAfter or two of them, also
+// when the records came long before; and then it rests.
+func TestCommittedIsSealed(t *testing.T) {
+	for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
+		t.Run(mode.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := newMem(t)
+				fault := vfs.NewFault(mem)
+				o := testOptions(fault)
+				o.SealAfter, o.Sync = 100*time.Millisecond, mode
+				l := mustOpen(t, o)
+				mustAppend(t, l, 1, 10, 100)
+				require.NoError(t, l.Sync())
+				elapse(time.Second) // it waits for the other node, say
+				seals, syncs := l.Stats().Seals, fault.Count(vfs.OpSync)
+				require.LessOrEqual(t, seals, uint64(1))
+				for _, committed := range []uint64{3, 9, 10} {
+					l.NoteCommitted(committed)
+					elapse(250 * time.Millisecond)
+					seals++
+					require.Equal(t, seals, l.Stats().Seals)
+					require.Equal(t, committed, l.markedCommit)
+					if mode != SyncOff {
+						committedAfterCrash(t, o, mem, committed)
+					}
+				}
+				if mode == SyncOff {
+					require.Equal(t, syncs, fault.Count(vfs.OpSync), "syncs are left to the system")
+				}
+				writes := fault.Count(vfs.OpWrite)
+				l.NoteCommitted(10)
+				elapse(time.Minute)
+				require.Equal(t, writes, fault.Count(vfs.OpWrite), "rests when there is nothing to say")
+				require.NoError(t, l.Close())
+				o.FS = mem
+				l = mustOpen(t, o)
+				require.EqualValues(t, 10, l.Committed())
+				require.NoError(t, l.Close())
+			})
+		})
+	}
+}
+
+// TestCommittedCostsNoSealsUnderLoad: while records come, the blocks say what is committed.
+func TestCommittedCostsNoSealsUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := testOptions(newMem(t))
+		o.SealAfter = 100 * time.Millisecond
+		l := mustOpen(t, o)
+		for range 50 {
+			end := mustAppend(t, l, 1, 1, 100)
+			require.NoError(t, l.Sync())
+			l.NoteCommitted(end.LSN)
+			elapse(50 * time.Millisecond)
+		}
+		require.Zero(t, l.Stats().Seals)
+		require.Equal(t, l.End().LSN-1, l.markedCommit)
+		elapse(time.Second)
+		require.EqualValues(t, 1, l.Stats().Seals, "one for both")
+		require.NoError(t, l.Close())
+	})
+}
+
+// TestSealsInAFullSegment: seals may make the last segment longer, and the next block goes to another one.
+func TestSealsInAFullSegment(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	o.SegmentBytes = minSegmentBytes
+	l := mustOpen(t, o)
+	mustAppend(t, l, 1, 20, 100)
+	room := l.segs[0].sizeBytes - l.segs[0].end
+	mustAppend(t, l, 1, 1, int(room-2*blockHeaderBytes-FrameHeaderBytes)/frameAlign*frameAlign)
+	require.NoError(t, l.Sync())
+	for committed := uint64(1); committed <= 21; committed++ {
+		l.NoteCommitted(committed)
+		l.seal()
+	}
+	require.Len(t, l.segs, 1)
+	committedAfterCrash(t, o, mem, 21)
+	end := mustAppend(t, l, 1, 1, 100)
+	require.Len(t, l.segs, 2)
+	require.NoError(t, l.Close())
+	l = mustOpen(t, o)
+	require.Equal(t, end, l.End())
+	require.EqualValues(t, 21, l.Committed())
+	require.NoError(t, l.Close())
+}
+
+// TestCommittedAfterACut: a cut forgets what it removes and nothing else, also at a crash at any point of it.
+func TestCommittedAfterACut(t *testing.T) {
+	for committed := uint64(0); committed <= 12; committed += 3 {
+		for record := uint64(0); record <= 12; record++ {
+			mem := newMem(t)
+			o := testOptions(mem)
+			l := mustOpen(t, o)
+			for range 4 {
+				mustAppend(t, l, 1, 3, 100)
+				l.NoteCommitted(min(committed, l.End().LSN))
+			}
+			require.NoError(t, l.Sync())
+			l.seal()
+			fault := vfs.NewFault(mem)
+			var crashed []*vfs.Mem
+			fault.SetHook(func(op vfs.Op) error {
+				switch op.Kind {
+				case vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRename, vfs.OpRemove:
+					crashed = append(crashed, mem.CrashClone(nil))
+				default:
+				}
+				return nil
+			})
+			require.NoError(t, l.Close())
+			o.FS = fault
+			l = mustOpen(t, o)
+			crashed = nil
+			pos, ok := l.PositionOf(record)
+			require.True(t, ok)
+			_, err := l.TruncateAfter(pos, "")
+			require.NoError(t, err)
+			want := min(committed, record)
+			require.Equal(t, want, l.Committed())
+			committedAfterCrash(t, o, mem, want)
+			for _, disk := range crashed {
+				o.FS = disk
+				again := mustOpen(t, o)
+				require.Equal(t, min(committed, again.End().LSN), again.Committed(), "committed %d, cut after %d", committed, record)
+				require.NoError(t, again.Close())
+			}
+			crashed = nil
+			fault.SetHook(nil)
+			mustAppend(t, l, 2, 3, 100)
+			require.NoError(t, l.Close())
+			o.FS = mem
+			l = mustOpen(t, o)
+			require.Equal(t, want, l.Committed())
+			require.NoError(t, l.Close())
+		}
+	}
+}
+
+// TestCommittedOfAnEmptyLog: what a log begins after is in a checkpoint, so it is committed.
+func TestCommittedOfAnEmptyLog(t *testing.T) {
+	o := testOptions(newMem(t))
+	o.Start = lsn.Position{Term: 3, LSN: 40, Chain: 7}
+	l := mustOpen(t, o)
+	require.EqualValues(t, 40, l.Committed())
+	for range 100 {
+		mustAppend(t, l, 3, 1, 500)
+	}
+	require.NoError(t, l.Sync())
+	l.Release(100)
+	first := l.First()
+	require.Greater(t, first, uint64(50))
+	require.NoError(t, l.Close())
+	l = mustOpen(t, o)
+	require.Equal(t, first-1, l.Committed(), "what was trimmed is in a checkpoint")
+	require.NoError(t, l.Reset(lsn.Position{Term: 1, LSN: 20, Chain: 9}))
+	require.EqualValues(t, 20, l.Committed())
+	require.NoError(t, l.Close())
+	l = mustOpen(t, o)
+	require.EqualValues(t, 20, l.Committed())
+	require.NoError(t, l.Close())
+}
+
+func TestCommitLSNInAHeader(t *testing.T) {
+	for _, h := range []blockHeader{
+		{firstLSN: 1},
+		{firstLSN: 2, committedLSN: 1},
+		{firstLSN: 100, committedLSN: 99, seal: true},
+		{firstLSN: 100, committedLSN: 1},
+		{firstLSN: 1 << 40, committedLSN: 1<<40 - maxCommitBehind},
+		{firstLSN: 1 << 40, durableLSN: 7, length: 8},
+	} {
+		var b [blockHeaderBytes]byte
+		h.encode(b[:], 4711, 4096)
+		got, err := decodeBlockHeader(b[:], 4711, 4096)
+		require.NoError(t, err)
+		require.Equal(t, h, got)
+	}
+	far := blockHeader{firstLSN: 1 << 40, committedLSN: 1<<40 - maxCommitBehind - 1, seal: true}
+	require.EqualValues(t, blockFlagSeal, far.flags(), "too far back to be said")
+	var h blockHeader
+	h.firstLSN = 5
+	h.setFlags(5 << blockCommitShift)
+	require.Zero(t, h.committedLSN)
+	h.setFlags(1<<32 - 1)
+	require.Zero(t, h.committedLSN, "nonsense says nothing")
+}
+
+// oldSegment is a segment that release 0.1.0 wrote.
+func oldSegment(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/v0.1.0.txt")
+	require.NoError(t, err)
+	var parts [2][]byte
+	for i, part := range strings.Split(string(text), "\n\n") {
+		for line := range strings.Lines(part) {
+			if !strings.HasPrefix(line, "#") {
+				raw, err := hex.DecodeString(strings.TrimSpace(line))
+				require.NoError(t, err)
+				parts[i] = append(parts[i], raw...)
+			}
+		}
+	}
+	return slices.Concat(parts[0], make([]byte, segmentDataStart-len(parts[0])), parts[1])
+}
+
+// TestSegmentOfTheFirstRelease: it can be read, and says nothing of commits; and what is added to it release 0.1.0 could read again.
+func TestSegmentOfTheFirstRelease(t *testing.T) {
+	mem := newMem(t)
+	o := testOptions(mem)
+	require.NoError(t, mem.MkdirAll(testDir, 0o700))
+	old := oldSegment(t)
+	used := len(old)
+	old = append(old, make([]byte, int(o.SegmentBytes)-used)...)
+	require.NoError(t, vfs.WriteFileAtomic(mem, segmentPath(1), old))
+	l := mustOpen(t, o)
+	require.Equal(t, "2/4", describe(l.End()))
+	require.Zero(t, l.Committed())
+	require.False(t, l.Recovery().Torn)
+	l.NoteCommitted(3)
+	mustAppend(t, l, 2, 2, 100)
+	l.NoteCommitted(6)
+	end := l.End()
+	require.NoError(t, l.Close())
+
+	raw, err := vfs.ReadFile(mem, segmentPath(1), 1<<20)
+	require.NoError(t, err)
+	require.Equal(t, old[:used], raw[:used], "what was there stays")
+	blocks, last := readAsFirstRelease(t, raw, o.LogID)
+	require.Equal(t, 6, blocks)
+	require.Equal(t, end, last)
+	l = mustOpen(t, o)
+	require.EqualValues(t, 6, l.Committed())
+	require.NoError(t, l.Close())
+}
+
+// readAsFirstRelease reads the first segment as release 0.1.0 does.
+func readAsFirstRelease(t *testing.T, raw []byte, logID [16]byte) (blocks int, last lsn.Position) {
+	t.Helper()
+	require.EqualValues(t, 1, binary.LittleEndian.Uint32(raw[8:]), "version of the segment")
+	seed := segmentSeed(logID, 1)
+	for at := segmentDataStart; at+32 <= len(raw) && binary.LittleEndian.Uint32(raw[at:]) == blockMagic; blocks++ {
+		b := raw[at:]
+		require.Equal(t, binary.LittleEndian.Uint32(b[4:]), checksum(seed^uint32(at), b[8:32]))
+		length, durable, first := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
+		require.Zero(t, length%8)
+		require.Less(t, durable, first)
+		require.Equal(t, last.LSN+1, first)
+		for rest := b[32 : 32+length]; len(rest) > 0; {
+			f, next, err := DecodeFrame(rest, last)
+			require.NoError(t, err)
+			last, rest = f.Pos, next
+		}
+		at += 32 + int(length)
+	}
+	return blocks, last
+}
