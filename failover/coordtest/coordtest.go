@@ -20,6 +20,9 @@ import (
 // bound is the time within which anything has to happen.
 const bound = 15 * time.Second
 
+// outageTry is how long something is tried while nobody answers.
+const outageTry = time.Second
+
 // Fixture is a fresh coordinator without a record.
 type Fixture struct {
 	// Connect opens another connection to it; the suite closes it.
@@ -48,6 +51,9 @@ func Run(t *testing.T, fresh func(t *testing.T) Fixture) {
 		{"WatchSlowReader", testWatchSlowReader},
 		{"Announce", testAnnounce},
 		{"Outage", testOutage},
+		{"Mark", testMark},
+		{"MarkConcurrent", testMarkConcurrent},
+		{"MarkOutage", testMarkOutage},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, fresh(t)) })

@@ -55,10 +55,12 @@ type Coordinator struct {
 	client  *clientv3.Client
 	log     *zap.Logger
 	record  string // key of the record
+	mark    string // key of the mark
 	livedir string // prefix of the liveness keys
 	opts    Options
 
-	seen *latest.Value[failover.Observation]
+	seen  *latest.Value[failover.Observation]
+	marks marks
 	// lastCause is why the last request that failed has failed, in words: a string.
 	lastCause *atomic.Value
 
@@ -113,7 +115,7 @@ func Open(o Options) (*Coordinator, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Coordinator{
-		client: client, log: o.Logger, record: o.Prefix + "/record", livedir: o.Prefix + "/live/", opts: o,
+		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark", livedir: o.Prefix + "/live/", opts: o,
 		seen: latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
 	}
 	c.wg.Go(func() { c.watch(ctx) })

@@ -147,3 +147,43 @@ func TestEmbeddedErrors(t *testing.T) {
 	_, err = embedded.Start(t.Context(), embedded.Options{})
 	require.ErrorContains(t, err, "no data directory")
 }
+
+// Another pair that is begun under the same prefix has no mark.
+func TestMarkEndsWithItsRecord(t *testing.T) {
+	s := start(t)
+	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
+	require.NoError(t, err)
+	defer raw.Close()
+	a, b := s.connect(t, "/p"), s.connect(t, "/p")
+	defer func() { require.NoError(t, a.Close()) }()
+	defer func() { require.NoError(t, b.Close()) }()
+	mark := failover.Mark{By: 9, Term: 8, LSN: 1000}
+	require.ErrorIs(t, a.WriteMark(t.Context(), mark), failover.ErrNoRecord)
+	_, err = a.Swap(t.Context(), 0, coordtest.SampleRecord("op1"))
+	require.NoError(t, err)
+	require.NoError(t, a.WriteMark(t.Context(), mark))
+
+	_, err = raw.Delete(t.Context(), "/p/record")
+	require.NoError(t, err)
+	_, err = b.Swap(t.Context(), 0, coordtest.SampleRecord("op2"))
+	require.NoError(t, err)
+	for _, c := range []*etcd.Coordinator{a, b} {
+		got, err := c.LoadMark(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, failover.Mark{}, got)
+	}
+	first := failover.Mark{By: 1, Term: 1, LSN: 1}
+	require.NoError(t, a.WriteMark(t.Context(), first))
+	got, err := b.LoadMark(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, first, got)
+
+	_, err = raw.Put(t.Context(), "/p/mark", "junk")
+	require.NoError(t, err)
+	_, err = b.LoadMark(t.Context())
+	require.ErrorIs(t, err, failover.ErrRecordInvalid)
+	require.ErrorIs(t, a.WriteMark(t.Context(), mark), failover.ErrRecordInvalid)
+	_, err = raw.Delete(t.Context(), "/p/mark")
+	require.NoError(t, err)
+	require.NoError(t, a.WriteMark(t.Context(), mark))
+}

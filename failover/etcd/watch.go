@@ -101,6 +101,8 @@ func (c *Coordinator) follow(ctx context.Context, from int64) error {
 
 // apply notes changes.
 func (c *Coordinator) apply(events []*clientv3.Event) {
+	// The mark changes every second, and nobody waits for it.
+	events = slices.DeleteFunc(events, func(ev *clientv3.Event) bool { return string(ev.Kv.Key) == c.mark })
 	if len(events) == 0 {
 		return
 	}

@@ -5,6 +5,7 @@ package memory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type Server struct {
 	down   bool
 	record *failover.Record
 	rev    failover.Revision
+	mark   failover.Mark
 	live   map[uuid.UUID]lease
 	conns  []*Coordinator
 }
@@ -79,12 +81,34 @@ func (s *Server) SetDown(down bool) {
 	s.tell()
 }
 
-// Forget drops the record, as if the coordinator's data had been lost.
+// Forget drops the record and the mark, as if the coordinator's data had been lost.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.record = nil
+	s.record, s.mark = nil, failover.Mark{}
 	s.rev++
+	s.tell()
+}
+
+// Image is what a coordinator held at some moment.
+type Image struct {
+	record *failover.Record
+	rev    failover.Revision
+	mark   failover.Mark
+}
+
+// Image takes a picture of the record and of the mark, as a backup does.
+func (s *Server) Image() Image {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Image{record: s.record, rev: s.rev, mark: s.mark}
+}
+
+// PutBack restores a picture, as if the coordinator's data had been put back: it gives out revisions a second time.
+func (s *Server) PutBack(i Image) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record, s.rev, s.mark = i.record, i.rev, i.mark
 	s.tell()
 }
 
@@ -186,6 +210,29 @@ func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next f
 		return 0, failover.ErrUnknownOutcome
 	}
 	return c.s.rev, nil
+}
+
+// WriteMark implements failover.Coordinator.
+func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if ctx.Err() != nil || !c.up() {
+		return fmt.Errorf("write the pair's mark: %w", failover.ErrUnknownOutcome)
+	}
+	if c.s.mark.Less(m) {
+		c.s.mark = m
+	}
+	return nil
+}
+
+// LoadMark implements failover.Coordinator.
+func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if ctx.Err() != nil || !c.up() {
+		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w", failover.ErrUnreachable)
+	}
+	return c.s.mark, nil
 }
 
 // Watch implements failover.Coordinator.

@@ -93,13 +93,7 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 
 // Load implements failover.Coordinator.
 func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
-	ctx, cancel := c.bound(ctx)
-	defer cancel()
-	var got state
-	_, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
-		got, err = s.load(ctx)
-		return err
-	})
+	got, err := c.load(ctx)
 	if err != nil {
 		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
 	}
@@ -111,6 +105,18 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w", err)
 	}
 	return rec, failover.Revision(got.Revision), nil
+}
+
+// load reads everything that the voters agree on.
+func (c *Coordinator) load(ctx context.Context) (state, error) {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	var got state
+	_, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
+		got, err = s.load(ctx)
+		return err
+	})
+	return got, err
 }
 
 // Swap implements failover.Coordinator.
@@ -140,6 +146,27 @@ func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next f
 	default:
 		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err) // INV-8
 	}
+}
+
+// WriteMark implements failover.Coordinator.
+func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	// It may be sent, and done, more than once: the highest mark stays.
+	_, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) error { return s.mark(ctx, m) })
+	if err != nil {
+		return fmt.Errorf("write the pair's mark: %w", err)
+	}
+	return nil
+}
+
+// LoadMark implements failover.Coordinator.
+func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
+	got, err := c.load(ctx)
+	if err != nil {
+		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w: %w", failover.ErrUnreachable, err)
+	}
+	return got.mark(), nil
 }
 
 // Watch implements failover.Coordinator.

@@ -14,3 +14,9 @@ func (v *Voter) StallDisk() func() {
 
 // TakeSnapshot makes raft write a snapshot and cut its log.
 func (v *Voter) TakeSnapshot() error { return v.raft.Snapshot().Error() }
+
+// Older makes options of a voter whose release is 0.1.0, for all that the others know.
+func (o Options) Older() Options {
+	o.older = true
+	return o
+}

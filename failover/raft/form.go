@@ -35,6 +35,8 @@ type hello struct {
 	ElectionTimeout time.Duration `json:"election_timeout"`
 	// Stalled is true while its disk does not answer.
 	Stalled bool `json:"stalled"`
+	// Features that its release knows beyond 0.1.0.
+	Features []string `json:"features,omitempty"`
 }
 
 // hello of this voter.
@@ -43,9 +45,13 @@ func (v *Voter) hello() (hello, error) {
 	if err != nil {
 		return hello{}, err
 	}
-	return hello{
+	h := hello{
 		Status: v.Status(), Empty: empty, Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout, Stalled: v.stalled(),
-	}, nil
+	}
+	if !v.opts.older {
+		h.Features = []string{featureMark}
+	}
+	return h, nil
 }
 
 // lookAround asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it is in

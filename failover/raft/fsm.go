@@ -8,6 +8,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/internal/latest"
 )
 
@@ -25,6 +26,16 @@ type state struct {
 	Record json.RawMessage `json:"record,omitempty"`
 	// Recoveries counts the times that a lost quorum was recovered by force.
 	Recoveries uint64 `json:"recoveries"`
+	// Mark is how far the pair was known to have committed; nil until all voters were known to keep one.
+	Mark *failover.Mark `json:"mark,omitempty"`
+}
+
+// mark is the highest mark that was written; zero if none was.
+func (s state) mark() failover.Mark {
+	if s.Mark == nil {
+		return failover.Mark{}
+	}
+	return *s.Mark
 }
 
 // at is the revision that a swap must expect.
@@ -35,11 +46,13 @@ func (s state) at() int64 {
 	return s.Revision
 }
 
-// command is the one kind of log entry: a compare-and-swap.
+// command is a log entry: a compare-and-swap of the record or, without a record, a mark. A voter of 0.1.0 takes an entry without a
+// record for none and changes nothing; see Voter.mark on how it never gets one.
 type command struct {
 	Expect int64           `json:"expect"`
 	OpID   string          `json:"op_id"`
-	Record json.RawMessage `json:"record"`
+	Record json.RawMessage `json:"record,omitempty"`
+	Mark   *failover.Mark  `json:"mark,omitempty"`
 }
 
 // swapped is what a command has led to.
@@ -63,8 +76,15 @@ func newFSM() *fsm { return &fsm{now: latest.New(state{})} }
 // Apply implements raft.FSM. It gives a swapped.
 func (f *fsm) Apply(entry *hraft.Log) any {
 	var c command
-	if err := json.Unmarshal(entry.Data, &c); err != nil || len(c.Record) == 0 {
-		return swapped{err: fmt.Errorf("log entry %d is no swap: %w", entry.Index, err)}
+	if err := json.Unmarshal(entry.Data, &c); err != nil {
+		return swapped{err: fmt.Errorf("log entry %d cannot be read: %w", entry.Index, err)}
+	}
+	switch {
+	case len(c.Record) == 0 && c.Mark != nil:
+		f.raise(*c.Mark)
+		return swapped{}
+	case len(c.Record) == 0:
+		return swapped{err: fmt.Errorf("log entry %d is neither a swap nor a mark", entry.Index)}
 	}
 	var out swapped
 	f.now.Update(func(s *state) bool {
@@ -82,6 +102,16 @@ func (f *fsm) Apply(entry *hraft.Log) any {
 		return false
 	})
 	return out
+}
+
+// raise notes a mark, unless it is below the one that is there.
+func (f *fsm) raise(m failover.Mark) {
+	f.now.Update(func(s *state) bool {
+		if s.Mark == nil || s.Mark.Less(m) {
+			s.Mark = &m
+		}
+		return false // a mark is nothing that watchers look at
+	})
 }
 
 // Snapshot implements raft.FSM.

@@ -8,6 +8,8 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
 )
 
 func entry(t *testing.T, c command) *hraft.Log {
@@ -65,4 +67,33 @@ func TestFSM(t *testing.T) {
 	}
 	require.Error(t, newFSM().Restore(io.NopCloser(bytes.NewReader(make([]byte, maxStateBytes+1)))))
 	require.Error(t, newFSM().Restore(io.NopCloser(bytes.NewReader([]byte("{")))))
+}
+
+// A mark only rises, is in the snapshot, and leaves the record and its revision alone.
+func TestFSMMark(t *testing.T) {
+	t.Parallel()
+	f := newFSM()
+	require.Equal(t, swapped{revision: 1}, f.Apply(entry(t, command{OpID: "x", Record: json.RawMessage(`{"a":1}`)})))
+	before := f.now.Get()
+	high := failover.Mark{By: 2, Term: 1, LSN: 9}
+	for _, m := range []failover.Mark{{By: 1, Term: 1, LSN: 3}, high, {By: 2, Term: 1, LSN: 8}, {By: 1, Term: 1, LSN: 99}, {}} {
+		require.Equal(t, swapped{}, f.Apply(entry(t, command{Mark: &m})), "%v", m)
+	}
+	require.Equal(t, high, f.now.Get().mark())
+	require.Equal(t, before.Revision, f.now.Get().Revision)
+	require.Equal(t, before.Record, f.now.Get().Record)
+	require.Equal(t, swapped{revision: 2}, f.Apply(entry(t, command{Expect: 1, OpID: "y", Record: json.RawMessage(`{"b":1}`)})))
+	require.Equal(t, high, f.now.Get().mark())
+
+	snap, err := f.Snapshot()
+	require.NoError(t, err)
+	var to sink
+	require.NoError(t, snap.Persist(&to))
+	g := newFSM()
+	require.NoError(t, g.Restore(io.NopCloser(&to.Buffer)))
+	require.Equal(t, f.now.Get(), g.now.Get())
+
+	// As 0.1.0 wrote it.
+	require.NoError(t, g.Restore(io.NopCloser(bytes.NewReader([]byte(`{"revision":4,"op_id":"z","record":{"c":1},"recoveries":0}`)))))
+	require.Equal(t, failover.Mark{}, g.now.Get().mark())
 }

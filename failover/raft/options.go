@@ -71,6 +71,9 @@ type Options struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Logger for the voter's state. Nil: no logs.
 	Logger *zap.Logger
+
+	// older makes the voter say that its release knows what 0.1.0 knows. Only tests set it.
+	older bool
 }
 
 // withDefaults checks the options and fills in what is not set.

@@ -22,6 +22,7 @@ const (
 	pathHello    = "/v1/hello"
 	pathLoad     = "/v1/load"
 	pathSwap     = "/v1/swap"
+	pathMark     = "/v1/mark"
 	pathRenew    = "/v1/renew"
 	pathWithdraw = "/v1/withdraw"
 	pathWatch    = "/v1/watch"
@@ -43,12 +44,29 @@ type failure struct {
 	Text string `json:"text"`
 }
 
-// codes of the errors that mean something to the other side.
-func codes() map[string]error {
-	return map[string]error{
-		"not-leader": errNotLeader, "uncertain": errUncertain, "conflict": failover.ErrConflict, "refused": failover.ErrRefused,
-		"membership": ErrMembership, "not-member": ErrNotMember,
+// code of an error that means something to the other side.
+type code struct {
+	name string
+	err  error
+}
+
+// codes in the order in which they count when an error is more than one of them: an outcome that is not known stays unknown, whatever
+// else is said of it, and "not the leader" means that nothing was done and another one is to be asked.
+func codes() []code {
+	return []code{
+		{"uncertain", errUncertain}, {"not-leader", errNotLeader}, {"conflict", failover.ErrConflict}, {"refused", failover.ErrRefused},
+		{"not-member", ErrNotMember}, {"membership", ErrMembership},
 	}
+}
+
+// coded is the error that a code stands for; nil if none that is known here.
+func coded(name string) error {
+	for _, c := range codes() {
+		if c.name == name {
+			return c.err
+		}
+	}
+	return nil
 }
 
 // remoteError is another voter's error.
@@ -74,6 +92,9 @@ func serveAPI(ln net.Listener, v *Voter) *api {
 	handle(mux, v, pathHello, func(context.Context, service, struct{}) (hello, error) { return v.hello() })
 	handle(mux, v, pathLoad, func(ctx context.Context, s service, _ struct{}) (state, error) { return s.load(ctx) })
 	handle(mux, v, pathSwap, func(ctx context.Context, s service, c command) (int64, error) { return s.swap(ctx, c) })
+	handle(mux, v, pathMark, func(ctx context.Context, s service, m failover.Mark) (struct{}, error) {
+		return struct{}{}, s.mark(ctx, m)
+	})
 	handle(mux, v, pathRenew, func(ctx context.Context, s service, l failover.Live) (time.Duration, error) { return s.renew(ctx, l) })
 	handle(mux, v, pathWithdraw, func(ctx context.Context, s service, l failover.Live) (struct{}, error) {
 		return struct{}{}, s.withdraw(ctx, l)
@@ -128,9 +149,10 @@ func fail(w http.ResponseWriter, err error) {
 
 func failureOf(err error) failure {
 	f := failure{Text: err.Error()}
-	for code, known := range codes() {
-		if errors.Is(err, known) {
-			f.Code = code
+	for _, c := range codes() {
+		if errors.Is(err, c.err) {
+			f.Code = c.name
+			break
 		}
 	}
 	return f
@@ -190,7 +212,7 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	switch path {
-	case pathHello, pathLoad, pathRenew, pathMembers, pathWatch:
+	case pathHello, pathLoad, pathMark, pathRenew, pathMembers, pathWatch:
 		// May be done twice: a connection that was kept, and whose other end was restarted meanwhile, is then no failure.
 		hr.Header["Idempotency-Key"] = nil // not sent; see http.Transport
 	}
@@ -207,11 +229,14 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 		return resp, nil
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound {
+		return nil, fmt.Errorf("%w: the voter at %s is of an older release and does not know %s: upgrade it", failover.ErrRefused, r.address, path)
+	}
 	var f failure
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&f); err != nil {
 		return nil, fmt.Errorf("%s at %s: %s", path, r.address, resp.Status)
 	}
-	return nil, remoteError{known: codes()[f.Code], text: f.Text}
+	return nil, remoteError{known: coded(f.Code), text: f.Text}
 }
 
 // call sends a request and reads its answer.
@@ -239,6 +264,11 @@ func (r *remote) load(ctx context.Context) (state, error) {
 
 func (r *remote) swap(ctx context.Context, c command) (int64, error) {
 	return call[int64](ctx, r, pathSwap, c)
+}
+
+func (r *remote) mark(ctx context.Context, m failover.Mark) error {
+	_, err := call[struct{}](ctx, r, pathMark, m)
+	return err
 }
 
 func (r *remote) renew(ctx context.Context, l failover.Live) (time.Duration, error) {

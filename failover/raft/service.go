@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -20,6 +21,7 @@ var errUncertain = errors.New("no word on whether it was done")
 type service interface {
 	load(ctx context.Context) (state, error)
 	swap(ctx context.Context, c command) (int64, error)
+	mark(ctx context.Context, m failover.Mark) error
 	renew(ctx context.Context, l failover.Live) (time.Duration, error)
 	withdraw(ctx context.Context, l failover.Live) error
 	watch(ctx context.Context, see func(sight)) error
@@ -81,28 +83,82 @@ func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
 	if _, err := v.reigning(ctx); err != nil {
 		return 0, err
 	}
+	out, err := v.apply(ctx, c)
+	switch {
+	case err != nil:
+		return 0, err
+	case out.conflict:
+		return 0, failover.ErrConflict
+	default:
+		return out.revision, nil
+	}
+}
+
+// featureMark is the command with a mark: in the hellos of voters that know it.
+const featureMark = "mark"
+
+// mark implements service. A voter of an older release passes over an entry with a mark, and its snapshots have none: the voters would
+// not agree any more on what there is. So the first mark waits until each of the three has said that it knows marks; that one is in the
+// log means that they all do, also while one of them is away.
+func (v *Voter) mark(ctx context.Context, m failover.Mark) error {
+	if _, err := v.reigning(ctx); err != nil {
+		return err
+	}
+	now := v.fsm.now.Get()
+	if now.Mark != nil && !now.Mark.Less(m) {
+		return nil // what is applied is committed, and so durable
+	}
+	if now.Mark == nil {
+		if err := v.allKnow(featureMark); err != nil {
+			return err
+		}
+	}
+	_, err := v.apply(ctx, command{Mark: &m})
+	return err
+}
+
+// allKnow tells whether each of the voters has said that its release knows a feature.
+func (v *Voter) allKnow(feature string) error {
+	servers := v.servers()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range servers {
+		if string(s.ID) == v.disk.id {
+			continue
+		}
+		h, ok := v.heard[string(s.Address)]
+		switch {
+		case !ok || h.hello.Status.ID != string(s.ID):
+			return fmt.Errorf("%w: the voter at %s has not said yet what its release knows", failover.ErrRefused, s.Address)
+		case !slices.Contains(h.hello.Features, feature):
+			return fmt.Errorf("%w: the voter at %s is of an older release: upgrade it", failover.ErrRefused, s.Address)
+		}
+	}
+	return nil
+}
+
+// apply has the voters agree on an entry.
+func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	entry, err := json.Marshal(c)
 	if err != nil {
-		return 0, fmt.Errorf("swap: %w", err)
+		return swapped{}, fmt.Errorf("encode the log entry: %w", err)
 	}
 	f := v.raft.Apply(entry, v.opts.RequestTimeout)
 	err = wait(ctx, f)
 	switch {
 	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress), errors.Is(err, hraft.ErrEnqueueTimeout):
-		return 0, fmt.Errorf("%w: %w", errNotLeader, err) // raft has not taken the entry
+		return swapped{}, fmt.Errorf("%w: %w", errNotLeader, err) // raft has not taken the entry
 	case err != nil:
-		return 0, fmt.Errorf("%w: %w", errUncertain, err)
+		return swapped{}, fmt.Errorf("%w: %w", errUncertain, err)
 	}
 	out, ok := f.Response().(swapped)
 	switch {
 	case !ok:
-		return 0, fmt.Errorf("%w: raft answered %T", errUncertain, f.Response())
+		return swapped{}, fmt.Errorf("%w: raft answered %T", errUncertain, f.Response())
 	case out.err != nil:
-		return 0, fmt.Errorf("%w: %w", failover.ErrRefused, out.err)
-	case out.conflict:
-		return 0, failover.ErrConflict
+		return swapped{}, fmt.Errorf("%w: %w", failover.ErrRefused, out.err)
 	default:
-		return out.revision, nil
+		return out, nil
 	}
 }
 

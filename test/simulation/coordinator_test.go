@@ -187,6 +187,30 @@ func (c *coordinator) Swap(ctx context.Context, expect failover.Revision, next f
 	return rev, err
 }
 
+// WriteMark implements failover.Coordinator.
+func (c *coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+	if !c.travel(ctx) {
+		return failover.ErrUnknownOutcome
+	}
+	err := c.a.within.WriteMark(ctx, m)
+	if !c.travel(ctx) {
+		return failover.ErrUnknownOutcome
+	}
+	return err
+}
+
+// LoadMark implements failover.Coordinator.
+func (c *coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
+	if !c.travel(ctx) {
+		return failover.Mark{}, failover.ErrUnreachable
+	}
+	m, err := c.a.within.LoadMark(ctx)
+	if !c.travel(ctx) {
+		return failover.Mark{}, failover.ErrUnreachable
+	}
+	return m, err
+}
+
 // later does a swap that was held up on the way: its node may have settled the matter by then, be replaced, or be dead.
 func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 	c.a.mu.Lock()

@@ -1,0 +1,130 @@
+package coordtest
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// writeMark repeats a write of the mark until it is done: right after its start a coordinator may not take one.
+func writeMark(ctx context.Context, t *testing.T, c failover.Coordinator, m failover.Mark) {
+	t.Helper()
+	var err error
+	for ctx.Err() == nil {
+		if err = c.WriteMark(ctx, m); err == nil {
+			return
+		}
+	}
+	require.NoError(t, err, "write the mark %v", m)
+}
+
+func requireMark(ctx context.Context, t *testing.T, c failover.Coordinator, want failover.Mark) {
+	t.Helper()
+	got, err := c.LoadMark(ctx)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+}
+
+// testMark: a mark only rises, is seen by everybody, and leaves the record alone.
+func testMark(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	a, b := connect(t, f), connect(t, f)
+	requireMark(ctx, t, a, failover.Mark{})
+	rec := SampleRecord("op1")
+	rev, err := swap(ctx, a, 0, rec)
+	require.NoError(t, err)
+	requireMark(ctx, t, b, failover.Mark{})
+
+	high := failover.Mark{By: 3, Term: 2, LSN: 100}
+	writeMark(ctx, t, a, failover.Mark{By: 3, Term: 2, LSN: 90})
+	writeMark(ctx, t, a, high)
+	requireMark(ctx, t, a, high)
+	requireMark(ctx, t, b, high)
+	for _, old := range []failover.Mark{{}, {By: 3, Term: 2, LSN: 99}, {By: 2, Term: 2, LSN: 1000}, high} {
+		writeMark(ctx, t, b, old) // of one that was away, or whose request was held up
+		requireMark(ctx, t, a, high)
+	}
+	// A forced failover begins a term with less.
+	forced := failover.Mark{By: 4, Term: 4, LSN: 50}
+	writeMark(ctx, t, b, forced)
+	requireMark(ctx, t, a, forced)
+	writeMark(ctx, t, a, high)
+	requireMark(ctx, t, b, forced)
+
+	got, at, err := b.Load(ctx)
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.Equal(t, rev, at, "a mark has changed the record's revision")
+	rec.Config, rec.OpID = 2, "op2"
+	_, err = swap(ctx, a, rev, rec)
+	require.NoError(t, err, "a mark has changed the record's revision")
+	requireMark(ctx, t, a, forced)
+}
+
+// testMarkConcurrent: of marks that are written at once, the highest stays, whoever wrote it; and no one who reads sees it fall.
+func testMarkConcurrent(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	const writers, rounds = 3, 20
+	_, err := swap(ctx, connect(t, f), 0, SampleRecord("op1"))
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	for i := range writers {
+		c := connect(t, f)
+		writeMark(ctx, t, c, failover.Mark{By: 1, Term: 1})
+		wg.Go(func() {
+			var last failover.Mark
+			for n := range rounds {
+				mine := failover.Mark{By: 1, Term: 1, LSN: uint64(n*writers + i + 1)} //nolint:gosec // small
+				if c.WriteMark(ctx, mine) != nil {
+					continue
+				}
+				now, err := c.LoadMark(ctx)
+				if err != nil {
+					continue
+				}
+				if now.Less(mine) || now.Less(last) {
+					t.Errorf("the mark is %v after %v was written and %v read", now, mine, last)
+				}
+				last = now
+			}
+		})
+	}
+	wg.Wait()
+	c := connect(t, f)
+	highest := failover.Mark{By: 1, Term: 1, LSN: writers * rounds}
+	writeMark(ctx, t, c, highest)
+	requireMark(ctx, t, c, highest)
+}
+
+// testMarkOutage: a mark is there after the coordinator was away, and neither written nor read meanwhile.
+func testMarkOutage(t *testing.T, f Fixture) {
+	ctx := timed(t)
+	a, b := connect(t, f), connect(t, f)
+	_, err := swap(ctx, a, 0, SampleRecord("op1"))
+	require.NoError(t, err)
+	mark := failover.Mark{By: 1, Term: 1, LSN: 7}
+	writeMark(ctx, t, a, mark)
+	await(t, b, "reachable", func(o failover.Observation) bool { return o.Reachable })
+
+	f.Stop(t)
+	await(t, b, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
+	short, cancel := context.WithTimeout(ctx, outageTry)
+	defer cancel()
+	require.Error(t, a.WriteMark(short, failover.Mark{By: 1, Term: 1, LSN: 8}))
+	_, err = b.LoadMark(short)
+	require.ErrorIs(t, err, failover.ErrUnreachable)
+
+	f.Start(t)
+	var got failover.Mark
+	for got, err = b.LoadMark(ctx); err != nil && ctx.Err() == nil; {
+		got, err = b.LoadMark(ctx)
+	}
+	require.NoError(t, err)
+	require.False(t, got.Less(mark), "the mark %v was forgotten: %v", mark, got)
+	writeMark(ctx, t, b, failover.Mark{By: 1, Term: 1, LSN: 9})
+	requireMark(ctx, t, a, failover.Mark{By: 1, Term: 1, LSN: 9})
+}
