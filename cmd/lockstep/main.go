@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/lockstep-mq/lockstep/client"
 )
 
 // Exit codes.
@@ -18,6 +20,8 @@ const (
 	exitOK    = 0
 	exitError = 1
 	exitUsage = 2
+	// exitUnknown: what was asked for may have been done or not. See client.ErrOutcomeUnknown.
+	exitUnknown = 3
 )
 
 // version is set by the linker: -X main.version=v1.2.3.
@@ -54,6 +58,9 @@ func execute(ctx context.Context, args []string, env *environment) int {
 		return exitError
 	default:
 		fmt.Fprintf(env.stderr, "lockstep: %v\n", err)
+		if errors.Is(err, client.ErrOutcomeUnknown) {
+			return exitUnknown
+		}
 		return exitError
 	}
 }

@@ -26,7 +26,8 @@ func (a *app) publishCommand() *cobra.Command {
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages: arguments, files, or the lines of standard input",
 		Long: `Publish each argument as one message, or with --file each file, or else each line of standard input, in that order.
-It ends when everything is acknowledged, which means durable on both nodes.`,
+It ends when everything is acknowledged, which means durable on both nodes. The exit code is 3 when it is not known of
+some whether they are stored, because nobody answered: the text says how many, and how to find out.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --property type=application/pdf
   seq 1000 | lockstep publish orders`,
@@ -125,8 +126,11 @@ type publisher struct {
 	queue      string
 	properties map[string]string
 
+	sent uint64 // handed to the producer, by run
+
 	mu          sync.Mutex // guards all below
-	count       uint64
+	count       uint64     // acknowledged
+	refused     uint64     // certainly not stored
 	first, last uint64
 	err         error // first failure
 }
@@ -156,7 +160,11 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		if err := p.failure(); err != nil {
 			return err
 		}
-		return producer.PublishAsync(ctx, p.queue, client.Message{Body: body, Properties: p.properties}, p.answered)
+		err := producer.PublishAsync(ctx, p.queue, client.Message{Body: body, Properties: p.properties}, p.answered)
+		if err == nil {
+			p.sent++
+		}
+		return err
 	})
 	err = producer.Flush(ctx)
 	if first := p.failure(); first != nil {
@@ -165,8 +173,13 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		err = sourceErr
 	}
 	p.mu.Lock()
-	count, first, last := p.count, p.first, p.last
+	count, first, last, unknown := p.count, p.first, p.last, p.sent-p.count-p.refused
 	p.mu.Unlock()
+	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
+		err = fmt.Errorf("%w\n%s may or may not be stored, in the order of the input after the %d that were acknowledged. "+
+			"Look with `lockstep browse %s --from %d` which of them are there, and publish only the others: publishing all of them again can "+
+			"store some twice", err, out.Plural(unknown, "message"), count, p.queue, last+1)
+	}
 	if count > 0 {
 		sequences := fmt.Sprintf("sequence %d", first)
 		if last != first {
@@ -196,6 +209,9 @@ func (p *publisher) answered(r client.Receipt, err error) {
 		}
 		p.count++
 		p.last = r.Sequence
+	}
+	if err != nil && !errors.Is(err, client.ErrOutcomeUnknown) {
+		p.refused++
 	}
 	if p.err == nil {
 		p.err = err
