@@ -112,7 +112,8 @@ type request struct {
 	entries  []*entry
 	messages int
 	bytes    int  // of the messages' bodies
-	repeated bool // was sent more than once
+	sent     bool // was sent, under its present identity
+	repeated bool // was sent more than once, under its present identity
 	last     bool // of those that were sent together
 }
 

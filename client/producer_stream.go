@@ -150,8 +150,8 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 		if messages > 0 && !p.fits(messages+r.messages, bytes+r.bytes) {
 			return nil
 		}
-		r.repeated, r.last = true, false
-		r.wire.GetPublish().GetProducer().Retry = true // nobody encodes it now: the stream before has ended
+		r.repeated, r.sent, r.last = r.sent, true, false
+		r.wire.GetPublish().GetProducer().Retry = r.repeated // nobody encodes it now: the stream before has ended
 		p.sent++
 		return r
 	}
@@ -198,7 +198,7 @@ func (p *Producer) form(besideMessages, besideBytes int) *request {
 	p.bytes -= bytes
 	seq := p.next
 	p.next++
-	return &request{entries: entries, messages: len(messages), bytes: bytes, wire: &pb.PublishStreamRequest{
+	return &request{entries: entries, messages: len(messages), bytes: bytes, sent: true, wire: &pb.PublishStreamRequest{
 		Correlation: seq, TakesMore: true,
 		Publish: &pb.PublishRequest{
 			Queue: first.queue, Messages: messages,
@@ -289,7 +289,9 @@ func (p *Producer) renew() bool {
 	}
 	p.id, p.next = uuid.NewString(), 1
 	for i := range p.flying.len() {
-		wire := (*p.flying.at(i)).wire
+		r := *p.flying.at(i)
+		r.sent, r.repeated = false, false
+		wire := r.wire
 		wire.Correlation = p.next
 		wire.GetPublish().Producer = &pb.Producer{Id: p.id, Epoch: p.opts.Epoch, Sequence: p.next}
 		p.next++

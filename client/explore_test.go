@@ -1,0 +1,212 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+var exploreDepth = flag.Int("explore-depth", 3, "TestExplore: how many attempts of the client something may happen to")
+
+// operation is what the application does in the explorer: it prepares, and calls as often as it wants to.
+type operation struct {
+	name string
+	// begin returns the call, which may be made again after an error.
+	begin func(ctx context.Context, c *client.Client) (call func(context.Context) error, err error)
+	// once: a second call is another request.
+	once bool
+	// parts are what it changes, each 0 or 1 times.
+	parts func(w *world) []int
+	// answers are moves that tell the client for sure that the attempt was not carried out.
+	answers []move
+	// impossible are moves that the operation cannot meet.
+	impossible []move
+}
+
+func operations() []operation {
+	published := func(w *world) []int { return []int{w.stored["q/a"]} }
+	inStream := []move{refused, refusedNow, forgotten} // the others end the stream, and may mean any request of it
+	return []operation{
+		{name: "Publish", once: true, parts: published, answers: inStream, begin: func(_ context.Context, c *client.Client) (func(context.Context) error, error) {
+			return func(ctx context.Context) error {
+				_, err := c.Publish(ctx, "q", message("a"))
+				return err
+			}, nil
+		}},
+		{name: "Producer", once: true, parts: published, answers: inStream, begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
+			p, err := c.NewProducer(ctx, client.ProducerOptions{ID: "mine", Epoch: 1})
+			return func(ctx context.Context) error {
+				_, err := p.Publish(ctx, "q", message("a"))
+				return err
+			}, err
+		}},
+		{name: "PublishAsync", once: true, parts: published, answers: inStream, begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
+			p, err := c.NewProducer(ctx, client.ProducerOptions{})
+			return func(ctx context.Context) error {
+				answer := make(chan error, 1)
+				if err := p.PublishAsync(ctx, "q", message("a"), func(_ client.Receipt, err error) { answer <- err }); err != nil {
+					return err
+				}
+				_ = p.Flush(ctx) // the callback says how it went
+				return errors.Join(p.Close(), <-answer)
+			}, err
+		}},
+		{
+			name: "Txn", answers: []move{refused, refusedNow, denied, notActive, forgotten}, parts: func(w *world) []int {
+				acked := 0
+				if w.acked[1] {
+					acked = 1
+				}
+				return []int{w.stored["q/a"], w.stored["r/b"], acked}
+			},
+			begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
+				consumer, err := c.Consume(ctx, "in", client.ConsumerOptions{})
+				if err != nil {
+					return nil, err
+				}
+				d, err := consumer.Receive(ctx)
+				if err != nil {
+					return nil, err
+				}
+				txn := c.Begin().Publish("q", message("a")).Publish("r", message("b")).Ack(d)
+				return func(ctx context.Context) error {
+					_, err := txn.Commit(ctx)
+					return err
+				}, nil
+			},
+		},
+		{
+			name: "AckSync", parts: func(w *world) []int {
+				if w.acked[1] {
+					return []int{1}
+				}
+				return []int{0}
+			},
+			begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
+				consumer, err := c.Consume(ctx, "in", client.ConsumerOptions{})
+				if err != nil {
+					return nil, err
+				}
+				d, err := consumer.Receive(ctx)
+				return func(ctx context.Context) error { return d.AckSync(ctx) }, err
+			},
+			impossible: []move{refusedNow, forgotten},
+		},
+	}
+}
+
+// TestExplore goes through all that may happen to the attempts of a client at one request, up to a depth, with an application that
+// repeats what ended in an error, or gives up after any number of calls. Each error is a promise: without ErrOutcomeUnknown nothing was
+// stored, and nothing of the call ever will be; success means exactly once; an unknown outcome at most once; and all parts of a
+// transaction or none.
+func TestExplore(t *testing.T) {
+	for _, op := range operations() {
+		t.Run(op.name, func(t *testing.T) {
+			var fired [moves]int
+			runs := 0
+			script := make([]move, 0, *exploreDepth)
+			var walk func()
+			walk = func() {
+				for calls := 1; calls <= 3 && (calls == 1 || !op.once && calls <= len(script)+1); calls++ {
+					for _, early := range []bool{false, true} {
+						explore(t, op, script, calls, early, &fired)
+						runs++
+					}
+				}
+				if len(script) == *exploreDepth {
+					return
+				}
+				for m := range moves {
+					if op.may(m) {
+						script = append(script, m)
+						walk()
+						script = script[:len(script)-1]
+					}
+				}
+			}
+			walk()
+			t.Logf("%d runs", runs)
+			for m := range moves {
+				if op.may(m) {
+					require.Positive(t, fired[m], "%s never happened", m)
+				}
+			}
+		})
+	}
+}
+
+func (op *operation) may(m move) bool { return !slices.Contains(op.impossible, m) }
+
+// knows tells whether every attempt was answered.
+func (op *operation) knows(met []move) bool {
+	return len(op.answers) > 0 && !slices.ContainsFunc(met, func(m move) bool { return !slices.Contains(op.answers, m) })
+}
+
+// explore makes one run, with at most so many calls.
+func explore(t *testing.T, op operation, script []move, calls int, early bool, fired *[moves]int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(early, append([]move(nil), script...))
+		c, err := client.Open(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
+		require.NoError(t, err)
+		ctx, cancel := w.call(t.Context())
+		call, err := op.begin(ctx, c)
+		require.NoError(t, err)
+		cancel()
+		var told []string
+		for range calls {
+			ctx, cancel := w.call(t.Context())
+			ctx, expire := context.WithTimeout(ctx, time.Minute)
+			err = call(ctx)
+			expire()
+			cancel()
+			told = append(told, fmt.Sprint(err))
+			if err == nil {
+				break
+			}
+		}
+		require.NoError(t, c.Close())
+		synctest.Wait()
+		w.end()
+		parts := op.parts(w)
+		wrong := judge(parts, err)
+		if met := script[:len(script)-len(w.script)]; wrong == "" && errors.Is(err, client.ErrOutcomeUnknown) && op.knows(met) {
+			wrong = "told that the outcome is unknown, and every attempt was answered"
+		}
+		if wrong != "" {
+			t.Fatalf("%s: %s\nhappened: %v, early: %v\ntold: %s\nparts: %v", op.name, wrong, script, early, strings.Join(told, "\n      "), parts)
+		}
+		for m := range moves {
+			fired[m] += w.fired[m]
+		}
+	})
+}
+
+// judge holds the last thing that the application was told against what is stored when everything has arrived.
+func judge(parts []int, err error) string {
+	for _, n := range parts {
+		if n != parts[0] {
+			return "some parts and not others"
+		}
+	}
+	switch n := parts[0]; {
+	case n > 1:
+		return "stored more than once"
+	case err == nil && n != 1:
+		return "told that it is stored, and it is not"
+	case err != nil && !errors.Is(err, client.ErrOutcomeUnknown) && n != 0:
+		return "told that it is not stored, and it is"
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,416 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// move is what happens to one attempt of the client at its request.
+type move int
+
+const (
+	lost       move = iota // carried out; the answer is lost
+	never                  // not carried out, and not answered
+	late                   // not answered; carried out when the next attempt has come, before it
+	later                  // not answered; carried out when everything else is over
+	refused                // refused by a look at the queue, by a node that does not know retries
+	refusedNow             // the same, by a node that has the log decide about a retry
+	denied                 // refused without a look at anything
+	notActive              // the node has lost its role
+	gone                   // not carried out, and no node is active until the application calls again
+	forgotten              // the node forgets the producer, and says so
+	cut                    // carried out, but the application's patience ends before the answer
+	cutNever               // not carried out, and the patience ends
+	moves
+)
+
+func (m move) String() string {
+	return [...]string{
+		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "gone", "forgotten", "cut", "cut-never",
+	}[m]
+}
+
+// world is one node behind an interceptor: nothing of it is a network, so that each attempt meets exactly the move that the script has for
+// it. When the script is at its end, everything works. A node's state machine is a map from sequences to results, as in store/queue.
+type world struct {
+	mu      sync.Mutex // guards all below
+	script  []move
+	fired   [moves]int
+	active  bool
+	changed chan struct{} // closed and replaced when active changes
+	impatience
+
+	producers map[string]map[uint64]*outcome
+	forgot    map[string]bool // producers that were forgotten
+	early     bool            // the sequences are among a producer's first: a node takes one that is not known for a new one
+	delayed   []func()
+	atEnd     []func()
+
+	stored map[string]int // copies of each message, by queue and body
+	acked  map[uint64]bool
+}
+
+// impatience ends the present call's context.
+type impatience struct{ giveUp context.CancelFunc }
+
+// outcome is what the log has under a sequence.
+type outcome struct{ refused bool }
+
+func newWorld(early bool, script []move) *world {
+	return &world{
+		script: script, active: true, changed: make(chan struct{}), producers: make(map[string]map[uint64]*outcome),
+		forgot: make(map[string]bool), early: early, stored: make(map[string]int), acked: make(map[uint64]bool),
+	}
+}
+
+// options have the client meet the world instead of a network.
+func (w *world) options() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(w.unary), grpc.WithChainStreamInterceptor(w.stream)}
+}
+
+// call prepares for a call of the application: a node is active again.
+func (w *world) call(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.giveUp = cancel
+	w.setActive(true)
+	return ctx, cancel
+}
+
+func (w *world) setActive(active bool) {
+	if w.active != active {
+		w.active = active
+		close(w.changed)
+		w.changed = make(chan struct{})
+	}
+}
+
+// end lets arrive what is still on its way.
+func (w *world) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.arrive()
+	for _, carryOut := range w.atEnd {
+		carryOut()
+	}
+	w.atEnd = nil
+}
+
+func (w *world) arrive() {
+	for _, carryOut := range w.delayed {
+		carryOut()
+	}
+	w.delayed = nil
+}
+
+// next takes the next move; false when the script is at its end.
+func (w *world) next() (m move, ok bool) {
+	if len(w.script) == 0 {
+		return 0, false
+	}
+	m, w.script = w.script[0], w.script[1:]
+	w.fired[m]++
+	return m, true
+}
+
+// errSilence: the attempt is not answered at all.
+var errSilence = fmt.Errorf("silence")
+
+// attempt meets the next move. apply changes the state, once for each sequence. The caller holds mu.
+func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error) {
+	w.arrive()
+	m, ok := w.next()
+	if !ok {
+		return w.carryOut(p, true, false, apply)
+	}
+	carryOut := func() { _, _ = w.carryOut(p, true, false, apply) } // nobody hears the answer
+	switch m {
+	case lost:
+		carryOut()
+	case late:
+		w.delayed = append(w.delayed, carryOut)
+	case later:
+		w.atEnd = append(w.atEnd, carryOut)
+	case refused, refusedNow:
+		return w.carryOut(p, m == refusedNow, true, apply)
+	case denied:
+		return false, answer(codes.PermissionDenied, "DENIED", false)
+	case notActive:
+		st, err := status.New(codes.FailedPrecondition, "not active").WithDetails(&pb.NotActive{})
+		if err != nil {
+			return false, err
+		}
+		return false, st.Err()
+	case gone:
+		w.setActive(false)
+		w.giveUp()
+	case forgotten:
+		// It takes very many other producers: what was on its way has arrived or never will.
+		w.atEnd = nil
+		delete(w.producers, p.GetId())
+		w.forgot[p.GetId()] = true
+		return w.carryOut(p, true, false, apply)
+	case cut, cutNever:
+		if m == cut {
+			carryOut()
+		}
+		w.giveUp()
+		return false, errSilence
+	case never, moves:
+	}
+	return false, status.Error(codes.Unavailable, "connection reset")
+}
+
+// carryOut does what a node does with a request: look whether it knows it, refuse what it sees cannot be done, or apply it.
+func (w *world) carryOut(p *pb.Producer, knowsRetries, full bool, apply func()) (duplicate bool, err error) {
+	retry := p.GetRetry() && knowsRetries
+	known := w.producers[p.GetId()]
+	if known == nil && (w.forgot[p.GetId()] && !w.early || len(w.forgot) > 0 && retry) {
+		return false, answer(codes.OutOfRange, "PRODUCER_FORGOTTEN", false)
+	}
+	if before := known[p.GetSequence()]; before != nil {
+		if before.refused {
+			return false, answer(codes.ResourceExhausted, "QUEUE_FULL", true)
+		}
+		return true, nil
+	}
+	if full && !retry {
+		return false, answer(codes.ResourceExhausted, "QUEUE_FULL", false)
+	}
+	if known == nil {
+		known = make(map[uint64]*outcome)
+		w.producers[p.GetId()] = known
+	}
+	known[p.GetSequence()] = &outcome{refused: full}
+	if full {
+		return false, answer(codes.ResourceExhausted, "QUEUE_FULL", true)
+	}
+	apply()
+	return false, nil
+}
+
+// answer is a node's refusal.
+func answer(code codes.Code, reason string, settled bool) error {
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: "lockstep.v1"}
+	if settled {
+		info.Metadata = map[string]string{"settled": "true"}
+	}
+	st, err := status.New(code, reason).WithDetails(info)
+	if err != nil {
+		return err
+	}
+	return st.Err()
+}
+
+func (w *world) publish(queue string, ms []*pb.Message) {
+	for _, m := range ms {
+		w.stored[queue+"/"+string(m.GetBody())]++
+	}
+}
+
+func (w *world) status() *pb.GetStatusResponse {
+	role := pb.Role_ROLE_STANDBY
+	if w.active {
+		role = pb.Role_ROLE_ACTIVE
+	}
+	return &pb.GetStatusResponse{Role: role, Pair: &pb.PairStatus{PairId: "p", Term: 1}}
+}
+
+// unary stands for the calls with one answer.
+func (w *world) unary(
+	ctx context.Context, _ string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, _ ...grpc.CallOption,
+) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch r := req.(type) {
+	case *pb.GetStatusRequest:
+		proto.Merge(reply.(proto.Message), w.status())
+		return nil
+	case *pb.CommitRequest:
+		r = proto.CloneOf(r)
+		resp := &pb.CommitResponse{}
+		for range r.GetOperations() {
+			resp.Results = append(resp.Results, &pb.OperationResult{})
+		}
+		duplicate, err := w.attempt(r.GetProducer(), func() { w.commit(r) })
+		resp.Duplicate = duplicate
+		return w.reply(ctx, reply, resp, err)
+	default:
+		return status.Errorf(codes.Unimplemented, "%T", req)
+	}
+}
+
+// reply gives the answer, or waits for the end of the caller's patience.
+func (w *world) reply(ctx context.Context, reply any, resp proto.Message, err error) error {
+	if err == errSilence { //nolint:errorlint // it is never wrapped
+		w.mu.Unlock()
+		<-ctx.Done()
+		w.mu.Lock()
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	if err == nil {
+		proto.Merge(reply.(proto.Message), resp)
+	}
+	return err
+}
+
+func (w *world) commit(r *pb.CommitRequest) {
+	for _, op := range r.GetOperations() {
+		w.publish(op.GetPublish().GetQueue(), op.GetPublish().GetMessages())
+		w.ack(op.GetAck().GetRanges())
+	}
+}
+
+func (w *world) ack(ranges []*pb.SequenceRange) {
+	for _, r := range ranges {
+		for s := r.GetFirst(); s <= r.GetLast(); s++ {
+			w.acked[s] = true
+		}
+	}
+}
+
+// stream stands for the streams.
+func (w *world) stream(
+	ctx context.Context, _ *grpc.StreamDesc, _ *grpc.ClientConn, _ string, _ grpc.Streamer, _ ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return &worldStream{world: w, ctx: ctx, answers: make(chan proto.Message, 100), ended: make(chan error, 1)}, nil
+}
+
+// worldStream is one stream of any kind.
+type worldStream struct {
+	world   *world
+	ctx     context.Context //nolint:containedctx // it is the stream's
+	answers chan proto.Message
+	ended   chan error // capacity 1
+	over    bool       // guarded by world.mu
+}
+
+func (s *worldStream) Header() (metadata.MD, error) { return nil, nil }
+func (s *worldStream) Trailer() metadata.MD         { return nil }
+func (s *worldStream) CloseSend() error             { return nil }
+func (s *worldStream) Context() context.Context     { return s.ctx }
+
+// SendMsg takes what the client sends.
+func (s *worldStream) SendMsg(m any) error {
+	s.world.mu.Lock()
+	defer s.world.mu.Unlock()
+	if s.over {
+		return s.ctx.Err()
+	}
+	switch r := m.(type) {
+	case *pb.WatchStatusRequest:
+		go s.watch()
+	case *pb.PublishStreamRequest:
+		s.publish(proto.CloneOf(r))
+	case *pb.ConsumeRequest:
+		s.consume(proto.CloneOf(r))
+	}
+	return nil
+}
+
+func (s *worldStream) end(err error) {
+	s.over = true
+	s.ended <- err
+}
+
+// RecvMsg gives what the world answers.
+func (s *worldStream) RecvMsg(m any) error {
+	select {
+	case a := <-s.answers:
+		proto.Merge(m.(proto.Message), a)
+		return nil
+	default:
+	}
+	select {
+	case a := <-s.answers:
+		proto.Merge(m.(proto.Message), a)
+		return nil
+	case err := <-s.ended:
+		s.ended <- err
+		return err
+	case <-s.ctx.Done():
+		return status.FromContextError(s.ctx.Err()).Err()
+	}
+}
+
+func (s *worldStream) watch() {
+	for {
+		s.world.mu.Lock()
+		st, changed := s.world.status(), s.world.changed
+		s.world.mu.Unlock()
+		select {
+		case s.answers <- &pb.WatchStatusResponse{Status: st}:
+		case <-s.ctx.Done():
+			return
+		}
+		select {
+		case <-changed:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *worldStream) publish(r *pb.PublishStreamRequest) {
+	for _, r := range slices.Concat([]*pb.PublishStreamRequest{r}, r.GetMore()) {
+		if s.over {
+			return
+		}
+		resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation(), TakesMore: true}
+		duplicate, err := s.world.attempt(r.GetPublish().GetProducer(), func() {
+			s.world.publish(r.GetPublish().GetQueue(), r.GetPublish().GetMessages())
+		})
+		if err == errSilence { //nolint:errorlint // it is never wrapped
+			return
+		}
+		switch st := status.Convert(err); st.Code() { //nolint:exhaustive // the others are about the request
+		case codes.OK:
+			resp.Published = &pb.PublishResponse{Duplicate: duplicate}
+		case codes.Unavailable, codes.FailedPrecondition, codes.PermissionDenied:
+			s.end(err)
+			return
+		default:
+			resp.Error = &pb.RequestError{Code: uint32(st.Code()), Message: st.Message()}
+			for _, d := range st.Details() {
+				if info, ok := d.(*errdetails.ErrorInfo); ok {
+					resp.Error.Reason, resp.Error.Settled = info.GetReason(), info.GetMetadata()["settled"] == "true"
+				}
+			}
+		}
+		s.answers <- resp
+	}
+}
+
+// consume attaches and acknowledges. There is one message, with the sequence 1. An ack needs no producer: done twice it is done once.
+func (s *worldStream) consume(r *pb.ConsumeRequest) {
+	if r.GetAttach() != nil {
+		resp := &pb.ConsumeResponse{Attached: true}
+		if !s.world.acked[1] {
+			resp.Messages = []*pb.StoredMessage{{Sequence: 1, Message: &pb.Message{Body: []byte("x")}}}
+		}
+		s.answers <- resp
+	}
+	if r.GetConfirm() == 0 {
+		return
+	}
+	_, err := s.world.attempt(&pb.Producer{Id: fmt.Sprintf("%p", r), Sequence: 1, Retry: false}, func() { s.world.ack(r.GetAck()) })
+	switch {
+	case err == errSilence: //nolint:errorlint // it is never wrapped
+	case err != nil:
+		s.end(err)
+	default:
+		s.answers <- &pb.ConsumeResponse{Confirmed: r.GetConfirm()}
+	}
+}
