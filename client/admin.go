@@ -105,6 +105,12 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 	if timeout > 0 {
 		req.Timeout = durationpb.New(timeout)
 	}
+	return n.SwitchoverTo(ctx, req)
+}
+
+// SwitchoverTo is Switchover with a node that is, or is not, to be active afterwards: it can be repeated, since a role that is there
+// already is success. Errors: ErrRefused with the reason when the pair is not in sync, ErrInvalid when there is no such node.
+func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
 	return resp, n.fail(ctx, "switchover", err)
 }

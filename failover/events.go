@@ -44,7 +44,11 @@ type (
 		Err   error
 	}
 	// SwitchoverAsked: the operator wants the other node to be active.
-	SwitchoverAsked struct{ ID string }
+	SwitchoverAsked struct {
+		ID string
+		// To is the node that is to be active; uuid.Nil: the one that is not.
+		To uuid.UUID
+	}
 	// Occupied: the role should not be given to the preferred node now, because of Why, such as a maintenance plan; empty: it may be.
 	Occupied struct{ Why string }
 	// Ticked: a deadline that State.Deadline named has passed.
@@ -112,6 +116,8 @@ type (
 		Failure string
 		// Pause is for how long no transaction could be acknowledged, as seen from here.
 		Pause time.Duration
+		// Already: the record named SwitchoverAsked.To when it was asked.
+		Already bool
 	}
 	// Warn logs something that an operator should know.
 	Warn struct{ Text string }

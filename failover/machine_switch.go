@@ -44,9 +44,16 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 	fail := func(format string, args ...any) {
 		m.do(SwitchoverEnded{ID: e.ID, Failure: fmt.Sprintf(format, args...)})
 	}
+	named := e.To != uuid.Nil
 	switch {
+	case named && m.known && m.trouble == "" && m.rec.Active == e.To:
+		m.do(SwitchoverEnded{ID: e.ID, Already: true})
 	case m.hand.phase != handNone || m.ask.id != "" || m.known && m.rec.Switchover != nil:
-		fail("another switchover is under way")
+		fail(reasonBusy)
+	case named && m.known && e.To != m.self.ID && !m.isOther(e.To):
+		fail("the node that is to become active is not in sync")
+	case named && m.known && e.To != m.self.ID && m.mode == modeFollow:
+		fail("this node is not active any more") // it would take the role itself
 	case m.known && m.leads():
 		if why := m.cannotHandOver(); why != "" {
 			fail("%s", why)
@@ -59,6 +66,9 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 		fail("this node is neither active nor a connected standby in sync")
 	}
 }
+
+// reasonBusy is a reason that goes away by itself, perhaps with what was wanted.
+const reasonBusy = "another switchover is under way"
 
 // reasonNoAddress is a reason that goes away by itself: a standby can be in sync a moment before its liveness key, which
 // tells its address, is seen.
@@ -210,7 +220,7 @@ func (m *machine) askActive() {
 	case m.ask.seen:
 		m.endAsk("the active could not hand over; its log says why")
 	case m.rec.Switchover != nil:
-		m.endAsk("another switchover is under way")
+		m.endAsk(reasonBusy)
 	case m.mode == modeFollow && m.canSwap():
 		next := m.rec
 		next.Switchover = &Switchover{ID: m.ask.id, To: m.self.ID}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 )
 
@@ -146,4 +147,28 @@ func TestSwitchoverAskedOfStandbyTimesOut(t *testing.T) {
 	effects := r.after(10 * time.Second)
 	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "in time")
 	require.Nil(t, effect[SwapRecord](t, effects).Next.Switchover, "the request is taken back")
+}
+
+// A switchover to a node that is named is idempotent, and is never one to the other node.
+func TestSwitchoverToANode(t *testing.T) {
+	a, b := testNodes[0].ID, testNodes[1].ID
+	end := func(r *rig, to uuid.UUID) SwitchoverEnded {
+		t.Helper()
+		effects := r.step(SwitchoverAsked{ID: "x", To: to})
+		require.Empty(t, kinds(effects))
+		requireNo[BeginDrain](t, effects)
+		return effect[SwitchoverEnded](t, effects)
+	}
+	require.Equal(t, SwitchoverEnded{ID: "x", Already: true}, end(activePair(t, Settings{}), a))
+	require.Equal(t, SwitchoverEnded{ID: "x", Already: true}, end(standbyPair(t, Settings{}), b))
+	require.Contains(t, end(activePair(t, Settings{}), uuid.New()).Failure, "not in sync")
+	require.Contains(t, end(standbyPair(t, Settings{}), uuid.New()).Failure, "not in sync")
+
+	effect[BeginDrain](t, activePair(t, Settings{}).step(SwitchoverAsked{ID: "x", To: b}))
+	require.Equal(t, a, effect[SwapRecord](t, standbyPair(t, Settings{}).step(SwitchoverAsked{ID: "x", To: a})).Next.Switchover.To)
+
+	r := activePair(t, Settings{})
+	effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "first", To: b}))
+	require.Equal(t, reasonBusy, end(r, b).Failure)
+	require.True(t, end(r, a).Already, "it has the role until that is done")
 }

@@ -114,7 +114,7 @@ func (r *Runner) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// addressPoll is how often Switchover looks for the standby's address.
+// addressPoll is how often a switchover asks again that was refused for a reason that goes away by itself.
 const addressPoll = 20 * time.Millisecond
 
 // coordinatorCheck is how long the coordinator may take to answer before a switchover is begun.
@@ -129,27 +129,37 @@ type SwitchoverResult struct {
 	// Pause is for how long no transaction could be acknowledged. Asked of the standby it is an upper bound: the time since
 	// the request.
 	Pause time.Duration
+	// Already: the node that was named was active before, and nothing was done.
+	Already bool
 }
 
 // Switchover hands the active role to the other node; it may be asked of either. It returns when the other node is active, or
 // ErrSwitchover with the reason why it is not. When ctx ends first, the hand-over may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
+	return r.SwitchoverTo(ctx, uuid.Nil)
+}
+
+// SwitchoverTo makes one node active; it may be asked of either. It is idempotent: that the node is active already, or becomes it by
+// another switchover meanwhile, is success. With uuid.Nil it is Switchover.
+func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResult, error) {
 	if err := r.coordinatorAnswers(ctx); err != nil {
 		return SwitchoverResult{}, err
 	}
 	for {
-		e, err := r.askSwitchover(ctx)
+		e, err := r.askSwitchover(ctx, to)
 		switch {
 		case err != nil:
 			return SwitchoverResult{}, err
-		case e.Failure == reasonNoAddress && r.waitForAddress(ctx):
+		case e.Failure == reasonBusy && to != uuid.Nil && r.askAgain(ctx):
+			continue // it may be the one that was asked for before
+		case e.Failure == reasonNoAddress && r.askAgain(ctx):
 			continue
 		case e.Failure != "":
 			return SwitchoverResult{}, fmt.Errorf("%w: %s", ErrSwitchover, e.Failure)
 		}
 		st := r.Status()
 		active, _ := st.ActiveNode()
-		res := SwitchoverResult{Active: active, Pause: e.Pause}
+		res := SwitchoverResult{Active: active, Pause: e.Pause, Already: e.Already}
 		if st.Record != nil {
 			res.Term = st.Record.Term
 		}
@@ -174,8 +184,8 @@ func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	return nil // any other trouble with the record is the machine's business
 }
 
-// waitForAddress waits a little for the standby's liveness key; false when ctx has ended.
-func (r *Runner) waitForAddress(ctx context.Context) bool {
+// askAgain waits a little before the machine is asked again; false when ctx has ended.
+func (r *Runner) askAgain(ctx context.Context) bool {
 	timer := time.NewTimer(addressPoll)
 	defer timer.Stop()
 	select {
@@ -189,7 +199,7 @@ func (r *Runner) waitForAddress(ctx context.Context) bool {
 }
 
 // askSwitchover asks the machine once and waits for its answer.
-func (r *Runner) askSwitchover(ctx context.Context) (SwitchoverEnded, error) {
+func (r *Runner) askSwitchover(ctx context.Context, to uuid.UUID) (SwitchoverEnded, error) {
 	id := uuid.NewString()
 	done := make(chan SwitchoverEnded, 1)
 	r.mu.Lock()
@@ -200,7 +210,7 @@ func (r *Runner) askSwitchover(ctx context.Context) (SwitchoverEnded, error) {
 		delete(r.waiters, id)
 		r.mu.Unlock()
 	}()
-	r.post(SwitchoverAsked{ID: id})
+	r.post(SwitchoverAsked{ID: id, To: to})
 	select {
 	case e := <-done:
 		return e, nil

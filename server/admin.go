@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -63,7 +62,8 @@ type Node interface {
 	// SetPaused has no standby take over by itself any more, or lets one (nil).
 	SetPaused(ctx context.Context, p *failover.Pause) error
 	// Switchover hands the active role to the other node.
-	Switchover(ctx context.Context) (failover.SwitchoverResult, error)
+	// uuid.Nil: to the one that is not active; otherwise to the one that is named, which may have it already.
+	Switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
 	// Find reads what the coordinator has in place of the pair's record.
 	Find(ctx context.Context) (failover.Found, error)
 	// Adopt writes the pair's record anew; see failover.Runner.
@@ -238,26 +238,6 @@ func (a *AdminServer) WatchStatus(_ *pb.WatchStatusRequest, stream grpc.ServerSt
 			return ToStatus(stream.Context().Err())
 		}
 	}
-}
-
-// Switchover hands the active role to the other node. Sent to either node.
-func (a *AdminServer) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
-	timeout := req.GetTimeout().AsDuration()
-	if timeout < 0 {
-		return nil, ToStatus(fmt.Errorf("%w: a negative timeout", ErrInvalid))
-	}
-	if timeout == 0 {
-		timeout = switchoverTimeout
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	result, err := a.node.Switchover(ctx)
-	if err != nil {
-		return nil, ToStatus(err)
-	}
-	return &pb.SwitchoverResponse{
-		ActiveNode: result.Active.ID.String(), ActiveAddress: result.Active.Address, Term: result.Term, Pause: durationpb.New(result.Pause),
-	}, nil
 }
 
 // maxPauseReason bounds what an operator may say.

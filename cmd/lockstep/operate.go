@@ -5,24 +5,30 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 func (a *app) switchoverCommand() *cobra.Command {
 	var within time.Duration
+	req := &pb.SwitchoverRequest{}
 	cmd := &cobra.Command{
 		Use: "switchover", GroupID: "operate",
 		Short: "Hand the active role to the other node, without losing or refusing anything",
 		Long: `The active node lets the standby catch up to the last message, gives the role over and follows. Clients see a short
-pause. If it is not done within --within, the role stays where it is.`,
-		Example: "  lockstep switchover",
+pause. If it is not done within --within, the role stays where it is.
+
+Without --to and --from the role goes to whichever node does not have it: twice is there and back. With one of them the
+command can be repeated, in hooks for instance: if the role is where it was wanted, that is success, and nothing is done.`,
+		Example: "  lockstep switchover\n  lockstep switchover --to b\n  lockstep switchover --from $(hostname)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				find, cancel := context.WithTimeout(ctx, a.timeout)
+				defer cancel()
 				active, err := c.WaitActive(find)
-				cancel()
 				if err != nil {
 					return err
 				}
@@ -30,25 +36,79 @@ pause. If it is not done within --within, the role stays where it is.`,
 				if err != nil {
 					return err
 				}
-				ctx, cancel = context.WithTimeout(ctx, within+a.timeout)
-				defer cancel()
-				r, err := n.Switchover(ctx, within)
+				r, there, err := alreadyThere(find, n, req)
 				if err != nil {
 					return err
 				}
-				pause := r.GetPause().AsDuration()
-				err = a.print.Object(map[string]any{
-					"active_node": r.GetActiveNode(), "active_address": r.GetActiveAddress(), "term": r.GetTerm(), "pause_ms": milliseconds(pause),
-				})
-				if err != nil {
-					return err
+				if !there {
+					ctx, cancel := context.WithTimeout(ctx, within+a.timeout)
+					defer cancel()
+					req.Timeout = durationpb.New(within)
+					if r, err = n.SwitchoverTo(ctx, req); err != nil {
+						return err
+					}
 				}
-				return a.print.Sentence("%s is active now, in term %d; clients waited %v", r.GetActiveAddress(), r.GetTerm(), pause.Round(100*time.Microsecond))
+				return a.printSwitchover(r)
 			})
 		},
 	}
 	cmd.Flags().DurationVar(&within, "within", 10*time.Second, "undo it when it takes longer")
+	cmd.Flags().StringVar(&req.To, "to", "", "name or UUID of the node that is to be active; if it is already, that is success")
+	cmd.Flags().StringVar(&req.From, "from", "", "name or UUID of the node that is not to be active; if it is not, that is success")
+	cmd.MarkFlagsMutuallyExclusive("to", "from")
 	return cmd
+}
+
+// alreadyThere looks whether the role is where it is wanted. The node looks, too, but one of an older release would hand over whatever
+// was asked.
+func alreadyThere(ctx context.Context, n *client.Node, req *pb.SwitchoverRequest) (r *pb.SwitchoverResponse, there bool, err error) {
+	if req.GetTo() == "" && req.GetFrom() == "" {
+		return nil, false, nil
+	}
+	st, err := n.Status(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	var active *pb.NodeStatus
+	named := 0
+	for _, node := range st.GetPair().GetNodes() {
+		if node.GetActive() {
+			active = node
+		}
+		if is(node, req.GetTo()) || is(node, req.GetFrom()) {
+			named++
+		}
+	}
+	if active == nil || named != 1 {
+		return nil, false, nil // the node says what is wrong
+	}
+	if req.GetTo() != "" && !is(active, req.GetTo()) || req.GetFrom() != "" && is(active, req.GetFrom()) {
+		return nil, false, nil
+	}
+	return &pb.SwitchoverResponse{
+		ActiveNode: active.GetNodeId(), ActiveAddress: active.GetAddress(), Term: st.GetPair().GetTerm(), Already: true,
+	}, true, nil
+}
+
+// is tells whether a node is called that.
+func is(node *pb.NodeStatus, called string) bool {
+	return called != "" && (node.GetNodeId() == called || node.GetName() == called)
+}
+
+func (a *app) printSwitchover(r *pb.SwitchoverResponse) error {
+	pause := r.GetPause().AsDuration()
+	err := a.print.Object(map[string]any{
+		"active_node": r.GetActiveNode(), "active_address": r.GetActiveAddress(), "term": r.GetTerm(), "pause_ms": milliseconds(pause),
+		"already": r.GetAlready(),
+	})
+	if err != nil {
+		return err
+	}
+	if r.GetAlready() {
+		return a.print.Sentence("%s is active already, in term %d: nothing was done", r.GetActiveAddress(), r.GetTerm())
+	}
+	return a.print.Sentence("%s is active now, in term %d; clients waited %v", r.GetActiveAddress(), r.GetTerm(),
+		pause.Round(100*time.Microsecond))
 }
 
 func (a *app) checkpointCommand() *cobra.Command {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
@@ -46,6 +48,7 @@ a setting that does not exist is an error.`,
 			if err != nil {
 				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
 			}
+			defer ignoreHangup(cmd.Context(), logger)()
 			defer limitMemory(cmd.Context(), cfg.Memory.Budget)()
 			address := ""
 			err = node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), CanRestart: canRestart, OnReady: func(r node.Ready) {
@@ -91,5 +94,29 @@ func limitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	return func() {
 		cancel()
 		limiter.Wait()
+	}
+}
+
+// ignoreHangup keeps SIGHUP from ending this process until stop is called: supervisors and closing terminals send it, and some operators,
+// who expect settings to be read again.
+func ignoreHangup(ctx context.Context, log *zap.Logger) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		for {
+			select {
+			case <-hangups:
+				log.Info("SIGHUP: this process goes on. Settings are read at the start: lockstep restart restarts both nodes without a pause")
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(hangups)
+		cancel()
+		listening.Wait()
 	}
 }

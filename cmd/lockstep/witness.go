@@ -46,6 +46,7 @@ on a third machine: then the pair survives the loss of any one of them.`,
 			if err != nil {
 				return errors.Join(errUsage, err)
 			}
+			defer ignoreHangup(cmd.Context(), logger)()
 			return raftcoord.RunWitness(cmd.Context(), raftcoord.Options{
 				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: f.tls(), Logger: logger,
 			}, func(v *raftcoord.Voter) {

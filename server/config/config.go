@@ -38,6 +38,7 @@ type Config struct {
 	Log         Log         `koanf:"log"`
 	Failover    Failover    `koanf:"failover"`
 	MinInSync   int         `koanf:"min-in-sync" usage:"1: a node goes on alone; 2: writes are refused while there is only one. Written into the record by each node that becomes active: set it on both"`
+	Shutdown    Shutdown    `koanf:"shutdown"`
 	Disk        Disk        `koanf:"disk"`
 	Backup      Backup      `koanf:"backup"`
 	Maintenance Maintenance `koanf:"maintenance"`
@@ -130,6 +131,12 @@ type Failover struct {
 	FailbackDelay Duration `koanf:"failback-delay" usage:"how long the preferred node must be in sync, without interruption, before this node hands over to it"`
 }
 
+// Shutdown says what a node does before it stops.
+type Shutdown struct {
+	Handover        bool     `koanf:"handover" usage:"an active that is asked to stop (SIGTERM) hands over to the standby first, if that is in sync and the pair is not paused"`
+	HandoverTimeout Duration `koanf:"handover-timeout" usage:"how long that may take before the node stops without it"`
+}
+
 // Disk guards the filesystem of the store.
 type Disk struct {
 	LowWatermark Size     `koanf:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
@@ -203,6 +210,7 @@ func Default() Config {
 		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveHold: 4 << 30, Level: "info", Format: "text"},
 		Failover:    Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond), FailbackDelay: Duration(time.Minute)},
 		MinInSync:   1,
+		Shutdown:    Shutdown{Handover: true, HandoverTimeout: Duration(5 * time.Second)},
 		Disk:        Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},
 		Backup:      Backup{KeepGenerations: 3},
 		Maintenance: Maintenance{BackgroundShare: 20, SnapshotRate: 224 << 20, Autotune: Autotune{MinGain: 20}},

@@ -142,6 +142,7 @@ func (c *Config) checkCoordinator(k *checker) {
 	k.timeBetween("failover.timeout", c.Failover.Timeout, 100*time.Millisecond, 10*time.Minute)
 	k.timeBetween("failover.failback-delay", c.Failover.FailbackDelay, 100*time.Millisecond, 7*24*time.Hour)
 	k.timeBetween("failover.drop-timeout", c.Failover.DropTimeout, 50*time.Millisecond, 10*time.Minute)
+	k.timeBetween("shutdown.handover-timeout", c.Shutdown.HandoverTimeout, 10*time.Millisecond, 10*time.Minute)
 	if c.Failover.DropTimeout >= c.Failover.Timeout {
 		k.fail("failover.drop-timeout", "%s is not below failover.timeout (%s); the active must drop a silent standby before the standby takes over",
 			c.Failover.DropTimeout, c.Failover.Timeout)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -132,7 +133,7 @@ func (g *guard) watchIndex(ctx context.Context) {
 		}
 		tried = time.Now()
 		g.n.log.Warn("handing over, to have the store replaced", zap.Error(damage))
-		if _, err := g.n.Switchover(ctx); err != nil && ctx.Err() == nil {
+		if _, err := g.n.Switchover(ctx, uuid.Nil); err != nil && ctx.Err() == nil {
 			g.n.log.Error("the role cannot be handed over", zap.Error(err))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -146,6 +147,6 @@ func (u upkept) Standby() (maintenance.Standby, bool) {
 
 // HandOver makes the other node the active one.
 func (u upkept) HandOver(ctx context.Context) error {
-	_, err := u.n.Switchover(ctx)
+	_, err := u.n.Switchover(ctx, uuid.Nil)
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -200,9 +201,10 @@ func (n *node) join(fs vfs.FS) (err error) {
 	return nil
 }
 
-// serve runs everything until ctx ends or something fails, and stops it in reverse.
-func (n *node) serve(ctx context.Context, listener listener, onReady func(Ready)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+// serve runs everything until asked ends or something fails, and stops it in reverse.
+func (n *node) serve(asked context.Context, listener listener, onReady func(Ready)) error {
+	// All goes on until the role has been handed over.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	grpcServer := n.newServer()
 	var running sync.WaitGroup
@@ -232,7 +234,10 @@ func (n *node) serve(ctx context.Context, listener listener, onReady func(Ready)
 		onReady(Ready{Address: listener.Addr().String(), Advertise: n.advertise, NodeID: n.store.Identity().NodeID.String()})
 	}
 
-	err := n.wait(ctx, machine)
+	err := n.wait(asked, ctx, machine)
+	if err == nil {
+		err = n.handOverBeforeStop(ctx)
+	}
 	n.log.Info("stopping", zap.Error(err))
 	n.closeOnce.Do(func() { close(n.closing) })
 	n.health.Shutdown()
@@ -247,13 +252,12 @@ func (n *node) serve(ctx context.Context, listener listener, onReady func(Ready)
 }
 
 // wait returns why the node stops: nil when it was asked to.
-func (n *node) wait(ctx context.Context, machine <-chan error) error {
+func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
 	select {
-	case <-ctx.Done():
-		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, context.DeadlineExceeded) {
-			return cause
-		}
+	case <-asked.Done():
 		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	case err := <-n.fatal:
 		return err
 	case <-n.restart:
@@ -263,6 +267,39 @@ func (n *node) wait(ctx context.Context, machine <-chan error) error {
 			err = failover.ErrStopped
 		}
 		return explained(err)
+	}
+}
+
+// handOverBeforeStop gives the active role to a standby in sync, so that clients see no more of the stop than a switchover. Whatever stands
+// in the way of that does not keep the node from stopping: then the standby takes over, as from a node that died. An error is one of the
+// store, which came meanwhile.
+func (n *node) handOverBeforeStop(ctx context.Context) error {
+	st := n.runner.Status()
+	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
+		return nil
+	}
+	if st.Record.Paused != nil {
+		n.log.Info("this node stops as the active: the pair is paused, so the role stays here until it is started again")
+		return nil
+	}
+	other, ok := st.Record.Other(st.Self.ID)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.Shutdown.HandoverTimeout.Std())
+	defer cancel()
+	began := time.Now()
+	result, err := n.Switchover(ctx, other.Node)
+	if err != nil {
+		n.log.Warn("this node stops as the active: it could not hand over first", zap.Duration("after", time.Since(began)), zap.Error(err))
+	} else {
+		n.log.Info("handed over before the stop", zap.String("active", result.Active.Name), zap.Duration("pause", result.Pause))
+	}
+	select {
+	case err := <-n.fatal:
+		return err
+	default:
+		return nil
 	}
 }
 
@@ -310,15 +347,15 @@ func (n *node) Changed() <-chan struct{} { return n.runner.Changed() }
 // Closing is closed when the node stops.
 func (n *node) Closing() <-chan struct{} { return n.closing }
 
-// Switchover hands the active role to the other node.
-func (n *node) Switchover(ctx context.Context) (failover.SwitchoverResult, error) {
+// Switchover hands the active role to one node, or, with uuid.Nil, to the one that does not have it.
+func (n *node) Switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	if n.cfg.Coordinator.Type == config.CoordinatorNone {
 		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node runs alone (coordinator.type is none)", failover.ErrSwitchover)
 	}
 	if err := n.maintenance.MaySwitchOver(ctx); err != nil {
 		return failover.SwitchoverResult{}, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
 	}
-	result, err := n.runner.Switchover(ctx)
+	result, err := n.runner.SwitchoverTo(ctx, to)
 	n.lookout.switchoverEnded(err)
 	if err != nil {
 		return result, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)

@@ -60,7 +60,7 @@ func forceAfter(t *testing.T, raft bool, lose, back func(n *cluster.Node) error)
 		if next == p.A {
 			s = a
 		}
-		return s.GetRole() == pb.Role_ROLE_CATCHING_UP && strings.Contains(s.GetReason(), "lockstep failover --force")
+		return s.GetRole() == pb.Role_ROLE_CATCHING_UP && strings.Contains(s.GetReason(), "lockstep failover --dry-run")
 	}))
 	end := forceByCommand(t, p, next)
 	require.NoError(t, p.WaitRole(limited(t), next, pb.Role_ROLE_ACTIVE_ALONE))

@@ -1246,7 +1246,13 @@ func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
 type SwitchoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Give up after this time; 0 means 10 seconds.
-	Timeout       *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Node that is to be active afterwards, by name or node UUID; empty: the one that is not active now. If it is active already, that is
+	// success, and nothing is done: the request can be repeated. A node before 0.2.0 ignores this.
+	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// Node that is not to be active afterwards, by name or node UUID; empty: not said. If it is not active, that is success, and nothing is
+	// done. A node before 0.2.0 ignores this.
+	From          string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1288,6 +1294,20 @@ func (x *SwitchoverRequest) GetTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *SwitchoverRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *SwitchoverRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
 // SwitchoverResponse says who is active now.
 type SwitchoverResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1298,7 +1318,9 @@ type SwitchoverResponse struct {
 	// Its term.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	// How long no transaction could be acknowledged.
-	Pause         *durationpb.Duration `protobuf:"bytes,4,opt,name=pause,proto3" json:"pause,omitempty"`
+	Pause *durationpb.Duration `protobuf:"bytes,4,opt,name=pause,proto3" json:"pause,omitempty"`
+	// The role was where it was wanted (to, from) before the request: nothing was done.
+	Already       bool `protobuf:"varint,5,opt,name=already,proto3" json:"already,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1359,6 +1381,13 @@ func (x *SwitchoverResponse) GetPause() *durationpb.Duration {
 		return x.Pause
 	}
 	return nil
+}
+
+func (x *SwitchoverResponse) GetAlready() bool {
+	if x != nil {
+		return x.Already
+	}
+	return false
 }
 
 // CheckpointRequest is empty.
@@ -3500,15 +3529,18 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x12disk_low_watermark\x18\x0f \x01(\x04R\x10diskLowWatermark\"\x14\n" +
 	"\x12WatchStatusRequest\"M\n" +
 	"\x13WatchStatusResponse\x126\n" +
-	"\x06status\x18\x01 \x01(\v2\x1e.lockstep.v1.GetStatusResponseR\x06status\"H\n" +
+	"\x06status\x18\x01 \x01(\v2\x1e.lockstep.v1.GetStatusResponseR\x06status\"l\n" +
 	"\x11SwitchoverRequest\x123\n" +
-	"\atimeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xa1\x01\n" +
+	"\atimeout\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\"\xbb\x01\n" +
 	"\x12SwitchoverResponse\x12\x1f\n" +
 	"\vactive_node\x18\x01 \x01(\tR\n" +
 	"activeNode\x12%\n" +
 	"\x0eactive_address\x18\x02 \x01(\tR\ractiveAddress\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12/\n" +
-	"\x05pause\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05pause\"\x13\n" +
+	"\x05pause\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05pause\x12\x18\n" +
+	"\aalready\x18\x05 \x01(\bR\aalready\"\x13\n" +
 	"\x11CheckpointRequest\"F\n" +
 	"\x12CheckpointResponse\x12\x1e\n" +
 	"\n" +
