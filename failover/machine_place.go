@@ -49,7 +49,11 @@ func (s *State) waitingInPlaceOf(gone NodeInfo) string {
 		return what + fmt.Sprintf(". Node %s holds everything, too: when it is there this node joins by itself", describeShort(other))
 	}
 	what += ", and no other node held everything. Bring that directory back"
-	for _, n := range s.rec.Nodes {
+	known := slices.Clone(s.rec.Nodes)
+	for _, l := range s.live {
+		known = append(known, l.Node)
+	}
+	for _, n := range known {
 		if n.ID != gone.ID && n.ID != s.self.ID {
 			return what + fmt.Sprintf(". If it is lost for good, stop this node, and go on with what node %s holds: "+
 				"lockstep failover there, never here, where nothing is", describeShort(n))

@@ -14,6 +14,11 @@ import (
 func (n *testNode) says(texts ...string) {
 	n.t.Helper()
 	var reason string
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("node %s says: %s", n.config.Node.Name, reason)
+		}
+	}()
 	require.Eventually(n.t, func() bool {
 		reason = n.status().GetReason()
 		for _, text := range texts {
