@@ -278,10 +278,6 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
 		return nil
 	}
-	if st.Record.Paused != nil {
-		n.log.Info("this node stops as the active: the pair is paused, so the role stays here until it is started again")
-		return nil
-	}
 	other, ok := st.Record.Other(st.Self.ID)
 	if !ok {
 		return nil
@@ -289,6 +285,11 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Shutdown.HandoverTimeout.Std())
 	defer cancel()
 	began := time.Now()
+	found, err := n.Find(ctx) // that the pair was paused may be news of this moment
+	if err == nil && found.Record.Paused != nil {
+		n.log.Info("this node stops as the active: the pair is paused, so the role stays here until it is started again")
+		return nil
+	}
 	result, err := n.Switchover(ctx, other.Node)
 	if err != nil {
 		n.log.Warn("this node stops as the active: it could not hand over first", zap.Duration("after", time.Since(began)), zap.Error(err))
