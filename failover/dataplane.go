@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
 // Identity is what a node's store says about itself. It is read often, so it has to be cheap.
@@ -30,6 +31,9 @@ type Identity struct {
 	MayHaveLost bool
 	// Committed is the last LSN that is known, on disk, to be committed: never above End.
 	Committed uint64
+	// SetAside is where the node keeps what it held when that could not be opened, and why, until the other node has filled it anew; empty for
+	// any other store. With the content the pair may have been forgotten: such a store follows any pair, and begins none.
+	SetAside string
 }
 
 // Member is the entry that this store has, or would have, in Record.InSync.
@@ -40,6 +44,9 @@ func (id Identity) Member() Member {
 // Empty tells whether the store has never been part of a pair. One that has joined a pair and holds nothing yet is not: that
 // pair has a record, and if it cannot be found, a new one in its place would shut out the node that holds the messages (INV-9).
 func (id Identity) Empty() bool {
+	if id.SetAside != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new") {
+		return false
+	}
 	return id.PairID == uuid.Nil && id.End.IsZero() && id.Fence == Fence{}
 }
 

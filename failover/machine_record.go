@@ -65,6 +65,9 @@ func (m *machine) noRecord() {
 	case m.known:
 		m.trouble = "the pair's record has vanished from the coordinator"
 		m.retryLater()
+	case m.ident.PairID == uuid.Nil && m.ident.SetAside != "":
+		m.wait(fmt.Errorf("%w, and this node does not know its pair any more: its identity was damaged or missing, and what it held is kept "+
+			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost, m.ident.SetAside))
 	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):
 		// INV-9: with the record, the knowledge of which store is complete has gone.
 		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, restore its data, or, if the "+
@@ -138,7 +141,7 @@ func (m *machine) admit(rec Record) bool {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
 		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and key prefix, "+
 			"or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
-	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec):
+	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.SetAside == "":
 		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an empty data directory",
 			ErrOtherPair, m.ident.End, rec.PairID))
 	case rec.Config < m.bootFence.Config && !mutate.Off("INV-9-older-record-is-accepted"):

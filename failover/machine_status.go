@@ -134,6 +134,7 @@ func (s *State) followingReason() string {
 	}
 	if !listed && !f.connected && f.cause != 0 {
 		reason += "; " + s.waiting()
+		reason += s.asideReason()
 	}
 	if !s.reachable {
 		if reason != "" {
@@ -144,6 +145,15 @@ func (s *State) followingReason() string {
 	return reason
 }
 
+// asideReason tells of what a node held that is waiting to be filled.
+func (s *State) asideReason() string {
+	if s.ident.SetAside == "" {
+		return ""
+	}
+	return ". What this node held could not be opened and is kept in its data directory, in " + s.ident.SetAside + ": if it can be mended, " +
+		"do that and force nothing (docs/maintenance.md, \"Damaged at the start\")"
+}
+
 func (s *State) idleReason() string {
 	_, listed := s.rec.Member(s.self.ID)
 	_, hasOther := s.rec.Other(s.self.ID)
@@ -152,7 +162,7 @@ func (s *State) idleReason() string {
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
-			"restore it from a backup or the other node, or go on without them: lockstep failover --force" // INV-6
+			"restore it from a backup or the other node, or go on without them: lockstep failover --force" + s.asideReason() // INV-6
 	case listed && !s.eligible():
 		return "the pair's record expects another store on this node, and nobody else is in sync: bring back the data directory, " +
 			"or go on without it: lockstep failover --force"

@@ -1,6 +1,9 @@
 package store
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Errors of Open.
 var (
@@ -8,6 +11,10 @@ var (
 	ErrInUse = errors.New("data directory is in use by another process")
 	// ErrIdentity is returned when the identity file is damaged or of a newer format.
 	ErrIdentity = errors.New("identity file cannot be used")
+	// ErrIdentityLost is returned when the identity file is damaged, or is missing beside the data of a node. It is an ErrIdentity.
+	ErrIdentityLost = fmt.Errorf("%w: it is damaged or missing", ErrIdentity)
+	// ErrPagesMissing is returned when page.db is missing and the log does not reach back far enough to make it again.
+	ErrPagesMissing = errors.New("page.db is missing")
 	// ErrLogGap is returned when the log does not continue the checkpoint in page.db.
 	ErrLogGap = errors.New("log does not continue the checkpoint")
 	// ErrRestoring is returned when the restore of a backup into the directory was interrupted.

@@ -53,6 +53,11 @@ type Identity struct {
 	// Restored names the backup that the content was restored from; empty otherwise, and once the node has joined a pair. Such
 	// a node is no member of anything, but it is not empty: it may seed a new pair, and must not be made a copy of another.
 	Restored string
+	// SetAside is the directory in the data directory that keeps what the store held when it could not be opened; empty if that never
+	// happened, and when a snapshot has replaced it. Such a store waits to be filled: it is not empty, and may not begin a pair.
+	SetAside string
+	// SetAsideWhy says which file could not be opened, and why.
+	SetAsideWhy string
 }
 
 // identityFile is the JSON form of what is kept in the identity file.
@@ -77,6 +82,11 @@ type identityFile struct {
 	Restoring string `json:"restoring,omitempty"`
 	// Restored names the backup that the content came from, until JoinPair.
 	Restored string `json:"restored,omitempty"`
+	// SettingAside is set while what cannot be opened is moved to the directory of that name: see setaside.go.
+	SettingAside string `json:"setting_aside,omitempty"`
+	// SetAside names that directory until a snapshot is installed, and SetAsideWhy what was wrong.
+	SetAside    string `json:"set_aside,omitempty"`
+	SetAsideWhy string `json:"set_aside_why,omitempty"`
 }
 
 // installMark makes the replacement of page.db and log by a snapshot atomic: see Install.Commit.
@@ -98,7 +108,7 @@ func readIdentity(fsys vfs.FS, dir string) (identityFile, error) {
 		return id, fmt.Errorf("read identity: %w", err)
 	}
 	if size > identityMaxBytes {
-		return id, fmt.Errorf("%w: %s has %d bytes, more than any identity file", ErrIdentity, name, size)
+		return id, fmt.Errorf("%w: %s has %d bytes, more than any identity file", ErrIdentityLost, name, size)
 	}
 	raw := make([]byte, size)
 	if _, err := f.ReadAt(raw, 0); err != nil && size > 0 {
@@ -113,11 +123,10 @@ func decodeIdentity(name string, raw []byte) (identityFile, error) {
 	line, sum, ok := bytes.Cut(raw, []byte("\n"))
 	want := fmt.Sprintf("crc32c=%08x", crc32.Checksum(line, crc32.MakeTable(crc32.Castagnoli)))
 	if !ok || strings.TrimSpace(string(sum)) != want {
-		return id, fmt.Errorf("%w: %s fails its checksum; restore it from a backup, or wipe the data directory to let "+
-			"this node copy everything from its peer", ErrIdentity, name)
+		return id, fmt.Errorf("%w: %s fails its checksum", ErrIdentityLost, name)
 	}
 	if err := json.Unmarshal(line, &id); err != nil {
-		return id, fmt.Errorf("%w: %s: %w", ErrIdentity, name, err)
+		return id, fmt.Errorf("%w: %s: %w", ErrIdentityLost, name, err)
 	}
 	if id.Version > identityVersion {
 		return id, fmt.Errorf("%w: %s has format %d and this program knows up to %d; start the newer program that wrote it",
@@ -169,6 +178,9 @@ func openIdentity(o *Options) (identityFile, error) {
 	id, err := readIdentity(o.FS, o.Dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if err := noContent(o.FS, o.Dir); err != nil {
+			return id, err
+		}
 		id = identityFile{Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), Incarnation: 1}
 	case err != nil:
 		return id, err
@@ -197,6 +209,7 @@ func (id *identityFile) public() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,
 		Fence: id.Fence, MayHaveLost: id.MayHaveLost, Restored: id.Restored,
+		SetAside: id.SetAside, SetAsideWhy: id.SetAsideWhy,
 	}
 }
 

@@ -159,7 +159,7 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	s.pager.previous, s.pager.todo, s.pager.mended = h.Position.LSN, nil, false
 	s.damage.replaced()
 	return s.changeIdentity(func(id *identityFile) error {
-		id.Install = nil
+		id.Install, id.SetAside, id.SetAsideWhy = nil, "", ""
 		return nil
 	})
 }
@@ -172,7 +172,11 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 	if mark != nil {
 		_, err := s.o.FS.Stat(at(pageFileName))
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := s.o.FS.Rename(at(receiveName), at(pageFileName)); err != nil {
+			err := s.o.FS.Rename(at(receiveName), at(pageFileName))
+			if errors.Is(err, fs.ErrNotExist) {
+				return false, fmt.Errorf("%w, and so is the snapshot that was to take its place", ErrPagesMissing)
+			}
+			if err != nil {
 				return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
 			}
 		} else if err != nil {

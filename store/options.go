@@ -94,6 +94,9 @@ type Options struct {
 	// ReplaceDamaged sets a store of a pair aside (damaged-…, beside what takes its place) that is damaged so that it cannot be opened,
 	// and begins an empty one under a new incarnation, to be filled by the other node.
 	ReplaceDamaged bool
+	// ReplaceUnknown does the same when the identity is lost, so that nobody can tell that the store was one of a pair. The empty one
+	// is of another node then.
+	ReplaceUnknown bool
 	// BootID names the operating system's boot; empty reads it from the kernel.
 	BootID string
 	// Logger gets what an operator should know; nil means none.

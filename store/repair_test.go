@@ -529,7 +529,7 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 				require.GreaterOrEqual(t, at, 0)
 				kept, err := mem.ReadDir("/data/" + names[at])
 				require.NoError(t, err)
-				require.Equal(t, []string{"log", "page.db"}, kept)
+				require.Equal(t, []string{"identity", "log", "page.db"}, kept)
 
 				require.NoError(t, receive(t, source.s, s).Commit())
 				require.Equal(t, m.dump(), dumpStore(t, s))

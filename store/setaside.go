@@ -5,88 +5,194 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
+
+// A store of a pair that cannot be opened is set aside: what is in the way is moved to a directory beside it, and the store begins
+// empty, as a standby that the other node has to fill. A crash at any point must leave neither a store that is taken for complete nor
+// a directory that is taken for a new node's. So the identity goes first, and has the mark SettingAside until everything is moved; a
+// start that finds the mark goes on moving.
+//
+// From the first write on, the record does not name this store in sync any more: it has a higher incarnation, or is of another node
+// (INV-4), and may have lost what was acknowledged, so that it waits for an operator if nobody else is in sync (INV-6). SetAside stays
+// in the identity: without a pair's record such a store waits, where a new one would begin a pair (INV-9).
 
 // asidePrefix begins the name of the directory in which a store that could not be opened is kept.
 const asidePrefix = "damaged-"
 
-// openOrReplace opens the store. If it is damaged so that it cannot be opened, and the options allow it, what is there is set aside, and
-// the store begins empty: it is a standby then that the other node has to fill.
+// openOrReplace opens the store. If it is damaged so that it cannot be opened, and the options allow it, what is there is set aside.
 func openOrReplace(o Options) (*Store, error) {
 	s, err := open(o)
-	if err == nil || !o.ReplaceDamaged {
+	if err == nil || !cannotOpen(err) {
 		return s, err
 	}
-	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, ErrDataLoss) && !errors.Is(err, wal.ErrDamaged) {
-		return nil, err
-	}
-	aside, aerr := setAside(&o)
+	aside, aerr := setAside(&o, err)
 	if aerr != nil {
 		return nil, errors.Join(err, aerr)
 	}
 	if aside == "" {
-		return nil, err
+		return nil, fmt.Errorf("%w. No other node is known to hold what was stored here, so nothing was changed. Put the file back if there is "+
+			"a copy of it as it was when the node stopped; or restore a backup into an empty directory (lockstep store restore); or, to "+
+			"begin with nothing, or if this node of a pair may be filled by the other one, move everything in %s elsewhere and start again", err, o.Dir)
 	}
 	o.Logger.Error("the store is damaged and cannot be opened; it was set aside, and this node has to get everything from the other one",
-		zap.String("kept_in", aside), zap.Error(err))
+		zap.String("kept_in", filepath.Join(o.Dir, aside)), zap.Error(err))
 	return open(o)
 }
 
-// setAside moves log and page.db of a node of a pair into a directory beside them; "" if it is in no pair, for then nobody else has
-// what is in them. The identity comes first: from then on the record does not name this store in sync any more (INV-4), and the node
-// waits for an operator if nobody else is (INV-6).
-func setAside(o *Options) (aside string, err error) {
+// cannotOpen tells whether it is what the files hold that keeps the store from being opened, and not, say, who may read them.
+func cannotOpen(err error) bool {
+	for _, damage := range []error{
+		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, ErrDataLoss, ErrLogGap, ErrPagesMissing, ErrIdentityLost,
+	} {
+		if errors.Is(err, damage) {
+			return true
+		}
+	}
+	return false
+}
+
+// noContent returns ErrIdentityLost for a directory without an identity that has the files of a node. A new node makes its identity
+// before anything else.
+func noContent(fsys vfs.FS, dir string) error {
+	if mutate.Off("INV-9-lost-identity-is-a-new-node") {
+		return nil
+	}
+	names, _, err := logFiles(fsys, dir)
+	if err != nil {
+		return fmt.Errorf("look for the log: %w", err)
+	}
+	for _, name := range append(names, pageFileName, newFileName) {
+		switch _, err := fsys.Stat(filepath.Join(dir, name)); {
+		case err == nil:
+			return fmt.Errorf("%w: %s is not there, but %s is", ErrIdentityLost, filepath.Join(dir, identityName), name)
+		case !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("look for %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// logFiles lists the files of the log, as names in the data directory. What else is in a directory called log is somebody else's: the
+// data directory may be the wrong one.
+func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
+	all, err := fsys.ReadDir(LogDir(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err //nolint:wrapcheck // the caller says what for
+	}
+	for _, name := range all {
+		if wal.IsLogFile(name) {
+			names = append(names, filepath.Join(logDirName, name))
+		}
+	}
+	return names, true, nil
+}
+
+// setAside sets a store aside and returns the name of the directory in which it is kept. "" if it is in no pair, for then nobody else
+// has what is in it.
+func setAside(o *Options, why error) (aside string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, lockName))
 	if err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
-	fail := func(err error) (string, error) { return "", fmt.Errorf("set the damaged store aside: %w", err) }
 	id, err := readIdentity(o.FS, o.Dir)
+	lost := errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrIdentityLost)
+	switch {
+	case lost && !o.ReplaceUnknown:
+		return "", nil
+	case lost:
+		id = identityFile{Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), BootID: o.BootID, Sync: o.Sync.String()}
+	case err != nil:
+		return "", fmt.Errorf("set the damaged store aside: %w", err)
+	case !o.ReplaceDamaged || id.PairID == uuid.Nil && id.SetAside == "":
+		return "", nil
+	}
+	aside = asidePrefix + time.Now().UTC().Format("20060102T150405.000000000")
+	id.Incarnation++
+	id.MayHaveLost, id.Install = true, nil
+	id.SettingAside, id.SetAside, id.SetAsideWhy = aside, aside, shortened(why.Error())
+	if err := keepIdentity(o, aside); err != nil {
+		return "", fmt.Errorf("set the damaged store aside: %w", err)
+	}
+	if err := writeIdentity(o.FS, o.Dir, id); err != nil {
+		return "", fmt.Errorf("set the damaged store aside: %w", err)
+	}
+	return aside, finishSetAside(o, &id)
+}
+
+// whyBytes bounds what the identity keeps of an error, in bytes.
+const whyBytes = 500
+
+func shortened(text string) string {
+	if len(text) > whyBytes {
+		return strings.ToValidUTF8(text[:whyBytes], "") + "…"
+	}
+	return text
+}
+
+// keepIdentity puts a copy of the identity, as it is, beside the files that will follow.
+func keepIdentity(o *Options, aside string) error {
+	to := filepath.Join(o.Dir, aside)
+	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, logDirName), 0o750); err != nil {
+		return err //nolint:wrapcheck // says which directory
+	}
+	raw, err := vfs.ReadFile(o.FS, filepath.Join(o.Dir, identityName), identityMaxBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read identity: %w", err)
+	}
+	if err := writeFileSync(o.FS, filepath.Join(to, identityName), raw); err != nil {
+		return err
+	}
+	return o.FS.SyncDir(to) //nolint:wrapcheck // names the directory
+}
+
+// finishSetAside moves what belongs to a store that is being set aside, and then takes the mark out of the identity.
+func finishSetAside(o *Options, id *identityFile) error {
+	if id.SettingAside == "" {
+		return nil
+	}
+	to := filepath.Join(o.Dir, id.SettingAside)
+	fail := func(err error) error { return fmt.Errorf("set the damaged store aside in %s: %w", to, err) }
+	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, logDirName), 0o750); err != nil {
+		return fail(err)
+	}
+	names, hadLog, err := logFiles(o.FS, o.Dir)
 	if err != nil {
 		return fail(err)
 	}
-	if id.PairID == uuid.Nil {
-		return "", nil
-	}
-	id.Incarnation++
-	id.MayHaveLost, id.Install = true, nil
-	if err := writeIdentity(o.FS, o.Dir, id); err != nil {
-		return fail(err)
-	}
-	aside = filepath.Join(o.Dir, asidePrefix+time.Now().UTC().Format("20060102T150405.000000000"))
-	asideLog := filepath.Join(aside, logDirName)
-	if err := o.FS.MkdirAll(asideLog, 0o750); err != nil {
-		return fail(err)
-	}
-	// The log first: without it a page file that is still there is no store that could be opened by mistake, but one that may have lost.
-	logDir := filepath.Join(o.Dir, logDirName)
-	names, err := o.FS.ReadDir(logDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fail(err)
-	}
-	for _, name := range names {
-		if err := o.FS.Rename(filepath.Join(logDir, name), filepath.Join(asideLog, name)); err != nil {
+	// The log first: a page file without it is one that may have lost. A rewrite or a snapshot in the making would be taken for the
+	// page file of the new store.
+	for _, name := range append(names, pageFileName, newFileName, receiveName) {
+		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fail(err)
 		}
 	}
-	if len(names) > 0 {
-		if err := errors.Join(o.FS.SyncDir(asideLog), o.FS.SyncDir(logDir)); err != nil {
+	dirs := []string{filepath.Join(to, logDirName), to, o.Dir}
+	if hadLog {
+		dirs = append(dirs, LogDir(o.Dir))
+	}
+	for _, dir := range dirs {
+		if err := o.FS.SyncDir(dir); err != nil {
 			return fail(err)
 		}
 	}
-	if err := o.FS.Rename(filepath.Join(o.Dir, pageFileName), filepath.Join(aside, pageFileName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fail(err)
-	}
-	if err := errors.Join(o.FS.SyncDir(aside), o.FS.SyncDir(o.Dir)); err != nil {
-		return fail(err)
-	}
-	return aside, nil
+	id.SettingAside = ""
+	return writeIdentity(o.FS, o.Dir, *id)
 }

@@ -80,8 +80,8 @@ type Store struct {
 // Open opens or makes the store in o.Dir and brings back the last checkpoint. The log beyond it is there, but nothing of it
 // is applied: whether it is committed is for the caller to find out (INV-5).
 //
-// Errors: ErrInUse, ErrIdentity, ErrLogGap, and those of packages page (not a page file, newer version, damaged) and
-// wal (damaged middle); each says what to do. With Options.ReplaceDamaged a damaged store is set aside instead.
+// Errors: ErrInUse, ErrIdentity, ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of packages page (not a page file, newer
+// version, damaged) and wal (damaged middle); each says what to do. With Options.ReplaceDamaged a damaged store is set aside instead.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -103,6 +103,9 @@ func open(o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	if s.id, err = openIdentity(&s.o); err != nil {
+		return nil, err
+	}
+	if err := finishSetAside(&s.o, &s.id); err != nil {
 		return nil, err
 	}
 	emptied, err := s.recoverInstall()
@@ -145,6 +148,9 @@ func (s *Store) openPages() error {
 	name := filepath.Join(s.o.Dir, pageFileName)
 	file, err := page.Open(s.o.FS, name, page.Options{})
 	if errors.Is(err, fs.ErrNotExist) {
+		if err := s.mayBegin(); err != nil {
+			return err
+		}
 		file, err = page.Create(s.o.FS, name, page.CreateOptions{PageSize: s.o.PageSize, StoreID: s.id.StoreID})
 	}
 	if err != nil {
@@ -204,10 +210,39 @@ func (s *Store) openLog(emptied bool) error {
 		return nil
 	}
 	if have, ok := s.log.PositionOf(at.LSN); !ok || have != at {
-		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v; restore a backup, or "+
-			"wipe the data directory to let this node copy everything from its peer", ErrLogGap, at, s.log.First(), end)
+		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v", ErrLogGap, at, s.log.First(), end)
 	}
 	return nil
+}
+
+// mayBegin tells whether a store without page.db may begin with an empty one: it is new, or was set aside, or the log
+// still has every record from the first one on.
+func (s *Store) mayBegin() error {
+	if s.id.PairID == uuid.Nil && s.id.Fence == (Fence{}) && s.id.Restored == "" {
+		return nil
+	}
+	segments, err := s.segments()
+	if err != nil {
+		return err
+	}
+	if len(segments) == 0 && s.id.SetAside != "" {
+		return nil
+	}
+	if len(segments) > 0 && segments[0] == wal.FirstSegment {
+		return nil
+	}
+	return fmt.Errorf("%w: %s is not there, and the log does not have every record from the first one on", ErrPagesMissing, PageFile(s.o.Dir))
+}
+
+// segments lists the names of the log's segments, oldest first.
+func (s *Store) segments() ([]string, error) {
+	names, err := s.o.FS.ReadDir(LogDir(s.o.Dir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look for the log: %w", err)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return filepath.Ext(name) != ".seg" })
+	slices.Sort(names)
+	return names, nil
 }
 
 // logIsMissing tells whether a log that was there once has no segment left: somebody removed it. Then nobody knows what was

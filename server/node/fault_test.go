@@ -83,7 +83,7 @@ func TestNotAStore(t *testing.T) {
 	c := settings(t, "a")
 	require.NoError(t, os.WriteFile(store.PageFile(c.Data.Dir), []byte("Dear diary"), 0o600))
 	err := fails(t, c)
-	require.ErrorIs(t, err, page.ErrNotPageFile)
+	require.ErrorIs(t, err, store.ErrIdentityLost)
 	require.ErrorContains(t, err, "data.dir")
 }
 

@@ -86,6 +86,7 @@ func openStore(cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, 
 		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: logKeepBytes(cfg),
 		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,
+		ReplaceUnknown:    cfg.Coordinator.Type != config.CoordinatorNone && !markedStandalone(fs, cfg.Data.Dir),
 		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Logger: logger.Named("store"), OnFatal: failed,
 	})
 	if err == nil {
@@ -95,8 +96,8 @@ func openStore(cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, 
 	switch {
 	case errors.Is(err, page.ErrNewerVersion), errors.Is(err, wal.ErrNewerVersion):
 		hint = "; the data was written by a newer version of lockstep: start that one, or wipe the directory to copy everything from the other node"
-	case errors.Is(err, page.ErrNotPageFile):
-		hint = "; data.dir names a directory that is not a store"
+	case errors.Is(err, store.ErrIdentityLost):
+		hint = ". If this is not the directory of a node at all, data.dir names the wrong one"
 	case errors.Is(err, os.ErrPermission):
 		hint = "; the directory must belong to the user that lockstep runs as"
 	}
@@ -167,6 +168,12 @@ func openRaft(r config.Raft, dataDir string, logger *zap.Logger) (failover.Coord
 
 // standaloneMark is a file in the data directory of a node that was made without a coordinator.
 const standaloneMark = "standalone"
+
+// markedStandalone tells whether a directory has the mark. What cannot be looked at counts as marked: nothing is set aside then.
+func markedStandalone(fs vfs.FS, dir string) bool {
+	_, err := fs.Stat(filepath.Join(dir, standaloneMark))
+	return !errors.Is(err, os.ErrNotExist)
+}
 
 // markStandalone refuses to serve a pair's data without the pair's coordinator: the other node may be serving the same
 // queues. A new data directory is marked, and so is known the next time.

@@ -65,10 +65,14 @@ var _ failover.DataPlane = (*dataPlane)(nil)
 // Identity of the store.
 func (p *dataPlane) Identity() failover.Identity {
 	id := p.node.store.Identity()
+	aside := id.SetAside
+	if aside != "" {
+		aside += " (" + id.SetAsideWhy + ")"
+	}
 	return failover.Identity{
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
 		Fence: failover.Fence{Config: id.Fence.Config, Term: id.Fence.Term}, End: p.node.store.End(), MayHaveLost: id.MayHaveLost,
-		Restored: id.Restored != "",
+		Restored: id.Restored != "", SetAside: aside,
 	}
 }
 

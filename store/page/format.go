@@ -1,6 +1,7 @@
 package page
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -64,6 +65,20 @@ type header struct {
 	storeID  [16]byte
 }
 
+// notPages says what is at the beginning of a file instead of a header.
+func notPages(b []byte) string {
+	switch {
+	case len(b) == 0:
+		return "it is empty"
+	case len(b) < len(headerMagic):
+		return fmt.Sprintf("it has %d bytes", len(b))
+	case len(bytes.Trim(b, "\x00")) == 0:
+		return "it begins with zeros"
+	default:
+		return fmt.Sprintf("it begins with %q", b[:len(headerMagic)])
+	}
+}
+
 func encodeHeader(h header) []byte {
 	b := make([]byte, headerBytes)
 	copy(b, headerMagic)
@@ -81,7 +96,7 @@ func putHeaderSum(b []byte) {
 // decodeHeader returns ErrNotPageFile, ErrNewerVersion or a DamagedError.
 func decodeHeader(b []byte) (header, error) {
 	if len(b) < len(headerMagic) || string(b[:len(headerMagic)]) != headerMagic {
-		return header{}, ErrNotPageFile
+		return header{}, fmt.Errorf("%w: %s", ErrNotPageFile, notPages(b))
 	}
 	if len(b) < headerFields {
 		return header{}, &DamagedError{Reason: "the file ends within its header"}

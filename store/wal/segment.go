@@ -86,7 +86,20 @@ func (s *segment) seek(record uint64) indexEntry {
 	return at
 }
 
+// FirstSegment is the name of the segment that begins with the very first record: the log is whole while it is there.
+const FirstSegment = "00000000000000000001" + segmentSuffix
+
 func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }
+
+// IsLogFile tells by its name whether a file in the directory of a log is one of the log's.
+func IsLogFile(name string) bool {
+	for _, suffix := range []string{segmentSuffix, spareSuffix, unfinishedSuffix} {
+		if _, ok := parseName(name, suffix); ok {
+			return true
+		}
+	}
+	return name == cutFile || name == cutFile+".tmp"
+}
 
 // parseName returns the number in a file name with the suffix.
 func parseName(name, suffix string) (uint64, bool) {

@@ -1,0 +1,50 @@
+package failover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// asideIdentity is that of node 0 after its identity was lost: another node, empty, that keeps what it had.
+func asideIdentity() Identity {
+	id := usedIdentity()
+	id.PairID, id.Fence, id.End = uuid.Nil, Fence{}, lsn.Position{}
+	id.MayHaveLost, id.SetAside = true, "damaged-1"
+	return id
+}
+
+// TestSetAsideBeginsNoPair: a node that lost its identity is empty, but no new one. Where there is no record it waits.
+func TestSetAsideBeginsNoPair(t *testing.T) {
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: asideIdentity()})
+	r.observe(true, 0)
+	for range 3 {
+		require.Empty(t, kinds(r.step(Loaded{Err: ErrNoRecord})))
+		require.Equal(t, RoleRecovering, r.s.Role())
+		require.ErrorIs(t, r.s.refused, ErrRecordLost)
+		require.Contains(t, r.s.Reason(), "damaged-1")
+		effect[LoadRecord](t, r.after(time.Second))
+	}
+}
+
+// TestSetAsideFollows: where there is a record it joins that pair, as one that holds nothing.
+func TestSetAsideFollows(t *testing.T) {
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: asideIdentity()})
+	r.observe(true, 0, 1)
+	effects := kinds(r.step(Loaded{Record: recordWith(1, 1), Revision: 7}))
+	require.Contains(t, effects, "join")
+	require.Contains(t, effects, "start-follower")
+	require.NotContains(t, effects, "start-active")
+	r.report(FollowerLost{Cause: LostRefused})
+	require.Contains(t, r.s.Reason(), "damaged-1")
+	for range 20 {
+		require.NotContains(t, kinds(r.after(time.Second)), "start-active")
+		require.NotContains(t, kinds(r.after(time.Second)), "swap")
+	}
+}

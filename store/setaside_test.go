@@ -1,0 +1,277 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// overwrite makes a file have exactly this content.
+func overwrite(t *testing.T, fsys vfs.FS, name string, content []byte) {
+	t.Helper()
+	f, err := fsys.OpenFile(name, os.O_RDWR|os.O_TRUNC|os.O_CREATE, 0o600)
+	require.NoError(t, err)
+	_, err = f.WriteAt(content, 0)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(f.Sync(), f.Close()))
+}
+
+// segmentNames of the log in /data.
+func segmentNames(t *testing.T, fsys vfs.FS) (names []string) {
+	t.Helper()
+	all, err := fsys.ReadDir("/data/log")
+	require.NoError(t, err)
+	for _, name := range all {
+		if strings.HasSuffix(name, ".seg") {
+			names = append(names, "/data/log/"+name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// hurt is a way in which what a start needs can be damaged. identity tells that the store cannot know any more who it was.
+type hurt struct {
+	name     string
+	identity bool
+	do       func(t *testing.T, fsys vfs.FS)
+	says     []string // in the error of a node that nobody can fill
+}
+
+func hurts() []hurt {
+	pages := store.PageFile("/data")
+	return []hurt{
+		{name: "page.db zeroed", says: []string{pages, "not a page file", "zeros"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			info, err := fsys.Stat(pages)
+			require.NoError(t, err)
+			overwrite(t, fsys, pages, make([]byte, info.SizeBytes))
+		}},
+		{name: "page.db empty", says: []string{pages, "not a page file", "it is empty"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			overwrite(t, fsys, pages, nil)
+		}},
+		{name: "page.db with a bad header", says: []string{pages, "not a page file"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			flip(t, fsys, pages, 3)
+		}},
+		{name: "page.db with a damaged header", says: []string{pages, "checksum of the file header"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			flip(t, fsys, pages, 13)
+		}},
+		{name: "page.db missing", says: []string{pages, "page.db is missing"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			require.NoError(t, fsys.Remove(pages))
+		}},
+		{name: "page.db and log missing", says: []string{pages, "page.db is missing"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			require.NoError(t, fsys.Remove(pages))
+			for _, name := range segmentNames(t, fsys) {
+				require.NoError(t, fsys.Remove(name))
+			}
+		}},
+		{name: "first segment missing", says: []string{"log does not continue"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			names := segmentNames(t, fsys)
+			require.Greater(t, len(names), 1, names)
+			for _, name := range names[:len(names)-1] {
+				require.NoError(t, fsys.Remove(name))
+			}
+		}},
+		{name: "identity flipped", identity: true, says: []string{"/data/identity", "fails its checksum"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			flip(t, fsys, "/data/identity", 30)
+		}},
+		{name: "identity empty", identity: true, says: []string{"/data/identity", "fails its checksum"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			overwrite(t, fsys, "/data/identity", nil)
+		}},
+		{name: "identity missing", identity: true, says: []string{"/data/identity is not there"}, do: func(t *testing.T, fsys vfs.FS) {
+			t.Helper()
+			require.NoError(t, fsys.Remove("/data/identity"))
+		}},
+	}
+}
+
+// longFilled is a store whose log does not reach back to its first record any more.
+func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
+	t.Helper()
+	o := options(fsys)
+	o.LogKeepBytes, o.SegmentBytes = 1, 64<<10
+	n, m := openNode(t, o), &model{}
+	ops := rand.New(rand.NewPCG(11, 11))
+	for i := range 160 {
+		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		if i%20 == 0 {
+			n.applyAll()
+			_, err := n.s.Checkpoint(context.Background())
+			require.NoError(t, err)
+		}
+	}
+	n.applyAll()
+	for range 60 {
+		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000))) // a second segment, which the checkpoint at the end does not make superfluous
+	}
+	require.Greater(t, n.s.FirstLSN(), uint64(1))
+	return o, n
+}
+
+// TestCannotOpen damages each thing that a start needs. A store of a pair is set aside and filled anew; any other one is refused, with
+// the file, what is wrong with it and what to do, and nothing is changed.
+func TestCannotOpen(t *testing.T) {
+	for _, h := range hurts() {
+		t.Run(h.name+", in a pair", func(t *testing.T) { setAsideAndFilled(t, h) })
+		t.Run(h.name+", alone", func(t *testing.T) { refused(t, h) })
+	}
+}
+
+func setAsideAndFilled(t *testing.T, h hurt) {
+	t.Helper()
+	mem := vfs.NewMem()
+	o, n := longFilled(t, mem)
+	o.ReplaceDamaged, o.ReplaceUnknown = true, true
+	source, m := filled(t, options(vfs.NewMem()))
+	require.NoError(t, n.s.JoinPair(uuid.New()))
+	require.NoError(t, n.s.SetFence(store.Fence{Config: 4, Term: 2}))
+	before := n.s.Identity()
+	require.NoError(t, n.s.Close())
+	h.do(t, mem)
+
+	s, err := store.Open(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	now := s.Identity()
+	require.True(t, s.End().IsZero(), "it begins empty")
+	require.True(t, now.MayHaveLost, "INV-6")
+	require.NotEmpty(t, now.SetAside)
+	if h.identity {
+		require.NotEqual(t, before.NodeID, now.NodeID, "INV-4: the record does not know it")
+		require.NotEqual(t, before.StoreID, now.StoreID)
+		require.Zero(t, now.PairID)
+	} else {
+		require.Equal(t, []any{before.NodeID, before.StoreID, before.PairID, before.Fence}, []any{now.NodeID, now.StoreID, now.PairID, now.Fence})
+		require.Greater(t, now.Incarnation, before.Incarnation, "INV-4: the record does not name it any more")
+	}
+	_, err = mem.Stat(filepath.Join("/data", now.SetAside, "log"))
+	require.NoError(t, err)
+
+	require.NoError(t, receive(t, source.s, s).Commit())
+	require.Equal(t, m.dump(), dumpStore(t, s))
+	require.Empty(t, s.Identity().SetAside, "it is whole")
+	require.NoError(t, s.Close())
+	again, err := store.Open(o)
+	require.NoError(t, err)
+	require.Equal(t, m.dump(), dumpStore(t, again))
+	require.NoError(t, again.Close())
+}
+
+func refused(t *testing.T, h hurt) {
+	t.Helper()
+	mem := vfs.NewMem()
+	o, n := longFilled(t, mem)
+	require.NoError(t, n.s.JoinPair(uuid.New())) // a node without a coordinator has a pair of its own
+	require.NoError(t, n.s.Close())
+	h.do(t, mem)
+	before := contents(t, mem, "/data")
+	for range 2 {
+		_, err := store.Open(o)
+		require.Error(t, err)
+		for _, word := range append(h.says, "lockstep store restore", "nothing was changed") {
+			require.Contains(t, err.Error(), word)
+		}
+		require.NotContains(t, err.Error(), "mixed")
+	}
+	after := contents(t, mem, "/data")
+	if !h.identity { // it notes that it was started
+		delete(before, "identity")
+		delete(after, "identity")
+	}
+	require.Equal(t, before, after)
+}
+
+// contents of a directory: which files, and how long.
+func contents(t *testing.T, fsys vfs.FS, dir string) map[string]int64 {
+	t.Helper()
+	all := map[string]int64{}
+	names, err := fsys.ReadDir(dir)
+	require.NoError(t, err)
+	for _, name := range names {
+		info, err := fsys.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		all[name] = info.SizeBytes
+	}
+	return all
+}
+
+// settle makes everything in the directory durable as it is.
+func settle(t *testing.T, fsys vfs.FS) {
+	t.Helper()
+	for _, dir := range []string{"/data", "/data/log"} {
+		for name := range contents(t, fsys, dir) {
+			if name == "log" {
+				continue
+			}
+			f, err := fsys.OpenFile(filepath.Join(dir, name), os.O_RDWR, 0)
+			require.NoError(t, err)
+			require.NoError(t, errors.Join(f.Sync(), f.Close()))
+		}
+		require.NoError(t, fsys.SyncDir(dir))
+	}
+}
+
+// TestSetAsideIsAtomic stops the machine before each step of setting a store aside. Whatever is found then is neither opened as what
+// it was nor taken for a new node.
+func TestSetAsideIsAtomic(t *testing.T) {
+	for _, h := range hurts() {
+		t.Run(h.name, func(t *testing.T) {
+			mem := vfs.NewMem()
+			o, n := longFilled(t, mem)
+			require.NoError(t, n.s.JoinPair(uuid.New()))
+			before := n.s.Identity()
+			require.NoError(t, n.s.Close())
+			h.do(t, mem)
+			settle(t, mem)
+			var mu sync.Mutex
+			var clones []*vfs.Mem
+			var ops []string
+			rng := rand.New(rand.NewPCG(3, 9))
+			fault := vfs.NewFault(mem)
+			fault.SetHook(func(op vfs.Op) error {
+				mu.Lock()
+				defer mu.Unlock()
+				clones, ops = append(clones, mem.CrashClone(crashRand(rng))), append(ops, fmt.Sprintf("%s %s", op.Kind, op.Name))
+				return nil
+			})
+			o.ReplaceDamaged, o.ReplaceUnknown, o.FS = true, true, fault
+			s, err := store.Open(o)
+			require.NoError(t, err)
+			fault.SetHook(nil)
+			require.NoError(t, s.Close())
+			for i, clone := range clones {
+				o.FS = clone
+				s, err := store.Open(o)
+				require.NoError(t, err, "crash before %s", ops[i])
+				now := s.Identity()
+				require.True(t, now.MayHaveLost, "crash before %s", ops[i])
+				require.NotEmpty(t, now.SetAside, "crash before %s", ops[i])
+				require.True(t, now.NodeID != before.NodeID || now.Incarnation > before.Incarnation, "crash before %s", ops[i])
+				require.True(t, s.End().IsZero(), "crash before %s", ops[i])
+				require.NoError(t, s.Close())
+			}
+			require.Greater(t, len(clones), 20)
+		})
+	}
+}

@@ -1,0 +1,236 @@
+//go:build unix
+
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/wal"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// harm is a way in which a file that a start needs can be damaged while the node is down.
+type harm struct {
+	name string
+	do   func(t *testing.T, n *cluster.Node)
+}
+
+// inData changes a file of a node's data directory.
+func inData(name string, change func(raw []byte) []byte) func(t *testing.T, n *cluster.Node) {
+	return func(t *testing.T, n *cluster.Node) {
+		t.Helper()
+		path := filepath.Join(n.DataDir(), name)
+		raw, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, change(raw), 0o600))
+	}
+}
+
+func without(names ...string) func(t *testing.T, n *cluster.Node) {
+	return func(t *testing.T, n *cluster.Node) {
+		t.Helper()
+		for _, name := range names {
+			require.NoError(t, os.RemoveAll(filepath.Join(n.DataDir(), name)))
+		}
+	}
+}
+
+func flipped(at int) func(raw []byte) []byte {
+	return func(raw []byte) []byte {
+		raw[at] ^= 1
+		return raw
+	}
+}
+
+// harms are all kinds, one for each file and what can be wrong with it.
+func harms() []harm {
+	return []harm{
+		{"page.db zeroed", inData("page.db", func(raw []byte) []byte { return make([]byte, len(raw)) })},
+		{"page.db empty", inData("page.db", func([]byte) []byte { return nil })},
+		{"page.db cut short", inData("page.db", func(raw []byte) []byte { return raw[:len(raw)/3] })},
+		{"page.db with a bad header", inData("page.db", flipped(2))},
+		{"page.db with a damaged header", inData("page.db", flipped(20))},
+		{"page.db missing", without("page.db")},
+		{"page.db and log missing", without("page.db", "log")},
+		{"log damaged", func(t *testing.T, n *cluster.Node) {
+			t.Helper()
+			segments, err := filepath.Glob(filepath.Join(n.DataDir(), "log", "*.seg"))
+			require.NoError(t, err)
+			for _, name := range segments {
+				flipAt(t, name, 4096+200)
+			}
+		}},
+		{"headers of the log damaged", func(t *testing.T, n *cluster.Node) {
+			t.Helper()
+			segments, err := filepath.Glob(filepath.Join(n.DataDir(), "log", "*.seg"))
+			require.NoError(t, err)
+			for _, name := range segments {
+				flipAt(t, name, 30)
+			}
+		}},
+		{"log missing", without("log")},
+		{"identity flipped", inData("identity", flipped(40))},
+		{"identity empty", inData("identity", func([]byte) []byte { return nil })},
+		{"identity missing", without("identity")},
+		{"everything missing", without("identity", "page.db", "log")},
+	}
+}
+
+// harmRounds is how many kinds of damage a short run tries, by a throw of the dice.
+func harmRounds(rng *rand.Rand) []harm {
+	all := harms()
+	if os.Getenv("LOCKSTEP_MATRIX") == "all" {
+		return all
+	}
+	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:4]
+}
+
+// TestDamagedFilesHeal: whatever is damaged on one node, of either role, while the other one is well, the pair heals without an operator, and
+// nothing that was acknowledged is lost. The node is started while its peer serves, and after both were down.
+func TestDamagedFilesHeal(t *testing.T) {
+	for _, raft := range []bool{false, true} {
+		t.Run(fmt.Sprintf("raft %v", raft), func(t *testing.T) { damagedFilesHeal(t, raft) })
+	}
+}
+
+func damagedFilesHeal(t *testing.T, raft bool) {
+	t.Helper()
+	s := seed(t)
+	rng := rand.New(rand.NewPCG(s, 1))
+	p := start(t, cluster.Options{Settings: maintenanceSettings(), Raft: raft})
+	stock := fillStock(t, p, repairFill, s)
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "harm-", Seed: s, PerSecond: 300})
+	checkpointBoth(t, p)
+	for _, h := range harmRounds(rng) {
+		for _, role := range []string{"active", "standby"} {
+			for _, peer := range []string{"up", "down"} {
+				began := time.Now()
+				harmOne(t, p, w, h, role, peer)
+				t.Logf("%s, %s, peer %s: healed after %v", h.name, role, peer, time.Since(began).Round(time.Millisecond))
+			}
+		}
+	}
+	require.Empty(t, compare(t, p, true).GetContentError())
+	verify(t, p, w)
+	stock.check(t)
+	checkOffline(t, p)
+}
+
+func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, peer string) {
+	t.Helper()
+	victim, other := inSync(t, p)
+	if role == "standby" {
+		victim, other = other, victim
+	}
+	what := fmt.Sprintf("%s, %s, peer %s; see %s", h.name, role, peer, victim.Dir)
+	if peer == "down" { // both at once: none of them finds out that it is alone
+		require.NoError(t, victim.Pause())
+		require.NoError(t, other.Kill())
+	}
+	require.NoError(t, victim.Kill())
+	if peer == "up" {
+		acked(t, w, ackBound)
+	}
+	h.do(t, victim)
+	_, err := os.Stat(filepath.Join(victim.DataDir(), "log", wal.FirstSegment))
+	whole := h.name == "page.db missing" && err == nil
+	require.NoError(t, victim.Start(), what)
+	if peer == "down" && !whole {
+		// Alone it must not serve: it does not hold everything any more. (A log with every record makes a missing page.db again.)
+		require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP, pb.Role_ROLE_FENCED), what)
+	}
+	if peer == "down" {
+		require.NoError(t, other.Start(), what)
+	}
+	acked(t, w, bound)
+	_, _, err = p.WaitInSync(limited(t))
+	require.NoError(t, err, what)
+}
+
+// TestDamagedAlone damages the files of the one node that holds everything. It must not serve, must say what is the matter and what can be
+// done, and nobody else may serve in its place. Put back as docs/maintenance.md says, it goes on, and nothing is lost.
+func TestDamagedAlone(t *testing.T) {
+	s := seed(t)
+	rng := rand.New(rand.NewPCG(s, 1))
+	p := start(t, cluster.Options{Settings: maintenanceSettings()})
+	w := work(t, p, cluster.WorkloadOptions{Prefix: "alone-", Seed: s, PerSecond: 300})
+	names := []string{"page.db zeroed", "page.db empty", "log damaged", "identity flipped", "identity missing"}
+	if os.Getenv("LOCKSTEP_MATRIX") != "all" {
+		names = []string{names[rng.IntN(3)], names[3+rng.IntN(2)]}
+	}
+	for _, h := range harms() {
+		if slices.Contains(names, h.name) {
+			damagedAlone(t, p, w, h)
+		}
+	}
+	verify(t, p, w)
+	checkOffline(t, p)
+}
+
+func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
+	t.Helper()
+	checkpointBoth(t, p)
+	victim, other := inSync(t, p)
+	require.NoError(t, other.Kill())
+	require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_ACTIVE_ALONE))
+	acked(t, w, ackBound)
+	require.NoError(t, victim.Kill())
+	good := filepath.Join(t.TempDir(), "copy")
+	copyTo(t, victim.DataDir(), good)
+	h.do(t, victim)
+	require.NoError(t, victim.Start())
+	require.NoError(t, other.Start())
+	quiet(t, w)
+	for _, n := range p.Nodes() {
+		require.NotContains(t, []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE}, statusOf(t, n).GetRole(), h.name)
+	}
+	require.Eventually(t, func() bool {
+		reason := statusOf(t, victim).GetReason()
+		return strings.Contains(reason, "damaged-") && strings.Contains(reason, strings.Fields(h.name)[0]) &&
+			strings.Contains(reason, "docs/maintenance.md")
+	}, bound, 20*time.Millisecond, "%s: %s", h.name, statusOf(t, victim).GetReason())
+	t.Logf("%s: %s", h.name, statusOf(t, victim).GetReason())
+
+	// As docs/maintenance.md says: everything that was set aside goes back, and the damaged file is replaced.
+	require.NoError(t, victim.Stop())
+	aside, err := filepath.Glob(filepath.Join(victim.DataDir(), "damaged-*"))
+	require.NoError(t, err)
+	last := aside[len(aside)-1]
+	without("page.db", "log", "identity")(t, victim)
+	for _, name := range []string{"page.db", "log", "identity"} {
+		if err := os.Rename(filepath.Join(last, name), filepath.Join(victim.DataDir(), name)); err != nil {
+			require.ErrorIs(t, err, os.ErrNotExist)
+		}
+	}
+	damaged := strings.Fields(h.name)[0]
+	without(damaged)(t, victim)
+	copyTo(t, filepath.Join(good, damaged), filepath.Join(victim.DataDir(), damaged))
+	require.NoError(t, victim.Start())
+	acked(t, w, bound)
+	inSync(t, p)
+}
+
+// copyTo copies a file or a directory to a place where there is none.
+func copyTo(t *testing.T, from, to string) {
+	t.Helper()
+	info, err := os.Stat(from)
+	require.NoError(t, err)
+	if info.IsDir() {
+		require.NoError(t, os.CopyFS(to, os.DirFS(from)))
+		return
+	}
+	raw, err := os.ReadFile(from)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(to, raw, 0o600))
+}
