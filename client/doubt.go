@@ -56,6 +56,12 @@ type identity struct {
 	lost     error // why the outcome can never be learned; nothing is sent any more
 }
 
+// take makes the next sequence of a lane the request's.
+func (id *identity) take(l *lane) {
+	id.lane, id.sequence = l, l.next
+	l.next++
+}
+
 // inDoubt tells whether the request may have been committed although no node has said so.
 func (id *identity) inDoubt() bool { return id.doubt.unknown }
 
@@ -72,8 +78,10 @@ func (c *Client) doAs(
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && (!id.inDoubt() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {
-		// The lane was idle for too long. Nothing was committed, so the request may go under another identity.
+		// The lane was idle for too long. Nothing was committed, so the request may go under another identity: a new one, since
+		// the free lanes may have been idle for as long.
 		*id = identity{}
+		id.take(newLane())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}
 	if id.inDoubt() {
@@ -92,9 +100,7 @@ func (c *Client) attemptsAs(
 	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {
 	if id.lane == nil {
-		id.lane = c.takeLane()
-		id.sequence = id.lane.next
-		id.lane.next++
+		id.take(c.takeLane())
 	}
 	return c.do(ctx, op, &id.doubt, func(ctx context.Context, cc *grpc.ClientConn) error {
 		return fn(ctx, cc, &pb.Producer{Id: id.lane.id, Epoch: 1, Sequence: id.sequence, Retry: id.inDoubt()})
@@ -109,8 +115,10 @@ func (c *Client) takeLane() *lane {
 		c.lanes = c.lanes[:n-1]
 		return l
 	}
-	return &lane{id: uuid.NewString(), next: 1}
+	return newLane()
 }
+
+func newLane() *lane { return &lane{id: uuid.NewString(), next: 1} }
 
 func (c *Client) returnLane(l *lane) {
 	c.mu.Lock()
