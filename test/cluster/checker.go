@@ -40,6 +40,16 @@ const (
 	RuleDigest Rule = "digest"
 	// RuleBody: a body is not what was published.
 	RuleBody Rule = "body"
+	// RulePartly: of a transaction or a purge, a part was done and another one was not.
+	RulePartly Rule = "partly"
+	// RuleSettled: a message counts as acknowledged that nobody acknowledged.
+	RuleSettled Rule = "settled"
+	// RuleEffects: a purge or the making or deletion of a queue was done more often, or less often, than was confirmed.
+	RuleEffects Rule = "effects"
+	// RuleMeaning: a call ended with an error that its documentation does not name for what had happened.
+	RuleMeaning Rule = "meaning"
+	// RuleUnknown: more outcomes are unknown than faults can explain.
+	RuleUnknown Rule = "unknown"
 	// RuleUnread: the history was checked before the queues were read to the end, so it proves nothing.
 	RuleUnread Rule = "unread"
 )
@@ -61,11 +71,12 @@ type place struct {
 
 // checker holds the indexes that more than one rule needs.
 type checker struct {
-	h     *History
-	sent  map[ID]*Publish
-	at    map[place]ID
-	where map[ID][]place
-	found []Violation
+	h         *History
+	published []*Publish // of all kinds
+	sent      map[ID]*Publish
+	at        map[place]ID
+	where     map[ID][]place
+	found     []Violation
 }
 
 // Check returns every violation of the rules, in no particular order; none means that all that the clients were told is true. The
@@ -79,8 +90,11 @@ func (h *History) Check() []Violation {
 		c.report(RuleUnread, "the final content of the queues is not in the history")
 		return c.found
 	}
-	for i := range h.Publishes {
-		c.sent[h.Publishes[i].ID] = &h.Publishes[i]
+	for _, published := range [][]Publish{h.Publishes, h.Parts} {
+		for i := range published {
+			c.published = append(c.published, &published[i])
+			c.sent[published[i].ID] = &published[i]
+		}
 	}
 	c.stored()
 	c.publishes()
@@ -88,6 +102,11 @@ func (h *History) Check() []Violation {
 	c.realTimeOrder()
 	c.lsns()
 	c.deliveries()
+	c.acksSent()
+	c.deliveryOrder()
+	c.operations()
+	c.terms()
+	c.unknowns()
 	c.digests()
 	return c.found
 }
@@ -124,8 +143,7 @@ func (c *checker) stored() {
 
 // publishes holds what publishers were told against what is stored.
 func (c *checker) publishes() {
-	for i := range c.h.Publishes {
-		p := &c.h.Publishes[i]
+	for _, p := range c.published {
 		if p.Outcome != Acked {
 			continue
 		}
@@ -150,6 +168,9 @@ func (c *checker) producerOrder() {
 		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Sequence, b.Sequence))
 	})
 	for _, s := range final {
+		if p := c.sent[s.ID]; p != nil && p.Unordered {
+			continue
+		}
 		l := lane{s.Queue, s.ID.Producer}
 		if before, ok := last[l]; ok && before.ID.N > s.ID.N {
 			c.report(RuleOrder, "queue %s: message %v (sequence %d) stands after %v (sequence %d)", s.Queue, s.ID, s.Sequence, before.ID, before.Sequence)
@@ -161,8 +182,8 @@ func (c *checker) producerOrder() {
 // realTimeOrder: a message that was sent after another one's acknowledgement has the higher sequence.
 func (c *checker) realTimeOrder() {
 	byQueue := map[string][]*Publish{}
-	for i := range c.h.Publishes {
-		if p := &c.h.Publishes[i]; p.Outcome == Acked {
+	for _, p := range c.published {
+		if p.Outcome == Acked {
 			byQueue[p.Queue] = append(byQueue[p.Queue], p)
 		}
 	}
@@ -186,23 +207,37 @@ func (c *checker) realTimeOrder() {
 	}
 }
 
-// lsns: an LSN names one transaction, which is a batch of one producer for one queue, and a queue's sequences grow with the LSN.
+// lsns: an LSN names one transaction, which is a batch of one producer for one queue or what one application committed, and a queue's
+// sequences grow with the LSN.
 func (c *checker) lsns() {
 	type origin struct {
 		queue    string
 		producer uint32
+		txn      ID // the first message of an application's transaction
 	}
 	seen := map[uint64]origin{}
 	byQueue := map[string][]*Publish{}
-	for i := range c.h.Publishes {
-		p := &c.h.Publishes[i]
+	txns := map[ID]ID{}
+	for _, o := range c.h.Operations {
+		for _, id := range o.Parts {
+			txns[id] = o.Parts[0]
+			if o.Kind == KindPublish { // what applications publish at the same time may be one batch
+				txns[id] = ID{Producer: firstApplication}
+			}
+		}
+	}
+	for _, p := range c.published {
 		if p.Outcome != Acked || p.LSN == 0 {
 			continue
 		}
-		mine := origin{p.Queue, p.ID.Producer}
+		mine := origin{p.Queue, p.ID.Producer, ID{}}
+		if first, ok := txns[p.ID]; ok {
+			if mine = (origin{txn: first}); first.N == 0 {
+				mine.queue = p.Queue
+			}
+		}
 		if other, taken := seen[p.LSN]; taken && other != mine {
-			c.report(RuleTwoTerms, "LSN %d was acknowledged to producer %d for %s and to producer %d for %s",
-				p.LSN, other.producer, other.queue, mine.producer, mine.queue)
+			c.report(RuleTwoTerms, "LSN %d was acknowledged to %+v and to %+v", p.LSN, other, mine)
 		}
 		seen[p.LSN] = mine
 		byQueue[p.Queue] = append(byQueue[p.Queue], p)
@@ -261,6 +296,19 @@ func subOf(drained, queue string) (string, bool) {
 		return drained[len(queue)+1:], true
 	}
 	return "", false
+}
+
+// unknowns: a producer repeats what it has no answer to until it is closed, so that next to no outcome is unknown.
+func (c *checker) unknowns() {
+	unknown := 0
+	for _, p := range c.h.Publishes {
+		if p.Outcome == Unknown {
+			unknown++
+		}
+	}
+	if most := c.h.MaxUnknown; unknown > most {
+		c.report(RuleUnknown, "%d of %d publishes without a deadline ended with an unknown outcome, and at most %d may", unknown, len(c.h.Publishes), most)
+	}
 }
 
 func (c *checker) digests() {

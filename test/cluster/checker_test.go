@@ -30,16 +30,25 @@ func sound() *History {
 	h.FinalRead = true
 	h.Drained = []string{"q/work"}
 	h.Deliveries = []Delivery{
-		{"q", "work", 1, ID{1, 1}, ms(3)},
-		{"q", "work", 2, ID{2, 1}, ms(4)},
-		{"q", "work", 1, ID{1, 1}, ms(5)},
-		{"q", "work", 3, ID{1, 2}, ms(6)},
-		{"q", "work", 4, ID{1, 3}, ms(8)},
-		{"q", "work", 5, ID{1, 4}, ms(10)},
+		delivery(1, ID{1, 1}, ms(3)),
+		delivery(2, ID{2, 1}, ms(4)),
+		delivery(1, ID{1, 1}, ms(5)),
+		delivery(3, ID{1, 2}, ms(6)),
+		delivery(4, ID{1, 3}, ms(8)),
+		delivery(5, ID{1, 4}, ms(10)),
 	}
 	h.Acks = []Ack{{"q", "work", 1, ms(6)}, {"q", "work", 2, ms(6)}, {"q", "work", 3, ms(9)}}
+	for sequence := range uint64(5) {
+		h.AcksSent = append(h.AcksSent, Ack{Queue: "q", Sub: "work", Sequence: sequence + 1})
+	}
+	h.MaxUnknown = 1
 	h.Digests = []Digest{{"a", 20, "cafe", 5}, {"b", 20, "cafe", 5}}
 	return h
+}
+
+// delivery makes one of q/work.
+func delivery(sequence uint64, id ID, at time.Duration) Delivery {
+	return Delivery{Queue: "q", Sub: "work", Sequence: sequence, ID: id, At: at}
 }
 
 func TestCheckerAcceptsASoundHistory(t *testing.T) {
@@ -61,7 +70,8 @@ func TestCheckerCatches(t *testing.T) {
 		{"a lost message that was delivered", func(h *History) { h.Final = h.Final[:4] }, []Rule{RuleLost, RuleUncommitted}},
 		{"a doubled message", func(h *History) {
 			h.Final = append(h.Final, Stored{"q", 6, ID{1, 4}})
-			h.Deliveries = append(h.Deliveries, Delivery{"q", "work", 6, ID{1, 4}, ms(11)})
+			h.Deliveries = append(h.Deliveries, delivery(6, ID{1, 4}, ms(11)))
+			h.AcksSent = append(h.AcksSent, Ack{Queue: "q", Sub: "work", Sequence: 6})
 		}, []Rule{RuleDoubled}},
 		{"two messages in one place", func(h *History) {
 			h.Final = append(h.Final, Stored{"q", 5, ID{1, 4}})
@@ -84,23 +94,32 @@ func TestCheckerCatches(t *testing.T) {
 			h.Deliveries = append(h.Deliveries[:4], h.Deliveries[5])
 		}, []Rule{RulePhantom}},
 		{"a phantom delivery", func(h *History) {
-			h.Deliveries = append(h.Deliveries, Delivery{"q", "work", 6, ID{9, 1}, ms(11)})
+			h.Deliveries = append(h.Deliveries, delivery(6, ID{9, 1}, ms(11)))
 		}, []Rule{RulePhantom}},
 		{"a refused message that is stored", func(h *History) {
 			h.Final = append(h.Final, Stored{"q", 6, ID{2, 2}})
 			h.Drained = nil
 		}, []Rule{RuleRefused}},
 		{"a delivery of what was never committed", func(h *History) {
-			h.Deliveries = append(h.Deliveries, Delivery{"q", "work", 6, ID{2, 2}, ms(11)})
+			h.Deliveries = append(h.Deliveries, delivery(6, ID{2, 2}, ms(11)))
 		}, []Rule{RuleUncommitted}},
 		{"a stored message that is never delivered", func(h *History) {
 			h.Deliveries = h.Deliveries[:5]
 		}, []Rule{RuleUndelivered}},
 		{"a redelivery after the confirmed acknowledgement", func(h *History) {
-			h.Deliveries = append(h.Deliveries, Delivery{"q", "work", 1, ID{1, 1}, ms(7)})
+			h.Deliveries = append(h.Deliveries, delivery(1, ID{1, 1}, ms(7)))
 		}, []Rule{RuleRedelivered}},
 		{"one LSN acknowledged twice", func(h *History) { h.Publishes[2].LSN = 11 }, []Rule{RuleTwoTerms}},
 		{"a later sequence with an earlier LSN", func(h *History) { h.Publishes[5].LSN = 9 }, []Rule{RuleTwoTerms}},
+		{"a message that was given back, and is acknowledged", func(h *History) { h.AcksSent = h.AcksSent[:4] }, []Rule{RuleSettled}},
+		{"a confirmation of what was not acknowledged", func(h *History) {
+			h.Acks = append(h.Acks, Ack{"q", "work", 7, ms(11)})
+		}, []Rule{RuleSettled}},
+		{"a delivery out of order", func(h *History) {
+			h.Deliveries[4].Stream, h.Deliveries[5].Stream = 1, 1
+			h.Deliveries[4], h.Deliveries[5] = h.Deliveries[5], h.Deliveries[4]
+		}, []Rule{RuleOrder}},
+		{"too many unknown outcomes", func(h *History) { h.MaxUnknown = 0 }, []Rule{RuleUnknown}},
 		{"different digests", func(h *History) { h.Digests[1].Content = "beef" }, []Rule{RuleDigest}},
 		{"digests of different positions", func(h *History) { h.Digests[1].LSN = 21 }, []Rule{RuleDigest}},
 		{"a damaged body", func(h *History) {

@@ -63,7 +63,7 @@ func (c *rawConsumer) stream(ctx context.Context, address string) {
 	if stream.Send(attach) != nil {
 		return
 	}
-	s := rawStream{c: c, unconfirmed: map[uint64][]uint64{}}
+	s := rawStream{c: c, number: c.w.streams.Add(1), unconfirmed: map[uint64][]uint64{}}
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
@@ -74,7 +74,11 @@ func (c *rawConsumer) stream(ctx context.Context, address string) {
 			continue
 		}
 		answer, ok := s.receive(resp.GetMessages())
-		if !ok || stream.Send(answer) != nil {
+		if !ok {
+			return
+		}
+		s.sent(answer)
+		if stream.Send(answer) != nil {
 			return
 		}
 	}
@@ -83,6 +87,7 @@ func (c *rawConsumer) stream(ctx context.Context, address string) {
 // rawStream is the state of one stream.
 type rawStream struct {
 	c           *rawConsumer
+	number      uint64              // of the stream, in the history
 	next        uint64              // number of the last confirmation that was asked for
 	unconfirmed map[uint64][]uint64 // sequences that each of them covers
 	seen        uint64              // highest number that was confirmed
@@ -95,7 +100,9 @@ func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeReq
 	answer = &pb.ConsumeRequest{Credit: uint32(len(messages))}
 	drop := c.rng.IntN(rawDrop) == 0
 	for _, m := range messages {
-		c.w.delivered(c.queue, c.sub, m.GetSequence(), m.GetMessage().GetBody())
+		c.w.delivered(Delivery{
+			Queue: c.queue, Sub: c.sub, Sequence: m.GetSequence(), Stream: s.number, Repeated: m.GetDeliveryCount() > 0,
+		}, m.GetMessage().GetBody())
 		r := &pb.SequenceRange{First: m.GetSequence(), Last: m.GetSequence()}
 		if m.GetDeliveryCount() == 0 && c.rng.IntN(rawNack) == 0 {
 			answer.Nack = append(answer.Nack, r)
@@ -107,6 +114,13 @@ func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeReq
 	s.next++
 	answer.Confirm = s.next
 	return answer, !drop
+}
+
+// sent records the acknowledgements that are about to be sent: they may arrive, whatever becomes of the stream.
+func (s *rawStream) sent(answer *pb.ConsumeRequest) {
+	for _, r := range answer.GetAck() {
+		s.c.w.history.addAckSent(Ack{Queue: s.c.queue, Sub: s.c.sub, Sequence: r.GetFirst()})
+	}
 }
 
 // confirmed records the acknowledgements up to number upTo.
@@ -141,15 +155,16 @@ func (c *clientConsumer) run(ctx context.Context) {
 			wait(ctx, pollInterval)
 			continue
 		}
+		number := c.w.streams.Add(1)
 		for err == nil && c.rng.IntN(clientReopen) != 0 {
-			err = c.batch(ctx, consumer)
+			err = c.batch(ctx, consumer, number)
 		}
 		_ = consumer.Close()
 	}
 }
 
 // batch receives some messages and waits until their acknowledgements are confirmed.
-func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer) error {
+func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, number uint64) error {
 	var acked []uint64
 	rctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -164,11 +179,14 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer) e
 			// The first message is waited for; of the others, what is there is taken.
 			time.AfterFunc(time.Millisecond, cancel)
 		}
-		c.w.delivered(c.queue, c.sub, d.Sequence, d.Body)
+		c.w.delivered(Delivery{
+			Queue: c.queue, Sub: c.sub, Sequence: d.Sequence, Stream: number, Repeated: d.DeliveryCount > 0,
+		}, d.Body)
 		if d.DeliveryCount == 0 && c.rng.IntN(rawNack) == 0 {
 			d.Nack()
 			continue
 		}
+		c.w.history.addAckSent(Ack{Queue: c.queue, Sub: c.sub, Sequence: d.Sequence})
 		d.Ack()
 		acked = append(acked, d.Sequence)
 	}

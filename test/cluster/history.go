@@ -39,6 +39,12 @@ type Publish struct {
 	LSN uint64 `json:"lsn,omitempty"`
 	// Address of the node that acknowledged it.
 	Address string `json:"address,omitempty"`
+	// Term of the pair that the node was in when it acknowledged it; 0 when it is not known.
+	Term uint64 `json:"term,omitempty"`
+	// Limit: it was refused because the disk is low or the queue is full.
+	Limit bool `json:"limit,omitempty"`
+	// Unordered: it may be committed after what its producer sent later, since the producer did not wait for the answer.
+	Unordered bool `json:"unordered,omitempty"`
 	// Error in words, unless acked.
 	Error string `json:"error,omitempty"`
 }
@@ -50,14 +56,18 @@ type Delivery struct {
 	Sequence uint64        `json:"sequence"`
 	ID       ID            `json:"id"`
 	At       time.Duration `json:"at_ns"`
+	// Stream is the number of the stream, or of the consumer, that it came on; 0 when it does not matter.
+	Stream uint64 `json:"stream,omitempty"`
+	// Repeated: the node says that it was given back before.
+	Repeated bool `json:"repeated,omitempty"`
 }
 
-// Ack is one acknowledgement that a consumer was told is committed.
+// Ack is one acknowledgement: of those that a consumer sent, or of those that it was told are committed.
 type Ack struct {
 	Queue     string        `json:"queue"`
 	Sub       string        `json:"sub"`
 	Sequence  uint64        `json:"sequence"`
-	Confirmed time.Duration `json:"confirmed_ns"`
+	Confirmed time.Duration `json:"confirmed_ns,omitempty"`
 }
 
 // Stored is one message that a queue holds at the end.
@@ -83,7 +93,20 @@ type History struct {
 	mu         sync.Mutex // guards all below
 	Publishes  []Publish
 	Deliveries []Delivery
-	Acks       []Ack
+	// AcksSent are the acknowledgements that consumers sent, Acks those that were confirmed.
+	AcksSent []Ack
+	Acks     []Ack
+	// Operations are what the applications did, and Parts the messages that they and the strays published.
+	Operations []Operation
+	Parts      []Publish
+	// Left is what the subscriptions that applications consume have still to acknowledge at the end, and Exists which of the queues
+	// that they make and delete are there.
+	Left   []Left
+	Exists map[string]bool
+	// MaxUnknown is how many of Publishes may have an unknown outcome.
+	MaxUnknown int
+	// Calls counts the calls of the applications, by kind and outcome.
+	Calls map[string]int
 	// Final is what the queues hold after quiesce, each in order of sequence. FinalRead tells that it was read.
 	Final     []Stored
 	FinalRead bool
@@ -97,7 +120,9 @@ type History struct {
 }
 
 // NewHistory begins an empty history, now.
-func NewHistory() *History { return &History{start: time.Now()} }
+func NewHistory() *History {
+	return &History{start: time.Now(), Exists: map[string]bool{}, Calls: map[string]int{}}
+}
 
 // Now is the time since the history began.
 func (h *History) Now() time.Duration { return time.Since(h.start) }
@@ -114,6 +139,13 @@ func (h *History) AddDelivery(d Delivery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.Deliveries = append(h.Deliveries, d)
+}
+
+// addAckSent records an acknowledgement on its way.
+func (h *History) addAckSent(a Ack) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.AcksSent = append(h.AcksSent, a)
 }
 
 // AddAck records a confirmed acknowledgement.
@@ -177,8 +209,8 @@ func (h *History) Counts() string {
 	for _, p := range h.Publishes {
 		outcomes[p.Outcome]++
 	}
-	return fmt.Sprintf("%d published: %d acknowledged, %d unknown, %d refused; %d delivered, %d acks confirmed; %d stored",
-		len(h.Publishes), outcomes[Acked], outcomes[Unknown], outcomes[Refused], len(h.Deliveries), len(h.Acks), len(h.Final))
+	return fmt.Sprintf("%d published: %d acknowledged, %d unknown, %d refused; %d delivered, %d acks confirmed; %d stored; calls: %v",
+		len(h.Publishes), outcomes[Acked], outcomes[Unknown], outcomes[Refused], len(h.Deliveries), len(h.Acks), len(h.Final), h.Calls)
 }
 
 // Save writes the history into dir, one file of JSON lines for each kind of event, to be read after a failure.
@@ -191,7 +223,11 @@ func (h *History) Save(dir string) error {
 	return errors.Join(
 		saveLines(filepath.Join(dir, "publishes.jsonl"), h.Publishes),
 		saveLines(filepath.Join(dir, "deliveries.jsonl"), h.Deliveries),
+		saveLines(filepath.Join(dir, "acks-sent.jsonl"), h.AcksSent),
 		saveLines(filepath.Join(dir, "acks.jsonl"), h.Acks),
+		saveLines(filepath.Join(dir, "operations.jsonl"), h.Operations),
+		saveLines(filepath.Join(dir, "parts.jsonl"), h.Parts),
+		saveLines(filepath.Join(dir, "left.jsonl"), h.Left),
 		saveLines(filepath.Join(dir, "final.jsonl"), h.Final),
 		saveLines(filepath.Join(dir, "digests.jsonl"), h.Digests),
 		saveLines(filepath.Join(dir, "notes.jsonl"), h.Notes),

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,7 +39,13 @@ type WorkloadOptions struct {
 	InFlight int
 	// LargeBytes bounds the few large messages. Default 256 KiB.
 	LargeBytes int
-	Seed       uint64
+	// OperationsPerSecond is how many operations each application begins at most; default 10, negative: there are no applications.
+	OperationsPerSecond int
+	// Administration has them purge, make and delete queues as well.
+	Administration bool
+	// StraysPerSecond is how many messages are published to each node directly, whatever its role; default 10, negative: none.
+	StraysPerSecond int
+	Seed            uint64
 }
 
 func (o WorkloadOptions) withDefaults() WorkloadOptions {
@@ -51,6 +59,8 @@ func (o WorkloadOptions) withDefaults() WorkloadOptions {
 	set(&o.PerSecond, 500)
 	set(&o.InFlight, 64)
 	set(&o.LargeBytes, 256<<10)
+	set(&o.OperationsPerSecond, 10)
+	set(&o.StraysPerSecond, 10)
 	if o.Prefix == "" {
 		o.Prefix = "work-"
 	}
@@ -59,6 +69,8 @@ func (o WorkloadOptions) withDefaults() WorkloadOptions {
 
 // Target is the pair that a Workload uses: a Pair, or a simulated one.
 type Target interface {
+	// Addresses of both nodes, as ConnTo takes them.
+	Addresses() []string
 	// NewClient opens a client that knows both nodes.
 	NewClient(ctx context.Context) (*client.Client, error)
 	// ConnTo is a connection to the very node that clients know under an address, whatever its role.
@@ -78,6 +90,9 @@ type Workload struct {
 	queues  []string
 
 	producers []*producer
+	apps      *applications
+	strays    *strays
+	streams   atomic.Uint64 // streams and consumers so far
 
 	stopPublishing, stopConsuming context.CancelFunc
 	publishing, consuming         sync.WaitGroup
@@ -86,6 +101,8 @@ type Workload struct {
 // StartWorkload makes the queues and begins. Stop it by Finish or Abort.
 func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workload, err error) {
 	w := &Workload{pair: p, opts: o.withDefaults(), history: NewHistory()}
+	// What a full pipeline sent before a node refused the repetition.
+	w.history.MaxUnknown = w.opts.Producers * w.opts.InFlight
 	if w.client, err = p.NewClient(ctx); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
 	}
@@ -120,7 +137,47 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 		library := &clientConsumer{w: w, queue: q, sub: SubClient, rng: rand.New(rand.NewPCG(w.opts.Seed, 2000+uint64(i)))}
 		w.consuming.Go(func() { library.run(cctx) })
 	}
+	if err := w.startOthers(ctx); err != nil {
+		w.Abort()
+		return nil, err
+	}
 	return w, nil
+}
+
+// startOthers starts applications and strays.
+func (w *Workload) startOthers(ctx context.Context) (err error) {
+	if w.opts.OperationsPerSecond > 0 {
+		if w.apps, err = w.startApplications(ctx); err != nil {
+			return err
+		}
+	}
+	if w.opts.StraysPerSecond > 0 {
+		w.strays, err = w.startStrays(ctx)
+	}
+	return err
+}
+
+// stopOthers ends applications and strays, and reads what applications have left.
+func (w *Workload) stopOthers(ctx context.Context) error {
+	if w.strays != nil {
+		w.strays.end()
+	}
+	if w.apps != nil {
+		return w.apps.finish(ctx)
+	}
+	return nil
+}
+
+// kept are the queues that hold at the end all that was ever published to them.
+func (w *Workload) kept() []string {
+	kept := slices.Clone(w.queues)
+	if w.apps != nil {
+		kept = append(kept, w.apps.queues()...)
+	}
+	if w.strays != nil {
+		kept = append(kept, w.strays.queue)
+	}
+	return kept
 }
 
 // History is what was recorded so far.
@@ -146,13 +203,14 @@ func (w *Workload) untilReplaced(ctx context.Context, address string) {
 }
 
 // delivered records a delivery and looks at every byte of the body.
-func (w *Workload) delivered(queue, sub string, sequence uint64, body []byte) {
+func (w *Workload) delivered(d Delivery, body []byte) {
 	id, err := ParseBody(body)
 	if err != nil {
-		w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s/%s sequence %d: %v", queue, sub, sequence, err)})
+		w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s/%s sequence %d: %v", d.Queue, d.Sub, d.Sequence, err)})
 		return
 	}
-	w.history.AddDelivery(Delivery{Queue: queue, Sub: sub, Sequence: sequence, ID: id, At: w.history.Now()})
+	d.ID, d.At = id, w.history.Now()
+	w.history.AddDelivery(d)
 }
 
 // producer sends numbered messages.
@@ -208,7 +266,7 @@ func (p *producer) send(ctx context.Context, id ID) <-chan struct{} {
 		record.Done, record.Sequence, record.LSN, record.Address = h.Now(), r.Sequence, r.LSN, r.Address
 		record.Outcome = outcome(err)
 		if err != nil {
-			record.Error = err.Error()
+			record.Error, record.Limit = err.Error(), errors.Is(err, client.ErrLimit)
 		}
 		h.AddPublish(record)
 		<-p.room
@@ -266,6 +324,9 @@ func (w *Workload) Finish(ctx context.Context) error {
 			return fmt.Errorf("producer %d has messages without an answer: %w", p.id, err)
 		}
 	}
+	if err := w.stopOthers(ctx); err != nil {
+		return err
+	}
 	for _, q := range w.queues {
 		if err := w.drain(ctx, q); err != nil {
 			return err
@@ -273,7 +334,7 @@ func (w *Workload) Finish(ctx context.Context) error {
 	}
 	w.stopConsuming()
 	w.consuming.Wait()
-	for _, q := range w.queues {
+	for _, q := range w.kept() {
 		if err := w.readFinal(ctx, q); err != nil {
 			return err
 		}
@@ -339,9 +400,12 @@ func (w *Workload) readFinal(ctx context.Context, queue string) error {
 // Cleanup deletes the queues and closes the client. For after Finish.
 func (w *Workload) Cleanup(ctx context.Context) error {
 	var errs []error
-	for _, q := range w.queues {
+	for _, q := range w.kept() {
 		_, err := w.client.DeleteQueue(ctx, q, false)
 		errs = append(errs, err)
+	}
+	if w.apps != nil {
+		errs = append(errs, w.apps.close())
 	}
 	return errors.Join(append(errs, w.client.Close())...)
 }
@@ -350,6 +414,12 @@ func (w *Workload) Cleanup(ctx context.Context) error {
 func (w *Workload) Abort() {
 	w.stopPublishing()
 	w.stopConsuming()
+	if w.strays != nil {
+		w.strays.end()
+	}
+	if w.apps != nil {
+		_ = w.apps.close()
+	}
 	_ = w.client.Close()
 	w.publishing.Wait()
 	w.consuming.Wait()

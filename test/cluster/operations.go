@@ -1,0 +1,452 @@
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+)
+
+// Kind of an Operation.
+type Kind string
+
+// The kinds of operations.
+const (
+	// KindPublish is one message.
+	KindPublish Kind = "publish"
+	// KindTxn is a message for each of two queues and, as a rule, the acknowledgement of a message of a third one.
+	KindTxn Kind = "txn"
+	// KindAck is the acknowledgement of one message.
+	KindAck Kind = "ack"
+	// KindPurge empties a subscription.
+	KindPurge Kind = "purge"
+	// KindCreate and KindDelete make and remove a queue.
+	KindCreate Kind = "create"
+	KindDelete Kind = "delete"
+)
+
+// Operation is one thing that an application wanted, with all attempts at it: what ended without an answer was repeated with the same
+// object, and what was refused perhaps as well.
+type Operation struct {
+	Kind    Kind          `json:"kind"`
+	Sent    time.Duration `json:"sent_ns"`
+	Done    time.Duration `json:"done_ns"`
+	Outcome Outcome       `json:"outcome"`
+	// Queue is the one that was purged, made or deleted, or whose subscription SubWork had the message Input acknowledged.
+	Queue string `json:"queue,omitempty"`
+	// Parts are the messages of a transaction.
+	Parts []ID `json:"parts,omitempty"`
+	// Input is the sequence of the message that it acknowledges; 0 for none.
+	Input uint64 `json:"input,omitempty"`
+	// Count is how many messages a purge was told that it removed.
+	Count uint64 `json:"count,omitempty"`
+	// Error is the last one in words, unless acked.
+	Error string `json:"error,omitempty"`
+}
+
+// Left is a message that a subscription has still to acknowledge at the end.
+type Left struct {
+	Queue    string `json:"queue"`
+	Sequence uint64 `json:"sequence"`
+}
+
+const (
+	// SubWork is the subscription that the applications consume or purge.
+	SubWork = "work"
+	// firstApplication and firstStray are the lowest numbers of their messages' producers.
+	firstApplication = 100
+	firstStray       = 200
+	// patience is how often an application repeats a call at most.
+	patience = 6
+	// deadlines is the number of different ones, from 1 ms, which may be too short, up to 2 s, which is enough for a failover; each is twice
+	// as long as the one before.
+	deadlines = 12
+)
+
+// applications use the client as applications do: calls with short deadlines, of which those that end without an answer are repeated
+// with the same object, and those that are refused are made again in the belief that nothing was done.
+type applications struct {
+	w       *Workload
+	client  *client.Client
+	stop    chan struct{}
+	running sync.WaitGroup
+	names   struct{ in, one, two, purged, life string }
+}
+
+// startApplications makes their queues and begins.
+func (w *Workload) startApplications(ctx context.Context) (_ *applications, err error) {
+	a := &applications{w: w, stop: make(chan struct{})}
+	if a.client, err = w.pair.NewClient(ctx); err != nil {
+		return nil, fmt.Errorf("applications: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, a.client.Close())
+		}
+	}()
+	name := func(s string) string { return w.opts.Prefix + "app-" + s }
+	a.names.in, a.names.one, a.names.two, a.names.purged, a.names.life = name("in"), name("one"), name("two"), name("purged"), name("life")
+	for queue, subs := range map[string][]string{
+		a.names.in: {SubWork, SubAudit}, a.names.one: {SubAudit}, a.names.two: {SubAudit}, a.names.purged: {SubWork, SubAudit},
+	} {
+		if _, _, err := a.client.CreateQueue(ctx, queue, client.CreateQueueOptions{Subscriptions: subs}); err != nil {
+			return nil, fmt.Errorf("applications: %w", err)
+		}
+	}
+	runs := []func(*application){(*application).transfer, (*application).transfer, (*application).fill}
+	if w.opts.Administration {
+		runs = append(runs, (*application).purge, (*application).create, (*application).remove)
+	}
+	for i, run := range runs {
+		app := &application{
+			applications: a, id: uint32(firstApplication + i), rng: rand.New(rand.NewPCG(w.opts.Seed, uint64(3000+i))), //nolint:gosec // small
+		}
+		a.running.Go(func() { app.loop(func() { run(app) }) })
+	}
+	return a, nil
+}
+
+// RefusableQueues are those to which a test may make publishes fail: their publishers know what to do then.
+func (w *Workload) RefusableQueues() []string {
+	if w.apps == nil {
+		return nil
+	}
+	return []string{w.apps.names.in, w.apps.names.one, w.apps.names.two, w.apps.names.purged}
+}
+
+// queues that are there for the whole run.
+func (a *applications) queues() []string {
+	return []string{a.names.in, a.names.one, a.names.two, a.names.purged}
+}
+
+// finish has everybody end what they are at, and reads what is left.
+func (a *applications) finish(ctx context.Context) error {
+	close(a.stop)
+	a.running.Wait()
+	for _, queue := range []string{a.names.in, a.names.purged} {
+		if err := a.readLeft(ctx, queue); err != nil {
+			return err
+		}
+	}
+	_, err := a.client.GetQueue(ctx, a.names.life)
+	if err != nil && !errors.Is(err, client.ErrQueueNotFound) {
+		return fmt.Errorf("applications: %w", err)
+	}
+	a.w.history.mu.Lock()
+	defer a.w.history.mu.Unlock()
+	a.w.history.Exists[a.names.life] = err == nil
+	return nil
+}
+
+// readLeft receives all that SubWork of a queue has not acknowledged.
+func (a *applications) readLeft(ctx context.Context, queue string) error {
+	var left []Left
+	for whole := false; !whole; { // as long as acknowledgements were still under way
+		var err error
+		if left, whole, err = a.receiveLeft(ctx, queue); err != nil {
+			return fmt.Errorf("read what is left in %s: %w", queue, err)
+		}
+	}
+	a.w.history.mu.Lock()
+	defer a.w.history.mu.Unlock()
+	a.w.history.Left = append(a.w.history.Left, left...)
+	return nil
+}
+
+func (a *applications) receiveLeft(ctx context.Context, queue string) (left []Left, whole bool, err error) {
+	backlog := func() (uint64, error) {
+		q, err := a.client.GetQueue(ctx, queue)
+		for _, s := range q.Subscriptions {
+			if s.Name == SubWork {
+				return s.Backlog, err
+			}
+		}
+		return 0, err
+	}
+	want, err := backlog()
+	if err != nil || want == 0 {
+		return nil, err == nil, err
+	}
+	consumer, err := a.client.Consume(ctx, queue, client.ConsumerOptions{Subscription: SubWork, Prefetch: int(want)}) //nolint:gosec // small
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = consumer.Close() }()
+	few, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for uint64(len(left)) < want {
+		d, err := consumer.Receive(few)
+		if err != nil {
+			return nil, false, ctx.Err() // nil: fewer came than were to come, so look again
+		}
+		left = append(left, Left{Queue: queue, Sequence: d.Sequence})
+	}
+	now, err := backlog()
+	return left, now == want, err
+}
+
+// close ends everything at once.
+func (a *applications) close() error {
+	err := a.client.Close()
+	select {
+	case <-a.stop:
+	default:
+		close(a.stop)
+	}
+	a.running.Wait()
+	return err
+}
+
+// application is one of them; it does one thing at a time.
+type application struct {
+	*applications
+	id       uint32
+	n        uint64 // number of its last message
+	rng      *rand.Rand
+	consumer *client.Consumer
+	aborted  bool // the client was closed: the run is not to be judged
+}
+
+// loop calls act again and again until the applications are stopped.
+func (a *application) loop(act func()) {
+	defer func() {
+		if a.consumer != nil {
+			_ = a.consumer.Close()
+		}
+	}()
+	every := time.Second / time.Duration(a.w.opts.OperationsPerSecond)
+	for {
+		timer := time.NewTimer(every/2 + time.Duration(a.rng.Int64N(int64(every))))
+		select {
+		case <-a.stop:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		act()
+	}
+}
+
+// next is the name of a new message.
+func (a *application) next() ID {
+	a.n++
+	return ID{a.id, a.n}
+}
+
+// verdict tells what a call's error means to an application: the documentation of client.ErrOutcomeUnknown.
+func verdict(err error) Outcome {
+	switch {
+	case err == nil:
+		return Acked
+	case errors.Is(err, client.ErrOutcomeUnknown):
+		return Unknown
+	default:
+		return Refused
+	}
+}
+
+// attempt calls until there is an answer, or the application gives up. repeatable: what has an unknown outcome may be repeated with the
+// same object.
+func (a *application) attempt(o *Operation, repeatable bool, call func(context.Context) error) {
+	h := a.w.history
+	o.Sent = h.Now()
+	for i := 1; ; i++ {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond<<a.rng.IntN(deadlines))
+		err := call(ctx)
+		cancel()
+		was := o.Outcome
+		o.Outcome, o.Done, o.Error = verdict(err), h.Now(), ""
+		if err != nil {
+			o.Error = err.Error()
+		}
+		a.count(o.Kind, was, o.Outcome, err)
+		a.hold(o, err)
+		giveUp := o.Outcome == Unknown && !repeatable || a.rng.IntN(8) == 0
+		a.aborted = a.aborted || errors.Is(err, client.ErrClosed)
+		if o.Outcome == Acked || i == patience || giveUp || a.aborted || errors.Is(err, client.ErrOutcomeLost) {
+			return
+		}
+		wait(context.Background(), time.Duration(a.rng.Int64N(int64(100*time.Millisecond))))
+	}
+}
+
+// count counts calls: by outcome, and what came after an unknown outcome.
+func (a *application) count(kind Kind, was, is Outcome, err error) {
+	h := a.w.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Calls[string(kind)+" "+string(is)]++
+	switch {
+	case was == Unknown:
+		h.Calls["unknown, then "+string(is)]++
+	case was == Refused:
+		h.Calls["refused, then "+string(is)]++
+	}
+	if errors.Is(err, client.ErrLimit) {
+		h.Calls[limitCalls]++
+	}
+}
+
+// limitCalls counts, among the calls, those that were refused because the disk is low or a queue is full.
+const limitCalls = "limit"
+
+// hold holds an error against what it is documented to mean.
+func (a *application) hold(o *Operation, err error) {
+	allowed := []error{client.ErrUnavailable, client.ErrClosed, client.ErrLimit}
+	switch o.Kind {
+	case KindCreate:
+		allowed = append(allowed, client.ErrAlreadyExists)
+	case KindDelete:
+		allowed = append(allowed, client.ErrQueueNotFound)
+	case KindPublish, KindTxn, KindAck, KindPurge:
+	}
+	if o.Outcome != Refused {
+		return
+	}
+	for _, e := range allowed {
+		if errors.Is(err, e) {
+			return
+		}
+	}
+	a.w.history.AddBroken(Violation{RuleMeaning, fmt.Sprintf("%s ended with %q, for which there is no reason", o.Kind, err)})
+}
+
+// record puts an operation into the history, with its messages.
+func (a *application) record(o *Operation, parts ...Publish) {
+	if a.aborted {
+		return
+	}
+	h := a.w.history
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range parts {
+		p.Sent, p.Done, p.Outcome, p.Error = o.Sent, o.Done, o.Outcome, o.Error
+		o.Parts = append(o.Parts, p.ID)
+		h.Parts = append(h.Parts, p)
+	}
+	h.Operations = append(h.Operations, *o)
+}
+
+// transfer does one of what an application does that takes messages from one queue and puts results into two others.
+func (a *application) transfer() {
+	switch dice := a.rng.IntN(100); {
+	case dice < 40:
+		a.publish(a.names.in)
+	case dice < 85:
+		a.commit(a.receive())
+	default:
+		if d := a.receive(); d != nil {
+			a.ack(d)
+		}
+	}
+}
+
+// publish sends one message. An unknown outcome cannot be settled: publishing it again may double it.
+func (a *application) publish(queue string) {
+	p := Publish{ID: a.next(), Queue: queue}
+	o := Operation{Kind: KindPublish}
+	m := client.Message{Body: Body(p.ID, a.rng.IntN(1<<10))}
+	a.attempt(&o, false, func(ctx context.Context) error {
+		r, err := a.client.Publish(ctx, queue, m)
+		p.Sequence, p.LSN, p.Address = r.Sequence, r.LSN, r.Address
+		return err
+	})
+	a.record(&o, p)
+}
+
+// commit does a transaction; d may be nil.
+func (a *application) commit(d *client.Delivery) {
+	o := Operation{Kind: KindTxn}
+	parts := []Publish{{ID: a.next(), Queue: a.names.one, Unordered: true}, {ID: a.next(), Queue: a.names.two, Unordered: true}}
+	t := a.client.Begin()
+	for _, p := range parts {
+		t.Publish(p.Queue, client.Message{Body: Body(p.ID, a.rng.IntN(1<<10))})
+	}
+	if d != nil {
+		t.Ack(d)
+		o.Queue, o.Input = a.names.in, d.Sequence
+	}
+	a.attempt(&o, true, func(ctx context.Context) error {
+		r, err := t.Commit(ctx)
+		for i := range parts[:min(len(parts), len(r.Results))] {
+			parts[i].Sequence, parts[i].LSN = r.Results[i].FirstSequence, r.LSN
+		}
+		return err
+	})
+	a.record(&o, parts...)
+	if d != nil && o.Outcome != Acked {
+		d.Nack()
+	}
+}
+
+// ack acknowledges one message and waits until that is committed.
+func (a *application) ack(d *client.Delivery) {
+	o := Operation{Kind: KindAck, Queue: a.names.in, Input: d.Sequence}
+	a.attempt(&o, true, d.AckSync)
+	a.record(&o)
+}
+
+// receive takes a message, if there is one soon.
+func (a *application) receive() *client.Delivery {
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	if a.consumer != nil && a.rng.IntN(20) == 0 { // what it holds is delivered again
+		_ = a.consumer.Close()
+		a.consumer = nil
+	}
+	if a.consumer == nil {
+		c, err := a.client.Consume(ctx, a.names.in, client.ConsumerOptions{Subscription: SubWork, Prefetch: 4})
+		if err != nil {
+			return nil
+		}
+		a.consumer = c
+	}
+	d, err := a.consumer.Receive(ctx)
+	if err != nil {
+		return nil
+	}
+	a.w.delivered(Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Body) // two compete for them: in any order
+	return d
+}
+
+// fill publishes what purge removes.
+func (a *application) fill() { a.publish(a.names.purged) }
+
+// purge empties SubWork now and then.
+func (a *application) purge() {
+	if a.rng.IntN(4) > 0 {
+		return
+	}
+	o := Operation{Kind: KindPurge, Queue: a.names.purged}
+	a.attempt(&o, false, func(ctx context.Context) (err error) {
+		o.Count, err = a.client.PurgeQueue(ctx, o.Queue, SubWork)
+		return err
+	})
+	a.record(&o)
+}
+
+// create makes a queue that remove deletes.
+func (a *application) create() {
+	o := Operation{Kind: KindCreate, Queue: a.names.life}
+	a.attempt(&o, false, func(ctx context.Context) error {
+		_, _, err := a.client.CreateQueue(ctx, o.Queue, client.CreateQueueOptions{})
+		return err
+	})
+	a.record(&o)
+}
+
+// remove deletes it.
+func (a *application) remove() {
+	o := Operation{Kind: KindDelete, Queue: a.names.life}
+	a.attempt(&o, false, func(ctx context.Context) error {
+		_, err := a.client.DeleteQueue(ctx, o.Queue, false)
+		return err
+	})
+	a.record(&o)
+}
