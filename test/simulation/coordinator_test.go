@@ -23,6 +23,7 @@ type authority struct {
 	changed chan struct{} // closed and replaced whenever a way to the coordinator changes
 	ended   chan struct{} // closed at the end of the simulation
 	late    sync.WaitGroup
+	struck  func() // called when the outcome of a swap is kept from its node
 }
 
 // reach is a host's way to the coordinator.
@@ -174,6 +175,9 @@ func (c *coordinator) Swap(ctx context.Context, expect failover.Revision, next f
 	fate := r.next
 	r.next = swapNormal
 	c.a.mu.Unlock()
+	if fate != swapNormal {
+		c.a.struck()
+	}
 	if !c.travel(ctx) || fate == swapLost || fate == swapLate {
 		if fate == swapLate {
 			c.later(expect, next)

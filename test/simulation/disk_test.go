@@ -18,8 +18,8 @@ var errFsync = errors.New("simulated: input/output error")
 
 // disk is what one run of a node sees of its host's filesystem: it can be slow, hang, fail, and be taken away.
 type disk struct {
-	mem   *vfs.Mem
-	fault *vfs.Fault
+	vfs.FS
+	mem *vfs.Mem
 
 	mu       sync.Mutex // guards all below
 	rng      *rand.Rand
@@ -28,12 +28,16 @@ type disk struct {
 	stalled  bool
 	failSync bool          // the next sync of the log fails
 	lies     bool          // the kernel has dropped what it could not write, and does not say so again (INV-7)
+	low      bool          // there is hardly room
+	struck   func()        // called once, when delay, stalled or failSync concerns an operation; may be nil
+	full     func()        // called once, when low is noticed; may be nil
 	changed  chan struct{} // closed and replaced when something above changes
 }
 
 func newDisk(mem *vfs.Mem, rng *rand.Rand) *disk {
-	d := &disk{mem: mem, fault: vfs.NewFault(mem), rng: rng, changed: make(chan struct{})}
-	d.fault.SetHook(d.before)
+	fault := vfs.NewFault(mem)
+	d := &disk{FS: fault, mem: mem, rng: rng, changed: make(chan struct{})}
+	fault.SetHook(d.before)
 	return d
 }
 
@@ -46,6 +50,32 @@ func (d *disk) change(f func(*disk)) {
 	d.changed = make(chan struct{})
 }
 
+// Usage implements vfs.FS.
+func (d *disk) Usage(dir string) (vfs.Usage, error) {
+	u, err := d.FS.Usage(dir)
+	d.mu.Lock()
+	low, full := d.low, d.full
+	if low {
+		d.full = nil
+	}
+	d.mu.Unlock()
+	if low {
+		u.FreeBytes, u.AvailableBytes = 0, 0
+		if full != nil {
+			full()
+		}
+	}
+	return u, err
+}
+
+// strikes calls struck, once. mu is held.
+func (d *disk) strikes() {
+	if f := d.struck; f != nil {
+		d.struck = nil
+		f()
+	}
+}
+
 // before is the hook of every operation. Only the writes and syncs of the log wait: the locks that are held around them are made so
 // that a bubble's clock goes on.
 func (d *disk) before(op vfs.Op) error {
@@ -54,18 +84,21 @@ func (d *disk) before(op vfs.Op) error {
 	if inLog := (op.Kind == vfs.OpWrite || op.Kind == vfs.OpSync) && inLogDir(op.Name); inLog {
 		if op.Kind == vfs.OpSync && d.failSync && !d.dead {
 			d.failSync, d.lies = false, true
+			d.strikes()
 			return errFsync
 		}
 		if op.Kind == vfs.OpSync && d.lies && !d.dead {
 			return vfs.ErrDropped
 		}
 		if d.delay > 0 && !d.dead {
+			d.strikes()
 			delay := time.Duration(d.rng.Int64N(int64(d.delay)))
 			d.mu.Unlock()
 			time.Sleep(delay) //nolint:forbidigo // the bubble's clock: what a disk takes
 			d.mu.Lock()
 		}
 		for d.stalled && !d.dead {
+			d.strikes()
 			changed := d.changed
 			d.mu.Unlock()
 			<-changed

@@ -14,7 +14,8 @@
 //	host_test.go         the machine: starts, kills, power failures, boots, and a service manager
 //	plan_test.go         the faults, drawn from the seed
 //
-// Workload, history and checker are those of test/cluster. A pair has to be in sync and to serve again within 20 simulated seconds of
+// Workload, history and checker are those of test/cluster: publishers and consumers; applications that call with short deadlines, repeat
+// what has an unknown outcome, and take every error at its word; and strays that publish to each node whatever its role. A pair has to be in sync and to serve again within 20 simulated seconds of
 // the last fault; then every promise is checked, the contents of both stores are compared, and their files examined.
 //
 // # Seeds
@@ -25,6 +26,9 @@
 //
 // The seed decides settings, workload, the plan of faults, and what a disk loses. It does not decide the order in which the Go scheduler
 // runs what can run at the same instant, nor UUIDs: a failure that depends on them takes a few replays (-count=20).
+//
+// Faults are counted when they strike, not when they begin: a default run in which a kind has not struck, or in which no call of an
+// application had one of its outcomes, fails. With LOCKSTEP_KEEP=dir the history of a seed that fails is kept there.
 //
 // # What it cannot do
 //

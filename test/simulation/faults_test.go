@@ -7,7 +7,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -28,8 +34,9 @@ func (w *world) breakIt(ctx context.Context, plan []fault) error {
 			continue
 		}
 		w.note("%v of %v for %v", f.Kind, f.Whom, f.For)
-		w.count(f.Kind)
-		begin()
+		if begin() {
+			w.count(f.Kind)
+		}
 		if end == nil {
 			end = func() {}
 		}
@@ -69,8 +76,9 @@ func (w *world) find(ctx context.Context, who whom) [2]*host {
 	}
 }
 
-// fault says how a fault begins and ends. A nil end: it is over at once; a nil begin: there is nothing to break.
-func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end func()) {
+// fault says how a fault begins and ends. begin tells whether it has struck, now: whatever strikes later counts itself. A nil end: it is
+// over at once.
+func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func() bool, end func()) {
 	h, other := hosts[0], hosts[1]
 	switch f.Kind {
 	case kill:
@@ -82,10 +90,10 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end 
 		if f.Dice%3 == 0 {
 			apart = 0
 		}
-		return func() {
-				h.kill(true)
+		return func() bool {
+				one := h.kill(true)
 				sleep(ctx, apart)
-				other.kill(true)
+				return other.kill(true) && one
 			}, func() {
 				h.restart()
 				sleep(ctx, apart*20)
@@ -94,35 +102,44 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end 
 	case stopped:
 		return w.down(h.stopForNow, h.restart)
 	case switchover:
-		return func() { w.switchOver(ctx, h) }, nil
+		return later(func() { w.switchOver(ctx, h) }), nil
 	case upkeep:
-		return func() { w.startPlan(ctx, h, f.Dice) }, nil
+		return later(func() { w.startPlan(ctx, h, f.Dice) }), nil
 	case recordLost:
-		return w.authority.server.Forget, nil
+		return func() bool {
+			w.recordLost = true
+			w.authority.server.Forget()
+			return true
+		}, nil
 	case swapUnsettled:
 		fate := swapReplyLost + swapFate(f.Dice%3)
-		return func() { w.authority.fate(h.name, fate) }, nil
-	case slowDisk, stalledDisk, failedSync:
+		return later(func() { w.authority.fate(h.name, fate) }), nil
+	case slowDisk, stalledDisk, failedSync, lowDisk:
 		return w.diskFault(f, h)
+	case fullQueue:
+		return later(func() { w.limitQueues(ctx, 1) }), func() { w.limitQueues(ctx, 0) }
+	case forgotten:
+		return later(func() { w.forgotten.Add(1) }), nil
 	case coordinatorSilent, coordinatorDown:
 		return w.coordinatorFault(ctx, f, h)
 	case frozen:
-		return func() {
+		return func() bool {
 				w.setAlone(h, true)
 				w.authority.setSilent(h.name, true)
-				h.onDisk(func(d *disk) { d.stalled = true })
+				return h.onDisk(func(d *disk) { d.stalled = true })
 			}, func() {
 				h.onDisk(func(d *disk) { d.stalled = false })
 				w.authority.setSilent(h.name, false)
 				w.setAlone(h, false)
 			}
 	case isolated:
-		return func() {
+		return func() bool {
 				if f.Dice%2 == 0 { // what it tried just before may, or may not, have been done
 					w.authority.fate(h.name, swapReplyLost+swapFate(f.Dice/2%3))
 				}
 				w.setApart(h, other, true)
 				w.authority.setSilent(h.name, true)
+				return h.alive()
 			}, func() {
 				w.setApart(h, other, false)
 				w.authority.setSilent(h.name, false)
@@ -133,44 +150,73 @@ func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin, end 
 }
 
 // down is a fault that ends a process; nothing when it does not run.
-func (w *world) down(kill func() bool, restart func()) (begin, end func()) {
+func (w *world) down(kill func() bool, restart func()) (begin func() bool, end func()) {
 	killed := false
-	return func() { killed = kill() }, func() {
-		if killed {
-			restart()
+	return func() bool {
+			killed = kill()
+			return killed
+		}, func() {
+			if killed {
+				restart()
+			}
 		}
+}
+
+// later is a fault that strikes, if it does, only after it has begun.
+func later(begin func()) func() bool {
+	return func() bool {
+		begin()
+		return false
 	}
 }
 
-func (w *world) diskFault(f fault, h *host) (begin, end func()) {
+// diskFault: what is set up here strikes, and is counted, when the disk is used the next time.
+func (w *world) diskFault(f fault, h *host) (begin func() bool, end func()) {
+	set := func(change func(*disk)) func() { return func() { h.onDisk(change) } }
+	struck := func(d *disk) { d.struck = func() { w.count(f.Kind) } }
 	switch f.Kind {
 	case slowDisk:
-		return func() {
-				h.onDisk(func(d *disk) { d.delay = time.Millisecond + time.Duration(f.Dice%uint64(150*time.Millisecond)) })
-			},
-			func() { h.onDisk(func(d *disk) { d.delay = 0 }) }
+		return later(set(func(d *disk) {
+			struck(d)
+			d.delay = time.Millisecond + time.Duration(f.Dice%uint64(150*time.Millisecond))
+		})), set(func(d *disk) { d.delay = 0 })
 	case stalledDisk:
-		return func() { h.onDisk(func(d *disk) { d.stalled = true }) }, func() { h.onDisk(func(d *disk) { d.stalled = false }) }
+		return later(set(func(d *disk) {
+			struck(d)
+			d.stalled = true
+		})), set(func(d *disk) { d.stalled = false })
+	case lowDisk:
+		return later(set(func(d *disk) {
+			d.full = func() { w.count(f.Kind) }
+			d.low = true
+		})), set(func(d *disk) { d.low = false })
 	default:
-		return func() { h.onDisk(func(d *disk) { d.failSync = true }) }, nil
+		return later(set(func(d *disk) {
+			struck(d)
+			d.failSync = true
+		})), nil
 	}
 }
 
 // coordinatorFault: a node finds out only after a while that nobody answers, or at once.
-func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin, end func()) {
+func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin func() bool, end func()) {
 	if f.Kind == coordinatorDown {
-		return func() { w.authority.server.SetDown(true) }, func() { w.authority.server.SetDown(false) }
+		return func() bool {
+			w.authority.server.SetDown(true)
+			return true
+		}, func() { w.authority.server.SetDown(false) }
 	}
 	finds := time.Duration(f.Dice % uint64(2*time.Second))
 	ctx, cancel := context.WithCancel(ctx)
 	var finding sync.WaitGroup
-	return func() {
+	return func() bool {
 			w.authority.setSilent(h.name, true)
 			finding.Go(func() {
 				if sleep(ctx, finds); ctx.Err() == nil {
 					w.authority.notice(h.name, false)
 				}
 			})
+			return h.alive()
 		}, func() {
 			cancel()
 			finding.Wait()
@@ -179,9 +225,20 @@ func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin, 
 		}
 }
 
-func (w *world) linkFault(f fault, h, other *host) (begin, end func()) {
-	cut := func(ways ...way) (begin, end func()) {
-		return func() { w.setCut(true, ways...) }, func() { w.setCut(false, ways...) }
+func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func()) {
+	alive := func() bool { return h.alive() && other.alive() }
+	switch f.Kind { //nolint:exhaustive // those of the clients
+	case clientCut, clientOneWay, clientReset:
+		alive = h.alive
+	}
+	strike := func(f func()) func() bool {
+		return func() bool {
+			f()
+			return alive()
+		}
+	}
+	cut := func(ways ...way) (begin func() bool, end func()) {
+		return strike(func() { w.setCut(true, ways...) }), func() { w.setCut(false, ways...) }
 	}
 	switch f.Kind {
 	case partition:
@@ -193,9 +250,9 @@ func (w *world) linkFault(f fault, h, other *host) (begin, end func()) {
 	case clientOneWay:
 		return cut(both(h.name, clientHost)[f.Dice%2])
 	case reset:
-		return func() { w.net.resetLink(h.name, other.name) }, nil
+		return strike(func() { w.net.resetLink(h.name, other.name) }), nil
 	case clientReset:
-		return func() { w.net.resetLink(h.name, clientHost) }, nil
+		return strike(func() { w.net.resetLink(h.name, clientHost) }), nil
 	default: // slowLink
 		slow := func(delay, jitter time.Duration) func() {
 			return func() {
@@ -205,7 +262,7 @@ func (w *world) linkFault(f fault, h, other *host) (begin, end func()) {
 			}
 		}
 		most := time.Duration(f.Dice % uint64(400*time.Millisecond))
-		return slow(most/2, most/2), slow(normalDelay, normalJitter)
+		return strike(slow(most/2, most/2)), slow(normalDelay, normalJitter)
 	}
 }
 
@@ -240,6 +297,7 @@ func (w *world) switchOver(ctx context.Context, h *host) {
 			w.note("no switchover: %v", err)
 			return
 		}
+		w.count(switchover)
 		w.note("switchover done: %v", resp)
 	})
 }
@@ -251,6 +309,7 @@ func (w *world) startPlan(ctx context.Context, h *host, dice uint64) {
 	if req.Kind == pb.PlanKind_PLAN_KIND_RESIZE {
 		req.PageSize = 2 << 10 << (dice / 3 % 4)
 	}
+	w.upkeepAsked = true
 	w.running.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
 		defer cancel()
@@ -258,8 +317,75 @@ func (w *world) startPlan(ctx context.Context, h *host, dice uint64) {
 			w.note("no plan %v: %v", req, err)
 			return
 		}
+		w.count(upkeep)
 		w.note("plan started: %v", req)
 	})
+}
+
+// limitQueues lets the queues of the applications hold so many messages, 0 for no limit, as an operator does.
+func (w *world) limitQueues(ctx context.Context, messages uint64) {
+	w.running.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, switchoverLimit)
+		defer cancel()
+		h := w.serving(ctx)
+		if h == nil {
+			return
+		}
+		for _, queue := range w.refusable {
+			_, err := pb.NewQueueServiceClient(w.ConnTo(h.address)).AlterQueue(ctx, &pb.AlterQueueRequest{
+				Name: queue, Config: &pb.QueueConfig{MaxMessages: messages},
+			})
+			if err != nil {
+				w.note("the limit of %s is not altered: %v", queue, err)
+				return
+			}
+		}
+		w.note("queues may hold %d messages (0: any number)", messages)
+		if messages > 0 {
+			w.count(fullQueue)
+		}
+	})
+}
+
+// identities tells producers of transactions apart that nodes have forgotten: those that were there when the fault struck.
+type identities struct {
+	forgotten atomic.Uint64 // how often nodes have forgotten all producers
+
+	mu    sync.Mutex // guards all below
+	known map[string]uint64
+	told  uint64
+}
+
+// forget is an interceptor of the clients' calls. No node forgets a producer that soon: it takes 100,000 others. So this says in its place
+// that it has, once for all, to who commits under an identity that is older than the fault.
+func (w *world) forget(
+	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption,
+) error {
+	if c, ok := req.(*pb.CommitRequest); ok && w.isForgotten(c.GetProducer().GetId()) {
+		st, err := status.New(codes.OutOfRange, "simulated: the producer is not known any more").
+			WithDetails(&errdetails.ErrorInfo{Reason: "PRODUCER_FORGOTTEN", Domain: "lockstep.v1"})
+		if err != nil {
+			return err
+		}
+		return st.Err()
+	}
+	return invoke(ctx, method, req, reply, conn, o...)
+}
+
+func (w *world) isForgotten(id string) bool {
+	now := w.forgotten.Load()
+	w.identities.mu.Lock()
+	defer w.identities.mu.Unlock()
+	since, ok := w.known[id]
+	if !ok {
+		w.known[id] = now
+	}
+	is := ok && since < now
+	if is && w.told < now {
+		w.told = now
+		w.count(forgotten)
+	}
+	return is
 }
 
 // operator has the pair's record adopted until the pair is in sync again, by whichever node may do it without a loss. A pair that has its
@@ -293,7 +419,7 @@ func (w *world) heal() {
 		w.authority.fate(h.name, swapNormal)
 		w.authority.setSilent(h.name, false)
 		w.authority.notice(h.name, true)
-		h.onDisk(func(d *disk) { d.delay, d.stalled, d.failSync = 0, false, false })
+		h.onDisk(func(d *disk) { d.delay, d.stalled, d.failSync, d.low = 0, false, false, false })
 		h.restart()
 	}
 }

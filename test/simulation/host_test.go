@@ -88,7 +88,7 @@ func (h *host) startLocked() {
 	h.w.running.Go(func() {
 		defer close(r.done)
 		r.err = node.Run(ctx, cfg, log, node.Options{
-			Version: "simulation", FS: r.disk.fault, CanRestart: true,
+			Version: "simulation", FS: r.disk, CanRestart: true,
 			Around: node.Surroundings{
 				Listen: r.net.listen, Dial: r.net.dial, BootID: boot,
 				Coordinator: func(failover.NodeInfo) (failover.Coordinator, error) {
@@ -191,13 +191,21 @@ func (h *host) restart() {
 	h.start()
 }
 
-// onDisk changes the disk of the running process.
-func (h *host) onDisk(f func(*disk)) {
+// onDisk changes the disk of the running process; false if there is none.
+func (h *host) onDisk(f func(*disk)) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.run != nil {
 		h.run.disk.change(f)
 	}
+	return h.run != nil && !h.run.killed
+}
+
+// alive tells whether the node runs.
+func (h *host) alive() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.run != nil && !h.run.killed && !h.down
 }
 
 // stop ends the node gently, at the end of the simulation.

@@ -36,6 +36,9 @@ const (
 	failedSync                    // a node's next fsync fails
 	switchover                    // an operator hands the active role over
 	upkeep                        // both nodes are resized, compacted or restarted, one after the other
+	lowDisk                       // a node's disk has hardly room left
+	fullQueue                     // the queues of the applications may hold no more
+	forgotten                     // nodes do not know the producers of transactions any more
 	recordLost                    // the coordinator loses the pair's record; an operator has it adopted in the end
 	kinds
 )
@@ -43,7 +46,7 @@ const (
 var kindNames = [kinds]string{ //nolint:gochecknoglobals // names of constants
 	"kill", "power-loss", "power-loss-of-both", "stop", "freeze", "isolated", "partition", "one-way", "reset", "slow-link", "client-cut",
 	"client-one-way", "client-reset", "coordinator-silent", "coordinator-down", "swap-unsettled", "slow-disk", "stalled-disk", "failed-sync",
-	"switchover", "upkeep", "record-lost",
+	"switchover", "upkeep", "low-disk", "full-queue", "forgotten", "record-lost",
 }
 
 func (k kind) String() string { return kindNames[k] }

@@ -70,6 +70,10 @@ type world struct {
 	running sync.WaitGroup // processes and those who watch them
 	over    chan struct{}  // closed at the end
 
+	identities
+	refusable               []string // queues to which publishes may be made to fail
+	recordLost, upkeepAsked bool     // by the plan
+
 	mu    sync.Mutex // guards all below
 	rng   *rand.Rand // seeds of what needs its own
 	notes []string
@@ -85,10 +89,11 @@ type result struct {
 	acked, unknown, deliveries, confs int
 	takeovers                         uint64
 	recovery                          time.Duration
+	calls                             map[string]int
 	rules                             map[cluster.Rule]int
 }
 
-// count counts a fault that was begun.
+// count counts a fault that struck.
 func (w *world) count(k kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,10 +103,11 @@ func (w *world) count(k kind) {
 func newWorld(seed uint64, log *zap.Logger) (*world, error) {
 	w := &world{
 		seed: seed, log: log, began: time.Now(), rng: rand.New(rand.NewPCG(seed, 1)), over: make(chan struct{}),
-		conns: map[string]*grpc.ClientConn{},
+		conns: map[string]*grpc.ClientConn{}, identities: identities{known: map[string]uint64{}},
 	}
 	w.options = drawOptions(w.rand())
 	w.net, w.authority = newNetwork(w.rand()), newAuthority(w.rand())
+	w.authority.struck = func() { w.count(swapUnsettled) }
 	w.clients = w.net.process(clientHost)
 	for i, name := range []string{"a", "b"} {
 		h := newHost(w, name)
@@ -138,10 +144,13 @@ func (w *world) note(format string, args ...any) {
 // NewClient implements cluster.Target.
 func (w *world) NewClient(ctx context.Context) (*client.Client, error) {
 	return client.Open(ctx, client.Options{
-		Addresses:   []string{w.hosts[0].address, w.hosts[1].address},
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.clients.dial)},
+		Addresses:   w.Addresses(),
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.clients.dial), grpc.WithChainUnaryInterceptor(w.forget)},
 	})
 }
+
+// Addresses implements cluster.Target.
+func (w *world) Addresses() []string { return []string{w.hosts[0].address, w.hosts[1].address} }
 
 // ConnTo implements cluster.Target.
 func (w *world) ConnTo(address string) *grpc.ClientConn { return w.conns[address] }
