@@ -36,6 +36,15 @@ type Live struct {
 	Process string `json:"process"`
 }
 
+// Twin is another process under this node's id, by its announcement.
+type Twin struct {
+	Live
+	// Stale is true as long as nothing shows that the process ran after this one had announced itself: it may be an earlier run of this
+	// node that was killed, whose lease has not ended yet; or one that runs and was not heard again so far. Once false, it stays false
+	// as long as the twin is there.
+	Stale bool
+}
+
 // Observation is everything that a coordinator knows at a moment. Each one supersedes those before it, so a reader that
 // is late misses nothing but history.
 type Observation struct {
@@ -47,10 +56,17 @@ type Observation struct {
 	Missing bool
 	// RecordErr tells why the stored record cannot be used (ErrRecordVersion, ErrRecordInvalid).
 	RecordErr error
-	// Live are the nodes whose liveness key is there, this node included, sorted by node id.
+	// Live are the nodes whose liveness key is there, this node included, sorted by node id. Of two processes under one id, it is the one
+	// that announced itself last.
 	Live []Live
 	// LiveKnown is false until Live was read for the first time.
 	LiveKnown bool
+	// Twin is another process that announces itself under the id of the node for which Announce runs on this connection; nil without
+	// one, and while Announce does not run. It is there from the first moment, Stale at first; of a process that runs, Stale is false
+	// within a third of a lease after each of the two has announced itself, and both see each other. It is gone within about a lease
+	// after the other process is (at once, if that one's Announce has ended in order). Of several, one that is not stale is shown. A
+	// process of release 0.1.0 is seen only if it announced itself after this one (etcd), or not at all (raft).
+	Twin *Twin
 	// Reachable tells whether the coordinator answered the last time it was asked.
 	Reachable bool
 	// Trouble says in words why the coordinator cannot be reached, or what is wrong with it, if an operator can do something

@@ -51,6 +51,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Fixture) {
 		{"WatchSlowReader", testWatchSlowReader},
 		{"Announce", testAnnounce},
 		{"Outage", testOutage},
+		{"Twins", testTwins},
+		{"TwinThatWasKilled", testTwinThatWasKilled},
 		{"Mark", testMark},
 		{"MarkConcurrent", testMarkConcurrent},
 		{"MarkOutage", testMarkOutage},

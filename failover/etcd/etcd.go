@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/internal/latest"
+	"github.com/lockstep-mq/lockstep/failover/internal/twins"
 )
 
 // Defaults of Options.
@@ -56,11 +57,18 @@ type Coordinator struct {
 	log     *zap.Logger
 	record  string // key of the record
 	mark    string // key of the mark
-	livedir string // prefix of the liveness keys
+	livedir string // prefix of the liveness keys: the newest process of each node
+	rundir  string // prefix of the keys of processes: each that announces itself has one of its own
 	opts    Options
 
 	seen  *latest.Value[failover.Observation]
 	marks marks
+	// What follows is guarded by the lock of seen: it is only looked at within Update.
+	runs  map[string]twins.Entry // processes that announce themselves, by key
+	news  map[string]twins.Entry // the newest of each node, by key
+	twins twins.Tracker
+	// stranger says that there is a process under this node's id that may not know of this one.
+	stranger chan struct{}
 	// lastCause is why the last request that failed has failed, in words: a string.
 	lastCause *atomic.Value
 
@@ -115,8 +123,10 @@ func Open(o Options) (*Coordinator, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Coordinator{
-		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark", livedir: o.Prefix + "/live/", opts: o,
-		seen: latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
+		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark", livedir: o.Prefix + "/live/",
+		rundir: o.Prefix + "/run/", opts: o, runs: make(map[string]twins.Entry), news: make(map[string]twins.Entry),
+		stranger: make(chan struct{}, 1),
+		seen:     latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
 	}
 	c.wg.Go(func() { c.watch(ctx) })
 	return c, nil

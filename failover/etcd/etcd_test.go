@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -186,4 +187,29 @@ func TestMarkEndsWithItsRecord(t *testing.T) {
 	_, err = raw.Delete(t.Context(), "/p/mark")
 	require.NoError(t, err)
 	require.NoError(t, a.WriteMark(t.Context(), mark))
+}
+
+// A process of 0.1.0 has the node's key only. It is seen when it overwrites this process's; and when it is gone, the key comes back.
+func TestTwinOfOlderRelease(t *testing.T) {
+	s := start(t)
+	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
+	require.NoError(t, err)
+	defer raw.Close()
+	c := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})
+	live := sampleLive("a")
+	announce(t, c, live)
+	await(t, c, "its own key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	old := live
+	old.Process = "of 0.1.0"
+	value, err := json.Marshal(old)
+	require.NoError(t, err)
+	lease, err := raw.Grant(t.Context(), 1)
+	require.NoError(t, err)
+	_, err = raw.Put(t.Context(), "/p/live/"+live.Node.ID.String(), string(value), clientv3.WithLease(lease.ID))
+	require.NoError(t, err)
+	await(t, c, "the twin", func(o failover.Observation) bool { return o.Twin != nil && o.Twin.Live == old && !o.Twin.Stale })
+	await(t, c, "its own key again", func(o failover.Observation) bool {
+		l, ok := o.LiveNode(live.Node.ID)
+		return o.Twin == nil && ok && l == live
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/internal/twins"
 )
 
 // retryDelay between two attempts to renew the lease while etcd does not answer.
@@ -28,19 +30,28 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	if err != nil {
 		return fmt.Errorf("announce: %w", err)
 	}
-	key := c.livedir + live.Node.ID.String()
+	keys := announced{
+		live: c.livedir + live.Node.ID.String(), run: c.rundir + live.Node.ID.String() + "/" + url.PathEscape(live.Process), value: string(value),
+	}
+	c.track(func(t *twins.Tracker) { t.Begin(live) })
+	defer c.track((*twins.Tracker).End)
 	var id clientv3.LeaseID
 	var alive keepAlive
 	defer alive.end()
+	stranger := false // one that may not know of this process
 	for ctx.Err() == nil {
 		wait := c.opts.LeaseTTL / 3
 		if id == clientv3.NoLease {
-			id, err = c.grant(ctx, key, string(value))
+			id, err = c.grant(ctx, keys)
 		} else {
 			err = c.renew(ctx, &alive, id)
 		}
+		if err == nil && (stranger || c.overwritten(live)) {
+			err = c.announceAgain(ctx, keys, id)
+		}
 		switch {
 		case err == nil:
+			stranger = false
 			c.reached()
 		case errors.Is(err, errLeaseGone):
 			id, wait = clientv3.NoLease, 0
@@ -55,6 +66,8 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		}
 		select {
 		case <-ctx.Done():
+		case <-c.stranger:
+			stranger = true
 		case <-time.After(wait):
 		}
 	}
@@ -69,8 +82,53 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	return nil
 }
 
-// grant gets a new lease and writes the liveness key under it.
-func (c *Coordinator) grant(ctx context.Context, key, value string) (clientv3.LeaseID, error) {
+// announced are the keys of a process that announces itself, both under its lease.
+type announced struct {
+	live  string // of its node: the newest process counts
+	run   string // its own
+	value string
+}
+
+// track changes whom this connection takes for itself.
+func (c *Coordinator) track(change func(*twins.Tracker)) {
+	c.seen.Update(func(o *failover.Observation) bool {
+		change(&c.twins)
+		c.lookForTwin(o)
+		return true
+	})
+}
+
+// overwritten tells whether the node's liveness key is gone although its process is here: a twin had written it, and is gone as well.
+func (c *Coordinator) overwritten(live failover.Live) bool {
+	o := c.seen.Get()
+	_, there := o.LiveNode(live.Node.ID)
+	return o.Reachable && o.LiveKnown && !there
+}
+
+// announceAgain writes this process's own key once more, so that a process that has come since knows that this one runs; and the node's
+// key if there is none.
+func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clientv3.LeaseID) error {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
+	defer cancel()
+	_, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		run := clientv3.OpPut(keys.run, keys.value, clientv3.WithLease(id))
+		return c.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.CreateRevision(keys.live), "=", 0)).
+			Then(run, clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(id))).
+			Else(run).
+			Commit()
+	})
+	switch {
+	case errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound):
+		return errLeaseGone
+	case err != nil:
+		return fmt.Errorf("put %s: %w", keys.run, err)
+	}
+	return nil
+}
+
+// grant gets a new lease and writes the keys under it.
+func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.LeaseID, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
 	sent := time.Now()
@@ -80,11 +138,13 @@ func (c *Coordinator) grant(ctx context.Context, key, value string) (clientv3.Le
 	if err != nil {
 		return clientv3.NoLease, fmt.Errorf("grant: %w", err)
 	}
-	_, _, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.PutResponse, error) {
-		return c.client.Put(ctx, key, value, clientv3.WithLease(lease.ID))
+	_, _, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return c.client.Txn(ctx).Then(
+			clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(lease.ID)), clientv3.OpPut(keys.run, keys.value, clientv3.WithLease(lease.ID)),
+		).Commit()
 	})
 	if err != nil {
-		return clientv3.NoLease, fmt.Errorf("put %s: %w", key, err) // the lease ends by itself
+		return clientv3.NoLease, fmt.Errorf("put %s: %w", keys.live, err) // the lease ends by itself
 	}
 	c.leased(sent, lease.TTL)
 	return lease.ID, nil

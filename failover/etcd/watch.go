@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/internal/twins"
 )
 
 // relistDelay between two attempts to list and watch.
@@ -54,9 +56,12 @@ func (c *Coordinator) list(ctx context.Context) (int64, error) {
 	c.seen.Update(func(o *failover.Observation) bool {
 		o.Record, o.Revision, o.RecordErr, o.Missing = nil, 0, nil, true
 		o.Live, o.LiveKnown = nil, true
+		clear(c.runs)
+		clear(c.news)
 		for _, kv := range resp.Kvs {
 			c.put(o, kv)
 		}
+		c.lookForTwin(o)
 		return true
 	})
 	return resp.Header.Revision + 1, nil
@@ -114,8 +119,27 @@ func (c *Coordinator) apply(events []*clientv3.Event) {
 				c.put(o, ev.Kv)
 			}
 		}
+		c.lookForTwin(o)
 		return true
 	})
+}
+
+// lookForTwin finds out whether another process announces itself under this node's id. Called under the lock of c.seen.
+func (c *Coordinator) lookForTwin(o *failover.Observation) {
+	all := slices.Collect(maps.Values(c.runs))
+	for _, l := range c.news {
+		// One of 0.1.0 has no key of its own, and is seen as long as it is the newest.
+		if !slices.ContainsFunc(all, func(e twins.Entry) bool { return e.Live == l.Live }) {
+			all = append(all, l)
+		}
+	}
+	o.Twin = c.twins.See(0, all)
+	if c.twins.Strangers(all) {
+		select {
+		case c.stranger <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // put notes a key. Called under the lock of c.seen.
@@ -136,10 +160,16 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 		if err != nil || json.Unmarshal(kv.Value, &l) != nil || l.Node.ID != id {
 			return // a hint that cannot be read is none
 		}
+		c.news[key] = twins.Entry{Live: l, Seq: kv.ModRevision}
 		lives := withoutNode(o.Live, id)
 		lives = append(lives, l)
 		slices.SortFunc(lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
 		o.Live = lives
+	case strings.HasPrefix(key, c.rundir):
+		var l failover.Live
+		if json.Unmarshal(kv.Value, &l) == nil {
+			c.runs[key] = twins.Entry{Live: l, Seq: kv.ModRevision}
+		}
 	}
 }
 
@@ -150,6 +180,8 @@ func (c *Coordinator) remove(o *failover.Observation, kv *mvccpb.KeyValue) {
 		o.Record, o.Revision, o.RecordErr, o.Missing = nil, 0, nil, true
 		return
 	}
+	delete(c.runs, key)
+	delete(c.news, key)
 	if id, err := uuid.Parse(strings.TrimPrefix(key, c.livedir)); err == nil {
 		o.Live = withoutNode(o.Live, id)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/internal/latest"
+	"github.com/lockstep-mq/lockstep/failover/internal/twins"
 )
 
 // DefaultLeaseTTL is how long a liveness key outlives the last sign of its node.
@@ -29,14 +30,22 @@ type Server struct {
 	record *failover.Record
 	rev    failover.Revision
 	mark   failover.Mark
-	live   map[uuid.UUID]lease
+	live   map[process]lease
+	seq    int64 // of the last announcement
 	conns  []*Coordinator
 }
 
+// process is one that announces itself.
+type process struct {
+	node uuid.UUID
+	name string
+}
+
 type lease struct {
-	live  failover.Live
-	until time.Time
-	timer *time.Timer
+	live        failover.Live
+	first, last int64 // announcements
+	until       time.Time
+	timer       *time.Timer
 }
 
 // NewServer makes a coordinator without a record. leaseTTL 0 means DefaultLeaseTTL.
@@ -44,7 +53,7 @@ func NewServer(leaseTTL time.Duration) *Server {
 	if leaseTTL <= 0 {
 		leaseTTL = DefaultLeaseTTL
 	}
-	return &Server{ttl: leaseTTL, live: make(map[uuid.UUID]lease)}
+	return &Server{ttl: leaseTTL, live: make(map[process]lease)}
 }
 
 // Standalone makes a coordinator for a node without a partner. It holds nothing that the store does not hold: from the
@@ -114,11 +123,7 @@ func (s *Server) PutBack(i Image) {
 
 // tell updates what each connection sees. Called with s.mu held.
 func (s *Server) tell() {
-	lives := make([]failover.Live, 0, len(s.live))
-	for _, l := range s.live {
-		lives = append(lives, l.live)
-	}
-	slices.SortFunc(lives, func(a, b failover.Live) int { return slices.Compare(a.Node.ID[:], b.Node.ID[:]) })
+	lives, all := s.lives()
 	for _, c := range s.conns {
 		c.seen.Update(func(o *failover.Observation) bool {
 			o.Reachable = c.up()
@@ -126,10 +131,28 @@ func (s *Server) tell() {
 				return true
 			}
 			o.Record, o.Revision, o.Missing = s.record, s.rev, s.record == nil
-			o.Live, o.LiveKnown = lives, true
+			o.Live, o.LiveKnown, o.Twin = lives, true, c.twins.See(0, all)
 			return true
 		})
 	}
+}
+
+// lives gives the newest process of each node, and all announcements. Called with s.mu held.
+func (s *Server) lives() ([]failover.Live, []twins.Entry) {
+	newest := make(map[uuid.UUID]lease, len(s.live))
+	all := make([]twins.Entry, 0, len(s.live))
+	for _, l := range s.live {
+		all = append(all, twins.Entry{Live: l.live, Seq: l.last})
+		if have, ok := newest[l.live.Node.ID]; !ok || l.first > have.first {
+			newest[l.live.Node.ID] = l
+		}
+	}
+	lives := make([]failover.Live, 0, len(newest))
+	for _, l := range newest {
+		lives = append(lives, l.live)
+	}
+	slices.SortFunc(lives, func(a, b failover.Live) int { return slices.Compare(a.Node.ID[:], b.Node.ID[:]) })
+	return lives, all
 }
 
 // Coordinator is one node's connection. It implements failover.Coordinator.
@@ -139,6 +162,7 @@ type Coordinator struct {
 	closed chan struct{}
 
 	// What follows is guarded by s.mu.
+	twins     twins.Tracker
 	cut       bool
 	loseReply bool
 	isClosed  bool
@@ -247,11 +271,13 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	}
 	tick := time.NewTicker(c.s.ttl / 3)
 	defer tick.Stop()
+	c.track(func(t *twins.Tracker) { t.Begin(live) })
+	defer c.track((*twins.Tracker).End)
 	for {
 		c.renew(live)
 		select {
 		case <-ctx.Done():
-			c.withdraw(live.Node.ID)
+			c.withdraw(live)
 			return nil
 		case <-c.closed:
 			return errors.New("announce: the coordinator's connection was closed")
@@ -269,36 +295,49 @@ func (c *Coordinator) renew(live failover.Live) {
 		return
 	}
 	until := time.Now().Add(s.ttl)
-	old, ok := s.live[live.Node.ID]
+	who := process{node: live.Node.ID, name: live.Process}
+	old, ok := s.live[who]
+	s.seq++
+	now := lease{live: live, first: s.seq, last: s.seq, until: until, timer: time.AfterFunc(s.ttl, func() { s.expire(who) })}
 	if ok {
 		old.timer.Stop()
+		now.first = old.first
 	}
-	s.live[live.Node.ID] = lease{live: live, until: until, timer: time.AfterFunc(s.ttl, func() { s.expire(live.Node.ID) })}
+	s.live[who] = now
 	c.seen.Update(func(o *failover.Observation) bool {
 		o.LeaseUntil = until
 		return true
 	})
-	if !ok || old.live != live {
+	if !ok || old.live != live || c.seen.Get().Twin != nil {
 		s.tell()
 	}
 }
 
 // expire drops a liveness key whose lease has ended.
-func (s *Server) expire(node uuid.UUID) {
+func (s *Server) expire(who process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l, ok := s.live[node]; ok && !time.Now().Before(l.until) {
-		delete(s.live, node)
+	if l, ok := s.live[who]; ok && !time.Now().Before(l.until) {
+		delete(s.live, who)
 		s.tell()
 	}
 }
 
-func (c *Coordinator) withdraw(node uuid.UUID) {
+// track changes whom this connection takes for itself.
+func (c *Coordinator) track(change func(*twins.Tracker)) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if l, ok := c.s.live[node]; ok && c.up() {
+	change(&c.twins)
+	c.s.tell()
+}
+
+func (c *Coordinator) withdraw(live failover.Live) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	who := process{node: live.Node.ID, name: live.Process}
+	if l, ok := c.s.live[who]; ok && c.up() {
 		l.timer.Stop()
-		delete(c.s.live, node)
+		delete(c.s.live, who)
 		c.s.tell()
 	}
 }

@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/internal/latest"
+	"github.com/lockstep-mq/lockstep/failover/internal/twins"
 )
 
 // renewPause between two attempts to renew the liveness while nobody leads.
@@ -26,6 +29,8 @@ type Coordinator struct {
 	owns bool // Close closes the voter too
 	log  *zap.Logger
 	seen *latest.Value[failover.Observation]
+	// twins is guarded by the lock of seen: it is only looked at within Update.
+	twins twins.Tracker
 
 	began   time.Time
 	sighted atomic.Int64 // when the leader last told something, in nanoseconds since began
@@ -254,6 +259,9 @@ func (c *Coordinator) saw(now sight) {
 		default: // a new leader: whoever was there and has not been heard yet is still taken for alive
 			next.Live = merge(o.Live, now.Live)
 		}
+		if now.Settled || c.twins.Any(now.Runs) { // a new leader may not have heard from the twin yet
+			next.Twin = c.twins.See(now.Reign, now.Runs)
+		}
 		news := differs(*o, next)
 		*o = next
 		return news
@@ -265,18 +273,18 @@ func (c *Coordinator) saw(now sight) {
 
 // merge is what is in one of the two, the newer of what is in both.
 func merge(older, newer []failover.Live) []failover.Live {
-	s := liveness{}
+	all := make(map[uuid.UUID]failover.Live)
 	for _, l := range slices.Concat(older, newer) {
-		s = s.with(l, time.Time{})
+		all[l.Node.ID] = l
 	}
-	return s.lives
+	return sorted(slices.Collect(maps.Values(all)))
 }
 
 // differs tells whether there is something new in b.
 func differs(a, b failover.Observation) bool {
 	return a.Reachable != b.Reachable || a.Trouble != b.Trouble || a.Revision != b.Revision || a.Missing != b.Missing ||
 		(a.Record == nil) != (b.Record == nil) || (a.RecordErr == nil) != (b.RecordErr == nil) || a.LiveKnown != b.LiveKnown ||
-		!slices.Equal(a.Live, b.Live)
+		!slices.Equal(a.Live, b.Live) || (a.Twin == nil) != (b.Twin == nil) || a.Twin != nil && *a.Twin != *b.Twin
 }
 
 // unreached notes that nobody has answered for too long.
@@ -302,6 +310,12 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	}
 	actx, cancel := c.bound(ctx)
 	defer cancel()
+	c.seen.Update(func(*failover.Observation) bool { c.twins.Begin(live); return false }) // the next sight tells
+	defer c.seen.Update(func(o *failover.Observation) bool {
+		c.twins.End()
+		o.Twin = nil
+		return true
+	})
 	for actx.Err() == nil {
 		pause, from := c.v.opts.LeaseTTL/3, ""
 		sent := time.Now()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/internal/latest"
+	"github.com/lockstep-mq/lockstep/failover/internal/twins"
 )
 
 const (
@@ -27,17 +28,25 @@ var errNotLeader = errors.New("this voter does not lead")
 // leadership is one reign of this voter over the log of the voters. It has nothing to do with which node is active.
 type leadership struct {
 	began time.Time
+	term  uint64        // raft's
 	ready chan struct{} // closed when everything that was committed before is applied
 	gone  chan struct{} // closed when the reign is over
 	live  *latest.Value[liveness]
 }
 
-// liveness are the nodes that announce themselves to this leader. Hints, and so not in the log.
+// liveness are the processes that announce themselves to this leader. Hints, and so not in the log.
 type liveness struct {
-	until map[uuid.UUID]time.Time // never changed in place
-	lives []failover.Live         // sorted by node, never changed in place
+	runs []run // never changed in place
+	seq  int64 // of the last announcement
 	// settled is false while a new leader has not been there for long enough to have heard from everybody.
 	settled bool
+}
+
+// run is a process that announces itself.
+type run struct {
+	live        failover.Live
+	first, last int64 // its announcements
+	until       time.Time
 }
 
 // takeTurns follows raft's word on whether this voter leads.
@@ -60,7 +69,7 @@ func (v *Voter) takeTurns(ctx context.Context) {
 				continue
 			}
 			l := &leadership{
-				began: time.Now(), ready: make(chan struct{}), gone: make(chan struct{}), live: latest.New(liveness{}),
+				began: time.Now(), term: v.raft.CurrentTerm(), ready: make(chan struct{}), gone: make(chan struct{}), live: latest.New(liveness{}),
 			}
 			done = make(chan struct{})
 			v.leading.Store(l)
@@ -111,35 +120,66 @@ func (v *Voter) expire(l *leadership) {
 		if !s.settled && now.Sub(l.began) >= v.opts.LeaseTTL/2 { // those who are there renew three times in a lease
 			s.settled, changed = true, true
 		}
-		for node, until := range s.until {
-			if now.After(until) {
-				*s = s.without(node)
-				changed = true
-			}
+		if slices.ContainsFunc(s.runs, func(r run) bool { return now.After(r.until) }) {
+			s.runs = slices.DeleteFunc(slices.Clone(s.runs), func(r run) bool { return now.After(r.until) })
+			changed = true
 		}
 		return changed
 	})
 }
 
-// with returns the liveness with a node in it.
+// with returns the liveness with an announcement in it.
 func (s liveness) with(l failover.Live, until time.Time) liveness {
-	out := s.without(l.Node.ID)
-	out.until[l.Node.ID] = until
-	out.lives = append(out.lives, l)
-	slices.SortFunc(out.lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
+	s.seq++
+	now := run{live: l, first: s.seq, last: s.seq, until: until}
+	out := make([]run, 0, len(s.runs)+1)
+	for _, r := range s.runs {
+		if r.live.Node.ID == l.Node.ID && r.live.Process == l.Process {
+			now.first = r.first
+			continue
+		}
+		out = append(out, r)
+	}
+	s.runs = append(out, now)
+	return s
+}
+
+// without returns the liveness without a process.
+func (s liveness) without(l failover.Live) liveness {
+	s.runs = slices.DeleteFunc(slices.Clone(s.runs), func(r run) bool {
+		return r.live.Node.ID == l.Node.ID && r.live.Process == l.Process
+	})
+	return s
+}
+
+// lives are the nodes, sorted: of two processes under one id the one that announced itself last.
+func (s liveness) lives() []failover.Live {
+	newest := make(map[uuid.UUID]run, len(s.runs))
+	for _, r := range s.runs {
+		if have, ok := newest[r.live.Node.ID]; !ok || r.first > have.first {
+			newest[r.live.Node.ID] = r
+		}
+	}
+	out := make([]failover.Live, 0, len(newest))
+	for _, r := range newest {
+		out = append(out, r.live)
+	}
+	return sorted(out)
+}
+
+// entries are all processes.
+func (s liveness) entries() []twins.Entry {
+	out := make([]twins.Entry, 0, len(s.runs))
+	for _, r := range s.runs {
+		out = append(out, twins.Entry{Live: r.live, Seq: r.last})
+	}
 	return out
 }
 
-// without returns the liveness without a node.
-func (s liveness) without(node uuid.UUID) liveness {
-	out := liveness{until: make(map[uuid.UUID]time.Time, len(s.until)+1), settled: s.settled}
-	for n, u := range s.until {
-		if n != node {
-			out.until[n] = u
-		}
-	}
-	out.lives = slices.DeleteFunc(slices.Clone(s.lives), func(l failover.Live) bool { return l.Node.ID == node })
-	return out
+// sorted sorts by node.
+func sorted(lives []failover.Live) []failover.Live {
+	slices.SortFunc(lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
+	return lives
 }
 
 // preferWitness hands the leadership to the witness when it is well. The node that is killed is then never the one that

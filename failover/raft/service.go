@@ -11,6 +11,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/internal/twins"
 )
 
 // errUncertain is returned when it is not known whether something was done.
@@ -34,6 +35,9 @@ type sight struct {
 	Revision int64           `json:"revision"`
 	Record   json.RawMessage `json:"record,omitempty"` // nil: there is none
 	Live     []failover.Live `json:"live"`
+	// Runs are all processes that announce themselves; nil from a leader of 0.1.0. Reign is the one in which their numbers are comparable.
+	Runs  []twins.Entry `json:"runs"`
+	Reign uint64        `json:"reign"`
 	// Settled is false while a new leader may not have heard from everybody.
 	Settled bool `json:"settled"`
 }
@@ -171,13 +175,10 @@ func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, e
 	}
 	until := time.Now().Add(v.opts.LeaseTTL)
 	l.live.Update(func(s *liveness) bool {
-		old, known := s.until[live.Node.ID]
-		news := !known || time.Now().After(old)
-		for _, have := range s.lives {
-			news = news || have.Node.ID == live.Node.ID && have != live
-		}
+		before := s.lives()
+		processes := len(s.runs)
 		*s = s.with(live, until)
-		return news
+		return len(s.runs) != processes || !slices.Equal(before, s.lives())
 	})
 	return v.opts.LeaseTTL, nil
 }
@@ -189,7 +190,7 @@ func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
 		return err
 	}
 	l.live.Update(func(s *liveness) bool {
-		*s = s.without(live.Node.ID)
+		*s = s.without(live)
 		return true
 	})
 	return nil
@@ -208,7 +209,7 @@ func (v *Voter) watch(ctx context.Context, see func(sight)) error {
 	defer alive.Stop()
 	for {
 		s, live := v.fsm.now.Get(), l.live.Get()
-		see(sight{Revision: s.at(), Record: s.Record, Live: live.lives, Settled: live.settled})
+		see(sight{Revision: s.at(), Record: s.Record, Live: live.lives(), Runs: live.entries(), Reign: l.term, Settled: live.settled})
 		select {
 		case <-records:
 		case <-lives:

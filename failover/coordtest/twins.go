@@ -1,0 +1,112 @@
+package coordtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// announce announces a process until the function that it returns is called.
+func announce(t *testing.T, c failover.Coordinator, live failover.Live) func() {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Announce(ctx, live) }()
+	ended := false
+	end := func() {
+		cancel()
+		if ended {
+			return
+		}
+		ended = true
+		select {
+		case <-done: // an error, if the connection was closed
+		case <-time.After(bound):
+			t.Error("Announce did not end with its context")
+		}
+	}
+	t.Cleanup(end)
+	return end
+}
+
+// is tells whether a twin is this process, and runs.
+func is(o failover.Observation, want failover.Live) bool {
+	return o.Twin != nil && o.Twin.Live == want && !o.Twin.Stale
+}
+
+// testTwins: two processes of one node see each other as long as both are there, and others still see the node once.
+func testTwins(t *testing.T, f Fixture) {
+	a, b, other, reader := connect(t, f), connect(t, f), connect(t, f), connect(t, f)
+	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
+	first, second := failover.Live{Node: node, Process: "p1"}, failover.Live{Node: node, Process: "p2"}
+	announce(t, other, failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "h:2"}, Process: "p1"})
+	announce(t, a, first)
+	o := await(t, a, "both nodes", func(o failover.Observation) bool { return len(o.Live) == 2 && !o.LeaseUntil.IsZero() })
+	require.Nil(t, o.Twin)
+
+	// The copy is started, ends, and is started again.
+	for range 2 {
+		end := announce(t, b, second)
+		await(t, a, "the second process at the first", func(o failover.Observation) bool { return is(o, second) })
+		await(t, b, "the first process at the second", func(o failover.Observation) bool { return is(o, first) })
+		o = await(t, other, "the newer process", func(o failover.Observation) bool {
+			l, ok := o.LiveNode(node.ID)
+			return ok && l == second
+		})
+		require.Len(t, o.Live, 2)
+		require.Nil(t, o.Twin)
+		require.Nil(t, await(t, reader, "the nodes", func(o failover.Observation) bool { return len(o.Live) == 2 }).Twin)
+		until := await(t, a, "a lease", func(o failover.Observation) bool { return is(o, second) }).LeaseUntil
+		await(t, a, "a lease that goes on", func(o failover.Observation) bool { return o.LeaseUntil.After(until) && is(o, second) })
+
+		end()
+		await(t, a, "no twin", func(o failover.Observation) bool { return o.Twin == nil })
+		require.Nil(t, await(t, b, "nothing", func(failover.Observation) bool { return true }).Twin)
+		await(t, other, "the process that is left", func(o failover.Observation) bool {
+			l, ok := o.LiveNode(node.ID)
+			return ok && l == first
+		})
+	}
+}
+
+// testTwinThatWasKilled: what a killed process has left behind is seen and is not taken for a process that runs.
+func testTwinThatWasKilled(t *testing.T, f Fixture) {
+	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}
+	dead, live := failover.Live{Node: node, Process: "p2"}, failover.Live{Node: node, Process: "p1"}
+	reader := connect(t, f)
+	for attempt := 0; ; attempt++ {
+		killed := f.Connect(t)
+		end := announce(t, killed, dead)
+		await(t, reader, "the first process", func(o failover.Observation) bool { l, ok := o.LiveNode(node.ID); return ok && l == dead })
+		require.NoError(t, killed.Close()) // it cannot withdraw
+		end()
+
+		c := connect(t, f)
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		seen := c.Watch(ctx)
+		end = announce(t, c, live)
+		left := false
+		for o := range seen {
+			if o.Twin != nil {
+				require.Equal(t, dead, o.Twin.Live)
+				require.True(t, o.Twin.Stale, "a dead process is taken for a twin that runs")
+				left = true
+			}
+			if l, ok := o.LiveNode(node.ID); ok && l == live && o.Twin == nil {
+				break
+			}
+		}
+		require.NoError(t, ctx.Err(), "what the dead process has left behind is still there")
+		cancel()
+		end()
+		if left {
+			return
+		}
+		require.Less(t, attempt, 10, "what a dead process has left behind was never seen") // its lease may end before, on a slow machine
+	}
+}
