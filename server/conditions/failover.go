@@ -1,6 +1,7 @@
 package conditions
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -60,6 +61,10 @@ func fromRecord(st *failover.Status) []Report {
 	}
 	if r.Switchover != nil {
 		out = append(out, Report{Kind: SwitchoverStuck, Details: "to node " + nameOf(st, r.Switchover.To)})
+	}
+	if n, ok := st.Third(); ok {
+		out = append(out, Report{Kind: ForeignNode, Details: fmt.Sprintf("node %s at %s asks to join, and the pair has its two nodes already",
+			cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an address that it does not say"))})
 	}
 	if a, b, differ := releases(st); differ {
 		out = append(out, Report{Kind: DifferentReleases, Details: a + " and " + b})

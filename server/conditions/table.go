@@ -83,7 +83,7 @@ func ofThePair() []Definition {
 func ofIdentity() []Definition {
 	return []Definition{
 		{
-			Kind: ForeignNode, Severity: Warning, Scope: OfNode,
+			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
 			Cause:  "A node that does not belong to this pair tries to connect: it is of another pair, or a third one, or speaks a protocol that this release does not know.",
 			Action: "Find it by the name or id in the details, and stop it or correct its coordinator settings. This pair goes on undisturbed.",
 		},

@@ -176,7 +176,7 @@ type Verify struct {
 
 // Metrics say where the node can be watched.
 type Metrics struct {
-	Listen string `koanf:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz) and profiles (/debug/pprof/), host:port; empty: none. Not for strangers: it is not encrypted"`
+	Listen string `koanf:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; empty: none. Not for strangers: it is not encrypted"`
 }
 
 // Limits bound what one request or connection can ask for.

@@ -1,4 +1,4 @@
-// Package metrics tells a monitoring system how a node is: Prometheus metrics, two probes and Go's profiles, over HTTP on a
+// Package metrics tells a monitoring system how a node is: Prometheus metrics, three probes and Go's profiles, over HTTP on a
 // port of their own.
 //
 // Everything is read when it is asked for, from the same sources as `lockstep status`: between two scrapes the metrics cost
@@ -58,6 +58,7 @@ func Listen(ctx context.Context, address string, source Source, s *store.Store) 
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, source) })
+	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, source) })
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -98,6 +99,16 @@ func ready(w http.ResponseWriter, source Source) {
 	switch st.Pair.Role {
 	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby:
 	default:
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	_, _ = fmt.Fprintf(w, "%s: %s\n", st.Pair.Role, st.Pair.Reason)
+}
+
+// active answers 200 on the one node that serves clients, and only while it does: for proxies that are to send clients there. Nothing else
+// may be concluded from it: a node that was stopped or cut off a moment ago may have answered 200 just before.
+func active(w http.ResponseWriter, source Source) {
+	st := source.State()
+	if !st.Pair.Serve || !st.Pair.Deliver || st.Pair.Role != failover.RoleActive && st.Pair.Role != failover.RoleActiveAlone {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_, _ = fmt.Fprintf(w, "%s: %s\n", st.Pair.Role, st.Pair.Reason)

@@ -91,3 +91,29 @@ func TestProbes(t *testing.T) {
 	code, _ = serve(t, ready)("/readyz")
 	require.Equal(t, http.StatusOK, code)
 }
+
+// /activez is 200 only on the active, and only while that serves: a standby is ready and not active.
+func TestActiveProbe(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pair          failover.Status
+		ready, active int
+	}{
+		"active":         {failover.Status{Role: failover.RoleActive, Serve: true, Deliver: true}, http.StatusOK, http.StatusOK},
+		"active alone":   {failover.Status{Role: failover.RoleActiveAlone, Serve: true, Deliver: true}, http.StatusOK, http.StatusOK},
+		"standby":        {failover.Status{Role: failover.RoleStandby}, http.StatusOK, http.StatusServiceUnavailable},
+		"blocked":        {failover.Status{Role: failover.RoleBlocked, Deliver: true}, http.StatusServiceUnavailable, http.StatusServiceUnavailable},
+		"catching up":    {failover.Status{Role: failover.RoleCatchingUp}, http.StatusServiceUnavailable, http.StatusServiceUnavailable},
+		"may be no more": {failover.Status{Role: failover.RoleActive, Serve: true}, http.StatusOK, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			src := &source{}
+			src.state.Pair = tt.pair
+			get := serve(t, src)
+			code, _ := get("/readyz")
+			require.Equal(t, tt.ready, code)
+			code, body := get("/activez")
+			require.Equal(t, tt.active, code)
+			require.Contains(t, body, tt.pair.Role.String())
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
 // says waits until the reason of a node contains all of this.
@@ -40,6 +41,10 @@ func TestThirdNode(t *testing.T) {
 	c.says("the pair has its two nodes already", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")", "stop that one first")
 	a.says("the pair has its two nodes already", "c ("+c.ready.Address+")")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
+	for _, n := range []*testNode{a, b} {
+		n.tells(conditions.ForeignNode, "", true)
+		require.Contains(t, n.told(conditions.ForeignNode, "").GetDetails(), "node c at "+c.ready.Address)
+	}
 
 	b.stop()
 	c.waitFor(pb.Role_ROLE_STANDBY)
