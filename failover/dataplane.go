@@ -166,6 +166,8 @@ const (
 	// LostBehind: the active lacks records that this node knows to be committed, so that following it would cut them. Nothing was
 	// cut (INV-13).
 	LostBehind
+	// LostNoRoom: this standby takes nothing in, because its own disk is nearly full.
+	LostNoRoom
 )
 
 // String gives the cause in words.
@@ -185,6 +187,8 @@ func (c LostCause) String() string {
 		return "refuses us: its fence is higher"
 	case LostBehind:
 		return "lacks records that this node knows to be committed"
+	case LostNoRoom:
+		return "this node's disk is nearly full, so that it takes nothing in"
 	default:
 		return fmt.Sprintf("cause %d", uint8(c))
 	}

@@ -40,6 +40,8 @@ var (
 	ErrSlow = errors.New("the standby does not acknowledge in time")
 	// ErrLostRecords is returned when a standby no longer has records that it had acknowledged.
 	ErrLostRecords = errors.New("the standby has lost records that it had acknowledged")
+	// ErrNoRoom is returned when a standby takes nothing in because its disk is nearly full.
+	ErrNoRoom = errors.New("this standby's disk is nearly full, so that it takes nothing in")
 	// ErrChecksum is returned when received bytes fail their checksum.
 	ErrChecksum = errors.New("received bytes fail their checksum")
 )

@@ -29,6 +29,8 @@ const (
 	LostSlow
 	// LostAhead: the standby obeys a higher configuration than this active (INV-1).
 	LostAhead
+	// LostNoRoom: this standby's own disk is nearly full, and it takes nothing in.
+	LostNoRoom
 )
 
 // String gives the word that logs and status use.
@@ -46,6 +48,8 @@ func (c LostCause) String() string {
 		return "slow"
 	case LostAhead:
 		return "ahead"
+	case LostNoRoom:
+		return "no room"
 	default:
 		return fmt.Sprintf("LostCause(%d)", uint8(c))
 	}

@@ -106,6 +106,9 @@ func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *
 			if c.Offset+uint64(len(c.Data)) > h.FileBytes {
 				return fmt.Errorf("%w: snapshot of %d bytes has data at offset %d", ErrProtocol, h.FileBytes, c.Offset)
 			}
+			if err := f.room(len(c.Data)); err != nil {
+				return err
+			}
 			if err := f.install.WriteAt(c.Offset, c.Data); err != nil {
 				return fmt.Errorf("receive snapshot: %w", err)
 			}

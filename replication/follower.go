@@ -18,6 +18,9 @@ import (
 const (
 	redialFirst = 2 * time.Millisecond
 	redialMost  = 50 * time.Millisecond
+	// roomBytes and roomInterval are how much may come, and how long it may take, before Room is asked again.
+	roomBytes    = 4 << 20
+	roomInterval = 100 * time.Millisecond
 )
 
 // errStore marks failures of this node's own store: no reconnect helps.
@@ -33,6 +36,10 @@ type FollowerOptions struct {
 	// Dialer reaches the active at Address.
 	Dialer  Dialer
 	Address string
+	// Room tells whether there is room on the disk for so many bytes of log more; an error, which says how much there is, ends the connection in
+	// order, before the disk is full, and keeps this node from connecting for as long as it lasts. It is asked before each connection and
+	// often while something comes. Nil: there always is.
+	Room func(bytes int) error
 	// Void is what the pair's last forced failover has made void.
 	Void Void
 	// Events gets what the owner must know; nil ignores them.
@@ -61,6 +68,9 @@ type Follower struct {
 
 	// applier is that of the last link, nil before the first. Of the run goroutine.
 	applier *applier
+	// asked is when Room was asked last, and tookBytes what came since. They are guarded by link.writeMu, or of the run goroutine.
+	asked     time.Time
+	tookBytes int
 	// install is the snapshot that is being received, installID its name at the active. Of the run goroutine.
 	install   *store.Install
 	installID string
@@ -211,6 +221,9 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 			err = cause
 		}
 	}()
+	if err := f.room(roomBytes); err != nil { // always asks
+		return false, err
+	}
 	dialCtx, done := context.WithTimeout(ctx, f.o.ActiveTimeout)
 	conn, err := f.o.Dialer.Dial(dialCtx, f.o.Address)
 	done()
@@ -232,6 +245,23 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 		return true, nil
 	}
 	return worked, err
+}
+
+// room asks whether there is room for so many bytes more, unless little has come since it was asked last.
+func (f *Follower) room(bytes int) error {
+	if f.o.Room == nil {
+		return nil
+	}
+	now := time.Now()
+	if f.tookBytes += bytes; f.tookBytes < roomBytes && now.Sub(f.asked) < roomInterval {
+		return nil
+	}
+	come := f.tookBytes + roomBytes // until it is asked again
+	f.asked, f.tookBytes = now, 0
+	if err := f.o.Room(come); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoRoom, err)
+	}
+	return nil
 }
 
 // watch looks after silence and a stalled disk.

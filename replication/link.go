@@ -309,6 +309,9 @@ func (l *link) writeSome(receiving bool) (bool, error) {
 	if len(todo) == 0 {
 		return false, nil
 	}
+	if err := l.f.room(size(todo)); err != nil {
+		return false, err // nothing of it was written or acknowledged
+	}
 	l.f.busy.Store(receiving) // a disk that hangs is not the active's silence
 	err := l.append(todo)
 	l.f.busy.Store(false)
@@ -320,6 +323,15 @@ func (l *link) writeSome(receiving bool) (bool, error) {
 	}
 	signal(l.applyWake)
 	return true, nil
+}
+
+// size is how many bytes of log are in batches.
+func size(batches []batch) int {
+	n := 0
+	for i := range batches {
+		n += len(batches[i].frames)
+	}
+	return n
 }
 
 // takeBacklog returns what waits, with small batches joined: one write instead of many.

@@ -279,6 +279,8 @@ func causeOf(err error) LostCause {
 		return LostSlow
 	case errors.Is(err, ErrAhead):
 		return LostAhead
+	case errors.Is(err, ErrNoRoom):
+		return LostNoRoom
 	case errors.Is(err, ErrNotActive), errors.Is(err, ErrOtherPair), errors.Is(err, ErrStale), errors.Is(err, ErrProtocol),
 		errors.Is(err, ErrLostRecords), errors.Is(err, ErrSecondStandby):
 		return LostRejected

@@ -100,6 +100,18 @@ func (s *Store) Queues(prefix, after string, limit int) []QueueInfo {
 	return out
 }
 
+// Room is what this process may still write to the filesystem, in bytes, and how much of that the next checkpoint will take for messages
+// that are in memory and not yet in pages. It takes a few microseconds.
+func (s *Store) Room() (freeBytes, tailBytes uint64, err error) {
+	usage, err := s.o.FS.Usage(s.o.Dir)
+	if err != nil {
+		return 0, 0, fmt.Errorf("look at the free space: %w", err)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return usage.AvailableBytes, uint64(max(s.state.TailBytes(), 0)), nil //nolint:gosec // not negative
+}
+
 // Stats describes the store.
 type Stats struct {
 	// End and Durable are the last record in the log and the last durable one.

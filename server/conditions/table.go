@@ -224,7 +224,7 @@ func ofTheDisk() []Definition {
 			Kind: ReplicationHeld, Severity: Critical, Scope: OfNode,
 			Cause: "This standby takes nothing in, because its disk is nearly full: it has left the active before the disk is full, and keeps what it has. " +
 				"The active goes on alone, or refuses writes with `min-in-sync: 2`.",
-			Action: "Free or add space on that machine; the node follows again by itself when half of `disk.low-watermark` is free.",
+			Action: "Free or add space on that machine; the node follows again by itself when there is room.",
 		},
 		{
 			Kind: DiskStalled, Severity: Critical, Scope: OfNode,

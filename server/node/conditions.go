@@ -24,6 +24,7 @@ type lookout struct {
 	n     *node
 	book  *conditions.Book
 	other otherStatus
+	again chan struct{} // capacity 1: something has changed
 
 	mu       sync.Mutex // held while somebody looks; guards what follows
 	work     workSeen
@@ -33,7 +34,7 @@ type lookout struct {
 }
 
 func newLookout(n *node) *lookout {
-	l := &lookout{n: n, certs: certificates(&n.cfg)}
+	l := &lookout{n: n, again: make(chan struct{}, 1), certs: certificates(&n.cfg)}
 	l.book = conditions.NewBook(l.log)
 	return l
 }
@@ -52,10 +53,19 @@ func (l *lookout) run(ctx context.Context) {
 		l.look()
 		select {
 		case <-changed:
+		case <-l.again:
 		case <-ticker.C:
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// nudge has somebody look soon.
+func (l *lookout) nudge() {
+	select {
+	case l.again <- struct{}{}:
+	default:
 	}
 }
 
@@ -145,6 +155,8 @@ func (l *lookout) disk(f *findings, pair *failover.Status) {
 	f.node(low, conditions.DiskLow, "%s", free)
 	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
 	f.pair(low && serves, conditions.PublishesRefused, "node %s has %s", l.self().Name, free)
+	_, follower := l.n.plane.roles()
+	f.node(follower != nil && l.n.disk.full.Load(), conditions.ReplicationHeld, "%s", free)
 	f.node(l.n.cfg.Sync != "always", conditions.SyncOff, "sync is %s", l.n.cfg.Sync)
 }
 

@@ -204,7 +204,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	p.node.store.ServeReaders(false)
 	p.follower = replication.StartFollower(replication.FollowerOptions{
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"), Tuning: p.tuning,
-		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced),
+		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced), Room: p.node.room,
 	})
 	p.idleCh = make(chan struct{})
 	p.node.maintenance.Following()
@@ -376,6 +376,8 @@ func lostCause(c replication.LostCause) failover.LostCause {
 		return failover.LostSlow
 	case replication.LostAhead:
 		return failover.LostAhead
+	case replication.LostNoRoom:
+		return failover.LostNoRoom
 	default:
 		return failover.LostReset
 	}

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,8 +30,6 @@ const (
 	keepaliveTimeout = 5 * time.Second
 	// keepaliveMin is how often clients may ping.
 	keepaliveMin = time.Second
-	// diskInterval is how often the free space is looked at.
-	diskInterval = 500 * time.Millisecond
 )
 
 // newServer makes the gRPC server with all services of the node.
@@ -50,41 +47,6 @@ func (n *node) newServer() *grpc.Server {
 	healthpb.RegisterHealthServer(s, n.health)
 	reflection.Register(s)
 	return s
-}
-
-// diskGuard knows whether the disk is nearly full.
-type diskGuard struct{ low atomic.Bool }
-
-// watchDisk looks at the free space until ctx ends.
-func (n *node) watchDisk(ctx context.Context) {
-	ticker := time.NewTicker(diskInterval)
-	defer ticker.Stop()
-	for {
-		n.lookAtDisk()
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-func (n *node) lookAtDisk() {
-	stats, err := n.store.Stats()
-	if err != nil {
-		return // what is wrong with the store is told elsewhere
-	}
-	low := stats.DiskFree < uint64(n.cfg.Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
-	if n.disk.low.Swap(low) == low {
-		return
-	}
-	free := zap.Stringer("free", config.Size(stats.DiskFree)) //nolint:gosec // below 2^63
-	limit := zap.Stringer("disk.low-watermark", n.cfg.Disk.LowWatermark)
-	if low {
-		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed", free, limit)
-	} else {
-		n.log.Info("the disk has room again: publishes are accepted", free, limit)
-	}
 }
 
 // explain logs why the node does not serve, whenever the reason changes.

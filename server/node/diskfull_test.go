@@ -1,0 +1,61 @@
+package node_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// TestStandbyLeavesBeforeItsDiskIsFull: a standby whose disk fills up leaves the active in order, and does not die of it; the active goes on and
+// knows. The standby can be restarted meanwhile, and comes back when there is room.
+func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
+	etcd := startEtcd(t)
+	a := start(t, settingsOfPair(t, "a", etcd))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	disk := vfs.NewMem()
+	small := settingsOfPair(t, "b", etcd)
+	small.Data.Dir = "/data"
+	require.NoError(t, disk.MkdirAll("/data", 0o700))
+	small.Log.SegmentBytes, small.Log.KeepBytes, small.Disk.LowWatermark = 1<<20, 1<<20, 16<<20
+	b := startOn(t, small, disk)
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	a.waitFor(pb.Role_ROLE_ACTIVE)
+	a.createQueue("q")
+	leave := func(freeBytes int64) {
+		u, err := disk.Usage("/data")
+		require.NoError(t, err)
+		disk.SetCapacity(int64(u.TotalBytes-u.AvailableBytes) + freeBytes)
+	}
+	leave(32 << 20)
+	body := strings.Repeat("x", 1<<20)
+	for range 40 { // more than there is room for
+		a.publish("q", body)
+	}
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	b.waitFor(pb.Role_ROLE_CATCHING_UP)
+	require.Contains(t, b.status().GetReason(), "disk is nearly full")
+	for _, n := range []*testNode{a, b} {
+		n.tells(conditions.ReplicationHeld, "b", true)
+		n.tells(conditions.OneCopyOnly, "", true)
+	}
+	require.Nil(t, a.told(conditions.PublishesRefused, ""), "the active has room")
+	free := b.status().GetStore().GetDiskFree()
+	require.Greater(t, free, uint64(1<<20), "it has left before the disk is full")
+	b.stop()
+	b = startOn(t, small, disk)
+	b.waitFor(pb.Role_ROLE_CATCHING_UP)
+	require.Never(t, func() bool { return b.status().GetStandby() != nil || b.role() == pb.Role_ROLE_STANDBY }, 300*time.Millisecond, 10*time.Millisecond)
+
+	leave(1 << 30)
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	a.waitFor(pb.Role_ROLE_ACTIVE)
+	a.tells(conditions.ReplicationHeld, "b", false)
+	a.tells(conditions.OneCopyOnly, "", false)
+	require.Equal(t, a.status().GetStore().GetMessages(), b.status().GetStore().GetMessages())
+}

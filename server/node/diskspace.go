@@ -1,0 +1,77 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// diskInterval is how often the free space is looked at.
+const diskInterval = 500 * time.Millisecond
+
+// diskGuard knows whether the disk is nearly full.
+type diskGuard struct {
+	low atomic.Bool
+	// full: a standby takes nothing in any more, and low is true.
+	full atomic.Bool
+}
+
+// watchDisk looks at the free space until ctx ends.
+func (n *node) watchDisk(ctx context.Context) {
+	ticker := time.NewTicker(diskInterval)
+	defer ticker.Stop()
+	for {
+		n.lookAtDisk()
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *node) lookAtDisk() {
+	stats, err := n.store.Stats()
+	if err != nil {
+		return // what is wrong with the store is told elsewhere
+	}
+	low := stats.DiskFree < uint64(n.cfg.Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
+	if n.disk.low.Swap(low) == low {
+		return
+	}
+	free := zap.Stringer("free", config.Size(stats.DiskFree)) //nolint:gosec // below 2^63
+	limit := zap.Stringer("disk.low-watermark", n.cfg.Disk.LowWatermark)
+	if low {
+		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed", free, limit)
+	} else {
+		n.log.Info("the disk has room again: publishes are accepted", free, limit)
+	}
+}
+
+// room tells whether a standby may take in what the active sends. It leaves the active when less than half of disk.low-watermark is free
+// besides what the messages in memory will take in page.db, so that there is enough left to write checkpoints, to stop and to start. It
+// comes back when there is an eighth of it more.
+func (n *node) room(bytes int) error {
+	free, tail, err := n.store.Room()
+	if err != nil {
+		return nil //nolint:nilerr // the write will say what is wrong
+	}
+	mark := uint64(n.cfg.Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
+	need := mark/2 + tail + 2*uint64(bytes)         //nolint:gosec // not negative; once in the log, once in the pages
+	if n.disk.full.Load() {
+		need += mark / 8
+	}
+	full := free < need
+	if n.disk.full.Swap(full) != full {
+		n.lookout.nudge()
+	}
+	if !full {
+		return nil
+	}
+	return fmt.Errorf("%s are free, and %s are needed", config.Size(free), config.Size(need)) //nolint:gosec // below 2^63
+}
