@@ -2,6 +2,7 @@ package failover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -34,11 +35,18 @@ type Identity struct {
 	// SetAside is where the node keeps what it held when that could not be opened, and why, until the other node has filled it anew; empty for
 	// any other store. With the content the pair may have been forgotten: such a store follows any pair, and begins none.
 	SetAside string
+	// Run is the generation of the last run that the record is known to have named, and ClaimedRun that of the run that took part last,
+	// while it is not known whether the record names it (INV-11).
+	Run, ClaimedRun uuid.UUID
 }
 
 // Member is the entry that this store has, or would have, in Record.InSync.
 func (id Identity) Member() Member {
-	return Member{Node: id.Node, Store: id.Store, Incarnation: id.Incarnation}
+	m := Member{Node: id.Node, Store: id.Store, Incarnation: id.Incarnation, Run: id.Run}
+	if id.ClaimedRun != uuid.Nil {
+		m.Run = id.ClaimedRun
+	}
+	return m
 }
 
 // Empty tells whether the store has never been part of a pair. One that has joined a pair and holds nothing yet is not: that
@@ -48,6 +56,18 @@ func (id Identity) Empty() bool {
 		return false
 	}
 	return id.PairID == uuid.Nil && id.End.IsZero() && id.Fence == Fence{}
+}
+
+// ErrGone is returned by DataPlane.Meet when the address can be reached and nobody listens there: the process is gone.
+var ErrGone = errors.New("nobody listens there")
+
+// Peer is what a process of the pair says of itself.
+type Peer struct {
+	// Node and Store it has; Process tells runs of one node apart.
+	Node, Store uuid.UUID
+	Process     string
+	// End is the last record of its log.
+	End lsn.Position
 }
 
 // DataPlane is what failover needs of a node: its store, and the two roles of replication. The Runner calls it from one
@@ -71,6 +91,24 @@ type DataPlane interface {
 	// more, and an active that has not noticed the restart yet cannot bring it back in as what it was. Durable before it
 	// returns.
 	ClearLoss(ctx context.Context) error
+
+	// MarkLoss sets MayHaveLost: the directory was found to be an older image or a copy. Durable before it returns.
+	MarkLoss(ctx context.Context) error
+
+	// ClaimRun makes the generation of this run durable, beside that of the run which the record names now (zero if it names none): from
+	// then on the record may name this run, and a standby says it in its hello (INV-11).
+	ClaimRun(ctx context.Context, named, run uuid.UUID) error
+
+	// ConfirmRun notes that the record names this run. Durable before it returns.
+	ConfirmRun(ctx context.Context, run uuid.UUID) error
+
+	// Committed is the newest record that is known to be committed and was written in the term of the active role that runs; false if there
+	// is none, or no such role. It is asked about once a second.
+	Committed() (lsn.Position, bool)
+
+	// Meet asks the process at an address who it is and how far its log goes. It returns ErrGone when nobody listens there. It may be called
+	// beside the other calls.
+	Meet(ctx context.Context, address string) (Peer, error)
 
 	// StartActive takes up the active role: the log goes on under spec.Term, beginning with a term-start record; what the log
 	// already has is committed as far as spec allows, and applied; standbys are let in. It returns when the role has been

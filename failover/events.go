@@ -25,6 +25,7 @@ type (
 	Loaded struct {
 		Record   Record
 		Revision Revision
+		Mark     Mark // read before the record: what it says holds for every store that the record names in sync
 		Err      error
 	}
 	// Swapped is the outcome of SwapRecord.
@@ -51,6 +52,17 @@ type (
 	}
 	// Occupied: the role should not be given to the preferred node now, because of Why, such as a maintenance plan; empty: it may be.
 	Occupied struct{ Why string }
+	// Committed: the active has committed up to a record that it wrote in its own term.
+	Committed struct{ Term, LSN uint64 }
+	// Met is the outcome of Meet. Gone: nobody listens at the address.
+	Met struct {
+		Address string
+		Peer    Peer
+		Gone    bool
+		Err     error
+	}
+	// Knocked: another process of this node's identity has asked this one (Meet).
+	Knocked struct{ Live Live }
 	// Ticked: a deadline that State.Deadline named has passed.
 	Ticked struct{}
 )
@@ -64,6 +76,9 @@ func (Reported) event()        {}
 func (DrainEnded) event()      {}
 func (SwitchoverAsked) event() {}
 func (Occupied) event()        {}
+func (Committed) event()       {}
+func (Met) event()             {}
+func (Knocked) event()         {}
 func (Ticked) event()          {}
 
 // Effect is what Step wants done. Effects are carried out strictly in order. SwapRecord, LoadRecord and BeginDrain are only
@@ -86,6 +101,18 @@ type (
 	SetFence struct{ Fence Fence }
 	// ClearLoss calls DataPlane.ClearLoss.
 	ClearLoss struct{}
+	// MarkLoss calls DataPlane.MarkLoss.
+	MarkLoss struct{}
+	// ClaimRun calls DataPlane.ClaimRun.
+	ClaimRun struct{ Named, Run uuid.UUID }
+	// ConfirmRun calls DataPlane.ConfirmRun.
+	ConfirmRun struct{ Run uuid.UUID }
+	// WriteMark raises the pair's high-water mark in the coordinator. Nothing waits for it.
+	WriteMark struct{ Mark Mark }
+	// Announce begins to keep this node's liveness key.
+	Announce struct{}
+	// Meet asks the process at an address who it is; the outcome is Met.
+	Meet struct{ Address string }
 	// StartActive calls DataPlane.StartActive.
 	StartActive struct {
 		Epoch uint64
@@ -130,6 +157,12 @@ func (SwapRecord) effect()      {}
 func (JoinPair) effect()        {}
 func (SetFence) effect()        {}
 func (ClearLoss) effect()       {}
+func (MarkLoss) effect()        {}
+func (ClaimRun) effect()        {}
+func (ConfirmRun) effect()      {}
+func (WriteMark) effect()       {}
+func (Announce) effect()        {}
+func (Meet) effect()            {}
 func (StartActive) effect()     {}
 func (ConfigureActive) effect() {}
 func (StopActive) effect()      {}

@@ -26,7 +26,7 @@ func (w *world) settings(i int) Settings {
 // info describes a node as its liveness key does.
 func (w *world) info(i int) NodeInfo {
 	n := testNodes[w.hosts[i].node]
-	n.Address = hostAddresses[i]
+	n.Address, n.Features = hostAddresses[i], KnownFeatures()
 	n.Preferred = w.preferB && i == 1
 	return n
 }
@@ -105,7 +105,7 @@ func (w *world) actOperator(a action) error {
 		w.left.blind--
 		w.blind = true
 		rec := *w.rec
-		live := []Live{{Node: w.info(a.node)}}
+		live := []Live{{Node: w.info(a.node), Process: n.process(a.node)}}
 		return w.feed(a.node, Observed{Observation: Observation{Record: &rec, Revision: w.rev, Reachable: true, LiveKnown: true, Live: live}})
 	case "lose-record":
 		// The coordinator was wiped: what was under way never gets an answer.
@@ -141,8 +141,8 @@ func (w *world) actOperator(a action) error {
 // liveNodes are those whose lease has not ended.
 func (w *world) liveNodes() (live []Live) {
 	for j := range w.hosts {
-		if w.hosts[j].up {
-			live = append(live, Live{Node: w.info(j)})
+		if w.hosts[j].up && w.hosts[j].announced {
+			live = append(live, Live{Node: w.info(j), Process: w.hosts[j].process(j)})
 		}
 	}
 	return live

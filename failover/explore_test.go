@@ -63,8 +63,12 @@ func (w *world) actions() []action {
 
 func (w *world) coordinatorActions(as []action, i int) []action {
 	n := &w.hosts[i]
-	if w.rec != nil && (!n.st.known || n.st.rev != w.rev || !n.st.reachable) {
+	newer := !n.st.known || n.st.rev != w.rev || !n.st.reachable || !n.st.liveKnown || !w.blind && !slices.Equal(n.st.live, w.liveNodes())
+	if w.rec != nil && newer {
 		as = append(as, action{"observe", i, 0})
+	}
+	if w.rec == nil && !n.st.liveKnown {
+		as = append(as, action{"observe-live", i, 0})
 	}
 	if n.st.reachable && w.left.unreach > 0 {
 		as = append(as, action{"unreachable", i, 0})
@@ -80,6 +84,12 @@ func (w *world) coordinatorActions(as []action, i int) []action {
 		if w.left.unknown > 0 {
 			as = append(as, action{"swap-unknown", i, 0})
 		}
+	}
+	if n.asks != "" {
+		as = append(as, action{"meet", i, 0})
+	}
+	if p := n.primary; p != nil && w.left.mark > 0 && p.commit > 0 && uint64(n.log[p.commit-1].term) == p.term {
+		as = append(as, action{"mark", i, 0})
 	}
 	if len(n.queue) > 0 {
 		as = append(as, action{"event", i, 0})
@@ -258,6 +268,8 @@ func (w *world) actCoordinator(a action, n *whost) error {
 		rec := *w.rec
 		o := Observation{Record: &rec, Revision: w.rev, Reachable: true, LiveKnown: true, Live: w.liveNodes()}
 		return w.feed(i, Observed{Observation: o})
+	case "observe-live":
+		return w.feed(i, Observed{Observation: Observation{Reachable: true, LiveKnown: true, Live: w.liveNodes()}})
 	case "unreachable":
 		w.left.unreach--
 		return w.feed(i, Observed{Observation: Observation{Live: n.st.live, LiveKnown: n.st.liveKnown}})
@@ -266,7 +278,18 @@ func (w *world) actCoordinator(a action, n *whost) error {
 		if w.rec == nil {
 			return w.feed(i, Loaded{Err: ErrNoRecord})
 		}
-		return w.feed(i, Loaded{Record: *w.rec, Revision: w.rev})
+		return w.feed(i, Loaded{Record: *w.rec, Revision: w.rev, Mark: w.mark})
+	case "meet":
+		met := Met{Address: n.asks, Gone: true, Err: ErrGone}
+		if o := hostAt(n.asks); o >= 0 && w.hosts[o].up {
+			p := &w.hosts[o]
+			met = Met{Address: n.asks, Peer: Peer{Node: p.nodeID(), Store: testStores[p.store], Process: p.process(o), End: p.identity().End}}
+		}
+		n.asks = ""
+		return w.feed(i, met)
+	case "mark":
+		w.left.mark--
+		return w.feed(i, Committed{Term: n.primary.term, LSN: uint64(n.primary.commit)}) //nolint:gosec // a small number
 	case "load-fail":
 		w.left.loadFail--
 		n.load = false
@@ -292,7 +315,7 @@ func (w *world) actCoordinator(a action, n *whost) error {
 
 // quiet lists what happens by itself when nothing goes wrong.
 var quiet = []string{
-	"resume", "observe-missing", "event", "swap", "load", "observe", "ready", "connect", "replicate", "ack", "commit", "drained",
+	"resume", "observe-live", "observe-missing", "meet", "event", "swap", "load", "observe", "ready", "connect", "replicate", "ack", "commit", "drained",
 	"follower-notices", "active-notices", "rejected", "refused", "late-swap",
 }
 

@@ -21,7 +21,7 @@ type entry struct{ term, id uint8 }
 
 // budget is how often each thing may still go wrong (or be asked for) on one path.
 type budget struct {
-	crash, loss, cut, unknown, loadFail, unreach, write, tick, switchover, drainFail int8
+	crash, loss, mark, cut, unknown, loadFail, unreach, write, tick, switchover, drainFail int8
 	// What operators do: see explore_operator_test.go. blind: a lease ends although its node runs.
 	pause, force, blind, lose, adopt int8
 }
@@ -35,6 +35,7 @@ type world struct {
 	usedTerms [64]bool
 	left      budget
 	writes    uint8
+	mark      Mark // in the coordinator
 
 	preferB    bool   // b is preferred
 	gone       bool   // a node that is down stays so
@@ -55,6 +56,8 @@ type wdisk struct {
 	fence       Fence
 	pair        uuid.UUID
 	loss        bool
+	run         uuid.UUID // INV-11
+	claimed     uuid.UUID
 	log         []entry
 	durable     int // so much of log survives any crash
 }
@@ -62,17 +65,20 @@ type wdisk struct {
 // whost is a machine with an address, the disk that is in it, and the process that runs on it.
 type whost struct {
 	wdisk
-	up      bool
-	starts  int
-	st      State
-	told    Identity // that the machine was told last
-	queue   []DataEvent
-	swap    *SwapRecord
-	load    bool
-	drain   uint64 // number of the drain under way
-	held    bool   // drained: nothing is appended
-	primary *wprimary
-	follow  *wfollower
+	up     bool
+	starts int
+	// announced: its lease is held.
+	announced bool
+	st        State
+	told      Identity // that the machine was told last
+	queue     []DataEvent
+	swap      *SwapRecord
+	load      bool
+	asks      string // address that it has asked who is there
+	drain     uint64 // number of the drain under way
+	held      bool   // drained: nothing is appended
+	primary   *wprimary
+	follow    *wfollower
 }
 
 type wprimary struct {
@@ -122,6 +128,9 @@ func newWorld() world {
 	return w
 }
 
+// process names the run of a host.
+func (n *whost) process(i int) string { return fmt.Sprintf("%s%d", hostAddresses[i][:1], n.starts) }
+
 func (w *world) member(i int) Member { return w.hosts[i].identity().Member() }
 
 // nodeIndex is the index of a node in testNodes.
@@ -142,6 +151,7 @@ func violated(format string, args ...any) error {
 func (d *wdisk) identity() Identity {
 	id := Identity{
 		Node: testNodes[d.node].ID, Store: testStores[d.store], Incarnation: 1 + d.inc, PairID: d.pair, Fence: d.fence, MayHaveLost: d.loss,
+		Run: d.run, ClaimedRun: d.claimed,
 	}
 	if len(d.log) > 0 {
 		id.End = lsn.Position{Term: uint64(d.log[len(d.log)-1].term), LSN: uint64(len(d.log)), Chain: 1}
@@ -214,6 +224,20 @@ func (w *world) carryOut(i int, e Effect) error {
 			n.loss = false
 			n.inc++
 		}
+	case MarkLoss:
+		n.loss = true
+	case ClaimRun:
+		n.run, n.claimed = e.Named, e.Run
+	case ConfirmRun:
+		n.run, n.claimed = e.Run, uuid.Nil
+	case WriteMark:
+		if w.mark.Less(e.Mark) {
+			w.mark = e.Mark
+		}
+	case Announce:
+		n.announced = true
+	case Meet:
+		n.asks = e.Address
 	case StartActive:
 		if n.follow != nil || n.primary != nil {
 			return violated("node %d starts as active while another role runs", i)
@@ -253,6 +277,11 @@ func (w *world) carryOut(i int, e Effect) error {
 		return violated("effect %T is not known to the model", e)
 	}
 	return nil
+}
+
+// named tells whether an entry of the record is that of the last run from this disk.
+func (d *wdisk) named(m Member) bool {
+	return m.is(d.identity().Member().inRun(m.Run)) && (m.Run == uuid.Nil || m.Run == d.run || m.Run == d.claimed)
 }
 
 // nodeID is the node that the disk belongs to.
@@ -479,7 +508,7 @@ func (w *world) restart(i int) error {
 	n.starts++
 	n.up = true
 	n.durable = len(n.log) // recovery has synced it
-	n.st = NewState(w.settings(i), w.info(i), fmt.Sprintf("%s%d", hostAddresses[i][:1], n.starts), testPair)
+	n.st = NewState(w.settings(i), w.info(i), n.process(i), testPair)
 	return w.feed(i, Started{Identity: n.identity()})
 }
 
@@ -500,7 +529,7 @@ func (w *world) check() error {
 	for _, m := range w.rec.InSync {
 		for i := range w.hosts {
 			n := &w.hosts[i]
-			if n.loss || m != w.member(i) {
+			if n.loss || !n.named(m) {
 				continue // INV-6: it cannot act on its membership
 			}
 			if c := commonPrefix(n.log, w.committed); c < len(w.committed) {
@@ -515,6 +544,7 @@ func (w *world) check() error {
 func (w *world) key() [16]byte {
 	b := make([]byte, 0, 1024)
 	b = fmt.Appendf(b, "%d %v %v %d %v %t%d%t|", w.rev, w.committed, w.left, w.writes, w.usedTerms, w.preferB, w.forcedTerm, w.blind)
+	b = fmt.Appendf(b, "M%v|", w.mark)
 	if w.rec != nil {
 		b = appendRecord(b, *w.rec)
 	}
@@ -526,6 +556,7 @@ func (w *world) key() [16]byte {
 		n := &w.hosts[i]
 		b = fmt.Appendf(b, "|N%t%d%v%v%t%t%v%d%t%v %d %d %d%d", n.up, n.starts, n.log, n.fence, n.loss, n.load,
 			n.queue, n.drain, n.held, n.told.Fence, n.durable, n.inc, n.node, n.store)
+		b = fmt.Appendf(b, "%t%s%s%s", n.announced, n.asks, n.run, n.claimed)
 		if n.swap != nil {
 			b = appendRecord(fmt.Appendf(b, "s%d", n.swap.Expect), n.swap.Next)
 		}
@@ -546,7 +577,7 @@ func (w *world) key() [16]byte {
 func appendRecord(b []byte, r Record) []byte {
 	b = fmt.Appendf(b, "{%d %d %d %s", r.Config, r.Term, nodeIndex(r.Active), r.OpID)
 	for _, m := range r.InSync {
-		b = fmt.Appendf(b, " %d/%d", nodeIndex(m.Node), m.Incarnation)
+		b = fmt.Appendf(b, " %d/%d/%s", nodeIndex(m.Node), m.Incarnation, m.Run)
 	}
 	if r.Switchover != nil {
 		b = fmt.Appendf(b, " %s", r.Switchover.ID)
@@ -554,6 +585,7 @@ func appendRecord(b []byte, r Record) []byte {
 	if r.Forced != nil {
 		b = fmt.Appendf(b, " F%d %d %t", r.Forced.Term, r.Forced.After, r.Forced.Settled)
 	}
+	b = fmt.Appendf(b, " M%d/%d/%d", r.Mark.By, r.Mark.Term, r.Mark.LSN)
 	if r.Paused != nil {
 		b = append(b, 'P')
 	}
@@ -584,6 +616,9 @@ func (s *State) appendKey(b []byte) []byte {
 	b = fmt.Appendf(b, "H%d%s%d %s", s.hand.phase, s.hand.id, left(s.hand.deadline), s.hand.declined)
 	b = fmt.Appendf(b, "Q%s%t%d L%d", s.ask.id, s.ask.seen, left(s.ask.deadline), len(s.live))
 	b = fmt.Appendf(b, "W%s%t%d B%d", s.forces.id, s.forces.withdrawn, left(s.forces.deadline), left(s.act.giveAt))
+	r := &s.run
+	b = fmt.Appendf(b, "R%t%t%q%q%v%t%t%t%v%t%s%t%d%v", r.claimed, r.named, r.superseded, r.putBack, r.mark, r.markKnown, r.compared, r.announced, r.twin,
+		r.twinLives, r.gone, r.askedTwin, left(r.twinAt), s.meeting)
 	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
 	return b
 }

@@ -19,8 +19,11 @@ type Features string
 // FeaturePause is Record.Paused: a standby that does not know it would take over all the same.
 const FeaturePause = "pause"
 
+// FeatureRuns is Member.Run: a release that does not know it drops it when it writes the record.
+const FeatureRuns = "runs"
+
 // KnownFeatures are those of this build.
-func KnownFeatures() Features { return Features(FeaturePause) }
+func KnownFeatures() Features { return FeaturePause + " " + FeatureRuns }
 
 // Has tells whether a feature is named.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }

@@ -32,6 +32,8 @@ type State struct {
 	leaseUntil time.Duration // 0: no lease
 	live       []Live
 	liveKnown  bool
+	run        runs
+	meeting    meeting
 	bootTerm   uint64 // term of the first record seen that this process did not write
 	refused    error  // INV-9: why a starting node waits instead of using what the coordinator has
 	adopts     adopting
@@ -98,6 +100,7 @@ type acting struct {
 	needs   uint64        // number of the present requirement (ActiveConfig.Requirement)
 	cause   LostCause     // why the last standby was lost; 0 if none was
 	stalled bool          // the disk does not answer
+	ahead   ahead         // a standby that has more than this active
 	dropAt  time.Duration // when an absent standby in sync is dropped; never if it is `never`
 	blocked time.Duration // since when a required standby is absent; `never` if it is not
 	giveAt  time.Duration // when the role goes back to the preferred node; `never` while that is not in sync, or must wait
@@ -126,7 +129,7 @@ const never = time.Duration(1<<63 - 1)
 func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) State {
 	return State{
 		set: set.withDefaults(), self: self, process: process, newPair: newPair,
-		act: newActing(0),
+		act: newActing(0), run: runs{id: runOf(process)},
 	}
 }
 
@@ -164,6 +167,7 @@ func (m *machine) handle(ev Event) {
 	switch e := ev.(type) {
 	case Started:
 		m.started, m.ident, m.bootFence = m.now, e.Identity, e.Identity.Fence
+		m.run.boot = [2]uuid.UUID{e.Identity.Run, e.Identity.ClaimedRun}
 	case IdentityChanged:
 		m.ident = e.Identity
 	case Observed:
@@ -188,6 +192,12 @@ func (m *machine) handle(ev Event) {
 		m.forceAsked(e)
 	case Occupied:
 		m.occupied = e.Why
+	case Committed:
+		m.committed(e)
+	case Met:
+		m.met(e)
+	case Knocked:
+		m.run.knocked, m.run.knockedAt = e.Live, m.now
 	case Ticked:
 	}
 }
@@ -195,9 +205,11 @@ func (m *machine) handle(ev Event) {
 // reconcile compares what the node does with what the record says it should do, and orders what is missing.
 func (m *machine) reconcile() {
 	m.sendAdoption()
+	m.introduce()
 	switch {
 	case m.halted:
 		return
+	case m.known && !m.takesPart():
 	case !m.known && m.missing:
 		m.create()
 	case !m.known:
@@ -238,6 +250,11 @@ func (s *State) Deadline() (time.Duration, bool) {
 		}
 	}
 	at(s.retryAt)
+	at(s.run.twinAt)
+	at(s.meeting.at)
+	if s.rec.Active == s.self.ID && s.mode != modeAct {
+		at(s.started + s.set.StartupWait)
+	}
 	if s.refusal != "" {
 		at(s.refusedUntil)
 	}

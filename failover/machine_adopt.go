@@ -106,7 +106,9 @@ func (m *machine) sendAdoption() {
 		return
 	}
 	if !m.known {
-		a.next.InSync = []Member{m.ident.Member()}
+		m.claim()
+		a.next.InSync = []Member{m.me()}
+		a.next.Mark = Mark{Pair: a.next.PairID, By: a.next.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN}
 	}
 	a.next.Nodes = m.describe(a.next)
 	for _, l := range m.live {

@@ -47,7 +47,7 @@ func (s *State) eligible() bool {
 	if s.set.AcceptLoss && len(s.rec.InSync) == 1 {
 		return ok && me.Store == s.ident.Store && !s.ident.MayHaveLost
 	}
-	return ok && me == s.ident.Member() && !s.ident.MayHaveLost
+	return ok && me.is(s.ident.Member().inRun(me.Run)) && s.owns(me.Run) && !s.ident.MayHaveLost
 }
 
 // standBy does what a node has to do that is not active.
@@ -70,7 +70,8 @@ func (m *machine) standBy() {
 	case m.rec.Active == m.self.ID:
 		// Handed over to us, or won with an outcome that is learned only now: the term is ours and unused. After a
 		// restart it may have been used, and a term is never used twice: (term, LSN) names a record for good.
-		if m.rec.Term > m.bootTerm && m.rec.Term > m.usedTerm {
+		me, _ := m.rec.Member(m.self.ID)
+		if m.rec.Term > m.bootTerm && m.rec.Term > m.usedTerm && (me.Run == uuid.Nil || me.Run == m.run.id) {
 			m.takeUp()
 			m.lead()
 			return
@@ -81,7 +82,7 @@ func (m *machine) standBy() {
 		if !m.candidate {
 			m.followActive()
 		}
-	default:
+	case m.renew():
 		m.followActive()
 	}
 	m.askActive()
@@ -153,6 +154,15 @@ func (m *machine) stand() {
 	if !m.eligible() || !m.canSwap() {
 		return
 	}
+	if m.rec.Active == m.self.ID && !m.candidate {
+		if !m.metOther() {
+			return
+		}
+		if other, more := m.otherHasMore(); more {
+			m.giveTo(other)
+			return
+		}
+	}
 	if !m.candidate {
 		m.candidate, m.why = true, m.standReason()
 	}
@@ -166,7 +176,7 @@ func (m *machine) stand() {
 	next.Term = m.rec.Term + 1
 	next.MinInSync = m.set.MinInSync
 	next.Switchover = nil
-	me := m.ident.Member()
+	me := m.me()
 	next.InSync = []Member{me}
 	if m.rec.Active == m.self.ID {
 		// We start again, and the standby may be well: it stays in sync, its acks are required, and it is dropped if it does not

@@ -174,13 +174,14 @@ func (m *machine) standByForce() {
 	}
 	m.stopFollowing()
 	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
-	me := m.ident.Member()
+	me := m.me()
 	if m.ident.MayHaveLost {
 		me.Incarnation++ // INV-6: as what it will be when the loss is accepted, which is when the swap was done and not before
 	}
 	next := m.rec
 	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{me}
 	next.MinInSync, next.Switchover, next.Forced = m.set.MinInSync, nil, &f
+	next.Mark = Mark{Pair: m.rec.PairID, By: f.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN} // what was marked before may be void
 	m.propose(next)
 }
 

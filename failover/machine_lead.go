@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
@@ -65,8 +67,9 @@ func (m *machine) reportedByActive(ev DataEvent) {
 	case StandbyConnected:
 		// A third node that fetches a snapshot does not hide the one that is waited for.
 		r, ok := m.required()
-		if a.standby == standbyNone || a.member.Node == e.Member.Node || ok && r == e.Member {
+		if a.standby == standbyNone || a.member.Node == e.Member.Node || ok && r.is(e.Member) {
 			a.standby, a.member = standbyConnected, e.Member
+			a.ahead = ahead{}
 		}
 	case StandbyCaughtUp:
 		if a.standby == standbyConnected && a.member == e.Member {
@@ -86,9 +89,34 @@ func (m *machine) reportedByActive(ev DataEvent) {
 		if e.Cause == LostAhead {
 			m.needLoad = true // it knows something that we don't
 		}
+	case StandbyAhead:
+		m.standbyAhead(e)
 	case DiskStalled:
 		a.stalled = e.Stalled
 	}
+}
+
+// ahead is a standby that knows records to be committed which this active's log does not have.
+type ahead struct {
+	member         Member
+	end, committed uint64 // of its log
+}
+
+// reason tells an operator what that means.
+func (h ahead) reason() string {
+	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so one of the two was put back to an "+
+		"older image", h.member.Node, h.committed)
+}
+
+// standbyAhead takes note of a standby that was not welcomed because its log would have to be cut below what it knows to be committed
+// (INV-13).
+func (m *machine) standbyAhead(e StandbyAhead) {
+	a := &m.act
+	if a.ahead.member != e.Member {
+		m.warn("node %s has committed records up to LSN %d that this active does not have: this active's data directory was put back to an older "+
+			"image, or the other one's is not of this pair. Nothing is cut", e.Member.Node, e.Committed)
+	}
+	a.ahead = ahead{member: e.Member, end: e.End.LSN, committed: e.Committed}
 }
 
 // required is the member whose acks a commit needs besides our own durability (INV-2, INV-3).
@@ -97,12 +125,12 @@ func (s *State) required() (Member, bool) {
 		return Member{}, false
 	}
 	if o, ok := s.rec.Other(s.self.ID); ok {
-		return o, true
+		return s.inItsRun(o), true
 	}
 	for _, p := range s.pending {
 		// A swap that names it in sync, or even active, may be done at any moment.
 		if o, ok := p.Other(s.self.ID); ok {
-			return o, true
+			return s.inItsRun(o), true
 		}
 	}
 	if s.act.standby >= standbyCaughtUp {
@@ -117,6 +145,14 @@ func (s *State) absent() bool {
 	return ok && (s.act.standby == standbyNone || s.act.member != r)
 }
 
+// inItsRun gives an entry without a generation that of the standby that is connected: the record says nothing about its run.
+func (s *State) inItsRun(o Member) Member {
+	if o.Run == uuid.Nil && s.act.standby != standbyNone && o.is(s.act.member) {
+		return s.act.member
+	}
+	return o
+}
+
 // conditions are those under which this active may acknowledge now: the table "may the active acknowledge?".
 func (s *State) conditions() ActiveConfig {
 	req, needed := s.required()
@@ -124,6 +160,9 @@ func (s *State) conditions() ActiveConfig {
 	if len(s.rec.InSync) < s.rec.MinInSync {
 		c.RequireStandby = true
 		c.Serve, c.Reason = false, "alone, and min_in_sync is 2"
+	}
+	if s.act.ahead.end != 0 {
+		c.Serve, c.Reason = false, s.act.ahead.reason() // INV-13
 	}
 	if s.act.blocked != never {
 		if s.now >= s.act.blocked+s.set.RefuseAfter {
@@ -144,7 +183,7 @@ func (s *State) conditions() ActiveConfig {
 func (m *machine) lead() {
 	a := &m.act
 	other, hasOther := m.rec.Other(m.self.ID)
-	there := a.standby != standbyNone && a.member == other
+	there := a.standby != standbyNone && a.member.is(other)
 	switch {
 	case !hasOther || there:
 		a.dropAt = never
@@ -189,6 +228,7 @@ func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 func (m *machine) leadSwap(hasOther bool) {
 	a := &m.act
 	next := m.rec
+	other, _ := m.rec.Other(m.self.ID)
 	me, ok := m.rec.Member(m.self.ID)
 	if !ok {
 		return // it has taken itself out (INV-6); the other one takes over
@@ -196,6 +236,14 @@ func (m *machine) leadSwap(hasOther bool) {
 	switch {
 	case m.hand.phase >= handDraining && m.hand.phase <= handSwapping:
 		return // handOver does it
+	case hasOther && a.ahead.member.Node != uuid.Nil && other.is(a.ahead.member):
+		// Nothing was acknowledged in this term: it takes that member's acks, and there were none.
+		if m.canSwap() {
+			m.giveTo(other)
+		}
+		return
+	case me.Run != m.run.id && m.namesRuns():
+		next = m.withRun(next) // the other node's release has learned of it, or has written the record anew
 	case hasOther && a.dropAt != never && m.now >= a.dropAt && a.stalled:
 		return // the other one has gone in order to take over; alone, a node that can write nothing would serve nobody
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:

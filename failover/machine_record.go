@@ -37,6 +37,7 @@ func (m *machine) loaded(e Loaded) {
 	switch {
 	case e.Err == nil:
 		m.reachable, m.needLoad = true, false
+		m.marked(e.Mark)
 		if m.known && e.Record.Config < m.rec.Config {
 			// Either the watch was faster than this read, or the coordinator was put back to an older state. In the
 			// second case every swap conflicts, and the role changes are frozen until an operator helps (INV-9).
@@ -48,6 +49,7 @@ func (m *machine) loaded(e Loaded) {
 		m.adopt(e.Record, e.Revision)
 	case errors.Is(e.Err, ErrNoRecord):
 		m.reachable, m.needLoad = true, false
+		m.marked(e.Mark)
 		m.noRecord()
 	case errors.Is(e.Err, ErrRecordVersion), errors.Is(e.Err, ErrRecordInvalid):
 		m.reachable, m.needLoad = true, false
@@ -104,6 +106,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 			m.rev, m.pending, m.doubted = rev, nil, nil
 		}
 		m.trouble = ""
+		m.compareMark()
 		return
 	}
 	if !m.known && !m.admit(rec) {
@@ -118,6 +121,8 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	m.pending, m.doubted, m.unknown, m.needLoad, m.refusal = nil, nil, false, false, ""
 	m.retryAt = m.now
 	m.candidate = false
+	m.compareRun()
+	m.compareMark()
 	m.forceSettled()
 	if m.ask.id != "" && rec.Switchover != nil && rec.Switchover.ID == m.ask.id {
 		m.ask.seen = true
@@ -132,7 +137,7 @@ func (m *machine) wrote(rec Record) bool {
 // begun tells whether this very store has begun the pair: a restored one that stopped before it could note that.
 func (m *machine) begun(rec Record) bool {
 	own, ok := rec.Member(m.self.ID)
-	return ok && m.ident.Restored && own == m.ident.Member()
+	return ok && m.ident.Restored && own.is(m.ident.Member().inRun(own.Run))
 }
 
 // admit checks the first record that a process sees against its store.
@@ -225,6 +230,9 @@ func (m *machine) propose(next Record) {
 	next.Version = RecordVersion
 	next.Config = m.rec.Config + 1
 	next.Nodes = m.describe(next)
+	if mark := m.highWater(); next.Mark.Less(mark) && mark.LSN > 0 {
+		next.Mark = mark
+	}
 	next.OpID = ""
 	i := slices.IndexFunc(m.pending, func(p Record) bool { return sameProposal(p, next) })
 	if i >= 0 {
@@ -242,7 +250,7 @@ func sameProposal(a, b Record) bool {
 	sw := a.Switchover == b.Switchover || a.Switchover != nil && b.Switchover != nil && *a.Switchover == *b.Switchover
 	forced := a.Forced == b.Forced || a.Forced != nil && b.Forced != nil && *a.Forced == *b.Forced
 	return sw && forced && a.PairID == b.PairID && a.Config == b.Config && a.Term == b.Term && a.Active == b.Active &&
-		a.MinInSync == b.MinInSync && slices.Equal(a.InSync, b.InSync) && slices.Equal(a.Nodes, b.Nodes)
+		a.Mark == b.Mark && a.MinInSync == b.MinInSync && slices.Equal(a.InSync, b.InSync) && slices.Equal(a.Nodes, b.Nodes)
 }
 
 // describe gives the nodes for a record: this one as it is, and one other, preferably one that is in sync.
@@ -270,10 +278,11 @@ func (m *machine) describe(next Record) []NodeInfo {
 // create writes the first record of a pair. Only an empty or a restored store gets here; the latter's log goes on in a new
 // term.
 func (m *machine) create() {
-	if !m.canSwap() {
+	if !m.canSwap() || !m.liveKnown || m.run.twin != (Live{}) {
 		return
 	}
+	m.claim()
 	m.propose(Record{
-		PairID: m.newPair, Term: m.ident.End.Term + 1, Active: m.self.ID, InSync: []Member{m.ident.Member()}, MinInSync: m.set.MinInSync,
+		PairID: m.newPair, Term: m.ident.End.Term + 1, Active: m.self.ID, InSync: []Member{m.me()}, MinInSync: m.set.MinInSync,
 	})
 }

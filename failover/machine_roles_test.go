@@ -13,6 +13,7 @@ func TestFirstStart(t *testing.T) {
 	r := newRig(t, Settings{})
 	empty := Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1}
 	r.step(Started{Identity: empty})
+	r.observe(true)
 	swap := effect[SwapRecord](t, r.step(Loaded{Err: ErrNoRecord}))
 	require.Equal(t, Revision(0), swap.Expect)
 	require.NoError(t, swap.Next.Validate())
@@ -27,6 +28,7 @@ func TestFirstStart(t *testing.T) {
 func TestFirstStartLost(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1}})
+	r.observe(true)
 	r.step(Loaded{Err: ErrNoRecord})
 	require.Equal(t, []Effect{LoadRecord{}}, r.step(Swapped{OpID: r.s.swapping, Err: ErrConflict}))
 	effects := r.step(Loaded{Record: recordWith(1, 1), Revision: 1})

@@ -61,6 +61,10 @@ func (s *State) Reason() string {
 // ownReason is the reason without what the coordinator says.
 func (s *State) ownReason() string {
 	switch {
+	case s.run.superseded != "":
+		return s.run.superseded
+	case s.run.twin != Live{}:
+		return s.twinReason()
 	case !s.known && s.refused != nil:
 		return s.refused.Error()
 	case !s.known && s.missing:
@@ -111,6 +115,17 @@ func (s *State) actingReason() string {
 	}
 }
 
+// twinReason says what another process of this identity means.
+func (s *State) twinReason() string {
+	t := s.run.twin
+	if !s.run.twinLives {
+		return fmt.Sprintf("another process has announced itself as this node at %s and does not answer: waiting until its lease has ended",
+			t.Node.Address)
+	}
+	return fmt.Sprintf("two processes with one identity: this node runs at %s already. If this data directory is a copy, do not start it: a second "+
+		"node begins with an empty one. Otherwise stop the process at %s", t.Node.Address, t.Node.Address)
+}
+
 func (s *State) standbyCause() string {
 	if s.act.cause == 0 {
 		return ""
@@ -158,6 +173,11 @@ func (s *State) idleReason() string {
 	_, listed := s.rec.Member(s.self.ID)
 	_, hasOther := s.rec.Other(s.self.ID)
 	switch {
+	case listed && !s.eligible() && hasOther && s.run.putBack != "":
+		return "this data directory was put back: " + s.run.putBack + ". Leaving the in-sync set; this node gets what it lacks from the other one"
+	case listed && !s.eligible() && s.run.putBack != "":
+		return "this data directory was put back: " + s.run.putBack + ". No other node is in sync: bring back the newest image of this node or the " +
+			"other one, or go on without what is missing: lockstep failover --force"
 	case listed && !s.eligible() && hasOther:
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
@@ -168,6 +188,8 @@ func (s *State) idleReason() string {
 			"or go on without it: lockstep failover --force"
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
 		return "waiting for the coordinator: it cannot be reached"
+	case s.rec.Active == s.self.ID && listed && hasOther && !s.meeting.known && s.mode == modeIdle:
+		return "waiting a moment for the other node, to compare the ends of the logs"
 	case s.rec.Active == s.self.ID && listed:
 		return "taking up the role again"
 	case s.rec.Active == s.self.ID:

@@ -91,7 +91,18 @@ func (r *rig) start(id Identity, rec Record, live ...int) []Effect {
 	require.Equal(r.t, []Effect{LoadRecord{}}, r.step(Started{Identity: id}))
 	require.Equal(r.t, RoleRecovering, r.s.Role())
 	r.observe(true, live...)
-	return r.step(Loaded{Record: rec, Revision: 100})
+	return r.meet(r.step(Loaded{Record: rec, Revision: 100}))
+}
+
+// meet answers for b, whose log is not longer, if a has asked.
+func (r *rig) meet(effects []Effect) []Effect {
+	r.t.Helper()
+	for _, e := range effects {
+		if e, ok := e.(Meet); ok {
+			return append(effects, r.step(Met{Address: e.Address, Peer: Peer{Node: testNodes[1].ID, Store: testStores[1], Process: "b"}})...)
+		}
+	}
+	return effects
 }
 
 // won says that the last swap was done.
@@ -273,6 +284,7 @@ func TestAckAloneWithoutCoordinator(t *testing.T) {
 func TestAloneWaitsForCoordinatorAfterRestart(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})
+	r.observe(false)
 	require.Empty(t, r.step(Loaded{Err: ErrUnreachable}))
 	require.Equal(t, []Effect{LoadRecord{}}, r.after(time.Second))
 	require.Equal(t, RoleRecovering, r.s.Role())

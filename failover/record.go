@@ -48,6 +48,8 @@ type Record struct {
 	Paused *Pause `json:"paused,omitempty"`
 	// Forced is the last forced failover; nil if there never was one.
 	Forced *Forced `json:"forced,omitempty"`
+	// Mark is how far the pair was known to have committed when the record was written (INV-12).
+	Mark Mark `json:"mark,omitzero"`
 	// OpID is the id of the operation that wrote the record. A swap that timed out is recognized by it.
 	OpID string `json:"op_id"`
 	// Nodes describes the nodes that the pair has seen: two at most.
@@ -66,6 +68,9 @@ type Member struct {
 	Store uuid.UUID `json:"store"`
 	// Incarnation of the store: higher after its content was replaced or may have lost something.
 	Incarnation uint64 `json:"incarnation"`
+	// Run is the generation of the one run of the store that may act or be counted (INV-11). Zero: a node of a release before FeatureRuns
+	// wrote the record, and any run may.
+	Run uuid.UUID `json:"run,omitzero"`
 }
 
 // NodeInfo describes a node.

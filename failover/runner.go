@@ -96,6 +96,12 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
+// Process tells this run of the node apart from others.
+func (r *Runner) Process() string { return r.process }
+
+// Knock notes that another process of this node's identity has asked this one who it is.
+func (r *Runner) Knock(other Live) { r.post(Knocked{Live: other}) }
+
 // Post reports something about the node that does not belong to a role; Failed is the only such event. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
 
@@ -250,6 +256,7 @@ func (r *Runner) publish(s *State) {
 		Deliver: s.mode == modeAct && s.act.sent.Deliver,
 		Standby: s.act.member.Node,
 		Refused: s.refused, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
+		Superseded: s.run.superseded != "", PutBack: s.run.putBack, Ahead: s.ahead(), Twin: s.twin(),
 	}
 	if s.mode == modeAct && s.act.giveAt != never {
 		st.FailbackAt = r.began.Add(s.act.giveAt)
@@ -294,6 +301,9 @@ func sameStatus(a, b Status) bool {
 		if a.Live[i] != b.Live[i] {
 			return false
 		}
+	}
+	if a.Superseded != b.Superseded || a.PutBack != b.PutBack || a.Ahead != b.Ahead || (a.Twin == nil) != (b.Twin == nil) {
+		return false
 	}
 	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision && a.CoordinatorReachable == b.CoordinatorReachable &&
 		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt) &&

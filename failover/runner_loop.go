@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
 // stopLimit bounds the stopping of a role when the Runner ends.
@@ -20,6 +22,7 @@ type loop struct {
 	identity Identity
 	running  mode // role of the data plane
 
+	side   context.Context //nolint:containedctx // of what runs beside the loop until it ends
 	wg     sync.WaitGroup
 	drain  chan struct{} // closed when the drain under way has returned; nil if there is none
 	cancel context.CancelFunc
@@ -38,7 +41,8 @@ func (l *loop) run(ctx context.Context) error {
 	side, stopSide := context.WithCancel(ctx)
 	defer l.wg.Wait()
 	defer stopSide()
-	l.announce(side)
+	l.side = side
+	l.markEvery(side)
 	watch := l.r.opts.Coordinator.Watch(side)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -91,7 +95,7 @@ func (l *loop) step(ctx context.Context, ev Event) {
 func (l *loop) refresh(ctx context.Context) {
 	id := l.r.opts.Data.Identity()
 	now := id
-	now.End = l.identity.End // changes all the time, and only the value at the start matters
+	now.End, now.Committed = l.identity.End, l.identity.Committed // they change all the time, and only the value at the start matters
 	if now != l.identity {
 		l.identity = id
 		l.apply(ctx, IdentityChanged{Identity: id})
@@ -123,6 +127,12 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 		l.loadRecord(ctx)
 	case SwapRecord:
 		l.swapRecord(ctx, e)
+	case Announce:
+		l.announce(l.side)
+	case WriteMark:
+		l.writeMark(ctx, e)
+	case Meet:
+		l.meet(ctx, e)
 	case BeginDrain:
 		l.beginDrain(ctx, e)
 	case SwitchoverEnded:
@@ -155,6 +165,12 @@ func (l *loop) carryOutData(ctx context.Context, e Effect) error {
 		err = data.SetFence(ctx, e.Fence)
 	case ClearLoss:
 		err = data.ClearLoss(ctx)
+	case MarkLoss:
+		err = data.MarkLoss(ctx)
+	case ClaimRun:
+		err = data.ClaimRun(ctx, e.Named, e.Run)
+	case ConfirmRun:
+		err = data.ConfirmRun(ctx, e.Run)
 	case StartActive:
 		l.running = modeAct
 		err = data.StartActive(ctx, e.Spec, l.poster(e.Epoch))
@@ -200,8 +216,58 @@ func (l *loop) loadRecord(ctx context.Context) {
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
+		mark, err := l.r.opts.Coordinator.LoadMark(ctx)
+		if err != nil {
+			l.r.post(Loaded{Err: err})
+			return
+		}
 		rec, rev, err := l.r.opts.Coordinator.Load(ctx)
-		l.r.post(Loaded{Record: rec, Revision: rev, Err: err})
+		l.r.post(Loaded{Record: rec, Revision: rev, Mark: mark, Err: err}) // the mark holds if there is no record, too
+	})
+}
+
+// markInterval is how often the active tells the coordinator how far it has committed.
+const markInterval = time.Second
+
+// markEvery reports how far the active has committed, until ctx ends.
+func (l *loop) markEvery(ctx context.Context) {
+	l.wg.Go(func() {
+		tick := time.NewTicker(markInterval)
+		defer tick.Stop()
+		var last lsn.Position
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if now, ok := l.r.opts.Data.Committed(); ok && now != last {
+				last = now
+				l.r.post(Committed{Term: now.Term, LSN: now.LSN})
+			}
+		}
+	})
+}
+
+// writeMark raises the pair's mark. When that fails, the next one does.
+func (l *loop) writeMark(ctx context.Context, e WriteMark) {
+	limit := l.state.set.CoordinatorTimeout
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		_ = l.r.opts.Coordinator.WriteMark(ctx, e.Mark) // whether the coordinator answers is seen elsewhere
+	})
+}
+
+// meetTimeout bounds a question to another process.
+const meetTimeout = 300 * time.Millisecond
+
+func (l *loop) meet(ctx context.Context, e Meet) {
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, meetTimeout)
+		defer cancel()
+		peer, err := l.r.opts.Data.Meet(ctx, e.Address)
+		l.r.post(Met{Address: e.Address, Peer: peer, Gone: errors.Is(err, ErrGone), Err: err})
 	})
 }
 

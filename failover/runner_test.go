@@ -86,6 +86,42 @@ func (p *plane) ClearLoss(context.Context) error {
 	return nil
 }
 
+func (p *plane) MarkLoss(context.Context) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.id.MayHaveLost = true
+	p.note("mark-loss")
+	return nil
+}
+
+func (p *plane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.id.Run, p.id.ClaimedRun = named, run
+	return nil
+}
+
+func (p *plane) ConfirmRun(_ context.Context, run uuid.UUID) error {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	p.id.Run, p.id.ClaimedRun = run, uuid.Nil
+	return nil
+}
+
+func (p *plane) Committed() (lsn.Position, bool) { return lsn.Position{}, false }
+
+// Meet finds the other plane; one that is dead does not listen.
+func (p *plane) Meet(_ context.Context, address string) (failover.Peer, error) {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	for _, o := range p.hub.planes {
+		if o.addr == address && !o.dead {
+			return failover.Peer{Node: o.id.Node, Store: o.id.Store, Process: "another", End: o.id.End}, nil
+		}
+	}
+	return failover.Peer{}, failover.ErrGone
+}
+
 func (p *plane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()

@@ -123,6 +123,14 @@ type Status struct {
 	CoordinatorReachable bool
 	// Live are the nodes whose liveness key is there.
 	Live []Live
+	// Superseded: another process has taken this node's place with a copy of its data directory; this one takes no part any more.
+	Superseded bool
+	// PutBack says why the data directory is taken for an older image or a copy of itself (INV-11, INV-12); empty if it is not.
+	PutBack string
+	// Twin is another process that runs under this node's identity; nil if none is known.
+	Twin *Live
+	// Ahead is why this active does not serve: a standby knows records to be committed that it lacks (INV-13); empty if there is none.
+	Ahead string
 	// Serve: transactions are acknowledged.
 	Serve bool
 	// Deliver: messages may be delivered.

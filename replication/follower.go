@@ -331,7 +331,7 @@ func (f *Follower) hello() (*StandbyMessage, error) {
 	}
 	id := s.Identity()
 	return &StandbyMessage{Config: id.Fence.Config, Term: id.Fence.Term, AppliedLSN: s.Applied().LSN, Hello: &Hello{
-		Pair: id.PairID, Member: Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation},
+		Pair: id.PairID, Member: MemberOf(id),
 		LogEnd: s.End(), Applied: s.Applied(), TermEnds: s.TermEnds(),
 		Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features(),
 	}}, nil

@@ -121,7 +121,7 @@ func (n *node) listen() {
 	l, err := (&net.ListenConfig{}).Listen(n.w.t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(n.w.t, err)
 	srv := grpc.NewServer()
-	lockstepv1.RegisterReplicationServiceServer(srv, replication.NewServer(n.active, n.store))
+	lockstepv1.RegisterReplicationServiceServer(srv, replication.NewServer(n.active, n.store, replication.Reception{}))
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

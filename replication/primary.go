@@ -308,6 +308,12 @@ func (p *Primary) Status() PrimaryStatus {
 // requires tells whether transactions wait for the acks of s. mu is held.
 func (p *Primary) requires(s *session) bool { return p.cfg.RequireStandby && p.cfg.Standby == s.member }
 
+// Committed is the last committed record of this term; false while there is none. Its checksum is left out.
+func (p *Primary) Committed() (lsn.Position, bool) {
+	at := lsn.Position{Term: p.o.Term, LSN: p.commit.Load()}
+	return at, at.LSN >= p.termStart
+}
+
 // CommitLSN is the last committed record.
 func (p *Primary) CommitLSN() uint64 { return p.commit.Load() }
 

@@ -211,10 +211,16 @@ func (s *session) sendToSnapshot(w Welcome) error {
 }
 
 // refuseSecond refuses a standby while another node is the standby, unless the active waits for this one and not for that.
-// Otherwise the two would end each other's sessions in turn. mu is held.
+// Otherwise the two would end each other's sessions in turn. The same holds for two runs of one node. mu is held.
 func (p *Primary) refuseSecond(s *session) error {
 	there := p.session
-	if there == nil || there.member.Node == s.member.Node || p.requires(s) && !p.requires(there) {
+	switch {
+	case there == nil || p.requires(s) && !p.requires(there):
+		return nil
+	case there.member.Node == s.member.Node && there.member.Run != s.member.Run && p.requires(there):
+		// INV-11. Its acks would not count, and the two would end each other's sessions in turn.
+		return fmt.Errorf("%w: another run of node %s is the standby, at run %s; stop one of the two", ErrSecondStandby, s.member.Node, there.member.Run)
+	case there.member.Node == s.member.Node:
 		return nil
 	}
 	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s is to take its place", ErrSecondStandby, there.member, s.member)

@@ -183,15 +183,16 @@ func (s snapshotStream) Recv() (*SnapshotChunk, error) {
 // server is the gRPC service of a node. It hands each call to the node's present role.
 type server struct {
 	lockstepv1.UnimplementedReplicationServiceServer
-	active func() (Service, error)
-	store  *store.Store
+	active    func() (Service, error)
+	store     *store.Store
+	reception Reception
 }
 
 // NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary while it has
 // one, and otherwise an error, as a rule ErrNotActive; it is called for each connection. s is the node's store, from which the other
-// node's is repaired whatever the role.
-func NewServer(active func() (Service, error), s *store.Store) lockstepv1.ReplicationServiceServer {
-	return &server{active: active, store: s}
+// node's is repaired whatever the role. r answers other processes that introduce themselves.
+func NewServer(active func() (Service, error), s *store.Store, r Reception) lockstepv1.ReplicationServiceServer {
+	return &server{active: active, store: s, reception: r}
 }
 
 func (s *server) Replicate(stream grpc.BidiStreamingServer[lockstepv1.ReplicateRequest, lockstepv1.ReplicateResponse]) error {
@@ -270,6 +271,9 @@ func toHello(h *Hello) *lockstepv1.Hello {
 		Incarnation: h.Member.Incarnation, LogEnd: toPosition(h.LogEnd), Applied: toPosition(h.Applied),
 		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features,
 	}
+	if h.Member.Run != uuid.Nil {
+		p.Run = h.Member.Run.String()
+	}
 	for _, e := range h.TermEnds {
 		p.TermEnds = append(p.TermEnds, toPosition(e))
 	}
@@ -289,7 +293,11 @@ func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	for _, e := range p.GetTermEnds() {
 		h.TermEnds = append(h.TermEnds, fromPosition(e))
 	}
-	if err := errors.Join(perr, nerr, serr); err != nil {
+	var rerr error
+	if p.GetRun() != "" {
+		h.Member.Run, rerr = uuid.Parse(p.GetRun())
+	}
+	if err := errors.Join(perr, nerr, serr, rerr); err != nil {
 		return nil, fmt.Errorf("%w: hello: %w", ErrProtocol, err)
 	}
 	return h, nil

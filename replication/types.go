@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -17,6 +18,17 @@ type Member struct {
 	Store uuid.UUID
 	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its content.
 	Incarnation uint64
+	// Run is the generation of the run of the store (INV-11); zero from a release that knows none.
+	Run uuid.UUID
+}
+
+// MemberOf is the entry that a store has, or would have, in the pair's record.
+func MemberOf(id store.Identity) Member {
+	m := Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, Run: id.Run}
+	if id.ClaimedRun != uuid.Nil {
+		m.Run = id.ClaimedRun
+	}
+	return m
 }
 
 // String gives the form that logs use.
@@ -170,6 +182,8 @@ type Conn interface {
 	Replicate(ctx context.Context) (ActiveStream, error)
 	// FetchSnapshot opens a snapshot transfer; it ends with ctx.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
+	// Meet introduces this process to the one at the other end, and returns who that is.
+	Meet(ctx context.Context, me Introduction) (Introduction, error)
 	// Close ends everything on the connection.
 	Close() error
 }

@@ -47,8 +47,13 @@ type Identity struct {
 	Incarnation uint64
 	// Fence is what the node has promised to obey.
 	Fence Fence
+	// Run is the generation of the last run of this store that the pair's record is known to have named (INV-11); zero if there was none.
+	Run uuid.UUID
+	// ClaimedRun is the generation of the run that took part last, while it is not known whether the record names it; zero otherwise.
+	ClaimedRun uuid.UUID
 	// MayHaveLost is true when acknowledged bytes may be gone (INV-6): a start followed an unclean stop of the operating system
-	// with sync=off or interval, or found the log gone or ending before the checkpoint. It stays true over restarts until ClearLoss.
+	// with sync=off or interval, or found the log gone or ending before the checkpoint; or MarkLoss was called. It stays true over
+	// restarts until ClearLoss.
 	MayHaveLost bool
 	// Restored names the backup that the content was restored from; empty otherwise, and once the node has joined a pair. Such
 	// a node is no member of anything, but it is not empty: it may seed a new pair, and must not be made a copy of another.
@@ -68,6 +73,9 @@ type identityFile struct {
 	PairID      uuid.UUID `json:"pair_id"`
 	Incarnation uint64    `json:"incarnation"`
 	Fence       Fence     `json:"fence"`
+	// Run and ClaimedRun: see Identity.
+	Run        uuid.UUID `json:"run,omitzero"`
+	ClaimedRun uuid.UUID `json:"claimed_run,omitzero"`
 	// BootID is the operating system's boot of the last start.
 	BootID string `json:"boot_id"`
 	// Clean is true after a Close that synced everything.
@@ -208,9 +216,26 @@ func (s *Store) Identity() Identity {
 func (id *identityFile) public() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,
-		Fence: id.Fence, MayHaveLost: id.MayHaveLost, Restored: id.Restored,
+		Fence: id.Fence, Run: id.Run, ClaimedRun: id.ClaimedRun, MayHaveLost: id.MayHaveLost, Restored: id.Restored,
 		SetAside: id.SetAside, SetAsideWhy: id.SetAsideWhy,
 	}
+}
+
+// ClaimRun notes the generation of a run that is about to take part in the pair, and that of the run which the pair's record names now, or
+// zero if it names none. Durable before it returns: the record may name the claimed one from then on (INV-11).
+func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
+	return s.changeIdentity(func(id *identityFile) error {
+		id.Run, id.ClaimedRun = named, claimed
+		return nil
+	})
+}
+
+// ConfirmRun notes that the pair's record names the run. Durable before it returns.
+func (s *Store) ConfirmRun(run uuid.UUID) error {
+	return s.changeIdentity(func(id *identityFile) error {
+		id.Run, id.ClaimedRun = run, uuid.Nil
+		return nil
+	})
 }
 
 // SetFence persists the configuration and term that the node obeys from now on; durable before it returns (INV-1).
@@ -231,8 +256,9 @@ func (s *Store) SetFence(f Fence) error {
 	})
 }
 
-// markLoss notes that acknowledged bytes may be gone (INV-6). Durable before it returns.
-func (s *Store) markLoss() error {
+// MarkLoss notes that acknowledged bytes may be gone (INV-6): of a machine that went down, or since the directory was put back to an
+// older image (INV-11, INV-12). Durable before it returns.
+func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.MayHaveLost = true
 		return nil

@@ -184,7 +184,7 @@ func (s *Store) openLog(emptied bool) error {
 	if missing && !emptied {
 		// Before there is a new log, which would make the loss of the old one invisible (INV-6).
 		s.o.Logger.Warn("the log is gone; going on from the checkpoint", zap.Stringer("checkpoint", at))
-		if err := s.markLoss(); err != nil {
+		if err := s.MarkLoss(); err != nil {
 			return err
 		}
 	}
@@ -201,7 +201,7 @@ func (s *Store) openLog(emptied bool) error {
 		// With sync=off the log may lose what a checkpoint, which is always synced, already holds.
 		s.o.Logger.Warn("the log ends before the checkpoint; going on from the checkpoint",
 			zap.Stringer("log_end", end), zap.Stringer("checkpoint", at))
-		if err := s.markLoss(); err != nil {
+		if err := s.MarkLoss(); err != nil {
 			return err
 		}
 		if err := s.log.Reset(at); err != nil {

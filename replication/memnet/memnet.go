@@ -282,6 +282,11 @@ func (s *serverStream) Recv() (*replication.StandbyMessage, error) {
 	return nil, errReset
 }
 
+// Meet is not offered: what memnet serves is roles, and not nodes.
+func (c *conn) Meet(context.Context, replication.Introduction) (replication.Introduction, error) {
+	return replication.Introduction{}, replication.ErrNotActive
+}
+
 // FetchSnapshot calls the listener's service.
 func (c *conn) FetchSnapshot(ctx context.Context, req replication.SnapshotRequest) (replication.SnapshotStream, error) {
 	service, err := c.l.active()

@@ -24,6 +24,12 @@ func FromFailover(st failover.Status) []Report {
 	node(!st.CoordinatorReachable, CoordinatorLost, "the coordinator is "+st.Coordinator)
 	node(st.CoordinatorRefuses != "", CoordinatorTrouble, st.CoordinatorRefuses)
 	node(st.MayHaveLost, StoreMayHaveLost, "")
+	node(st.Superseded, Superseded, "")
+	node(st.PutBack != "", StorePutBack, st.PutBack)
+	node(st.Ahead != "", HistoriesDiverged, st.Ahead)
+	if t := st.Twin; t != nil {
+		node(true, TwoProcesses, "the other process is at "+t.Node.Address)
+	}
 	for _, n := range st.Notices {
 		r := Report{Kind: Kind(n.Kind), Details: n.Details, Since: n.Since}
 		if d := Find(r.Kind); d != nil && d.Scope == OfNode {

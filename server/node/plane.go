@@ -72,7 +72,69 @@ func (p *dataPlane) Identity() failover.Identity {
 	return failover.Identity{
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
 		Fence: failover.Fence{Config: id.Fence.Config, Term: id.Fence.Term}, End: p.node.store.End(), MayHaveLost: id.MayHaveLost,
-		Restored: id.Restored != "", SetAside: aside,
+		Restored: id.Restored != "", SetAside: aside, Run: id.Run, ClaimedRun: id.ClaimedRun,
+	}
+}
+
+// MarkLoss notes that this directory is not what it was.
+func (p *dataPlane) MarkLoss(context.Context) error {
+	if err := p.node.store.MarkLoss(); err != nil {
+		return fmt.Errorf("note a possible loss: %w", err)
+	}
+	return nil
+}
+
+// ClaimRun makes this run's generation durable (INV-11).
+func (p *dataPlane) ClaimRun(_ context.Context, named, run uuid.UUID) error {
+	if err := p.node.store.ClaimRun(named, run); err != nil {
+		return fmt.Errorf("claim this run's generation: %w", err)
+	}
+	return nil
+}
+
+// ConfirmRun notes that the record names this run.
+func (p *dataPlane) ConfirmRun(_ context.Context, run uuid.UUID) error {
+	if err := p.node.store.ConfirmRun(run); err != nil {
+		return fmt.Errorf("confirm this run's generation: %w", err)
+	}
+	return nil
+}
+
+// Committed is how far the active has committed in its term.
+func (p *dataPlane) Committed() (lsn.Position, bool) {
+	primary, err := p.active()
+	if err != nil {
+		return lsn.Position{}, false
+	}
+	return primary.Committed()
+}
+
+// Meet asks the process at an address who it is.
+func (p *dataPlane) Meet(ctx context.Context, address string) (failover.Peer, error) {
+	conn, err := p.dialer.Dial(ctx, address)
+	if errors.Is(err, replication.ErrRefused) {
+		return failover.Peer{}, fmt.Errorf("%w: %w", failover.ErrGone, err)
+	}
+	if err != nil {
+		return failover.Peer{}, fmt.Errorf("meet the process at %s: %w", address, err)
+	}
+	defer func() { _ = conn.Close() }()
+	by, err := conn.Meet(ctx, p.node.introduction())
+	if err != nil {
+		return failover.Peer{}, fmt.Errorf("meet the process at %s: %w", address, err)
+	}
+	return failover.Peer{Node: by.Node, Store: by.Store, Process: by.Process, End: by.End}, nil
+}
+
+// introduction says who this process is.
+func (n *node) introduction() replication.Introduction {
+	return replication.Self(n.store, n.runner.Process(), n.advertise)
+}
+
+// met notes that another process runs under this node's identity.
+func (n *node) met(from replication.Introduction) {
+	if me := n.introduction(); from.Node == me.Node && from.Process != me.Process {
+		n.runner.Knock(failover.Live{Node: failover.NodeInfo{ID: from.Node, Address: from.Address}, Process: from.Process})
 	}
 }
 

@@ -43,7 +43,7 @@ func (n *node) newServer() *grpc.Server {
 	pb.RegisterQueueServiceServer(s, server.NewQueueServer(n, n.store, n.cfg.Limits, n.log))
 	pb.RegisterAdminServiceServer(s, server.NewAdminServer(n, n.store))
 	pb.RegisterMaintenanceServiceServer(s, server.NewMaintenanceServer(n, n.maintenance, n.peers))
-	pb.RegisterReplicationServiceServer(s, replication.NewServer(n.plane.service, n.store))
+	pb.RegisterReplicationServiceServer(s, replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	healthpb.RegisterHealthServer(s, n.health)
 	reflection.Register(s)
 	return s

@@ -23,6 +23,189 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// MeetRequest introduces the process that asks.
+type MeetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who asks.
+	From          *Introduction `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeetRequest) Reset() {
+	*x = MeetRequest{}
+	mi := &file_lockstep_v1_replication_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeetRequest) ProtoMessage() {}
+
+func (x *MeetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_replication_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeetRequest.ProtoReflect.Descriptor instead.
+func (*MeetRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *MeetRequest) GetFrom() *Introduction {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+// MeetResponse introduces the process that answers.
+type MeetResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who answers.
+	By            *Introduction `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MeetResponse) Reset() {
+	*x = MeetResponse{}
+	mi := &file_lockstep_v1_replication_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MeetResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MeetResponse) ProtoMessage() {}
+
+func (x *MeetResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_replication_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MeetResponse.ProtoReflect.Descriptor instead.
+func (*MeetResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *MeetResponse) GetBy() *Introduction {
+	if x != nil {
+		return x.By
+	}
+	return nil
+}
+
+// Introduction is what a process says of itself.
+type Introduction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UUID of the pair.
+	PairId string `protobuf:"bytes,1,opt,name=pair_id,json=pairId,proto3" json:"pair_id,omitempty"`
+	// UUID of the node.
+	NodeId string `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	// UUID of its store.
+	StoreId string `protobuf:"bytes,3,opt,name=store_id,json=storeId,proto3" json:"store_id,omitempty"`
+	// Tells runs of one node apart; at most 256 bytes.
+	Process string `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"`
+	// Address by which it is reached, host:port; at most 256 bytes.
+	Address string `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"`
+	// Last record of its log.
+	LogEnd        *Position `protobuf:"bytes,6,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Introduction) Reset() {
+	*x = Introduction{}
+	mi := &file_lockstep_v1_replication_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Introduction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Introduction) ProtoMessage() {}
+
+func (x *Introduction) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_replication_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Introduction.ProtoReflect.Descriptor instead.
+func (*Introduction) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Introduction) GetPairId() string {
+	if x != nil {
+		return x.PairId
+	}
+	return ""
+}
+
+func (x *Introduction) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *Introduction) GetStoreId() string {
+	if x != nil {
+		return x.StoreId
+	}
+	return ""
+}
+
+func (x *Introduction) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *Introduction) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Introduction) GetLogEnd() *Position {
+	if x != nil {
+		return x.LogEnd
+	}
+	return nil
+}
+
 // ReplicateRequest is what the standby sends; the first one holds `hello`.
 type ReplicateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -42,7 +225,7 @@ type ReplicateRequest struct {
 
 func (x *ReplicateRequest) Reset() {
 	*x = ReplicateRequest{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[0]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -54,7 +237,7 @@ func (x *ReplicateRequest) String() string {
 func (*ReplicateRequest) ProtoMessage() {}
 
 func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[0]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -67,7 +250,7 @@ func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{0}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ReplicateRequest) GetConfig() uint64 {
@@ -127,14 +310,17 @@ type Hello struct {
 	// Oldest protocol version that it speaks; 0 if it speaks no other one.
 	OldestProtocol uint32 `protobuf:"varint,9,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
 	// What it knows beyond that, by name. A feature is used only if both nodes name it.
-	Features      []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
+	Features []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
+	// Generation of the standby's run, a UUID: of several runs of one store, only the one that the pair's record names is counted. Empty
+	// from releases before 0.2.0.
+	Run           string `protobuf:"bytes,12,opt,name=run,proto3" json:"run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[1]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -146,7 +332,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[1]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -159,7 +345,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Hello) GetPairId() string {
@@ -232,6 +418,13 @@ func (x *Hello) GetFeatures() []string {
 	return nil
 }
 
+func (x *Hello) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
 // ReplicateResponse is what the active sends.
 type ReplicateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -257,7 +450,7 @@ type ReplicateResponse struct {
 
 func (x *ReplicateResponse) Reset() {
 	*x = ReplicateResponse{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[2]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -269,7 +462,7 @@ func (x *ReplicateResponse) String() string {
 func (*ReplicateResponse) ProtoMessage() {}
 
 func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[2]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -282,7 +475,7 @@ func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ReplicateResponse) GetConfig() uint64 {
@@ -362,7 +555,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[3]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -374,7 +567,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[3]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -387,7 +580,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Welcome) GetResumeAfter() *Position {
@@ -451,7 +644,7 @@ type FetchSnapshotRequest struct {
 
 func (x *FetchSnapshotRequest) Reset() {
 	*x = FetchSnapshotRequest{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[4]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +656,7 @@ func (x *FetchSnapshotRequest) String() string {
 func (*FetchSnapshotRequest) ProtoMessage() {}
 
 func (x *FetchSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[4]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +669,7 @@ func (x *FetchSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*FetchSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *FetchSnapshotRequest) GetPairId() string {
@@ -533,7 +726,7 @@ type FetchSnapshotResponse struct {
 
 func (x *FetchSnapshotResponse) Reset() {
 	*x = FetchSnapshotResponse{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[5]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +738,7 @@ func (x *FetchSnapshotResponse) String() string {
 func (*FetchSnapshotResponse) ProtoMessage() {}
 
 func (x *FetchSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[5]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +751,7 @@ func (x *FetchSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*FetchSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FetchSnapshotResponse) GetHeader() *SnapshotHeader {
@@ -619,7 +812,7 @@ type SnapshotHeader struct {
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[6]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +824,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[6]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +837,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotHeader) GetId() string {
@@ -717,7 +910,7 @@ type FetchMessagesRequest struct {
 
 func (x *FetchMessagesRequest) Reset() {
 	*x = FetchMessagesRequest{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +922,7 @@ func (x *FetchMessagesRequest) String() string {
 func (*FetchMessagesRequest) ProtoMessage() {}
 
 func (x *FetchMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[7]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +935,7 @@ func (x *FetchMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchMessagesRequest.ProtoReflect.Descriptor instead.
 func (*FetchMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *FetchMessagesRequest) GetPairId() string {
@@ -807,7 +1000,7 @@ type FetchMessagesResponse struct {
 
 func (x *FetchMessagesResponse) Reset() {
 	*x = FetchMessagesResponse{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +1012,7 @@ func (x *FetchMessagesResponse) String() string {
 func (*FetchMessagesResponse) ProtoMessage() {}
 
 func (x *FetchMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[8]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +1025,7 @@ func (x *FetchMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchMessagesResponse.ProtoReflect.Descriptor instead.
 func (*FetchMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FetchMessagesResponse) GetMessages() []*RawMessage {
@@ -885,7 +1078,7 @@ type RawMessage struct {
 
 func (x *RawMessage) Reset() {
 	*x = RawMessage{}
-	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +1090,7 @@ func (x *RawMessage) String() string {
 func (*RawMessage) ProtoMessage() {}
 
 func (x *RawMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_replication_proto_msgTypes[9]
+	mi := &file_lockstep_v1_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1103,7 @@ func (x *RawMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RawMessage.ProtoReflect.Descriptor instead.
 func (*RawMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RawMessage) GetSequence() uint64 {
@@ -938,14 +1131,25 @@ var File_lockstep_v1_replication_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\n" +
-	"\x1dlockstep/v1/replication.proto\x12\vlockstep.v1\x1a\x17lockstep/v1/types.proto\"\xba\x01\n" +
+	"\x1dlockstep/v1/replication.proto\x12\vlockstep.v1\x1a\x17lockstep/v1/types.proto\"<\n" +
+	"\vMeetRequest\x12-\n" +
+	"\x04from\x18\x01 \x01(\v2\x19.lockstep.v1.IntroductionR\x04from\"9\n" +
+	"\fMeetResponse\x12)\n" +
+	"\x02by\x18\x01 \x01(\v2\x19.lockstep.v1.IntroductionR\x02by\"\xbf\x01\n" +
+	"\fIntroduction\x12\x17\n" +
+	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x19\n" +
+	"\bstore_id\x18\x03 \x01(\tR\astoreId\x12\x18\n" +
+	"\aprocess\x18\x04 \x01(\tR\aprocess\x12\x18\n" +
+	"\aaddress\x18\x05 \x01(\tR\aaddress\x12.\n" +
+	"\alog_end\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\"\xba\x01\n" +
 	"\x10ReplicateRequest\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\x04R\x06config\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12(\n" +
 	"\x05hello\x18\x03 \x01(\v2\x12.lockstep.v1.HelloR\x05hello\x12/\n" +
 	"\adurable\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\adurable\x12\x1f\n" +
 	"\vapplied_lsn\x18\x05 \x01(\x04R\n" +
-	"appliedLsn\"\xec\x02\n" +
+	"appliedLsn\"\xfe\x02\n" +
 	"\x05Hello\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x19\n" +
@@ -957,7 +1161,8 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\bprotocol\x18\b \x01(\rR\bprotocol\x12'\n" +
 	"\x0foldest_protocol\x18\t \x01(\rR\x0eoldestProtocol\x12\x1a\n" +
 	"\bfeatures\x18\n" +
-	" \x03(\tR\bfeatures\"\xa9\x02\n" +
+	" \x03(\tR\bfeatures\x12\x10\n" +
+	"\x03run\x18\f \x01(\tR\x03run\"\xa9\x02\n" +
 	"\x11ReplicateResponse\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\x04R\x06config\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12.\n" +
@@ -1014,11 +1219,12 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"RawMessage\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x16\n" +
 	"\x06record\x18\x02 \x01(\fR\x06record\x12\x1a\n" +
-	"\bchecksum\x18\x03 \x01(\aR\bchecksum2\x98\x02\n" +
+	"\bchecksum\x18\x03 \x01(\aR\bchecksum2\xd5\x02\n" +
 	"\x12ReplicationService\x12N\n" +
 	"\tReplicate\x12\x1d.lockstep.v1.ReplicateRequest\x1a\x1e.lockstep.v1.ReplicateResponse(\x010\x01\x12X\n" +
 	"\rFetchSnapshot\x12!.lockstep.v1.FetchSnapshotRequest\x1a\".lockstep.v1.FetchSnapshotResponse0\x01\x12X\n" +
-	"\rFetchMessages\x12!.lockstep.v1.FetchMessagesRequest\x1a\".lockstep.v1.FetchMessagesResponse0\x01B>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"\rFetchMessages\x12!.lockstep.v1.FetchMessagesRequest\x1a\".lockstep.v1.FetchMessagesResponse0\x01\x12;\n" +
+	"\x04Meet\x12\x18.lockstep.v1.MeetRequest\x1a\x19.lockstep.v1.MeetResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_replication_proto_rawDescOnce sync.Once
@@ -1032,46 +1238,54 @@ func file_lockstep_v1_replication_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_replication_proto_rawDescData
 }
 
-var file_lockstep_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_lockstep_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_lockstep_v1_replication_proto_goTypes = []any{
-	(*ReplicateRequest)(nil),      // 0: lockstep.v1.ReplicateRequest
-	(*Hello)(nil),                 // 1: lockstep.v1.Hello
-	(*ReplicateResponse)(nil),     // 2: lockstep.v1.ReplicateResponse
-	(*Welcome)(nil),               // 3: lockstep.v1.Welcome
-	(*FetchSnapshotRequest)(nil),  // 4: lockstep.v1.FetchSnapshotRequest
-	(*FetchSnapshotResponse)(nil), // 5: lockstep.v1.FetchSnapshotResponse
-	(*SnapshotHeader)(nil),        // 6: lockstep.v1.SnapshotHeader
-	(*FetchMessagesRequest)(nil),  // 7: lockstep.v1.FetchMessagesRequest
-	(*FetchMessagesResponse)(nil), // 8: lockstep.v1.FetchMessagesResponse
-	(*RawMessage)(nil),            // 9: lockstep.v1.RawMessage
-	(*Position)(nil),              // 10: lockstep.v1.Position
+	(*MeetRequest)(nil),           // 0: lockstep.v1.MeetRequest
+	(*MeetResponse)(nil),          // 1: lockstep.v1.MeetResponse
+	(*Introduction)(nil),          // 2: lockstep.v1.Introduction
+	(*ReplicateRequest)(nil),      // 3: lockstep.v1.ReplicateRequest
+	(*Hello)(nil),                 // 4: lockstep.v1.Hello
+	(*ReplicateResponse)(nil),     // 5: lockstep.v1.ReplicateResponse
+	(*Welcome)(nil),               // 6: lockstep.v1.Welcome
+	(*FetchSnapshotRequest)(nil),  // 7: lockstep.v1.FetchSnapshotRequest
+	(*FetchSnapshotResponse)(nil), // 8: lockstep.v1.FetchSnapshotResponse
+	(*SnapshotHeader)(nil),        // 9: lockstep.v1.SnapshotHeader
+	(*FetchMessagesRequest)(nil),  // 10: lockstep.v1.FetchMessagesRequest
+	(*FetchMessagesResponse)(nil), // 11: lockstep.v1.FetchMessagesResponse
+	(*RawMessage)(nil),            // 12: lockstep.v1.RawMessage
+	(*Position)(nil),              // 13: lockstep.v1.Position
 }
 var file_lockstep_v1_replication_proto_depIdxs = []int32{
-	1,  // 0: lockstep.v1.ReplicateRequest.hello:type_name -> lockstep.v1.Hello
-	10, // 1: lockstep.v1.ReplicateRequest.durable:type_name -> lockstep.v1.Position
-	10, // 2: lockstep.v1.Hello.log_end:type_name -> lockstep.v1.Position
-	10, // 3: lockstep.v1.Hello.applied:type_name -> lockstep.v1.Position
-	10, // 4: lockstep.v1.Hello.term_ends:type_name -> lockstep.v1.Position
-	3,  // 5: lockstep.v1.ReplicateResponse.welcome:type_name -> lockstep.v1.Welcome
-	10, // 6: lockstep.v1.ReplicateResponse.previous:type_name -> lockstep.v1.Position
-	10, // 7: lockstep.v1.ReplicateResponse.last:type_name -> lockstep.v1.Position
-	10, // 8: lockstep.v1.Welcome.resume_after:type_name -> lockstep.v1.Position
-	6,  // 9: lockstep.v1.FetchSnapshotResponse.header:type_name -> lockstep.v1.SnapshotHeader
-	10, // 10: lockstep.v1.SnapshotHeader.position:type_name -> lockstep.v1.Position
-	10, // 11: lockstep.v1.FetchMessagesRequest.applied:type_name -> lockstep.v1.Position
-	9,  // 12: lockstep.v1.FetchMessagesResponse.messages:type_name -> lockstep.v1.RawMessage
-	10, // 13: lockstep.v1.FetchMessagesResponse.applied:type_name -> lockstep.v1.Position
-	0,  // 14: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
-	4,  // 15: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
-	7,  // 16: lockstep.v1.ReplicationService.FetchMessages:input_type -> lockstep.v1.FetchMessagesRequest
-	2,  // 17: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
-	5,  // 18: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
-	8,  // 19: lockstep.v1.ReplicationService.FetchMessages:output_type -> lockstep.v1.FetchMessagesResponse
-	17, // [17:20] is the sub-list for method output_type
-	14, // [14:17] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	2,  // 0: lockstep.v1.MeetRequest.from:type_name -> lockstep.v1.Introduction
+	2,  // 1: lockstep.v1.MeetResponse.by:type_name -> lockstep.v1.Introduction
+	13, // 2: lockstep.v1.Introduction.log_end:type_name -> lockstep.v1.Position
+	4,  // 3: lockstep.v1.ReplicateRequest.hello:type_name -> lockstep.v1.Hello
+	13, // 4: lockstep.v1.ReplicateRequest.durable:type_name -> lockstep.v1.Position
+	13, // 5: lockstep.v1.Hello.log_end:type_name -> lockstep.v1.Position
+	13, // 6: lockstep.v1.Hello.applied:type_name -> lockstep.v1.Position
+	13, // 7: lockstep.v1.Hello.term_ends:type_name -> lockstep.v1.Position
+	6,  // 8: lockstep.v1.ReplicateResponse.welcome:type_name -> lockstep.v1.Welcome
+	13, // 9: lockstep.v1.ReplicateResponse.previous:type_name -> lockstep.v1.Position
+	13, // 10: lockstep.v1.ReplicateResponse.last:type_name -> lockstep.v1.Position
+	13, // 11: lockstep.v1.Welcome.resume_after:type_name -> lockstep.v1.Position
+	9,  // 12: lockstep.v1.FetchSnapshotResponse.header:type_name -> lockstep.v1.SnapshotHeader
+	13, // 13: lockstep.v1.SnapshotHeader.position:type_name -> lockstep.v1.Position
+	13, // 14: lockstep.v1.FetchMessagesRequest.applied:type_name -> lockstep.v1.Position
+	12, // 15: lockstep.v1.FetchMessagesResponse.messages:type_name -> lockstep.v1.RawMessage
+	13, // 16: lockstep.v1.FetchMessagesResponse.applied:type_name -> lockstep.v1.Position
+	3,  // 17: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
+	7,  // 18: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
+	10, // 19: lockstep.v1.ReplicationService.FetchMessages:input_type -> lockstep.v1.FetchMessagesRequest
+	0,  // 20: lockstep.v1.ReplicationService.Meet:input_type -> lockstep.v1.MeetRequest
+	5,  // 21: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
+	8,  // 22: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
+	11, // 23: lockstep.v1.ReplicationService.FetchMessages:output_type -> lockstep.v1.FetchMessagesResponse
+	1,  // 24: lockstep.v1.ReplicationService.Meet:output_type -> lockstep.v1.MeetResponse
+	21, // [21:25] is the sub-list for method output_type
+	17, // [17:21] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_replication_proto_init() }
@@ -1086,7 +1300,7 @@ func file_lockstep_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_replication_proto_rawDesc), len(file_lockstep_v1_replication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	ReplicationService_Replicate_FullMethodName     = "/lockstep.v1.ReplicationService/Replicate"
 	ReplicationService_FetchSnapshot_FullMethodName = "/lockstep.v1.ReplicationService/FetchSnapshot"
 	ReplicationService_FetchMessages_FullMethodName = "/lockstep.v1.ReplicationService/FetchMessages"
+	ReplicationService_Meet_FullMethodName          = "/lockstep.v1.ReplicationService/Meet"
 )
 
 // ReplicationServiceClient is the client API for ReplicationService service.
@@ -39,6 +40,9 @@ type ReplicationServiceClient interface {
 	// FetchMessages sends messages of a queue to a node that has them in a damaged page. Served whatever the role, but only to a node
 	// of the same pair and with the same history.
 	FetchMessages(ctx context.Context, in *FetchMessagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchMessagesResponse], error)
+	// Meet tells who a process is and how far its log goes. Asked by a process that is about to take part in the pair: of another one that
+	// is announced under its own node id, and of the other member in sync. Served whatever the role, within the pair only.
+	Meet(ctx context.Context, in *MeetRequest, opts ...grpc.CallOption) (*MeetResponse, error)
 }
 
 type replicationServiceClient struct {
@@ -100,6 +104,16 @@ func (c *replicationServiceClient) FetchMessages(ctx context.Context, in *FetchM
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationService_FetchMessagesClient = grpc.ServerStreamingClient[FetchMessagesResponse]
 
+func (c *replicationServiceClient) Meet(ctx context.Context, in *MeetRequest, opts ...grpc.CallOption) (*MeetResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MeetResponse)
+	err := c.cc.Invoke(ctx, ReplicationService_Meet_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplicationServiceServer is the server API for ReplicationService service.
 // All implementations must embed UnimplementedReplicationServiceServer
 // for forward compatibility.
@@ -113,6 +127,9 @@ type ReplicationServiceServer interface {
 	// FetchMessages sends messages of a queue to a node that has them in a damaged page. Served whatever the role, but only to a node
 	// of the same pair and with the same history.
 	FetchMessages(*FetchMessagesRequest, grpc.ServerStreamingServer[FetchMessagesResponse]) error
+	// Meet tells who a process is and how far its log goes. Asked by a process that is about to take part in the pair: of another one that
+	// is announced under its own node id, and of the other member in sync. Served whatever the role, within the pair only.
+	Meet(context.Context, *MeetRequest) (*MeetResponse, error)
 	mustEmbedUnimplementedReplicationServiceServer()
 }
 
@@ -131,6 +148,9 @@ func (UnimplementedReplicationServiceServer) FetchSnapshot(*FetchSnapshotRequest
 }
 func (UnimplementedReplicationServiceServer) FetchMessages(*FetchMessagesRequest, grpc.ServerStreamingServer[FetchMessagesResponse]) error {
 	return status.Error(codes.Unimplemented, "method FetchMessages not implemented")
+}
+func (UnimplementedReplicationServiceServer) Meet(context.Context, *MeetRequest) (*MeetResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Meet not implemented")
 }
 func (UnimplementedReplicationServiceServer) mustEmbedUnimplementedReplicationServiceServer() {}
 func (UnimplementedReplicationServiceServer) testEmbeddedByValue()                            {}
@@ -182,13 +202,36 @@ func _ReplicationService_FetchMessages_Handler(srv interface{}, stream grpc.Serv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type ReplicationService_FetchMessagesServer = grpc.ServerStreamingServer[FetchMessagesResponse]
 
+func _ReplicationService_Meet_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MeetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplicationServiceServer).Meet(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReplicationService_Meet_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplicationServiceServer).Meet(ctx, req.(*MeetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ReplicationService_ServiceDesc is the grpc.ServiceDesc for ReplicationService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var ReplicationService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "lockstep.v1.ReplicationService",
 	HandlerType: (*ReplicationServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Meet",
+			Handler:    _ReplicationService_Meet_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Replicate",

@@ -1,0 +1,379 @@
+package failover
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/mutate"
+)
+
+// This file is about directories that are not unique, or not the newest: copies, images that were put back, a volume attached twice.
+//
+// The right to act belongs to one run of one store (INV-11). A run claims a generation, durably, before it takes part; the record names it
+// in in_sync; and from then on no copy of the directory, older or newer, can be taken for that run. A store that ends before the pair's
+// high-water mark was put back to an older image (INV-12).
+
+// runs is what the machine knows of this run and of others of the same store.
+type runs struct {
+	id      uuid.UUID    // generation of this run
+	boot    [2]uuid.UUID // generations that the directory held at the start: any of them may be what the record names
+	claimed bool         // id is durable in the store's identity
+	named   bool         // the record has named this run
+	// superseded says why this run must not take part any more; empty if it may.
+	superseded string
+	// putBack says why the directory is taken for an older image or a copy; empty if it is not.
+	putBack string
+
+	mark      Mark // the highest known
+	markKnown bool // the coordinator was asked for it
+	compared  bool // the log that was found at the start was held against it
+
+	announced bool
+	twin      Live          // another process that has announced itself as this node; the zero Live if there is none
+	twinLives bool          // it has answered
+	gone      string        // process of which it is known that it does not run any more
+	askedTwin bool          // the question is under way
+	twinAt    time.Duration // when it is asked again
+	knocked   Live          // another process of this node's identity that has asked this one; the zero Live if none has
+	knockedAt time.Duration
+}
+
+// meeting is what the other member in sync has answered to a node that is about to take up the role after a start.
+type meeting struct {
+	asked bool          // the question is under way
+	at    time.Duration // when it is asked again
+	known bool          // it has answered, and what follows holds
+	peer  Peer
+}
+
+// twinDelay between two questions to another process of this node's identity.
+const twinDelay = time.Second
+
+// runOf makes the generation of a run from the name of its process.
+func runOf(process string) uuid.UUID {
+	if id, err := uuid.Parse(process); err == nil {
+		return id
+	}
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(process))
+}
+
+// is tells whether two entries name the same store in the same run. A release before FeatureRuns knows no generations, and drops them when
+// it writes the record: an entry without one says nothing about the run.
+func (m Member) is(o Member) bool {
+	if m.Run != uuid.Nil && o.Run != uuid.Nil && m.Run != o.Run {
+		return false
+	}
+	m.Run, o.Run = uuid.Nil, uuid.Nil
+	return m == o
+}
+
+// me is the entry that this node writes into the record.
+func (s *State) me() Member {
+	me := s.ident.Member()
+	if !s.namesRuns() {
+		me.Run = uuid.Nil
+	}
+	return me
+}
+
+// namesRuns tells whether both nodes' releases know generations.
+func (s *State) namesRuns() bool {
+	if mutate.Off("INV-11-runs-are-not-named") {
+		return false
+	}
+	if !s.known {
+		return s.self.Features.Has(FeatureRuns)
+	}
+	_, lacks := lacking(s.rec, s.live, FeatureRuns)
+	return !lacks
+}
+
+// owns tells whether a generation in this node's entry of the record is this run's, or was that of the run before it in this directory. No
+// other process writes that: each begins with a generation of its own. But an active that adopts the pair may write an older record anew.
+func (s *State) owns(run uuid.UUID) bool {
+	r := &s.run
+	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
+}
+
+// takesPart tells whether this run may look at the record with the intention to act on it: it has been compared with the pair's mark, and
+// no other process is known to run under this node's identity.
+func (m *machine) takesPart() bool {
+	r := &m.run
+	switch {
+	case r.superseded != "":
+		m.stopAll()
+		return false
+	case r.named:
+		return true // what follows is about the start
+	case !r.markKnown:
+		m.load()
+		return false
+	case !m.liveKnown || r.twin != Live{}:
+		return false
+	}
+	m.claim()
+	return true
+}
+
+// stopAll ends either role.
+func (m *machine) stopAll() {
+	if m.mode == modeAct {
+		m.yieldRole()
+	}
+	m.stopFollowing()
+}
+
+// claim makes this run's generation durable, beside what the record names now.
+func (m *machine) claim() {
+	r := &m.run
+	if r.claimed {
+		return
+	}
+	r.claimed = true
+	before := m.ident.Run
+	if me, ok := m.rec.Member(m.self.ID); m.known && ok && me.Run != uuid.Nil && me.Run == r.boot[1] {
+		before = me.Run // the run before this one was named, and stopped before it knew
+	}
+	m.ident.Run, m.ident.ClaimedRun = before, r.id
+	m.do(ClaimRun{Named: before, Run: r.id})
+}
+
+// compareRun looks at what a record that was just adopted says of this node's run.
+func (m *machine) compareRun() {
+	r := &m.run
+	me, listed := m.rec.Member(m.self.ID)
+	switch {
+	case !listed || me.Node != m.ident.Node || me.Store != m.ident.Store || me.Incarnation != m.ident.Incarnation:
+		return // INV-4 is about that
+	case me.Run == r.id && r.claimed:
+		r.named = true
+		if m.ident.Run != r.id || m.ident.ClaimedRun != uuid.Nil {
+			m.ident.Run, m.ident.ClaimedRun = r.id, uuid.Nil
+			m.do(ConfirmRun{Run: r.id})
+		}
+	case m.owns(me.Run) || mutate.Off("INV-11-any-run-may-act"):
+	case r.named:
+		m.supersede()
+	case r.putBack == "":
+		m.foundPutBack("another run of this node has taken part in the pair since: this directory is a copy of its own, or an older image of it")
+	}
+}
+
+// supersede ends the part of a run whose place another one has taken.
+func (m *machine) supersede() {
+	m.run.superseded = "SUPERSEDED: another process has taken this node's place in the pair, with a copy of this data directory; what this process " +
+		"has acknowledged since then may not be part of the pair. Find the other one (its address is in the pair's status) and stop one of the two; a " +
+		"copy that is to be a node of its own must begin with an empty data directory"
+	m.warn("%s", m.run.superseded)
+}
+
+// foundPutBack notes that this directory is not what it was (INV-11, INV-12). From here on it is treated as one that has lost (INV-6).
+func (m *machine) foundPutBack(why string) {
+	m.run.putBack = why
+	m.warn("THIS DATA DIRECTORY WAS PUT BACK: %s", why)
+	if !m.ident.MayHaveLost {
+		m.ident.MayHaveLost = true
+		m.do(MarkLoss{})
+	}
+}
+
+// compareMark is INV-12: a store that is named in sync and ends before the pair's high-water mark was put back to an older image.
+func (m *machine) compareMark() {
+	r := &m.run
+	if r.compared || !r.markKnown {
+		return
+	}
+	r.compared = true // the end of the log is that of the start
+	if r.putBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
+		return
+	}
+	me, listed := m.rec.Member(m.self.ID)
+	if !listed || !me.is(m.ident.Member().inRun(me.Run)) {
+		return
+	}
+	if mark := m.highWater(); !mark.Reached(m.ident.End) {
+		m.foundPutBack(fmt.Sprintf("its log ends with LSN %d of term %d, but the pair knows that it once held %s: it is an older image of itself",
+			m.ident.End.LSN, m.ident.End.Term, mark))
+	}
+}
+
+// inRun is the same entry for another run.
+func (m Member) inRun(run uuid.UUID) Member {
+	m.Run = run
+	return m
+}
+
+// marked takes note of the pair's mark, as the coordinator has it.
+func (m *machine) marked(mark Mark) {
+	m.run.markKnown = true
+	if m.run.mark.Less(mark) {
+		m.run.mark = mark
+	}
+}
+
+// highWater is the highest mark that holds for the pair as the record has it. What was committed before a forced failover may be void.
+func (s *State) highWater() Mark {
+	best := Mark{Pair: s.rec.PairID}
+	for _, mark := range []Mark{s.rec.Mark, s.run.mark} {
+		if mark.Pair == s.rec.PairID && best.Less(mark) && (s.rec.Forced == nil || mark.By >= s.rec.Forced.Term) {
+			best = mark
+		}
+	}
+	return best
+}
+
+// committed takes note of how far the active has committed, and raises the pair's mark.
+func (m *machine) committed(e Committed) {
+	if m.mode != modeAct || !m.leads() || e.Term != m.act.term {
+		return
+	}
+	mark := Mark{Pair: m.rec.PairID, By: e.Term, Term: e.Term, LSN: e.LSN}
+	if m.highWater().Less(mark) {
+		m.run.mark = mark
+		m.do(WriteMark{Mark: mark})
+	}
+}
+
+// renew writes this run's generation into the record of a standby that is in sync. It reports whether the node may follow: its
+// acknowledgements do not count while the record names the run before it.
+func (m *machine) renew() bool {
+	me, listed := m.rec.Member(m.self.ID)
+	if !listed || !m.namesRuns() || me.Run == m.run.id {
+		return true
+	}
+	if m.canSwap() {
+		m.propose(m.withRun(m.rec))
+	}
+	return me.Run == uuid.Nil
+}
+
+// withRun is a record in which this node's entry names this run.
+func (m *machine) withRun(rec Record) Record {
+	rec = rec.Clone()
+	for i := range rec.InSync {
+		if rec.InSync[i].Node == m.self.ID {
+			rec.InSync[i].Run = m.run.id
+		}
+	}
+	return rec
+}
+
+// introduce announces this node when no other process is known to run under its identity.
+func (m *machine) introduce() {
+	r := &m.run
+	if r.announced || r.superseded != "" || !m.liveKnown {
+		return
+	}
+	r.twin = m.findTwin()
+	switch {
+	case r.twin == Live{}:
+		r.announced, r.twinLives = true, false
+		m.do(Announce{})
+	case r.askedTwin || m.now < r.twinAt:
+	default:
+		r.askedTwin = true
+		m.do(Meet{Address: r.twin.Node.Address})
+	}
+}
+
+// findTwin looks for another process that is announced as this node and may still run. One at this node's own address does not: its port
+// is ours.
+func (s *State) findTwin() Live {
+	for _, l := range s.live {
+		if l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone && l.Node.Address != s.self.Address {
+			return l
+		}
+	}
+	return Live{}
+}
+
+// met takes note of what another process has answered.
+func (m *machine) met(e Met) {
+	r := &m.run
+	if r.askedTwin && e.Address == r.twin.Node.Address {
+		r.askedTwin, r.twinAt = false, m.now+twinDelay
+		switch {
+		case e.Err == nil && e.Peer.Process == r.twin.Process:
+			if !r.twinLives {
+				m.warn("TWO PROCESSES WITH ONE IDENTITY: node %s runs at %s already; this process takes no part while it does. If this data directory is a "+
+					"copy, do not start it: a second node begins with an empty one", m.self.ID, r.twin.Node.Address)
+			}
+			r.twinLives = true
+		case e.Err == nil || e.Gone:
+			r.gone, r.twinLives = r.twin.Process, false
+		default:
+			r.twinLives = false // its lease will tell
+		}
+		return
+	}
+	if m.meeting.asked {
+		m.meeting.asked, m.meeting.at = false, m.now+m.set.RetryDelay
+		if e.Err == nil && e.Peer.Node != m.self.ID {
+			m.meeting = meeting{known: true, peer: e.Peer}
+		}
+	}
+}
+
+// metOther tells whether a node that was active before its own start may take up the role again: the other member in sync was asked for
+// the end of its log, or does not come. The one with the longer log goes on, so that what both had acknowledged survives an old image
+// of one of them (INV-13).
+func (m *machine) metOther() bool {
+	other, ok := m.rec.Other(m.self.ID)
+	if !ok || m.meeting.known || m.now >= m.started+m.set.StartupWait || mutate.Off("INV-13-role-without-a-comparison") {
+		return true
+	}
+	described, _ := describeNode(m.rec, m.live, other.Node)
+	if described.Address != "" && !m.meeting.asked && m.now >= m.meeting.at {
+		m.meeting.asked = true
+		m.do(Meet{Address: described.Address})
+	}
+	return false
+}
+
+// otherHasMore tells whether the other member in sync has the longer log.
+func (s *State) otherHasMore() (Member, bool) {
+	other, ok := s.rec.Other(s.self.ID)
+	p := s.meeting.peer
+	if !ok || !s.meeting.known || p.Node != other.Node || p.Store != other.Store {
+		return Member{}, false
+	}
+	own := s.ident.End
+	return other, p.End.Term > own.Term || p.End.Term == own.Term && p.End.LSN > own.LSN
+}
+
+// giveTo hands the role to the member that has more than this node, which leaves the in-sync set and follows it.
+func (m *machine) giveTo(other Member) {
+	next := m.rec
+	next.Active, next.Term, next.Switchover = other.Node, m.rec.Term+1, nil
+	next.InSync = []Member{other}
+	m.why = "the other node has records that this one lacks, so it gets the role"
+	m.propose(next)
+}
+
+// twinMemory is for how long a process that has asked under this node's identity counts as running.
+const twinMemory = 10 * time.Second
+
+// twin is another process of this node's identity, for people.
+func (s *State) twin() *Live {
+	r := &s.run
+	switch {
+	case r.twin != Live{} && r.twinLives:
+		t := r.twin
+		return &t
+	case r.knocked != Live{} && s.now < r.knockedAt+twinMemory:
+		t := r.knocked
+		return &t
+	default:
+		return nil
+	}
+}
+
+// ahead is why an active does not serve that lacks what a standby knows to be committed; empty if there is none.
+func (s *State) ahead() string {
+	if s.mode != modeAct || s.act.ahead.end == 0 {
+		return ""
+	}
+	return s.act.ahead.reason()
+}
