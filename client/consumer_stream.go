@@ -26,7 +26,7 @@ func (co *Consumer) run(ctx context.Context) {
 	defer close(co.done)
 	retry := co.client.opts.newBackoff()
 	for {
-		t, err := co.client.locator.wait(ctx)
+		t, err := co.client.locator.waitLong(ctx)
 		if err != nil {
 			break
 		}

@@ -75,11 +75,14 @@ type Error struct {
 	kind      error         // the Err value; nil when it is to be retried
 	settled   bool          // the refusal is kept in the log: it holds for every attempt with that sequence
 	notActive *pb.NotActive // the hint of a node that is not active
+
+	unreached bool // there was no connection: Message says why, in words
+	final     bool // … and another attempt can only end alike
 }
 
 // Error tells the message, and who sent it.
 func (e *Error) Error() string {
-	if e.kind == nil || errors.Is(e.kind, ErrInternal) {
+	if !e.unreached && (e.kind == nil || errors.Is(e.kind, ErrInternal)) {
 		return fmt.Sprintf("%s: %s: %s", e.Address, e.Code, e.Message)
 	}
 	return e.Address + ": " + e.Message
@@ -150,6 +153,11 @@ func asError(ctx context.Context, address string, err error) *Error {
 			e.notActive = d
 		case *errdetails.ErrorInfo:
 			e.Reason, e.settled = d.GetReason(), d.GetMetadata()[metadataSettled] == "true"
+		}
+	}
+	if st.Code() == codes.Unavailable {
+		if why, final, ok := whyUnreachable(st.Message()); ok {
+			e.Message, e.unreached, e.final = why, true, final
 		}
 	}
 	e.classify(ctx)
@@ -232,7 +240,9 @@ type opError struct {
 
 func (e *opError) Error() string {
 	s := fmt.Sprintf("%s: %v", e.op, e.cause)
-	if e.last != nil {
+	if e.last != nil && errors.Is(e.cause, errNobody) {
+		s += ": " + e.last.Error()
+	} else if e.last != nil {
 		s += fmt.Sprintf(" (last: %v)", e.last)
 	}
 	if e.unknown {

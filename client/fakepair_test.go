@@ -34,6 +34,7 @@ type fakePair struct {
 	requests  []int         // number of messages of each publish request that was committed
 	bursts    int           // messages of publish streams
 	simple    bool          // takes one request in a message
+	named     bool          // the status names the nodes of the pair
 	// onPublish is asked before the answer to a committed publish; false: no answer.
 	onPublish func(n *fakeNode, r *pb.PublishRequest) bool
 	// refuse makes the error of a publish request, which is then not committed.
@@ -146,7 +147,14 @@ func (p *fakePair) ackedCount(queue string) int {
 
 // status makes the status of a node. The caller holds mu.
 func (n *fakeNode) status() *pb.GetStatusResponse {
-	return &pb.GetStatusResponse{Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term}, Reason: "as the test says"}
+	st := &pb.GetStatusResponse{Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term}, Reason: "as the test says"}
+	if n.pair.named {
+		st.Node = &pb.NodeStatus{NodeId: n.addr}
+		for _, m := range n.pair.nodes {
+			st.Pair.Nodes = append(st.Pair.Nodes, &pb.NodeStatus{NodeId: m.addr, Address: m.addr, Active: m.role == pb.Role_ROLE_ACTIVE})
+		}
+	}
+	return st
 }
 
 func (n *fakeNode) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {

@@ -30,6 +30,8 @@ type locator struct {
 	pairID  string        // pair that maxTerm belongs to
 	maxTerm uint64        // highest term in which a node was seen active: a lower one is stale
 	closed  bool
+
+	answered bool // a node has answered since Open
 }
 
 // target is one node being active in one term. When it ends, everything that was bound to it is cancelled.
@@ -58,6 +60,11 @@ func newLocator(o Options) (*locator, error) {
 func (l *locator) add(address string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.addLocked(address)
+}
+
+// addLocked is add for callers that hold mu.
+func (l *locator) addLocked(address string) error {
 	if l.closed || len(l.nodes) >= maxAddresses || l.find(address) != nil {
 		return nil
 	}
@@ -82,6 +89,9 @@ func (l *locator) find(address string) *node {
 
 // node returns the node with that address, which becomes known if it was not.
 func (l *locator) node(address string) (*node, error) {
+	if err := checkAddress(address); err != nil {
+		return nil, err
+	}
 	if err := l.add(address); err != nil {
 		return nil, err
 	}
@@ -123,8 +133,13 @@ func (l *locator) close() {
 	}
 }
 
-// wait returns the active node, waiting for one until ctx ends.
-func (l *locator) wait(ctx context.Context) (*target, error) {
+// wait returns the active node, waiting for one until ctx ends, or, with Options.FailFast, until it is clear that nobody will answer.
+func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
+
+// waitLong is wait for what goes on in the background, for calls that have contexts of their own.
+func (l *locator) waitLong(ctx context.Context) (*target, error) { return l.waitFor(ctx, false) }
+
+func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 	for {
 		l.mu.Lock()
 		if l.closed {
@@ -134,6 +149,10 @@ func (l *locator) wait(ctx context.Context) (*target, error) {
 		if t := l.target; t != nil {
 			l.mu.Unlock()
 			return t, nil
+		}
+		if failFast && l.hopeless() {
+			l.mu.Unlock()
+			return nil, errNobody
 		}
 		changed := l.changed
 		l.waiters++
@@ -172,7 +191,7 @@ func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 
 // failed takes note of a failed attempt: a hint may name a node that was not known, and all nodes are asked again.
 func (l *locator) failed(e *Error) {
-	if hint := e.notActive.GetActiveAddress(); hint != "" {
+	if hint := e.notActive.GetActiveAddress(); hint != "" && !l.opts.FixedAddresses {
 		// A hint that cannot be dialled is no reason to fail: the given addresses go on being watched.
 		_ = l.add(hint)
 	}
@@ -210,7 +229,15 @@ func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	n.observed++
 	n.role, n.term, n.pairID = st.GetRole(), st.GetPair().GetTerm(), st.GetPair().GetPairId()
 	n.reason, n.err = st.GetReason(), nil
+	n.names = ""
+	for _, other := range st.GetPair().GetNodes() {
+		if other.GetActive() && other.GetNodeId() != st.GetNode().GetNodeId() {
+			n.names = other.GetAddress()
+		}
+	}
+	l.answered = true
 	l.choose()
+	l.learn()
 }
 
 // lost takes note that the connection to a node broke: whatever it was, it has to say so again.
@@ -220,6 +247,10 @@ func (l *locator) lost(n *node, err error) {
 	n.observed++
 	n.role, n.reason, n.err = pb.Role_ROLE_UNSPECIFIED, "", err
 	l.choose()
+	l.learn()
+	if l.hopeless() {
+		l.wake() // those who wait give up
+	}
 }
 
 // observations returns the number to pass to observe.
@@ -243,7 +274,7 @@ func (l *locator) choose() {
 		if n.term < l.maxTerm {
 			continue // was overtaken and does not know it yet
 		}
-		if best == nil || n.term > best.term || n.term == best.term && n.rank() > best.rank() {
+		if best == nil || n.term > best.term || n.term == best.term && n.rank() > best.rank() || l.atTarget(n, best) {
 			best = n
 		}
 	}
@@ -257,6 +288,12 @@ func (l *locator) choose() {
 	}
 }
 
+// atTarget tells whether n is the target already and as good as another one: the two may be one node under two addresses, and what is under
+// way with it should go on. The caller holds mu.
+func (l *locator) atTarget(n, best *node) bool {
+	return l.target != nil && l.target.node == n && n.term == best.term && n.rank() == best.rank()
+}
+
 // setTarget replaces the target and wakes everybody who waits. The caller holds mu.
 func (l *locator) setTarget(t *target) {
 	if l.target == t && !l.closed {
@@ -266,6 +303,11 @@ func (l *locator) setTarget(t *target) {
 		l.target.end()
 	}
 	l.target = t
+	l.wake()
+}
+
+// wake has everybody look again who waits. The caller holds mu.
+func (l *locator) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -277,7 +319,10 @@ func (l *locator) explain() error {
 	var parts []string
 	for _, n := range l.nodes {
 		s := n.address + ": "
+		var e *Error
 		switch {
+		case errors.As(n.err, &e):
+			s = e.Error() // names the address
 		case n.err != nil:
 			s += n.err.Error()
 		case n.role == pb.Role_ROLE_UNSPECIFIED:

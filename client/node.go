@@ -29,7 +29,8 @@ type node struct {
 	term     uint64
 	pairID   string
 	reason   string
-	err      error // why there is no connection
+	err      error  // why there is no connection
+	names    string // address of the node that it says is active; empty if it is itself, or does not know
 }
 
 // rank orders nodes by how good a target they are; 0 is none at all. The caller holds locator.mu.

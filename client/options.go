@@ -3,7 +3,6 @@ package client
 import (
 	"crypto/tls"
 	"fmt"
-	"net"
 	"slices"
 	"time"
 
@@ -25,6 +24,12 @@ type Options struct {
 	ProbeInterval time.Duration
 	// RetryMin and RetryMax bound the time between two attempts. Defaults 2 ms and 50 ms.
 	RetryMin, RetryMax time.Duration
+	// FailFast ends calls with ErrUnavailable as soon as it is known that none of the addresses can be reached: nobody listens, nobody
+	// knows the name, or the two ends disagree about TLS; and only until a node has answered once. Without it, calls wait as long as
+	// their context allows, since nodes may yet be started; producers and consumers do so with it, too: ask WaitActive first.
+	FailFast bool
+	// FixedAddresses has the client use Addresses only. Without it, it follows what nodes say of the address of the active.
+	FixedAddresses bool
 	// MaxMessageBytes bounds the body of one message, 64 MiB by default: more is refused without asking a node.
 	MaxMessageBytes int
 	// TLS of the connections, with the client's own certificate if the nodes want one; nil: not encrypted.
@@ -56,8 +61,8 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	seen := make(map[string]bool)
 	for _, a := range o.Addresses {
-		if host, port, err := net.SplitHostPort(a); err != nil || host == "" || port == "" {
-			return o, fmt.Errorf("%w: address %q is not host:port", ErrInvalid, a)
+		if err := checkAddress(a); err != nil {
+			return o, err
 		}
 		if seen[a] {
 			return o, fmt.Errorf("%w: address %s is given twice", ErrInvalid, a)

@@ -20,7 +20,7 @@ func (p *Producer) run(ctx context.Context) {
 	defer close(p.done)
 	retry := p.client.opts.newBackoff()
 	for p.waitForWork(ctx) {
-		t, err := p.client.locator.wait(ctx)
+		t, err := p.client.locator.waitLong(ctx)
 		if err != nil {
 			break
 		}

@@ -25,6 +25,10 @@ func TestUsage(t *testing.T) {
 		{"status", "--output", "xml"},
 		{"status", "--addr", "nowhere"},
 		{"status", "--addr", ","},
+		{"status", "--addr", "127.0.0.1:99999"},
+		{"queue", "list", "--addr", "127.0.0.1:0"},
+		{"checkpoint", "127.0.0.1:99999"},
+		{"consume", "q", "--prefetch", "-1"},
 		{"publish", "q", "--property", "x"},
 		{"subscription", "create", "q", "s", "--start", "middle"},
 		{"queue", "alter", "q"},
@@ -94,6 +98,30 @@ func TestNobodyThere(t *testing.T) {
 	require.Equal(t, exitError, code)
 	require.Contains(t, stdout, "connection refused")
 	require.Contains(t, stderr, "LOCKSTEP_ADDR")
+
+	for _, args := range [][]string{
+		{"queue", "list"}, {"publish", "q", "x"}, {"consume", "q"}, {"browse", "q"}, {"switchover"}, {"verify"}, {"job", "list"},
+	} {
+		began := time.Now()
+		_, stderr, code = c.run("", args...)
+		require.Equal(t, exitError, code, args)
+		require.Equal(t, 1, strings.Count(stderr, "127.0.0.1:1"), "%v: %s", args, stderr)
+		require.Contains(t, stderr, "connection refused")
+		require.NotContains(t, stderr, "deadline")
+		require.Less(t, time.Since(began), defaultTimeout/2, "%v: no waiting helps", args)
+	}
+}
+
+// TestGivenOnlyTheStandby: the commands follow what the standby says.
+func TestGivenOnlyTheStandby(t *testing.T) {
+	p, c := startNodes(t, false)
+	_, standby := inSync(t, p, c)
+	c.addr = standby.Address
+	c.ok("queue", "create", "q")
+	c.ok("publish", "q", "one", "two")
+	require.Equal(t, "one\n", c.ok("browse", "q", "--bodies", "-n", "1"))
+	require.Equal(t, "one\ntwo\n", c.ok("consume", "q", "--count", "2"))
+	require.Contains(t, c.ok("switchover", "--to", standby.Name), "is active now")
 }
 
 // TestCommands: the life of some queues on one node, and then its files.

@@ -61,6 +61,9 @@ func (a *app) consumeCommand() *cobra.Command {
   lockstep consume orders --count 1 --output json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.prefetch < 1 {
+				return usage("--prefetch must be at least 1")
+			}
 			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				return a.consume(ctx, c, args[0], f)
 			})
@@ -77,6 +80,10 @@ func (a *app) consumeCommand() *cobra.Command {
 
 func (a *app) consume(ctx context.Context, c *client.Client, queue string, f consumeFlags) error {
 	attach, cancel := context.WithTimeout(ctx, a.timeout)
+	if _, err := c.WaitActive(attach); err != nil {
+		cancel()
+		return err
+	}
 	o := client.ConsumerOptions{Subscription: f.subscription, Prefetch: f.prefetch}
 	if f.count > 0 && f.count < uint64(f.prefetch) { //nolint:gosec // a prefetch below 1 is refused by the client's default
 		o.Prefetch = int(f.count) // do not take what others could have

@@ -109,7 +109,7 @@ func (a *app) nodeToForce(ctx context.Context, c *client.Client, args []string, 
 	if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); f.other == "" && i >= 0 {
 		f.other = addrs[i]
 	}
-	return c.Node(target)
+	return nodeAt(c, target)
 }
 
 // forceFailover says what would be lost, asks, and does it.

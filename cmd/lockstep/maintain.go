@@ -86,7 +86,7 @@ func (a *app) chooseNode(ctx context.Context, c *client.Client, want string) (ta
 	default:
 		return target{}, usage("--node %q is no node that answers; there are: %s", want, strings.Join(nodeNames(s), ", "))
 	}
-	n, err := c.Node(address)
+	n, err := nodeAt(c, address)
 	if err != nil {
 		return target{}, err
 	}

@@ -32,7 +32,7 @@ command can be repeated, in hooks for instance: if the role is where it was want
 				if err != nil {
 					return err
 				}
-				n, err := c.Node(active.Address)
+				n, err := nodeAt(c, active.Address)
 				if err != nil {
 					return err
 				}
@@ -128,7 +128,7 @@ func (a *app) checkpointCommand() *cobra.Command {
 			}
 			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				for _, addr := range addrs {
-					n, err := c.Node(addr)
+					n, err := nodeAt(c, addr)
 					if err != nil {
 						return err
 					}

@@ -48,7 +48,7 @@ Without --yes it only says what it would do.`,
 				req.OtherAddress = addrs[i]
 			}
 			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				n, err := c.Node(target)
+				n, err := nodeAt(c, target)
 				if err != nil {
 					return err
 				}

@@ -46,7 +46,7 @@ func (a *app) setPaused(ctx context.Context, paused bool, reason string) error {
 		}
 		for i, addr := range addrs {
 			var n *client.Node
-			if n, err = c.Node(addr); err != nil {
+			if n, err = nodeAt(c, addr); err != nil {
 				return err
 			}
 			if _, err = n.SetPaused(ctx, paused, reason); err == nil || i == len(addrs)-1 {

@@ -45,6 +45,7 @@ type app struct {
 	addr    string
 	output  string
 	timeout time.Duration
+	patient bool // --timeout was given: wait so long, whatever is wrong
 	tls     struct{ ca, cert, key string }
 	started bool // a command began: what fails from now on is no wrong usage
 	print   *out.Printer
@@ -74,6 +75,7 @@ Start with one of:
 			if a.print, err = out.New(a.stdout, a.output); err != nil {
 				return fmt.Errorf("%w: %w", errUsage, err)
 			}
+			a.patient = cmd.Flags().Changed("timeout")
 			a.started = true
 			return nil
 		},
@@ -99,7 +101,7 @@ Start with one of:
 		f.StringVar(o.value, o.name, value, o.say+" (environment: "+o.env+")")
 	}
 	f.StringVarP(&a.output, "output", "o", "table", "form of the output: table, for people, or json, for programs")
-	f.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long to look for a node that can do it")
+	f.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long to look for a node that can do it; if it is given, also while nobody listens at any address")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "address" {
 			name = "addr"
@@ -144,7 +146,7 @@ func (a *app) withClient(ctx context.Context, fn func(context.Context, *client.C
 	if err != nil {
 		return fmt.Errorf("%w: --tls: %w", errUsage, err)
 	}
-	c, err := client.Open(ctx, client.Options{Addresses: addrs, TLS: secure})
+	c, err := client.Open(ctx, client.Options{Addresses: addrs, TLS: secure, FailFast: !a.patient})
 	if errors.Is(err, client.ErrInvalid) {
 		return fmt.Errorf("%w: --addr: %w", errUsage, err)
 	}
@@ -152,6 +154,15 @@ func (a *app) withClient(ctx context.Context, fn func(context.Context, *client.C
 		return err
 	}
 	return errors.Join(fn(ctx, c), c.Close())
+}
+
+// nodeAt is the node at an address that was named on the command line.
+func nodeAt(c *client.Client, address string) (*client.Node, error) {
+	n, err := c.Node(address)
+	if errors.Is(err, client.ErrInvalid) {
+		return nil, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	return n, err
 }
 
 // withTimeout runs fn with a client and a context that ends after --timeout: for commands that are one question.

@@ -237,7 +237,7 @@ func (s *statusJSON) nodeName(id string) string {
 }
 
 func nodeStatus(ctx context.Context, c *client.Client, addr string) (*pb.GetStatusResponse, error) {
-	n, err := c.Node(addr)
+	n, err := nodeAt(c, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func (a *app) onEachNode(ctx context.Context, fn func(context.Context, *client.N
 	return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
 		var errs []error
 		for _, addr := range addrs {
-			n, err := c.Node(addr)
+			n, err := nodeAt(c, addr)
 			if err == nil {
 				err = fn(ctx, n)
 			}

@@ -59,7 +59,7 @@ func (a *app) onActive(ctx context.Context, fn func(context.Context, *client.Nod
 		if err != nil {
 			return err
 		}
-		n, err := c.Node(active.Address)
+		n, err := nodeAt(c, active.Address)
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,99 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// This file puts what gRPC says of a connection that could not be made into the words of whoever has to mend it. gRPC tells it in text only.
+
+// errNobody is why a client with Options.FailFast gives up.
+var errNobody = errors.New("no node answers")
+
+// whyUnreachable says why there is no connection, and whether another attempt, in this state of the network, can only end alike: nobody
+// listens there, nobody knows the name, or the two ends disagree about TLS. ok is false for anything else than a failed connection.
+func whyUnreachable(message string) (why string, final, ok bool) {
+	if !strings.HasPrefix(message, "connection error: ") {
+		return "", false, false
+	}
+	cause := message
+	if _, after, found := strings.Cut(message, `desc = "`); found {
+		cause = strings.TrimSuffix(after, `"`)
+	}
+	has := func(s string) bool { return strings.Contains(cause, s) }
+	switch {
+	case has("connection refused"):
+		return "connection refused: nobody listens there", true, true
+	case has("no such host"):
+		return "there is no host of that name", true, true
+	case has("first record does not look like a TLS handshake"):
+		return "the node does not speak TLS, and this client does: leave the certificates away, or turn TLS on at the node", true, true
+	case (has("certificate required") || has("bad certificate")):
+		return "the node wants another client certificate: " + lastPart(cause), true, true
+	case has("x509: ") || has("tls: "):
+		return "TLS: " + lastPart(cause), true, true
+	case has("error reading server preface"):
+		// A node with TLS ends a connection that begins without.
+		return "the node ends the connection before it begins: it speaks TLS, and this client does not. Give the authority of its certificate", true, true
+	default:
+		return lastPart(cause), false, true
+	}
+}
+
+// lastPart is what comes after gRPC's own words.
+func lastPart(cause string) string {
+	for _, words := range []string{"transport: ", "Error while dialing: ", "authentication handshake failed: "} {
+		if _, after, found := strings.Cut(cause, words); found {
+			cause = after
+		}
+	}
+	return cause
+}
+
+// checkAddress tells whether an address can be dialled at all.
+func checkAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || port == "" {
+		return fmt.Errorf("%w: address %q is not host:port", ErrInvalid, address)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%w: address %q: %s is not a port number between 1 and 65535", ErrInvalid, address, port)
+	}
+	return nil
+}
+
+// hopeless tells whether no node has ever answered, and none can at the moment. The caller holds mu.
+func (l *locator) hopeless() bool {
+	if !l.opts.FailFast || l.answered {
+		return false
+	}
+	for _, n := range l.nodes {
+		var e *Error
+		if !errors.As(n.err, &e) || !e.final {
+			return false
+		}
+	}
+	return true
+}
+
+// learn makes the active known that a standby names, if no known node is active. It waits until each known node has said what it is, or
+// could not be reached: an address may be another name of one of them. The caller holds mu.
+func (l *locator) learn() {
+	if l.target != nil || l.opts.FixedAddresses {
+		return
+	}
+	for _, n := range l.nodes {
+		if n.observed == 0 {
+			return
+		}
+	}
+	for _, n := range l.nodes {
+		if n.names != "" && n.err == nil {
+			// One that cannot be dialled is no reason to fail: the known ones go on being watched.
+			_ = l.addLocked(n.names)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package client_test
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/certs"
+)
+
+// TestGivenOnlyTheStandby: a client that is given the address of the standby alone finds the active by what the standby says of the pair.
+func TestGivenOnlyTheStandby(t *testing.T) {
+	p := newFakePair(t)
+	p.named = true
+	c := p.client(client.Options{Addresses: p.addrs[1:]})
+	r, err := c.Publish(soon(t), "q", message("x"))
+	require.NoError(t, err)
+	require.Equal(t, p.addrs[0], r.Address)
+	require.Equal(t, []string{p.addrs[1], p.addrs[0]}, c.Addresses())
+
+	fixed := p.client(client.Options{Addresses: p.addrs[1:], FixedAddresses: true})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = fixed.Publish(ctx, "q", message("x"))
+	require.ErrorIs(t, err, client.ErrUnavailable)
+	require.Equal(t, p.addrs[1:], fixed.Addresses())
+}
+
+// TestFailFast: what no waiting can help ends a call at once, in words that name the address once.
+func TestFailFast(t *testing.T) {
+	ca := certs.New(t, "ours")
+	nodeTLS, _, _ := ca.Issue(t, "node")
+	listen := func(o ...grpc.ServerOption) string {
+		ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		s := grpc.NewServer(o...)
+		pb.RegisterAdminServiceServer(s, pb.UnimplementedAdminServiceServer{})
+		go func() { _ = s.Serve(ln) }()
+		t.Cleanup(s.Stop)
+		return ln.Addr().String()
+	}
+	plain := listen()
+	secure := listen(grpc.Creds(credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{nodeTLS}, ClientAuth: tls.RequireAnyClientCert,
+	})))
+	trusting := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: ca.Pool()}
+	for name, c := range map[string]struct {
+		address string
+		tls     *tls.Config
+		want    string
+	}{
+		"nobody listens":    {"127.0.0.1:1", nil, "connection refused"},
+		"no such host":      {"no-such-host.invalid:7420", nil, "there is no host of that name"},
+		"plain at TLS":      {secure, nil, "it speaks TLS, and this client does not"},
+		"TLS at plain":      {plain, trusting, "the node does not speak TLS"},
+		"no certificate":    {secure, trusting, "the node wants another client certificate"},
+		"unknown authority": {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl, err := client.Open(t.Context(), client.Options{Addresses: []string{c.address}, TLS: c.tls, FailFast: true})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, cl.Close()) }()
+			_, err = cl.GetQueue(soon(t), "q")
+			require.ErrorIs(t, err, client.ErrUnavailable)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorContains(t, err, "no node answers: "+c.address+": ")
+			require.ErrorContains(t, err, c.want)
+			require.Equal(t, 1, strings.Count(err.Error(), c.address), err)
+		})
+	}
+}
+
+// TestFailFastNotAfterAnAnswer: once a node has answered, its restart is waited for.
+func TestFailFastNotAfterAnAnswer(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{Addresses: p.addrs[:1], FailFast: true})
+	_, err := c.WaitActive(soon(t))
+	require.NoError(t, err)
+	p.nodes[0].server.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = c.Publish(ctx, "q", message("x"))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
