@@ -127,7 +127,7 @@ func (a *app) printVerdict(v demo.Verdict) error {
 	if a.print.JSON() {
 		return a.print.Object(v)
 	}
-	verdict := "passed: nothing acknowledged was lost or doubled, both stores hold the same"
+	verdict := "passed: nothing acknowledged was lost, doubled or out of order, both stores hold the same"
 	if !v.Passed() {
 		verdict = "FAILED"
 	}
@@ -141,6 +141,7 @@ func (a *app) printVerdict(v demo.Verdict) error {
 		{"delivered", out.Count(v.Delivered)},
 		{"lost", out.Count(v.Lost)},
 		{"duplicated", out.Count(v.Duplicated)},
+		{"out of order", out.Count(v.OutOfOrder)},
 		{"delivered again before its acknowledgement was confirmed", out.Count(v.Redelivered)},
 		{"from the kill to the next acknowledged publish", fmt.Sprintf("%.1f ms", v.FailoverMS)},
 		{"from the restart of the killed node to in sync", fmt.Sprintf("%.1f s", v.CatchUp.Seconds())},

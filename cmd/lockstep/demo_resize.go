@@ -117,6 +117,7 @@ func (a *app) printResizeVerdict(v demo.ResizeVerdict) error {
 		{"  delivered", out.Count(v.Delivered)},
 		{"  lost", out.Count(v.Lost)},
 		{"  duplicated", out.Count(v.Duplicated)},
+		{"  out of order", out.Count(v.OutOfOrder)},
 		{"time with fewer than two copies", fmt.Sprintf("%.0f ms (%s)", v.OneCopyMS, out.Plural(v.Samples, "sample"))},
 		{"largest pause that a publisher saw", fmt.Sprintf("%.1f ms, at %.1fs", v.PauseMS, v.PauseAt.Seconds())},
 	}

@@ -18,11 +18,12 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stdout, "\n"), "one object: %s", stdout)
 	var v map[string]any
 	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
-	require.Len(t, v, 8)
+	require.Len(t, v, 9)
 	require.Greater(t, v["acknowledged"], 3000.0)
 	require.InDelta(t, v["acknowledged"], v["delivered"], 0)
 	require.InDelta(t, 0, v["lost"], 0)
 	require.InDelta(t, 0, v["duplicated"], 0)
+	require.InDelta(t, 0, v["out_of_order"], 0)
 	require.Equal(t, true, v["digests_equal"])
 	require.Equal(t, "etcd", v["coordinator"])
 	require.Positive(t, v["failover_ms"])
@@ -42,7 +43,7 @@ func TestDemoResize(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
 	require.Equal(t, true, v["passed"])
 	require.Equal(t, "done", v["plan"])
-	for _, none := range []string{"lost", "duplicated", "stock_lost", "stock_duplicated", "fewer_than_two_copies_ms"} {
+	for _, none := range []string{"lost", "duplicated", "out_of_order", "stock_lost", "stock_duplicated", "fewer_than_two_copies_ms"} {
 		require.InDelta(t, 0, v[none], 0, none)
 	}
 	require.Equal(t, []any{2048.0, 2048.0}, v["page_sizes_before"])

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -39,21 +40,29 @@ func TestCopies(t *testing.T) {
 
 // TestPauses: what takes long because of a kill is not counted with the rest.
 func TestPauses(t *testing.T) {
-	l := newLedger()
-	publish := func(ago time.Duration) int {
-		n := l.next()
-		l.records[n].published = time.Now().Add(-ago)
-		return n
-	}
-	l.acknowledge(publish(20*time.Millisecond), client.Receipt{Sequence: 1, Address: "a"})
-	l.expectTakeover("a")
-	l.acknowledge(publish(time.Minute), client.Receipt{Sequence: 2, Address: "b"})
-	late := publish(time.Hour)
-	l.settled()
-	l.acknowledge(late, client.Receipt{Sequence: 3, Address: "b"})
-	l.acknowledge(publish(-time.Millisecond), client.Receipt{Sequence: 4, Address: "b"})
-	planned, at, killed := l.pauses()
-	require.InDelta(t, 20*time.Millisecond, planned, float64(time.Second))
-	require.WithinDuration(t, time.Now(), at, time.Minute)
-	require.InDelta(t, time.Hour, killed, float64(time.Second))
+	synctest.Test(t, func(t *testing.T) { // time passes only where it says so
+		l := newLedger()
+		began := time.Now()
+		pass := func(d time.Duration) { <-time.After(d) }
+		first := l.next()
+		pass(20 * time.Millisecond)
+		l.acknowledge(first, client.Receipt{Sequence: 1, Address: "a"})
+		short := l.next()
+		pass(time.Millisecond)
+		l.acknowledge(short, client.Receipt{Sequence: 2, Address: "a"})
+		l.expectTakeover("a")
+		met, late := l.next(), l.next()
+		pass(time.Minute)
+		l.acknowledge(met, client.Receipt{Sequence: 3, Address: "b"})
+		l.settled()
+		pass(time.Hour)
+		l.acknowledge(late, client.Receipt{Sequence: 4, Address: "b"}) // it was published before the pair was in sync again
+		after := l.next()
+		pass(2 * time.Millisecond)
+		l.acknowledge(after, client.Receipt{Sequence: 5, Address: "b"})
+		planned, at, killed := l.pauses()
+		require.Equal(t, 20*time.Millisecond, planned)
+		require.Equal(t, began.Add(20*time.Millisecond), at)
+		require.Equal(t, time.Hour+time.Minute, killed)
+	})
 }

@@ -44,11 +44,14 @@ type Verdict struct {
 	Acknowledged int `json:"acknowledged"`
 	// Delivered is how many different messages the consumer received.
 	Delivered int `json:"delivered"`
-	// Lost is how many were acknowledged and not delivered under the sequence that was acknowledged.
+	// Lost is how many were acknowledged and not delivered under the sequence that was acknowledged, or are not stored under it at the
+	// end, or share it with another message.
 	Lost int `json:"lost"`
 	// Duplicated is how many deliveries were of a message that was stored twice, or had been acknowledged by the consumer
 	// and confirmed.
 	Duplicated int `json:"duplicated"`
+	// OutOfOrder is how many messages are stored, or were delivered for the first time, before one that was published earlier.
+	OutOfOrder int `json:"out_of_order"`
 	// FailoverMS is the time from just before the kill to the first publish that the other node acknowledged, in ms.
 	FailoverMS float64 `json:"failover_ms"`
 	// DigestsEqual tells whether both stores hold the same at the same log position.
@@ -84,9 +87,9 @@ func (o *Options) third() string {
 	return "etcd"
 }
 
-// Passed tells whether nothing acknowledged was lost or doubled and both stores hold the same.
+// Passed tells whether nothing acknowledged was lost or doubled, the order was kept, and both stores hold the same.
 func (v Verdict) Passed() bool {
-	return v.Lost == 0 && v.Duplicated == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
+	return v.Lost == 0 && v.Duplicated == 0 && v.OutOfOrder == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
 }
 
 // Bounds on what the demo waits for. They are generous: what takes long is shown, what takes forever fails.
@@ -96,6 +99,7 @@ const (
 	catchUpBound  = 120 * time.Second
 	settleBound   = 60 * time.Second
 	queueName     = "demo"
+	auditSub      = "audit"
 )
 
 // run is one demo under way.
@@ -125,7 +129,7 @@ func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 	for _, n := range r.pair.Nodes {
 		o.Screen.Event("node %s: %s, process %d", n.Name, n.Address, n.PID())
 	}
-	if _, _, err := r.client.CreateQueue(ctx, queueName, client.CreateQueueOptions{}); err != nil {
+	if err := r.createQueue(ctx); err != nil {
 		return Verdict{}, err
 	}
 	if err := r.script(ctx); err != nil {
@@ -173,8 +177,28 @@ func (r *run) script(ctx context.Context) error {
 		return err
 	}
 	r.Screen.Progress(nil)
+	return r.judge(settle)
+}
+
+// createQueue makes the queue, with a subscription that nobody consumes: because of it the queue holds everything until the end.
+func (r *run) createQueue(ctx context.Context) error {
+	_, _, err := r.client.CreateQueue(ctx, queueName, client.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
+	return err
+}
+
+// judge reads the queue from its beginning, and holds it and what was delivered against what was acknowledged.
+func (r *run) judge(ctx context.Context) error {
+	r.Screen.Event("reading the queue once more, from its beginning")
+	for m, err := range r.client.Browse(ctx, queueName, client.BrowseOptions{}) {
+		if err == nil {
+			err = r.ledger.audit(r.Seed, m)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	r.ledger.count(&r.verdict)
-	return r.compare(settle)
+	return r.compare(ctx)
 }
 
 // kill ends the active node with SIGKILL and waits for the first publish that the other one acknowledges.

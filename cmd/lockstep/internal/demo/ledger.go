@@ -15,8 +15,13 @@ import (
 type ledger struct {
 	mu           sync.Mutex // guards all below
 	records      []record
+	bySequence   map[uint64]int // which message was acknowledged under a sequence; the first one, if there are more
+	stored       map[int]uint64 // under which sequence the queue holds a message at the end
 	acknowledged int
 	delivered    int
+	highest      uint64 // sequence that was delivered for the first time
+	outOfOrder   int
+	lastStored   int // number of the message that the audit read last
 	redelivered  int
 	duplicated   int
 	active       string // address that acknowledged last
@@ -38,9 +43,12 @@ type record struct {
 	acknowledged uint64 // sequence that the pair acknowledged; 0: none
 	delivered    uint64 // sequence that it was first delivered under; 0: none
 	confirmed    bool   // the consumer's acknowledgement was confirmed
+	overwritten  bool   // its sequence was acknowledged for another message, too
 }
 
-func newLedger() *ledger { return &ledger{} }
+func newLedger() *ledger {
+	return &ledger{bySequence: make(map[uint64]int), stored: make(map[int]uint64), lastStored: -1}
+}
 
 // next begins the record of another message and returns its number.
 func (l *ledger) next() int {
@@ -57,6 +65,11 @@ func (l *ledger) acknowledge(n int, r client.Receipt) {
 	m := &l.records[n]
 	m.acknowledged = r.Sequence
 	l.acknowledged++
+	if other, taken := l.bySequence[r.Sequence]; taken && other != n { // two nodes have acknowledged, each on its own: one of the two is gone
+		l.records[other].overwritten = true
+	} else {
+		l.bySequence[r.Sequence] = n
+	}
 	took := time.Since(m.published)
 	if l.disturbed || m.published.Before(l.calm) {
 		l.longestKill = max(l.longestKill, took)
@@ -110,12 +123,38 @@ func (l *ledger) deliver(seed uint64, m client.Stored) (int, error) {
 	case r.delivered == 0:
 		r.delivered = m.Sequence
 		l.delivered++
+		if m.Sequence < l.highest && m.DeliveryCount == 0 {
+			l.outOfOrder++
+		}
+		l.highest = max(l.highest, m.Sequence)
 	case r.delivered != m.Sequence, r.confirmed:
 		l.duplicated++
 	default:
 		l.redelivered++
 	}
 	return n, nil
+}
+
+// audit notes what the queue holds at the end, message by message.
+func (l *ledger) audit(seed uint64, m client.Stored) error {
+	n, err := checkBody(seed, m.Body)
+	if err != nil {
+		return fmt.Errorf("sequence %d: %w", m.Sequence, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n >= len(l.records) {
+		return fmt.Errorf("sequence %d is message %d, which was never published", m.Sequence, n)
+	}
+	if _, twice := l.stored[n]; twice {
+		l.duplicated++
+		return nil
+	}
+	if n < l.lastStored {
+		l.outOfOrder++
+	}
+	l.stored[n], l.lastStored = m.Sequence, n
+	return nil
 }
 
 // confirm notes that the consumer's acknowledgements of these messages are committed.
@@ -145,9 +184,9 @@ func (l *ledger) count(v *Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v.Published, v.Acknowledged, v.Delivered = len(l.records), l.acknowledged, l.delivered
-	v.Duplicated, v.Redelivered = l.duplicated, l.redelivered
-	for _, r := range l.records {
-		if r.acknowledged != 0 && r.delivered != r.acknowledged {
+	v.Duplicated, v.Redelivered, v.OutOfOrder = l.duplicated, l.redelivered, l.outOfOrder
+	for n, r := range l.records {
+		if r.acknowledged != 0 && (r.delivered != r.acknowledged || l.stored[n] != r.acknowledged || r.overwritten) {
 			v.Lost++
 		}
 	}

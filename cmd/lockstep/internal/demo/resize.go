@@ -139,7 +139,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 
 // fill puts the stock into the queues.
 func (r *resize) fill(ctx context.Context) error {
-	if _, _, err := r.client.CreateQueue(ctx, queueName, client.CreateQueueOptions{}); err != nil {
+	if err := r.createQueue(ctx); err != nil {
 		return err
 	}
 	r.Screen.Event("filling %d queues with %s of small, middling and large messages", stockQueues, out.Bytes(r.o.FillBytes))
@@ -187,7 +187,6 @@ func (r *resize) script(ctx context.Context) error {
 		return err
 	}
 	r.Screen.Progress(nil)
-	r.ledger.count(&r.run.verdict)
 	return r.findings(settle)
 }
 
@@ -202,7 +201,7 @@ func (r *resize) findings(ctx context.Context) (err error) {
 	if v.PageSizesAfter, err = r.pageSizes(ctx); err != nil {
 		return err
 	}
-	if err := r.compare(ctx); err != nil {
+	if err := r.judge(ctx); err != nil {
 		return err
 	}
 	r.Screen.Event("reading all %s in the filled queues again", out.Plural(v.StockMessages, "message"))

@@ -174,7 +174,7 @@ func (w *workload) finish(ctx context.Context) error {
 			return fmt.Errorf("%d messages are still to be delivered: %w", left, ctx.Err())
 		}
 	}
-	// A little longer, so that a message that is delivered too often has the time to show.
+	// A little longer, so that a message that is delivered too often has the time to show; one that is stored too often is found by judge.
 	if err := w.run(ctx, 200*time.Millisecond); err != nil {
 		return err
 	}
