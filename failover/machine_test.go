@@ -14,6 +14,8 @@ type rig struct {
 	t   *testing.T
 	s   State
 	now time.Duration
+	// features that both nodes know.
+	features Features
 }
 
 func memberOf(i int) Member {
@@ -69,7 +71,9 @@ func (r *rig) observe(reachable bool, live ...int) []Effect {
 	r.t.Helper()
 	o := Observation{Reachable: reachable, LiveKnown: true}
 	for _, i := range live {
-		o.Live = append(o.Live, Live{Node: testNodes[i]})
+		n := testNodes[i]
+		n.Features = r.features
+		o.Live = append(o.Live, Live{Node: n})
 	}
 	lease := r.s.leaseUntil
 	if reachable {

@@ -1,0 +1,350 @@
+package failover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// Generations of runs of a's and b's stores before the one under test.
+var (
+	runBefore = uuid.MustParse("a0a0a0a0-0000-0000-0000-000000000000")
+	runTried  = uuid.MustParse("a1a1a1a1-0000-0000-0000-000000000000")
+	runOther  = uuid.MustParse("cccccccc-0000-0000-0000-000000000000")
+	runOfB    = uuid.MustParse("b0b0b0b0-0000-0000-0000-000000000000")
+)
+
+// newRunRig is a rig of two nodes of this release.
+func newRunRig(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t, Settings{})
+	r.features = KnownFeatures()
+	return r
+}
+
+// knowing gives the nodes of a record the features of this build.
+func knowing(rec Record) Record {
+	rec = rec.Clone()
+	for i := range rec.Nodes {
+		rec.Nodes[i].Features = KnownFeatures()
+	}
+	return rec
+}
+
+// inRuns names runs in the entries of a and b.
+func inRuns(rec Record, a, b uuid.UUID) Record {
+	rec = knowing(rec)
+	for i := range rec.InSync {
+		rec.InSync[i].Run = map[uuid.UUID]uuid.UUID{testNodes[0].ID: a, testNodes[1].ID: b}[rec.InSync[i].Node]
+	}
+	return rec
+}
+
+// ranIdentity is usedIdentity after runs that claimed generations.
+func ranIdentity(run, claimed uuid.UUID) Identity {
+	id := usedIdentity()
+	id.Run, id.ClaimedRun = run, claimed
+	return id
+}
+
+// next is the record by which the coordinator answers the last swap's place.
+func next(rec Record, op string) Record {
+	rec = rec.Clone()
+	rec.Config++
+	rec.OpID = op
+	return rec
+}
+
+// TestRunRenewed: each start claims a generation before it takes part, names it in the record, and notes when that is done.
+func TestRunRenewed(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		run, claimed uuid.UUID // on the disk
+		named        uuid.UUID // in the record
+	}{
+		{"named", runBefore, uuid.Nil, runBefore},
+		{"stopped before it knew that it was named", runBefore, runTried, runTried},
+		{"stopped before it was named", runBefore, runTried, runBefore},
+		{"by a release that knows no runs", uuid.Nil, uuid.Nil, uuid.Nil},
+	} {
+		t.Run(c.name+", active", func(t *testing.T) {
+			r := newRunRig(t)
+			effects := r.start(ranIdentity(c.run, c.claimed), inRuns(recordWith(0, 0), c.named, uuid.Nil), 0)
+			claim := effect[ClaimRun](t, effects)
+			require.Equal(t, runOf("p"), claim.Run)
+			if c.named != uuid.Nil {
+				require.Equal(t, c.named, claim.Named, "whatever happens next, the record's run is still on the disk")
+			}
+			swap := effect[SwapRecord](t, effects)
+			require.Equal(t, runOf("p"), swap.Next.InSync[0].Run)
+			effects = r.won()
+			require.Equal(t, ConfirmRun{Run: runOf("p")}, effect[ConfirmRun](t, effects))
+			effect[StartActive](t, effects)
+		})
+		t.Run(c.name+", standby", func(t *testing.T) {
+			r := newRunRig(t)
+			effects := r.start(ranIdentity(c.run, c.claimed), inRuns(recordWith(1, 1, 0), c.named, runOfB), 0, 1)
+			effect[ClaimRun](t, effects)
+			if c.named != uuid.Nil {
+				requireNo[StartFollower](t, effects) // its acks would not count
+			}
+			swap := effect[SwapRecord](t, effects)
+			require.Equal(t, recordWith(1).Active, swap.Next.Active)
+			me, _ := swap.Next.Member(testNodes[0].ID)
+			require.Equal(t, runOf("p"), me.Run)
+			effects = r.won()
+			effect[ConfirmRun](t, effects)
+			require.Equal(t, RoleStandby, r.s.Role())
+		})
+	}
+}
+
+// TestRunNotNamedBesideAnOlderRelease: a node of the release before drops generations when it writes the record.
+func TestRunNotNamedBesideAnOlderRelease(t *testing.T) {
+	r := newRig(t, Settings{})
+	effects := r.start(ranIdentity(runBefore, uuid.Nil), recordWith(1, 1, 0), 0, 1)
+	effect[StartFollower](t, effects)
+	requireNo[SwapRecord](t, effects)
+	require.Equal(t, RoleStandby, r.s.Role())
+}
+
+// TestSuperseded: a running node that finds another run in its place stops, and takes part no more.
+func TestSuperseded(t *testing.T) {
+	t.Run("active", func(t *testing.T) {
+		r := newRunRig(t)
+		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runBefore, uuid.Nil), 0)
+		r.won()
+		r.report(ActiveReady{})
+		require.True(t, r.s.act.sent.Serve)
+		// A copy of the directory was started elsewhere: it has renewed the run, and begun a term.
+		stolen := next(inRuns(r.s.rec, runOther, uuid.Nil), "c/7/0")
+		stolen.Term++
+		effects := r.seeRecord(stolen, 102)
+		require.Equal(t, []string{"stop-active"}, kinds(effects))
+		require.Contains(t, r.s.Reason(), "SUPERSEDED")
+		requireNo[SwapRecord](t, r.after(time.Hour))
+		// Not even if that one has gone.
+		later := next(stolen, "d")
+		later.Term, later.InSync[0].Run = later.Term+1, runOf("p")
+		require.Empty(t, kinds(r.seeRecord(later, 103)))
+	})
+	t.Run("standby", func(t *testing.T) {
+		r := newRunRig(t)
+		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 1, 0), runBefore, runOfB), 0, 1)
+		r.won()
+		require.Equal(t, []string{"stop-follower"}, kinds(r.seeRecord(next(inRuns(r.s.rec, runOther, runOfB), "c"), 102)))
+		require.Contains(t, r.s.Reason(), "SUPERSEDED")
+	})
+}
+
+// TestOldCopy: a directory whose runs the record does not name any more is a copy or an older image: it has lost (INV-6).
+func TestOldCopy(t *testing.T) {
+	t.Run("the other node is in sync", func(t *testing.T) {
+		r := newRunRig(t)
+		effects := r.start(ranIdentity(runBefore, runTried), inRuns(recordWith(0, 0, 1), runOther, runOfB), 0, 1)
+		effect[MarkLoss](t, effects)
+		requireNo[StartActive](t, effects)
+		swap := effect[SwapRecord](t, effects)
+		require.Len(t, swap.Next.InSync, 1)
+		require.Equal(t, testNodes[1].ID, swap.Next.InSync[0].Node)
+		require.Contains(t, r.s.Reason(), "put back")
+		effects = r.won()
+		effect[ClearLoss](t, effects)
+	})
+	t.Run("nobody else is", func(t *testing.T) {
+		r := newRunRig(t)
+		effects := r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runOther, uuid.Nil), 0)
+		effect[MarkLoss](t, effects)
+		requireNo[SwapRecord](t, effects)
+		requireNo[SwapRecord](t, r.after(time.Hour))
+		require.Contains(t, r.s.Reason(), "lockstep failover --force")
+	})
+}
+
+// TestMark is INV-12.
+func TestMark(t *testing.T) {
+	mark := func(by, lsn uint64) Mark { return Mark{Pair: testPair, By: by, Term: 2, LSN: lsn} }
+	start := func(t *testing.T, rec Record, key Mark) (*rig, []Effect) {
+		t.Helper()
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()}) // its log ends with LSN 10 of term 2
+		r.observe(true, 0, 1)
+		return r, r.meet(r.step(Loaded{Record: rec, Revision: 100, Mark: key}))
+	}
+	t.Run("reached", func(t *testing.T) {
+		_, effects := start(t, recordWith(0, 0, 1), mark(2, 10))
+		requireNo[MarkLoss](t, effects)
+		effect[SwapRecord](t, effects)
+	})
+	t.Run("not reached", func(t *testing.T) {
+		r, effects := start(t, recordWith(0, 0, 1), mark(2, 11))
+		effect[MarkLoss](t, effects)
+		require.Equal(t, []Member{memberOf(1)}, effect[SwapRecord](t, effects).Next.InSync)
+		require.Contains(t, r.s.Reason(), "LSN 11")
+	})
+	t.Run("not reached, alone", func(t *testing.T) {
+		r, effects := start(t, recordWith(0, 0), mark(2, 11))
+		requireNo[SwapRecord](t, effects)
+		require.Contains(t, r.s.Reason(), "older image")
+	})
+	t.Run("in the record", func(t *testing.T) {
+		rec := recordWith(0, 0, 1)
+		rec.Mark = mark(2, 12)
+		_, effects := start(t, rec, Mark{})
+		effect[MarkLoss](t, effects)
+	})
+	t.Run("a log that ends in an older term", func(t *testing.T) {
+		_, effects := start(t, recordWith(0, 0, 1), Mark{Pair: testPair, By: 3, Term: 3, LSN: 9})
+		effect[MarkLoss](t, effects)
+	})
+	t.Run("of another pair", func(t *testing.T) {
+		key := mark(2, 99)
+		key.Pair = uuid.New()
+		_, effects := start(t, recordWith(0, 0, 1), key)
+		requireNo[MarkLoss](t, effects)
+	})
+	t.Run("from before a forced failover", func(t *testing.T) {
+		rec := recordWith(0, 0)
+		rec.Forced = &Forced{Node: testNodes[0].ID, Term: 2, After: 8}
+		_, effects := start(t, rec, mark(1, 99))
+		requireNo[MarkLoss](t, effects)
+	})
+	t.Run("of a node that is not in sync", func(t *testing.T) {
+		_, effects := start(t, recordWith(1, 1), mark(2, 99))
+		requireNo[MarkLoss](t, effects)
+	})
+	t.Run("that could not be read", func(t *testing.T) {
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()})
+		r.observe(true, 0)
+		require.Empty(t, kinds(r.seeRecord(recordWith(0, 0), 100)), "the watch was faster")
+		require.Empty(t, kinds(r.step(Loaded{Err: ErrUnreachable})))
+	})
+}
+
+// TestMarkWritten: the active raises the mark as it commits, and each swap carries it.
+func TestMarkWritten(t *testing.T) {
+	r := activePair(t, Settings{})
+	term := r.s.act.term
+	require.Equal(t, []Effect{WriteMark{Mark{Pair: testPair, By: term, Term: term, LSN: 20}}}, r.step(Committed{Term: term, LSN: 20}))
+	require.Empty(t, r.step(Committed{Term: term, LSN: 20}))
+	require.Empty(t, r.step(Committed{Term: term - 1, LSN: 90}), "of a role that has ended")
+	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
+	require.Equal(t, uint64(20), swap.Next.Mark.LSN)
+	r.won()
+	require.Equal(t, uint64(20), r.s.highWater().LSN)
+}
+
+// TestComparesBeforeItTakesTheRoleAgain is the last part of INV-13: of two members that start, the one with the longer log goes on.
+func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
+	begin := func(t *testing.T) *rig {
+		t.Helper()
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()})
+		r.observe(true, 0, 1)
+		require.Equal(t, "b:1", effect[Meet](t, r.step(Loaded{Record: recordWith(0, 0, 1), Revision: 100})).Address)
+		return r
+	}
+	answer := func(term, at uint64) Met {
+		return Met{Address: "b:1", Peer: Peer{Node: testNodes[1].ID, Store: testStores[1], End: lsn.Position{Term: term, LSN: at}}}
+	}
+	t.Run("the other one has more", func(t *testing.T) {
+		for _, m := range []Met{answer(2, 11), answer(3, 2)} {
+			swap := effect[SwapRecord](t, begin(t).step(m))
+			require.Equal(t, testNodes[1].ID, swap.Next.Active)
+			require.Equal(t, uint64(3), swap.Next.Term)
+			require.Equal(t, []Member{memberOf(1)}, swap.Next.InSync)
+		}
+	})
+	t.Run("the other one has no more", func(t *testing.T) {
+		for _, m := range []Met{answer(2, 10), answer(2, 9), answer(1, 50)} {
+			require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, begin(t).step(m)).Next.Active)
+		}
+	})
+	t.Run("the other one does not come", func(t *testing.T) {
+		r := begin(t)
+		require.Empty(t, kinds(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone})))
+		effect[Meet](t, r.after(100*time.Millisecond))
+		require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, r.after(time.Second)).Next.Active)
+	})
+}
+
+// TestStandbyAhead is INV-13: an active that lacks what its standby knows to be committed does not stay active.
+func TestStandbyAhead(t *testing.T) {
+	t.Run("in sync: it gets the role", func(t *testing.T) {
+		r := newRig(t, Settings{})
+		r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
+		r.won()
+		r.report(ActiveReady{})
+		swap := effect[SwapRecord](t, r.report(StandbyAhead{Member: memberOf(1), End: lsn.Position{Term: 2, LSN: 30}, Committed: 30}))
+		require.Equal(t, testNodes[1].ID, swap.Next.Active)
+		require.Equal(t, []Member{memberOf(1)}, swap.Next.InSync)
+		require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(r.won()))
+	})
+	t.Run("not in sync: the active stops serving until that node comes without it", func(t *testing.T) {
+		r := newRig(t, Settings{})
+		r.start(usedIdentity(), recordWith(0, 0), 0)
+		r.won()
+		r.report(ActiveReady{})
+		effects := r.report(StandbyAhead{Member: memberOf(1), End: lsn.Position{Term: 2, LSN: 30}, Committed: 30})
+		requireNo[SwapRecord](t, effects)
+		require.False(t, effect[ConfigureActive](t, effects).Config.Serve)
+		require.Equal(t, RoleBlocked, r.s.Role())
+		require.Contains(t, r.s.Reason(), "HISTORIES DIFFER")
+		r.report(StandbyConnected{Member: Member{Node: testNodes[1].ID, Store: uuid.New(), Incarnation: 1}})
+		require.True(t, r.s.act.sent.Serve)
+	})
+}
+
+// TestTwin: a process takes no part while another one runs under its identity.
+func TestTwin(t *testing.T) {
+	elsewhere := testNodes[0]
+	elsewhere.Address = "a:2"
+	stale := Live{Node: elsewhere, Process: "other"}
+	begin := func(t *testing.T, l Live) (*rig, []Effect) {
+		t.Helper()
+		r := newRig(t, Settings{})
+		effects := r.step(Started{Identity: usedIdentity()})
+		effects = append(effects, r.step(Observed{Observation: Observation{Reachable: true, LiveKnown: true, Live: []Live{l}}})...)
+		return r, append(effects, r.step(Loaded{Record: recordWith(0, 0), Revision: 100})...)
+	}
+	t.Run("at this node's own address: it cannot run any more", func(t *testing.T) {
+		_, effects := begin(t, Live{Node: testNodes[0], Process: "other"})
+		effect[Announce](t, effects)
+		effect[SwapRecord](t, effects)
+	})
+	t.Run("gone", func(t *testing.T) {
+		r, effects := begin(t, stale)
+		require.Equal(t, "a:2", effect[Meet](t, effects).Address)
+		requireNo[Announce](t, effects)
+		requireNo[SwapRecord](t, effects)
+		effects = r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
+		effect[Announce](t, effects)
+		effect[SwapRecord](t, effects)
+	})
+	t.Run("runs, and then not", func(t *testing.T) {
+		r, _ := begin(t, stale)
+		effects := r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
+		requireNo[SwapRecord](t, effects)
+		require.Contains(t, r.s.Reason(), "two processes with one identity")
+		require.Equal(t, stale, *r.s.twin())
+		effect[Meet](t, r.after(twinDelay))
+		effect[SwapRecord](t, r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[1].ID, Process: "b"}}))
+	})
+	t.Run("does not answer: its lease tells", func(t *testing.T) {
+		r, _ := begin(t, stale)
+		requireNo[SwapRecord](t, r.step(Met{Address: "a:2", Err: ErrUnreachable}))
+		effect[SwapRecord](t, r.observe(true))
+	})
+	t.Run("the one that runs hears of it", func(t *testing.T) {
+		r := activePair(t, Settings{})
+		r.step(Knocked{Live: stale})
+		require.Equal(t, stale, *r.s.twin())
+		r.after(twinMemory)
+		require.Nil(t, r.s.twin())
+	})
+}
