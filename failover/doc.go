@@ -11,6 +11,7 @@
 //
 //	record.go       the pair's record, as it is stored in the coordinator
 //	fence.go        what a node will not go back behind
+//	mark.go         how far the pair is known to have committed
 //	coordinator.go  the interface of the authority; implementations in etcd and memory, one conformance suite in coordtest
 //	dataplane.go    what the machine asks of replication and of the store, and what they report back
 //	machine*.go     Step(State, Event) → (State, []Effect): every decision, without I/O, clocks or randomness
@@ -32,4 +33,9 @@
 //	INV-8   After a swap with an unknown outcome the node serves nothing until a linearizable re-read.
 //	INV-9   A missing record beside a non-empty store, or a record older than the node's own config, is refused.
 //	INV-10  A producer's sequence is committed with its messages.
+//	INV-11  Only the run of a store that in_sync names may act or be counted; a start renews it, durably in the store first. A
+//	        running node that finds another run in its place stops for good.
+//	INV-12  A store that is named in sync and ends before the pair's high-water mark was put back: as INV-6.
+//	INV-13  What a node knows to be committed it never cuts or discards; a node that was active takes the role up again only
+//	        after the other member in sync has said that its log is not longer, or has not come.
 package failover

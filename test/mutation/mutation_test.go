@@ -68,7 +68,7 @@ func TestTableIsComplete(t *testing.T) {
 		listed = append(listed, r.hook)
 	}
 	require.ElementsMatch(t, hooks(t), listed)
-	for _, n := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"} {
+	for _, n := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13"} {
 		require.True(t, slices.ContainsFunc(listed, func(h string) bool { return strings.HasPrefix(h, "INV-"+n+"-") }), "INV-%s has no hook", n)
 	}
 }
