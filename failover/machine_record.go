@@ -21,6 +21,9 @@ func (m *machine) observed(e Observed) {
 	if e.LiveKnown {
 		m.live, m.liveKnown = e.Live, true
 	}
+	if m.run.beside = (Live{}); e.Twin != nil && !e.Twin.Stale {
+		m.run.beside = e.Twin.Live
+	}
 	switch {
 	case e.RecordErr != nil:
 		m.refuse(e.RecordErr)

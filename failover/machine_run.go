@@ -36,6 +36,7 @@ type runs struct {
 	gone      string        // process of which it is known that it does not run any more
 	askedTwin bool          // the question is under way
 	twinAt    time.Duration // when it is asked again
+	beside    Live          // another process of this node's identity that the coordinator has heard since this one was announced
 	knocked   Live          // another process of this node's identity that has asked this one; the zero Live if none has
 	knockedAt time.Duration
 }
@@ -361,6 +362,9 @@ func (s *State) twin() *Live {
 	switch {
 	case r.twin != Live{} && r.twinLives:
 		t := r.twin
+		return &t
+	case r.beside != Live{}:
+		t := r.beside
 		return &t
 	case r.knocked != Live{} && s.now < r.knockedAt+twinMemory:
 		t := r.knocked

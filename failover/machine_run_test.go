@@ -346,5 +346,9 @@ func TestTwin(t *testing.T) {
 		require.Equal(t, stale, *r.s.twin())
 		r.after(twinMemory)
 		require.Nil(t, r.s.twin())
+		r.step(Observed{Observation: Observation{Reachable: true, Twin: &Twin{Live: stale, Stale: true}}})
+		require.Nil(t, r.s.twin(), "perhaps a run before this one, which was killed")
+		r.step(Observed{Observation: Observation{Reachable: true, Twin: &Twin{Live: stale}}})
+		require.Equal(t, stale, *r.s.twin())
 	})
 }
