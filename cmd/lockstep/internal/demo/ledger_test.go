@@ -42,16 +42,24 @@ func TestLedger(t *testing.T) {
 		{name: "again before its acknowledgement was confirmed: at least once", delivered: []client.Stored{stored(4, 5)}, want: func(v *Verdict) {
 			v.Redelivered = 1
 		}},
-		{name: "again after its acknowledgement was confirmed", before: func(l *ledger) { l.confirm([]int{4}) }, delivered: []client.Stored{stored(4, 5)},
-			want: func(v *Verdict) { v.Duplicated = 1 }},
+		{
+			name: "again after its acknowledgement was confirmed", before: func(l *ledger) { l.confirm([]int{4}) }, delivered: []client.Stored{stored(4, 5)},
+			want: func(v *Verdict) { v.Duplicated = 1 },
+		},
 		{name: "delivered under two sequences", delivered: []client.Stored{stored(1, 9)}, want: func(v *Verdict) { v.Duplicated = 1 }},
 		{name: "stored twice, and delivered once so far", audited: []client.Stored{stored(1, 9)}, want: func(v *Verdict) { v.Duplicated = 1 }},
-		{name: "its acknowledgement never came: neither lost nor doubled", delivered: []client.Stored{stored(5, 6)}, audited: []client.Stored{stored(5, 6)},
-			want: func(v *Verdict) { v.Delivered = 6 }},
-		{name: "stored out of order", audited: []client.Stored{stored(5, 6)}, before: func(l *ledger) { l.lastStored = 7 },
-			want: func(v *Verdict) { v.OutOfOrder = 1 }},
-		{name: "delivered out of order", before: func(l *ledger) { l.highest = 7 }, delivered: []client.Stored{stored(5, 6)},
-			want: func(v *Verdict) { v.Delivered, v.OutOfOrder = 6, 1 }},
+		{
+			name: "its acknowledgement never came: neither lost nor doubled", delivered: []client.Stored{stored(5, 6)}, audited: []client.Stored{stored(5, 6)},
+			want: func(v *Verdict) { v.Delivered = 6 },
+		},
+		{
+			name: "stored out of order", audited: []client.Stored{stored(5, 6)}, before: func(l *ledger) { l.lastStored = 7 },
+			want: func(v *Verdict) { v.OutOfOrder = 1 },
+		},
+		{
+			name: "delivered out of order", before: func(l *ledger) { l.highest = 7 }, delivered: []client.Stored{stored(5, 6)},
+			want: func(v *Verdict) { v.Delivered, v.OutOfOrder = 6, 1 },
+		},
 		// An active that was replaced acknowledges message 5 alone, under the sequence that the new one gives to message 4; the consumer has
 		// seen both.
 		{name: "its sequence was used again", before: func(l *ledger) {
