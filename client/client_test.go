@@ -55,6 +55,38 @@ func TestFollowsAHintToAnUnknownAddress(t *testing.T) {
 	require.Equal(t, p.addrs[1], r.Address)
 }
 
+// told waits for what a channel brings, or for its end: a test that waits for ever reports nothing.
+func told[T any](t *testing.T, c <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-soon(t).Done():
+		require.FailNow(t, "nothing came")
+		panic("unreachable")
+	}
+}
+
+// publishMeanwhile publishes a message while the test goes on; what it returns waits for the receipt.
+func publishMeanwhile(t *testing.T, c *client.Client, body string) func() client.Receipt {
+	t.Helper()
+	type answer struct {
+		receipt client.Receipt
+		err     error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		r, err := c.Publish(soon(t), "q", message("%s", body))
+		answers <- answer{r, err}
+	}()
+	return func() client.Receipt {
+		t.Helper()
+		a := told(t, answers)
+		require.NoError(t, a.err)
+		return a.receipt
+	}
+}
+
 // TestKill: the active commits, is killed before it answers; the publish is answered by the other one, once, as soon as
 // that is active.
 func TestKill(t *testing.T) {
@@ -70,17 +102,11 @@ func TestKill(t *testing.T) {
 		return false
 	}
 	p.mu.Unlock()
-	answer := make(chan client.Receipt, 1)
-	go func() {
-		r, err := c.Publish(soon(t), "q", message("b"))
-		if err == nil {
-			answer <- r
-		}
-	}()
-	<-killed
+	answer := publishMeanwhile(t, c, "b")
+	told(t, killed)
 	start := time.Now()
 	p.takeOver(1)
-	r := <-answer
+	r := answer()
 	require.Less(t, time.Since(start), 300*time.Millisecond) // some ms when the machine has nothing else to do
 	require.True(t, r.Duplicate)
 	require.Equal(t, p.addrs[1], r.Address)
@@ -95,15 +121,9 @@ func TestFrozen(t *testing.T) {
 	_, err := c.Publish(soon(t), "q", message("a"))
 	require.NoError(t, err)
 	p.nodes[0].gate.freeze()
-	answer := make(chan client.Receipt, 1)
-	go func() {
-		r, err := c.Publish(soon(t), "q", message("b"))
-		if err == nil {
-			answer <- r
-		}
-	}()
+	answer := publishMeanwhile(t, c, "b")
 	p.takeOver(1)
-	require.Equal(t, p.addrs[1], (<-answer).Address)
+	require.Equal(t, p.addrs[1], answer().Address)
 	// It wakes up and still believes to be active, in its old term: nobody goes there.
 	p.nodes[0].gate.open()
 	for range 20 {
@@ -122,14 +142,10 @@ func TestCutOff(t *testing.T) {
 	old := p.nodes[0].gate
 	old.freeze()
 	p.nodes[0].gate = newGate()
-	answer := make(chan error, 1)
-	go func() {
-		_, err := c.Publish(soon(t), "q", message("b"))
-		answer <- err
-	}()
+	answer := publishMeanwhile(t, c, "b")
 	timer := time.AfterFunc(250*time.Millisecond, old.open) // new connections go through the same gate
 	defer timer.Stop()
-	require.NoError(t, <-answer)
+	answer()
 	require.Equal(t, []string{"a", "b"}, p.bodies("q"))
 }
 
@@ -355,7 +371,7 @@ func TestCloseFailsWhatIsUnderWay(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, producer.PublishAsync(soon(t), "q", message("a"), func(_ client.Receipt, err error) { answer <- err }))
 	require.NoError(t, c.Close())
-	err = <-answer
+	err = told(t, answer)
 	require.ErrorIs(t, err, client.ErrClosed)
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.NotErrorIs(t, err, client.ErrUnavailable)
@@ -445,6 +461,6 @@ func TestPublishFromCallback(t *testing.T) {
 		}
 	}
 	next(client.Receipt{}, nil)
-	require.NoError(t, <-done)
+	require.NoError(t, told(t, done))
 	require.Len(t, p.bodies("q"), 99)
 }

@@ -117,12 +117,8 @@ func TestRecordThatCannotBeRead(t *testing.T) {
 		c := s.connect(t, "/p/")
 		_, _, err = c.Load(t.Context())
 		require.ErrorIs(t, err, want, value)
-		for o := range c.Watch(t.Context()) {
-			if o.RecordErr != nil {
-				require.ErrorIs(t, o.RecordErr, want)
-				break
-			}
-		}
+		o := await(t, c, "that the record cannot be read", func(o failover.Observation) bool { return o.RecordErr != nil })
+		require.ErrorIs(t, o.RecordErr, want)
 		require.NoError(t, c.Close())
 	}
 }
