@@ -116,6 +116,7 @@ func mappings() []mapping {
 		{backup.ErrBusy, codes.AlreadyExists, "BACKUP_BUSY"},
 		{maintenance.ErrRole, codes.FailedPrecondition, "ROLE"},
 		{maintenance.ErrNoBackupPath, codes.FailedPrecondition, "NO_BACKUP_PATH"},
+		{maintenance.ErrNoArchive, codes.FailedPrecondition, "NO_ARCHIVE"},
 		{maintenance.ErrNoRecommendation, codes.FailedPrecondition, "NO_RECOMMENDATION"},
 		{maintenance.ErrSetting, codes.InvalidArgument, "SETTING"},
 		{maintenance.ErrPlanRuns, codes.AlreadyExists, "PLAN_RUNS"},

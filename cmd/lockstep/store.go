@@ -34,7 +34,7 @@ directory ask the running nodes.`,
 	cmd.AddGroup(&cobra.Group{ID: "maintain", Title: "Maintain:"}, &cobra.Group{ID: "look", Title: "Look:"})
 	for _, c := range []*cobra.Command{
 		a.storeScan(), a.storeResize(), a.storeCompact(), a.storePlan(), a.storeShrink(), a.storeDropOld(), a.storeBackup(), a.storeBackups(),
-		a.storeRestore(), a.storeSettings(),
+		a.storeRestore(), a.storeFlushArchive(), a.storeSettings(),
 	} {
 		c.GroupID = "maintain"
 		cmd.AddCommand(c)

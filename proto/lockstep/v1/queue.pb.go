@@ -2001,7 +2001,10 @@ func (x *BrowseRequest) GetHeadersOnly() bool {
 type BrowseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages in order of sequence.
-	Messages      []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	// Sequences, rising, of messages that are damaged and were stepped over: all before the last of messages, or, if there are none, where
+	// the browsing has come to. A node before 0.2.0 ends the stream with DATA_LOSS instead.
+	Damaged       []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2039,6 +2042,13 @@ func (*BrowseResponse) Descriptor() ([]byte, []int) {
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
 	if x != nil {
 		return x.Messages
+	}
+	return nil
+}
+
+func (x *BrowseResponse) GetDamaged() []uint64 {
+	if x != nil {
+		return x.Damaged
 	}
 	return nil
 }
@@ -2168,9 +2178,10 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12#\n" +
 	"\rfrom_sequence\x18\x03 \x01(\x04R\ffromSequence\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x04R\x05limit\x12!\n" +
-	"\fheaders_only\x18\x05 \x01(\bR\vheadersOnly\"H\n" +
+	"\fheaders_only\x18\x05 \x01(\bR\vheadersOnly\"b\n" +
 	"\x0eBrowseResponse\x126\n" +
-	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages2\xaa\b\n" +
+	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged2\xaa\b\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
