@@ -110,11 +110,15 @@ func operations() []operation {
 // stored, and nothing of the call ever will be; success means exactly once; an unknown outcome at most once; and all parts of a
 // transaction or none.
 func TestExplore(t *testing.T) {
+	depth := *exploreDepth
+	if testing.Short() {
+		depth--
+	}
 	for _, op := range operations() {
 		t.Run(op.name, func(t *testing.T) {
 			var fired [moves]int
 			runs := 0
-			script := make([]move, 0, *exploreDepth)
+			script := make([]move, 0, depth)
 			var walk func()
 			walk = func() {
 				for calls := 1; calls <= 3 && (calls == 1 || !op.once && calls <= len(script)+1); calls++ {
@@ -123,7 +127,7 @@ func TestExplore(t *testing.T) {
 						runs++
 					}
 				}
-				if len(script) == *exploreDepth {
+				if len(script) == depth {
 					return
 				}
 				for m := range moves {
