@@ -34,6 +34,7 @@ type operation struct {
 }
 
 func operations() []operation {
+	answered := []move{refused, refusedNow, denied, notActive, forgotten}
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
 	inStream := []move{refused, refusedNow, forgotten} // the others end the stream, and may mean any request of it
 	return []operation{
@@ -62,7 +63,7 @@ func operations() []operation {
 			}, err
 		}},
 		{
-			name: "Txn", answers: []move{refused, refusedNow, denied, notActive, forgotten}, parts: func(w *world) []int {
+			name: "Txn", answers: answered, parts: func(w *world) []int {
 				acked := 0
 				if w.acked[1] {
 					acked = 1
@@ -81,6 +82,16 @@ func operations() []operation {
 				txn := c.Begin().Publish("q", message("a")).Publish("r", message("b")).Ack(d)
 				return func(ctx context.Context) error {
 					_, err := txn.Commit(ctx)
+					return err
+				}, nil
+			},
+		},
+		{
+			name: "PurgeQueue", answers: answered, parts: func(w *world) []int { return []int{w.purged} },
+			begin: func(_ context.Context, c *client.Client) (func(context.Context) error, error) {
+				var r client.Request
+				return func(ctx context.Context) error {
+					_, err := c.PurgeQueue(ctx, "q", "", &r)
 					return err
 				}, nil
 			},

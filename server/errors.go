@@ -70,14 +70,14 @@ type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
 
-// refusal gives the error of a transaction that was refused when it was applied.
-func refusal(r *txn.Result, producer *pb.Producer) error {
+// refusal gives the error of a transaction that was refused when it was applied; kept tells whether it has a producer.
+func refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
 	switch r.Code { //nolint:exhaustive // the others are kept with the producer
 	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten:
 		return err
 	}
-	if producer == nil {
+	if !kept {
 		return err
 	}
 	return &settledError{err}
