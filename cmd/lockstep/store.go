@@ -28,7 +28,7 @@ it works on the files of a node that is stopped: the directory that was given as
 
 ` + "`check`, `digest` and the `dump` commands" + ` read the files of a stopped node and change nothing; ` + "`check` and `digest`" + ` without a
 directory ask the running nodes.`,
-		Args: cobra.NoArgs,
+		Args: knownSubcommand,
 		RunE: needsSubcommand,
 	}
 	cmd.AddGroup(&cobra.Group{ID: "maintain", Title: "Maintain:"}, &cobra.Group{ID: "look", Title: "Look:"})

@@ -205,7 +205,7 @@ func (a *app) printVerificationText(j *verificationJSON) error {
 }
 
 func (a *app) queueDropDamaged() *cobra.Command {
-	var dry bool
+	var dry, yes bool
 	cmd := &cobra.Command{
 		Use: "drop-damaged NAME", Short: "Give up the messages of a queue that no node can read",
 		Long: `Acknowledge, for all subscriptions, the messages of a queue that cannot be read on either node, or on the one that stands alone, as
@@ -215,6 +215,9 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.onActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
+				if err := a.confirmDropDamaged(ctx, n, args[0], yes || dry); err != nil {
+					return err
+				}
 				ctx, cancel := context.WithTimeout(ctx, a.timeout)
 				defer cancel()
 				r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry})
@@ -237,5 +240,21 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 		},
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say which messages it would be")
+	addYes(cmd, &yes)
 	return cmd
+}
+
+// confirmDropDamaged asks if there are messages to give up.
+func (a *app) confirmDropDamaged(ctx context.Context, n *client.Node, queue string, yes bool) error {
+	if yes || !a.asks() {
+		return nil
+	}
+	look, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	r, err := n.DropDamaged(look, &pb.DropDamagedRequest{Queue: queue, DryRun: true})
+	if err != nil || len(r.GetSequences()) == 0 {
+		return err
+	}
+	return a.confirm(ctx, yes, "Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
+		out.Plural(len(r.GetSequences()), "message"), queue)
 }
