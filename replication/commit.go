@@ -232,6 +232,7 @@ func (p *Primary) advance() {
 		return
 	}
 	p.commit.Store(n)
+	p.o.Store.NoteCommitted(n)
 	select {
 	case p.applyTurns <- struct{}{}: // one who waits for an answer, and has to run anyway
 	default:

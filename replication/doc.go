@@ -27,5 +27,9 @@
 // The follower obeys whoever is not below the fence in its store's identity, and persists a higher one before it obeys it
 // (INV-1). Stop ends that before it returns (INV-4).
 //
+// A standby names the last record that it knows to be committed. An active that lacks it was put back to an older image of its data
+// directory, and refuses the standby rather than have it cut what was acknowledged; the standby refuses such an active by itself, too
+// (INV-13). Only what a forced failover has made void is given up. Failover then gives the role to the node that holds more.
+//
 // gRPC and protobuf appear in transport.go alone. Package memnet has an in-memory transport for tests and simulation.
 package replication

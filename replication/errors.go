@@ -42,6 +42,9 @@ var (
 	ErrLostRecords = errors.New("the standby has lost records that it had acknowledged")
 	// ErrNoRoom is returned when a standby takes nothing in because its disk is nearly full.
 	ErrNoRoom = errors.New("this standby's disk is nearly full, so that it takes nothing in")
+	// ErrBehind is returned when the active lacks records that the standby knows to be committed: nothing that is committed is cut, whoever
+	// asks for it (INV-13).
+	ErrBehind = errors.New("the active lacks committed records that the standby has")
 	// ErrChecksum is returned when received bytes fail their checksum.
 	ErrChecksum = errors.New("received bytes fail their checksum")
 )

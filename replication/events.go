@@ -31,6 +31,8 @@ const (
 	LostAhead
 	// LostNoRoom: this standby's own disk is nearly full, and it takes nothing in.
 	LostNoRoom
+	// LostBehind: the active lacks records that this standby knows to be committed. Nothing was cut or replaced (INV-13).
+	LostBehind
 )
 
 // String gives the word that logs and status use.
@@ -50,6 +52,8 @@ func (c LostCause) String() string {
 		return "ahead"
 	case LostNoRoom:
 		return "no room"
+	case LostBehind:
+		return "behind"
 	default:
 		return fmt.Sprintf("LostCause(%d)", uint8(c))
 	}
@@ -65,6 +69,14 @@ type (
 		Member Member
 		// Snapshot tells that the log cannot help it: it fetches a snapshot and connects again.
 		Snapshot bool
+	}
+	// StandbyAhead tells that a standby knows records to be committed that this node's log does not have: it was not welcomed (INV-13). This
+	// node was put back to an older state, it seems. Posted for each hello.
+	StandbyAhead struct {
+		Member Member
+		// End is the last record of the standby's log, Committed the last that it knows to be committed.
+		End       lsn.Position
+		Committed uint64
 	}
 	// StandbyCaughtUp tells that the standby is within the window, so that its acks can be required. Once per connection.
 	StandbyCaughtUp struct{ Member Member }
@@ -114,6 +126,7 @@ type (
 
 func (ActiveReady) event()       {}
 func (StandbyConnected) event()  {}
+func (StandbyAhead) event()      {}
 func (StandbyCaughtUp) event()   {}
 func (StandbySynced) event()     {}
 func (StandbyLost) event()       {}

@@ -80,9 +80,10 @@ func TestDivergenceBelowAppliedTakesASnapshot(t *testing.T) {
 		a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
 		a.publish(a.queueID, 30, 50, 4) // applied on a alone
 		a.stop()
-		b.lead(20, 2, nil) // as after `pair adopt`
+		after := b.store.End().LSN
+		b.lead(20, 2, nil) // as after `pair adopt --without-other`
 		b.publish(a.queueID, 10, 50, 4)
-		a.follow(b)
+		a.followVoid(b, after)
 		await[replication.SnapshotInstalled](a, nil)
 		requireEqual(a, b)
 		require.Len(t, a.messages(), 10)

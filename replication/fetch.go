@@ -20,7 +20,7 @@ const snapshotBurstBytes = 4 << 20
 // from there if the active still has the same snapshot.
 func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	id := f.o.Store.Identity()
-	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config}
+	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config, Committed: f.committedPosition()}
 	if f.install != nil {
 		req.ResumeID, req.ResumeOffset = f.installID, f.install.Offset()
 	}
@@ -38,6 +38,9 @@ func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 		return fmt.Errorf("%w: the first piece of a snapshot has no header", ErrProtocol)
 	}
 	if err := f.admit(h.Config, h.Term); err != nil {
+		return err
+	}
+	if err := f.checkSnapshot(h); err != nil {
 		return err
 	}
 	if err := f.beginInstall(h); err != nil {

@@ -76,6 +76,8 @@ type Follower struct {
 	installID string
 	// parted is the last record that the active has of this node's log, nil if it did not say. Of the run goroutine.
 	parted *uint64
+	// vouched tells that the active has what this node knows to be committed (INV-13). Of the run goroutine, for one attempt.
+	vouched bool
 
 	mu sync.Mutex // guards all below
 	// cancel ends what is under way with the active, with a cause.
@@ -168,6 +170,9 @@ func (f *Follower) run(ctx context.Context) {
 			continue
 		}
 		delay = min(max(2*delay, redialFirst), redialMost)
+		if errors.Is(err, ErrBehind) || errors.Is(err, errOldSnapshot) {
+			delay = f.o.BehindRetry
+		}
 		t := time.NewTimer(delay)
 		select {
 		case <-ctx.Done():
@@ -191,8 +196,8 @@ func (f *Follower) lost(err error) {
 	}
 	switch {
 	case cause == f.told,
-		cause == LostReset && f.told != 0,                                         // says nothing new
-		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected): // nobody is there to say anything
+		cause == LostReset && f.told != 0, // says nothing new
+		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected || f.told == LostBehind): // nobody is there to say anything
 		return
 	}
 	f.told = cause
@@ -334,6 +339,7 @@ func (f *Follower) hello() (*StandbyMessage, error) {
 		Pair: id.PairID, Member: MemberOf(id),
 		LogEnd: s.End(), Applied: s.Applied(), TermEnds: s.TermEnds(),
 		Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features(),
+		Committed: f.committedPosition(),
 	}}, nil
 }
 
@@ -349,18 +355,20 @@ func (f *Follower) align(common lsn.Position) error {
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
-	cut, err := s.CutTail(common)
-	if errors.Is(err, store.ErrApplied) {
+	void := f.o.Void.holds(end) && common.LSN >= f.o.Void.After
+	cut, err := s.CutTail(common, void)
+	switch {
+	case errors.Is(err, store.ErrApplied):
 		return fmt.Errorf("%w: %w", errSnapshot, err)
-	}
-	if err != nil {
+	case errors.Is(err, store.ErrCommitted):
+		return fmt.Errorf("%w: %w", ErrBehind, err)
+	case err != nil:
 		return fmt.Errorf("%w: %w", errStore, err)
-	}
-	if f.o.Void.holds(end) {
+	case void:
 		f.sayVoid(common.LSN+1, end, cut)
 		return nil
 	}
-	f.log.Warn("cut records that the active does not have; they were never acknowledged",
+	f.log.Warn("cut records that the active does not have; this node knows of none of them that it was committed",
 		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end), zap.String("kept_in", cut.Aside))
 	return nil
 }

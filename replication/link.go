@@ -70,7 +70,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 		}
 		f.setLink(nil)
 	}()
-	f.parted = nil
+	f.parted, f.vouched = nil, false
 	hello, err := f.hello()
 	if err != nil {
 		return false, err
@@ -161,6 +161,9 @@ func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, e
 	if err := f.admit(m.Config, m.Term); err != nil {
 		return nil, err
 	}
+	if err := f.checkWelcome(w); err != nil {
+		return nil, err
+	}
 	if m.Welcome.SnapshotRequired {
 		f.diverged(w.ResumeAfter)
 		f.noteCommit(m.CommitLSN)
@@ -205,6 +208,7 @@ func (l *link) receive() error {
 func (l *link) committed(n uint64) {
 	if n > l.commit.Load() {
 		l.commit.Store(n)
+		l.f.o.Store.NoteCommitted(n)
 		signal(l.applyWake)
 	}
 }
@@ -374,6 +378,7 @@ func (l *link) append(todo []batch) error {
 		return fmt.Errorf("sync: %w", err)
 	}
 	l.durable.Store(todo[len(todo)-1].end.LSN)
+	l.f.o.Store.NoteCommitted(l.commit.Load()) // of a standby that catches up more is committed than it had
 	return nil
 }
 

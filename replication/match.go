@@ -27,6 +27,7 @@ type logView interface {
 // wherever both ends can name the record; the standby compares the answer with its own log once more.
 func matchLogs(active logView, h *Hello) Welcome {
 	w := Welcome{Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features()}
+	w.HoldsCommitted, _ = holdsCommitted(active, h.Committed)
 	common, ok := lastCommon(active, h)
 	switch {
 	case !ok:
@@ -39,10 +40,28 @@ func matchLogs(active logView, h *Hello) Welcome {
 	default:
 		w.ResumeAfter = common
 		if common != h.LogEnd {
-			w.Reason = fmt.Sprintf("the standby's records after %v, up to %v, were never committed", common, h.LogEnd)
+			w.Reason = fmt.Sprintf("the active does not have the standby's records after %v, up to %v", common, h.LogEnd)
+			if w.HoldsCommitted {
+				w.Reason += ", and the standby knows of none of them that it is committed"
+			}
 		}
 	}
 	return w
+}
+
+// holdsCommitted tells whether the active's log has a record that a standby knows to be committed, and whether it surely lacks it. Neither
+// is said if the log does not reach back that far, if the record cannot be read, or if the standby does not name one.
+//
+// A position names a whole history, so one record speaks for all that are committed: who has it lacks none of them (INV-13).
+func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) {
+	switch at, ok := active.PositionOf(committed.LSN); {
+	case committed.IsZero():
+		return false, false
+	case ok:
+		return at == committed, at != committed
+	default:
+		return false, committed.LSN > active.End().LSN
+	}
 }
 
 // lastCommon returns the last common record; false if there is none from which the active's log can go on.

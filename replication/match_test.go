@@ -91,6 +91,7 @@ func TestMatchAllSmallHistories(t *testing.T) {
 		for want < len(standby.records) && want < len(active.records) && standby.records[want] == active.records[want] {
 			want++
 		}
+		checkCommitted(t, active, standby, want)
 		applied := lsn.Position{}
 		if a := min(n[5], len(standby.records)); a > 0 {
 			applied = standby.records[a-1]
@@ -105,6 +106,43 @@ func TestMatchAllSmallHistories(t *testing.T) {
 		checked++
 	}
 	require.Greater(t, checked, 1000)
+}
+
+// checkCommitted asks for each record of the standby whether the active has it, and for each record that the active's log may begin with. want
+// is how many records both have.
+func checkCommitted(t *testing.T, active, standby history, want int) {
+	t.Helper()
+	for i, at := range standby.records {
+		for trim := 0; trim <= len(active.records); trim += 3 {
+			holds, lacks := holdsCommitted(active.trim(trim), at)
+			require.False(t, holds && i >= want, "it is not there")
+			require.False(t, lacks && i < want, "it is there")
+			if i+1 >= trim { // the log reaches back that far
+				require.Equal(t, i < want, holds)
+				require.Equal(t, i >= want, lacks)
+			}
+		}
+		h := standby.hello(lsn.Position{})
+		h.Committed = at
+		w := matchLogs(active, h)
+		require.Equal(t, i < want, w.HoldsCommitted)
+		if w.HoldsCommitted && !w.SnapshotRequired {
+			require.GreaterOrEqual(t, w.ResumeAfter.LSN, at.LSN, "nothing committed is cut")
+		}
+	}
+	holds, lacks := holdsCommitted(active, lsn.Position{})
+	require.False(t, holds || lacks, "nothing is known")
+}
+
+// TestMatchSaysWhatIsTrue: only what the standby itself does not know to be committed is said to be that.
+func TestMatchSaysWhatIsTrue(t *testing.T) {
+	active := history{}.grow(1, 4, 0).grow(3, 1, 0)
+	h := history{}.grow(1, 4, 0).grow(2, 2, 1).hello(lsn.Position{})
+	require.NotContains(t, matchLogs(active, h).Reason, "committed", "a release before 0.2 does not say")
+	h.Committed = active.records[3]
+	require.Contains(t, matchLogs(active, h).Reason, "knows of none of them that it is committed")
+	h.Committed = h.LogEnd
+	require.NotContains(t, matchLogs(active, h).Reason, "knows of none")
 }
 
 func TestMatchTrimmedLogs(t *testing.T) {

@@ -10,6 +10,7 @@ const (
 	DefaultAckTimeout        = 5 * time.Second
 	DefaultDiskStallTimeout  = 5 * time.Second
 	DefaultCommitNotice      = time.Millisecond
+	DefaultBehindRetry       = time.Second
 	DefaultWindowBytes       = 8 << 20
 	DefaultTailBytes         = 16 << 20
 	DefaultBatchBytes        = 1 << 20
@@ -33,6 +34,8 @@ type Tuning struct {
 	DiskStallTimeout time.Duration
 	// CommitNotice is how long a new commit LSN waits for a batch to travel with before it is sent alone.
 	CommitNotice time.Duration
+	// BehindRetry is after how long a standby asks an active again that lacks committed records: nothing changes by itself.
+	BehindRetry time.Duration
 	// CommitDelay is how long the committer waits for more transactions before it writes; zero (the default) is not at all.
 	// It trades latency for fewer, larger writes.
 	CommitDelay time.Duration
@@ -62,6 +65,7 @@ func (t Tuning) withDefaults() Tuning {
 	setDefault(&t.AckTimeout, DefaultAckTimeout)
 	setDefault(&t.DiskStallTimeout, DefaultDiskStallTimeout)
 	setDefault(&t.CommitNotice, DefaultCommitNotice)
+	setDefault(&t.BehindRetry, DefaultBehindRetry)
 	setDefault(&t.WindowBytes, DefaultWindowBytes)
 	setDefault(&t.TailBytes, DefaultTailBytes)
 	setDefault(&t.BatchBytes, DefaultBatchBytes)

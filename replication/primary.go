@@ -96,6 +96,8 @@ type Primary struct {
 	// syncTarget is the commit LSN at the moment when the acks of cfg.Standby became required.
 	syncTarget uint64
 	session    *session
+	// toldAhead is the last standby that was refused because it has committed records that this node lacks.
+	toldAhead StandbyAhead
 	// absentSince is when the required standby was last there, and absentTold whether its absence was reported.
 	absentSince time.Time
 	absentTold  bool

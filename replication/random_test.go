@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 var (
@@ -23,16 +24,22 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "the first of them")
 )
 
-// TestRandomHistories crashes, cuts, resets, promotes and switches over at random, under load, with a driver that obeys the
+// TestRandomHistories crashes, cuts, resets, promotes, switches over and puts nodes back to older images of their disks at random, under load, with a driver that obeys the
 // invariants of failover in place of failover. Clients retry with the same sequence until they hear of success. At the
 // end nothing acknowledged is missing, nothing is there twice, order is kept, and both stores are equal.
 func TestRandomHistories(t *testing.T) {
+	refused, putBack := 0, 0
 	for i := range *seeds {
 		seed := *firstSeed + uint64(i)
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			h := newHistory(t, seed)
 			h.run(25)
+			refused, putBack = refused+h.refused, putBack+h.putBacks
 		})
+	}
+	t.Logf("%d nodes were put back to older images, and %d of them were refused as the active", putBack, refused)
+	if *seeds >= 8 && !t.Failed() {
+		require.Positive(t, refused, "no image was older than what the other node knew to be committed")
 	}
 }
 
@@ -57,6 +64,9 @@ type history struct {
 	// inSync tells whether the standby is a member of in_sync; the active always is.
 	inSync       bool
 	config, term uint64
+	// images are older states of each node's disk.
+	images            [2][]*vfs.Mem
+	putBacks, refused int
 
 	// current is the active's primary as the clients know it.
 	current atomic.Pointer[endpoint]
@@ -83,7 +93,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 		n.options.SegmentBytes, n.options.LogKeepBytes = 64<<10, int64(h.rng.Intn(2)*1<<20+1)
 		n.options.PageSize = 2048 << h.rng.Intn(3)
 		n.tuning = replication.Tuning{
-			Heartbeat: 10 * time.Millisecond, WindowBytes: 16 << 10 << h.rng.Intn(4), TailBytes: 16 << 10, BatchBytes: 4 << 10,
+			Heartbeat: 10 * time.Millisecond, BehindRetry: 10 * time.Millisecond, WindowBytes: 16 << 10 << h.rng.Intn(4), TailBytes: 16 << 10, BatchBytes: 4 << 10,
 			SnapshotChunkBytes: 8 << 10,
 		}
 	}
@@ -182,6 +192,8 @@ func (h *history) step() {
 		{"sync", h.ensureSync},
 		{"checkpoint", h.checkpoint},
 		{"drop-standby", h.drop},
+		{"image", h.takeImage},
+		{"put-back", h.putBack},
 	}
 	a := actions[h.rng.Intn(len(actions))]
 	h.steps = append(h.steps, a.name)
@@ -363,6 +375,84 @@ func (h *history) switchover() {
 	require.GreaterOrEqual(h.t, h.standby().store.Applied().LSN, end.LSN)
 	n.stop()
 	h.promote()
+}
+
+// takeImage keeps a state of a node's disk, as a snapshot of its machine does.
+func (h *history) takeImage() {
+	i := h.rng.Intn(2)
+	h.images[i] = append(h.images[i], h.nodes[i].disk.CrashClone(h.rng))
+}
+
+// putBack takes both nodes down; one of them comes back with an older image of its disk, and takes up the role, as the pair's record would
+// have it. If it lacks what the other one knows to be committed, it is refused, and the other one leads.
+func (h *history) putBack() {
+	i := h.rng.Intn(2)
+	if len(h.images[i]) == 0 {
+		h.takeImage()
+		return
+	}
+	h.ensureSync()
+	victim, other := h.nodes[i], h.nodes[1-i]
+	h.rest(other)
+	if h.rng.Intn(2) == 0 {
+		other.putBack(other.disk.CrashClone(h.rng))
+	}
+	image := h.images[i][h.rng.Intn(len(h.images[i]))]
+	if h.rng.Intn(4) == 0 {
+		image = victim.disk // not so old at all
+	}
+	victim.putBack(image.CrashClone(nil))
+	h.w.net.Heal(victim.name)
+	h.w.net.Heal(other.name)
+	h.putBacks++
+
+	committed, ok := other.store.PositionOf(other.store.Committed())
+	require.True(h.t, ok)
+	at, has := victim.store.PositionOf(committed.LSN)
+	lacks := committed.LSN > victim.store.End().LSN || has && at != committed
+	end := other.store.End()
+	h.config++
+	h.term++
+	h.active, h.inSync = i, true
+	victim.lead(h.config, h.term, other)
+	old := h.rng.Intn(3) == 0
+	other.forget()
+	if old {
+		other.followVia(oldActive{h.w.dialer()}, victim.address)
+	} else {
+		other.follow(victim)
+	}
+	h.steps = append(h.steps, fmt.Sprintf("%s:lacks=%t,old=%t", victim.name, lacks, old))
+	if !lacks {
+		h.serve()
+		return
+	}
+	h.refused++
+	await(other, lost(replication.LostBehind))
+	require.Equal(h.t, end, other.store.End(), "nothing is cut")
+	victim.stop()
+	h.promote()
+}
+
+// rest waits until both nodes know of everything that clients were told, and lets them hear no more: what a node did not get to know before it
+// went down, other means have to guard.
+func (h *history) rest(n *node) {
+	e := h.current.Load()
+	e.mu.Lock()
+	e.dead = true
+	e.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := uint64(0)
+	for _, a := range h.acks {
+		last = max(last, a.lsn)
+	}
+	require.Eventually(h.t, func() bool { return n.store.Committed() >= last }, patience, time.Millisecond)
+	n.close() // and the log gets to say so, as it does when it rests
+	n.stop()
+	require.NoError(h.t, n.store.Close())
+	n.open()
+	n.listen()
 }
 
 // check compares what the clients heard with what the node has.

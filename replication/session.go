@@ -164,7 +164,42 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	case <-ctx.Done():
 		return Welcome{}, fmt.Errorf("handshake: %w", ctx.Err())
 	}
+	if err := p.refuseBehind(m.Hello); err != nil {
+		return Welcome{}, err
+	}
 	return matchLogs(p.o.Store, m.Hello), nil
+}
+
+// refuseBehind refuses and reports a standby that knows records to be committed which this node lacks (INV-13): to make it a standby would
+// cut them.
+func (p *Primary) refuseBehind(h *Hello) error {
+	err := p.checkBehind(h.Committed)
+	if err == nil {
+		return nil
+	}
+	ahead := StandbyAhead{Member: h.Member, End: h.LogEnd, Committed: h.Committed.LSN}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return err
+	}
+	p.events.post(ahead)
+	if p.toldAhead != ahead { // it asks again and again
+		p.toldAhead = ahead
+		p.log.Error("THIS NODE LACKS COMMITTED RECORDS: the standby has them. Its data directory was put back to an older state, it seems",
+			zap.Stringer("standby", h.Member), zap.Stringer("standby_log_end", h.LogEnd), zap.Stringer("standby_committed", h.Committed),
+			zap.Stringer("log_end", p.o.Store.End()))
+	}
+	return err
+}
+
+// checkBehind returns ErrBehind if this node's log lacks a record that is committed (INV-13).
+func (p *Primary) checkBehind(committed lsn.Position) error {
+	if _, lacks := holdsCommitted(p.o.Store, committed); !lacks || mutate.Off("INV-13-active-welcomes-who-knows-more") {
+		return nil
+	}
+	return fmt.Errorf("%w: you have committed records that I lack: you know %v to be committed, and my log ends with %v", ErrBehind,
+		committed, p.o.Store.End())
 }
 
 // refuseAhead refuses and reports a standby that obeys a higher configuration (INV-1).
@@ -287,6 +322,8 @@ func causeOf(err error) LostCause {
 		return LostAhead
 	case errors.Is(err, ErrNoRoom):
 		return LostNoRoom
+	case errors.Is(err, ErrBehind):
+		return LostBehind
 	case errors.Is(err, ErrNotActive), errors.Is(err, ErrOtherPair), errors.Is(err, ErrStale), errors.Is(err, ErrProtocol),
 		errors.Is(err, ErrLostRecords), errors.Is(err, ErrSecondStandby):
 		return LostRejected

@@ -104,6 +104,9 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	if err := p.refuseAhead(Member{Node: req.Node}, req.Config, 0); err != nil {
 		return err
 	}
+	if err := p.checkBehind(req.Committed); err != nil {
+		return err
+	}
 	conn := ctx
 	ctx, end, err := p.snapshots.begin(conn)
 	if err != nil {
@@ -156,9 +159,10 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 	p.mu.Lock()
 	config := p.cfg.Config
 	p.mu.Unlock()
+	holds, _ := holdsCommitted(p.o.Store, req.Committed)
 	err = send(&SnapshotChunk{Header: &SnapshotHeader{
 		ID: snap.ID, Position: h.Position, FileBytes: h.FileBytes, DataBytes: h.DataBytes,
-		PageSize: uint32(h.PageSize), Config: config, Term: p.o.Term,
+		PageSize: uint32(h.PageSize), Config: config, Term: p.o.Term, HoldsCommitted: holds,
 	}})
 	for err == nil {
 		if err := p.goOn(ctx); err != nil {

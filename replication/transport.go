@@ -113,7 +113,7 @@ func (c *grpcConn) Replicate(ctx context.Context) (ActiveStream, error) {
 func (c *grpcConn) FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error) {
 	s, err := c.client.FetchSnapshot(ctx, &lockstepv1.FetchSnapshotRequest{
 		PairId: req.Pair.String(), NodeId: req.Node.String(), Config: req.Config,
-		ResumeId: req.ResumeID, ResumeOffset: req.ResumeOffset,
+		ResumeId: req.ResumeID, ResumeOffset: req.ResumeOffset, Committed: toPosition(req.Committed),
 	})
 	if err != nil {
 		return nil, fromStatus(err)
@@ -153,6 +153,7 @@ func (a activeStream) Recv() (*ActiveMessage, error) {
 		m.Welcome = &Welcome{
 			ResumeAfter: fromPosition(w.GetResumeAfter()), SnapshotRequired: w.GetSnapshotRequired(),
 			Reason: w.GetReason(), Protocol: w.GetProtocol(), OldestProtocol: w.GetOldestProtocol(), Features: w.GetFeatures(),
+			HoldsCommitted: w.GetHoldsCommitted(),
 		}
 	}
 	return m, nil
@@ -174,7 +175,7 @@ func (s snapshotStream) Recv() (*SnapshotChunk, error) {
 	if h := r.GetHeader(); h != nil {
 		c.Header = &SnapshotHeader{
 			ID: h.GetId(), Position: fromPosition(h.GetPosition()), FileBytes: h.GetFileBytes(), DataBytes: h.GetDataBytes(),
-			PageSize: h.GetPageSize(), Config: h.GetConfig(), Term: h.GetTerm(),
+			PageSize: h.GetPageSize(), Config: h.GetConfig(), Term: h.GetTerm(), HoldsCommitted: h.GetHoldsCommitted(),
 		}
 	}
 	return c, nil
@@ -215,6 +216,7 @@ func (s *server) FetchSnapshot(req *lockstepv1.FetchSnapshotRequest, stream grpc
 	}
 	return toStatus(service.FetchSnapshot(stream.Context(), SnapshotRequest{
 		Pair: pair, Node: node, Config: req.GetConfig(), ResumeID: req.GetResumeId(), ResumeOffset: req.GetResumeOffset(),
+		Committed: fromPosition(req.GetCommitted()),
 	}, func(c *SnapshotChunk) error { return sendChunk(stream, c) }))
 }
 
@@ -223,7 +225,7 @@ func sendChunk(stream grpc.ServerStreamingServer[lockstepv1.FetchSnapshotRespons
 	if h := c.Header; h != nil {
 		r.Header = &lockstepv1.SnapshotHeader{
 			Id: h.ID, Position: toPosition(h.Position), FileBytes: h.FileBytes, DataBytes: h.DataBytes,
-			PageSize: h.PageSize, Config: h.Config, Term: h.Term,
+			PageSize: h.PageSize, Config: h.Config, Term: h.Term, HoldsCommitted: h.HoldsCommitted,
 		}
 	}
 	return fromStatus(stream.Send(r))
@@ -242,6 +244,7 @@ func (s standbyStream) Send(m *ActiveMessage) error {
 		r.Welcome = &lockstepv1.Welcome{
 			ResumeAfter: toPosition(w.ResumeAfter), SnapshotRequired: w.SnapshotRequired, Reason: w.Reason,
 			Protocol: w.Protocol, OldestProtocol: w.OldestProtocol, Features: w.Features,
+			HoldsCommitted: w.HoldsCommitted,
 		}
 	}
 	return fromStatus(s.s.Send(r))
@@ -269,7 +272,7 @@ func toHello(h *Hello) *lockstepv1.Hello {
 	p := &lockstepv1.Hello{
 		PairId: h.Pair.String(), NodeId: h.Member.Node.String(), StoreId: h.Member.Store.String(),
 		Incarnation: h.Member.Incarnation, LogEnd: toPosition(h.LogEnd), Applied: toPosition(h.Applied),
-		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features,
+		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features, Committed: toPosition(h.Committed),
 	}
 	if h.Member.Run != uuid.Nil {
 		p.Run = h.Member.Run.String()
@@ -283,7 +286,7 @@ func toHello(h *Hello) *lockstepv1.Hello {
 func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	h := &Hello{
 		LogEnd: fromPosition(p.GetLogEnd()), Applied: fromPosition(p.GetApplied()),
-		Protocol: p.GetProtocol(), OldestProtocol: p.GetOldestProtocol(), Features: p.GetFeatures(),
+		Protocol: p.GetProtocol(), OldestProtocol: p.GetOldestProtocol(), Features: p.GetFeatures(), Committed: fromPosition(p.GetCommitted()),
 		Member: Member{Incarnation: p.GetIncarnation()},
 	}
 	var perr, nerr, serr error
@@ -328,6 +331,7 @@ var statusCodes = []struct {
 	{ErrLostRecords, codes.DataLoss},
 	{ErrSecondStandby, codes.AlreadyExists},
 	{ErrHistory, codes.OutOfRange},
+	{ErrBehind, codes.NotFound},
 }
 
 func toStatus(err error) error {

@@ -52,6 +52,9 @@ type Hello struct {
 	Protocol, OldestProtocol uint32
 	// Features that the standby knows.
 	Features []string
+	// Committed is the last record that the standby knows to be committed, and will not give up (INV-13). Zero if it knows of none, or
+	// does not say.
+	Committed lsn.Position
 }
 
 // StandbyMessage is what a standby sends: an acknowledgement and a sign of life.
@@ -79,6 +82,8 @@ type Welcome struct {
 	Protocol, OldestProtocol uint32
 	// Features that the active knows.
 	Features []string
+	// HoldsCommitted tells that the active has the record that the hello names as committed. False may also mean that it cannot tell.
+	HoldsCommitted bool
 }
 
 // ActiveMessage is what the active sends: records, the commit LSN, and a sign of life.
@@ -111,6 +116,8 @@ type SnapshotRequest struct {
 	ResumeID string
 	// ResumeOffset is where in the page file to go on, in bytes.
 	ResumeOffset uint64
+	// Committed as in Hello.
+	Committed lsn.Position
 }
 
 // SnapshotHeader describes a snapshot that is being sent.
@@ -127,6 +134,8 @@ type SnapshotHeader struct {
 	PageSize uint32
 	// Config and Term of the active (INV-1).
 	Config, Term uint64
+	// HoldsCommitted as in Welcome, for the record that the request names: the log goes on from Position up to there.
+	HoldsCommitted bool
 }
 
 // SnapshotChunk is a piece of a snapshot.

@@ -30,14 +30,19 @@ func forced(a, b *node) (after uint64) {
 	return after
 }
 
-// returns lets a follow b, as a node does that knows of the forced failover.
-func (n *node) returns(active *node, after uint64) {
+// followVoid makes the node the standby of another one that was forced to be active with term 2, without what this node has after an LSN.
+func (n *node) followVoid(active *node, after uint64) {
 	f := replication.StartFollower(replication.FollowerOptions{
 		Store: n.store, Dialer: n.w.dialer(), Address: active.address, Events: n.event, Tuning: n.tuning, Void: replication.Void{Term: 2, After: after},
 	})
 	n.mu.Lock()
 	n.follower = f
 	n.mu.Unlock()
+}
+
+// returns lets a follow b, as a node does that knows of the forced failover.
+func (n *node) returns(active *node, after uint64) {
+	n.followVoid(active, after)
 	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, patience, time.Millisecond)
 	requireEqual(n, active)
 }

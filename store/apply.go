@@ -26,6 +26,7 @@ const (
 // The caller vouches that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. It waits while the messages
 // in memory exceed their share of the memory budget, until the pager has written some.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
+	s.NoteCommitted(upTo)
 	for s.Applied().LSN < upTo {
 		if err := s.waitForRoom(); err != nil {
 			return err

@@ -35,6 +35,8 @@ var (
 	ErrOtherPair = errors.New("data directory belongs to another pair")
 	// ErrApplied is returned when a cut would remove records that were applied already (INV-5).
 	ErrApplied = errors.New("record was applied and cannot be cut")
+	// ErrCommitted is returned when a cut would remove records that are known to be committed (INV-13).
+	ErrCommitted = errors.New("record is committed and cannot be cut")
 	// ErrNoQueue is returned when a queue or subscription is not there (any more).
 	ErrNoQueue = errors.New("no such queue or subscription")
 	// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -80,6 +81,22 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 // HoldLog keeps the records from n on in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
+// NoteCommitted says that the records up to upTo are committed, as far as they are in the log, before they are applied. The log keeps that,
+// with its next block or, 100 ms later, with one for itself (INV-13). It is cheap; any goroutine may call it.
+func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
+
+// Committed is the last record that is known to be committed: never above End, never below Applied. What is known right after Open is what
+// the log and the checkpoint say; it may be a little less than what was known before (store/FORMAT.md). It is about what the
+// store holds: after a snapshot was installed it is the snapshot's position, after a cut it is not above the new end, a store that was
+// restored begins with its checkpoint, and one that was set aside with nothing. ClearLoss leaves it as it is: bytes that are gone do not make
+// those uncommitted that are still there.
+func (s *Store) Committed() uint64 {
+	if mutate.Off("INV-13-committed-records-are-cut") {
+		return 0
+	}
+	return s.log.Committed()
+}
+
 // CutReport tells what CutTail did.
 type CutReport struct {
 	// Records that were cut.
@@ -89,14 +106,18 @@ type CutReport struct {
 }
 
 // CutTail removes every record after the given one, which must be in the log, and keeps what it cut in a file aside.
-// It returns ErrApplied if one of them was applied already: a divergence below that needs a snapshot (INV-5).
+// It returns ErrApplied if one of them was applied already: a divergence below that needs a snapshot (INV-5). It returns ErrCommitted
+// if one of them is known to be committed (INV-13), unless void tells that a forced failover made them void.
 // Durable before it returns. No append or apply may be under way.
-func (s *Store) CutTail(after lsn.Position) (CutReport, error) {
+func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 	if err := s.usable(); err != nil {
 		return CutReport{}, err
 	}
 	if applied := s.Applied(); after.LSN < applied.LSN {
 		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, applied up to %v", ErrApplied, after, applied)
+	}
+	if committed := s.Committed(); after.LSN < committed && !void {
+		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, committed up to LSN %d", ErrCommitted, after, committed)
 	}
 	if after == s.log.End() {
 		return CutReport{}, nil

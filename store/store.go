@@ -213,6 +213,7 @@ func (s *Store) openLog(emptied bool) error {
 	if have, ok := s.log.PositionOf(at.LSN); !ok || have != at {
 		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v", ErrLogGap, at, s.log.First(), end)
 	}
+	s.log.NoteCommitted(at.LSN) // INV-5: a checkpoint holds nothing else
 	return nil
 }
 

@@ -29,7 +29,7 @@ func (n *node) Force(ctx context.Context, req failover.ForceRequest) (failover.R
 	}
 	log := n.log.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
 	log.Warn("FORCED FAILOVER: an operator makes this node active; what it does not hold is lost", zap.Stringer("log_end", n.store.End()))
-	req.Committed = n.store.Applied().LSN // what is not committed is not applied (INV-5)
+	req.Committed = n.store.Committed()
 	rec, err := n.runner.Force(ctx, req)
 	if err != nil {
 		log.Error("the failover was not forced", zap.Error(err))

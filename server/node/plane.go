@@ -73,6 +73,7 @@ func (p *dataPlane) Identity() failover.Identity {
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
 		Fence: failover.Fence{Config: id.Fence.Config, Term: id.Fence.Term}, End: p.node.store.End(), MayHaveLost: id.MayHaveLost,
 		Restored: id.Restored != "", SetAside: aside, Run: id.Run, ClaimedRun: id.ClaimedRun,
+		Committed: p.node.store.Committed(),
 	}
 }
 
@@ -401,6 +402,8 @@ func dataEvent(e replication.Event) failover.DataEvent {
 		return failover.ActiveReady{}
 	case replication.StandbyConnected:
 		return failover.StandbyConnected{Member: failover.Member(e.Member)}
+	case replication.StandbyAhead:
+		return failover.StandbyAhead{Member: failover.Member(e.Member), End: e.End, Committed: e.Committed}
 	case replication.StandbyCaughtUp:
 		return failover.StandbyCaughtUp{Member: failover.Member(e.Member)}
 	case replication.StandbySynced:
@@ -440,6 +443,8 @@ func lostCause(c replication.LostCause) failover.LostCause {
 		return failover.LostAhead
 	case replication.LostNoRoom:
 		return failover.LostNoRoom
+	case replication.LostBehind:
+		return failover.LostBehind
 	default:
 		return failover.LostReset
 	}

@@ -137,7 +137,7 @@ func TestArchiveOnlyApplied(t *testing.T) {
 	n.appendOnly()
 	require.NoError(t, a.Flush(context.Background()))
 	require.Equal(t, at, a.Status().Last)
-	_, err := n.s.CutTail(at)
+	_, err := n.s.CutTail(at, false)
 	require.NoError(t, err)
 	n.steps(5)
 	require.NoError(t, a.Flush(context.Background()))

@@ -184,6 +184,7 @@ func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 	s, err := store.Open(store.Options{FS: fsys, Dir: dir, SegmentBytes: 64 << 10, BootID: "boot", MaxFrameBytes: 1 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
+	require.Equal(t, s.End().LSN, s.Committed(), "nothing else is restored")
 	require.NoError(t, s.Apply(s.End().LSN, nil))
 	report, err := s.Check(context.Background(), nil)
 	require.NoError(t, err)

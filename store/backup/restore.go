@@ -308,6 +308,7 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 	if err != nil {
 		return err
 	}
+	log.NoteCommitted(last.LSN) // nothing else is archived
 	if err := log.Sync(); err != nil {
 		return fmt.Errorf("sync the log: %w", err)
 	}

@@ -101,7 +101,8 @@ func TestSimulationNotices(t *testing.T) {
 	for _, hook := range []string{"INV-2-standby-is-not-waited-for", "INV-3-acknowledges-alone-before-the-swap"} {
 		out, err := run(t, binary, simulation, hook)
 		require.Error(t, err, "%s", out)
-		require.Contains(t, out, "violations:")
+		// Since INV-13 stands behind them, the nodes often notice it themselves, and stop before anything is lost.
+		require.Regexp(t, "violations:|HISTORIES DIFFER", out)
 		require.Contains(t, out, "replay: go test ./test/simulation -run TestSimulation -seed=")
 	}
 }

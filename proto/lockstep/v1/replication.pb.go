@@ -313,7 +313,10 @@ type Hello struct {
 	Features []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
 	// Generation of the standby's run, a UUID: of several runs of one store, only the one that the pair's record names is counted. Empty
 	// from releases before 0.2.0.
-	Run           string `protobuf:"bytes,12,opt,name=run,proto3" json:"run,omitempty"`
+	Run string `protobuf:"bytes,12,opt,name=run,proto3" json:"run,omitempty"`
+	// Last record that the standby knows to be committed, and that it will not give up (INV-13). An active that lacks it ends the stream with
+	// NOT_FOUND. Not set before release 0.2, or if the standby knows of none.
+	Committed     *Position `protobuf:"bytes,11,opt,name=committed,proto3" json:"committed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -423,6 +426,13 @@ func (x *Hello) GetRun() string {
 		return x.Run
 	}
 	return ""
+}
+
+func (x *Hello) GetCommitted() *Position {
+	if x != nil {
+		return x.Committed
+	}
+	return nil
 }
 
 // ReplicateResponse is what the active sends.
@@ -548,9 +558,11 @@ type Welcome struct {
 	// Oldest protocol version that it speaks; 0 if it speaks no other one.
 	OldestProtocol uint32 `protobuf:"varint,5,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
 	// What it knows beyond that, by name. A feature is used only if both nodes name it.
-	Features      []string `protobuf:"bytes,6,rep,name=features,proto3" json:"features,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Features []string `protobuf:"bytes,6,rep,name=features,proto3" json:"features,omitempty"`
+	// The active has the record that the hello names as committed. Not set before release 0.2, or if its log does not reach back that far.
+	HoldsCommitted bool `protobuf:"varint,7,opt,name=holds_committed,json=holdsCommitted,proto3" json:"holds_committed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
@@ -625,6 +637,13 @@ func (x *Welcome) GetFeatures() []string {
 	return nil
 }
 
+func (x *Welcome) GetHoldsCommitted() bool {
+	if x != nil {
+		return x.HoldsCommitted
+	}
+	return false
+}
+
 // FetchSnapshotRequest asks for a checkpoint.
 type FetchSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -637,7 +656,9 @@ type FetchSnapshotRequest struct {
 	// To go on with an interrupted transfer: the id from its first response, and the byte offset.
 	ResumeId string `protobuf:"bytes,4,opt,name=resume_id,json=resumeId,proto3" json:"resume_id,omitempty"`
 	// Offset in the page file to go on from.
-	ResumeOffset  uint64 `protobuf:"varint,5,opt,name=resume_offset,json=resumeOffset,proto3" json:"resume_offset,omitempty"`
+	ResumeOffset uint64 `protobuf:"varint,5,opt,name=resume_offset,json=resumeOffset,proto3" json:"resume_offset,omitempty"`
+	// As in Hello.
+	Committed     *Position `protobuf:"bytes,6,opt,name=committed,proto3" json:"committed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -705,6 +726,13 @@ func (x *FetchSnapshotRequest) GetResumeOffset() uint64 {
 		return x.ResumeOffset
 	}
 	return 0
+}
+
+func (x *FetchSnapshotRequest) GetCommitted() *Position {
+	if x != nil {
+		return x.Committed
+	}
+	return nil
 }
 
 // FetchSnapshotResponse is a piece of a checkpoint.
@@ -805,9 +833,11 @@ type SnapshotHeader struct {
 	// Configuration of the active.
 	Config uint64 `protobuf:"varint,6,opt,name=config,proto3" json:"config,omitempty"`
 	// Term of the active.
-	Term          uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Term uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
+	// As in Welcome, of the record that the request names: the log goes on after the snapshot up to there and further.
+	HoldsCommitted bool `protobuf:"varint,8,opt,name=holds_committed,json=holdsCommitted,proto3" json:"holds_committed,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SnapshotHeader) Reset() {
@@ -887,6 +917,13 @@ func (x *SnapshotHeader) GetTerm() uint64 {
 		return x.Term
 	}
 	return 0
+}
+
+func (x *SnapshotHeader) GetHoldsCommitted() bool {
+	if x != nil {
+		return x.HoldsCommitted
+	}
+	return false
 }
 
 // FetchMessagesRequest asks for good copies of messages.
@@ -1149,7 +1186,7 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\x05hello\x18\x03 \x01(\v2\x12.lockstep.v1.HelloR\x05hello\x12/\n" +
 	"\adurable\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\adurable\x12\x1f\n" +
 	"\vapplied_lsn\x18\x05 \x01(\x04R\n" +
-	"appliedLsn\"\xfe\x02\n" +
+	"appliedLsn\"\xb3\x03\n" +
 	"\x05Hello\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x19\n" +
@@ -1162,7 +1199,8 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\x0foldest_protocol\x18\t \x01(\rR\x0eoldestProtocol\x12\x1a\n" +
 	"\bfeatures\x18\n" +
 	" \x03(\tR\bfeatures\x12\x10\n" +
-	"\x03run\x18\f \x01(\tR\x03run\"\xa9\x02\n" +
+	"\x03run\x18\f \x01(\tR\x03run\x123\n" +
+	"\tcommitted\x18\v \x01(\v2\x15.lockstep.v1.PositionR\tcommitted\"\xa9\x02\n" +
 	"\x11ReplicateResponse\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\x04R\x06config\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12.\n" +
@@ -1172,26 +1210,28 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\x04last\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\x04last\x12\x1d\n" +
 	"\n" +
 	"commit_lsn\x18\a \x01(\x04R\tcommitLsn\x12!\n" +
-	"\fack_required\x18\b \x01(\bR\vackRequired\"\xe9\x01\n" +
+	"\fack_required\x18\b \x01(\bR\vackRequired\"\x92\x02\n" +
 	"\aWelcome\x128\n" +
 	"\fresume_after\x18\x01 \x01(\v2\x15.lockstep.v1.PositionR\vresumeAfter\x12+\n" +
 	"\x11snapshot_required\x18\x02 \x01(\bR\x10snapshotRequired\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bprotocol\x18\x04 \x01(\rR\bprotocol\x12'\n" +
 	"\x0foldest_protocol\x18\x05 \x01(\rR\x0eoldestProtocol\x12\x1a\n" +
-	"\bfeatures\x18\x06 \x03(\tR\bfeatures\"\xa2\x01\n" +
+	"\bfeatures\x18\x06 \x03(\tR\bfeatures\x12'\n" +
+	"\x0fholds_committed\x18\a \x01(\bR\x0eholdsCommitted\"\xd7\x01\n" +
 	"\x14FetchSnapshotRequest\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x16\n" +
 	"\x06config\x18\x03 \x01(\x04R\x06config\x12\x1b\n" +
 	"\tresume_id\x18\x04 \x01(\tR\bresumeId\x12#\n" +
-	"\rresume_offset\x18\x05 \x01(\x04R\fresumeOffset\"\xb0\x01\n" +
+	"\rresume_offset\x18\x05 \x01(\x04R\fresumeOffset\x123\n" +
+	"\tcommitted\x18\x06 \x01(\v2\x15.lockstep.v1.PositionR\tcommitted\"\xb0\x01\n" +
 	"\x15FetchSnapshotResponse\x123\n" +
 	"\x06header\x18\x01 \x01(\v2\x1b.lockstep.v1.SnapshotHeaderR\x06header\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1a\n" +
 	"\bchecksum\x18\x04 \x01(\aR\bchecksum\x12\x1a\n" +
-	"\bfinished\x18\x05 \x01(\bR\bfinished\"\xda\x01\n" +
+	"\bfinished\x18\x05 \x01(\bR\bfinished\"\x83\x02\n" +
 	"\x0eSnapshotHeader\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x121\n" +
 	"\bposition\x18\x02 \x01(\v2\x15.lockstep.v1.PositionR\bposition\x12\x1d\n" +
@@ -1201,7 +1241,8 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"data_bytes\x18\x04 \x01(\x04R\tdataBytes\x12\x1b\n" +
 	"\tpage_size\x18\x05 \x01(\rR\bpageSize\x12\x16\n" +
 	"\x06config\x18\x06 \x01(\x04R\x06config\x12\x12\n" +
-	"\x04term\x18\a \x01(\x04R\x04term\"\xdb\x01\n" +
+	"\x04term\x18\a \x01(\x04R\x04term\x12'\n" +
+	"\x0fholds_committed\x18\b \x01(\bR\x0eholdsCommitted\"\xdb\x01\n" +
 	"\x14FetchMessagesRequest\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x14\n" +
@@ -1264,28 +1305,30 @@ var file_lockstep_v1_replication_proto_depIdxs = []int32{
 	13, // 5: lockstep.v1.Hello.log_end:type_name -> lockstep.v1.Position
 	13, // 6: lockstep.v1.Hello.applied:type_name -> lockstep.v1.Position
 	13, // 7: lockstep.v1.Hello.term_ends:type_name -> lockstep.v1.Position
-	6,  // 8: lockstep.v1.ReplicateResponse.welcome:type_name -> lockstep.v1.Welcome
-	13, // 9: lockstep.v1.ReplicateResponse.previous:type_name -> lockstep.v1.Position
-	13, // 10: lockstep.v1.ReplicateResponse.last:type_name -> lockstep.v1.Position
-	13, // 11: lockstep.v1.Welcome.resume_after:type_name -> lockstep.v1.Position
-	9,  // 12: lockstep.v1.FetchSnapshotResponse.header:type_name -> lockstep.v1.SnapshotHeader
-	13, // 13: lockstep.v1.SnapshotHeader.position:type_name -> lockstep.v1.Position
-	13, // 14: lockstep.v1.FetchMessagesRequest.applied:type_name -> lockstep.v1.Position
-	12, // 15: lockstep.v1.FetchMessagesResponse.messages:type_name -> lockstep.v1.RawMessage
-	13, // 16: lockstep.v1.FetchMessagesResponse.applied:type_name -> lockstep.v1.Position
-	3,  // 17: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
-	7,  // 18: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
-	10, // 19: lockstep.v1.ReplicationService.FetchMessages:input_type -> lockstep.v1.FetchMessagesRequest
-	0,  // 20: lockstep.v1.ReplicationService.Meet:input_type -> lockstep.v1.MeetRequest
-	5,  // 21: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
-	8,  // 22: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
-	11, // 23: lockstep.v1.ReplicationService.FetchMessages:output_type -> lockstep.v1.FetchMessagesResponse
-	1,  // 24: lockstep.v1.ReplicationService.Meet:output_type -> lockstep.v1.MeetResponse
-	21, // [21:25] is the sub-list for method output_type
-	17, // [17:21] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	13, // 8: lockstep.v1.Hello.committed:type_name -> lockstep.v1.Position
+	6,  // 9: lockstep.v1.ReplicateResponse.welcome:type_name -> lockstep.v1.Welcome
+	13, // 10: lockstep.v1.ReplicateResponse.previous:type_name -> lockstep.v1.Position
+	13, // 11: lockstep.v1.ReplicateResponse.last:type_name -> lockstep.v1.Position
+	13, // 12: lockstep.v1.Welcome.resume_after:type_name -> lockstep.v1.Position
+	13, // 13: lockstep.v1.FetchSnapshotRequest.committed:type_name -> lockstep.v1.Position
+	9,  // 14: lockstep.v1.FetchSnapshotResponse.header:type_name -> lockstep.v1.SnapshotHeader
+	13, // 15: lockstep.v1.SnapshotHeader.position:type_name -> lockstep.v1.Position
+	13, // 16: lockstep.v1.FetchMessagesRequest.applied:type_name -> lockstep.v1.Position
+	12, // 17: lockstep.v1.FetchMessagesResponse.messages:type_name -> lockstep.v1.RawMessage
+	13, // 18: lockstep.v1.FetchMessagesResponse.applied:type_name -> lockstep.v1.Position
+	3,  // 19: lockstep.v1.ReplicationService.Replicate:input_type -> lockstep.v1.ReplicateRequest
+	7,  // 20: lockstep.v1.ReplicationService.FetchSnapshot:input_type -> lockstep.v1.FetchSnapshotRequest
+	10, // 21: lockstep.v1.ReplicationService.FetchMessages:input_type -> lockstep.v1.FetchMessagesRequest
+	0,  // 22: lockstep.v1.ReplicationService.Meet:input_type -> lockstep.v1.MeetRequest
+	5,  // 23: lockstep.v1.ReplicationService.Replicate:output_type -> lockstep.v1.ReplicateResponse
+	8,  // 24: lockstep.v1.ReplicationService.FetchSnapshot:output_type -> lockstep.v1.FetchSnapshotResponse
+	11, // 25: lockstep.v1.ReplicationService.FetchMessages:output_type -> lockstep.v1.FetchMessagesResponse
+	1,  // 26: lockstep.v1.ReplicationService.Meet:output_type -> lockstep.v1.MeetResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_replication_proto_init() }

@@ -1,0 +1,372 @@
+package replication_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// quickRetry lets a standby ask again soon.
+func quickRetry(n *node) { n.tuning.BehindRetry = 5 * time.Millisecond }
+
+// image is what a snapshot of the node's machine holds.
+func (n *node) image() *vfs.Mem {
+	n.w.t.Helper()
+	require.NoError(n.w.t, n.store.Sync())
+	return n.disk.CrashClone(nil)
+}
+
+// sealedImage is what is on the node's disk when it has rested for a moment: its log says then that all of it is committed.
+func (n *node) sealedImage() (image *vfs.Mem) {
+	n.w.t.Helper()
+	require.Eventually(n.w.t, func() bool {
+		image = n.image()
+		o := n.options
+		o.FS = image.CrashClone(nil)
+		st, err := store.Open(o)
+		require.NoError(n.w.t, err)
+		defer func() { _ = st.Close() }()
+		return st.Committed() == n.store.End().LSN
+	}, patience, 20*time.Millisecond)
+	return image
+}
+
+// putBack starts the node with an older image of its disk, or with what a power failure leaves of the present one.
+func (n *node) putBack(image *vfs.Mem) {
+	n.w.t.Helper()
+	n.close()
+	n.stop()
+	_ = n.store.Close()
+	n.disk = image
+	n.open()
+	n.listen()
+	n.forget()
+}
+
+// oldActive is a dialer to an active of release 0.1.0, which knows nothing of what is committed.
+type oldActive struct{ replication.Dialer }
+
+func (d oldActive) Dial(ctx context.Context, address string) (replication.Conn, error) {
+	c, err := d.Dialer.Dial(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	return oldConn{c}, nil
+}
+
+type oldConn struct{ replication.Conn }
+
+func (c oldConn) Replicate(ctx context.Context) (replication.ActiveStream, error) {
+	s, err := c.Conn.Replicate(ctx)
+	return oldStream{s}, err
+}
+
+func (c oldConn) FetchSnapshot(ctx context.Context, req replication.SnapshotRequest) (replication.SnapshotStream, error) {
+	req.Committed = lsn.Position{}
+	return c.Conn.FetchSnapshot(ctx, req)
+}
+
+type oldStream struct{ replication.ActiveStream }
+
+func (s oldStream) Send(m *replication.StandbyMessage) error {
+	if m.Hello != nil {
+		hello := *m.Hello
+		hello.Committed = lsn.Position{}
+		m = &replication.StandbyMessage{Config: m.Config, Term: m.Term, Hello: &hello, Durable: m.Durable, AppliedLSN: m.AppliedLSN}
+	}
+	return s.ActiveStream.Send(m)
+}
+
+// behindPair is a pair in sync whose node a can be put back to before the last 50 of 100 messages, all of which were acknowledged.
+func behindPair(w *world, change ...func(*node)) (a, b *node, old, oldOfB *vfs.Mem) {
+	w.t.Helper()
+	change = append(change, quickRetry)
+	a, b = w.node("a", change...), w.node("b", change...)
+	a.lead(1, 1, nil)
+	b.follow(a)
+	a.createQueue()
+	a.sync(b)
+	a.publish(a.queueID, 50, 50, 4)
+	old, oldOfB = a.image(), b.image()
+	a.publish(a.queueID, 50, 50, 4)
+	requireEqual(a, b)
+	require.Equal(w.t, b.store.End().LSN, b.store.Committed())
+	return a, b, old, oldOfB
+}
+
+// requireUntouched tells that nothing of b was cut or replaced.
+func requireUntouched(b *node, end lsn.Position) {
+	b.w.t.Helper()
+	require.Equal(b.w.t, end, b.store.End())
+	require.Equal(b.w.t, end.LSN, b.store.Committed())
+	names, err := b.disk.ReadDir("/data")
+	require.NoError(b.w.t, err)
+	require.False(b.w.t, containsPrefix(names, "cut-"))
+	for _, e := range b.seen() {
+		switch e.(type) {
+		case replication.SnapshotInstalled, replication.FollowerConnected, replication.Failed:
+			require.Failf(b.w.t, "followed", "%T %+v", e, e)
+		}
+	}
+}
+
+// TestPutBackActive: an active that was put back to an older image lacks what its standby knows to be committed. Nothing is cut, both sides
+// say so, and when the standby takes the role, nothing is lost (INV-13).
+func TestPutBackActive(t *testing.T) {
+	for name, c := range map[string]struct {
+		// restarted: the standby has gone down, too, and has applied nothing yet; then the log would be cut, and otherwise replaced.
+		restarted bool
+		// writes is how much the active has committed alone before the standby comes.
+		writes int
+		// old: the active is of release 0.1.0.
+		old bool
+	}{
+		"both started":                               {restarted: true},
+		"the standby runs on":                        {},
+		"the active has written more":                {restarted: true, writes: 200},
+		"the active has written more, standby on":    {writes: 200},
+		"old release, both started":                  {restarted: true, old: true},
+		"old release, the standby runs on":           {old: true},
+		"old release, more written":                  {restarted: true, writes: 200, old: true},
+		"old release, more written, standby runs on": {writes: 200, old: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			overBoth(t, func(t *testing.T, w *world) {
+				a, b, old, _ := behindPair(w)
+				b.stop()
+				if c.restarted {
+					b.putBack(b.sealedImage())
+				}
+				a.putBack(old)
+				end, committed := b.store.End(), b.store.Committed()
+				if c.writes == 0 {
+					a.lead(10, 2, b)
+				} else {
+					a.lead(10, 2, nil)
+					a.publish(1, c.writes, 50, 4)
+				}
+				b.forget()
+				d := w.dialer()
+				if c.old {
+					d = oldActive{d}
+				}
+				b.followVia(d, a.address)
+				if !c.old {
+					ahead := await[replication.StandbyAhead](a, nil)
+					require.Equal(t, replication.StandbyAhead{Member: b.member(), End: end, Committed: committed}, ahead)
+				}
+				e := await(b, lost(replication.LostBehind))
+				require.ErrorIs(t, e.Err, replication.ErrBehind)
+				require.ErrorContains(t, e.Err, fmt.Sprint(committed))
+				if !c.old {
+					require.ErrorContains(t, e.Err, "you have committed records that I lack")
+					require.ErrorContains(t, e.Err, a.store.End().String())
+				}
+				requireUntouched(b, end)
+				if c.writes > 0 {
+					return // both have something: an operator decides
+				}
+				b.stop()
+				a.stop()
+				b.lead(20, 3, nil)
+				a.follow(b)
+				requireEqual(a, b)
+				require.Len(t, a.messages(), 100)
+			})
+		})
+	}
+}
+
+// TestPutBackActiveIsAskedSlowly: it answers the same again, so there is no hurry.
+func TestPutBackActiveIsAskedSlowly(t *testing.T) {
+	w := newWorld(t)
+	a, b, old, _ := behindPair(w)
+	b.stop()
+	a.putBack(old)
+	a.lead(10, 2, b)
+	b.tuning.BehindRetry = 300 * time.Millisecond
+	b.follow(a)
+	await(b, lost(replication.LostBehind))
+	began := time.Now()
+	hellos := func() (n int) {
+		for _, e := range a.seen() {
+			if _, ok := e.(replication.StandbyAhead); ok {
+				n++
+			}
+		}
+		return n
+	}
+	require.Eventually(t, func() bool { return hellos() >= 3 }, patience, time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond)
+	n := 0
+	for _, e := range b.seen() {
+		if _, ok := e.(replication.FollowerLost); ok {
+			n++
+		}
+	}
+	require.Equal(t, 1, n, "the standby says it once")
+}
+
+// TestPutBackActiveWithoutAnyCommonRecord: the standby has begun with a snapshot, and the active is put back to before that.
+func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
+	for _, release := range []string{"this", "old"} {
+		t.Run(release, func(t *testing.T) {
+			w := newWorld(t)
+			small := func(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
+			a, b := w.node("a", small, quickRetry), w.node("b", small, quickRetry)
+			a.lead(1, 1, nil)
+			a.createQueue()
+			trim := func() {
+				t.Helper()
+				for from := a.store.FirstLSN(); a.store.FirstLSN() == from; {
+					a.publish(a.queueID, 100, 4000, 16)
+					_, err := a.store.Checkpoint(t.Context())
+					require.NoError(t, err)
+				}
+			}
+			trim()
+			old := a.image()
+			trim()
+			b.follow(a)
+			await[replication.SnapshotInstalled](b, nil)
+			requireEqual(a, b)
+			b.stop()
+			a.putBack(old)
+			end := b.store.End()
+			a.lead(10, 2, b)
+			b.forget()
+			d := w.dialer()
+			if release == "old" {
+				d = oldActive{d}
+			}
+			b.followVia(d, a.address)
+			e := await(b, lost(replication.LostBehind))
+			require.ErrorIs(t, e.Err, replication.ErrBehind)
+			requireUntouched(b, end)
+		})
+	}
+}
+
+// TestPutBackForcedActive: the operator has given up what comes after a record, and nothing before it.
+func TestPutBackForcedActive(t *testing.T) {
+	w := newWorld(t)
+	a, b, _, old := behindPair(w)
+	b.stop()
+	a.stop()
+	after := b.store.End().LSN
+	a.lead(20, 2, nil)
+	a.publish(a.queueID, 10, 50, 1) // acknowledged alone, and given up when b is forced to be active with term 3
+	a.stop()
+	end := a.store.End()
+	b.putBack(old)
+	require.Less(t, b.store.End().LSN, after)
+	b.lead(30, 4, nil)
+	a.forget()
+	f := replication.StartFollower(replication.FollowerOptions{
+		Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning, Void: replication.Void{Term: 3, After: after},
+	})
+	defer f.Stop()
+	e := await(a, lost(replication.LostBehind))
+	require.ErrorContains(t, e.Err, fmt.Sprint(after))
+	require.Equal(t, end, a.store.End())
+}
+
+// TestPutBackActiveOfADamagedStandby: a standby that has to be replaced is not replaced by less than what is committed.
+func TestPutBackActiveOfADamagedStandby(t *testing.T) {
+	w := newWorld(t)
+	a, b, old, _ := behindPair(w)
+	b.stop()
+	a.putBack(old)
+	a.lead(10, 2, b)
+	end := b.store.End()
+	b.forget()
+	f := b.follow(a)
+	f.Resync(errors.New("a page is damaged"))
+	require.Eventually(t, func() bool {
+		for _, e := range b.seen() {
+			if e, ok := e.(replication.FollowerLost); ok && e.Cause == replication.LostBehind {
+				return true
+			}
+		}
+		return false
+	}, patience, time.Millisecond)
+	requireUntouched(b, end)
+}
+
+// TestDamagedStandbyOfAnOldActive: nothing tells whether an active of the old release has what its checkpoint lacks, until it has a newer one.
+func TestDamagedStandbyOfAnOldActive(t *testing.T) {
+	w := newWorld(t)
+	a, b, _, _ := behindPair(w)
+	b.stop()
+	a.stop()
+	require.NoError(t, a.store.Close())
+	a.putBack(a.disk)
+	a.lead(10, 2, nil)
+	a.publish(1, 10, 50, 1)
+	b.follow(a)
+	requireEqual(a, b) // its own checkpoints are made by the digests
+	a.publish(1, 10, 50, 1)
+	require.Eventually(t, func() bool { return b.store.Committed() == a.store.End().LSN }, patience, time.Millisecond)
+	b.stop()
+	b.forget()
+	f := b.followVia(oldActive{w.dialer()}, a.address)
+	f.Resync(errors.New("a page is damaged"))
+	await[replication.FollowerLost](b, nil)
+	for _, e := range b.seen() {
+		if e, ok := e.(replication.FollowerLost); ok {
+			require.NotEqual(t, replication.LostBehind, e.Cause, "%v", e.Err)
+		}
+	}
+	_, err := a.store.Checkpoint(t.Context())
+	require.NoError(t, err)
+	await[replication.SnapshotInstalled](b, nil)
+	require.Eventually(t, func() bool { return b.store.End() == a.store.End() }, patience, time.Millisecond)
+}
+
+// TestStandbyOfAnOldRelease says nothing of what is committed, and is treated as before.
+func TestStandbyOfAnOldRelease(t *testing.T) {
+	w := newWorld(t)
+	a, b, old, _ := behindPair(w)
+	b.stop()
+	a.putBack(old)
+	a.lead(10, 2, nil)
+	m, err := w.handshake(b, a).Recv()
+	require.NoError(t, err)
+	require.NotNil(t, m.Welcome)
+	require.False(t, m.Welcome.HoldsCommitted)
+	require.True(t, m.Welcome.SnapshotRequired)
+	shared, ok := a.store.PositionOf(1)
+	require.True(t, ok)
+	_, err = w.handshake(b, a, func(m *replication.StandbyMessage) { m.Hello.Committed = b.store.End() }).Recv()
+	require.ErrorIs(t, err, replication.ErrBehind)
+	_, err = w.handshake(b, a, func(m *replication.StandbyMessage) { m.Hello.Committed = shared }).Recv()
+	require.NoError(t, err, "what it has is not missing")
+}
+
+// TestClearedLossKeepsWhatIsCommitted: a standby that may have lost something follows as another member; what it still knows to be committed the
+// active must have all the same.
+func TestClearedLossKeepsWhatIsCommitted(t *testing.T) {
+	w := newWorld(t)
+	a, b, old, _ := behindPair(w, func(n *node) { n.options.Sync = wal.SyncInterval })
+	b.stop()
+	require.NoError(t, b.store.Sync())
+	b.options.BootID = "another"
+	b.putBack(b.disk)
+	require.NoError(t, b.store.ClearLoss())
+	end := b.store.End()
+	a.putBack(old)
+	a.lead(10, 2, nil)
+	b.follow(a)
+	await(b, lost(replication.LostBehind))
+	requireUntouched(b, end)
+}

@@ -1,0 +1,271 @@
+package store_test
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// TestCommittedIsKnownAfterARestart: from the log, from the checkpoint, and from nothing (INV-13).
+func TestCommittedIsKnownAfterARestart(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	require.Zero(t, n.s.Committed())
+	n.commit(createQueue)
+	n.publish([]byte("1"))
+	require.EqualValues(t, 2, n.s.Committed(), "what is applied is committed")
+	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("2")) })))
+	require.EqualValues(t, 2, n.s.Committed())
+	n.s.NoteCommitted(1000)
+	require.EqualValues(t, 3, n.s.Committed(), "no more than is there")
+	require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte("3")) })))
+
+	crashed := openNode(t, options(mem.CrashClone(nil)))
+	require.Zero(t, crashed.s.Applied().LSN, "there is no checkpoint")
+	require.EqualValues(t, 4, crashed.s.End().LSN)
+	require.EqualValues(t, 3, crashed.s.Committed())
+
+	require.NoError(t, n.s.Close())
+	n = openNode(t, options(mem))
+	require.EqualValues(t, 2, n.s.Applied().LSN)
+	require.EqualValues(t, 3, n.s.Committed())
+	n.check()
+
+	// Without the log nothing is known but what the checkpoint holds.
+	gone := mem.CrashClone(nil)
+	names, err := gone.ReadDir("/data/log")
+	require.NoError(t, err)
+	for _, name := range names {
+		require.NoError(t, gone.Remove("/data/log/"+name))
+	}
+	require.NoError(t, gone.SyncDir("/data/log"))
+	lost := openNode(t, options(gone))
+	require.True(t, lost.s.Identity().MayHaveLost)
+	require.EqualValues(t, 2, lost.s.Committed())
+}
+
+// TestCutRefusesCommitted: not even replication can cut what is committed, unless it says that a forced failover made it void; then that is
+// forgotten (INV-13).
+func TestCutRefusesCommitted(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	var at []lsn.Position
+	for i := range 5 {
+		require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, []byte{byte(i)}) })))
+		at = append(at, n.s.End())
+	}
+	n.s.NoteCommitted(3)
+	_, err := n.s.CutTail(at[1], false)
+	require.ErrorIs(t, err, store.ErrCommitted)
+	require.Equal(t, at[4], n.s.End(), "nothing was cut")
+	cut, err := n.s.CutTail(at[2], false)
+	require.NoError(t, err)
+	require.Equal(t, 2, cut.Records)
+	require.EqualValues(t, 3, n.s.Committed())
+
+	require.NoError(t, n.s.Close())
+	n = openNode(t, options(mem))
+	_, err = n.s.CutTail(at[1], false)
+	require.ErrorIs(t, err, store.ErrCommitted, "also after a restart")
+	_, err = n.s.CutTail(at[1], true)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, n.s.Committed())
+	require.EqualValues(t, 2, openNode(t, options(mem.CrashClone(nil))).s.Committed(), "never above the end")
+}
+
+// TestCommittedAfterASnapshot: what is known is the snapshot's position, whatever was known of the history before.
+func TestCommittedAfterASnapshot(t *testing.T) {
+	source := openNode(t, options(vfs.NewMem()))
+	source.commit(createQueue)
+	for range 10 {
+		source.publish([]byte("1"))
+	}
+	_, err := source.s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	for _, records := range []int{0, 5, 30} {
+		mem := vfs.NewMem()
+		n := openNode(t, options(mem))
+		n.commit(createQueue)
+		for range records {
+			n.publish([]byte("another history"))
+		}
+		source.copyTo(n)
+		at := n.s.Applied().LSN
+		require.EqualValues(t, 11, at)
+		require.Equal(t, at, n.s.Committed())
+		require.Equal(t, at, openNode(t, options(mem.CrashClone(nil))).s.Committed())
+	}
+}
+
+// copyTo installs a snapshot of the node on another one.
+func (n *node) copyTo(to *node) {
+	n.t.Helper()
+	snap, err := n.s.OpenSnapshot()
+	require.NoError(n.t, err)
+	defer snap.Close()
+	in, err := to.s.BeginInstall(snap.Header)
+	require.NoError(n.t, err)
+	for {
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(n.t, err)
+		require.NoError(n.t, in.WriteAt(at, data))
+	}
+	require.NoError(n.t, in.Commit())
+}
+
+// TestCommittedOfAStoreThatWasSetAside: nothing is there, so nothing can be cut.
+func TestCommittedOfAStoreThatWasSetAside(t *testing.T) {
+	mem := vfs.NewMem()
+	n := openNode(t, options(mem))
+	require.NoError(t, n.s.JoinPair(uuid.New()))
+	n.commit(createQueue)
+	require.NoError(t, n.s.Close())
+	f, err := mem.OpenFile("/data/page.db", os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt(make([]byte, 48<<10), 16<<10) // both slots
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	o := options(mem)
+	o.ReplaceDamaged = true
+	n = openNode(t, o)
+	require.True(t, n.s.Identity().MayHaveLost)
+	require.Zero(t, n.s.End().LSN)
+	require.Zero(t, n.s.Committed())
+	require.NoError(t, n.s.ClearLoss())
+	require.Zero(t, n.s.Committed())
+}
+
+// TestClearLossKeepsCommitted: the log may have lost its end; what it still has and knows to be committed stays committed.
+func TestClearLossKeepsCommitted(t *testing.T) {
+	mem := vfs.NewMem()
+	o := options(mem)
+	o.Sync = wal.SyncInterval
+	n := openNode(t, o)
+	n.commit(createQueue)
+	n.publish([]byte("1"))
+	require.NoError(t, n.s.Close())
+	n = openNode(t, o)
+	n.publish([]byte("2"))
+	o.FS, o.BootID = mem.CrashClone(nil), "boot-2"
+	crashed := openNode(t, o)
+	require.True(t, crashed.s.Identity().MayHaveLost)
+	before := crashed.s.Committed()
+	require.GreaterOrEqual(t, before, uint64(2))
+	require.NoError(t, crashed.s.ClearLoss())
+	require.Equal(t, before, crashed.s.Committed())
+}
+
+// TestCommittedAcrossCrashes: whatever happens when, a crash leaves a store that says of no record that it is committed that was not, and
+// forgets no commit that it had written durably.
+func TestCommittedAcrossCrashes(t *testing.T) {
+	rounds := 150
+	if testing.Short() {
+		rounds = 40
+	}
+	forgot := 0
+	for seed := range rounds {
+		c := &commitCrash{t: t, rng: rand.New(rand.NewPCG(uint64(seed), 13)), mem: vfs.NewMem()} //nolint:gosec // a test
+		c.run()
+		after := openNode(t, options(c.shot))
+		got := after.s.Committed()
+		require.LessOrEqual(t, got, c.most, "seed %d", seed)
+		require.GreaterOrEqual(t, got, c.least, "seed %d", seed)
+		require.LessOrEqual(t, got, after.s.End().LSN)
+		require.GreaterOrEqual(t, got, after.s.Applied().LSN)
+		require.NoError(t, after.s.Apply(got, nil))
+		if got < c.most {
+			forgot++
+		}
+		require.NoError(t, after.s.Close())
+		require.Equal(t, got, openNode(t, options(c.shot)).s.Committed())
+	}
+	require.Positive(t, forgot, "no crash came between a commit and the block that tells of it")
+	require.Less(t, forgot, rounds)
+}
+
+// commitCrash is one run of TestCommittedAcrossCrashes.
+type commitCrash struct {
+	t   *testing.T
+	rng *rand.Rand
+	mem *vfs.Mem
+
+	mu sync.Mutex // guards what is below; the log and the pager write in goroutines of their own
+	// committed was told, and promised is what of it a durable block or checkpoint says.
+	committed, promised uint64
+	shootAt             int
+	// shot is the disk after the crash; most and least are committed and promised at that moment.
+	shot        *vfs.Mem
+	most, least uint64
+}
+
+func (c *commitCrash) hook(op vfs.Op) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch op.Kind {
+	case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpRemove, vfs.OpSyncDir:
+		if c.shootAt--; c.shootAt == 0 {
+			c.shot, c.most, c.least = c.mem.CrashClone(crashRand(c.rng)), c.committed, c.promised
+		}
+	default:
+	}
+	return nil
+}
+
+// told notes that everything up to a record is committed, before the store hears of it, and what a durable block says of that.
+func (c *commitCrash) told(committed, promised uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.committed, c.promised = max(c.committed, committed), max(c.promised, promised)
+}
+
+func (c *commitCrash) over() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.shot != nil
+}
+
+func (c *commitCrash) run() {
+	fault := vfs.NewFault(c.mem)
+	n := openNode(c.t, options(fault))
+	n.commit(createQueue)
+	c.committed, c.shootAt = 1, 1+c.rng.IntN(60)
+	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 1)) //nolint:gosec // a test; the hook has the other one
+	fault.SetHook(c.hook)
+	for !c.over() {
+		end, applied := n.s.End().LSN, n.s.Applied().LSN
+		switch k := rng.IntN(10); {
+		case k < 6:
+			said := n.s.Committed()
+			require.NoError(c.t, n.appendTxn(encode(c.t, nil, func(b *txn.Builder) { addMessages(b, []byte("m")) })))
+			c.told(0, said)
+		case k < 7:
+			committed := applied + rng.Uint64N(end-applied+1)
+			c.told(committed, 0)
+			n.s.NoteCommitted(committed)
+		case k < 9:
+			committed := applied + rng.Uint64N(end-applied+1)
+			c.told(committed, 0)
+			require.NoError(c.t, n.s.Apply(committed, nil))
+		default:
+			_, err := n.s.Checkpoint(c.t.Context())
+			require.NoError(c.t, err)
+			c.told(0, applied)
+		}
+	}
+	fault.SetHook(nil)
+}
