@@ -91,13 +91,45 @@ func TestScanMix(t *testing.T) {
 	require.Equal(t, result.PageSize, r.Recommended)
 	require.Equal(t, "nothing is gained by another page size", r.Note)
 
-	// The way back: the limit set to the former size.
+	// The limit set to the former size recommends no loss.
 	r = n.scan(store.ScanOptions{MaxPageSize: 2048})
-	require.Equal(t, 2048, r.Recommended)
-	require.Negative(t, r.GainBytes)
-	require.Contains(t, r.Note, "nothing is gained")
+	require.Equal(t, result.PageSize, r.Recommended)
+	require.GreaterOrEqual(t, r.GainBytes, int64(0))
+	require.Contains(t, r.Note, "above the limit of 2048")
+	require.Contains(t, r.Note, "is kept")
 	_, err = json.Marshal(r)
 	require.NoError(t, err)
+}
+
+// TestScanRecommendsNoLoss: whatever the present size and the limit, what is recommended makes no larger file than a compact does, nor one
+// that takes more reads.
+func TestScanRecommendsNoLoss(t *testing.T) {
+	for _, size := range []int{2 << 10, 8 << 10, 32 << 10, 64 << 10} {
+		o := options(vfs.NewMem())
+		o.PageSize = size
+		n := openNode(t, o)
+		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
+		n.publishMany(1, 300, 700)
+		n.publishMany(1, 40, 9_000)
+		n.publishMany(1, 300, 50)
+		for _, limit := range []int{2 << 10, 4 << 10, 16 << 10, 32 << 10, 128 << 10} {
+			r := n.scan(store.ScanOptions{MaxPageSize: limit})
+			var now, chosen store.Candidate
+			for _, c := range r.Candidates {
+				if c.PageSize == r.PageSize {
+					now = c
+				}
+				if c.PageSize == r.Recommended {
+					chosen = c
+				}
+			}
+			require.LessOrEqual(t, chosen.FileBytes, now.FileBytes, "%d, at most %d: %s", size, limit, r.Note)
+			require.LessOrEqual(t, chosen.Runs, now.Runs+now.Runs/100, "%d, at most %d: %s", size, limit, r.Note)
+			if size > limit && chosen.PageSize == size {
+				require.Contains(t, r.Note, "above the limit")
+			}
+		}
+	}
 }
 
 // TestScanOneHugeMessage does not let one message decide for all the others.

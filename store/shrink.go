@@ -55,8 +55,12 @@ type ShrinkResult struct {
 	Held bool `json:"held"`
 }
 
-// PlanShrink finds out what Shrink would give back. Online: it reads the index of messages, and no transaction waits.
+// PlanShrink writes a checkpoint, as Shrink does, and finds out what Shrink would give back. Online: it reads the index of messages, and no
+// transaction waits.
 func (s *Store) PlanShrink(ctx context.Context, o ShrinkOptions) (ShrinkPlan, error) {
+	if err := s.checkpointIfRoom(ctx); err != nil {
+		return ShrinkPlan{}, err
+	}
 	file, pin, err := s.pinFile()
 	if err != nil {
 		return ShrinkPlan{}, err

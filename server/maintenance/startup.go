@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/store"
 )
 
 // configID names, in maintenance.json, what the configuration asks for.
@@ -114,11 +115,19 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 		id = configID
 	}
 	resize := w.resize || w.configResize
-	switch size := settings.PageSizeRecommended; {
-	case resize && size != 0 && size != settings.PageSizeCurrent:
+	size, why := settings.PageSizeRecommended, ""
+	if resize && size != 0 && size != settings.PageSizeCurrent {
+		if why, err = m.lossAtStart(ctx, size); err != nil {
+			return false, fmt.Errorf("%s: %w", id, err)
+		}
+	}
+	switch {
+	case resize && size != 0 && size != settings.PageSizeCurrent && why == "":
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PageSize: size, PlanID: w.id})
 	case w.compact || w.configCompact:
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PlanID: w.id})
+	case why != "":
+		m.log.Warn("a resize is asked for this start, and it would be a loss: nothing is done; scan again", zap.String("why", why))
 	default:
 		m.log.Info("a resize is asked for this start, and nothing needs to be done: the page size is the recommended one, or there is none",
 			zap.Int("page_size", settings.PageSizeCurrent), zap.Int("recommended", size))
@@ -135,6 +144,21 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 		err = errors.Join(err, m.local.configDone(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup))
 	}
 	return err == nil, err
+}
+
+// lossAtStart says why a resize to what the last scan recommended would make page.db larger, as it is by now; "" if it would not.
+func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
+	p, err := m.store.PlanRewrite(ctx, store.RewriteOptions{PageSize: pageSize})
+	switch {
+	case errors.Is(err, store.ErrDataLoss):
+		return "", nil //nolint:nilerr // the rewrite repairs it, or says so
+	case err != nil:
+		return "", fmt.Errorf("plan the resize: %w", err)
+	case p.NeedBytes > p.FileBytes:
+		return fmt.Sprintf("with a page size of %d page.db takes %d bytes, and %d now", pageSize, p.NeedBytes, p.FileBytes), nil
+	default:
+		return "", nil
+	}
 }
 
 func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (RewriteResult, error) {
