@@ -70,7 +70,7 @@ func (m *machine) noRecord() {
 	case m.known:
 		m.trouble = "the pair's record has vanished from the coordinator"
 		m.retryLater()
-	case m.ident.PairID == uuid.Nil && m.ident.SetAside != "":
+	case m.ident.PairID == uuid.Nil && m.ident.SetAside != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new"):
 		m.wait(fmt.Errorf("%w, and this node does not know its pair any more: its identity was damaged or missing, and what it held is kept "+
 			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost, m.ident.SetAside))
 	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):

@@ -80,7 +80,7 @@ func TestRunRenewed(t *testing.T) {
 				require.Equal(t, c.named, claim.Named, "whatever happens next, the record's run is still on the disk")
 			}
 			swap := effect[SwapRecord](t, effects)
-			require.Equal(t, runOf("p"), swap.Next.InSync[0].Run)
+			require.Equal(t, runOf("p"), swap.Next.InSync[0].Run, "the record names this run")
 			effects = r.won()
 			require.Equal(t, ConfirmRun{Run: runOf("p")}, effect[ConfirmRun](t, effects))
 			effect[StartActive](t, effects)

@@ -450,7 +450,7 @@ func TestFailedSync(t *testing.T) {
 		e := await[replication.Failed](b, nil)
 		require.ErrorIs(t, e.Err, broken)
 		await[replication.StandbyLost](a, nil)
-		require.Equal(t, commit, a.primary.CommitLSN())
+		require.Equal(t, commit, a.primary.CommitLSN(), "committed without the standby")
 	})
 }
 

@@ -336,5 +336,5 @@ func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 	require.Eventually(t, func() bool { return l.applied.Load() >= 2 }, 10*time.Second, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
-	require.Equal(t, uint64(2), s.Applied().LSN)
+	require.Equal(t, uint64(2), s.Applied().LSN, "applied and not committed")
 }

@@ -293,7 +293,7 @@ func TestMayHaveLost(t *testing.T) {
 			}
 			o.FS, o.BootID = mem.CrashClone(nil), c.boot
 			again := openNode(t, o)
-			require.Equal(t, c.lost, again.s.Identity().MayHaveLost)
+			require.Equal(t, c.lost, again.s.Identity().MayHaveLost, "something may be lost")
 			if !c.lost {
 				return
 			}

@@ -185,7 +185,7 @@ func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
 	require.False(t, ok)
 	require.Equal(t, txn.OK, code, "it could be a new one")
 	_, _, code = d.s.PriorOfRetry(*origin("p0", 0, 1))
-	require.Equal(t, txn.ErrProducerForgotten, code)
+	require.Equal(t, txn.ErrProducerForgotten, code, "let in as a new one")
 	prior, ok, _ := d.s.PriorOfRetry(*origin("p4", 0, 1))
 	require.True(t, ok)
 	require.True(t, prior.Duplicate)

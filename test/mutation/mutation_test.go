@@ -24,11 +24,11 @@ const (
 	patience = 2 * time.Minute
 )
 
-// row of the table.
-type row struct{ hook, pkg, test string }
+// row of the table: with the hook, the test of the package fails and says so.
+type row struct{ hook, pkg, test, says string }
 
 var (
-	rowPattern  = regexp.MustCompile("(?m)^\\| `(INV-[^`]+)` \\| [^|]+ \\| `([^`]+)` \\| `([^`]+)` \\|$")
+	rowPattern  = regexp.MustCompile("(?m)^\\| `(INV-[^`]+)` \\| [^|]+ \\| `([^`]+)` \\| `([^`]+)` \\|(?: `([^`]+)` \\|)?$")
 	hookPattern = regexp.MustCompile(`mutate\.Off\("([^"]+)"\)`)
 )
 
@@ -37,7 +37,7 @@ func table(t *testing.T) (rows []row) {
 	text, err := os.ReadFile(filepath.Join(root, "test", "MUTATIONS.md"))
 	require.NoError(t, err)
 	for _, m := range rowPattern.FindAllStringSubmatch(string(text), -1) {
-		rows = append(rows, row{hook: m[1], pkg: m[2], test: m[3]})
+		rows = append(rows, row{hook: m[1], pkg: m[2], test: m[3], says: m[4]})
 	}
 	return rows
 }
@@ -58,7 +58,8 @@ func hooks(t *testing.T) (names []string) {
 		})
 		require.NoError(t, err)
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names) // one that is asked for in two places is one hook
 }
 
 // TestTableIsComplete: every hook is in the table, every invariant has one, and nothing is listed that is not there.
@@ -88,9 +89,20 @@ func TestTableIsTrue(t *testing.T) {
 			require.NotContains(t, out, "no tests to run")
 			out, err = run(t, binaries[r.pkg], r, r.hook)
 			require.Error(t, err, "%s of %s does not notice it:\n%s", r.test, r.pkg, out)
-			require.Contains(t, out, "--- FAIL", "it did not fail, it broke")
+			require.True(t, failed(out, r.test), "it did not fail, it broke:\n%s", out)
+			require.NotEmpty(t, r.says, "the row does not tell what the test says:\n%s", out)
+			require.Contains(t, out, r.says, "it failed for another reason")
 		})
 	}
+}
+
+// failed tells whether the very test failed, or one above it before it could begin; not only another one beside it.
+func failed(out, test string) bool {
+	if strings.Contains(out, "--- FAIL: "+test+" (") {
+		return true
+	}
+	top, _, _ := strings.Cut(test, "/")
+	return strings.Contains(out, "--- FAIL: "+top+" (") && !strings.Contains(out, "--- FAIL: "+top+"/")
 }
 
 // TestSimulationNotices: what the table's tests notice of one package is noticed from outside, too: by two whole nodes and their clients,
