@@ -72,6 +72,8 @@ type Observation struct {
 	// Trouble says in words why the coordinator cannot be reached, or what is wrong with it, if an operator can do something
 	// about it; empty if not. It does not change by itself.
 	Trouble string
+	// Notices are what an operator has to know of the coordinator besides; never changed in place.
+	Notices []Notice
 	// LeaseUntil is when the lease of this node's own liveness key ends at the earliest: the granted time to live counted
 	// from before the request for it was sent. Zero without a lease. It carries a monotonic clock reading.
 	LeaseUntil time.Time

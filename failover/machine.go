@@ -51,7 +51,8 @@ type State struct {
 	// refusal is why the coordinator has refused the last swap, in words; the next one waits until refusedUntil.
 	refusal      string
 	refusedUntil time.Duration
-	hint         string // what the coordinator says is wrong with it, in words
+	hint         string   // what the coordinator says is wrong with it, in words
+	notices      []Notice // of the coordinator
 
 	// The data plane.
 	mode      mode

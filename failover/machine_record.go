@@ -18,6 +18,7 @@ func (m *machine) observed(e Observed) {
 		m.retryAt = m.now
 	}
 	m.reachable, m.leaseUntil, m.hint = e.Reachable, e.LeaseUntil, e.Trouble
+	m.notices = e.Notices
 	if e.LiveKnown {
 		m.live, m.liveKnown = e.Live, true
 	}

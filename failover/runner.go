@@ -257,6 +257,7 @@ func (r *Runner) publish(s *State) {
 		Standby: s.act.member.Node,
 		Refused: s.refused, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
 		Superseded: s.run.superseded != "", PutBack: s.run.putBack, Ahead: s.ahead(), Twin: s.twin(),
+		Notices: s.notices,
 	}
 	if s.mode == modeAct && s.act.giveAt != never {
 		st.FailbackAt = r.began.Add(s.act.giveAt)

@@ -238,7 +238,7 @@ func (c *Coordinator) saw(now sight) {
 	c.seen.Update(func(o *failover.Observation) bool {
 		next := *o
 		next.Reachable = true
-		next.Trouble = c.v.Status().Trouble
+		next.Trouble, next.Notices = c.v.Status().Trouble, c.v.noticed()
 		if !o.Reachable {
 			back = true
 		}
@@ -282,19 +282,19 @@ func merge(older, newer []failover.Live) []failover.Live {
 
 // differs tells whether there is something new in b.
 func differs(a, b failover.Observation) bool {
-	return a.Reachable != b.Reachable || a.Trouble != b.Trouble || a.Revision != b.Revision || a.Missing != b.Missing ||
+	return a.Reachable != b.Reachable || a.Trouble != b.Trouble || !slices.Equal(a.Notices, b.Notices) || a.Revision != b.Revision || a.Missing != b.Missing ||
 		(a.Record == nil) != (b.Record == nil) || (a.RecordErr == nil) != (b.RecordErr == nil) || a.LiveKnown != b.LiveKnown ||
 		!slices.Equal(a.Live, b.Live) || (a.Twin == nil) != (b.Twin == nil) || a.Twin != nil && *a.Twin != *b.Twin
 }
 
 // unreached notes that nobody has answered for too long.
 func (c *Coordinator) unreached() {
-	trouble := c.v.Status().Trouble
+	trouble, notices := c.v.Status().Trouble, c.v.noticed()
 	was := false
 	c.seen.Update(func(o *failover.Observation) bool {
 		was = o.Reachable
-		news := o.Reachable || o.Trouble != trouble
-		o.Reachable, o.Trouble = false, trouble
+		news := o.Reachable || o.Trouble != trouble || !slices.Equal(o.Notices, notices)
+		o.Reachable, o.Trouble, o.Notices = false, trouble, notices
 		return news
 	})
 	if was {

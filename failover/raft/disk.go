@@ -150,6 +150,15 @@ func kindOf(id string) Kind {
 	return KindNode
 }
 
+// never is the election timeout of a voter that does not take part yet.
+const never = 1000 * time.Hour
+
+// patient makes raft wait for others; see Voter.hearOut.
+func patient(c *hraft.Config) *hraft.Config {
+	c.HeartbeatTimeout, c.ElectionTimeout = never, never
+	return c
+}
+
 // raftConfig is the same on all voters, but for their ids.
 func raftConfig(id string, election time.Duration, log raftLog) *hraft.Config {
 	c := hraft.DefaultConfig()

@@ -20,3 +20,13 @@ func (o Options) Older() Options {
 	o.older = true
 	return o
 }
+
+// Greeted is what this voter answers to another that has seen it in a term.
+func (v *Voter) Greeted(from string, seenTerm uint64) error {
+	return v.admit(kindRaft, greeting{From: from, To: v.disk.id, Seen: &sighting{Term: seenTerm}})
+}
+
+// GreetedBy is what this voter answers to another whose disk is empty.
+func (v *Voter) GreetedBy(from string) error {
+	return v.admit(kindRaft, greeting{From: from, To: v.disk.id, Have: &standing{}})
+}

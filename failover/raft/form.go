@@ -35,6 +35,8 @@ type hello struct {
 	ElectionTimeout time.Duration `json:"election_timeout"`
 	// Stalled is true while its disk does not answer.
 	Stalled bool `json:"stalled"`
+	// Seen is what it knows of the other voters, by id.
+	Seen map[string]sighting `json:"seen,omitempty"`
 	// Features that its release knows beyond 0.1.0.
 	Features []string `json:"features,omitempty"`
 }
@@ -50,6 +52,9 @@ func (v *Voter) hello() (hello, error) {
 	}
 	if !v.opts.older {
 		h.Features = []string{featureMark}
+		if h.Seen, err = v.seen.all(); err != nil {
+			return hello{}, err
+		}
 	}
 	return h, nil
 }
@@ -58,6 +63,7 @@ func (v *Voter) hello() (hello, error) {
 // none, and to know whether the witness is well.
 func (v *Voter) lookAround(ctx context.Context) {
 	for {
+		v.considerPutBack(nil)
 		v.ask(ctx)
 		if ctx.Err() != nil {
 			return
@@ -70,6 +76,7 @@ func (v *Voter) lookAround(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-v.look:
 		case <-time.After(wait):
 		}
 	}
@@ -92,6 +99,7 @@ func (v *Voter) ask(ctx context.Context) {
 			v.heard[address] = heard{hello: h, at: time.Now()}
 			delete(v.silent, address)
 			v.mu.Unlock()
+			v.gossip(h)
 			if !known {
 				v.log.Info("a voter answers", zap.String("address", address), zap.String("id", h.Status.ID))
 			}
@@ -137,15 +145,21 @@ func (v *Voter) consider() {
 	for a, h := range v.heard {
 		known[a] = h.hello
 	}
-	silent, fenced := maps.Clone(v.silent), v.fenced
+	silent, fenced := maps.Clone(v.silent), v.fenced != ""
 	leaderless := time.Since(v.lastLed) > adoptAfter*v.opts.ElectionTimeout // longer than an election takes
 	v.mu.Unlock()
+	if v.considerPutBack(known) {
+		fenced = true
+	}
+	v.hearOut(known)
 	own := v.Status()
 	if by, ok := superseded(own, known); ok && !fenced {
-		v.fence(by)
+		v.fence(FencedRecovered, fmt.Sprintf("a lost quorum was recovered by force at %s, without this voter: it takes no part any more. Move its directory "+
+			"%s away, start it anew, and make it a member (lockstep pair add)", by, v.opts.Dir))
 		fenced = true
 	}
 	gone := own.LeaderID != own.ID && removed(own, known) || len(own.Voters) > 0 && !lists(own, own.ID)
+	v.notice(v.review(own, known, silent))
 	outsider := fenced || gone || !own.Member
 	switch {
 	case !outsider:
@@ -192,12 +206,10 @@ func superseded(own Status, known map[string]hello) (string, bool) {
 }
 
 // fence takes this voter out of its cluster, which goes on elsewhere.
-func (v *Voter) fence(by string) {
+func (v *Voter) fence(why fencing, text string) {
 	v.mu.Lock()
-	v.fenced = true
+	v.fenced, v.hearing = why, false
 	v.mu.Unlock()
-	text := fmt.Sprintf("a lost quorum was recovered by force at %s, without this voter: it takes no part any more. Move its directory %s away, start it anew, "+
-		"and make it a member (lockstep pair add)", by, v.opts.Dir)
 	v.setTrouble(text)
 	if err := v.raft.Shutdown().Error(); err != nil {
 		v.log.Warn("raft: stop", zap.Error(err))
@@ -302,6 +314,9 @@ func (v *Voter) unwell(own Status, known map[string]hello, silent map[string]sil
 			return fmt.Sprintf("the voter at %s has an election timeout of %s, here it is %s: make them the same, or elections take long",
 				address, h.ElectionTimeout, v.opts.ElectionTimeout)
 		}
+	}
+	if text := v.othersPutBack(own, known); text != "" {
+		return text
 	}
 	var gone []string
 	for _, m := range own.Voters {

@@ -19,6 +19,17 @@ var (
 	ErrMembership = errors.New("the members were not changed")
 )
 
+// fencing is a reason to take no part any more.
+type fencing string
+
+// Reasons in Status.Fenced.
+const (
+	// FencedPutBack: the voter's disk was put back to an older state. It has to be replaced.
+	FencedPutBack = "put-back"
+	// FencedRecovered: a lost quorum was recovered by force without this voter.
+	FencedRecovered = "recovered"
+)
+
 // Member is one voter of the cluster.
 type Member struct {
 	// ID is durable, and new after a disk was replaced.
@@ -50,6 +61,10 @@ type Status struct {
 	LeaderAddress string `json:"leader_address"`
 	// Voters that this voter knows as its cluster; empty before it is in one.
 	Voters []Member `json:"voters"`
+	// Term of raft that it is in.
+	Term uint64 `json:"term"`
+	// Fenced is why it takes no part any more: FencedPutBack, FencedRecovered; empty if it does.
+	Fenced string `json:"fenced,omitempty"`
 	// LastIndex of its log, and what is applied of it.
 	LastIndex    uint64 `json:"last_index"`
 	AppliedIndex uint64 `json:"applied_index"`

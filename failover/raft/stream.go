@@ -43,13 +43,19 @@ var errRefused = errors.New("the voter refuses the connection")
 type greeting struct {
 	From string `json:"from"`
 	To   string `json:"to,omitempty"` // empty: whoever listens there
+	// Have is what the one who connects has on its disk, and Seen what it knows of the other one; for raft's connections. A voter of
+	// 0.1.0 neither says nor looks at them.
+	Have *standing `json:"have,omitempty"`
+	Seen *sighting `json:"seen,omitempty"`
 }
 
 // dialer connects to voters.
 type dialer struct {
 	from string
-	tls  *tls.Config // nil: none
-	dial func(ctx context.Context, address string) (net.Conn, error)
+	// about fills in Have and Seen; nil for one who has no raft connections.
+	about func(*greeting) error
+	tls   *tls.Config // nil: none
+	dial  func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // connect dials, secures and greets. On return the other side has accepted.
@@ -76,7 +82,13 @@ func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ 
 		}
 		conn = secure
 	}
-	if err := greet(conn, kind, greeting{From: d.from, To: to}); err != nil {
+	g := greeting{From: d.from, To: to}
+	if kind == kindRaft {
+		if err := d.about(&g); err != nil {
+			return nil, err
+		}
+	}
+	if err := greet(conn, kind, g); err != nil {
 		return nil, explained(address, err)
 	}
 	return conn, nil
@@ -232,7 +244,7 @@ func answer(conn net.Conn, refusal error) error {
 // refused logs why somebody was sent away, but not for each one.
 func (p *port) refused(from net.Addr, err error) {
 	p.mu.Lock()
-	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF)
+	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF) && !errors.Is(err, errHearing)
 	if due {
 		p.told = time.Now()
 	}

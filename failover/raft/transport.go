@@ -21,11 +21,16 @@ const (
 // errDiskStalled is returned instead of a heartbeat while this voter's disk does not answer.
 var errDiskStalled = errors.New("the disk under the voter's log does not answer")
 
-// transport is raft's, but for three things: it says which voter it means (see greeting); it goes on trying as long as a
+// transport is raft's, but for four things: it says which voter it means (see greeting); it goes on trying as long as a
 // voter cannot be reached, since the library would wait up to ten seconds before it tries again, and for so long a
-// voter that is back would not count; and a leader whose disk does not answer falls silent, so that another is elected.
+// voter that is back would not count; a leader whose disk does not answer falls silent, so that another is elected; and what
+// other voters promise is noted before raft counts it (see sighting).
 type transport struct {
 	*hraft.NetworkTransport
+
+	seen    *sightings
+	inbound chan hraft.RPC
+	wg      sync.WaitGroup
 
 	leads   func(term uint64, id hraft.ServerID) bool // whether this voter still leads in the term, and id is one of its followers
 	stalled func() bool
@@ -44,19 +49,59 @@ var (
 )
 
 // newTransport serves raft on the port and dials by d.
-func newTransport(p *port, d *dialer, limit time.Duration, log raftLog) *transport {
-	return &transport{
+func newTransport(p *port, d *dialer, seen *sightings, limit time.Duration, log raftLog) *transport {
+	t := &transport{
 		NetworkTransport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 			Stream: streamLayer{inbox: p.raft, d: d}, MaxPool: 2, Timeout: limit, Logger: log,
 			MaxRPCsInFlight: 1, // no pipeline, which would be a second way to the others; there is nothing to be gained with one small record
 		}),
+		seen: seen, inbound: make(chan hraft.RPC),
 		closed: make(chan struct{}), contact: make(map[hraft.ServerID]time.Time),
 	}
+	t.wg.Go(t.receive)
+	return t
+}
+
+// Consumer implements raft.Transport.
+func (t *transport) Consumer() <-chan hraft.RPC { return t.inbound }
+
+// receive hands on what other voters ask of this one, heartbeats excepted.
+func (t *transport) receive() {
+	for {
+		select {
+		case rpc := <-t.NetworkTransport.Consumer():
+			if err := t.note(rpc); err != nil {
+				rpc.Respond(nil, err)
+				continue
+			}
+			select {
+			case t.inbound <- rpc:
+			case <-t.closed:
+				return
+			}
+		case <-t.closed:
+			return
+		}
+	}
+}
+
+// note notes what a request says of the one who sends it.
+func (t *transport) note(rpc hraft.RPC) error {
+	switch r := rpc.Command.(type) {
+	case *hraft.AppendEntriesRequest:
+		if len(r.Entries) > 0 {
+			return t.seen.led(r.Term, string(r.ID))
+		}
+	case *hraft.RequestVoteRequest:
+		return t.seen.saw(string(r.ID), sighting{Term: r.Term}, lazily)
+	}
+	return nil
 }
 
 // Close implements raft.WithClose.
 func (t *transport) Close() error {
 	t.once.Do(func() { close(t.closed) })
+	t.wg.Wait()
 	return t.NetworkTransport.Close() //nolint:wrapcheck // a wrapper
 }
 
@@ -101,7 +146,7 @@ func (t *transport) AppendEntries(
 			t.mu.Lock()
 			t.contact[id] = time.Now()
 			t.mu.Unlock()
-			return nil
+			return t.answered(string(id), args, resp)
 		}
 		if heartbeat || !t.leads(args.Term, id) {
 			return err //nolint:wrapcheck // a wrapper
@@ -114,11 +159,26 @@ func (t *transport) AppendEntries(
 	}
 }
 
+// answered notes what a follower has promised.
+func (t *transport) answered(id string, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
+	if !resp.Success || len(args.Entries) == 0 {
+		return t.seen.saw(id, sighting{Term: resp.Term}, lazily)
+	}
+	acked := sighting{Term: args.Term, AckTerm: args.Term, Acked: args.PrevLogEntry + uint64(len(args.Entries))}
+	return t.seen.saw(id, acked, shortly)
+}
+
 // RequestVote implements raft.Transport.
 func (t *transport) RequestVote(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse,
 ) error {
-	return t.NetworkTransport.RequestVote(id, named(id, target), args, resp) //nolint:wrapcheck // a wrapper
+	if err := t.NetworkTransport.RequestVote(id, named(id, target), args, resp); err != nil {
+		return err //nolint:wrapcheck // a wrapper
+	}
+	if resp.Granted {
+		return t.seen.saw(string(id), sighting{Term: args.Term, Voted: args.Term}, atOnce)
+	}
+	return t.seen.saw(string(id), sighting{Term: resp.Term}, lazily)
 }
 
 // RequestPreVote implements raft.WithPreVote.

@@ -13,6 +13,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/internal/latest"
 )
 
@@ -40,6 +41,7 @@ type Voter struct {
 	disk   *disk
 	fsm    *fsm
 	logs   *watchedLog
+	seen   *sightings
 	port   *port
 	trans  *transport
 	raft   *hraft.Raft
@@ -57,7 +59,11 @@ type Voter struct {
 	logged   string             // the trouble that was logged last
 	heard    map[string]heard   // what the other voters have said, by address
 	silent   map[string]silence // those that do not answer, by address
-	fenced   bool               // the cluster was recovered without this voter
+	fenced   fencing            // why this voter takes no part any more
+	hearing  bool               // this voter has just started, and hears the others out before it takes part
+	answered time.Time          // when another was first heard
+	notices  []failover.Notice  // what an operator has to know of the voters; never changed in place
+	suspect  string             // what somebody who connected knows to be missing here; empty: nothing
 	adopts   bool               // raft does not tell this voter who leads, so that it goes by what others say
 	lastLed  time.Time          // when raft last knew a leader
 	transfer struct {           // of raft's leadership to the witness
@@ -65,6 +71,8 @@ type Voter struct {
 		pause time.Duration
 	}
 
+	rlog raftLog
+	look chan struct{} // one slot: a reason to look around now
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
@@ -105,6 +113,14 @@ func Start(o Options) (_ *Voter, err error) {
 	if err := d.identify(o.Kind); err != nil {
 		return nil, err
 	}
+	seen, err := openSightings(d)
+	if err != nil {
+		return nil, err
+	}
+	why, err := d.putBack()
+	if err != nil {
+		return nil, err
+	}
 	ln, err := new(net.ListenConfig).Listen(context.Background(), "tcp", o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("raft: listen for the other voters: %w: is the port in use?", err)
@@ -112,14 +128,14 @@ func Start(o Options) (_ *Voter, err error) {
 	v := &Voter{
 		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
 		leaders: latest.New(leader{}), notify: make(chan bool, 16), heard: make(map[string]heard),
-		silent: make(map[string]silence), lastLed: time.Now(),
+		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, hearing: true, suspect: why, look: make(chan struct{}, 1), rlog: rlog,
 	}
-	dial := &dialer{from: d.id, tls: conf, dial: o.Dial}
+	dial := &dialer{from: d.id, tls: conf, dial: o.Dial, about: v.introduce}
 	v.peers = newPeers(dial)
 	v.port = newPort(ln, conf, o.Advertise, 2*o.RequestTimeout, v.admit, o.Logger)
-	v.trans = newTransport(v.port, dial, o.RequestTimeout, rlog)
+	v.trans = newTransport(v.port, dial, seen, o.RequestTimeout, rlog)
 	v.trans.leads, v.trans.stalled = v.leads, v.stalled
-	rc := raftConfig(d.id, o.ElectionTimeout, rlog)
+	rc := patient(raftConfig(d.id, o.ElectionTimeout, rlog))
 	rc.NotifyCh = v.notify
 	r, err := hraft.NewRaft(rc, v.fsm, v.logs, d.store, d.snaps, v.trans)
 	if err != nil {
@@ -147,6 +163,9 @@ func (v *Voter) run(r *hraft.Raft) {
 	v.wg.Go(func() { v.followLeader(ctx, changes) })
 	v.wg.Go(func() { v.takeTurns(ctx) })
 	v.wg.Go(func() { v.lookAround(ctx) })
+	v.wg.Go(func() {
+		v.seen.run(ctx, func(err error) { v.log.Error("what is known of the other voters cannot be written", zap.Error(err)) })
+	})
 }
 
 // ID of the voter: durable, and a new one for a new directory.
@@ -188,20 +207,22 @@ func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
 // stalled tells whether the disk under the log does not answer.
 func (v *Voter) stalled() bool { return v.logs.owes() > max(2*v.opts.ElectionTimeout, stallLimit) }
 
-// admit tells whether a connection is meant for this voter.
+// admit tells whether a connection is meant for this voter, and whether it may have it.
 func (v *Voter) admit(kind byte, g greeting) error {
 	v.mu.Lock()
-	fenced := v.fenced
+	fenced, hearing := v.fenced, v.hearing
 	v.mu.Unlock()
 	switch {
 	case kind != kindRaft:
 		return nil
-	case fenced:
-		return errors.New("the cluster was recovered without this voter")
+	case fenced != "":
+		return fmt.Errorf("this voter takes no part any more: %s", fenced)
 	case g.To != v.disk.id:
 		return fmt.Errorf("the voter here is %s, not %s: its directory was lost or replaced", v.disk.id, g.To)
+	case hearing:
+		return errHearing
 	}
-	return nil
+	return v.acquaint(g)
 }
 
 // Status tells what this voter knows, without asking anybody.
@@ -213,7 +234,7 @@ func (v *Voter) Status() Status {
 	lead := v.leaders.Get()
 	s.LeaderID, s.LeaderAddress = lead.id, lead.address
 	if r := v.engine(); r != nil {
-		s.State, s.LastIndex, s.AppliedIndex = r.State().String(), r.LastIndex(), r.AppliedIndex()
+		s.State, s.Term, s.LastIndex, s.AppliedIndex = r.State().String(), r.CurrentTerm(), r.LastIndex(), r.AppliedIndex()
 	}
 	for _, srv := range v.servers() {
 		m := v.member(srv)
@@ -222,7 +243,8 @@ func (v *Voter) Status() Status {
 	}
 	v.mu.Lock()
 	s.Trouble = v.trouble
-	s.Member = s.Member && !v.fenced
+	s.Fenced = string(v.fenced)
+	s.Member = s.Member && v.fenced == ""
 	v.mu.Unlock()
 	return s
 }
@@ -254,7 +276,7 @@ func (v *Voter) Close() error {
 	if err != nil {
 		err = fmt.Errorf("raft: stop: %w", err)
 	}
-	return errors.Join(err, v.disk.close())
+	return errors.Join(err, v.seen.sync(), v.disk.close())
 }
 
 // followLeader keeps v.leaders up to date with what raft knows.

@@ -12,8 +12,7 @@ import (
 // nothing was allocated for the rest.
 const maxMessages = 10_001
 
-// fields calls fn for each field. fn says whether the field is as it should be, and one that it does not know never is: the library keeps
-// what this code would drop. fields stops and returns false when it is not, or when
+// fields calls fn for each field. fn says whether the field is as it should be; fields stops and returns false when it is not, or when
 // the bytes are no message. Of a field that has a length, value is what it holds; of a varint, number is the value. Other types are
 // given as they are.
 func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, number uint64) bool) bool {
@@ -105,7 +104,7 @@ func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall,
 			m.TakesMore = number != 0
 			return typ == protowire.VarintType
 		}
-		return false
+		return true
 	})
 }
 
@@ -117,7 +116,7 @@ func publishRequest(b []byte, m *pb.PublishRequest, p *pb.Producer) bool {
 	messages, list := make([]pb.Message, count), make([]*pb.Message, 0, count)
 	ok = fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
 		if field < 1 || field > 3 {
-			return false
+			return true
 		}
 		if typ != protowire.BytesType {
 			return false
@@ -161,7 +160,7 @@ func producer(b []byte, m *pb.Producer) bool {
 			m.Retry = number != 0
 			return typ == protowire.VarintType
 		}
-		return false
+		return true
 	})
 }
 
@@ -175,7 +174,7 @@ func message(b []byte, m *pb.Message) bool {
 		case 2:
 			return typ == protowire.BytesType && property(value, m)
 		}
-		return false
+		return true
 	})
 }
 
@@ -189,7 +188,7 @@ func property(b []byte, m *pb.Message) bool {
 		case 2:
 			value = string(text)
 		default:
-			return false
+			return true
 		}
 		return typ == protowire.BytesType && utf8.Valid(text)
 	})
