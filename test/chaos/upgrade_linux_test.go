@@ -12,9 +12,22 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// previousRelease is the revision that this one must work together with. It is the last tag, or, where a clone has no tags or this is
-// the tagged one, the last commit before the protocol got a range of versions.
-const previousRelease = "83eb044"
+// previousRelease is the revision that this one must work together with, from deploy/release.
+func previousRelease(t *testing.T) string {
+	t.Helper()
+	if own := os.Getenv("LOCKSTEP_PREVIOUS"); own != "" {
+		return own
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "release"))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if _, commit, ok := strings.Cut(strings.TrimSpace(line), " "); ok && !strings.HasPrefix(line, "#") {
+			return commit
+		}
+	}
+	require.FailNow(t, "deploy/release names no release")
+	return ""
+}
 
 // buildPrevious builds the release before this one from the repository's own history.
 func buildPrevious(t *testing.T) string {
@@ -29,13 +42,7 @@ func buildPrevious(t *testing.T) string {
 		out, err := cmd.Output()
 		return strings.TrimSpace(string(out)), err
 	}
-	revision := previousRelease
-	if tag, err := git("describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD~1"); err == nil && os.Getenv("LOCKSTEP_PREVIOUS") == "" {
-		revision = tag
-	}
-	if own := os.Getenv("LOCKSTEP_PREVIOUS"); own != "" {
-		revision = own
-	}
+	revision := previousRelease(t)
 	if _, err := git("cat-file", "-e", revision+"^{commit}"); err != nil {
 		t.Skipf("this clone does not have revision %s: fetch the whole history to test with the previous release", revision)
 	}
