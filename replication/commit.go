@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/mutate"
@@ -130,18 +129,6 @@ func (p *Primary) TakeApplyTurn() {
 	}
 }
 
-// ioClock knows since when a write or sync of the log is under way.
-type ioClock struct{ since atomic.Int64 }
-
-func (c *ioClock) begin() { c.since.Store(time.Now().UnixNano()) }
-func (c *ioClock) end()   { c.since.Store(0) }
-
-// stalled tells whether it has been under way for longer than limit.
-func (c *ioClock) stalled(limit time.Duration) bool {
-	since := c.since.Load()
-	return since != 0 && time.Now().UnixNano()-since > int64(limit)
-}
-
 // runCommitter is the goroutine that appends to the log, but for what commitHere does.
 func (p *Primary) runCommitter(ctx context.Context) {
 	defer p.wg.Done()
@@ -200,6 +187,7 @@ func (p *Primary) commitBatches(batches []batch) error {
 	for _, b := range batches {
 		p.tail.publish(b)
 	}
+	p.began(batches)
 	p.passOn(batches)
 	p.io.begin()
 	defer p.io.end()
@@ -233,6 +221,7 @@ func (p *Primary) advance() {
 	}
 	p.commit.Store(n)
 	p.o.Store.NoteCommitted(n)
+	p.measure(n)
 	select {
 	case p.applyTurns <- struct{}{}: // one who waits for an answer, and has to run anyway
 	default:

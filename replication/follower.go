@@ -46,6 +46,8 @@ type FollowerOptions struct {
 	Events func(Event)
 	// Logger gets what an operator should know; nil means none.
 	Logger *zap.Logger
+	// Meter is told how long things take; nil: nobody is.
+	Meter Meter
 	Tuning
 }
 
@@ -98,6 +100,8 @@ type FollowerStatus struct {
 	ActiveCommitLSN uint64
 	// SnapshotBytes of SnapshotTotalBytes were received, while a snapshot is being fetched.
 	SnapshotBytes, SnapshotTotalBytes uint64
+	// Disk of the log.
+	Disk DiskStatus
 }
 
 // StartFollower begins to follow. The caller must call Stop.
@@ -108,6 +112,7 @@ func StartFollower(o FollowerOptions) *Follower {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Follower{o: o, log: o.Logger, events: startEventQueue(o.Events), stop: cancel}
+	f.io.meter = o.Meter
 	f.wg.Add(2)
 	go f.run(ctx)
 	go f.watch(ctx)
@@ -142,6 +147,7 @@ func (f *Follower) Status() FollowerStatus {
 	f.mu.Lock()
 	st, l := f.status, f.link
 	f.mu.Unlock()
+	st.Disk = f.io.status(f.o.DiskStallTimeout)
 	st.Durable, st.AppliedLSN = f.o.Store.Durable(), f.o.Store.Applied().LSN
 	if l != nil {
 		st.ActiveCommitLSN = max(st.ActiveCommitLSN, l.commit.Load())

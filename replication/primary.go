@@ -46,6 +46,8 @@ type PrimaryOptions struct {
 	Events func(Event)
 	// Logger gets what an operator should know; nil means none.
 	Logger *zap.Logger
+	// Meter is told how long things take; nil: nobody is.
+	Meter Meter
 	Tuning
 }
 
@@ -101,6 +103,9 @@ type Primary struct {
 	// absentSince is when the required standby was last there, and absentTold whether its absence was reported.
 	absentSince time.Time
 	absentTold  bool
+	// uncommitted batches, oldest first, if there is a meter; ends are samples of where the log ended, oldest first.
+	uncommitted []underWay
+	ends        []reached
 }
 
 // StartPrimary takes up the active role: it begins the term with a term-start record and lets standbys in. What the log
@@ -127,6 +132,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), applyTurns: make(chan struct{}), progress: make(chan struct{}, 1),
 		stop: cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,
 	}
+	p.io.meter, p.queue.timed = o.Meter, o.Meter != nil
 	p.waiters.New = func() any { return newWaiter() }
 	applied := o.Store.Applied().LSN
 	p.commit.Store(applied)
@@ -274,6 +280,8 @@ type PrimaryStatus struct {
 	AppliedLSN uint64
 	// Standby is the one that is connected, nil if none is.
 	Standby *StandbyStatus
+	// Disk of the log.
+	Disk DiskStatus
 }
 
 // StandbyStatus is a snapshot of a connected standby.
@@ -284,6 +292,10 @@ type StandbyStatus struct {
 	AppliedLSN uint64
 	// InFlightBytes were sent and are not acknowledged.
 	InFlightBytes int
+	// LagBytes of log are not durable there, about if it is far behind; LagTime is how old the oldest of them is, to the second, and ten
+	// minutes at most.
+	LagBytes uint64
+	LagTime  time.Duration
 	// CaughtUp: it is within the window. Required: transactions wait for its acks.
 	CaughtUp, Required bool
 	// Agreed is what both nodes' releases can do.
@@ -293,15 +305,25 @@ type StandbyStatus struct {
 // Status tells what the primary does now.
 func (p *Primary) Status() PrimaryStatus {
 	_, end := p.queue.empty()
+	st := p.status(end)
+	if s := st.Standby; s != nil {
+		s.LagBytes = p.lagBytes(s.Durable.LSN, end.LSN) // it may wait for the store, so without the lock
+	}
+	return st
+}
+
+func (p *Primary) status(end lsn.Position) PrimaryStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := PrimaryStatus{
 		Term: p.o.Term, Config: p.cfg, End: end, CommitLSN: p.commit.Load(), AppliedLSN: p.applied.Load(),
+		Disk: p.io.status(p.o.DiskStallTimeout),
 	}
 	if s := p.session; s != nil {
 		st.Standby = &StandbyStatus{
 			Member: s.member, Durable: s.acked, AppliedLSN: s.applied, InFlightBytes: s.inFlightBytes,
 			CaughtUp: s.caughtUp, Required: p.requires(s), Agreed: s.agreed,
+			LagTime: p.lagTime(time.Now(), s.acked.LSN, end.LSN),
 		}
 	}
 	return st
@@ -360,6 +382,8 @@ func (p *Primary) runWatch(ctx context.Context) {
 				}
 			}
 			p.checkAbsent(now)
+			_, end := p.queue.empty()
+			p.sampleEnd(now, end)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -37,6 +38,8 @@ type group struct {
 type queue struct {
 	term       uint64
 	batchBytes int
+	// timed: batches say when they were begun.
+	timed bool
 	// wake is signalled when the first transaction arrives, and again when a batch is full.
 	wake chan struct{}
 	// idle is signalled when nothing waits or flies any more.
@@ -129,6 +132,9 @@ func (q *queue) newGroup(payload int) *group {
 	// The buffer lives as long as its messages are in memory: a guess that is too large is paid for, too.
 	size := max(payload+2*itemOverheadBytes, q.typical+q.typical/4, minBufferBytes)
 	g.batch = batch{frames: make([]byte, 0, size), prev: q.end, end: q.end}
+	if q.timed {
+		g.began = time.Now()
+	}
 	return g
 }
 

@@ -281,7 +281,7 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position) error {
 	if len(sd.s.inFlight) == 0 {
 		sd.s.progress = time.Now()
 	}
-	sd.s.inFlight = append(sd.s.inFlight, sent{end: end, bytes: len(frames)})
+	sd.s.inFlight = append(sd.s.inFlight, sent{end: end, bytes: len(frames), at: sd.lastRecords})
 	sd.s.inFlightBytes += len(frames)
 	p.mu.Unlock()
 	for len(frames) > p.o.BatchBytes {

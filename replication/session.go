@@ -18,6 +18,7 @@ import (
 type sent struct {
 	end   lsn.Position
 	bytes int
+	at    time.Time // if there is a meter
 }
 
 // session is one connection of a standby. Three goroutines share it: the one that called Replicate watches the time, one
@@ -426,8 +427,13 @@ func (s *session) acknowledged(at lsn.Position) error {
 		return fmt.Errorf("%w: the standby acknowledges %v, which is the end of nothing that was sent", ErrProtocol, at)
 	}
 	s.inFlightBytes -= s.inFlight[i].bytes
+	s.progress = time.Now()
+	if m := s.p.o.Meter; m != nil {
+		for _, b := range s.inFlight[:i+1] {
+			m.Acknowledged(s.progress.Sub(b.at))
+		}
+	}
 	s.inFlight = s.inFlight[i+1:]
 	s.acked = at
-	s.progress = time.Now()
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -14,6 +15,8 @@ import (
 type batch struct {
 	frames    []byte
 	prev, end lsn.Position
+	// began is when its first transaction was accepted; zero if nobody wants to know.
+	began time.Time
 }
 
 // tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so that

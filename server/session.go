@@ -40,12 +40,12 @@ type Session struct {
 	reason error // set before ended is closed
 }
 
-// NewSession makes the session of a primary. End must be called.
-func NewSession(p *replication.Primary, s *store.Store, l config.Limits, logger *zap.Logger) *Session {
+// NewSession makes the session of a primary. What is delivered is added to counters, unless that is nil. End must be called.
+func NewSession(p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger) *Session {
 	load := newPressure(p.CommitLSN)
 	limits := dispatch.Limits{
 		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: deliveryBatchBytes, OutboxBytes: outboxBytes,
-		Share: float64(l.DeliveryShare) / 100,
+		Share: float64(l.DeliveryShare) / 100, Counters: counters,
 	}
 	if 0 < l.DeliveryShare && l.DeliveryShare < 100 {
 		limits.Busy = load.Busy

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -41,6 +42,8 @@ type SubscriptionInfo struct {
 	Name string
 	// Floor: every sequence below it is acknowledged.
 	Floor uint64
+	// Start is the first sequence that it was to get.
+	Start uint64
 	// Backlog is how many messages are not acknowledged.
 	Backlog uint64
 }
@@ -62,7 +65,7 @@ func infoOf(q *queue.Queue) QueueInfo {
 	}
 	for s := range q.Subs {
 		info.Subscriptions = append(info.Subscriptions,
-			SubscriptionInfo{ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Backlog: s.Backlog()})
+			SubscriptionInfo{ID: s.ID(), Name: s.Name(), Floor: s.Floor(), Start: s.Start(), Backlog: s.Backlog()})
 	}
 	return info
 }
@@ -136,6 +139,10 @@ type Stats struct {
 	DiskFree, DiskTotal uint64
 	// Sync is the sync mode.
 	Sync string
+	// Counts are what was applied since the store was opened.
+	Counts queue.Counts
+	// CheckpointAt is when the last checkpoint was made; zero if there was none.
+	CheckpointAt time.Time
 }
 
 // Stats returns what is known now.
@@ -151,9 +158,13 @@ func (s *Store) Stats() (Stats, error) {
 		Checkpoint: meta.Checkpoint, CheckpointLSN: meta.Position.LSN, PageSize: s.file.PageSize(),
 		Pages: pages.Pages, PagesUsed: pages.Used, Sync: s.o.Sync.String(),
 	}
+	if meta.CreatedMS > 0 {
+		st.CheckpointAt = time.UnixMilli(meta.CreatedMS)
+	}
 	s.mu.RLock()
 	st.Applied, st.TailBytes = s.applied, s.state.TailBytes()
 	st.Queues, st.Messages, st.MessageBytes = uint64(s.state.QueueCount()), s.state.Messages(), s.state.Bytes() //nolint:gosec // not negative
+	st.Counts = s.state.Counts()
 	s.mu.RUnlock()
 	usage, err := s.o.FS.Usage(s.o.Dir)
 	if err != nil {

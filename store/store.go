@@ -121,6 +121,7 @@ func open(o Options) (_ *Store, err error) {
 	if err := s.openLog(emptied); err != nil {
 		return nil, err
 	}
+	s.state.CountAfter(s.log.End().LSN)
 	s.pager.start(s)
 	return s, nil
 }
@@ -170,6 +171,9 @@ func (s *Store) usePages(file *page.File) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.use(file)
+	if s.state != nil {
+		state.CountOn(s.state)
+	}
 	s.index, s.state, s.applied = index, state, meta.Position
 	return nil
 }

@@ -177,6 +177,7 @@ type Verify struct {
 // Metrics say where the node can be watched.
 type Metrics struct {
 	Listen string `koanf:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; empty: none. Not for strangers: it is not encrypted"`
+	Queues int    `koanf:"queues" usage:"queues that the metrics tell of one by one, those with the most messages; each of them costs 4 series, and 2 for each of as many of its subscriptions. 0: none"`
 }
 
 // Limits bound what one request or connection can ask for.
@@ -216,6 +217,7 @@ func Default() Config {
 		Maintenance: Maintenance{BackgroundShare: 20, SnapshotRate: 224 << 20, Autotune: Autotune{MinGain: 20}},
 		Scrub:       Scrub{Rate: 4 << 20, Interval: Duration(7 * 24 * time.Hour)},
 		Verify:      Verify{Interval: Duration(time.Hour)},
+		Metrics:     Metrics{Queues: 20},
 		Limits: Limits{
 			MessageBytes: 64 << 20, TransactionBytes: 80 << 20, Queues: 100_000, Consumers: 10_000,
 			Outstanding: 100_000, StreamInFlight: 4_096, StreamInFlightBytes: 64 << 20, PendingBytes: 256 << 20,

@@ -13,10 +13,12 @@ import (
 )
 
 const (
-	pageUnit        = 2 << 10
-	maxPageSize     = 1 << 20
-	minMemory       = 16 << 20
-	minSegmentBytes = 1 << 20
+	pageUnit    = 2 << 10
+	maxPageSize = 1 << 20
+	// maxMetricsQueues bounds what a scrape has to read and Prometheus to keep.
+	maxMetricsQueues = 1000
+	minMemory        = 16 << 20
+	minSegmentBytes  = 1 << 20
 	// transactionSlack is what a largest message needs around its body in a transaction: properties, names, headers.
 	transactionSlack = 128 << 10
 )
@@ -118,6 +120,7 @@ func (c *Config) checkNode(k *checker) {
 	if c.Metrics.Listen != "" {
 		k.address("metrics.listen", c.Metrics.Listen, true)
 	}
+	k.between("metrics.queues", c.Metrics.Queues, 0, maxMetricsQueues)
 	if c.Advertise != "" {
 		k.address("advertise", c.Advertise, false)
 	}

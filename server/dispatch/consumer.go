@@ -173,6 +173,10 @@ func (c *Consumer) takeOutbox() []Message {
 	if taken > 0 {
 		signal(d.wake)
 	}
+	if kept > 0 {
+		d.registry.limits.Counters.Delivered.Add(uint64(kept))       //nolint:gosec // not negative
+		d.registry.limits.Counters.DeliveredBytes.Add(uint64(bytes)) //nolint:gosec // not negative
+	}
 	return out
 }
 

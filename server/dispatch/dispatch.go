@@ -24,6 +24,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 
@@ -93,6 +94,15 @@ type Limits struct {
 	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy. They may always use as
 	// much as it takes to deliver each message once.
 	Share float64
+	// Counters are added to; nil: nobody wants to know.
+	Counters *Counters
+}
+
+// Counters count what was handed to consumers. They outlive the registries that add to them. Each addition is for all messages that were
+// handed out together.
+type Counters struct {
+	// Delivered messages and their bytes, redelivered ones among them. Redelivered were given back before, or their consumer was lost.
+	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 }
 
 // Registry holds the dispatchers of one term in which the node is active.
@@ -113,6 +123,9 @@ type Registry struct {
 
 // NewRegistry makes an empty registry. Close must be called.
 func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logger) *Registry {
+	if limits.Counters == nil {
+		limits.Counters = new(Counters)
+	}
 	return &Registry{
 		source: source, settler: settler, limits: limits, log: logger, byKey: make(map[Key]*dispatcher),
 		pacer: newPacer(limits.Busy, limits.Share*float64(runtime.GOMAXPROCS(0))),
@@ -202,6 +215,13 @@ func (r *Registry) Stats(key Key) (inFlight uint64, consumers uint32) {
 		return 0, 0
 	}
 	return d.stats()
+}
+
+// Attached is how many consumers there are.
+func (r *Registry) Attached() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.consumers
 }
 
 // detached is called by a dispatcher, without its lock, after a consumer left.

@@ -312,12 +312,17 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 func (d *dispatcher) handOutAgain(messages []Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	given := uint64(0)
 	for _, m := range d.endRead(messages) {
 		if c := d.nextConsumer(); c != nil {
 			c.give(m, 0)
+			given++
 		} else {
 			d.redeliver.push(m.Sequence)
 		}
+	}
+	if given > 0 {
+		d.registry.limits.Counters.Redelivered.Add(given)
 	}
 }
 

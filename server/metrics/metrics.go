@@ -20,7 +20,9 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
 const (
@@ -36,6 +38,53 @@ type Source interface {
 	State() server.NodeState
 	// DiskLow tells whether publishes are refused because the disk is nearly full.
 	DiskLow() bool
+	// More is what only metrics tell.
+	More() More
+}
+
+// More is what only metrics tell.
+type More struct {
+	// Delivered messages, their bytes, and the redelivered ones among them.
+	Delivered, DeliveredBytes, Redelivered uint64
+	// Consumers that are attached. Connections that are open, and Accepted ever.
+	Consumers             int
+	Connections, Accepted uint64
+	// Jobs of the pair.
+	Jobs []maintenance.JobInfo
+	// Archive of the log; nil for none.
+	Archive *backup.ArchiveStatus
+	// Voters of a pair whose coordinator is raft.
+	Voters []Voter
+	// Certificates that the node uses.
+	Certificates []Certificate
+	// MemoryBudget in bytes.
+	MemoryBudget uint64
+}
+
+// Voter of a raft coordinator.
+type Voter struct {
+	// Address and kind ("node", "witness") of the voter.
+	Address, Kind string
+	// Up: it answers, and is the one that it should be.
+	Up bool
+	// Behind is how many entries it has less than the voter that has the most.
+	Behind uint64
+}
+
+// Certificate is a file with a certificate that the node uses, and when that ends.
+type Certificate struct {
+	File string
+	Ends time.Time
+}
+
+// Options of Listen.
+type Options struct {
+	// Address to listen on, host:port; port 0 takes a free one.
+	Address string
+	// Queues is how many queues are told of, those with the most messages first; 0: none.
+	Queues int
+	// Latencies of the node; nil: none.
+	Latencies *Latencies
 }
 
 // Server answers HTTP requests until Run's context ends.
@@ -44,16 +93,19 @@ type Server struct {
 	http     *http.Server
 }
 
-// Listen binds the address; port 0 takes a free one. Run must be called, or Close.
-func Listen(ctx context.Context, address string, source Source, s *store.Store) (*Server, error) {
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+// Listen binds the address. Run must be called, or Close.
+func Listen(ctx context.Context, o Options, source Source, s *store.Store) (*Server, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address)
 	if err != nil {
 		return nil, fmt.Errorf("metrics.listen: %w", err)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(source, s),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(source, s, o.Queues),
 	)
+	if o.Latencies != nil {
+		o.Latencies.register(registry)
+	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })

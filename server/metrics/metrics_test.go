@@ -2,8 +2,10 @@ package metrics_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -23,12 +25,13 @@ type source struct{ state server.NodeState }
 
 func (s *source) State() server.NodeState { return s.state }
 func (s *source) DiskLow() bool           { return true }
+func (s *source) More() metrics.More      { return metrics.More{} }
 
 func serve(t *testing.T, src *source) func(path string) (int, string) {
 	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	m, err := metrics.Listen(ctx, "127.0.0.1:0", src, s)
+	m, err := metrics.Listen(ctx, metrics.Options{Address: "127.0.0.1:0", Queues: 5, Latencies: metrics.NewLatencies()}, src, s)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
@@ -63,6 +66,50 @@ func TestMetrics(t *testing.T) {
 	} {
 		require.Contains(t, body, line)
 	}
+}
+
+// What a node exports is what the table says, and docs/metrics.md is made from that.
+func TestTable(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| metric | type | labels | there | meaning |\n|---|---|---|---|---|\n")
+	for _, m := range metrics.All() {
+		labels := make([]string, 0, len(m.Labels))
+		for _, l := range m.Labels {
+			labels = append(labels, "`"+l+"`")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", m.Name, m.Type, strings.Join(labels, ", "), m.When, m.Help)
+	}
+	const file, begin, end = "../../docs/metrics.md", "<!-- table -->\n", "<!-- end of table -->\n"
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	head, rest, ok := strings.Cut(string(raw), begin)
+	require.True(t, ok, "%s has no %q", file, begin)
+	table, tail, ok := strings.Cut(rest, end)
+	require.True(t, ok, "%s has no %q", file, end)
+	if os.Getenv("LOCKSTEP_UPDATE") != "" {
+		require.NoError(t, os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o600))
+		return
+	}
+	require.Equal(t, b.String(), table, "docs/metrics.md is not what a node exports: LOCKSTEP_UPDATE=1 go test ./server/metrics -run TestTable")
+}
+
+// An observation is made for each batch, while others wait: it allocates nothing.
+func TestLatenciesAllocateNothing(t *testing.T) {
+	l := metrics.NewLatencies()
+	took := time.Microsecond
+	observe := func() {
+		took = took*5/4 + 1
+		if took > time.Second {
+			took = time.Microsecond
+		}
+		l.Committed(took)
+		l.Acknowledged(took)
+		l.Written(took)
+	}
+	for range 1000 { // native buckets are made when they are first needed
+		observe()
+	}
+	require.Zero(t, testing.AllocsPerRun(1000, observe))
 }
 
 func TestNames(t *testing.T) {

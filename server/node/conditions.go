@@ -10,6 +10,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -21,10 +22,11 @@ const lookInterval = time.Second
 // lookout finds out what an operator may have to know: on this node, of the pair, and of the other node. What it found is in the book,
 // which status, health and metrics read; what is new or over goes to the log.
 type lookout struct {
-	n     *node
-	book  *conditions.Book
-	other otherStatus
-	again chan struct{} // capacity 1: something has changed
+	n      *node
+	book   *conditions.Book
+	other  otherStatus
+	voters votersLook
+	again  chan struct{} // capacity 1: something has changed
 
 	mu       sync.Mutex // held while somebody looks; guards what follows
 	work     workSeen
@@ -35,7 +37,7 @@ type lookout struct {
 
 func newLookout(n *node) *lookout {
 	l := &lookout{n: n, again: make(chan struct{}, 1), certs: certificates(&n.cfg)}
-	l.book = conditions.NewBook(l.log)
+	l.book = conditions.NewBook(l.tell)
 	return l
 }
 
@@ -45,6 +47,7 @@ func (l *lookout) run(ctx context.Context) {
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { l.watchOther(ctx) })
+		running.Go(func() { l.watchVoters(ctx) })
 	}
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
@@ -92,6 +95,7 @@ func (l *lookout) reports(now time.Time) []conditions.Report {
 	if !l.n.alone() {
 		f.all = conditions.FromFailover(pair)
 		l.replication(&f, &pair)
+		l.fromVoters(&f, &pair)
 	}
 	l.disk(&f, &pair)
 	l.content(&f)
@@ -138,9 +142,22 @@ func (l *lookout) replication(f *findings, pair *failover.Status) {
 			f.pair(!inSync, conditions.StandbyCatchingUp, "it is %d records behind", lag)
 		}
 	}
+	if primary != nil {
+		l.writes(f, primary.Disk)
+	}
 	if follower != nil {
+		l.writes(f, follower.Disk)
 		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role, pair.Reason)
 	}
+}
+
+// slowSync is how long the mean sync of the log may take without anybody's being told.
+const slowSync = 100 * time.Millisecond
+
+// writes says how this node's log takes what is written to it.
+func (l *lookout) writes(f *findings, d replication.DiskStatus) {
+	f.node(d.Stalled, conditions.DiskStalled, "")
+	f.node(d.Mean > slowSync, conditions.SyncSlow, "a write to the log with its sync took %s in the mean of the last few", d.Mean.Round(time.Millisecond))
 }
 
 // disk says what is the matter with the disk of this node.
@@ -183,8 +200,8 @@ func (l *lookout) showHealth(all []conditions.Condition) {
 	}
 }
 
-// log says what is new and what is over.
-func (l *lookout) log(c conditions.Condition, raised bool) {
+// tell says what is new and what is over, in the log.
+func (l *lookout) tell(c conditions.Condition, raised bool) {
 	fields := []zap.Field{zap.String("condition", string(c.Definition.Kind)), zap.Stringer("severity", c.Definition.Severity)}
 	if c.Node.Name != "" {
 		fields = append(fields, zap.String("on", c.Node.Name))

@@ -22,6 +22,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/store"
@@ -82,6 +83,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		around: o.Around,
 	}
 	n.guard, n.lookout = newGuard(n), newLookout(n)
+	if cfg.Metrics.Listen != "" {
+		n.latencies = metrics.NewLatencies()
+	}
 	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
 
 	if err := n.secure(); err != nil {
@@ -124,7 +128,8 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		n.store.SetMessageSource(otherNode{n})
 	}
 	if n.cfg.Metrics.Listen != "" {
-		if n.metrics, err = metrics.Listen(ctx, n.cfg.Metrics.Listen, n, n.store); err != nil {
+		o := metrics.Options{Address: n.cfg.Metrics.Listen, Queues: n.cfg.Metrics.Queues, Latencies: n.latencies}
+		if n.metrics, err = metrics.Listen(ctx, o, n, n.store); err != nil {
 			return err
 		}
 		defer n.metrics.Close()
@@ -149,7 +154,10 @@ type node struct {
 	disk        diskGuard
 	peers       *server.Peers
 	maintenance *maintenance.Manager
-	metrics     *metrics.Server // nil for none
+	metrics     *metrics.Server    // nil for none
+	latencies   *metrics.Latencies // nil for none
+	deliveries  dispatch.Counters
+	connections connectionCounter
 	guard       *guard
 	lookout     *lookout
 	archiver    *backup.Archiver // nil for none
@@ -211,7 +219,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	defer running.Wait()
 
 	running.Go(func() {
-		if err := grpcServer.Serve(listener); err != nil && ctx.Err() == nil {
+		if err := grpcServer.Serve(n.connections.count(listener)); err != nil && ctx.Err() == nil {
 			cancel(fmt.Errorf("serve %s: %w", listener.Addr(), err))
 		}
 	})

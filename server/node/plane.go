@@ -181,7 +181,7 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	p.node.store.ServeReaders(true)
 	primary, err := replication.StartPrimary(replication.PrimaryOptions{
 		Store: p.node.store, Term: spec.Term, Config: activeConfig(spec.ActiveConfig), Logger: p.node.log.Named("primary"), Tuning: p.tuning,
-		Events: func(e replication.Event) { p.report(e, post) },
+		Events: func(e replication.Event) { p.report(e, post) }, Meter: p.node.meter(),
 	})
 	if err != nil {
 		return fmt.Errorf("start the active role: %w", err)
@@ -212,7 +212,7 @@ func (p *dataPlane) letIn() {
 	if p.primary == nil || p.session != nil {
 		return
 	}
-	p.session = server.NewSession(p.primary, p.node.store, p.node.cfg.Limits, p.node.log.Named("consumers"))
+	p.session = server.NewSession(p.primary, p.node.store, p.node.cfg.Limits, &p.node.deliveries, p.node.log.Named("consumers"))
 	p.session.SetPaused(!p.serving.Deliver)
 	p.showHealth()
 }
@@ -267,7 +267,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	p.node.store.ServeReaders(false)
 	p.follower = replication.StartFollower(replication.FollowerOptions{
 		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"), Tuning: p.tuning,
-		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced), Room: p.node.room,
+		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced), Room: p.node.room, Meter: p.node.meter(),
 	})
 	p.idleCh = make(chan struct{})
 	p.node.maintenance.Following()

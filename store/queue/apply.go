@@ -56,6 +56,9 @@ func (s *State) applyAdmitted(r *txn.Result) {
 	case txn.ErrNewerVersion:
 		return
 	default: // refused: that is a result as well
+		if r.LSN > s.countAfter {
+			s.counts.Refused++
+		}
 	}
 	if ok {
 		s.producers.record(producer, r) // INV-10: in the same transaction as its messages
@@ -210,12 +213,19 @@ func (s *State) results(n int) []txn.OpResult {
 func (s *State) change(r *txn.Result) {
 	s.reader.Rewind()
 	r.Ops = s.results(s.reader.Ops())
+	counted := r.LSN > s.countAfter
+	if counted {
+		s.counts.Transactions++
+	}
 	for i := range r.Ops {
 		o, err := s.reader.Next()
 		if err != nil {
 			panic(fmt.Sprintf("queue: operation %d of record %d was sound a moment ago: %v", i, r.LSN, err))
 		}
 		s.changeOp(o, &r.Ops[i])
+		if counted {
+			s.counts.count(o, &r.Ops[i])
+		}
 	}
 }
 

@@ -27,6 +27,9 @@ type State struct {
 	bytes     uint64
 	tailBytes int64
 
+	counts     Counts
+	countAfter uint64
+
 	touched []*Queue
 	dirty   []*Queue
 	deleted []uint64
