@@ -3,6 +3,7 @@ package failover
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -21,6 +22,11 @@ type AdoptAsked struct {
 	Above Fence
 	// AcceptLoss: acknowledged transactions may be missing on this node, and the operator knows (INV-6).
 	AcceptLoss bool
+	// WithoutOther: the other node could not be asked, and the operator says that it holds no more or is gone for good. What it does hold more
+	// is void then: without that in the record, a node that comes back would not give up what it knows to be committed (INV-13).
+	WithoutOther bool
+	// At is when, to the second, for the record.
+	At time.Time
 }
 
 // AdoptEnded answers AdoptAsked.
@@ -94,9 +100,26 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 		next.Switchover, next.OpID = nil, ""
 	} else {
 		next.Term = fence.Term
+		next.Forced = m.voidByAdoption(e, next.Term)
 	}
 	next.Version, next.Config = RecordVersion, fence.Config
 	return next, nil
+}
+
+// voidByAdoption is what an adoption without the other node gives up: as after a forced failover, all that the other one has after what this
+// node knows to be committed. Nil if the other node was asked.
+func (m *machine) voidByAdoption(e AdoptAsked, term uint64) *Forced {
+	if !e.WithoutOther {
+		return nil
+	}
+	f := &Forced{
+		At: e.At, By: "lockstep pair adopt", Reason: "adopted without asking the other node", Node: m.self.ID, Term: term,
+		After: min(m.ident.Committed, m.ident.End.LSN),
+	}
+	if old := e.Found.Forced; old != nil && !old.Settled {
+		f.After = min(f.After, old.After)
+	}
+	return f
 }
 
 // sendAdoption sends the record of an adoption that is under way.

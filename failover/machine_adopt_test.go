@@ -71,6 +71,31 @@ func TestAdoptLostRecord(t *testing.T) {
 	require.Equal(t, uint64(7), r.s.act.term)
 }
 
+// TestAdoptWithoutTheOtherNode: what that one holds more is given up, and the record says so, since it would not give up by itself what it
+// knows to be committed (INV-13).
+func TestAdoptWithoutTheOtherNode(t *testing.T) {
+	id := usedIdentity()
+	id.Committed = 8
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	swap := effect[SwapRecord](t, waiting(t, id).step(AdoptAsked{ID: "x", WithoutOther: true, At: at}))
+	f := swap.Next.Forced
+	require.NotNil(t, f)
+	require.Equal(t, uint64(8), f.After, "of the records after that nobody knows whether they are the pair's")
+	require.Equal(t, swap.Next.Term, f.Term)
+	require.Equal(t, swap.Next.Active, f.Node)
+	require.Equal(t, at, f.At)
+	require.False(t, f.Settled)
+
+	swap = effect[SwapRecord](t, waiting(t, id).step(AdoptAsked{ID: "x", At: at}))
+	require.Nil(t, swap.Next.Forced, "the other node was asked, and holds no more")
+
+	old := recordWith(1, 1)
+	old.Config = 3
+	old.Forced = &Forced{Node: old.Active, Term: 2, After: 5}
+	swap = effect[SwapRecord](t, waiting(t, id).step(AdoptAsked{ID: "x", Found: old, Revision: 41, WithoutOther: true, At: at}))
+	require.Equal(t, uint64(5), swap.Next.Forced.After, "the one before is not settled")
+}
+
 func TestAdoptOldRecord(t *testing.T) {
 	old := recordWith(1, 1)
 	old.Config, old.Term = 3, 8 // the term cannot be, but must not hurt

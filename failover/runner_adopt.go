@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -15,6 +16,18 @@ type Found struct {
 	// Record that is there, and its Revision; the zero Record at 0 if there is none.
 	Record   Record
 	Revision Revision
+}
+
+// AdoptRequest says what was found out before an adoption, and what the operator accepts.
+type AdoptRequest struct {
+	// Found is what the coordinator has.
+	Found Found
+	// Above is the highest fence that the other node is known to have.
+	Above Fence
+	// AcceptLoss: acknowledged transactions may be missing on this node, and the operator knows (INV-6).
+	AcceptLoss bool
+	// WithoutOther: the other node could not be asked; what it holds more is given up.
+	WithoutOther bool
 }
 
 // AdoptedFence gives config and term of the record that a waiting node adopts: above everything that is known.
@@ -37,9 +50,9 @@ func (r *Runner) Find(ctx context.Context) (Found, error) {
 
 // Adopt writes the pair's record anew, with this node as the active and, if it was not active, as the only one in sync: for a
 // coordinator that has lost the record or was put back (INV-9). The caller has made sure that the other node does not
-// hold more. `above` is the highest fence that the other node is known to have. It returns the new record, or ErrAdopt with
+// hold more. It returns the new record, or ErrAdopt with
 // the reason; if that also is ErrUnknownOutcome, or ctx has ended, the record may have been written.
-func (r *Runner) Adopt(ctx context.Context, found Found, above Fence, acceptLoss bool) (Record, error) {
+func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	id := uuid.NewString()
 	done := make(chan error, 1)
 	r.mu.Lock()
@@ -50,7 +63,10 @@ func (r *Runner) Adopt(ctx context.Context, found Found, above Fence, acceptLoss
 		delete(r.adopts, id)
 		r.mu.Unlock()
 	}()
-	r.post(AdoptAsked{ID: id, Found: found.Record, Revision: found.Revision, Above: above, AcceptLoss: acceptLoss})
+	r.post(AdoptAsked{
+		ID: id, Found: req.Found.Record, Revision: req.Found.Revision, Above: req.Above, AcceptLoss: req.AcceptLoss, WithoutOther: req.WithoutOther,
+		At: time.Now().UTC().Truncate(time.Second),
+	})
 	select {
 	case err := <-done:
 		if err != nil {

@@ -67,7 +67,7 @@ type Node interface {
 	// Find reads what the coordinator has in place of the pair's record.
 	Find(ctx context.Context) (failover.Found, error)
 	// Adopt writes the pair's record anew; see failover.Runner.
-	Adopt(ctx context.Context, found failover.Found, above failover.Fence, acceptLoss bool) (failover.Record, error)
+	Adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error)
 	// MayForce tells whether Force would be done; both see failover.Runner.
 	MayForce(ctx context.Context, config uint64) error
 	Force(ctx context.Context, req failover.ForceRequest) (failover.Record, error)

@@ -53,10 +53,13 @@ func (a *AdminServer) AdoptRecord(ctx context.Context, req *pb.AdoptRecordReques
 	if err != nil || !req.GetConfirm() {
 		return p.plan, ToStatus(err)
 	}
-	if st := a.node.State(); st.Primary == nil && !p.plan.GetOther().GetReached() && !req.GetWithoutOther() {
+	alone := a.node.State().Primary == nil && !p.plan.GetOther().GetReached()
+	if alone && !req.GetWithoutOther() {
 		return nil, ToStatus(fmt.Errorf("%w: %w", failover.ErrAdopt, ErrOtherUnknown))
 	}
-	rec, err := a.node.Adopt(ctx, p.found, p.above, req.GetAcceptDataLoss())
+	rec, err := a.node.Adopt(ctx, failover.AdoptRequest{
+		Found: p.found, Above: p.above, AcceptLoss: req.GetAcceptDataLoss(), WithoutOther: alone,
+	})
 	if err != nil {
 		return nil, ToStatus(err)
 	}

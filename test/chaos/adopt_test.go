@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -185,4 +186,43 @@ func TestAdoptWithoutOther(t *testing.T) {
 	acked(t, w, ackBound)
 	require.NoError(t, standby.Start())
 	verify(t, p, w)
+}
+
+// TestAdoptWithoutOtherThatHeldMore: the operator was wrong, or wanted it so. The other node comes back and holds more, which it knows to be
+// committed; it gives that up, because the record says that an operator did (INV-13), and keeps it in a file.
+func TestAdoptWithoutOtherThatHeldMore(t *testing.T) {
+	p := start(t, cluster.Options{})
+	more, adopter := inSync(t, p)
+	c, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	_, _, err = c.CreateQueue(limited(t), "forced", client.CreateQueueOptions{})
+	require.NoError(t, err)
+	publish(t, c, "kept", 20)
+	require.NoError(t, adopter.Kill())
+	require.NoError(t, p.WaitRole(limited(t), more, pb.Role_ROLE_ACTIVE_ALONE))
+	publish(t, c, "lost", 30)
+	require.NoError(t, more.Kill())
+	require.NoError(t, p.StopEtcd())
+	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
+	require.NoError(t, p.StartEtcd(t.Context()))
+	require.NoError(t, adopter.Start())
+	require.NoError(t, p.WaitRole(limited(t), adopter, pb.Role_ROLE_RECOVERING))
+	s, err := adopter.Status(limited(t))
+	require.NoError(t, err)
+	end := s.GetStore().GetLogEnd().GetLsn()
+	out, err := command(t, "--addr", adopter.Address(), "pair", "adopt", "--yes", "--without-other")
+	require.NoError(t, err, out)
+	require.NoError(t, p.WaitRole(limited(t), adopter, pb.Role_ROLE_ACTIVE_ALONE))
+	out, err = command(t, "--addr", adopter.Address(), "status")
+	require.NoError(t, err)
+	require.Contains(t, out, "FORCED: node "+adopter.Name)
+	require.Contains(t, out, "adopted without asking the other node")
+	publish(t, c, "after", 10)
+
+	require.NoError(t, more.Start())
+	now, _ := inSync(t, p)
+	require.Equal(t, adopter, now)
+	require.Equal(t, append(bodies("kept", 20), bodies("after", 10)...), stored(t, c))
+	requireKept(t, more, end, bodies("lost", 30))
 }
