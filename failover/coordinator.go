@@ -96,8 +96,8 @@ type Coordinator interface {
 
 	// WriteMark raises the pair's mark. A mark that is not above the present one (Mark.Less) changes nothing and is no error: of several
 	// that are written at once, the highest stays. When it returns nil, the mark, or a higher one, is durable in the coordinator. Any
-	// error is an unknown outcome, and harmless. Neither the record nor its revision changes, and no watcher is woken. There has to be a
-	// record: a mark is that of the record's pair, and ends with the record.
+	// error is an unknown outcome, and harmless. Neither the record nor its revision changes, and no watcher is woken. It outlives the
+	// record.
 	WriteMark(ctx context.Context, m Mark) error
 
 	// LoadMark reads the pair's mark linearizably; the zero Mark if there is none, which is also so when the coordinator cannot keep one

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -145,8 +146,8 @@ func TestEmbeddedErrors(t *testing.T) {
 	require.ErrorContains(t, err, "no data directory")
 }
 
-// Another pair that is begun under the same prefix has no mark.
-func TestMarkEndsWithItsRecord(t *testing.T) {
+// A mark outlives the record, and gives way to another pair's.
+func TestMarkOfAnotherPair(t *testing.T) {
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
 	require.NoError(t, err)
@@ -154,24 +155,19 @@ func TestMarkEndsWithItsRecord(t *testing.T) {
 	a, b := s.connect(t, "/p"), s.connect(t, "/p")
 	defer func() { require.NoError(t, a.Close()) }()
 	defer func() { require.NoError(t, b.Close()) }()
-	mark := failover.Mark{By: 9, Term: 8, LSN: 1000}
-	require.ErrorIs(t, a.WriteMark(t.Context(), mark), failover.ErrNoRecord)
+	mark := failover.Mark{Pair: uuid.New(), By: 9, Term: 8, LSN: 1000}
 	_, err = a.Swap(t.Context(), 0, coordtest.SampleRecord("op1"))
 	require.NoError(t, err)
 	require.NoError(t, a.WriteMark(t.Context(), mark))
-
 	_, err = raw.Delete(t.Context(), "/p/record")
 	require.NoError(t, err)
-	_, err = b.Swap(t.Context(), 0, coordtest.SampleRecord("op2"))
-	require.NoError(t, err)
-	for _, c := range []*etcd.Coordinator{a, b} {
-		got, err := c.LoadMark(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, failover.Mark{}, got)
-	}
-	first := failover.Mark{By: 1, Term: 1, LSN: 1}
-	require.NoError(t, a.WriteMark(t.Context(), first))
 	got, err := b.LoadMark(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, mark, got)
+
+	first := failover.Mark{Pair: uuid.New(), By: 1, Term: 1, LSN: 1}
+	require.NoError(t, b.WriteMark(t.Context(), first))
+	got, err = a.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, first, got)
 
