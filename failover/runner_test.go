@@ -27,6 +27,7 @@ const bound = 20 * time.Second
 type hub struct {
 	mu     sync.Mutex // guards everything in the hub and in its planes
 	planes map[string]*plane
+	marks  bool // actives say how far they have committed
 }
 
 // plane is a data plane without data: connections, fences and roles are real enough, logs have no records.
@@ -108,7 +109,11 @@ func (p *plane) ConfirmRun(_ context.Context, run uuid.UUID) error {
 	return nil
 }
 
-func (p *plane) Committed() (lsn.Position, bool) { return lsn.Position{}, false }
+func (p *plane) Committed() (lsn.Position, bool) {
+	p.hub.mu.Lock()
+	defer p.hub.mu.Unlock()
+	return p.id.End, p.hub.marks && p.active != nil
+}
 
 // Meet finds the other plane; one that is dead does not listen.
 func (p *plane) Meet(_ context.Context, address string) (failover.Peer, error) {
@@ -137,6 +142,9 @@ func (p *plane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig) er
 	p.hub.mu.Lock()
 	defer p.hub.mu.Unlock()
 	p.active.ActiveConfig = cfg
+	if f := (failover.Fence{Config: cfg.Config, Term: p.active.Term}); p.peer != nil && p.peer.id.Fence.Less(f) {
+		p.peer.id.Fence = f // with the next heartbeat
+	}
 	if p.peer != nil && cfg.RequireStandby && cfg.Standby == p.peer.id.Member() {
 		p.post(failover.StandbySynced{Member: cfg.Standby, Requirement: cfg.Requirement})
 	}
