@@ -617,8 +617,8 @@ func (s *State) appendKey(b []byte) []byte {
 	b = fmt.Appendf(b, "Q%s%t%d L%d", s.ask.id, s.ask.seen, left(s.ask.deadline), len(s.live))
 	b = fmt.Appendf(b, "W%s%t%d B%d", s.forces.id, s.forces.withdrawn, left(s.forces.deadline), left(s.act.giveAt))
 	r := &s.run
-	b = fmt.Appendf(b, "R%t%t%q%q%v%t%t%t%v%t%s%t%d%v", r.claimed, r.named, r.superseded, r.putBack, r.mark, r.markKnown, r.compared, r.announced, r.twin,
-		r.twinLives, r.gone, r.askedTwin, left(r.twinAt), s.meeting)
+	b = fmt.Appendf(b, "R%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.superseded, r.putBack, r.mark, r.markKnown, r.announced, r.twin,
+		r.copyOf, r.gone, r.askedTwin, left(r.twinAt), s.meeting)
 	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
 	return b
 }

@@ -110,7 +110,6 @@ func (m *machine) adopt(rec Record, rev Revision) {
 			m.rev, m.pending, m.doubted = rev, nil, nil
 		}
 		m.trouble = ""
-		m.compareMark()
 		return
 	}
 	if !m.known && !m.admit(rec) {
@@ -126,7 +125,6 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	m.retryAt = m.now
 	m.candidate = false
 	m.compareRun()
-	m.compareMark()
 	m.forceSettled()
 	if m.ask.id != "" && rec.Switchover != nil && rec.Switchover.ID == m.ask.id {
 		m.ask.seen = true

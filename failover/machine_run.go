@@ -28,11 +28,10 @@ type runs struct {
 
 	mark      Mark // the highest known
 	markKnown bool // the coordinator was asked for it
-	compared  bool // the log that was found at the start was held against it
 
 	announced bool
 	twin      Live          // another process that has announced itself as this node; the zero Live if there is none
-	twinLives bool          // it has answered
+	copyOf    string        // address at which it has answered: this directory is a copy of its, or the other way round
 	gone      string        // process of which it is known that it does not run any more
 	askedTwin bool          // the question is under way
 	twinAt    time.Duration // when it is asked again
@@ -106,14 +105,15 @@ func (m *machine) takesPart() bool {
 	case r.superseded != "":
 		m.stopAll()
 		return false
-	case r.named:
+	case r.named || r.claimed:
 		return true // what follows is about the start
+	case !m.liveKnown || r.twin != Live{}:
+		return false
 	case !r.markKnown:
 		m.load()
 		return false
-	case !m.liveKnown || r.twin != Live{}:
-		return false
 	}
+	m.compareMark()
 	m.claim()
 	return true
 }
@@ -146,10 +146,14 @@ func (m *machine) compareRun() {
 	r := &m.run
 	me, listed := m.rec.Member(m.self.ID)
 	switch {
+	case r.superseded != "":
 	case !listed || me.Node != m.ident.Node || me.Store != m.ident.Store || me.Incarnation != m.ident.Incarnation:
 		return // INV-4 is about that
 	case me.Run == r.id && r.claimed:
 		r.named = true
+		if !m.ident.MayHaveLost {
+			r.putBack = "" // it has got from the other node what it lacked
+		}
 		if m.ident.Run != r.id || m.ident.ClaimedRun != uuid.Nil {
 			m.ident.Run, m.ident.ClaimedRun = r.id, uuid.Nil
 			m.do(ConfirmRun{Run: r.id})
@@ -162,9 +166,19 @@ func (m *machine) compareRun() {
 	}
 }
 
+// foundCopy ends the part of a process that has found another one running under its identity: not even when that one has gone does this
+// one take its place, since what that one acknowledged meanwhile is not here.
+func (m *machine) foundCopy() {
+	m.run.copyOf = m.run.twin.Node.Address
+	m.run.superseded = fmt.Sprintf("two processes with one identity: this node runs at %s already, or did when this process started, which takes no part "+
+		"until it is started again. If this data directory is a copy, do not start it: a second node begins with an empty one. Otherwise stop the "+
+		"process at %s, and start this one again", m.run.copyOf, m.run.copyOf)
+	m.warn("%s", m.run.superseded)
+}
+
 // supersede ends the part of a run whose place another one has taken.
 func (m *machine) supersede() {
-	m.run.superseded = "SUPERSEDED: another process has taken this node's place in the pair, with a copy of this data directory; what this process " +
+	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this data directory; what this process " +
 		"has acknowledged since then may not be part of the pair. Find the other one (its address is in the pair's status) and stop one of the two; a " +
 		"copy that is to be a node of its own must begin with an empty data directory"
 	m.warn("%s", m.run.superseded)
@@ -180,13 +194,10 @@ func (m *machine) foundPutBack(why string) {
 	}
 }
 
-// compareMark is INV-12: a store that is named in sync and ends before the pair's high-water mark was put back to an older image.
+// compareMark is INV-12: a store that is named in sync and ends before the pair's high-water mark was put back to an older image. To be
+// called once, before this run takes part: the end of the log that is known is that of the start.
 func (m *machine) compareMark() {
 	r := &m.run
-	if r.compared || !r.markKnown {
-		return
-	}
-	r.compared = true // the end of the log is that of the start
 	if r.putBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
 		return
 	}
@@ -264,13 +275,18 @@ func (m *machine) withRun(rec Record) Record {
 // introduce announces this node when no other process is known to run under its identity.
 func (m *machine) introduce() {
 	r := &m.run
-	if r.announced || r.superseded != "" || !m.liveKnown {
+	if r.announced || !m.liveKnown {
 		return
 	}
-	r.twin = m.findTwin()
+	if r.copyOf == "" {
+		r.twin = m.findTwin()
+	}
+	if (r.twin != Live{}) {
+		r.markKnown = false // it may commit meanwhile
+	}
 	switch {
 	case r.twin == Live{}:
-		r.announced, r.twinLives = true, false
+		r.announced = true
 		m.do(Announce{})
 	case r.askedTwin || m.now < r.twinAt:
 	default:
@@ -296,16 +312,13 @@ func (m *machine) met(e Met) {
 	if r.askedTwin && e.Address == r.twin.Node.Address {
 		r.askedTwin, r.twinAt = false, m.now+twinDelay
 		switch {
+		case r.copyOf != "": // asked again so that it knows that this process is still there
+			r.twinAt = m.now + twinMemory/2
 		case e.Err == nil && e.Peer.Process == r.twin.Process:
-			if !r.twinLives {
-				m.warn("TWO PROCESSES WITH ONE IDENTITY: node %s runs at %s already; this process takes no part while it does. If this data directory is a "+
-					"copy, do not start it: a second node begins with an empty one", m.self.ID, r.twin.Node.Address)
-			}
-			r.twinLives = true
+			m.foundCopy()
 		case e.Err == nil || e.Gone:
-			r.gone, r.twinLives = r.twin.Process, false
-		default:
-			r.twinLives = false // its lease will tell
+			r.gone = r.twin.Process
+		default: // its lease will tell
 		}
 		return
 	}
@@ -360,7 +373,7 @@ const twinMemory = 10 * time.Second
 func (s *State) twin() *Live {
 	r := &s.run
 	switch {
-	case r.twin != Live{} && r.twinLives:
+	case r.copyOf != "":
 		t := r.twin
 		return &t
 	case r.beside != Live{}:

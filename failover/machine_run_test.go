@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -125,7 +126,7 @@ func TestSuperseded(t *testing.T) {
 		stolen.Term++
 		effects := r.seeRecord(stolen, 102)
 		require.Equal(t, []string{"stop-active"}, kinds(effects))
-		require.Contains(t, r.s.Reason(), "SUPERSEDED")
+		require.Contains(t, r.s.Reason(), "superseded")
 		requireNo[SwapRecord](t, r.after(time.Hour))
 		// Not even if that one has gone.
 		later := next(stolen, "d")
@@ -137,7 +138,7 @@ func TestSuperseded(t *testing.T) {
 		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 1, 0), runBefore, runOfB), 0, 1)
 		r.won()
 		require.Equal(t, []string{"stop-follower"}, kinds(r.seeRecord(next(inRuns(r.s.rec, runOther, runOfB), "c"), 102)))
-		require.Contains(t, r.s.Reason(), "SUPERSEDED")
+		require.Contains(t, r.s.Reason(), "superseded")
 	})
 }
 
@@ -154,6 +155,13 @@ func TestOldCopy(t *testing.T) {
 		require.Contains(t, r.s.Reason(), "put back")
 		effects = r.won()
 		effect[ClearLoss](t, effects)
+		healed := r.s.ident
+		healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
+		r.step(IdentityChanged{Identity: healed})
+		rec := next(r.s.rec, "b/7/0")
+		rec.Active, rec.InSync = testNodes[1].ID, append(slices.Clone(rec.InSync), healed.Member())
+		r.seeRecord(rec, 102)
+		require.Empty(t, r.s.run.putBack, "it has got what it lacked")
 	})
 	t.Run("nobody else is", func(t *testing.T) {
 		r := newRunRig(t)
@@ -324,21 +332,25 @@ func TestTwin(t *testing.T) {
 		requireNo[SwapRecord](t, effects)
 		effects = r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
 		effect[Announce](t, effects)
-		effect[SwapRecord](t, effects)
+		effect[LoadRecord](t, effects) // how far had that one committed?
+		effect[SwapRecord](t, r.step(Loaded{Record: recordWith(0, 0), Revision: 100}))
 	})
-	t.Run("runs, and then not", func(t *testing.T) {
+	t.Run("runs, and is gone later", func(t *testing.T) {
 		r, _ := begin(t, stale)
 		effects := r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
 		requireNo[SwapRecord](t, effects)
 		require.Contains(t, r.s.Reason(), "two processes with one identity")
 		require.Equal(t, stale, *r.s.twin())
-		effect[Meet](t, r.after(twinDelay))
-		effect[SwapRecord](t, r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[1].ID, Process: "b"}}))
+		requireNo[SwapRecord](t, r.observe(true))
+		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(twinMemory), "so that the other one can tell, too")
+		r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
+		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
 	})
 	t.Run("does not answer: its lease tells", func(t *testing.T) {
 		r, _ := begin(t, stale)
 		requireNo[SwapRecord](t, r.step(Met{Address: "a:2", Err: ErrUnreachable}))
-		effect[SwapRecord](t, r.observe(true))
+		effect[LoadRecord](t, r.observe(true))
+		effect[MarkLoss](t, r.step(Loaded{Record: recordWith(0, 0), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}}))
 	})
 	t.Run("the one that runs hears of it", func(t *testing.T) {
 		r := activePair(t, Settings{})

@@ -115,15 +115,10 @@ func (s *State) actingReason() string {
 	}
 }
 
-// twinReason says what another process of this identity means.
+// twinReason says what another process of this identity means that may still run.
 func (s *State) twinReason() string {
-	t := s.run.twin
-	if !s.run.twinLives {
-		return fmt.Sprintf("another process has announced itself as this node at %s and does not answer: waiting until its lease has ended",
-			t.Node.Address)
-	}
-	return fmt.Sprintf("two processes with one identity: this node runs at %s already. If this data directory is a copy, do not start it: a second "+
-		"node begins with an empty one. Otherwise stop the process at %s", t.Node.Address, t.Node.Address)
+	return fmt.Sprintf("another process has announced itself as this node at %s and does not answer: waiting until its lease has ended",
+		s.run.twin.Node.Address)
 }
 
 func (s *State) standbyCause() string {

@@ -256,7 +256,7 @@ func (r *Runner) publish(s *State) {
 		Deliver: s.mode == modeAct && s.act.sent.Deliver,
 		Standby: s.act.member.Node,
 		Refused: s.refused, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
-		Superseded: s.run.superseded != "", PutBack: s.run.putBack, Ahead: s.ahead(), Twin: s.twin(),
+		Superseded: s.run.superseded != "" && s.run.copyOf == "", PutBack: s.run.putBack, Ahead: s.ahead(), Twin: s.twin(),
 		Notices: s.notices,
 	}
 	if s.mode == modeAct && s.act.giveAt != never {
