@@ -143,7 +143,8 @@ func (q *queue) take(dst []batch) []batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, g := range q.waiting {
-		q.typical += (len(g.frames) - q.typical) / 4
+		// A very large transaction says nothing about the next batch, which would have to pay for it.
+		q.typical += (min(len(g.frames), q.batchBytes) - q.typical) / 4
 		dst = append(dst, g.batch)
 		g.frames = nil // log, stream and tail have it
 	}

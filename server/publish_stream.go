@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
@@ -86,7 +87,25 @@ func (p *publishStream) read(ctx context.Context) {
 				return
 			}
 		}
+		if !p.waitForRoom(ctx, &b) {
+			return
+		}
 	}
+}
+
+// waitForRoom waits, when a request has taken all of the stream's room, until there is some: the next one would have to wait all the same,
+// and would be in memory meanwhile. It returns false when the stream has ended.
+func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
+	limit := int64(p.server.limits.StreamInFlightBytes)
+	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
+		return true
+	}
+	if p.room.Acquire(ctx, limit) != nil {
+		return false
+	}
+	p.room.Release(limit)
+	runtime.GC() // before there is as much again
+	return true
 }
 
 // publishBatch is requests that came together. It is used again for the next ones.
@@ -135,7 +154,14 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
 	}
 	b.calls[len(b.calls)-1].weight = weight // is answered last
-	if err := p.session.Primary.SubmitAll(ctx, b.items); err != nil {
+	if weight == int64(p.server.limits.StreamInFlightBytes) {
+		// The request, and what it came in, is garbage as large as what follows: collected now, it is where that goes.
+		runtime.GC()
+	}
+	err := p.session.Primary.SubmitAll(ctx, b.items)
+	clear(b.items) // the buffer goes with them; the next request may be long in coming
+	b.items = b.items[:0]
+	if err != nil {
 		return err
 	}
 	p.session.Consumers.Published(b.messages, len(*buf))

@@ -69,6 +69,9 @@ func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 		return nil, err
 	}
 	s.readerAt = last
+	if len(frames) > 4*catchUpBytes {
+		s.reader = nil // its buffers have grown to a very large transaction
+	}
 	// The reader uses its buffer again; the messages in memory refer to these bytes until they are in pages.
 	return slices.Clone(frames), nil
 }

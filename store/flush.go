@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -21,6 +22,9 @@ type runWriter struct {
 	pages   []uint32
 	entries []indexEntry
 }
+
+// largeSlackBytes is more than a run has besides one record and padding.
+const largeSlackBytes = 256
 
 // stagedRun is a run that is built and not yet written.
 type stagedRun struct {
@@ -71,6 +75,9 @@ func (w *runWriter) writeTail(t *queue.TailRun) error {
 			}
 		}
 		if b.count == 0 {
+			if len(record) > writeBufferBytes { // with all that comes behind it: to grow once more would take as much again
+				w.buf = slices.Grow(w.buf, len(record)+largeSlackBytes+w.file.PageSize())
+			}
 			w.begin(&b, t.Queue)
 		}
 		b.add(seq, record)

@@ -39,9 +39,7 @@ func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Po
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.batches) > 0 && r.batches[0].end.LSN <= applied.LSN {
-		r.bytes -= int64(len(r.batches[0].frames))
-		r.batches[0] = appended{}
-		r.batches = r.batches[1:]
+		r.drop()
 	}
 	if len(r.batches) == 0 || r.batches[0].before.LSN > applied.LSN {
 		return nil, lsn.Position{}, false
@@ -57,10 +55,20 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	if len(r.batches) == 0 {
 		return
 	}
-	if first := &r.batches[0]; first.before.LSN <= at.LSN && at.LSN < first.end.LSN {
+	switch first := &r.batches[0]; {
+	case first.end.LSN <= at.LSN: // wholly applied: it must not keep the next one, perhaps a very large one, from being kept
+		r.drop()
+	case first.before.LSN <= at.LSN:
 		r.bytes -= int64(len(first.frames) - len(rest))
 		first.frames, first.before = rest, at
 	}
+}
+
+// drop takes the oldest batch out. mu is held.
+func (r *recentFrames) drop() {
+	r.bytes -= int64(len(r.batches[0].frames))
+	r.batches[0] = appended{}
+	r.batches = r.batches[1:]
 }
 
 // clear drops everything: the log was cut or begun anew.

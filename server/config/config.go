@@ -188,8 +188,8 @@ type Limits struct {
 	Consumers           int  `koanf:"consumers" usage:"consumers attached to this node"`
 	Outstanding         int  `koanf:"outstanding" usage:"messages delivered to one consumer and not yet answered, and its largest credit"`
 	StreamInFlight      int  `koanf:"stream-in-flight" usage:"requests of one publish stream that are not yet answered"`
-	StreamInFlightBytes Size `koanf:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered"`
-	PendingBytes        Size `koanf:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections"`
+	StreamInFlightBytes Size `koanf:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered; at most an eighth of memory.budget"`
+	PendingBytes        Size `koanf:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections; at most half of memory.budget"`
 
 	DeliveryShare Percent `koanf:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store"
 )
 
@@ -18,11 +20,21 @@ func TestMemoryLimit(t *testing.T) {
 	require.EqualValues(t, 320*mib, memoryLimit(512*mib, 0))
 	require.EqualValues(t, 320*mib, memoryLimit(512*mib, 200*mib))
 	require.Greater(t, memoryLimit(512*mib, 1000*mib), int64(1250*mib), "what is needed beyond the budget is given")
-	require.EqualValues(t, 80*mib, memoryLimit(16*mib, 0), "what a process needs in any case")
+	require.EqualValues(t, 20*mib, memoryLimit(16*mib, 0), "what a store needs in any case, and a part of a small budget")
+	require.EqualValues(t, 48*mib, memoryLimit(64*mib, 0))
 	require.EqualValues(t, 256*mib, StoreMemory(512*mib))
 	require.EqualValues(t, store.MinMemoryBudget, StoreMemory(20*mib))
 	runtime.GC()
 	require.Positive(t, heapInUse())
+
+	limits := config.Default().Limits
+	require.Equal(t, limits, limitsWithin(limits, int64(config.Default().Memory.Budget)), "the defaults fit")
+	small := limitsWithin(limits, 64*mib)
+	require.EqualValues(t, 8*mib, small.StreamInFlightBytes)
+	require.Greater(t, small.PendingBytes, small.TransactionBytes, "one transaction is always possible")
+	require.Less(t, small.PendingBytes, limits.PendingBytes)
+	require.Equal(t, replication.DefaultTailBytes, tailMemory(512*mib))
+	require.Equal(t, 4*mib, tailMemory(64*mib))
 
 	t.Setenv("GOMEMLIMIT", "")
 	ctx, cancel := context.WithCancel(t.Context())

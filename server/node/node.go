@@ -77,6 +77,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	for _, w := range cfg.Warnings {
 		logger.Warn(w)
 	}
+	cfg.Limits = limitsWithin(cfg.Limits, cfg.Memory.Budget.Bytes())
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1), canRestart: o.CanRestart,

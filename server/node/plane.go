@@ -50,6 +50,7 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 		StandbyTimeout: n.cfg.Failover.DropTimeout.Std(), ActiveTimeout: n.cfg.Failover.Timeout.Std(),
 		Heartbeat:        heartbeat(n.cfg.Failover),
 		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(), CommitDelay: n.cfg.CommitDelay.Std(),
+		TailBytes:              tailMemory(n.cfg.Memory.Budget.Bytes()),
 		SnapshotBytesPerSecond: n.cfg.Maintenance.SnapshotRate.Bytes(),
 	}
 	return p
