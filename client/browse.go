@@ -18,13 +18,16 @@ type BrowseOptions struct {
 	Limit uint64
 	// HeadersOnly leaves the bodies out.
 	HeadersOnly bool
+	// Damaged is called, between messages, with the sequence of each one that no node can read and that is stepped over; it may be nil.
+	Damaged func(sequence uint64)
 }
 
 // Browse reads messages without consuming them, in order of sequence. After a failover it goes on where it was. It ends
-// after the first error. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrDataLoss, ErrUnavailable.
+// after the first error. A message that cannot be read is stepped over, as by a consumer: see BrowseOptions.Damaged. Errors:
+// ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable, ErrDataLoss for a message that a node before 0.2.0 cannot read.
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
-		b := browser{client: c, op: "browse " + queue, yield: yield, req: &pb.BrowseRequest{
+		b := browser{client: c, op: "browse " + queue, yield: yield, damaged: o.Damaged, req: &pb.BrowseRequest{
 			Queue: queue, Subscription: o.Subscription, FromSequence: o.From, Limit: o.Limit, HeadersOnly: o.HeadersOnly,
 		}}
 		b.run(ctx)
@@ -37,6 +40,8 @@ type browser struct {
 	op     string
 	req    *pb.BrowseRequest
 	yield  func(Stored, error) bool
+
+	damaged func(sequence uint64) // nil for none
 }
 
 // run reads one stream after another until all is read.
@@ -80,6 +85,12 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 		resp, err := stream.Recv()
 		if err != nil {
 			return isEOF(err), err //nolint:wrapcheck // asError needs it as it is
+		}
+		for _, sequence := range resp.GetDamaged() {
+			if b.damaged != nil {
+				b.damaged(sequence)
+			}
+			b.req.FromSequence = sequence + 1
 		}
 		for _, m := range resp.GetMessages() {
 			if !b.yield(storedFromProto(m), nil) {

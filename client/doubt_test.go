@@ -272,3 +272,34 @@ func TestAckSyncAfterTheEnd(t *testing.T) {
 	require.NoError(t, ds[0].AckSync(soon(t)), "it still is")
 	require.Equal(t, 1, p.ackedCount("q"))
 }
+
+// TestRequest: an administrative call that is made again with the same Request travels under the same sequence, and with no other arguments.
+func TestRequest(t *testing.T) {
+	w := newWorld(false, []move{cut, gone})
+	c, err := client.Open(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	var r client.Request
+	purge := func(queue string) error {
+		ctx, cancel := w.call(soon(t))
+		defer cancel()
+		_, err := c.PurgeQueue(ctx, queue, "", &r)
+		return err
+	}
+	for range 2 { // cut, and gone
+		require.ErrorIs(t, purge("q"), client.ErrOutcomeUnknown)
+		err = purge("other")
+		require.ErrorIs(t, err, client.ErrInvalid)
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	}
+	require.NoError(t, purge("q"))
+	require.ErrorIs(t, purge("q"), client.ErrInvalid, "it was carried out")
+	ctx, cancel := w.call(soon(t))
+	defer cancel()
+	_, err = c.PurgeQueue(ctx, "q", "", &r, &r)
+	require.ErrorIs(t, err, client.ErrInvalid)
+	require.Equal(t, 1, w.purged)
+	_, err = c.PurgeQueue(ctx, "q", "")
+	require.NoError(t, err)
+	require.Equal(t, 2, w.purged, "another one")
+}

@@ -34,6 +34,7 @@ type operation struct {
 }
 
 func operations() []operation {
+	answered := []move{refused, refusedNow, denied, notActive, forgotten}
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
 	inStream := []move{refused, refusedNow, forgotten} // the others end the stream, and may mean any request of it
 	return []operation{
@@ -62,7 +63,7 @@ func operations() []operation {
 			}, err
 		}},
 		{
-			name: "Txn", answers: []move{refused, refusedNow, denied, notActive, forgotten}, parts: func(w *world) []int {
+			name: "Txn", answers: answered, parts: func(w *world) []int {
 				acked := 0
 				if w.acked[1] {
 					acked = 1
@@ -81,6 +82,16 @@ func operations() []operation {
 				txn := c.Begin().Publish("q", message("a")).Publish("r", message("b")).Ack(d)
 				return func(ctx context.Context) error {
 					_, err := txn.Commit(ctx)
+					return err
+				}, nil
+			},
+		},
+		{
+			name: "PurgeQueue", answers: answered, parts: func(w *world) []int { return []int{w.purged} },
+			begin: func(_ context.Context, c *client.Client) (func(context.Context) error, error) {
+				var r client.Request
+				return func(ctx context.Context) error {
+					_, err := c.PurgeQueue(ctx, "q", "", &r)
 					return err
 				}, nil
 			},
@@ -110,11 +121,15 @@ func operations() []operation {
 // stored, and nothing of the call ever will be; success means exactly once; an unknown outcome at most once; and all parts of a
 // transaction or none.
 func TestExplore(t *testing.T) {
+	depth := *exploreDepth
+	if testing.Short() {
+		depth--
+	}
 	for _, op := range operations() {
 		t.Run(op.name, func(t *testing.T) {
 			var fired [moves]int
 			runs := 0
-			script := make([]move, 0, *exploreDepth)
+			script := make([]move, 0, depth)
 			var walk func()
 			walk = func() {
 				for calls := 1; calls <= 3 && (calls == 1 || !op.once && calls <= len(script)+1); calls++ {
@@ -123,7 +138,7 @@ func TestExplore(t *testing.T) {
 						runs++
 					}
 				}
-				if len(script) == *exploreDepth {
+				if len(script) == depth {
 					return
 				}
 				for m := range moves {

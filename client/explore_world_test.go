@@ -59,6 +59,7 @@ type world struct {
 
 	stored map[string]int // copies of each message, by queue and body
 	acked  map[uint64]bool
+	purged int
 }
 
 // impatience ends the present call's context.
@@ -247,6 +248,9 @@ func (w *world) unary(
 		duplicate, err := w.attempt(r.GetProducer(), func() { w.commit(r) })
 		resp.Duplicate = duplicate
 		return w.reply(ctx, reply, resp, err)
+	case *pb.PurgeQueueRequest:
+		_, err := w.attempt(proto.CloneOf(r.GetProducer()), func() { w.purged++ })
+		return w.reply(ctx, reply, &pb.PurgeQueueResponse{}, err)
 	default:
 		return status.Errorf(codes.Unimplemented, "%T", req)
 	}

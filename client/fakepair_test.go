@@ -252,6 +252,11 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 			resp, err := n.publishOne(r)
 			if err == nil {
 				answers = append(answers, resp)
+				if codes.Code(resp.GetError().GetCode()) == codes.Unavailable {
+					err = status.Error(codes.Unavailable, "ends the stream, as with a real node: what comes next must not overtake it")
+				}
+			}
+			if err == nil {
 				if len(answers) < 3 && r != together[len(together)-1] {
 					continue // three answers in one message
 				}

@@ -129,6 +129,12 @@ func (n *Node) DropOld(ctx context.Context) (uint64, error) {
 	return resp.GetBytes(), err
 }
 
+// FlushArchive archives the log of this node up to now, and tells how far the archive reaches. Errors: ErrRefused when this node has no
+// archive.
+func (n *Node) FlushArchive(ctx context.Context) (*pb.FlushArchiveResponse, error) {
+	return maintain(ctx, n, "flush archive", &pb.FlushArchiveRequest{}, pb.MaintenanceServiceClient.FlushArchive)
+}
+
 // Settings reads the pair's maintenance settings as this node knows them, with this node's page size.
 func (n *Node) Settings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 	resp, err := maintain(ctx, n, "settings", &pb.GetSettingsRequest{}, pb.MaintenanceServiceClient.GetSettings)

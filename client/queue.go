@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"iter"
 
 	"google.golang.org/grpc"
@@ -76,18 +75,18 @@ type CreateQueueOptions struct {
 	IfNotExists bool
 }
 
-// CreateQueue makes a queue. created is false if it was there already and IfNotExists was set. If the connection broke
-// after an attempt that may have worked, a queue that is there is taken for the one just made.
+// CreateQueue makes a queue. created is false if it was there already and IfNotExists was set. The call can be made again
+// after ErrOutcomeUnknown with the Request that it was given, if any.
 // Errors: ErrAlreadyExists, ErrInvalid, ErrLimit, ErrUnavailable.
-func (c *Client) CreateQueue(ctx context.Context, name string, o CreateQueueOptions) (q Queue, created bool, err error) {
+func (c *Client) CreateQueue(ctx context.Context, name string, o CreateQueueOptions, as ...*Request) (q Queue, created bool, err error) {
 	if err := checkName("queue", name); err != nil {
 		return Queue{}, false, err
 	}
 	req := &pb.CreateQueueRequest{
 		Name: name, Config: o.Config.toProto(), Subscriptions: o.Subscriptions, Topic: o.Topic, IfNotExists: o.IfNotExists,
 	}
-	resp, unknown, err := unary(ctx, c, "create queue "+name, req, pb.QueueServiceClient.CreateQueue)
-	if unknown && errors.Is(err, ErrAlreadyExists) {
+	resp, err := change(ctx, c, "create queue "+name, req, as, pb.QueueServiceClient.CreateQueue)
+	if doneBefore(err, ErrAlreadyExists) {
 		q, err = c.GetQueue(ctx, name)
 		return q, true, err
 	}
@@ -95,35 +94,36 @@ func (c *Client) CreateQueue(ctx context.Context, name string, o CreateQueueOpti
 }
 
 // AlterQueue replaces the configuration of a queue. Errors: ErrQueueNotFound, ErrInvalid, ErrUnavailable.
-func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig) (Queue, error) {
+func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig, as ...*Request) (Queue, error) {
 	req := &pb.AlterQueueRequest{Name: name, Config: config.toProto()}
-	resp, _, err := unary(ctx, c, "alter queue "+name, req, pb.QueueServiceClient.AlterQueue)
+	resp, err := change(ctx, c, "alter queue "+name, req, as, pb.QueueServiceClient.AlterQueue)
 	return queueFromProto(resp.GetQueue()), err
 }
 
 // DeleteQueue removes a queue with all of its messages and returns how many there were; with ifEmpty it refuses with
-// ErrNotEmpty if there are any. If the connection broke after an attempt that may have worked, a queue that is gone is
-// taken for deleted, with 0 messages. Errors: ErrQueueNotFound, ErrNotEmpty, ErrUnavailable.
-func (c *Client) DeleteQueue(ctx context.Context, name string, ifEmpty bool) (messages uint64, err error) {
+// ErrNotEmpty if there are any. The call can be made again after ErrOutcomeUnknown with the Request that it was given, if
+// any: a queue that was made anew meanwhile stays. Errors: ErrQueueNotFound, ErrNotEmpty, ErrUnavailable.
+func (c *Client) DeleteQueue(ctx context.Context, name string, ifEmpty bool, as ...*Request) (messages uint64, err error) {
 	req := &pb.DeleteQueueRequest{Name: name, IfEmpty: ifEmpty}
-	resp, unknown, err := unary(ctx, c, "delete queue "+name, req, pb.QueueServiceClient.DeleteQueue)
-	if unknown && errors.Is(err, ErrQueueNotFound) {
+	resp, err := change(ctx, c, "delete queue "+name, req, as, pb.QueueServiceClient.DeleteQueue)
+	if doneBefore(err, ErrQueueNotFound) {
 		return 0, nil
 	}
 	return resp.GetMessages(), err
 }
 
 // PurgeQueue acknowledges everything that a subscription, or with "" every one, has not acknowledged, and returns the
-// number of messages. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
-func (c *Client) PurgeQueue(ctx context.Context, name, subscription string) (messages uint64, err error) {
+// number of messages. The call can be made again after ErrOutcomeUnknown with the Request that it was given, if any: what
+// was published meanwhile stays. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
+func (c *Client) PurgeQueue(ctx context.Context, name, subscription string, as ...*Request) (messages uint64, err error) {
 	req := &pb.PurgeQueueRequest{Name: name, Subscription: subscription}
-	resp, _, err := unary(ctx, c, "purge queue "+name, req, pb.QueueServiceClient.PurgeQueue)
+	resp, err := change(ctx, c, "purge queue "+name, req, as, pb.QueueServiceClient.PurgeQueue)
 	return resp.GetMessages(), err
 }
 
 // GetQueue describes one queue. Errors: ErrQueueNotFound, ErrUnavailable.
 func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
-	resp, _, err := unary(ctx, c, "get queue "+name, &pb.GetQueueRequest{Name: name}, pb.QueueServiceClient.GetQueue)
+	resp, err := read(ctx, c, "get queue "+name, &pb.GetQueueRequest{Name: name}, pb.QueueServiceClient.GetQueue)
 	return queueFromProto(resp.GetQueue()), err
 }
 
@@ -133,7 +133,7 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 		token := ""
 		for {
 			req := &pb.ListQueuesRequest{Prefix: prefix, PageToken: token}
-			resp, _, err := unary(ctx, c, "list queues", req, pb.QueueServiceClient.ListQueues)
+			resp, err := read(ctx, c, "list queues", req, pb.QueueServiceClient.ListQueues)
 			if err != nil {
 				yield(Queue{}, err)
 				return
@@ -150,46 +150,46 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 	}
 }
 
-// CreateSubscription adds a durable cursor to a queue. created and an interrupted attempt are as with CreateQueue.
+// CreateSubscription adds a durable cursor to a queue. created, and making the call again, are as with CreateQueue.
 // Errors: ErrQueueNotFound, ErrAlreadyExists, ErrInvalid, ErrLimit, ErrUnavailable.
-func (c *Client) CreateSubscription(ctx context.Context, queue, name string, start Start, ifNotExists bool) (s Subscription, created bool, err error) {
+func (c *Client) CreateSubscription(
+	ctx context.Context, queue, name string, start Start, ifNotExists bool, as ...*Request,
+) (s Subscription, created bool, err error) {
 	req := &pb.CreateSubscriptionRequest{Queue: queue, Name: name, IfNotExists: ifNotExists, Start: pb.StartPosition_START_POSITION_LATEST}
 	if start == StartEarliest {
 		req.Start = pb.StartPosition_START_POSITION_EARLIEST
 	}
 	op := "create subscription " + name + " on " + queue
-	resp, unknown, err := unary(ctx, c, op, req, pb.QueueServiceClient.CreateSubscription)
-	if unknown && errors.Is(err, ErrAlreadyExists) {
+	resp, err := change(ctx, c, op, req, as, pb.QueueServiceClient.CreateSubscription)
+	if doneBefore(err, ErrAlreadyExists) {
 		req.IfNotExists = true // now it only asks for the subscription
-		resp, _, err = unary(ctx, c, op, req, pb.QueueServiceClient.CreateSubscription)
+		resp, err = change(ctx, c, op, req, nil, pb.QueueServiceClient.CreateSubscription)
 		return subscriptionFromProto(resp.GetSubscription()), true, err
 	}
 	return subscriptionFromProto(resp.GetSubscription()), resp.GetCreated(), err
 }
 
-// DeleteSubscription removes a cursor; messages that only it had still to read are gone.
-// Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
-func (c *Client) DeleteSubscription(ctx context.Context, queue, name string) error {
+// DeleteSubscription removes a cursor; messages that only it had still to read are gone. Making the call again is as with
+// DeleteQueue. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
+func (c *Client) DeleteSubscription(ctx context.Context, queue, name string, as ...*Request) error {
 	req := &pb.DeleteSubscriptionRequest{Queue: queue, Name: name}
-	_, unknown, err := unary(ctx, c, "delete subscription "+name+" of "+queue, req, pb.QueueServiceClient.DeleteSubscription)
-	if unknown && errors.Is(err, ErrSubscriptionNotFound) {
+	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req, as, pb.QueueServiceClient.DeleteSubscription)
+	if doneBefore(err, ErrSubscriptionNotFound) {
 		return nil
 	}
 	return err
 }
 
-// unary makes one call on the active node, as often as needed.
-func unary[Req, Resp any](
+// read makes one call that changes nothing on the active node, as often as needed.
+func read[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
-) (resp *Resp, unknown bool, err error) {
-	d := &doubt{}
-	err = c.do(ctx, op, d, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+) (resp *Resp, err error) {
+	err = c.do(ctx, op, nil, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(queues(cc), ctx, req)
-		unknown = d.unknown
 		return err
 	})
-	return resp, unknown, err
+	return resp, err
 }
 
 func (c QueueConfig) toProto() *pb.QueueConfig {

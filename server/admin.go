@@ -18,6 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 const (
@@ -38,6 +40,8 @@ type NodeState struct {
 	// Primary is set while the node holds the active role, Follower while it follows.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
+	// ArchiveDir of this node's log; empty for none.
+	ArchiveDir string
 	// Version of the software.
 	Version string
 	// StartedAt is when the process started.
@@ -110,6 +114,9 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 		Damage: DamageToProto(a.store.DamageStatus()), Alarms: alarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
 		Conditions: conditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(), DiskLowWatermark: st.DiskLowWatermark,
 	}
+	if resp.Store.LeftBehind, err = a.leftBehind(st.ArchiveDir); err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
 	switch {
 	case st.Primary != nil:
 		resp.Store.CommitLsn = st.Primary.CommitLSN
@@ -121,6 +128,32 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 		resp.Pair = pairStatus(&st)
 	}
 	return resp, nil
+}
+
+// leftBehind lists what an operator may remove.
+func (a *AdminServer) leftBehind(archive string) ([]*pb.LeftBehind, error) {
+	left, err := a.store.LeftBehind()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // says what it is
+	}
+	if archive != "" {
+		formers, err := backup.Formers(vfs.OS(), archive)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // says what it is
+		}
+		for _, dir := range formers {
+			n, err := store.SizeOf(vfs.OS(), dir)
+			if err != nil {
+				continue // removed meanwhile
+			}
+			left = append(left, store.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
+		}
+	}
+	out := make([]*pb.LeftBehind, len(left))
+	for i, l := range left {
+		out[i] = &pb.LeftBehind{Path: l.Path, Kind: l.Kind, Bytes: l.Bytes}
+	}
+	return out, nil
 }
 
 func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {

@@ -72,7 +72,7 @@ func (s *QueueServer) commitTransaction(ctx context.Context, req *pb.CommitReque
 
 // committed makes the answer from the transaction's result.
 func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error) {
-	if err := refusal(r, req.GetProducer()); err != nil {
+	if err := refusal(r, req.GetProducer() != nil); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
 	if len(r.Ops) != len(req.GetOperations()) {

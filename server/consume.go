@@ -142,7 +142,7 @@ func (s *QueueServer) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingS
 	if err != nil {
 		return err
 	}
-	read := store.ReadRequest{From: max(req.GetFromSequence(), 1), MaxBytes: deliveryBatchBytes}
+	read := store.ReadRequest{From: max(req.GetFromSequence(), 1), MaxBytes: deliveryBatchBytes, MarkDamaged: true}
 	if req.GetSubscription() == "" {
 		read.Queue, err = s.find(req.GetQueue())
 	} else {
@@ -170,27 +170,40 @@ func (s *QueueServer) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingS
 			return nil
 		}
 		read.From = next
+		resp := &pb.BrowseResponse{}
+		batch, resp.Damaged = withoutDamaged(batch)
 		left -= uint64(len(batch))
-		if err := s.sendBatch(session, batch, req.GetHeadersOnly(), stream); err != nil {
+		if err := s.sendBatch(session, batch, req.GetHeadersOnly(), resp, stream); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// withoutDamaged takes out what could not be read. The store returns that by itself.
+func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []uint64) {
+	if len(batch) == 0 || batch[0].Record != nil {
+		return batch, nil
+	}
+	for i := range batch {
+		damaged = append(damaged, batch[i].Sequence)
+	}
+	return batch[:0], damaged
+}
+
 func (s *QueueServer) sendBatch(
-	session *Session, batch []store.Delivery, headersOnly bool, stream grpc.ServerStreamingServer[pb.BrowseResponse],
+	session *Session, batch []store.Delivery, headersOnly bool, resp *pb.BrowseResponse, stream grpc.ServerStreamingServer[pb.BrowseResponse],
 ) error {
 	select {
 	case <-session.Ended():
 		return session.Reason()
 	default:
 	}
-	messages, err := storedMessages(batch, headersOnly)
-	if err != nil {
+	var err error
+	if resp.Messages, err = storedMessages(batch, headersOnly); err != nil {
 		return err
 	}
-	if err := stream.Send(&pb.BrowseResponse{Messages: messages}); err != nil {
+	if err := stream.Send(resp); err != nil {
 		return fmt.Errorf("browse: %w", err)
 	}
 	return nil

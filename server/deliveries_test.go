@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -50,4 +52,21 @@ func TestDeliveries(t *testing.T) {
 	}
 	broken := []dispatch.Message{{Sequence: 7, Record: []byte("no record")}}
 	require.ErrorIs(t, d.set(dispatch.Event{Messages: broken}), store.ErrDataLoss)
+}
+
+// TestDeliveriesKnowEveryField: a field that is added to what is delivered has to be added to its own way of being encoded, too.
+func TestDeliveriesKnowEveryField(t *testing.T) {
+	known := map[protoreflect.MessageDescriptor]map[protoreflect.Name]int{
+		(&pb.StoredMessage{}).ProtoReflect().Descriptor(): {
+			"sequence": fieldSequence, "published_at": fieldPublishedAt, "delivery_count": fieldDeliveryCount, "message": fieldMessage,
+		},
+		(&pb.Message{}).ProtoReflect().Descriptor():            {"body": fieldBody, "properties": fieldProperties},
+		(&timestamppb.Timestamp{}).ProtoReflect().Descriptor(): {"seconds": fieldSeconds, "nanos": fieldNanos},
+	}
+	for d, names := range known {
+		require.Equal(t, len(names), d.Fields().Len(), "%s has a field that deliveries do not carry", d.FullName())
+		for name, number := range names {
+			require.Equal(t, protoreflect.FieldNumber(number), d.Fields().ByName(name).Number(), "%s.%s", d.FullName(), name) //nolint:gosec // G115: small
+		}
+	}
 }

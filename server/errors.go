@@ -70,14 +70,14 @@ type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
 
-// refusal gives the error of a transaction that was refused when it was applied.
-func refusal(r *txn.Result, producer *pb.Producer) error {
+// refusal gives the error of a transaction that was refused when it was applied; kept tells whether it has a producer.
+func refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
 	switch r.Code { //nolint:exhaustive // the others are kept with the producer
 	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten:
 		return err
 	}
-	if producer == nil {
+	if !kept {
 		return err
 	}
 	return &settledError{err}
@@ -116,6 +116,7 @@ func mappings() []mapping {
 		{backup.ErrBusy, codes.AlreadyExists, "BACKUP_BUSY"},
 		{maintenance.ErrRole, codes.FailedPrecondition, "ROLE"},
 		{maintenance.ErrNoBackupPath, codes.FailedPrecondition, "NO_BACKUP_PATH"},
+		{maintenance.ErrNoArchive, codes.FailedPrecondition, "NO_ARCHIVE"},
 		{maintenance.ErrNoRecommendation, codes.FailedPrecondition, "NO_RECOMMENDATION"},
 		{maintenance.ErrSetting, codes.InvalidArgument, "SETTING"},
 		{maintenance.ErrPlanRuns, codes.AlreadyExists, "PLAN_RUNS"},

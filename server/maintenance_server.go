@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
@@ -198,6 +199,19 @@ func (s *MaintenanceServer) DropOld(ctx context.Context, _ *pb.DropOldRequest) (
 		return nil, ToStatus(err)
 	}
 	return &pb.DropOldResponse{Bytes: n}, nil
+}
+
+// FlushArchive archives the log of this node up to now.
+func (s *MaintenanceServer) FlushArchive(ctx context.Context, _ *pb.FlushArchiveRequest) (*pb.FlushArchiveResponse, error) {
+	dir, st, err := s.manager.FlushArchive(ctx)
+	if err != nil {
+		return nil, ToStatus(err)
+	}
+	resp := &pb.FlushArchiveResponse{Directory: dir, LastLsn: st.Last.LSN, Gap: st.Gap, Former: st.Former}
+	if !st.LastTime.IsZero() {
+		resp.LastTime = timestamppb.New(st.LastTime)
+	}
+	return resp, nil
 }
 
 // StartPlan begins a rolling operation on the pair.

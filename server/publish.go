@@ -39,7 +39,7 @@ func (s *QueueServer) publish(ctx context.Context, req *pb.PublishRequest) (*pb.
 
 // published makes the answer from the transaction's result.
 func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishResponse, error) {
-	if err := refusal(r, producer); err != nil {
+	if err := refusal(r, producer != nil); err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", queue, err)
 	}
 	if len(r.Ops) != 1 {

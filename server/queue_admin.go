@@ -29,26 +29,39 @@ func (s *QueueServer) createQueue(ctx context.Context, req *pb.CreateQueueReques
 	if err := txn.CheckName(req.GetName()); err != nil {
 		return nil, err
 	}
-	err = s.checkNewQueue(req.GetName())
-	if err == nil {
-		_, err = s.commit(ctx, session, func(b *txn.Builder) { b.CreateQueue(req.GetName(), queueConfig(req.GetConfig()), names...) })
+	o, err := s.identify(req.GetProducer())
+	if err != nil {
+		return nil, err
 	}
-	created := err == nil
-	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrQueueExists)) {
+	if o.prior == nil {
+		err = s.checkNewQueue(req.GetName(), o.retry)
+	}
+	var result *txn.Result
+	if err == nil {
+		result, err = s.commit(ctx, session, o, func(b *txn.Builder) { b.CreateQueue(req.GetName(), queueConfig(req.GetConfig()), names...) })
+	}
+	switch {
+	case err == nil:
+		return &pb.CreateQueueResponse{Queue: s.describeMade(session, req.GetName(), result.Ops[0].ID), Created: true}, nil
+	case !req.GetIfNotExists() || !errors.Is(err, txn.ErrQueueExists):
 		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
 	}
 	described, err := s.describe(session, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	return &pb.CreateQueueResponse{Queue: described, Created: created}, nil
+	return &pb.CreateQueueResponse{Queue: described}, nil
 }
 
-// checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit.
-func (s *QueueServer) checkNewQueue(name string) error {
+// checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit. A queue that is there
+// may be the one that an earlier attempt has made.
+func (s *QueueServer) checkNewQueue(name string, retry bool) error {
 	return s.store.View(func(st *queue.State) error {
 		switch {
 		case st.QueueByName(name) != nil:
+			if retry {
+				return nil
+			}
 			return txn.ErrQueueExists
 		case st.QueueCount() >= s.limits.Queues:
 			return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Queues)
@@ -59,20 +72,24 @@ func (s *QueueServer) checkNewQueue(name string) error {
 
 // AlterQueue replaces the configuration of a queue.
 func (s *QueueServer) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
-	session, _, err := s.change(ctx, req.GetName(), func(b *txn.Builder, id uint64) { b.AlterQueue(id, queueConfig(req.GetConfig())) })
+	session, _, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
+		b.AlterQueue(id, queueConfig(req.GetConfig()))
+	})
 	if err != nil {
 		return nil, s.status(fmt.Errorf("alter queue %q: %w", req.GetName(), err))
 	}
 	described, err := s.describe(session, req.GetName())
-	if err != nil {
-		return nil, s.status(err)
+	if err != nil { // it was altered, and deleted since
+		described = &pb.Queue{Name: req.GetName(), Config: req.GetConfig()}
 	}
 	return &pb.AlterQueueResponse{Queue: described}, nil
 }
 
 // DeleteQueue removes a queue with all of its messages and subscriptions.
 func (s *QueueServer) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (*pb.DeleteQueueResponse, error) {
-	_, result, err := s.change(ctx, req.GetName(), func(b *txn.Builder, id uint64) { b.DeleteQueue(id, req.GetIfEmpty()) })
+	_, result, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
+		b.DeleteQueue(id, req.GetIfEmpty())
+	})
 	if err != nil {
 		return nil, s.status(fmt.Errorf("delete queue %q: %w", req.GetName(), err))
 	}
@@ -80,36 +97,47 @@ func (s *QueueServer) DeleteQueue(ctx context.Context, req *pb.DeleteQueueReques
 }
 
 // change commits one operation on an existing queue.
-func (s *QueueServer) change(ctx context.Context, name string, operation func(*txn.Builder, uint64)) (*Session, *txn.Result, error) {
+func (s *QueueServer) change(
+	ctx context.Context, name string, producer *pb.Producer, operation func(*txn.Builder, uint64),
+) (*Session, *txn.Result, error) {
+	return s.changeFound(ctx, producer, func() (uint64, uint32, error) {
+		id, err := s.find(name)
+		return id, txn.NoSub, err
+	}, func(b *txn.Builder, id uint64, _ uint32) { operation(b, id) })
+}
+
+// changeFound commits one operation on what find finds.
+func (s *QueueServer) changeFound(
+	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error), operation func(*txn.Builder, uint64, uint32),
+) (*Session, *txn.Result, error) {
 	session, err := s.node.Session()
 	if err != nil {
 		return nil, nil, err
 	}
-	id, err := s.find(name)
+	o, err := s.identify(producer)
 	if err != nil {
 		return nil, nil, err
 	}
-	result, err := s.commit(ctx, session, func(b *txn.Builder) { operation(b, id) })
+	var id uint64
+	var sub uint32
+	if o.prior == nil {
+		if id, sub, err = find(); err != nil && !o.missing(err) {
+			return nil, nil, err
+		}
+	}
+	result, err := s.commit(ctx, session, o, func(b *txn.Builder) { operation(b, id, sub) })
 	return session, result, err
 }
 
 // PurgeQueue acknowledges everything a subscription (or all of them) has not yet acknowledged.
 func (s *QueueServer) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*pb.PurgeQueueResponse, error) {
-	session, err := s.node.Session()
-	if err != nil {
-		return nil, s.status(err)
-	}
-	var id uint64
-	var sub uint32
-	if req.GetSubscription() == "" {
-		id, err = s.find(req.GetName())
-	} else {
-		id, sub, err = s.findSub(req.GetName(), req.GetSubscription())
-	}
-	if err != nil {
-		return nil, s.status(err)
-	}
-	result, err := s.commit(ctx, session, func(b *txn.Builder) { b.Purge(id, sub) })
+	_, result, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
+		if req.GetSubscription() == "" {
+			id, err = s.find(req.GetName())
+			return id, 0, err
+		}
+		return s.findSub(req.GetName(), req.GetSubscription())
+	}, (*txn.Builder).Purge)
 	if err != nil {
 		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
 	}
@@ -187,37 +215,37 @@ func (s *QueueServer) CreateSubscription(ctx context.Context, req *pb.CreateSubs
 	if err := txn.CheckName(req.GetName()); err != nil {
 		return nil, s.status(err)
 	}
-	session, _, err := s.change(ctx, req.GetQueue(), func(b *txn.Builder, id uint64) { b.CreateSubscription(id, req.GetName(), start) })
+	session, _, err := s.change(ctx, req.GetQueue(), req.GetProducer(), func(b *txn.Builder, id uint64) {
+		b.CreateSubscription(id, req.GetName(), start)
+	})
 	created := err == nil
 	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {
 		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}
 	described, err := s.describe(session, req.GetQueue())
-	if err != nil {
-		return nil, s.status(err)
-	}
 	for _, sub := range described.GetSubscriptions() {
 		if sub.GetName() == req.GetName() {
 			return &pb.CreateSubscriptionResponse{Subscription: sub, Created: created}, nil
 		}
+	}
+	if created { // and deleted since, perhaps with its queue
+		return &pb.CreateSubscriptionResponse{Subscription: &pb.Subscription{Name: req.GetName()}, Created: true}, nil
+	}
+	if err != nil {
+		return nil, s.status(err)
 	}
 	return nil, s.status(fmt.Errorf("%w: %q was deleted at the same time", txn.ErrSubscriptionNotFound, req.GetName()))
 }
 
 // DeleteSubscription removes a cursor; messages that only it had still to read are gone.
 func (s *QueueServer) DeleteSubscription(ctx context.Context, req *pb.DeleteSubscriptionRequest) (*pb.DeleteSubscriptionResponse, error) {
-	session, err := s.node.Session()
-	if err != nil {
-		return nil, s.status(err)
-	}
 	if err := txn.CheckName(req.GetName()); err != nil {
 		return nil, s.status(err)
 	}
-	id, sub, err := s.findSub(req.GetQueue(), req.GetName())
+	_, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+		return s.findSub(req.GetQueue(), req.GetName())
+	}, (*txn.Builder).DeleteSubscription)
 	if err != nil {
-		return nil, s.status(err)
-	}
-	if _, err := s.commit(ctx, session, func(b *txn.Builder) { b.DeleteSubscription(id, sub) }); err != nil {
 		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
 	}
 	return &pb.DeleteSubscriptionResponse{}, nil

@@ -78,12 +78,42 @@ func (s *QueueServer) withHint(err error) error {
 // now is what transactions are stamped with.
 func now() int64 { return time.Now().UnixMilli() }
 
-// commit encodes one operation and commits it.
-func (s *QueueServer) commit(ctx context.Context, session *Session, operation func(*txn.Builder)) (*txn.Result, error) {
+// origin is the identity of an administrative request.
+type origin struct {
+	producer *txn.Producer // nil if it has none
+	// retry: it was sent before, and may be in the log by now: what was applied before this one decides.
+	retry bool
+	prior *txn.Result // what it is answered with if it was carried out before
+}
+
+// identify looks up whether a request was carried out before (INV-10).
+func (s *QueueServer) identify(p *pb.Producer) (o origin, err error) {
+	o.retry = p.GetRetry()
+	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
+		return o, err
+	}
+	err = s.store.View(func(st *queue.State) (err error) {
+		o.prior, err = priorResult(st, o.producer, o.retry)
+		return err
+	})
+	return o, err
+}
+
+// missing tells whether a request may go to the log although what it names is not there: there it is refused for good, unless it was
+// carried out before.
+func (o *origin) missing(err error) bool {
+	return o.retry && (errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrSubscriptionNotFound))
+}
+
+// commit encodes one operation and commits it, unless it was carried out before.
+func (s *QueueServer) commit(ctx context.Context, session *Session, o origin, operation func(*txn.Builder)) (*txn.Result, error) {
+	if o.prior != nil {
+		return o.result(o.prior)
+	}
 	buf := s.buffer()
 	defer s.release(buf)
 	var b txn.Builder
-	b.Begin(*buf, now(), nil)
+	b.Begin(*buf, now(), o.producer)
 	operation(&b)
 	payload, err := b.Finish()
 	*buf = payload
@@ -94,8 +124,16 @@ func (s *QueueServer) commit(ctx context.Context, session *Session, operation fu
 	if err != nil {
 		return nil, err
 	}
-	err = result.Err()
-	return result, err
+	return o.result(result)
+}
+
+// result checks that a result is one of a request like this.
+func (o *origin) result(r *txn.Result) (*txn.Result, error) {
+	err := refusal(r, o.producer != nil)
+	if err == nil && len(r.Ops) != 1 {
+		err = errOtherTransaction(&pb.Producer{Id: string(o.producer.ID), Sequence: o.producer.Sequence})
+	}
+	return r, err
 }
 
 // find looks up a queue by name.
@@ -107,14 +145,16 @@ func (s *QueueServer) find(name string) (id uint64, err error) {
 	return id, err
 }
 
-// findSub looks up a subscription by name; the empty name means "default".
+// findSub looks up a subscription by name; the empty name means "default". With an error, the numbers are those of none.
 func (s *QueueServer) findSub(name, sub string) (id uint64, subID uint32, err error) {
+	subID = txn.NoSub
 	err = s.view(name, func(q *queue.Queue) error {
+		id = q.ID()
 		found := q.SubByName(subscriptionName(sub))
 		if found == nil {
 			return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, subscriptionName(sub), name)
 		}
-		id, subID = q.ID(), found.ID()
+		subID = found.ID()
 		return nil
 	})
 	return id, subID, err
@@ -132,6 +172,15 @@ func (s *QueueServer) view(name string, fn func(*queue.Queue) error) error {
 		}
 		return fn(q)
 	})
+}
+
+// describeMade gives the queue that a transaction made, as it is now. It may be gone by now, and another one have its name.
+func (s *QueueServer) describeMade(session *Session, name string, id uint64) *pb.Queue {
+	described, err := s.describe(session, name)
+	if err != nil || described.GetId() != id {
+		return &pb.Queue{Name: name, Id: id}
+	}
+	return described
 }
 
 // describe gives the queue as it is now.

@@ -100,6 +100,7 @@ type damaged struct {
 // damage knows what is damaged in a store, and counts.
 type damage struct {
 	source atomic.Pointer[MessageSource] // nil: nobody to ask
+	alone  atomic.Bool                   // nobody else ever had what is here
 	busy   chan struct{}                 // holds one token while a repair is under way
 
 	// index is why the store needs to be replaced, if it does.

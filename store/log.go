@@ -151,5 +151,5 @@ func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err erro
 
 // asideName is the file that keeps records of the log from an LSN on.
 func (s *Store) asideName(first uint64) string {
-	return filepath.Join(s.o.Dir, fmt.Sprintf("cut-%020d-%s.seg", first, time.Now().UTC().Format("20060102T150405.000")))
+	return filepath.Join(s.o.Dir, fmt.Sprintf(cutPrefix+"%020d-%s.seg", first, time.Now().UTC().Format("20060102T150405.000")))
 }

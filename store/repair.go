@@ -51,6 +51,9 @@ type FoundMessages struct {
 // a checkpoint needs is fatal.
 func (s *Store) SetMessageSource(m MessageSource) { s.damage.source.Store(&m) }
 
+// StandAlone says that there is no other node that could have a good copy: what is damaged is lost.
+func (s *Store) StandAlone() { s.damage.alone.Store(true) }
+
 // CopyMessages returns what this node has of a queue's messages from sequence first to last, for the other node to repair its own
 // with. It returns less at once when they are large (FoundMessages.Last says up to where). What is damaged here is part of the answer.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (FoundMessages, error) {
@@ -237,7 +240,11 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 	}
 	source := s.damage.source.Load()
 	if source == nil {
-		return fmt.Errorf("%w; and %w: there is no other node", st.why, errNoCopy)
+		err := fmt.Errorf("%w; and %w: there is no other node", st.why, errNoCopy)
+		if s.damage.alone.Load() {
+			s.judge(&DamagedMessagesError{Queue: queueID, Sequences: missing, Err: err}, true)
+		}
+		return err
 	}
 	found, err := s.fetchAll(ctx, *source, queueID, missing)
 	if err != nil {

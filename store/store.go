@@ -28,6 +28,7 @@ const (
 	pageFileName = "page.db"
 	receiveName  = "page.db_recv"
 	oldFileName  = "page.db_old"
+	cutPrefix    = "cut-"
 )
 
 // Store is one node's message store. Its methods are safe for concurrent use but for the restrictions that they name.

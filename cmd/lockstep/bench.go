@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +29,7 @@ func (a *app) benchCommand() *cobra.Command {
 Several rounds are run; the last line is the one with the median rate. With --output json there is one object per line.
 Latencies are in milliseconds, MB are 10^6 bytes of message bodies; CPU and memory are those of the nodes and of this
 process together (in JSON also of each); disk is what was written to the disk that holds the data, by whomever.`,
-		Args: cobra.NoArgs,
+		Args: knownSubcommand,
 		RunE: needsSubcommand,
 	}
 	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchWipe(), a.benchFanout(), a.benchPageSize(), a.benchStore(), a.benchQueues(), a.benchGrowth(),
@@ -173,19 +172,6 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 		t.Processes[n.Name] = n.PID()
 	}
 	return fn(t)
-}
-
-// benchDir makes the directory for the data, and what removes it.
-func benchDir(given string) (dir string, remove func(), err error) {
-	if given != "" {
-		if err := os.MkdirAll(given, 0o750); err != nil {
-			return "", nil, fmt.Errorf("--dir: %w", err)
-		}
-	}
-	if dir, err = os.MkdirTemp(given, "lockstep-bench-"); err != nil {
-		return "", nil, fmt.Errorf("bench: %w", err)
-	}
-	return dir, func() { _ = os.RemoveAll(dir) }, nil
 }
 
 // rounds runs a measurement for each size and round, and prints as it goes.

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
 func (a *app) browseCommand() *cobra.Command {
@@ -50,6 +52,8 @@ func (a *app) browse(ctx context.Context, c *client.Client, queue string, o clie
 		rows = rows[:0]
 		return err
 	}
+	var damaged []uint64
+	o.Damaged = func(sequence uint64) { damaged = append(damaged, sequence) }
 	for m, err := range c.Browse(ctx, queue, o) {
 		if err != nil {
 			return err
@@ -69,5 +73,9 @@ func (a *app) browse(ctx context.Context, c *client.Client, queue string, o clie
 			}
 		}
 	}
-	return flush()
+	if err := flush(); err != nil || len(damaged) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: %s of %s cannot be read on any node and were left out, beginning with sequence %d; lockstep verify lists them, "+
+		"lockstep queue drop-damaged %s gives them up", client.ErrDataLoss, out.Plural(len(damaged), "message"), queue, damaged[0], queue)
 }

@@ -19,7 +19,7 @@ func (a *app) jobCommand() *cobra.Command {
 		Short: "Schedule scans, shrinks, backups, compacts and verifications",
 		Long: `Jobs belong to the pair: they are kept with its messages, and run on the node that they are for, whichever that is at
 the time. A job that is still running is not started a second time.`,
-		Args: cobra.NoArgs,
+		Args: knownSubcommand,
 		RunE: needsSubcommand,
 	}
 	cmd.AddCommand(a.jobList(), a.jobPut(), a.jobDelete(), a.jobRun(), a.jobHistory())

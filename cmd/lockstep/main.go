@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/server/config"
 )
 
 // Exit codes.
@@ -49,12 +50,15 @@ func execute(ctx context.Context, args []string, env *environment) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case !a.started, errors.Is(err, errUsage):
+	case !a.started, errors.Is(err, errUsage), errors.Is(err, config.ErrInvalid):
 		// Cobra found it, before any command began: an unknown command or flag, or a wrong number of arguments.
 		fmt.Fprintf(env.stderr, "lockstep: %v\n", err)
 		fmt.Fprintln(env.stderr, "Try `lockstep --help`, or --help after the command.")
 		return exitUsage
-	case errors.Is(err, errSilent):
+	case errors.Is(err, errSilent), errors.Is(err, syscall.EPIPE): // nobody reads any more
+		return exitError
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(env.stderr, "lockstep: interrupted")
 		return exitError
 	default:
 		fmt.Fprintf(env.stderr, "lockstep: %v\n", err)

@@ -264,9 +264,10 @@ moved from the end into gaps for that; to move all of them, use lockstep store c
 
 func (a *app) storeDropOld() *cobra.Command {
 	var w where
+	var yes bool
 	cmd := &cobra.Command{
 		Use: "drop-old", Short: "Remove page.db_old, which the last rewrite left",
-		Long:    "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The store in use is not touched.",
+		Long:    "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The store in use is not touched. On a terminal it asks first.",
 		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n  lockstep store drop-old --data-dir /var/lib/lockstep",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -279,7 +280,11 @@ func (a *app) storeDropOld() *cobra.Command {
 				}
 				return a.print.Sentence("%s: freed %s", label, out.Bytes(n))
 			}
+			question := "Remove what the last rewrite or snapshot of %s replaced? It cannot be brought back."
 			if w.dataDir != "" {
+				if err := a.confirm(cmd.Context(), yes, question, w.dataDir); err != nil {
+					return err
+				}
 				n, err := store.DropOldDir(vfs.OS(), w.dataDir)
 				if err != nil {
 					return err
@@ -287,6 +292,9 @@ func (a *app) storeDropOld() *cobra.Command {
 				return show(w.dataDir, n)
 			}
 			return a.onNode(cmd.Context(), w.node, func(ctx context.Context, t target) error {
+				if err := a.confirm(ctx, yes, question, t.label()); err != nil {
+					return err
+				}
 				ctx, cancel := context.WithTimeout(ctx, a.timeout)
 				defer cancel()
 				n, err := t.DropOld(ctx)
@@ -298,5 +306,6 @@ func (a *app) storeDropOld() *cobra.Command {
 		},
 	}
 	w.register(cmd, true)
+	addYes(cmd, &yes)
 	return cmd
 }

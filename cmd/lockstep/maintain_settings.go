@@ -93,7 +93,7 @@ func (a *app) storeSettings() *cobra.Command {
 		Use: "settings", Short: "Show and change the pair's maintenance settings",
 		Long: `The settings belong to the pair and are kept with its messages: what is set on one node is set on both, and wins over the
 configuration files. One-shot settings clear themselves when both nodes have done it.`,
-		Args: cobra.NoArgs,
+		Args: knownSubcommand,
 		RunE: needsSubcommand,
 	}
 	cmd.AddCommand(a.settingsGet(), a.settingsSet())

@@ -109,10 +109,15 @@ func sendFiles(files []string, send func([]byte) error) error {
 func sendLines(r io.Reader, send func([]byte) error) error {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, maxLineBytes)
-	for s.Scan() {
+	lines := 0
+	for ; s.Scan(); lines++ {
 		if err := send([]byte(s.Text())); err != nil {
 			return err
 		}
+	}
+	if errors.Is(s.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("standard input: line %d is longer than %s, which is the most that one message may have: publish it with --file, "+
+			"if the limits of the nodes allow that; the lines before it were published", lines+1, out.Bytes(uint64(maxLineBytes)))
 	}
 	if err := s.Err(); err != nil {
 		return fmt.Errorf("standard input: %w", err)

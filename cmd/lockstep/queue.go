@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,11 +16,24 @@ func (a *app) queueCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
 		Short: "Create, list, show, alter, delete and purge queues, and drop their damaged messages",
-		Args:  cobra.NoArgs,
+		Args:  knownSubcommand,
 		RunE:  needsSubcommand,
 	}
 	cmd.AddCommand(a.queueCreate(), a.queueList(), a.queueShow(), a.queueAlter(), a.queueDelete(), a.queuePurge(), a.queueDropDamaged())
 	return cmd
+}
+
+// knownSubcommand refuses an argument of a group: it was meant to be one of its commands.
+func knownSubcommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		text += "; did you mean " + strings.Join(names, " or ") + "?"
+	}
+	return usage("%s", text)
 }
 
 // needsSubcommand is run by a group that was called by itself.
@@ -190,12 +204,16 @@ func (a *app) showQueue(q client.Queue) error {
 	if err != nil || len(q.Subscriptions) == 0 {
 		return err
 	}
+	if err := a.print.Sentence(""); err != nil {
+		return err
+	}
+	return a.printSubscriptions(q)
+}
+
+func (a *app) printSubscriptions(q client.Queue) error {
 	rows := make([][]any, 0, len(q.Subscriptions))
 	for _, s := range q.Subscriptions {
 		rows = append(rows, []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor})
-	}
-	if err := a.print.Sentence(""); err != nil {
-		return err
 	}
 	return a.print.Table([]string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}, rows)
 }
@@ -239,13 +257,19 @@ func (a *app) queueAlter() *cobra.Command {
 }
 
 func (a *app) queueDelete() *cobra.Command {
-	var ifEmpty bool
+	var ifEmpty, yes bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all of its messages",
-		Example: "  lockstep queue delete orders --if-empty",
+		Long:    "Delete a queue with all of its messages. On a terminal it asks first if there are any.",
+		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := a.confirmMessages(ctx, c, yes || ifEmpty, args[0], "", "Delete queue "+args[0]); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, a.timeout)
+				defer cancel()
 				n, err := c.DeleteQueue(ctx, args[0], ifEmpty)
 				if err != nil {
 					return err
@@ -255,17 +279,29 @@ func (a *app) queueDelete() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&ifEmpty, "if-empty", false, "refuse if there are messages")
+	addYes(cmd, &yes)
 	return cmd
 }
 
 func (a *app) queuePurge() *cobra.Command {
 	var subscription string
+	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge NAME", Short: "Drop all messages of a queue, or of one subscription",
+		Long:    "Drop all messages of a queue, or those that one subscription has still to acknowledge. On a terminal it asks first if there are any.",
 		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				what := "Purge queue " + args[0]
+				if subscription != "" {
+					what = "Purge subscription " + subscription + " of queue " + args[0]
+				}
+				if err := a.confirmMessages(ctx, c, yes, args[0], subscription, what); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, a.timeout)
+				defer cancel()
 				n, err := c.PurgeQueue(ctx, args[0], subscription)
 				if err != nil {
 					return err
@@ -275,6 +311,7 @@ func (a *app) queuePurge() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "only this subscription; default: all of them")
+	addYes(cmd, &yes)
 	return cmd
 }
 

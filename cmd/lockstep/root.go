@@ -31,12 +31,16 @@ var errUsage = errors.New("wrong usage")
 // errSilent is returned when all that is to be said was printed already.
 var errSilent = errors.New("failed")
 
+// errNotMeant is returned when somebody was asked whether it was meant and did not say so.
+var errNotMeant = errors.New("nothing was done")
+
 // environment is what the process was started with.
 type environment struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	environ        []string
 	lookup         func(string) (string, bool)
+	terminal       func() bool // tells whether somebody can be asked; nil: looks at stdin
 }
 
 // app is what the commands share: the global flags, and where to print.

@@ -119,6 +119,7 @@ type nodeJSON struct {
 	Maintenance *maintenanceJSON `json:"maintenance,omitempty"`
 	Damage      damageJSON       `json:"damage"`
 	Alarms      []alarmJSON      `json:"alarms"`
+	LeftBehind  []leftJSON       `json:"left_behind"`
 
 	conditions []*pb.Condition // what this node told
 }
@@ -128,6 +129,13 @@ type alarmJSON struct {
 	Kind    string    `json:"kind"`
 	Message string    `json:"message"`
 	Since   time.Time `json:"since"`
+}
+
+// leftJSON is what a node keeps and does not use: it may be removed.
+type leftJSON struct {
+	Path  string `json:"path"`
+	Kind  string `json:"kind"`
+	Bytes uint64 `json:"bytes"`
 }
 
 // maintenanceJSON is what a node does to its page file now.
@@ -297,7 +305,11 @@ func toNodeJSON(addr string, r *pb.GetStatusResponse) nodeJSON {
 		Commit: s.GetCommitLsn(), Applied: s.GetAppliedLsn(), Checkpoint: s.GetCheckpoint(), CheckpointLSN: s.GetCheckpointLsn(),
 		PageSize: s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(), Messages: s.GetMessages(),
 		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
-		Damage: toDamageJSON(r.GetDamage()), Alarms: []alarmJSON{}, conditions: toldConditions(r),
+		Damage: toDamageJSON(r.GetDamage()), Alarms: []alarmJSON{}, LeftBehind: []leftJSON{},
+		conditions: toldConditions(r),
+	}
+	for _, l := range s.GetLeftBehind() {
+		j.LeftBehind = append(j.LeftBehind, leftJSON{Path: l.GetPath(), Kind: l.GetKind(), Bytes: l.GetBytes()})
 	}
 	for _, al := range r.GetAlarms() {
 		j.Alarms = append(j.Alarms, alarmJSON{Kind: al.GetKind(), Message: al.GetMessage(), Since: al.GetSince().AsTime()})
@@ -340,6 +352,9 @@ func (a *app) printStatus(s statusJSON) error {
 		return err
 	}
 	if err := a.printConditions(s.Conditions); err != nil {
+		return err
+	}
+	if err := a.printLeft(s.Nodes); err != nil {
 		return err
 	}
 	if s.Pair == nil {

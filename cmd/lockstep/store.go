@@ -28,13 +28,13 @@ it works on the files of a node that is stopped: the directory that was given as
 
 ` + "`check`, `digest` and the `dump` commands" + ` read the files of a stopped node and change nothing; ` + "`check` and `digest`" + ` without a
 directory ask the running nodes.`,
-		Args: cobra.NoArgs,
+		Args: knownSubcommand,
 		RunE: needsSubcommand,
 	}
 	cmd.AddGroup(&cobra.Group{ID: "maintain", Title: "Maintain:"}, &cobra.Group{ID: "look", Title: "Look:"})
 	for _, c := range []*cobra.Command{
 		a.storeScan(), a.storeResize(), a.storeCompact(), a.storePlan(), a.storeShrink(), a.storeDropOld(), a.storeBackup(), a.storeBackups(),
-		a.storeRestore(), a.storeSettings(),
+		a.storeRestore(), a.storeFlushArchive(), a.storeSettings(),
 	} {
 		c.GroupID = "maintain"
 		cmd.AddCommand(c)

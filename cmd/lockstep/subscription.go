@@ -12,13 +12,13 @@ import (
 func (a *app) subscriptionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "subscription", Aliases: []string{"sub"}, GroupID: "use",
-		Short: "Create and delete subscriptions of a queue",
+		Short: "Create, list and delete subscriptions of a queue",
 		Long: `A subscription is a durable cursor on a queue: it gets every message once, whatever other subscriptions do.
-A message is stored once, and kept until every subscription has acknowledged it. ` + "`lockstep queue show` lists them.",
-		Args: cobra.NoArgs,
+A message is stored once, and kept until every subscription has acknowledged it.`,
+		Args: knownSubcommand,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.subscriptionCreate(), a.subscriptionDelete())
+	cmd.AddCommand(a.subscriptionCreate(), a.subscriptionList(), a.subscriptionDelete())
 	return cmd
 }
 
@@ -60,12 +60,20 @@ func (a *app) subscriptionCreate() *cobra.Command {
 }
 
 func (a *app) subscriptionDelete() *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	cmd := &cobra.Command{
 		Use: "delete QUEUE NAME", Aliases: []string{"rm"}, Short: "Delete a subscription; messages that only it had still to read are gone",
+		Long:    "Delete a subscription. Messages that only it had still to read are gone; on a terminal it asks first if it has any to read.",
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				what := "Delete subscription " + args[1] + " of queue " + args[0]
+				if err := a.confirmMessages(ctx, c, yes, args[0], args[1], what); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, a.timeout)
+				defer cancel()
 				if err := c.DeleteSubscription(ctx, args[0], args[1]); err != nil {
 					return err
 				}
@@ -73,6 +81,33 @@ func (a *app) subscriptionDelete() *cobra.Command {
 					return err
 				}
 				return a.print.Sentence("deleted subscription %s of %s", args[1], args[0])
+			})
+		},
+	}
+	addYes(cmd, &yes)
+	return cmd
+}
+
+func (a *app) subscriptionList() *cobra.Command {
+	return &cobra.Command{
+		Use: "list QUEUE", Aliases: []string{"ls"}, Short: "List the subscriptions of a queue",
+		Example: "  lockstep subscription list prices\n  lockstep subscription list prices --output json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				for _, s := range q.Subscriptions {
+					if err := a.print.Object(subscriptionJSON(s)); err != nil {
+						return err
+					}
+				}
+				if len(q.Subscriptions) == 0 {
+					return a.print.Sentence("queue %s has no subscriptions", q.Name)
+				}
+				return a.printSubscriptions(q)
 			})
 		},
 	}

@@ -164,7 +164,11 @@ func (a *app) printVerification(r *pb.VerifyResponse) error {
 
 func (a *app) printVerificationText(j *verificationJSON) error {
 	if len(j.Differences) == 0 {
-		err := a.print.Sentence("the nodes agree at LSN %d: %s, %s", j.LSN, out.Plural(j.Queues, "queue"), out.Plural(j.Messages, "message"))
+		what := "the nodes agree"
+		if len(j.Nodes) == 1 {
+			what = "there is no other node to compare with"
+		}
+		err := a.print.Sentence("%s at LSN %d: %s, %s", what, j.LSN, out.Plural(j.Queues, "queue"), out.Plural(j.Messages, "message"))
 		if err != nil {
 			return err
 		}
@@ -201,15 +205,19 @@ func (a *app) printVerificationText(j *verificationJSON) error {
 }
 
 func (a *app) queueDropDamaged() *cobra.Command {
-	var dry bool
+	var dry, yes bool
 	cmd := &cobra.Command{
-		Use: "drop-damaged NAME", Short: "Give up the messages of a queue that are damaged on both nodes",
-		Long: `Acknowledge, for all subscriptions, the messages of a queue that cannot be read on either node, as "lockstep verify" lists them.
-They are lost for good, and are no longer counted in the queue. Messages that may still be repaired are left alone.`,
+		Use: "drop-damaged NAME", Short: "Give up the messages of a queue that no node can read",
+		Long: `Acknowledge, for all subscriptions, the messages of a queue that cannot be read on either node, or on the one that stands alone, as
+"lockstep verify" lists them. They are lost for good, and are no longer counted in the queue. Messages that may still be repaired are left
+alone. After a restart a node has to find damage again: "lockstep verify --deep" reads everything.`,
 		Example: "  lockstep queue drop-damaged orders --dry-run\n  lockstep queue drop-damaged orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.onActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
+				if err := a.confirmDropDamaged(ctx, n, args[0], yes || dry); err != nil {
+					return err
+				}
 				ctx, cancel := context.WithTimeout(ctx, a.timeout)
 				defer cancel()
 				r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry})
@@ -221,7 +229,7 @@ They are lost for good, and are no longer counted in the queue. Messages that ma
 					return err
 				}
 				if len(sequences) == 0 {
-					return a.print.Sentence("no message of %s is damaged on both nodes", args[0])
+					return a.print.Sentence("no message of %s is known to be damaged and beyond repair", args[0])
 				}
 				did := "gave up"
 				if dry {
@@ -232,5 +240,21 @@ They are lost for good, and are no longer counted in the queue. Messages that ma
 		},
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say which messages it would be")
+	addYes(cmd, &yes)
 	return cmd
+}
+
+// confirmDropDamaged asks if there are messages to give up.
+func (a *app) confirmDropDamaged(ctx context.Context, n *client.Node, queue string, yes bool) error {
+	if yes || !a.asks() {
+		return nil
+	}
+	look, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	r, err := n.DropDamaged(look, &pb.DropDamagedRequest{Queue: queue, DryRun: true})
+	if err != nil || len(r.GetSequences()) == 0 {
+		return err
+	}
+	return a.confirm(ctx, yes, "Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
+		out.Plural(len(r.GetSequences()), "message"), queue)
 }

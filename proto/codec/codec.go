@@ -3,7 +3,7 @@
 // body: the bodies are slices of one buffer, and what surrounds them comes in slabs. What is sent is encoded into buffers that are used again, and may
 // encode itself (Appender). What is large is not even copied, but sent from where it is.
 //
-// What it does not expect (a field twice, a wire type that does not fit, text that is not UTF-8) it leaves to the protobuf
+// What it does not expect (a field that it does not know, a field twice, a wire type that does not fit, text that is not UTF-8) it leaves to the protobuf
 // library, so that the result, or the error, is the library's.
 package codec
 

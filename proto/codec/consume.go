@@ -41,7 +41,7 @@ func consumeResponse(b []byte, m *pb.ConsumeResponse) bool {
 			m.Attached = number != 0
 			return typ == protowire.VarintType
 		}
-		return true
+		return false
 	})
 }
 
@@ -68,7 +68,7 @@ func storedMessage(b []byte, d *delivery) bool {
 			m.Message = &d.message
 			return message(value, m.Message)
 		}
-		return true
+		return false
 	})
 }
 
@@ -82,6 +82,6 @@ func timestamp(b []byte, m *timestamppb.Timestamp) bool {
 			m.Nanos = int32(number) //nolint:gosec // that is how it is encoded
 			return typ == protowire.VarintType
 		}
-		return true
+		return false
 	})
 }

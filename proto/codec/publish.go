@@ -12,7 +12,8 @@ import (
 // nothing was allocated for the rest.
 const maxMessages = 10_001
 
-// fields calls fn for each field. fn says whether the field is as it should be; fields stops and returns false when it is not, or when
+// fields calls fn for each field. fn says whether the field is as it should be, and one that it does not know never is: the library keeps
+// what this code would drop. fields stops and returns false when it is not, or when
 // the bytes are no message. Of a field that has a length, value is what it holds; of a varint, number is the value. Other types are
 // given as they are.
 func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, number uint64) bool) bool {
@@ -104,7 +105,7 @@ func publishStreamPart(b []byte, m *pb.PublishStreamRequest, parts *publishCall,
 			m.TakesMore = number != 0
 			return typ == protowire.VarintType
 		}
-		return true
+		return false
 	})
 }
 
@@ -116,7 +117,7 @@ func publishRequest(b []byte, m *pb.PublishRequest, p *pb.Producer) bool {
 	messages, list := make([]pb.Message, count), make([]*pb.Message, 0, count)
 	ok = fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
 		if field < 1 || field > 3 {
-			return true
+			return false
 		}
 		if typ != protowire.BytesType {
 			return false
@@ -160,7 +161,7 @@ func producer(b []byte, m *pb.Producer) bool {
 			m.Retry = number != 0
 			return typ == protowire.VarintType
 		}
-		return true
+		return false
 	})
 }
 
@@ -174,7 +175,7 @@ func message(b []byte, m *pb.Message) bool {
 		case 2:
 			return typ == protowire.BytesType && property(value, m)
 		}
-		return true
+		return false
 	})
 }
 
@@ -188,7 +189,7 @@ func property(b []byte, m *pb.Message) bool {
 		case 2:
 			value = string(text)
 		default:
-			return true
+			return false
 		}
 		return typ == protowire.BytesType && utf8.Valid(text)
 	})

@@ -115,12 +115,13 @@ type Checkpoint struct {
 
 // Log is the store's log and the process's log lines.
 type Log struct {
-	KeepBytes    Size   `koanf:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
-	SegmentBytes Size   `koanf:"segment-bytes" usage:"size of one log segment file"`
-	Archive      string `koanf:"archive" usage:"directory that the log is archived to, for restores to a point in time; each node has its own; empty: none"`
-	ArchiveHold  Size   `koanf:"archive-hold-bytes" usage:"log that is held back while it cannot be archived; beyond that the archive gets a gap"`
-	Level        string `koanf:"level" usage:"lowest level of log lines: debug, info, warn or error"`
-	Format       string `koanf:"format" usage:"form of log lines on stderr: text or json"`
+	KeepBytes    Size     `koanf:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
+	SegmentBytes Size     `koanf:"segment-bytes" usage:"size of one log segment file"`
+	Archive      string   `koanf:"archive" usage:"directory that the log is archived to, for restores to a point in time; each node has its own; empty: none"`
+	ArchiveEvery Duration `koanf:"archive-interval" usage:"how often what is new in the log is archived: what the loss of this node's disk can cost a restore"`
+	ArchiveHold  Size     `koanf:"archive-hold-bytes" usage:"log that is held back while it cannot be archived; beyond that the archive gets a gap"`
+	Level        string   `koanf:"level" usage:"lowest level of log lines: debug, info, warn or error"`
+	Format       string   `koanf:"format" usage:"form of log lines on stderr: text or json"`
 }
 
 // Failover holds the times of failure detection. They decide how soon a failover starts, never whether a write is safe.
@@ -208,7 +209,7 @@ func Default() Config {
 		Memory:    Memory{Budget: 512 << 20, PageCache: "auto"},
 		PageSize:  2 << 10, PageSizeMax: 32 << 10,
 		Checkpoint:  Checkpoint{Bytes: 128 << 20, Interval: Duration(30 * time.Second)},
-		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveHold: 4 << 30, Level: "info", Format: "text"},
+		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveEvery: Duration(15 * time.Second), ArchiveHold: 4 << 30, Level: "info", Format: "text"},
 		Failover:    Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond), FailbackDelay: Duration(time.Minute)},
 		MinInSync:   1,
 		Shutdown:    Shutdown{Handover: true, HandoverTimeout: Duration(5 * time.Second)},

@@ -98,11 +98,23 @@ func TestPasswordFile(t *testing.T) {
 	require.Equal(t, "s3cret", c.Coordinator.Etcd.Password)
 }
 
-func TestUnknownVariableIsWarnedAbout(t *testing.T) {
-	c, err := load(t, "", []string{"LOCKSTEP_DATA_DRI=/x"}, nil)
-	require.NoError(t, err)
-	require.Len(t, c.Warnings, 1)
-	require.Contains(t, c.Warnings[0], "did you mean LOCKSTEP_DATA_DIR?")
+// TestUnknownVariable: one that is a mistyped setting is refused; others, such as Kubernetes makes for a service of that name, are not ours.
+func TestUnknownVariable(t *testing.T) {
+	for mistyped, meant := range map[string]string{
+		"LOCKSTEP_DATA_DRI": "LOCKSTEP_DATA_DIR", "LOCKSTEP_LISTENN": "LOCKSTEP_LISTEN", "LOCKSTEP_MIN_INSYNC": "LOCKSTEP_MIN_IN_SYNC",
+		"LOCKSTEP_LOG_KEEPBYTES": "LOCKSTEP_LOG_KEEP_BYTES",
+	} {
+		_, err := load(t, "", []string{mistyped + "=/x"}, nil)
+		require.ErrorIs(t, err, config.ErrInvalid, mistyped)
+		require.ErrorContains(t, err, mistyped+" is no setting; did you mean "+meant+"?")
+	}
+	for _, other := range []string{
+		"LOCKSTEP_PORT", "LOCKSTEP_SERVICE_HOST", "LOCKSTEP_SERVICE_PORT", "LOCKSTEP_PORT_7420_TCP", "LOCKSTEP_PORT_7420_TCP_ADDR", "LOCKSTEP_CHAOS",
+	} {
+		c, err := load(t, "", []string{other + "=x"}, nil)
+		require.NoError(t, err, other)
+		require.Len(t, c.Warnings, 1, other)
+	}
 }
 
 // TestRefusals: each wrong setting is refused, and the message names the key, the place and what to do.

@@ -101,6 +101,7 @@ func (l *loader) environment(environ []string) error {
 	for _, f := range l.fields {
 		byName[f.env()] = f.key
 	}
+	var problems []string
 	provider := env.Provider(".", env.Opt{
 		Prefix:      envPrefix,
 		EnvironFunc: func() []string { return environ },
@@ -108,7 +109,7 @@ func (l *loader) environment(environ []string) error {
 			key, ok := byName[name]
 			if !ok {
 				if name != envAddr && name != envConfig {
-					l.warnVariable(name, byName)
+					problems = append(problems, l.strangeVariable(name, byName)...)
 				}
 				return "", nil
 			}
@@ -119,20 +120,28 @@ func (l *loader) environment(environ []string) error {
 	if err := l.ko.Load(provider, nil); err != nil {
 		return fmt.Errorf("%w: the environment cannot be read: %w", ErrInvalid, err)
 	}
+	if len(problems) > 0 {
+		return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
+	}
 	return nil
 }
 
-func (l *loader) warnVariable(name string, known map[string]string) {
+// strangeVariable says what is wrong with a variable that begins like a setting and is none. One that is most like a mistyped setting is
+// refused, as a key of the file is; others may belong to somebody else (Kubernetes makes some for a service called lockstep), and only
+// deserve a warning.
+func (l *loader) strangeVariable(name string, known map[string]string) (problems []string) {
 	names := make([]string, 0, len(known))
 	for n := range known {
-		names = append(names, n)
+		names = append(names, strings.TrimPrefix(n, envPrefix))
 	}
 	slices.Sort(names)
-	text := "environment variable " + name + " is no setting and is ignored"
-	if n := nearest(name, names); n != "" {
-		text += "; did you mean " + n + "?"
+	own := strings.TrimPrefix(name, envPrefix)
+	text := "environment variable " + name + " is no setting"
+	if n := nearest(own, names); n != "" && distance(own, n) <= max(1, len(own)/4) {
+		return []string{text + "; did you mean " + envPrefix + n + "?"}
 	}
-	l.config.Warnings = append(l.config.Warnings, text)
+	l.config.Warnings = append(l.config.Warnings, text+" and is ignored")
+	return nil
 }
 
 func (l *loader) flags(fs *pflag.FlagSet) error {

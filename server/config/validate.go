@@ -240,6 +240,7 @@ func (c *Config) checkMaintenance(k *checker) {
 	if c.Verify.Interval != 0 {
 		k.timeBetween("verify.interval", c.Verify.Interval, time.Second, 365*24*time.Hour)
 	}
+	k.timeBetween("log.archive-interval", c.Log.ArchiveEvery, 100*time.Millisecond, 24*time.Hour)
 	k.sizeBetween("log.archive-hold-bytes", c.Log.ArchiveHold, 1<<20, 1<<50)
 }
 

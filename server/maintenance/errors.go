@@ -16,6 +16,8 @@ var (
 	ErrGaveWay = errors.New("the rewrite was dropped, because the node changes its role; page.db is as it was")
 	// ErrNoBackupPath is returned when there is nowhere to put a backup.
 	ErrNoBackupPath = errors.New("no directory for backups: set backup.path")
+	// ErrNoArchive is returned when there is no log archive.
+	ErrNoArchive = errors.New("this node has no log archive: set log.archive")
 )
 
 // ErrUnreachable is returned when the other node cannot be asked, or does not answer in time.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -34,6 +35,8 @@ type Options struct {
 	RewriteBytesPerSecond int64
 	// ArchiveDir of this node's log; empty for none.
 	ArchiveDir string
+	// Archiver of it; nil for none.
+	Archiver *backup.Archiver
 	// Software is noted in backups.
 	Software string
 	// Logger gets what an operator should know; nil means none.

@@ -195,6 +195,18 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.DropOld() //nolint:wrapcheck // says what it is
 }
 
+// FlushArchive archives this node's log up to now, and tells where and how far. ErrNoArchive when this node has no archive.
+func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
+	a := m.o.Archiver
+	if a == nil {
+		return "", st, ErrNoArchive
+	}
+	if err := a.Flush(ctx); err != nil {
+		return "", st, fmt.Errorf("flush the log archive %s: %w", a.Dir(), err)
+	}
+	return a.Dir(), a.Status(), nil
+}
+
 // Backup copies a snapshot of this node to a save-set. Online. ErrNoBackupPath when it is not said where to.
 func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(Progress)) (backup.Set, error) {
 	o := backup.Options{

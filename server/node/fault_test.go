@@ -5,12 +5,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
@@ -228,4 +232,25 @@ func TestFailedSync(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"one", "two"}, bodies(b.consume("q", 10).take(2)))
+}
+
+// TestSilentConnection: whoever connects and says nothing, or only half of what makes a connection, is cut off after a few seconds.
+func TestSilentConnection(t *testing.T) {
+	n := startAlone(t, nil)
+	var ends sync.WaitGroup
+	for name, sent := range map[string]string{"nothing": "", "half of the preface": "PRI * HTTP/2.0\r\n", "preface alone": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"} {
+		ends.Go(func() {
+			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", n.ready.Address)
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer func() { _ = conn.Close() }()
+			_, err = conn.Write([]byte(sent))
+			assert.NoError(t, err)
+			assert.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+			_, err = io.Copy(io.Discard, conn)
+			assert.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s: the connection stays", name)
+		})
+	}
+	ends.Wait()
 }

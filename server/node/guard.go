@@ -177,7 +177,7 @@ func (n *node) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, er
 	return n.guard.scrub(ctx, fullSpeed)
 }
 
-// DropDamaged acknowledges the messages of a queue that are damaged on both nodes.
+// DropDamaged acknowledges the messages of a queue that are damaged on both nodes, or, alone, on this one.
 func (n *node) DropDamaged(ctx context.Context, name string, dryRun bool) ([]uint64, error) {
 	session, err := n.Session()
 	if err != nil {
@@ -217,7 +217,7 @@ func (n *node) DropDamaged(ctx context.Context, name string, dryRun bool) ([]uin
 	for _, sub := range info.Subscriptions {
 		session.Consumers.Settled(dispatch.Key{Queue: info.ID, Sub: sub.ID}, ranges, nil)
 	}
-	n.log.Warn("messages that are damaged on both nodes were given up", zap.String("queue", name), zap.Uint64s("sequences", sequences))
+	n.log.Warn("messages that no node can read were given up", zap.String("queue", name), zap.Uint64s("sequences", sequences))
 	return sequences, nil
 }
 

@@ -23,7 +23,8 @@ func (n *node) startArchive() (stop func() error, err error) {
 		return func() error { return nil }, nil
 	}
 	a, err := backup.StartArchiver(n.store, backup.ArchiveOptions{
-		Dir: n.cfg.Log.Archive, MaxHoldBytes: n.cfg.Log.ArchiveHold.Bytes(), Logger: n.log.Named("archive"),
+		Dir: n.cfg.Log.Archive, Interval: n.cfg.Log.ArchiveEvery.Std(), MaxHoldBytes: n.cfg.Log.ArchiveHold.Bytes(),
+		Logger: n.log.Named("archive"),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("archive the log in %s (log.archive): %w", n.cfg.Log.Archive, err)
@@ -52,6 +53,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.maintenance, err = maintenance.New(maintenance.Options{
 		Restart: restart,
 		Store:   n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
+		Archiver: n.archiver,
 		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"), RewriteBytesPerSecond: n.cfg.Maintenance.RewriteRate.Bytes(),
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,

@@ -125,7 +125,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { _ = n.peers.Close() }() // nothing depends on how the calls end
-	if !n.alone() {
+	if n.alone() {
+		n.store.StandAlone()
+	} else {
 		n.store.SetMessageSource(otherNode{n})
 	}
 	if n.cfg.Metrics.Listen != "" {
@@ -347,6 +349,7 @@ func (n *node) State() server.NodeState {
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
+	st.ArchiveDir = n.cfg.Log.Archive
 	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.cfg.Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
 	return st
 }

@@ -91,3 +91,93 @@ func TestRetryIsDecidedByTheLog(t *testing.T) { // INV-10
 	}
 	require.NoError(t, publish("later", 12, true), "a first attempt that did not come is carried out")
 }
+
+// TestAdministrationIsRepeated: a repetition is answered with the original result, whatever has happened since, and changes nothing of it.
+func TestAdministrationIsRepeated(t *testing.T) { // INV-10
+	n := startAlone(t, nil)
+	ctx := t.Context()
+	sequence := uint64(0)
+	// twice makes a request, lets something happen, and repeats the request: as somebody who says so, and as somebody who does not.
+	twice := func(send func(p *pb.Producer) (any, error), meanwhile func()) {
+		t.Helper()
+		sequence++
+		first, err := send(&pb.Producer{Id: "admin", Sequence: sequence})
+		require.NoError(t, err)
+		if meanwhile != nil {
+			meanwhile()
+		}
+		for _, retry := range []bool{true, false} {
+			again, err := send(&pb.Producer{Id: "admin", Sequence: sequence, Retry: retry})
+			require.NoError(t, err)
+			require.Equal(t, first, again)
+		}
+	}
+	messages := func(queue string) uint64 {
+		q, err := n.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
+		require.NoError(t, err)
+		return q.GetQueue().GetMessages()
+	}
+	create := func(p *pb.Producer) (any, error) {
+		r, err := n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q", Producer: p})
+		return r.GetQueue().GetId(), err
+	}
+	purge := func(p *pb.Producer) (any, error) {
+		r, err := n.queues.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: "q", Producer: p})
+		return r.GetMessages(), err
+	}
+	purgeDefault := func(p *pb.Producer) (any, error) {
+		r, err := n.queues.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: "q", Subscription: "default", Producer: p})
+		return r.GetMessages(), err
+	}
+	remove := func(p *pb.Producer) (any, error) {
+		r, err := n.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: "q", Producer: p})
+		return r.GetMessages(), err
+	}
+	subscribe := func(p *pb.Producer) (any, error) {
+		r, err := n.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "q", Name: "s", Producer: p})
+		return r.GetCreated(), err
+	}
+	unsubscribe := func(p *pb.Producer) (any, error) {
+		_, err := n.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: "q", Name: "s", Producer: p})
+		return nil, err
+	}
+	alter := func(p *pb.Producer) (any, error) {
+		_, err := n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "q", Config: &pb.QueueConfig{MaxMessages: 1}, Producer: p})
+		return nil, err
+	}
+
+	twice(create, nil)
+	n.publish("q", "1", "2")
+	twice(purge, func() { n.publish("q", "3") })
+	require.Equal(t, uint64(1), messages("q"), "what came after the purge")
+	twice(purgeDefault, func() { n.publish("q", "4") })
+	require.Equal(t, uint64(1), messages("q"))
+	twice(alter, func() {
+		_, err := n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "q"})
+		require.NoError(t, err)
+	})
+	n.publish("q", "5", "6")
+	twice(subscribe, nil)
+	twice(unsubscribe, func() {
+		_, err := n.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "q", Name: "s"})
+		require.NoError(t, err)
+	})
+	q, err := n.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.Len(t, q.GetQueue().GetSubscriptions(), 2, "the one that was made anew is there")
+	twice(remove, func() {
+		n.createQueue("q")
+		n.publish("q", "of the new queue")
+	})
+	require.Equal(t, uint64(1), messages("q"))
+	twice(remove, nil)
+	sequence++
+	_, err = remove(&pb.Producer{Id: "admin", Sequence: sequence, Retry: true})
+	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
+	require.True(t, settled(err), "an attempt that comes late must not delete the queue that is made now")
+	n.createQueue("q")
+	_, err = remove(&pb.Producer{Id: "admin", Sequence: sequence})
+	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
+	require.True(t, settled(err))
+	require.Zero(t, messages("q"))
+}

@@ -28,6 +28,8 @@ const (
 	// A client that answers no ping for so long is gone, and its messages go to others.
 	keepaliveTime    = 5 * time.Second
 	keepaliveTimeout = 5 * time.Second
+	// A connection has so long to say that it is one: what connects and says nothing holds a descriptor.
+	handshakeTimeout = 5 * time.Second
 	// keepaliveMin is how often clients may ping.
 	keepaliveMin = time.Second
 )
@@ -37,6 +39,7 @@ func (n *node) newServer() *grpc.Server {
 	s := grpc.NewServer(slices.Concat(codec.ServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(n.cfg.Limits.TransactionBytes) + messageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, n.serverOptions)...)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
@@ -29,6 +30,9 @@ const (
 	compareHeld = 10 * time.Second
 	// comparePushKey is deleted, over and over, to push the log on; it never exists.
 	comparePushKey = "verify/push"
+	// indexWait is how long a deep comparison waits for a store that is being replaced, and indexAgain how often it looks.
+	indexWait  = 20 * time.Second
+	indexAgain = 100 * time.Millisecond
 )
 
 var errTooFast = errors.New("the log goes on faster than both nodes can be asked; try again")
@@ -38,8 +42,34 @@ func (n *node) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDiges
 	return n.store.QueueDigestsAt(ctx, atLSN, compareHeld) //nolint:wrapcheck // says what it is
 }
 
-// Verify compares both nodes.
+// Verify compares both nodes. A deep one finds damage, and what it finds in an index has that node's store replaced, which takes a moment:
+// then it begins again.
 func (n *node) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+	if n.alone() {
+		return n.verifyAlone(ctx, deep, fullSpeed)
+	}
+	for began, replaced := time.Now(), false; ; {
+		resp, err := n.verifyPair(ctx, deep, fullSpeed)
+		replaced = replaced || errors.Is(err, store.ErrIndexDamaged) || errors.Is(err, maintenance.ErrNoPartner) && n.catchesUp()
+		if err == nil || !deep || !replaced || time.Since(began) > indexWait || errors.Is(err, replication.ErrNotActive) {
+			return resp, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(indexAgain):
+		}
+	}
+}
+
+// catchesUp tells whether a standby is connected and not in sync yet.
+func (n *node) catchesUp() bool {
+	st, ok := (upkept{n}).Standby()
+	return ok && !st.Required
+}
+
+// verifyPair is one attempt.
+func (n *node) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	other, err := n.partnerOr()
 	if err != nil {
 		return nil, err
@@ -69,6 +99,27 @@ func (n *node) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResp
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
 	return resp, nil
+}
+
+// verifyAlone tells what a node that stands alone has, and what of it cannot be read. There is nothing to compare it with.
+func (n *node) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+	if deep {
+		if _, err := n.Scrub(ctx, fullSpeed); err != nil {
+			return nil, fmt.Errorf("read everything: %w", err)
+		}
+	}
+	stats, err := n.store.Stats()
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	self := n.plane.self
+	return &pb.VerifyResponse{
+		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
+		Nodes: []*pb.NodeVerification{{
+			NodeId: self.ID.String(), Name: self.Name, Damage: server.DamageToProto(n.store.DamageStatus()),
+			Damaged: server.DamagedToProto(n.store.Damaged(server.MaxListedDamage)),
+		}},
+	}, nil
 }
 
 // readBoth reads all that both nodes have, and compares the content.

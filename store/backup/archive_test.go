@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -281,7 +282,23 @@ func TestArchiveInBackground(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-// TestOtherHistory: a store that was restored to an older state does not go on in the old archive, and the old archive does not
+// moved puts an archive that was moved out of the way back.
+func moved(t *testing.T, fsys vfs.FS, from, to string) {
+	t.Helper()
+	files, err := backup.ListArchive(fsys, to)
+	require.NoError(t, err)
+	for i := range files {
+		require.NoError(t, fsys.Remove(files[i].Path))
+	}
+	files, err = backup.ListArchive(fsys, from)
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for i := range files {
+		require.NoError(t, fsys.Rename(files[i].Path, to+"/"+filepath.Base(files[i].Path)))
+	}
+}
+
+// TestOtherHistory: a store that was restored to an older state does not go on in the old archive but in a new one, and the old archive does not
 // lead on from a backup of the new history.
 func TestOtherHistory(t *testing.T) {
 	ctx := context.Background()
@@ -304,13 +321,26 @@ func TestOtherHistory(t *testing.T) {
 	}
 	b.open()
 	defer func() { _ = b.s.Close() }()
-	_, err = backup.StartArchiver(b.s, archiveOptions(mem, "/archive"))
-	require.ErrorIs(t, err, backup.ErrOtherHistory, "it is shorter than the archive, and another store")
+	// It is shorter than the archive, and another store.
+	e := startArchiver(t, b, "/archive")
+	former := e.Status().Former
+	require.Contains(t, former, "/archive/other-")
+	require.NoError(t, e.Close())
+	moved(t, mem, former, "/archive")
 	require.NoError(t, b.s.Apply(30, nil))
 	b.bodies = make([]string, 10)
 	b.steps(20)
-	_, err = backup.StartArchiver(b.s, archiveOptions(mem, "/archive"))
-	require.ErrorIs(t, err, backup.ErrOtherHistory, "record 40 is another one")
+	// Record 40 is another one.
+	e = startArchiver(t, b, "/archive")
+	former = e.Status().Former
+	require.Contains(t, former, "/archive/other-")
+	require.NoError(t, e.Flush(ctx))
+	require.Equal(t, b.s.Applied(), e.Status().Last, "the new one goes on")
+	require.NoError(t, e.Close())
+	chains, err := backup.VerifyArchive(ctx, mem, former)
+	require.NoError(t, err)
+	require.Equal(t, uint64(40), chains[len(chains)-1].Last.LSN, "the former one is whole")
+	moved(t, mem, former, "/archive")
 	wrong := b.backup("/backups")
 	b.steps(1)
 	c := startArchiver(t, b, "/archive-2")

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,12 +49,16 @@ type ArchiveOptions struct {
 type ArchiveStatus struct {
 	// Last record that is archived, durably; the zero Position if there is none.
 	Last lsn.Position
+	// LastTime is that of the last transaction that is archived; zero if there is none.
+	LastTime time.Time
 	// Behind is how many applied records are not archived yet.
 	Behind uint64
 	// Gap is the first record behind the newest gap that this Archiver had to leave; 0 if there was none.
 	Gap uint64
 	// Err is why archiving does not go on at present; nil if it does.
 	Err error
+	// Former is the directory to which this Archiver has moved the archive of another history that it found; empty if there was none.
+	Former string
 }
 
 // Archiver copies the applied records of a store's log to an archive. Its methods are safe for concurrent use.
@@ -77,7 +83,8 @@ type Archiver struct {
 // StartArchiver opens an archive, holds the log from its end on, and archives in the background until Close.
 //
 // It is to be called after store.Open and before anything is applied: only then is it certain that nothing is recycled before it
-// is archived. Errors: ErrBusy, ErrArchiveDamaged, and ErrOtherHistory when the archive is not one of this store's history.
+// is archived. Errors: ErrBusy, ErrArchiveDamaged. An archive that is not of this store's history, as when the store was wiped or
+// restored to an older state, is moved to a directory in it, other-<time>, where a restore can use it, and a new one is begun.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" {
 		return nil, errors.New("log archive: no directory given")
@@ -124,8 +131,42 @@ func (a *Archiver) open() error {
 		return nil
 	}
 	a.last = files[len(files)-1]
-	a.setStatus(func(st *ArchiveStatus) { st.Last = a.last.Last })
-	return a.compare(files)
+	a.setStatus(func(st *ArchiveStatus) { st.Last, st.LastTime = a.last.Last, a.last.LastTime })
+	err = a.compare(files)
+	if errors.Is(err, ErrOtherHistory) {
+		return a.startOver(err)
+	}
+	return err
+}
+
+// formerPrefix begins the name of the directory, in that of the archive, to which an archive of another history is moved.
+const formerPrefix = "other-"
+
+// startOver moves the files of the archive to a directory of their own and begins a new archive: two histories must not be mixed, and
+// neither may be lost. A crash in the middle leaves the files in two places, whole.
+func (a *Archiver) startOver(why error) error {
+	fail := func(err error) error { return fmt.Errorf("%w; and it cannot be moved out of the way: %w", why, err) }
+	files, err := ListArchive(a.o.FS, a.o.Dir)
+	if err != nil {
+		return fail(err)
+	}
+	to := join(a.o.Dir, formerPrefix+time.Now().UTC().Format("20060102T150405.000000000"))
+	if err := vfs.MkdirAllSync(a.o.FS, to, 0o750); err != nil {
+		return fail(err)
+	}
+	for i := range files {
+		if err := a.o.FS.Rename(files[i].Path, join(to, archiveName(files[i].First(), files[i].Last.LSN))); err != nil {
+			return fail(err)
+		}
+	}
+	if err := errors.Join(a.o.FS.SyncDir(to), a.o.FS.SyncDir(a.o.Dir)); err != nil {
+		return fail(err)
+	}
+	a.last, a.known = ArchiveFile{}, true
+	a.setStatus(func(st *ArchiveStatus) { st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0, to })
+	a.o.Logger.Warn("the log archive is of another history than the store, which was wiped, restored or replaced; it was moved, and a new "+
+		"one is begun: make a backup now, which the new one can go on from", zap.String("archive", a.o.Dir), zap.String("moved_to", to), zap.Error(why))
+	return nil
 }
 
 // compare looks at the newest record that both the archive and the store have.
@@ -138,16 +179,15 @@ func (a *Archiver) compare(files []ArchiveFile) error {
 		return err
 	}
 	if have && archived && mine != theirs {
-		return fmt.Errorf("%w: record %d is %v in %s and %v in the store, which was restored or replaced; "+
-			"give this node another archive directory, or move the old archive away", ErrOtherHistory, at, theirs, a.o.Dir, mine)
+		return fmt.Errorf("%w: record %d is %v in %s and %v in the store", ErrOtherHistory, at, theirs, a.o.Dir, mine)
 	}
 	if a.last.Last.LSN <= applied.LSN {
 		a.known = true
 		return nil
 	}
 	if a.last.StoreID != [16]byte(a.s.Identity().StoreID) {
-		return fmt.Errorf("%w: %s reaches up to record %d of another store, this one only to %d: it was restored to an older state; "+
-			"give this node another archive directory, or move the old archive away", ErrOtherHistory, a.o.Dir, a.last.Last.LSN, applied.LSN)
+		return fmt.Errorf("%w: %s reaches up to record %d of another store, this one only to %d", ErrOtherHistory, a.o.Dir, a.last.Last.LSN,
+			applied.LSN)
 	}
 	// With sync=off the end of the log may have been lost, and come back from the peer: to be compared when it is there. The
 	// same is true when not everything in the log is applied again yet.
@@ -200,8 +240,18 @@ func (a *Archiver) Flush(ctx context.Context) error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	err := a.flush(ctx)
+	if errors.Is(err, ErrOtherHistory) {
+		if err = a.startOver(err); err == nil {
+			err = a.flush(ctx)
+		}
+	}
 	before := a.Status().Err
-	a.setStatus(func(st *ArchiveStatus) { st.Last, st.Err = a.last.Last, err })
+	a.setStatus(func(st *ArchiveStatus) {
+		st.Last, st.Err = a.last.Last, err
+		if !a.last.LastTime.IsZero() {
+			st.LastTime = a.last.LastTime // a file without a transaction has none
+		}
+	})
 	switch {
 	case err != nil && before == nil:
 		a.o.Logger.Error("the log cannot be archived; it is held back meanwhile", zap.String("archive", a.o.Dir), zap.Error(err))
@@ -221,8 +271,7 @@ func (a *Archiver) flush(ctx context.Context) error {
 			return nil // see compare
 		}
 		if mine, ok := a.s.PositionOf(a.last.Last.LSN); ok && mine != a.last.Last {
-			return fmt.Errorf("%w: it ends with %v, and the store has %v there; give this node another archive directory",
-				ErrOtherHistory, a.last.Last, mine)
+			return fmt.Errorf("%w: it ends with %v, and the store has %v there", ErrOtherHistory, a.last.Last, mine)
 		}
 		a.known = true
 	}
@@ -379,6 +428,27 @@ func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 		}
 	}
 	return len(frames) - len(rest), nil
+}
+
+// Dir is the directory of the archive.
+func (a *Archiver) Dir() string { return a.o.Dir }
+
+// Formers lists the directories, in that of an archive, with archives of other histories.
+func Formers(fsys vfs.FS, dir string) ([]string, error) {
+	names, err := fsys.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the archive: %w", err)
+	}
+	var formers []string
+	for _, name := range names {
+		if strings.HasPrefix(name, formerPrefix) {
+			formers = append(formers, join(dir, name))
+		}
+	}
+	return formers, nil
 }
 
 // Status tells how it is.

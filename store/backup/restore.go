@@ -201,10 +201,18 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 		return fmt.Errorf("%w: %s, and the archive goes on with record %d; take a backup made after that, or restore to record %d",
 			ErrArchiveGap, have, gap, j.res.End.LSN)
 	}
-	if j.o.ToLSN != 0 || !j.o.ToTime.IsZero() {
-		return fmt.Errorf("%w: %s; restore to record %d to get all of it", ErrTarget, have, last.LSN)
+	const when = "the node archives what is new every log.archive-interval (15 s by default) and when it is told: lockstep store flush-archive"
+	switch {
+	case j.o.ToLSN != 0:
+		return fmt.Errorf("%w: %s, and the records %d to %d are missing. If the pair has them, they will be in the archive soon: %s. "+
+			"Or restore to record %d to get all that is there", ErrTarget, have, last.LSN+1, j.o.ToLSN, when, last.LSN)
+	case !j.o.ToTime.IsZero():
+		return fmt.Errorf("%w: %s, and nothing after that tells that this is all up to %s. If it is, because nothing was committed since, leave "+
+			"the time out, or restore to record %d; otherwise what is missing will be in the archive soon: %s",
+			ErrTarget, have, j.o.ToTime.Format(time.RFC3339Nano), last.LSN, when)
+	default:
+		return nil
 	}
-	return nil
 }
 
 // fill writes page file and log, and checks what it wrote.

@@ -694,7 +694,9 @@ type StoreStatus struct {
 	// Term of that promise.
 	FenceTerm uint64 `protobuf:"varint,20,opt,name=fence_term,json=fenceTerm,proto3" json:"fence_term,omitempty"`
 	// True when acknowledged transactions may be missing here, after an unclean stop of the machine.
-	MayHaveLost   bool `protobuf:"varint,21,opt,name=may_have_lost,json=mayHaveLost,proto3" json:"may_have_lost,omitempty"`
+	MayHaveLost bool `protobuf:"varint,21,opt,name=may_have_lost,json=mayHaveLost,proto3" json:"may_have_lost,omitempty"`
+	// What lies in the data directory, or in that of the log archive, and is not used any more: an operator may remove it.
+	LeftBehind    []*LeftBehind `protobuf:"bytes,22,rep,name=left_behind,json=leftBehind,proto3" json:"left_behind,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -876,6 +878,78 @@ func (x *StoreStatus) GetMayHaveLost() bool {
 	return false
 }
 
+func (x *StoreStatus) GetLeftBehind() []*LeftBehind {
+	if x != nil {
+		return x.LeftBehind
+	}
+	return nil
+}
+
+// LeftBehind is a file or directory that the node keeps and does not use.
+type LeftBehind struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where it is, on the node's machine.
+	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// What it is: "damaged-store" (could not be opened at a start), "old-page-file" (what a rewrite or a snapshot replaced; store drop-old
+	// removes it), "cut-log" (records that the active did not have), "other-archive" (the log archive of another history).
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Bytes that it takes.
+	Bytes         uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeftBehind) Reset() {
+	*x = LeftBehind{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeftBehind) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeftBehind) ProtoMessage() {}
+
+func (x *LeftBehind) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeftBehind.ProtoReflect.Descriptor instead.
+func (*LeftBehind) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LeftBehind) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *LeftBehind) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *LeftBehind) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 // StandbyStatus is the active's view of the replication stream.
 type StandbyStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -893,7 +967,7 @@ type StandbyStatus struct {
 
 func (x *StandbyStatus) Reset() {
 	*x = StandbyStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -905,7 +979,7 @@ func (x *StandbyStatus) String() string {
 func (*StandbyStatus) ProtoMessage() {}
 
 func (x *StandbyStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[7]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -918,7 +992,7 @@ func (x *StandbyStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StandbyStatus.ProtoReflect.Descriptor instead.
 func (*StandbyStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StandbyStatus) GetNodeId() string {
@@ -958,7 +1032,7 @@ type GetStatusRequest struct {
 
 func (x *GetStatusRequest) Reset() {
 	*x = GetStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1044,7 @@ func (x *GetStatusRequest) String() string {
 func (*GetStatusRequest) ProtoMessage() {}
 
 func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[8]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1057,7 @@ func (x *GetStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusRequest.ProtoReflect.Descriptor instead.
 func (*GetStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 // GetStatusResponse is what a node is and knows.
@@ -1026,7 +1100,7 @@ type GetStatusResponse struct {
 
 func (x *GetStatusResponse) Reset() {
 	*x = GetStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1112,7 @@ func (x *GetStatusResponse) String() string {
 func (*GetStatusResponse) ProtoMessage() {}
 
 func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[9]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1125,7 @@ func (x *GetStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStatusResponse.ProtoReflect.Descriptor instead.
 func (*GetStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetStatusResponse) GetNode() *NodeStatus {
@@ -1168,7 +1242,7 @@ type WatchStatusRequest struct {
 
 func (x *WatchStatusRequest) Reset() {
 	*x = WatchStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1254,7 @@ func (x *WatchStatusRequest) String() string {
 func (*WatchStatusRequest) ProtoMessage() {}
 
 func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[10]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1267,7 @@ func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 // WatchStatusResponse is one state of a node.
@@ -1207,7 +1281,7 @@ type WatchStatusResponse struct {
 
 func (x *WatchStatusResponse) Reset() {
 	*x = WatchStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1293,7 @@ func (x *WatchStatusResponse) String() string {
 func (*WatchStatusResponse) ProtoMessage() {}
 
 func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1306,7 @@ func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
@@ -1259,7 +1333,7 @@ type SwitchoverRequest struct {
 
 func (x *SwitchoverRequest) Reset() {
 	*x = SwitchoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1345,7 @@ func (x *SwitchoverRequest) String() string {
 func (*SwitchoverRequest) ProtoMessage() {}
 
 func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1358,7 @@ func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*SwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SwitchoverRequest) GetTimeout() *durationpb.Duration {
@@ -1327,7 +1401,7 @@ type SwitchoverResponse struct {
 
 func (x *SwitchoverResponse) Reset() {
 	*x = SwitchoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +1413,7 @@ func (x *SwitchoverResponse) String() string {
 func (*SwitchoverResponse) ProtoMessage() {}
 
 func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +1426,7 @@ func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*SwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SwitchoverResponse) GetActiveNode() string {
@@ -1399,7 +1473,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1485,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1498,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 // CheckpointResponse describes the checkpoint.
@@ -1440,7 +1514,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1526,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1539,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CheckpointResponse) GetCheckpoint() uint64 {
@@ -1493,7 +1567,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1579,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1592,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CheckRequest) GetFullSpeed() bool {
@@ -1547,7 +1621,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1633,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1646,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CheckResponse) GetPagesDone() uint64 {
@@ -1622,7 +1696,7 @@ type GetDigestRequest struct {
 
 func (x *GetDigestRequest) Reset() {
 	*x = GetDigestRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1708,7 @@ func (x *GetDigestRequest) String() string {
 func (*GetDigestRequest) ProtoMessage() {}
 
 func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1721,7 @@ func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestRequest.ProtoReflect.Descriptor instead.
 func (*GetDigestRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetDigestRequest) GetAtLsn() uint64 {
@@ -1672,7 +1746,7 @@ type GetDigestResponse struct {
 
 func (x *GetDigestResponse) Reset() {
 	*x = GetDigestResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1758,7 @@ func (x *GetDigestResponse) String() string {
 func (*GetDigestResponse) ProtoMessage() {}
 
 func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1771,7 @@ func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestResponse.ProtoReflect.Descriptor instead.
 func (*GetDigestResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetDigestResponse) GetLsn() uint64 {
@@ -1738,7 +1812,7 @@ type AdoptRecordRequest struct {
 
 func (x *AdoptRecordRequest) Reset() {
 	*x = AdoptRecordRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +1824,7 @@ func (x *AdoptRecordRequest) String() string {
 func (*AdoptRecordRequest) ProtoMessage() {}
 
 func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +1837,7 @@ func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AdoptRecordRequest) GetConfirm() bool {
@@ -1827,7 +1901,7 @@ type AdoptRecordResponse struct {
 
 func (x *AdoptRecordResponse) Reset() {
 	*x = AdoptRecordResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1839,7 +1913,7 @@ func (x *AdoptRecordResponse) String() string {
 func (*AdoptRecordResponse) ProtoMessage() {}
 
 func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1852,7 +1926,7 @@ func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordResponse.ProtoReflect.Descriptor instead.
 func (*AdoptRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *AdoptRecordResponse) GetDone() bool {
@@ -1960,7 +2034,7 @@ type ForceFailoverRequest struct {
 
 func (x *ForceFailoverRequest) Reset() {
 	*x = ForceFailoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2046,7 @@ func (x *ForceFailoverRequest) String() string {
 func (*ForceFailoverRequest) ProtoMessage() {}
 
 func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2059,7 @@ func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverRequest.ProtoReflect.Descriptor instead.
 func (*ForceFailoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ForceFailoverRequest) GetConfirm() bool {
@@ -2070,7 +2144,7 @@ type ForceFailoverResponse struct {
 
 func (x *ForceFailoverResponse) Reset() {
 	*x = ForceFailoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2156,7 @@ func (x *ForceFailoverResponse) String() string {
 func (*ForceFailoverResponse) ProtoMessage() {}
 
 func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2169,7 @@ func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverResponse.ProtoReflect.Descriptor instead.
 func (*ForceFailoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ForceFailoverResponse) GetDone() bool {
@@ -2226,7 +2300,7 @@ type AdoptedPeer struct {
 
 func (x *AdoptedPeer) Reset() {
 	*x = AdoptedPeer{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2312,7 @@ func (x *AdoptedPeer) String() string {
 func (*AdoptedPeer) ProtoMessage() {}
 
 func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2325,7 @@ func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedPeer.ProtoReflect.Descriptor instead.
 func (*AdoptedPeer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AdoptedPeer) GetAddress() string {
@@ -2336,7 +2410,7 @@ type DamageStatus struct {
 
 func (x *DamageStatus) Reset() {
 	*x = DamageStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2422,7 @@ func (x *DamageStatus) String() string {
 func (*DamageStatus) ProtoMessage() {}
 
 func (x *DamageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2435,7 @@ func (x *DamageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
 func (*DamageStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DamageStatus) GetScrubbedPages() uint64 {
@@ -2475,7 +2549,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2561,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2574,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Condition) GetKind() string {
@@ -2581,7 +2655,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2667,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2680,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Alarm) GetKind() string {
@@ -2649,7 +2723,7 @@ type DamagedMessage struct {
 
 func (x *DamagedMessage) Reset() {
 	*x = DamagedMessage{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +2735,7 @@ func (x *DamagedMessage) String() string {
 func (*DamagedMessage) ProtoMessage() {}
 
 func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +2748,7 @@ func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
 func (*DamagedMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DamagedMessage) GetQueue() string {
@@ -2725,7 +2799,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2737,7 +2811,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2750,7 +2824,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *VerifyRequest) GetDeep() bool {
@@ -2790,7 +2864,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2802,7 +2876,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2815,7 +2889,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *VerifyResponse) GetLsn() uint64 {
@@ -2880,7 +2954,7 @@ type QueueDifference struct {
 
 func (x *QueueDifference) Reset() {
 	*x = QueueDifference{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +2966,7 @@ func (x *QueueDifference) String() string {
 func (*QueueDifference) ProtoMessage() {}
 
 func (x *QueueDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +2979,7 @@ func (x *QueueDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
 func (*QueueDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *QueueDifference) GetQueue() string {
@@ -2939,7 +3013,7 @@ type NodeVerification struct {
 
 func (x *NodeVerification) Reset() {
 	*x = NodeVerification{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3025,7 @@ func (x *NodeVerification) String() string {
 func (*NodeVerification) ProtoMessage() {}
 
 func (x *NodeVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3038,7 @@ func (x *NodeVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
 func (*NodeVerification) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *NodeVerification) GetNodeId() string {
@@ -3006,7 +3080,7 @@ type GetQueueDigestsRequest struct {
 
 func (x *GetQueueDigestsRequest) Reset() {
 	*x = GetQueueDigestsRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3018,7 +3092,7 @@ func (x *GetQueueDigestsRequest) String() string {
 func (*GetQueueDigestsRequest) ProtoMessage() {}
 
 func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3031,7 +3105,7 @@ func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
@@ -3060,7 +3134,7 @@ type GetQueueDigestsResponse struct {
 
 func (x *GetQueueDigestsResponse) Reset() {
 	*x = GetQueueDigestsResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3072,7 +3146,7 @@ func (x *GetQueueDigestsResponse) String() string {
 func (*GetQueueDigestsResponse) ProtoMessage() {}
 
 func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3085,7 +3159,7 @@ func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetQueueDigestsResponse) GetLsn() uint64 {
@@ -3142,7 +3216,7 @@ type QueueDigest struct {
 
 func (x *QueueDigest) Reset() {
 	*x = QueueDigest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3154,7 +3228,7 @@ func (x *QueueDigest) String() string {
 func (*QueueDigest) ProtoMessage() {}
 
 func (x *QueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3167,7 +3241,7 @@ func (x *QueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
 func (*QueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *QueueDigest) GetId() uint64 {
@@ -3216,7 +3290,7 @@ type ScrubRequest struct {
 
 func (x *ScrubRequest) Reset() {
 	*x = ScrubRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3302,7 @@ func (x *ScrubRequest) String() string {
 func (*ScrubRequest) ProtoMessage() {}
 
 func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3315,7 @@ func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
 func (*ScrubRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ScrubRequest) GetFullSpeed() bool {
@@ -3268,7 +3342,7 @@ type ScrubResponse struct {
 
 func (x *ScrubResponse) Reset() {
 	*x = ScrubResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3280,7 +3354,7 @@ func (x *ScrubResponse) String() string {
 func (*ScrubResponse) ProtoMessage() {}
 
 func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3293,7 +3367,7 @@ func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
 func (*ScrubResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ScrubResponse) GetPages() uint64 {
@@ -3337,7 +3411,7 @@ type DropDamagedRequest struct {
 
 func (x *DropDamagedRequest) Reset() {
 	*x = DropDamagedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3423,7 @@ func (x *DropDamagedRequest) String() string {
 func (*DropDamagedRequest) ProtoMessage() {}
 
 func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3436,7 @@ func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
 func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DropDamagedRequest) GetQueue() string {
@@ -3390,7 +3464,7 @@ type DropDamagedResponse struct {
 
 func (x *DropDamagedResponse) Reset() {
 	*x = DropDamagedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3402,7 +3476,7 @@ func (x *DropDamagedResponse) String() string {
 func (*DropDamagedResponse) ProtoMessage() {}
 
 func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3415,7 +3489,7 @@ func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
 func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DropDamagedResponse) GetSequences() []uint64 {
@@ -3468,7 +3542,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x06paused\x18\x01 \x01(\bR\x06paused\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
 	"\x11SetPausedResponse\x12*\n" +
-	"\x06paused\x18\x01 \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"\xb3\x05\n" +
+	"\x06paused\x18\x01 \x01(\v2\x12.lockstep.v1.PauseR\x06paused\"\xed\x05\n" +
 	"\vStoreStatus\x12\x19\n" +
 	"\bstore_id\x18\x01 \x01(\tR\astoreId\x12.\n" +
 	"\alog_end\x18\x02 \x01(\v2\x15.lockstep.v1.PositionR\x06logEnd\x126\n" +
@@ -3498,7 +3572,14 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\ffence_config\x18\x13 \x01(\x04R\vfenceConfig\x12\x1d\n" +
 	"\n" +
 	"fence_term\x18\x14 \x01(\x04R\tfenceTerm\x12\"\n" +
-	"\rmay_have_lost\x18\x15 \x01(\bR\vmayHaveLost\"\x80\x01\n" +
+	"\rmay_have_lost\x18\x15 \x01(\bR\vmayHaveLost\x128\n" +
+	"\vleft_behind\x18\x16 \x03(\v2\x17.lockstep.v1.LeftBehindR\n" +
+	"leftBehind\"J\n" +
+	"\n" +
+	"LeftBehind\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"\x80\x01\n" +
 	"\rStandbyStatus\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1f\n" +
 	"\vdurable_lsn\x18\x02 \x01(\x04R\n" +
@@ -3749,7 +3830,7 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
 	(Severity)(0),                   // 1: lockstep.v1.Severity
@@ -3760,120 +3841,122 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*SetPausedRequest)(nil),        // 6: lockstep.v1.SetPausedRequest
 	(*SetPausedResponse)(nil),       // 7: lockstep.v1.SetPausedResponse
 	(*StoreStatus)(nil),             // 8: lockstep.v1.StoreStatus
-	(*StandbyStatus)(nil),           // 9: lockstep.v1.StandbyStatus
-	(*GetStatusRequest)(nil),        // 10: lockstep.v1.GetStatusRequest
-	(*GetStatusResponse)(nil),       // 11: lockstep.v1.GetStatusResponse
-	(*WatchStatusRequest)(nil),      // 12: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),     // 13: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),       // 14: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),      // 15: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),       // 16: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),      // 17: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),            // 18: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),           // 19: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),        // 20: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),       // 21: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),      // 22: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),     // 23: lockstep.v1.AdoptRecordResponse
-	(*ForceFailoverRequest)(nil),    // 24: lockstep.v1.ForceFailoverRequest
-	(*ForceFailoverResponse)(nil),   // 25: lockstep.v1.ForceFailoverResponse
-	(*AdoptedPeer)(nil),             // 26: lockstep.v1.AdoptedPeer
-	(*DamageStatus)(nil),            // 27: lockstep.v1.DamageStatus
-	(*Condition)(nil),               // 28: lockstep.v1.Condition
-	(*Alarm)(nil),                   // 29: lockstep.v1.Alarm
-	(*DamagedMessage)(nil),          // 30: lockstep.v1.DamagedMessage
-	(*VerifyRequest)(nil),           // 31: lockstep.v1.VerifyRequest
-	(*VerifyResponse)(nil),          // 32: lockstep.v1.VerifyResponse
-	(*QueueDifference)(nil),         // 33: lockstep.v1.QueueDifference
-	(*NodeVerification)(nil),        // 34: lockstep.v1.NodeVerification
-	(*GetQueueDigestsRequest)(nil),  // 35: lockstep.v1.GetQueueDigestsRequest
-	(*GetQueueDigestsResponse)(nil), // 36: lockstep.v1.GetQueueDigestsResponse
-	(*QueueDigest)(nil),             // 37: lockstep.v1.QueueDigest
-	(*ScrubRequest)(nil),            // 38: lockstep.v1.ScrubRequest
-	(*ScrubResponse)(nil),           // 39: lockstep.v1.ScrubResponse
-	(*DropDamagedRequest)(nil),      // 40: lockstep.v1.DropDamagedRequest
-	(*DropDamagedResponse)(nil),     // 41: lockstep.v1.DropDamagedResponse
-	(*timestamppb.Timestamp)(nil),   // 42: google.protobuf.Timestamp
-	(*Position)(nil),                // 43: lockstep.v1.Position
-	(*MaintenanceActivity)(nil),     // 44: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 45: lockstep.v1.Plan
-	(*durationpb.Duration)(nil),     // 46: google.protobuf.Duration
+	(*LeftBehind)(nil),              // 9: lockstep.v1.LeftBehind
+	(*StandbyStatus)(nil),           // 10: lockstep.v1.StandbyStatus
+	(*GetStatusRequest)(nil),        // 11: lockstep.v1.GetStatusRequest
+	(*GetStatusResponse)(nil),       // 12: lockstep.v1.GetStatusResponse
+	(*WatchStatusRequest)(nil),      // 13: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 14: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 15: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 16: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 17: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 18: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 19: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 20: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 21: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 22: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 23: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 24: lockstep.v1.AdoptRecordResponse
+	(*ForceFailoverRequest)(nil),    // 25: lockstep.v1.ForceFailoverRequest
+	(*ForceFailoverResponse)(nil),   // 26: lockstep.v1.ForceFailoverResponse
+	(*AdoptedPeer)(nil),             // 27: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 28: lockstep.v1.DamageStatus
+	(*Condition)(nil),               // 29: lockstep.v1.Condition
+	(*Alarm)(nil),                   // 30: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 31: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 32: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 33: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 34: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 35: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 36: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 37: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 38: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 39: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 40: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 41: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 42: lockstep.v1.DropDamagedResponse
+	(*timestamppb.Timestamp)(nil),   // 43: google.protobuf.Timestamp
+	(*Position)(nil),                // 44: lockstep.v1.Position
+	(*MaintenanceActivity)(nil),     // 45: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 46: lockstep.v1.Plan
+	(*durationpb.Duration)(nil),     // 47: google.protobuf.Duration
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
 	5,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
 	4,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
-	42, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
-	42, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
-	42, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	43, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
+	43, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
+	43, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
 	5,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
-	43, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	43, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
-	2,  // 9: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
-	0,  // 10: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
-	3,  // 11: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
-	8,  // 12: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
-	9,  // 13: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	42, // 14: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	44, // 15: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	45, // 16: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	27, // 17: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
-	29, // 18: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
-	28, // 19: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
-	42, // 20: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	11, // 21: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	46, // 22: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	46, // 23: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	43, // 24: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	26, // 25: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	43, // 26: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
-	0,  // 27: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	43, // 28: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	42, // 29: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
-	1,  // 30: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
-	42, // 31: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
-	42, // 32: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	42, // 33: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
-	33, // 34: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
-	34, // 35: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	27, // 36: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
-	30, // 37: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
-	37, // 38: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	27, // 39: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
-	30, // 40: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	27, // 41: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	30, // 42: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	10, // 43: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	12, // 44: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	14, // 45: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	6,  // 46: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
-	16, // 47: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	18, // 48: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	20, // 49: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	31, // 50: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	35, // 51: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	38, // 52: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	40, // 53: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	22, // 54: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	24, // 55: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
-	11, // 56: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	13, // 57: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	15, // 58: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	7,  // 59: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
-	17, // 60: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	19, // 61: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	21, // 62: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	32, // 63: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	36, // 64: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	39, // 65: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	41, // 66: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	23, // 67: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	25, // 68: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
-	56, // [56:69] is the sub-list for method output_type
-	43, // [43:56] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	44, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	44, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	9,  // 9: lockstep.v1.StoreStatus.left_behind:type_name -> lockstep.v1.LeftBehind
+	2,  // 10: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
+	0,  // 11: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
+	3,  // 12: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
+	8,  // 13: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
+	10, // 14: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
+	43, // 15: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	45, // 16: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	46, // 17: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	28, // 18: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	30, // 19: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	29, // 20: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
+	43, // 21: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	12, // 22: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	47, // 23: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	47, // 24: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	44, // 25: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	27, // 26: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	44, // 27: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
+	0,  // 28: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	44, // 29: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	43, // 30: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	1,  // 31: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
+	43, // 32: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	43, // 33: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	43, // 34: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	34, // 35: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	35, // 36: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	28, // 37: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	31, // 38: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	38, // 39: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	28, // 40: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	31, // 41: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	28, // 42: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	31, // 43: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	11, // 44: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	13, // 45: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	15, // 46: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	6,  // 47: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	17, // 48: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	19, // 49: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	21, // 50: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	32, // 51: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	36, // 52: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	39, // 53: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	41, // 54: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	23, // 55: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	25, // 56: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
+	12, // 57: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	14, // 58: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	16, // 59: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	7,  // 60: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	18, // 61: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	20, // 62: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	22, // 63: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	33, // 64: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	37, // 65: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	40, // 66: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	42, // 67: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	24, // 68: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	26, // 69: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
+	57, // [57:70] is the sub-list for method output_type
+	44, // [44:57] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -3889,7 +3972,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -62,7 +62,8 @@ type AdminServiceClient interface {
 	GetQueueDigests(ctx context.Context, in *GetQueueDigestsRequest, opts ...grpc.CallOption) (*GetQueueDigestsResponse, error)
 	// Scrub reads every page and all of the log of this node from the disk, repairs what it can, and says what is left.
 	Scrub(ctx context.Context, in *ScrubRequest, opts ...grpc.CallOption) (*ScrubResponse, error)
-	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes. Sent to the active.
+	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes; on a node that stands alone,
+	// those that are damaged there. Sent to the active.
 	DropDamaged(ctx context.Context, in *DropDamagedRequest, opts ...grpc.CallOption) (*DropDamagedResponse, error)
 	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
 	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.
@@ -254,7 +255,8 @@ type AdminServiceServer interface {
 	GetQueueDigests(context.Context, *GetQueueDigestsRequest) (*GetQueueDigestsResponse, error)
 	// Scrub reads every page and all of the log of this node from the disk, repairs what it can, and says what is left.
 	Scrub(context.Context, *ScrubRequest) (*ScrubResponse, error)
-	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes. Sent to the active.
+	// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are damaged on both nodes; on a node that stands alone,
+	// those that are damaged there. Sent to the active.
 	DropDamaged(context.Context, *DropDamagedRequest) (*DropDamagedResponse, error)
 	// AdoptRecord writes the pair's record anew from what this node knows, when the coordinator has lost it or was put back to
 	// an older state. FAILED_PRECONDITION when that is not so, or when the other node is known to hold more.

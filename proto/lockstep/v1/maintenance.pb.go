@@ -1785,6 +1785,125 @@ func (x *DropOldResponse) GetBytes() uint64 {
 	return 0
 }
 
+// FlushArchiveRequest is empty.
+type FlushArchiveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlushArchiveRequest) Reset() {
+	*x = FlushArchiveRequest{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlushArchiveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlushArchiveRequest) ProtoMessage() {}
+
+func (x *FlushArchiveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlushArchiveRequest.ProtoReflect.Descriptor instead.
+func (*FlushArchiveRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{24}
+}
+
+// FlushArchiveResponse tells how far the archive reaches.
+type FlushArchiveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Directory of the archive, on the node's machine.
+	Directory string `protobuf:"bytes,1,opt,name=directory,proto3" json:"directory,omitempty"`
+	// Last record in it.
+	LastLsn uint64 `protobuf:"varint,2,opt,name=last_lsn,json=lastLsn,proto3" json:"last_lsn,omitempty"`
+	// Time of the last transaction in it, by the clock of the active that committed it; absent if there is none.
+	LastTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	// First record behind the newest gap that this process had to leave; 0 for none.
+	Gap uint64 `protobuf:"varint,4,opt,name=gap,proto3" json:"gap,omitempty"`
+	// Where this process has moved the archive of another history; empty for none.
+	Former        string `protobuf:"bytes,5,opt,name=former,proto3" json:"former,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FlushArchiveResponse) Reset() {
+	*x = FlushArchiveResponse{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FlushArchiveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FlushArchiveResponse) ProtoMessage() {}
+
+func (x *FlushArchiveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FlushArchiveResponse.ProtoReflect.Descriptor instead.
+func (*FlushArchiveResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *FlushArchiveResponse) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
+func (x *FlushArchiveResponse) GetLastLsn() uint64 {
+	if x != nil {
+		return x.LastLsn
+	}
+	return 0
+}
+
+func (x *FlushArchiveResponse) GetLastTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastTime
+	}
+	return nil
+}
+
+func (x *FlushArchiveResponse) GetGap() uint64 {
+	if x != nil {
+		return x.Gap
+	}
+	return 0
+}
+
+func (x *FlushArchiveResponse) GetFormer() string {
+	if x != nil {
+		return x.Former
+	}
+	return ""
+}
+
 // Plan is the pair's rolling operation. It is kept in the replicated store, so that whichever node is active goes on with it.
 type Plan struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1820,7 +1939,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1951,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1964,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Plan) GetId() string {
@@ -1954,7 +2073,7 @@ type StartPlanRequest struct {
 
 func (x *StartPlanRequest) Reset() {
 	*x = StartPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2085,7 @@ func (x *StartPlanRequest) String() string {
 func (*StartPlanRequest) ProtoMessage() {}
 
 func (x *StartPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2098,7 @@ func (x *StartPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPlanRequest.ProtoReflect.Descriptor instead.
 func (*StartPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StartPlanRequest) GetKind() PlanKind {
@@ -2014,7 +2133,7 @@ type StartPlanResponse struct {
 
 func (x *StartPlanResponse) Reset() {
 	*x = StartPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2145,7 @@ func (x *StartPlanResponse) String() string {
 func (*StartPlanResponse) ProtoMessage() {}
 
 func (x *StartPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2158,7 @@ func (x *StartPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPlanResponse.ProtoReflect.Descriptor instead.
 func (*StartPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StartPlanResponse) GetPlan() *Plan {
@@ -2058,7 +2177,7 @@ type WatchPlanRequest struct {
 
 func (x *WatchPlanRequest) Reset() {
 	*x = WatchPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2189,7 @@ func (x *WatchPlanRequest) String() string {
 func (*WatchPlanRequest) ProtoMessage() {}
 
 func (x *WatchPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2202,7 @@ func (x *WatchPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlanRequest.ProtoReflect.Descriptor instead.
 func (*WatchPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{29}
 }
 
 // WatchPlanResponse is one state of the plan.
@@ -2097,7 +2216,7 @@ type WatchPlanResponse struct {
 
 func (x *WatchPlanResponse) Reset() {
 	*x = WatchPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2109,7 +2228,7 @@ func (x *WatchPlanResponse) String() string {
 func (*WatchPlanResponse) ProtoMessage() {}
 
 func (x *WatchPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2122,7 +2241,7 @@ func (x *WatchPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlanResponse.ProtoReflect.Descriptor instead.
 func (*WatchPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WatchPlanResponse) GetPlan() *Plan {
@@ -2141,7 +2260,7 @@ type CancelPlanRequest struct {
 
 func (x *CancelPlanRequest) Reset() {
 	*x = CancelPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2272,7 @@ func (x *CancelPlanRequest) String() string {
 func (*CancelPlanRequest) ProtoMessage() {}
 
 func (x *CancelPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2285,7 @@ func (x *CancelPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelPlanRequest.ProtoReflect.Descriptor instead.
 func (*CancelPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{31}
 }
 
 // CancelPlanResponse holds the plan.
@@ -2180,7 +2299,7 @@ type CancelPlanResponse struct {
 
 func (x *CancelPlanResponse) Reset() {
 	*x = CancelPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2311,7 @@ func (x *CancelPlanResponse) String() string {
 func (*CancelPlanResponse) ProtoMessage() {}
 
 func (x *CancelPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2324,7 @@ func (x *CancelPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelPlanResponse.ProtoReflect.Descriptor instead.
 func (*CancelPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CancelPlanResponse) GetPlan() *Plan {
@@ -2238,7 +2357,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2250,7 +2369,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2263,7 +2382,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Job) GetName() string {
@@ -2334,7 +2453,7 @@ type JobRun struct {
 
 func (x *JobRun) Reset() {
 	*x = JobRun{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2346,7 +2465,7 @@ func (x *JobRun) String() string {
 func (*JobRun) ProtoMessage() {}
 
 func (x *JobRun) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2359,7 +2478,7 @@ func (x *JobRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobRun.ProtoReflect.Descriptor instead.
 func (*JobRun) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *JobRun) GetStartedAt() *timestamppb.Timestamp {
@@ -2406,7 +2525,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2537,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2550,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{35}
 }
 
 // ListJobsResponse lists jobs.
@@ -2445,7 +2564,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2457,7 +2576,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2470,7 +2589,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2491,7 +2610,7 @@ type PutJobRequest struct {
 
 func (x *PutJobRequest) Reset() {
 	*x = PutJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +2622,7 @@ func (x *PutJobRequest) String() string {
 func (*PutJobRequest) ProtoMessage() {}
 
 func (x *PutJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2635,7 @@ func (x *PutJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutJobRequest.ProtoReflect.Descriptor instead.
 func (*PutJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PutJobRequest) GetJob() *Job {
@@ -2537,7 +2656,7 @@ type PutJobResponse struct {
 
 func (x *PutJobResponse) Reset() {
 	*x = PutJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2668,7 @@ func (x *PutJobResponse) String() string {
 func (*PutJobResponse) ProtoMessage() {}
 
 func (x *PutJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2681,7 @@ func (x *PutJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutJobResponse.ProtoReflect.Descriptor instead.
 func (*PutJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PutJobResponse) GetJob() *Job {
@@ -2583,7 +2702,7 @@ type DeleteJobRequest struct {
 
 func (x *DeleteJobRequest) Reset() {
 	*x = DeleteJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +2714,7 @@ func (x *DeleteJobRequest) String() string {
 func (*DeleteJobRequest) ProtoMessage() {}
 
 func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +2727,7 @@ func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobRequest.ProtoReflect.Descriptor instead.
 func (*DeleteJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeleteJobRequest) GetName() string {
@@ -2627,7 +2746,7 @@ type DeleteJobResponse struct {
 
 func (x *DeleteJobResponse) Reset() {
 	*x = DeleteJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +2758,7 @@ func (x *DeleteJobResponse) String() string {
 func (*DeleteJobResponse) ProtoMessage() {}
 
 func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +2771,7 @@ func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobResponse.ProtoReflect.Descriptor instead.
 func (*DeleteJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{40}
 }
 
 // ReportNodeRequest tells what a node has done.
@@ -2670,7 +2789,7 @@ type ReportNodeRequest struct {
 
 func (x *ReportNodeRequest) Reset() {
 	*x = ReportNodeRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2801,7 @@ func (x *ReportNodeRequest) String() string {
 func (*ReportNodeRequest) ProtoMessage() {}
 
 func (x *ReportNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2814,7 @@ func (x *ReportNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportNodeRequest.ProtoReflect.Descriptor instead.
 func (*ReportNodeRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReportNodeRequest) GetNodeId() string {
@@ -2728,7 +2847,7 @@ type ReportNodeResponse struct {
 
 func (x *ReportNodeResponse) Reset() {
 	*x = ReportNodeResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2740,7 +2859,7 @@ func (x *ReportNodeResponse) String() string {
 func (*ReportNodeResponse) ProtoMessage() {}
 
 func (x *ReportNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2753,7 +2872,7 @@ func (x *ReportNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportNodeResponse.ProtoReflect.Descriptor instead.
 func (*ReportNodeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{42}
 }
 
 // RunJobRequest runs a job now.
@@ -2767,7 +2886,7 @@ type RunJobRequest struct {
 
 func (x *RunJobRequest) Reset() {
 	*x = RunJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +2898,7 @@ func (x *RunJobRequest) String() string {
 func (*RunJobRequest) ProtoMessage() {}
 
 func (x *RunJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +2911,7 @@ func (x *RunJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJobRequest.ProtoReflect.Descriptor instead.
 func (*RunJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RunJobRequest) GetName() string {
@@ -2813,7 +2932,7 @@ type RunJobResponse struct {
 
 func (x *RunJobResponse) Reset() {
 	*x = RunJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +2944,7 @@ func (x *RunJobResponse) String() string {
 func (*RunJobResponse) ProtoMessage() {}
 
 func (x *RunJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +2957,7 @@ func (x *RunJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJobResponse.ProtoReflect.Descriptor instead.
 func (*RunJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RunJobResponse) GetRun() *JobRun {
@@ -2859,7 +2978,7 @@ type RestartNodeRequest struct {
 
 func (x *RestartNodeRequest) Reset() {
 	*x = RestartNodeRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2871,7 +2990,7 @@ func (x *RestartNodeRequest) String() string {
 func (*RestartNodeRequest) ProtoMessage() {}
 
 func (x *RestartNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2884,7 +3003,7 @@ func (x *RestartNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartNodeRequest.ProtoReflect.Descriptor instead.
 func (*RestartNodeRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RestartNodeRequest) GetPlanId() string {
@@ -2905,7 +3024,7 @@ type RestartNodeResponse struct {
 
 func (x *RestartNodeResponse) Reset() {
 	*x = RestartNodeResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +3036,7 @@ func (x *RestartNodeResponse) String() string {
 func (*RestartNodeResponse) ProtoMessage() {}
 
 func (x *RestartNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +3049,7 @@ func (x *RestartNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartNodeResponse.ProtoReflect.Descriptor instead.
 func (*RestartNodeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RestartNodeResponse) GetDone() bool {
@@ -3073,7 +3192,14 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x04sets\x18\x01 \x03(\v2\x14.lockstep.v1.SaveSetR\x04sets\"\x10\n" +
 	"\x0eDropOldRequest\"'\n" +
 	"\x0fDropOldResponse\x12\x14\n" +
-	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"\xda\x03\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"\x15\n" +
+	"\x13FlushArchiveRequest\"\xb2\x01\n" +
+	"\x14FlushArchiveResponse\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\tR\tdirectory\x12\x19\n" +
+	"\blast_lsn\x18\x02 \x01(\x04R\alastLsn\x127\n" +
+	"\tlast_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\blastTime\x12\x10\n" +
+	"\x03gap\x18\x04 \x01(\x04R\x03gap\x12\x16\n" +
+	"\x06former\x18\x05 \x01(\tR\x06former\"\xda\x03\n" +
 	"\x04Plan\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12)\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x15.lockstep.v1.PlanKindR\x04kind\x12\x1b\n" +
@@ -3158,7 +3284,7 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x0fPLAN_STATE_DONE\x10\x05\x12\x15\n" +
 	"\x11PLAN_STATE_FAILED\x10\x06\x12\x18\n" +
 	"\x14PLAN_STATE_CANCELLED\x10\a\x12\x19\n" +
-	"\x15PLAN_STATE_RESTARTING\x10\b2\x8d\n" +
+	"\x15PLAN_STATE_RESTARTING\x10\b2\xe2\n" +
 	"\n" +
 	"\x12MaintenanceService\x12P\n" +
 	"\vGetSettings\x12\x1f.lockstep.v1.GetSettingsRequest\x1a .lockstep.v1.GetSettingsResponse\x12Y\n" +
@@ -3168,7 +3294,8 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x06Shrink\x12\x1a.lockstep.v1.ShrinkRequest\x1a\x1b.lockstep.v1.ShrinkResponse\x12C\n" +
 	"\x06Backup\x12\x1a.lockstep.v1.BackupRequest\x1a\x1b.lockstep.v1.BackupResponse0\x01\x12P\n" +
 	"\vListBackups\x12\x1f.lockstep.v1.ListBackupsRequest\x1a .lockstep.v1.ListBackupsResponse\x12D\n" +
-	"\aDropOld\x12\x1b.lockstep.v1.DropOldRequest\x1a\x1c.lockstep.v1.DropOldResponse\x12J\n" +
+	"\aDropOld\x12\x1b.lockstep.v1.DropOldRequest\x1a\x1c.lockstep.v1.DropOldResponse\x12S\n" +
+	"\fFlushArchive\x12 .lockstep.v1.FlushArchiveRequest\x1a!.lockstep.v1.FlushArchiveResponse\x12J\n" +
 	"\tStartPlan\x12\x1d.lockstep.v1.StartPlanRequest\x1a\x1e.lockstep.v1.StartPlanResponse\x12L\n" +
 	"\tWatchPlan\x12\x1d.lockstep.v1.WatchPlanRequest\x1a\x1e.lockstep.v1.WatchPlanResponse0\x01\x12M\n" +
 	"\n" +
@@ -3194,7 +3321,7 @@ func file_lockstep_v1_maintenance_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(PlanKind)(0),                  // 0: lockstep.v1.PlanKind
 	(PlanState)(0),                 // 1: lockstep.v1.PlanState
@@ -3222,105 +3349,110 @@ var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(*ListBackupsResponse)(nil),    // 23: lockstep.v1.ListBackupsResponse
 	(*DropOldRequest)(nil),         // 24: lockstep.v1.DropOldRequest
 	(*DropOldResponse)(nil),        // 25: lockstep.v1.DropOldResponse
-	(*Plan)(nil),                   // 26: lockstep.v1.Plan
-	(*StartPlanRequest)(nil),       // 27: lockstep.v1.StartPlanRequest
-	(*StartPlanResponse)(nil),      // 28: lockstep.v1.StartPlanResponse
-	(*WatchPlanRequest)(nil),       // 29: lockstep.v1.WatchPlanRequest
-	(*WatchPlanResponse)(nil),      // 30: lockstep.v1.WatchPlanResponse
-	(*CancelPlanRequest)(nil),      // 31: lockstep.v1.CancelPlanRequest
-	(*CancelPlanResponse)(nil),     // 32: lockstep.v1.CancelPlanResponse
-	(*Job)(nil),                    // 33: lockstep.v1.Job
-	(*JobRun)(nil),                 // 34: lockstep.v1.JobRun
-	(*ListJobsRequest)(nil),        // 35: lockstep.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 36: lockstep.v1.ListJobsResponse
-	(*PutJobRequest)(nil),          // 37: lockstep.v1.PutJobRequest
-	(*PutJobResponse)(nil),         // 38: lockstep.v1.PutJobResponse
-	(*DeleteJobRequest)(nil),       // 39: lockstep.v1.DeleteJobRequest
-	(*DeleteJobResponse)(nil),      // 40: lockstep.v1.DeleteJobResponse
-	(*ReportNodeRequest)(nil),      // 41: lockstep.v1.ReportNodeRequest
-	(*ReportNodeResponse)(nil),     // 42: lockstep.v1.ReportNodeResponse
-	(*RunJobRequest)(nil),          // 43: lockstep.v1.RunJobRequest
-	(*RunJobResponse)(nil),         // 44: lockstep.v1.RunJobResponse
-	(*RestartNodeRequest)(nil),     // 45: lockstep.v1.RestartNodeRequest
-	(*RestartNodeResponse)(nil),    // 46: lockstep.v1.RestartNodeResponse
-	(*timestamppb.Timestamp)(nil),  // 47: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 48: google.protobuf.Duration
-	(*Position)(nil),               // 49: lockstep.v1.Position
+	(*FlushArchiveRequest)(nil),    // 26: lockstep.v1.FlushArchiveRequest
+	(*FlushArchiveResponse)(nil),   // 27: lockstep.v1.FlushArchiveResponse
+	(*Plan)(nil),                   // 28: lockstep.v1.Plan
+	(*StartPlanRequest)(nil),       // 29: lockstep.v1.StartPlanRequest
+	(*StartPlanResponse)(nil),      // 30: lockstep.v1.StartPlanResponse
+	(*WatchPlanRequest)(nil),       // 31: lockstep.v1.WatchPlanRequest
+	(*WatchPlanResponse)(nil),      // 32: lockstep.v1.WatchPlanResponse
+	(*CancelPlanRequest)(nil),      // 33: lockstep.v1.CancelPlanRequest
+	(*CancelPlanResponse)(nil),     // 34: lockstep.v1.CancelPlanResponse
+	(*Job)(nil),                    // 35: lockstep.v1.Job
+	(*JobRun)(nil),                 // 36: lockstep.v1.JobRun
+	(*ListJobsRequest)(nil),        // 37: lockstep.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 38: lockstep.v1.ListJobsResponse
+	(*PutJobRequest)(nil),          // 39: lockstep.v1.PutJobRequest
+	(*PutJobResponse)(nil),         // 40: lockstep.v1.PutJobResponse
+	(*DeleteJobRequest)(nil),       // 41: lockstep.v1.DeleteJobRequest
+	(*DeleteJobResponse)(nil),      // 42: lockstep.v1.DeleteJobResponse
+	(*ReportNodeRequest)(nil),      // 43: lockstep.v1.ReportNodeRequest
+	(*ReportNodeResponse)(nil),     // 44: lockstep.v1.ReportNodeResponse
+	(*RunJobRequest)(nil),          // 45: lockstep.v1.RunJobRequest
+	(*RunJobResponse)(nil),         // 46: lockstep.v1.RunJobResponse
+	(*RestartNodeRequest)(nil),     // 47: lockstep.v1.RestartNodeRequest
+	(*RestartNodeResponse)(nil),    // 48: lockstep.v1.RestartNodeResponse
+	(*timestamppb.Timestamp)(nil),  // 49: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 50: google.protobuf.Duration
+	(*Position)(nil),               // 51: lockstep.v1.Position
 }
 var file_lockstep_v1_maintenance_proto_depIdxs = []int32{
-	47, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
+	49, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
 	8,  // 1: lockstep.v1.MaintenanceActivity.progress:type_name -> lockstep.v1.Progress
 	3,  // 2: lockstep.v1.GetSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
 	3,  // 3: lockstep.v1.UpdateSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
-	48, // 4: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
+	50, // 4: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
 	8,  // 5: lockstep.v1.ScanResponse.progress:type_name -> lockstep.v1.Progress
 	11, // 6: lockstep.v1.ScanResponse.result:type_name -> lockstep.v1.ScanResult
 	12, // 7: lockstep.v1.ScanResult.histogram:type_name -> lockstep.v1.SizeBucket
 	13, // 8: lockstep.v1.ScanResult.candidates:type_name -> lockstep.v1.PageSizeCandidate
 	8,  // 9: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
 	16, // 10: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
-	48, // 11: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
+	50, // 11: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
 	8,  // 12: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
 	21, // 13: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
-	47, // 14: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
-	49, // 15: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
+	49, // 14: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
+	51, // 15: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
 	21, // 16: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
-	0,  // 17: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
-	1,  // 18: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
-	8,  // 19: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
-	47, // 20: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
-	47, // 21: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 22: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
-	26, // 23: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
-	26, // 24: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
-	26, // 25: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
-	47, // 26: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
-	34, // 27: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
-	47, // 28: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
-	48, // 29: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
-	33, // 30: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
-	33, // 31: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
-	33, // 32: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
-	34, // 33: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
-	4,  // 34: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
-	6,  // 35: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
-	9,  // 36: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
-	14, // 37: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
-	17, // 38: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
-	19, // 39: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
-	22, // 40: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
-	24, // 41: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
-	27, // 42: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
-	29, // 43: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
-	31, // 44: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
-	35, // 45: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
-	37, // 46: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
-	39, // 47: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
-	43, // 48: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
-	45, // 49: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
-	41, // 50: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
-	5,  // 51: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
-	7,  // 52: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
-	10, // 53: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
-	15, // 54: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
-	18, // 55: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
-	20, // 56: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
-	23, // 57: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
-	25, // 58: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
-	28, // 59: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
-	30, // 60: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
-	32, // 61: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
-	36, // 62: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
-	38, // 63: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
-	40, // 64: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
-	44, // 65: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
-	46, // 66: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
-	42, // 67: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
-	51, // [51:68] is the sub-list for method output_type
-	34, // [34:51] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	49, // 17: lockstep.v1.FlushArchiveResponse.last_time:type_name -> google.protobuf.Timestamp
+	0,  // 18: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
+	1,  // 19: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
+	8,  // 20: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
+	49, // 21: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
+	49, // 22: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 23: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
+	28, // 24: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
+	28, // 25: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
+	28, // 26: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
+	49, // 27: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
+	36, // 28: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
+	49, // 29: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
+	50, // 30: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
+	35, // 31: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
+	35, // 32: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
+	35, // 33: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
+	36, // 34: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
+	4,  // 35: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
+	6,  // 36: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
+	9,  // 37: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
+	14, // 38: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
+	17, // 39: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
+	19, // 40: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
+	22, // 41: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
+	24, // 42: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
+	26, // 43: lockstep.v1.MaintenanceService.FlushArchive:input_type -> lockstep.v1.FlushArchiveRequest
+	29, // 44: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
+	31, // 45: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
+	33, // 46: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
+	37, // 47: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
+	39, // 48: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
+	41, // 49: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
+	45, // 50: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
+	47, // 51: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
+	43, // 52: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
+	5,  // 53: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
+	7,  // 54: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
+	10, // 55: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
+	15, // 56: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
+	18, // 57: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
+	20, // 58: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
+	23, // 59: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
+	25, // 60: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
+	27, // 61: lockstep.v1.MaintenanceService.FlushArchive:output_type -> lockstep.v1.FlushArchiveResponse
+	30, // 62: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
+	32, // 63: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
+	34, // 64: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
+	38, // 65: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
+	40, // 66: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
+	42, // 67: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
+	46, // 68: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
+	48, // 69: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
+	44, // 70: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
+	53, // [53:71] is the sub-list for method output_type
+	35, // [35:53] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_maintenance_proto_init() }
@@ -3336,7 +3468,7 @@ func file_lockstep_v1_maintenance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_maintenance_proto_rawDesc), len(file_lockstep_v1_maintenance_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   45,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

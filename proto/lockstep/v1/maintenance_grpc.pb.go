@@ -29,6 +29,7 @@ const (
 	MaintenanceService_Backup_FullMethodName         = "/lockstep.v1.MaintenanceService/Backup"
 	MaintenanceService_ListBackups_FullMethodName    = "/lockstep.v1.MaintenanceService/ListBackups"
 	MaintenanceService_DropOld_FullMethodName        = "/lockstep.v1.MaintenanceService/DropOld"
+	MaintenanceService_FlushArchive_FullMethodName   = "/lockstep.v1.MaintenanceService/FlushArchive"
 	MaintenanceService_StartPlan_FullMethodName      = "/lockstep.v1.MaintenanceService/StartPlan"
 	MaintenanceService_WatchPlan_FullMethodName      = "/lockstep.v1.MaintenanceService/WatchPlan"
 	MaintenanceService_CancelPlan_FullMethodName     = "/lockstep.v1.MaintenanceService/CancelPlan"
@@ -70,6 +71,8 @@ type MaintenanceServiceClient interface {
 	ListBackups(ctx context.Context, in *ListBackupsRequest, opts ...grpc.CallOption) (*ListBackupsResponse, error)
 	// DropOld removes what the last rewrite or installed snapshot of this node replaced.
 	DropOld(ctx context.Context, in *DropOldRequest, opts ...grpc.CallOption) (*DropOldResponse, error)
+	// FlushArchive archives the log of this node up to now, where log.archive is set: a restore can then reach what is applied.
+	FlushArchive(ctx context.Context, in *FlushArchiveRequest, opts ...grpc.CallOption) (*FlushArchiveResponse, error)
 	// StartPlan begins a rolling operation on the pair: standby, switchover, the other node.
 	StartPlan(ctx context.Context, in *StartPlanRequest, opts ...grpc.CallOption) (*StartPlanResponse, error)
 	// WatchPlan sends the pair's plan now and after each change, until it has ended.
@@ -206,6 +209,16 @@ func (c *maintenanceServiceClient) DropOld(ctx context.Context, in *DropOldReque
 	return out, nil
 }
 
+func (c *maintenanceServiceClient) FlushArchive(ctx context.Context, in *FlushArchiveRequest, opts ...grpc.CallOption) (*FlushArchiveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FlushArchiveResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_FlushArchive_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *maintenanceServiceClient) StartPlan(ctx context.Context, in *StartPlanRequest, opts ...grpc.CallOption) (*StartPlanResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StartPlanResponse)
@@ -335,6 +348,8 @@ type MaintenanceServiceServer interface {
 	ListBackups(context.Context, *ListBackupsRequest) (*ListBackupsResponse, error)
 	// DropOld removes what the last rewrite or installed snapshot of this node replaced.
 	DropOld(context.Context, *DropOldRequest) (*DropOldResponse, error)
+	// FlushArchive archives the log of this node up to now, where log.archive is set: a restore can then reach what is applied.
+	FlushArchive(context.Context, *FlushArchiveRequest) (*FlushArchiveResponse, error)
 	// StartPlan begins a rolling operation on the pair: standby, switchover, the other node.
 	StartPlan(context.Context, *StartPlanRequest) (*StartPlanResponse, error)
 	// WatchPlan sends the pair's plan now and after each change, until it has ended.
@@ -387,6 +402,9 @@ func (UnimplementedMaintenanceServiceServer) ListBackups(context.Context, *ListB
 }
 func (UnimplementedMaintenanceServiceServer) DropOld(context.Context, *DropOldRequest) (*DropOldResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DropOld not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) FlushArchive(context.Context, *FlushArchiveRequest) (*FlushArchiveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FlushArchive not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) StartPlan(context.Context, *StartPlanRequest) (*StartPlanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method StartPlan not implemented")
@@ -555,6 +573,24 @@ func _MaintenanceService_DropOld_Handler(srv interface{}, ctx context.Context, d
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(MaintenanceServiceServer).DropOld(ctx, req.(*DropOldRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_FlushArchive_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FlushArchiveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).FlushArchive(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_FlushArchive_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).FlushArchive(ctx, req.(*FlushArchiveRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -740,6 +776,10 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DropOld",
 			Handler:    _MaintenanceService_DropOld_Handler,
+		},
+		{
+			MethodName: "FlushArchive",
+			Handler:    _MaintenanceService_FlushArchive_Handler,
 		},
 		{
 			MethodName: "StartPlan",

@@ -35,7 +35,10 @@ type CreateQueueRequest struct {
 	// Begin without any subscription: messages are kept only for subscriptions that are made later.
 	Topic bool `protobuf:"varint,4,opt,name=topic,proto3" json:"topic,omitempty"`
 	// Succeed, changing nothing, when a queue of that name is there already.
-	IfNotExists   bool `protobuf:"varint,5,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
+	IfNotExists bool `protobuf:"varint,5,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after. Servers up
+	// to 0.1.0 ignore it.
+	Producer      *Producer `protobuf:"bytes,6,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -105,6 +108,13 @@ func (x *CreateQueueRequest) GetIfNotExists() bool {
 	return false
 }
 
+func (x *CreateQueueRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
+}
+
 // CreateQueueResponse holds the queue.
 type CreateQueueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -166,7 +176,10 @@ type AlterQueueRequest struct {
 	// Name of the queue.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The whole new configuration.
-	Config        *QueueConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
+	Config *QueueConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after. Servers up
+	// to 0.1.0 ignore it.
+	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -211,6 +224,13 @@ func (x *AlterQueueRequest) GetName() string {
 func (x *AlterQueueRequest) GetConfig() *QueueConfig {
 	if x != nil {
 		return x.Config
+	}
+	return nil
+}
+
+func (x *AlterQueueRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
 	}
 	return nil
 }
@@ -267,7 +287,10 @@ type DeleteQueueRequest struct {
 	// Name of the queue.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Refuse with FAILED_PRECONDITION unless no message is left.
-	IfEmpty       bool `protobuf:"varint,2,opt,name=if_empty,json=ifEmpty,proto3" json:"if_empty,omitempty"`
+	IfEmpty bool `protobuf:"varint,2,opt,name=if_empty,json=ifEmpty,proto3" json:"if_empty,omitempty"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after. Servers up
+	// to 0.1.0 ignore it.
+	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -314,6 +337,13 @@ func (x *DeleteQueueRequest) GetIfEmpty() bool {
 		return x.IfEmpty
 	}
 	return false
+}
+
+func (x *DeleteQueueRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
 }
 
 // DeleteQueueResponse says what was removed.
@@ -368,7 +398,10 @@ type PurgeQueueRequest struct {
 	// Name of the queue.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Only this subscription; empty means all of them.
-	Subscription  string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after. Servers up
+	// to 0.1.0 ignore it.
+	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -415,6 +448,13 @@ func (x *PurgeQueueRequest) GetSubscription() string {
 		return x.Subscription
 	}
 	return ""
+}
+
+func (x *PurgeQueueRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
 }
 
 // PurgeQueueResponse says what was removed.
@@ -684,7 +724,10 @@ type CreateSubscriptionRequest struct {
 	// Where it begins.
 	Start StartPosition `protobuf:"varint,3,opt,name=start,proto3,enum=lockstep.v1.StartPosition" json:"start,omitempty"`
 	// Succeed, changing nothing, when it is there already.
-	IfNotExists   bool `protobuf:"varint,4,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
+	IfNotExists bool `protobuf:"varint,4,opt,name=if_not_exists,json=ifNotExists,proto3" json:"if_not_exists,omitempty"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after. Servers up
+	// to 0.1.0 ignore it.
+	Producer      *Producer `protobuf:"bytes,5,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -745,6 +788,13 @@ func (x *CreateSubscriptionRequest) GetIfNotExists() bool {
 		return x.IfNotExists
 	}
 	return false
+}
+
+func (x *CreateSubscriptionRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
 }
 
 // CreateSubscriptionResponse holds the subscription.
@@ -808,7 +858,10 @@ type DeleteSubscriptionRequest struct {
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Name of the subscription.
-	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Makes the request safe to retry: a repetition is answered with the original result, and changes nothing that came after. Servers up
+	// to 0.1.0 ignore it.
+	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -855,6 +908,13 @@ func (x *DeleteSubscriptionRequest) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *DeleteSubscriptionRequest) GetProducer() *Producer {
+	if x != nil {
+		return x.Producer
+	}
+	return nil
 }
 
 // DeleteSubscriptionResponse is empty.
@@ -2001,7 +2061,10 @@ func (x *BrowseRequest) GetHeadersOnly() bool {
 type BrowseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages in order of sequence.
-	Messages      []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	// Sequences, rising, of messages that are damaged and were stepped over: all before the last of messages, or, if there are none, where
+	// the browsing has come to. A node before 0.2.0 ends the stream with DATA_LOSS instead.
+	Damaged       []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2043,33 +2106,44 @@ func (x *BrowseResponse) GetMessages() []*StoredMessage {
 	return nil
 }
 
+func (x *BrowseResponse) GetDamaged() []uint64 {
+	if x != nil {
+		return x.Damaged
+	}
+	return nil
+}
+
 var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x17lockstep/v1/types.proto\"\xba\x01\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x17lockstep/v1/types.proto\"\xed\x01\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
 	"\rsubscriptions\x18\x03 \x03(\tR\rsubscriptions\x12\x14\n" +
 	"\x05topic\x18\x04 \x01(\bR\x05topic\x12\"\n" +
-	"\rif_not_exists\x18\x05 \x01(\bR\vifNotExists\"Y\n" +
+	"\rif_not_exists\x18\x05 \x01(\bR\vifNotExists\x121\n" +
+	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"Y\n" +
 	"\x13CreateQueueResponse\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\"Y\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\"\x8c\x01\n" +
 	"\x11AlterQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
-	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\">\n" +
+	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x121\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\">\n" +
 	"\x12AlterQueueResponse\x12(\n" +
-	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"C\n" +
+	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\"v\n" +
 	"\x12DeleteQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
-	"\bif_empty\x18\x02 \x01(\bR\aifEmpty\"1\n" +
+	"\bif_empty\x18\x02 \x01(\bR\aifEmpty\x121\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"1\n" +
 	"\x13DeleteQueueResponse\x12\x1a\n" +
-	"\bmessages\x18\x01 \x01(\x04R\bmessages\"K\n" +
+	"\bmessages\x18\x01 \x01(\x04R\bmessages\"~\n" +
 	"\x11PurgeQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
-	"\fsubscription\x18\x02 \x01(\tR\fsubscription\"0\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x121\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"0\n" +
 	"\x12PurgeQueueResponse\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x04R\bmessages\"%\n" +
 	"\x0fGetQueueRequest\x12\x12\n" +
@@ -2083,18 +2157,20 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"h\n" +
 	"\x12ListQueuesResponse\x12*\n" +
 	"\x06queues\x18\x01 \x03(\v2\x12.lockstep.v1.QueueR\x06queues\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9b\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xce\x01\n" +
 	"\x19CreateSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
 	"\x05start\x18\x03 \x01(\x0e2\x1a.lockstep.v1.StartPositionR\x05start\x12\"\n" +
-	"\rif_not_exists\x18\x04 \x01(\bR\vifNotExists\"u\n" +
+	"\rif_not_exists\x18\x04 \x01(\bR\vifNotExists\x121\n" +
+	"\bproducer\x18\x05 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"u\n" +
 	"\x1aCreateSubscriptionResponse\x12=\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x19.lockstep.v1.SubscriptionR\fsubscription\x12\x18\n" +
-	"\acreated\x18\x02 \x01(\bR\acreated\"E\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\"x\n" +
 	"\x19DeleteSubscriptionRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\x1c\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x121\n" +
+	"\bproducer\x18\x03 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\"\x1c\n" +
 	"\x1aDeleteSubscriptionResponse\"\x8b\x01\n" +
 	"\x0ePublishRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
@@ -2168,9 +2244,10 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12#\n" +
 	"\rfrom_sequence\x18\x03 \x01(\x04R\ffromSequence\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x04R\x05limit\x12!\n" +
-	"\fheaders_only\x18\x05 \x01(\bR\vheadersOnly\"H\n" +
+	"\fheaders_only\x18\x05 \x01(\bR\vheadersOnly\"b\n" +
 	"\x0eBrowseResponse\x126\n" +
-	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages2\xaa\b\n" +
+	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
+	"\adamaged\x18\x02 \x03(\x04R\adamaged2\xaa\b\n" +
 	"\fQueueService\x12P\n" +
 	"\vCreateQueue\x12\x1f.lockstep.v1.CreateQueueRequest\x1a .lockstep.v1.CreateQueueResponse\x12M\n" +
 	"\n" +
@@ -2237,75 +2314,81 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*BrowseRequest)(nil),              // 31: lockstep.v1.BrowseRequest
 	(*BrowseResponse)(nil),             // 32: lockstep.v1.BrowseResponse
 	(*QueueConfig)(nil),                // 33: lockstep.v1.QueueConfig
-	(*Queue)(nil),                      // 34: lockstep.v1.Queue
-	(StartPosition)(0),                 // 35: lockstep.v1.StartPosition
-	(*Subscription)(nil),               // 36: lockstep.v1.Subscription
-	(*Message)(nil),                    // 37: lockstep.v1.Message
-	(*Producer)(nil),                   // 38: lockstep.v1.Producer
+	(*Producer)(nil),                   // 34: lockstep.v1.Producer
+	(*Queue)(nil),                      // 35: lockstep.v1.Queue
+	(StartPosition)(0),                 // 36: lockstep.v1.StartPosition
+	(*Subscription)(nil),               // 37: lockstep.v1.Subscription
+	(*Message)(nil),                    // 38: lockstep.v1.Message
 	(*SequenceRange)(nil),              // 39: lockstep.v1.SequenceRange
 	(*StoredMessage)(nil),              // 40: lockstep.v1.StoredMessage
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	33, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	34, // 1: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	33, // 2: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	34, // 3: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	34, // 4: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	34, // 5: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	35, // 6: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	36, // 7: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	37, // 8: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	38, // 9: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
-	16, // 10: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
-	18, // 11: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
-	17, // 12: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	20, // 13: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
-	19, // 14: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	22, // 15: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	38, // 16: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	23, // 17: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	24, // 18: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	25, // 19: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	37, // 20: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	39, // 21: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	39, // 22: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	27, // 23: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	29, // 24: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	39, // 25: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	39, // 26: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	40, // 27: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	40, // 28: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	0,  // 29: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	2,  // 30: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	4,  // 31: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	6,  // 32: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	8,  // 33: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	10, // 34: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	12, // 35: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	14, // 36: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	16, // 37: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	18, // 38: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	21, // 39: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	28, // 40: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	31, // 41: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	1,  // 42: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	3,  // 43: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	5,  // 44: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	7,  // 45: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	9,  // 46: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	11, // 47: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	13, // 48: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	15, // 49: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	17, // 50: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	19, // 51: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	26, // 52: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	30, // 53: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	32, // 54: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	42, // [42:55] is the sub-list for method output_type
-	29, // [29:42] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	34, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	35, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	33, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	34, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	35, // 5: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	34, // 6: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	34, // 7: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	35, // 8: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	35, // 9: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	36, // 10: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	34, // 11: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	37, // 12: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	34, // 13: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	38, // 14: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	34, // 15: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	16, // 16: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
+	18, // 17: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
+	17, // 18: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
+	20, // 19: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	19, // 20: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
+	22, // 21: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	34, // 22: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	23, // 23: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	24, // 24: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	25, // 25: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	38, // 26: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	39, // 27: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	39, // 28: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	27, // 29: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	29, // 30: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	39, // 31: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	39, // 32: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	40, // 33: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	40, // 34: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	0,  // 35: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	2,  // 36: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	4,  // 37: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	6,  // 38: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	8,  // 39: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	10, // 40: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	12, // 41: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	14, // 42: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	16, // 43: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	18, // 44: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	21, // 45: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	28, // 46: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	31, // 47: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	1,  // 48: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	3,  // 49: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	5,  // 50: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	7,  // 51: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	9,  // 52: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	11, // 53: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	13, // 54: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	15, // 55: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	17, // 56: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	19, // 57: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	26, // 58: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	30, // 59: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	32, // 60: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	48, // [48:61] is the sub-list for method output_type
+	35, // [35:48] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }

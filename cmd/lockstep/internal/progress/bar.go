@@ -24,8 +24,7 @@ type Step struct {
 
 const (
 	barWidth   = 28
-	plainEvery = 5 * time.Second // a plain line at least so often, while something happens
-	plainTenth = 10              // and at each of these percents
+	plainEvery = 5 * time.Second // a plain line at most so often, except for the first and the last
 )
 
 // Bar is one operation. Safe for concurrent use.
@@ -38,10 +37,8 @@ type Bar struct {
 	bar   *progressbar.ProgressBar
 	ended string
 
-	lineAt    time.Time // of the last plain line
-	lineTenth uint64
-	linePhase string
-	fresh     bool // something happened since
+	lineAt time.Time // of the last plain line
+	fresh  bool      // something happened since
 }
 
 // NewBar makes a bar that shows nothing yet.
@@ -111,17 +108,12 @@ func (b *Bar) Due() (line string, due bool) {
 	if !b.fresh {
 		return "", false
 	}
-	now, s := time.Now(), b.step
-	tenth := uint64(0)
-	if s.Total > 0 {
-		tenth = min(s.Done, s.Total) * 100 / s.Total / plainTenth
-	}
-	if b.ended == "" && s.Phase == b.linePhase && tenth == b.lineTenth && now.Sub(b.lineAt) < plainEvery {
+	now := time.Now()
+	if b.ended == "" && now.Sub(b.lineAt) < plainEvery {
 		return "", false
 	}
-	b.fresh, b.lineAt, b.lineTenth, b.linePhase = false, now, tenth, s.Phase
+	b.fresh, b.lineAt = false, now
 	if b.ended != "" {
-		b.linePhase = ""
 		return b.label + ": " + b.ended, true
 	}
 	return b.plain(now.Sub(b.began)), true

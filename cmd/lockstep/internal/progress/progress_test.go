@@ -3,33 +3,36 @@ package progress_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
 )
 
-// TestPlain: where there is no terminal there is a line for each phase, for each tenth, and for the end, and no control
-// sequence.
+// TestPlain: where there is no terminal there is a line at the beginning, one every few seconds, and one at the end, and no control sequence.
 func TestPlain(t *testing.T) {
-	var b strings.Builder
-	d := progress.New(&b, false)
-	bar := d.Bar("node a")
-	for done := uint64(0); done <= 1000; done++ {
-		d.Set(bar, progress.Step{Phase: "copy", Done: done << 20, Total: 1000 << 20})
-	}
-	d.Set(bar, progress.Step{Phase: "finish"})
-	d.Line("between")
-	d.End(bar, "done")
-	d.End(bar, "done")
-	d.Close()
-	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	require.Len(t, lines, 11+1+1+1, b.String())
-	require.True(t, strings.HasPrefix(lines[0], "node a: copy 0%, 0 B of 1000.0 MiB"), lines[0])
-	require.True(t, strings.HasPrefix(lines[5], "node a: copy 50%"), lines[5])
-	require.Equal(t, []string{"node a: finish", "between", "node a: done"}, lines[11:])
-	require.NotContains(t, b.String(), "\x1b")
-	require.NotContains(t, b.String(), "\r")
+	synctest.Test(t, func(t *testing.T) {
+		var b strings.Builder
+		d := progress.New(&b, false)
+		bar := d.Bar("node a")
+		for done := uint64(0); done <= 1000; done++ {
+			d.Set(bar, progress.Step{Phase: []string{"copy", "verify"}[done%2], Done: done << 20, Total: 1000 << 20})
+			time.Sleep(12 * time.Millisecond)
+		}
+		d.Line("between")
+		d.End(bar, "done")
+		d.End(bar, "done")
+		d.Close()
+		lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+		require.Len(t, lines, 3+1+1, b.String())
+		require.True(t, strings.HasPrefix(lines[0], "node a: copy 0%, 0 B of 1000.0 MiB"), lines[0])
+		require.Contains(t, lines[1], " 41%", "after five seconds")
+		require.Equal(t, []string{"between", "node a: done"}, lines[3:])
+		require.NotContains(t, b.String(), "\x1b")
+		require.NotContains(t, b.String(), "\r")
+	})
 }
 
 // TestTerminal: two bars stay below the lines, and are drawn over.

@@ -1,0 +1,142 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// flipIn flips a bit of a file where a text is.
+func flipIn(t *testing.T, name, text string) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, f.Close()) }()
+	raw, err := io.ReadAll(f)
+	require.NoError(t, err)
+	at := bytes.Index(raw, []byte(text))
+	require.Positive(t, at, "%s is not in %s", text, name)
+	_, err = f.WriteAt([]byte{raw[at] ^ 1}, int64(at))
+	require.NoError(t, err)
+}
+
+// browsed reads a queue.
+func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
+	n.t.Helper()
+	stream, err := n.queues.Browse(n.t.Context(), &pb.BrowseRequest{Queue: queue})
+	require.NoError(n.t, err)
+	for {
+		resp, err := stream.Recv()
+		if err == io.EOF { //nolint:errorlint // as it is documented
+			return sequences, damaged
+		}
+		require.NoError(n.t, err)
+		damaged = append(damaged, resp.GetDamaged()...)
+		for _, m := range resp.GetMessages() {
+			sequences = append(sequences, m.GetSequence())
+		}
+	}
+}
+
+// TestDamagedMessagesAlone: a node that stands alone has nobody to repair from. Browsing steps over what is damaged, verify lists it, and
+// it can be given up.
+func TestDamagedMessagesAlone(t *testing.T) {
+	n := startAlone(t, func(c *config.Config) { c.Memory.Budget = 32 << 20 })
+	n.createQueue("orders")
+	var bodies []string
+	for _, name := range []string{"first", "second", "third", "fourth", "fifth"} {
+		bodies = append(bodies, strings.Repeat(name+"-body-", 2000))
+	}
+	n.publish("orders", bodies...)
+	_, err := n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
+	require.NoError(t, err)
+	n.stop()
+	for _, name := range []string{"second", "fourth"} {
+		flipIn(t, store.PageFile(n.config.Data.Dir), name+"-body-")
+	}
+	n = start(t, n.config)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	sequences, damaged := n.browsed("orders")
+	require.Equal(t, []uint64{1, 3, 5}, sequences)
+	require.Equal(t, []uint64{2, 4}, damaged)
+
+	r, err := n.admin.Verify(t.Context(), &pb.VerifyRequest{Deep: true, FullSpeed: true})
+	require.NoError(t, err)
+	require.Len(t, r.GetNodes(), 1)
+	require.Len(t, r.GetNodes()[0].GetDamaged(), 2)
+	require.True(t, r.GetNodes()[0].GetDamaged()[0].GetLost())
+
+	drop := func(dry bool) []uint64 {
+		d, err := n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: "orders", DryRun: dry})
+		require.NoError(t, err)
+		return d.GetSequences()
+	}
+	require.Equal(t, []uint64{2, 4}, drop(true))
+	require.Equal(t, []uint64{2, 4}, drop(false))
+	require.Empty(t, drop(false))
+	sequences, damaged = n.browsed("orders")
+	require.Equal(t, []uint64{1, 3, 5}, sequences)
+	require.Empty(t, damaged)
+	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "orders"})
+	require.NoError(t, err)
+	require.Equal(t, uint64(3), q.GetQueue().GetMessages())
+	_, err = n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
+	require.NoError(t, err)
+}
+
+// TestFlushArchive: what was acknowledged is in the archive as soon as it is asked for, and a node that was wiped begins another archive
+// beside the one that it finds.
+func TestFlushArchive(t *testing.T) {
+	archive := filepath.Join(t.TempDir(), "archive")
+	n := startAlone(t, func(c *config.Config) {
+		c.Log.Archive, c.Log.ArchiveEvery = archive, config.Duration(24*60*60*1e9)
+	})
+	n.createQueue("orders")
+	first, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	require.NoError(t, err)
+	n.publish("orders", "one", "two")
+	second, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	require.NoError(t, err)
+	require.Greater(t, second.GetLastLsn(), first.GetLastLsn())
+	require.Equal(t, n.status().GetStore().GetAppliedLsn(), second.GetLastLsn())
+	require.NotNil(t, second.GetLastTime())
+	require.Equal(t, archive, second.GetDirectory())
+	chains, err := backup.VerifyArchive(context.Background(), nil, archive)
+	require.NoError(t, err)
+	require.Len(t, chains, 1)
+	require.Equal(t, second.GetLastLsn(), chains[0].Last.LSN)
+
+	n.stop()
+	for _, name := range []string{"identity", "page.db", "log", "standalone"} {
+		require.NoError(t, os.RemoveAll(filepath.Join(n.config.Data.Dir, name)))
+	}
+	n = start(t, n.config)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("orders")
+	third, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	require.NoError(t, err)
+	require.Contains(t, third.GetFormer(), filepath.Join(archive, "other-"))
+	require.Less(t, third.GetLastLsn(), second.GetLastLsn())
+	left := n.status().GetStore().GetLeftBehind()
+	require.Len(t, left, 1)
+	require.Equal(t, []string{third.GetFormer(), "other-archive"}, []string{left[0].GetPath(), left[0].GetKind()})
+	require.Positive(t, left[0].GetBytes())
+	chains, err = backup.VerifyArchive(context.Background(), nil, third.GetFormer())
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, chains[0].Last.LSN, second.GetLastLsn(), "the former one is whole")
+
+	none := startAlone(t, nil)
+	_, err = none.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
+	require.ErrorContains(t, err, "log.archive")
+}

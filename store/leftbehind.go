@@ -1,0 +1,87 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// Kinds of LeftBehind.
+const (
+	LeftDamagedStore = "damaged-store"
+	LeftOldPageFile  = "old-page-file"
+	LeftCutLog       = "cut-log"
+)
+
+// LeftBehind is a file or directory in the data directory that the store keeps for an operator and does not use.
+type LeftBehind struct {
+	// Path of it, and Kind: one of the constants.
+	Path, Kind string
+	// Bytes that it takes.
+	Bytes uint64
+}
+
+// LeftBehind lists what may be removed.
+func (s *Store) LeftBehind() ([]LeftBehind, error) {
+	names, err := s.o.FS.ReadDir(s.o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("look for what is left in the data directory: %w", err)
+	}
+	var left []LeftBehind
+	for _, name := range names {
+		kind := leftKind(name)
+		if kind == "" {
+			continue
+		}
+		path := filepath.Join(s.o.Dir, name)
+		n, err := SizeOf(s.o.FS, path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case err != nil:
+			return nil, fmt.Errorf("look at what is left in the data directory: %w", err)
+		default:
+			left = append(left, LeftBehind{Path: path, Kind: kind, Bytes: n})
+		}
+	}
+	return left, nil
+}
+
+func leftKind(name string) string {
+	switch {
+	case strings.HasPrefix(name, asidePrefix):
+		return LeftDamagedStore
+	case name == oldFileName:
+		return LeftOldPageFile
+	case strings.HasPrefix(name, cutPrefix) && strings.HasSuffix(name, ".seg"):
+		return LeftCutLog
+	default:
+		return ""
+	}
+}
+
+// SizeOf adds up the sizes of a file, or of the files in a directory and those below it.
+func SizeOf(fsys vfs.FS, path string) (bytes uint64, err error) {
+	info, err := fsys.Stat(path)
+	if err != nil {
+		return 0, err //nolint:wrapcheck // names the file
+	}
+	if !info.IsDir {
+		return uint64(max(info.SizeBytes, 0)), nil //nolint:gosec // not negative
+	}
+	names, err := fsys.ReadDir(path)
+	if err != nil {
+		return 0, err //nolint:wrapcheck // names the directory
+	}
+	for _, name := range names {
+		n, err := SizeOf(fsys, filepath.Join(path, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return 0, err
+		}
+		bytes += n
+	}
+	return bytes, nil
+}
