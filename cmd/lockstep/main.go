@@ -57,7 +57,7 @@ func execute(ctx context.Context, args []string, env *environment) int {
 		return exitUsage
 	case errors.Is(err, errSilent), errors.Is(err, syscall.EPIPE): // nobody reads any more
 		return exitError
-	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+	case ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown):
 		fmt.Fprintln(env.stderr, "lockstep: interrupted")
 		return exitError
 	default:
