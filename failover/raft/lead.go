@@ -132,15 +132,13 @@ func (v *Voter) expire(l *leadership) {
 func (s liveness) with(l failover.Live, until time.Time) liveness {
 	s.seq++
 	now := run{live: l, first: s.seq, last: s.seq, until: until}
-	out := make([]run, 0, len(s.runs)+1)
 	for _, r := range s.runs {
 		if r.live.Node.ID == l.Node.ID && r.live.Process == l.Process {
 			now.first = r.first
-			continue
 		}
-		out = append(out, r)
 	}
-	s.runs = append(out, now)
+	s = s.without(l) // a slice of its own
+	s.runs = append(s.runs, now)
 	return s
 }
 

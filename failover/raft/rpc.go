@@ -54,8 +54,12 @@ type code struct {
 // else is said of it, and "not the leader" means that nothing was done and another one is to be asked.
 func codes() []code {
 	return []code{
-		{"uncertain", errUncertain}, {"not-leader", errNotLeader}, {"conflict", failover.ErrConflict}, {"refused", failover.ErrRefused},
-		{"not-member", ErrNotMember}, {"membership", ErrMembership},
+		{"uncertain", errUncertain},
+		{"not-leader", errNotLeader},
+		{"conflict", failover.ErrConflict},
+		{"refused", failover.ErrRefused},
+		{"not-member", ErrNotMember},
+		{"membership", ErrMembership},
 	}
 }
 
