@@ -28,8 +28,9 @@ var (
 	// may have been committed, and the nodes have forgotten its producer (which takes 100,000 others since, or 256 later
 	// requests). The client does not send it again; whether the messages are there can only be seen in the queues.
 	ErrOutcomeLost = errors.New("the outcome cannot be learned any more")
-	// ErrSequenceReused is returned when the answer to a publish that was sent for the first time is one of an earlier
-	// publish: another producer used the same id and epoch. The message was NOT stored. Use a higher epoch.
+	// ErrSequenceReused is returned when a request that was sent for the first time has the sequence of an earlier one:
+	// another producer used the same id and epoch. The message was NOT stored. Use a higher epoch. Together with
+	// ErrOutcomeUnknown it means that a repetition is not what was sent first: a body was changed meanwhile.
 	ErrSequenceReused = errors.New("producer id and epoch were used before")
 )
 
@@ -125,6 +126,7 @@ const (
 	reasonQueueNotEmpty        = "QUEUE_NOT_EMPTY"
 	reasonTooLarge             = "TOO_LARGE"
 	reasonProducerForgotten    = "PRODUCER_FORGOTTEN"
+	reasonSequenceReused       = "SEQUENCE_REUSED"
 	reasonBlocked              = "BLOCKED"  // nothing was logged
 	reasonInternal             = "INTERNAL" // nobody foresaw it, so it proves nothing
 )
@@ -211,8 +213,11 @@ func (e *Error) classify(ctx context.Context) {
 		e.kind = ErrLimit
 	case codes.InvalidArgument:
 		e.kind = ErrInvalid
-		if e.Reason == reasonTooLarge {
+		switch e.Reason {
+		case reasonTooLarge:
 			e.kind = ErrLimit
+		case reasonSequenceReused:
+			e.kind = ErrSequenceReused
 		}
 	case codes.Aborted:
 		e.kind = ErrFenced

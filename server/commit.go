@@ -46,6 +46,9 @@ func (s *QueueServer) commitTransaction(ctx context.Context, req *pb.CommitReque
 		return nil, err
 	}
 	if prior != nil {
+		if err := s.checkSame(producer, func(b *txn.Builder) { appendOperations(b, 0, ops) }); err != nil {
+			return nil, err
+		}
 		return committed(req, prior)
 	}
 	buf := s.buffer()
@@ -179,20 +182,24 @@ func (s *QueueServer) encodeOperations(buf *[]byte, producer *txn.Producer, ops 
 	timeMS := now()
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
-	for i := range ops {
-		switch o := &ops[i]; {
-		case o.messages != nil:
-			appendPublish(&b, o.key.Queue, timeMS, o.messages)
-		case o.acks != nil:
-			b.Ack(o.key.Queue, o.key.Sub, o.acks...)
-		default:
-			b.Release(o.key.Queue, o.key.Sub, o.releases...)
-		}
-	}
+	appendOperations(&b, timeMS, ops)
 	var err error
 	*buf, err = b.Finish()
 	if err != nil {
 		return fmt.Errorf("encode the transaction: %w", err)
 	}
 	return nil
+}
+
+func appendOperations(b *txn.Builder, timeMS int64, ops []operation) {
+	for i := range ops {
+		switch o := &ops[i]; {
+		case o.messages != nil:
+			appendPublish(b, o.key.Queue, timeMS, o.messages)
+		case o.acks != nil:
+			b.Ack(o.key.Queue, o.key.Sub, o.acks...)
+		default:
+			b.Release(o.key.Queue, o.key.Sub, o.releases...)
+		}
+	}
 }

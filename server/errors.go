@@ -29,8 +29,12 @@ const errorDomain = "lockstep.v1"
 var (
 	// ErrInvalid is returned when a request can never work.
 	ErrInvalid = errors.New("invalid request")
+	// ErrSequenceReused is returned for a request with a producer's sequence that was used for another request. Nothing of it was stored.
+	ErrSequenceReused = errors.New("the producer's sequence was used before")
 	// ErrDiskLow is returned for a publish while the filesystem has less than disk.low-watermark available.
 	ErrDiskLow = errors.New("the disk of the active node is nearly full; consume messages or free space")
+	// ErrResponseTooLarge is returned when one message is larger than the consumer says that it can receive.
+	ErrResponseTooLarge = errors.New("a message is larger than the consumer can receive")
 	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
 	ErrPaused = errors.New("this node delivers nothing at the moment")
 )
@@ -152,6 +156,7 @@ func mappings() []mapping {
 		{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, "TOO_MANY_CONSUMERS"},
 		{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, "TOO_MUCH_CREDIT"},
 		{ErrDiskLow, codes.ResourceExhausted, "DISK_LOW"},
+		{ErrResponseTooLarge, codes.ResourceExhausted, "RESPONSE_TOO_LARGE"},
 		// Requests that can never work.
 		{txn.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
 		{replication.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
@@ -161,6 +166,7 @@ func mappings() []mapping {
 		{txn.ErrTooManyReleased, codes.InvalidArgument, "TOO_MANY_RELEASED"},
 		{txn.ErrMixed, codes.InvalidArgument, "MIXED"},
 		{txn.ErrMalformed, codes.InvalidArgument, "MALFORMED"},
+		{ErrSequenceReused, codes.InvalidArgument, "SEQUENCE_REUSED"},
 		{ErrInvalid, codes.InvalidArgument, "INVALID"},
 		// Producers.
 		{txn.ErrFenced, codes.Aborted, "PRODUCER_FENCED"},

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -50,8 +51,35 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 
 // errOtherTransaction: a retry must repeat the request.
 func errOtherTransaction(p *pb.Producer) error {
-	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction before; use the next sequence",
-		ErrInvalid, p.GetSequence(), p.GetId())
+	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction before; a retry must repeat the request as it was, "+
+		"something new takes the next sequence, and two producers need two ids or epochs", ErrSequenceReused, p.GetSequence(), p.GetId())
+}
+
+// checkSame refuses a request with the sequence of another one, as far as that is still known. encode appends the request's transaction.
+func (s *QueueServer) checkSame(p *txn.Producer, encode func(*txn.Builder)) error {
+	var want uint32
+	err := s.store.View(func(st *queue.State) error {
+		want = st.Fingerprint(*p)
+		return nil
+	})
+	if err != nil || want == 0 {
+		return err
+	}
+	buf := s.buffer()
+	defer s.release(buf)
+	var b txn.Builder
+	b.Begin(*buf, 0, nil)
+	encode(&b)
+	encoded, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode the request: %w", err)
+	}
+	*buf = encoded
+	got, err := txn.Fingerprint(encoded, crc32.MakeTable(crc32.Castagnoli))
+	if err == nil && got != want {
+		err = errOtherTransaction(&pb.Producer{Id: string(p.ID), Sequence: p.Sequence})
+	}
+	return err
 }
 
 // encodePublish checks a request and appends its transaction to *buf. It returns the stored result instead if the
@@ -88,8 +116,11 @@ func (s *QueueServer) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior 
 		}
 		return checkRoom(q, len(req.GetMessages()), sizeBytes)
 	})
-	if err != nil || prior != nil {
-		return prior, err
+	if err != nil {
+		return nil, err
+	}
+	if prior != nil {
+		return prior, s.checkSame(producer, func(b *txn.Builder) { appendPublish(b, txn.NoQueue, 0, req.GetMessages()) })
 	}
 	if s.node.DiskLow() {
 		return nil, ErrDiskLow

@@ -108,6 +108,9 @@ func (o *origin) missing(err error) bool {
 // commit encodes one operation and commits it, unless it was carried out before.
 func (s *QueueServer) commit(ctx context.Context, session *Session, o origin, operation func(*txn.Builder)) (*txn.Result, error) {
 	if o.prior != nil {
+		if err := s.checkSame(o.producer, operation); err != nil {
+			return nil, err
+		}
 		return o.result(o.prior)
 	}
 	buf := s.buffer()

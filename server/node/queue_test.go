@@ -261,7 +261,7 @@ func TestRetries(t *testing.T) {
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{
 		Operations: []*pb.Operation{publishOp("q", "a"), publishOp("q", "b")}, Producer: &pb.Producer{Id: "p", Epoch: 2, Sequence: 301},
 	})
-	require.ErrorIs(t, kind(err), server.ErrInvalid)
+	require.ErrorIs(t, kind(err), server.ErrSequenceReused)
 	require.ErrorContains(t, err, "used for another transaction")
 }
 

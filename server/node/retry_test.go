@@ -5,9 +5,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -180,4 +182,94 @@ func TestAdministrationIsRepeated(t *testing.T) { // INV-10
 	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
 	require.True(t, settled(err))
 	require.Zero(t, messages("q"))
+}
+
+// TestRetryWithAnotherBody: a request with the sequence of another one is refused, and not answered with the other one's result; nothing of
+// it is stored. What differs from attempt to attempt by itself, such as the time, is no difference.
+func TestRetryWithAnotherBody(t *testing.T) {
+	n := startAlone(t, nil)
+	ctx := t.Context()
+	n.createQueue("q")
+	n.publish("q", "0")
+	sequence := uint64(0)
+	// both sends one request and its repetition, and then another one under the same sequence.
+	both := func(name string, send func(p *pb.Producer, other bool) error) {
+		t.Run(name, func(t *testing.T) {
+			sequence++
+			require.NoError(t, send(&pb.Producer{Id: "p", Sequence: sequence}, false))
+			for _, retry := range []bool{false, true} {
+				require.NoError(t, send(&pb.Producer{Id: "p", Sequence: sequence, Retry: retry}, false))
+				err := send(&pb.Producer{Id: "p", Sequence: sequence, Retry: retry}, true)
+				require.ErrorIs(t, kind(err), server.ErrSequenceReused)
+				require.Equal(t, codes.InvalidArgument, status.Code(err))
+				require.False(t, settled(err))
+			}
+		})
+	}
+	message := func(other bool, body, otherBody string) []*pb.Message {
+		m := &pb.Message{Body: []byte(body), Properties: map[string]string{"a": "1", "b": "2", "c": "3"}}
+		if other {
+			m.Body = []byte(otherBody)
+		}
+		return []*pb.Message{m}
+	}
+	publish := func(p *pb.Producer, messages []*pb.Message) error {
+		_, err := n.queues.Publish(ctx, &pb.PublishRequest{Queue: "q", Messages: messages, Producer: p})
+		return err
+	}
+	both("body", func(p *pb.Producer, other bool) error { return publish(p, message(other, "x", "y")) })
+	both("where one ends", func(p *pb.Producer, other bool) error {
+		if other {
+			return publish(p, batch("ab", "c"))
+		}
+		return publish(p, batch("a", "bc"))
+	})
+	both("property", func(p *pb.Producer, other bool) error {
+		messages := message(false, "x", "")
+		if other {
+			messages[0].Properties["b"] = "3"
+		}
+		return publish(p, messages)
+	})
+	both("number of messages", func(p *pb.Producer, other bool) error {
+		messages := message(false, "x", "")
+		if other {
+			messages = append(messages, messages...)
+		}
+		return publish(p, messages)
+	})
+	both("transaction", func(p *pb.Producer, other bool) error {
+		ops := []*pb.Operation{publishOp("q", "x"), ackOp("q", 1, 1)}
+		if other {
+			ops[1] = ackOp("q", 1, 2)
+		}
+		_, err := n.queues.Commit(ctx, &pb.CommitRequest{Operations: ops, Producer: p})
+		return err
+	})
+	both("another call", func(p *pb.Producer, other bool) error {
+		if other {
+			_, err := n.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: "q", Producer: p})
+			return err
+		}
+		_, err := n.queues.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: "q", Producer: p})
+		return err
+	})
+	q, err := n.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.Equal(t, uint64(1+1+2+1+1+1+1), q.GetQueue().GetNextSequence())
+
+	stream, err := n.queues.PublishStream(ctx)
+	require.NoError(t, err)
+	for i, body := range []string{"x", "x", "y"} {
+		require.NoError(t, stream.Send(&pb.PublishStreamRequest{Publish: &pb.PublishRequest{
+			Queue: "q", Messages: batch(body), Producer: &pb.Producer{Id: "stream", Sequence: 1},
+		}}))
+		resp, err := stream.Recv()
+		require.NoError(t, err)
+		if i < 2 {
+			require.Equal(t, i == 1, resp.GetPublished().GetDuplicate())
+		} else {
+			require.Equal(t, "SEQUENCE_REUSED", resp.GetError().GetReason())
+		}
+	}
 }

@@ -50,9 +50,10 @@ func (s *State) applyAdmitted(r *txn.Result) {
 		}
 	}
 	r.Op, r.Code = s.check()
+	fingerprint := uint32(0)
 	switch r.Code {
 	case txn.OK:
-		s.change(r)
+		fingerprint = s.change(r, ok)
 	case txn.ErrNewerVersion:
 		return
 	default: // refused: that is a result as well
@@ -61,7 +62,7 @@ func (s *State) applyAdmitted(r *txn.Result) {
 		}
 	}
 	if ok {
-		s.producers.record(producer, r) // INV-10: in the same transaction as its messages
+		s.producers.record(producer, r, fingerprint) // INV-10: in the same transaction as its messages
 	}
 }
 
@@ -210,7 +211,8 @@ func (s *State) results(n int) []txn.OpResult {
 	return r
 }
 
-func (s *State) change(r *txn.Result) {
+// change carries out all operations. It gives their fingerprint, if that is wanted.
+func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
 	r.Ops = s.results(s.reader.Ops())
 	counted := r.LSN > s.countAfter
@@ -222,11 +224,15 @@ func (s *State) change(r *txn.Result) {
 		if err != nil {
 			panic(fmt.Sprintf("queue: operation %d of record %d was sound a moment ago: %v", i, r.LSN, err))
 		}
+		if wanted {
+			fingerprint = o.Fingerprint(fingerprint, s.crc)
+		}
 		s.changeOp(o, &r.Ops[i])
 		if counted {
 			s.counts.count(o, &r.Ops[i])
 		}
 	}
+	return fingerprint
 }
 
 func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {

@@ -23,6 +23,15 @@ func (s *State) PriorOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused
 	return priorOf(kept, code)
 }
 
+// Fingerprint gives txn.Op.Fingerprint over the operations of the transaction that Prior gives the result of. It is 0 when it is not known:
+// it is kept in memory only, of what was applied since the state was loaded, and not of what was refused.
+func (s *State) Fingerprint(p txn.Producer) uint32 {
+	if _, kept, _ := s.producers.lookup(p); kept != nil {
+		return kept.fingerprint
+	}
+	return 0
+}
+
 func priorOf(kept *keptResult, code txn.Code) (prior txn.Result, ok bool, refused txn.Code) {
 	if kept == nil {
 		return txn.Result{}, false, code

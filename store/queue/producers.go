@@ -45,8 +45,10 @@ type keptResult struct {
 	lsn      uint64
 	code     txn.Code
 	op       int16
-	one      txn.OpResult
-	more     []txn.OpResult // instead of one, when there is more than one
+	// fingerprint of what was asked for; 0 when it is not known, as after the state was loaded. It is no part of the state.
+	fingerprint uint32
+	one         txn.OpResult
+	more        []txn.OpResult // instead of one, when there is more than one
 }
 
 func (k *keptResult) ops() int { return max(1, len(k.more)) }
@@ -110,7 +112,7 @@ func (ps *producers) admit(lsn uint64, p txn.Producer) (prior *keptResult, code 
 }
 
 // record keeps the result of a transaction that was admitted.
-func (ps *producers) record(p txn.Producer, r *txn.Result) {
+func (ps *producers) record(p txn.Producer, r *txn.Result, fingerprint uint32) {
 	known := ps.byID[string(p.ID)]
 	if known == nil {
 		known = &producer{id: string(p.ID)}
@@ -121,7 +123,7 @@ func (ps *producers) record(p txn.Producer, r *txn.Result) {
 		ps.strip(known)
 		known.epoch, known.floor = p.Epoch, 0
 	}
-	kept := keptResult{sequence: p.Sequence, lsn: r.LSN, code: r.Code, op: int16(r.Op)}
+	kept := keptResult{sequence: p.Sequence, lsn: r.LSN, code: r.Code, op: int16(r.Op), fingerprint: fingerprint}
 	switch {
 	case len(r.Ops) == 1:
 		kept.one = r.Ops[0]

@@ -1,0 +1,53 @@
+package txn
+
+import (
+	"errors"
+	"hash/crc32"
+	"io"
+)
+
+// fingerprintPrime mixes numbers in; it is FNV's.
+const fingerprintPrime = 16_777_619
+
+// Fingerprint gives Op.Fingerprint over all operations of a transaction.
+func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
+	var r Reader
+	if err := r.Reset(payload); err != nil {
+		return 0, err
+	}
+	for {
+		op, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return sum, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		sum = op.Fingerprint(sum, table)
+	}
+}
+
+// Fingerprint continues a checksum over what a client asked for with an operation: of a publish the messages without their times, which
+// differ from attempt to attempt, of the others what they name, but for the numbers of queues and subscriptions, which a client does not
+// know. The first operation of a transaction continues 0. table is crc32.Castagnoli's.
+func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
+	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Config.MaxMessages, o.Config.MaxBytes} {
+		sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32) //nolint:gosec // all bits are used
+	}
+	if o.Code != OpPublish {
+		if o.IfEmpty {
+			sum = ^sum
+		}
+		return crc32.Update(crc32.Update(sum, table, o.Name), table, o.Raw)
+	}
+	for rest := o.Raw; len(rest) > 0; {
+		rec, next, err := NextRecord(rest)
+		if err != nil {
+			return sum // CheckRecords has refused it
+		}
+		sum = sum*fingerprintPrime ^ uint32(len(rec))<<8 ^ uint32(rec[sizeFieldBytes]) //nolint:gosec // at most MaxRecordBytes
+		sum = crc32.Update(sum, table, rec[recordHeaderBytes:])
+		rest = next
+	}
+	return sum
+}

@@ -1,0 +1,64 @@
+package txn
+
+import (
+	"fmt"
+	"hash/crc32"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestFingerprint: attempts at one request have one fingerprint, whenever they are made and whatever the queue's number is; others differ.
+func TestFingerprint(t *testing.T) {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	of := func(timeMS int64, queue uint64, bodies ...string) uint32 {
+		var b Builder
+		b.Begin(nil, timeMS, &Producer{ID: []byte("p"), Sequence: uint64(timeMS)})
+		b.BeginPublish(queue)
+		for _, body := range bodies {
+			b.Message(timeMS, []Property{{Key: "k", Value: "v"}}, []byte(body))
+		}
+		b.EndPublish()
+		b.Ack(queue, 1, Range{First: 1, Last: uint64(len(bodies))})
+		encoded, err := b.Finish()
+		require.NoError(t, err)
+		sum, err := Fingerprint(encoded, table)
+		require.NoError(t, err)
+		return sum
+	}
+	seen := map[uint32]string{}
+	for _, bodies := range [][]string{{"a"}, {"b"}, {"a", ""}, {"", "a"}, {"ab", "c"}, {"a", "bc"}, {"abc"}} {
+		sum := of(1, 2, bodies...)
+		require.Equal(t, sum, of(1_800_000_000_000, 1<<40, bodies...))
+		require.Empty(t, seen[sum])
+		seen[sum] = fmt.Sprint(bodies)
+	}
+	_, err := Fingerprint([]byte("nonsense"), table)
+	require.Error(t, err)
+}
+
+func BenchmarkFingerprint(b *testing.B) {
+	for _, bytes := range []int{100, 1000} {
+		b.Run(fmt.Sprint(bytes), func(b *testing.B) {
+			var t Builder
+			t.Begin(nil, 1, nil)
+			t.BeginPublish(1)
+			for range 100 {
+				t.Message(1, nil, make([]byte, bytes))
+			}
+			t.EndPublish()
+			encoded, err := t.Finish()
+			require.NoError(b, err)
+			var r Reader
+			require.NoError(b, r.Reset(encoded))
+			op, err := r.Next()
+			require.NoError(b, err)
+			table := crc32.MakeTable(crc32.Castagnoli)
+			b.ReportAllocs()
+			for b.Loop() {
+				op.Fingerprint(0, table)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/100, "ns/message")
+		})
+	}
+}
