@@ -142,7 +142,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 		co.settle(co.answered)
 	}
 	r := co.request(true)
-	r.Attach = &pb.Attach{Queue: co.queue, Subscription: co.subscription}
+	r.Attach = &pb.Attach{Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes}
 	return r
 }
 

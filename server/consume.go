@@ -19,7 +19,14 @@ type consumeStream struct {
 	consumer *dispatch.Consumer
 	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
 	sending  deliveries
+	// limit of one response, in bytes; named tells whether it is the consumer's own.
+	limit int
+	named bool
 }
+
+// defaultResponseBytes is the limit of responses to consumers that name none: gRPC clients take 4 MiB unless they are told otherwise. One
+// message that is larger is sent all the same, alone.
+const defaultResponseBytes = 4 << 20
 
 // Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks.
 func (s *QueueServer) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
@@ -51,7 +58,10 @@ func (s *QueueServer) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest,
 	if err := stream.Send(&pb.ConsumeResponse{Attached: true}); err != nil {
 		return fmt.Errorf("confirm the consumer: %w", err)
 	}
-	c := &consumeStream{consumer: consumer, stream: stream}
+	c := &consumeStream{consumer: consumer, stream: stream, limit: defaultResponseBytes}
+	if n := attach.GetMaxResponseBytes(); n > 0 {
+		c.limit, c.named = int(n), true
+	}
 	if err := c.take(stream.Context(), first); err != nil {
 		return err
 	}
@@ -121,15 +131,27 @@ func (c *consumeStream) deliver(ctx context.Context) error {
 	}
 }
 
+// send sends an event, in as many responses as the consumer's limit makes of it.
 func (c *consumeStream) send(event dispatch.Event) error {
-	if err := c.sending.set(event); err != nil {
-		return err
-	}
 	defer c.sending.forget()
-	if err := c.stream.SendMsg(&c.sending); err != nil { // it is encoded when SendMsg returns
-		return fmt.Errorf("deliver: %w", err)
+	for {
+		left, err := c.sending.set(event, c.limit)
+		if err != nil {
+			return err
+		}
+		if c.named && c.sending.total > c.limit && len(event.Messages) > 0 {
+			return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the consumer's max_response_bytes is %d; raise the largest message "+
+				"that the client receives (gRPC's default is 4 MiB), and max_response_bytes with it",
+				ErrResponseTooLarge, event.Messages[0].Sequence, c.sending.total, c.limit)
+		}
+		if err := c.stream.SendMsg(&c.sending); err != nil { // it is encoded when SendMsg returns
+			return fmt.Errorf("deliver: %w", err)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		event = dispatch.Event{Messages: left}
 	}
-	return nil
 }
 
 // Browse reads messages without consuming them.

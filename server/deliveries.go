@@ -17,7 +17,8 @@ import (
 type deliveries struct {
 	confirmed uint64
 	parts     []deliveryPart
-	bytes     int
+	bytes     int // as encoded, without large bodies
+	total     int // with them
 }
 
 // deliveryPart is a message on its way, and the lengths of what encloses what.
@@ -45,24 +46,32 @@ const (
 	tagBytes = 1
 )
 
-// set takes what is to be sent next. The records must not change until it was encoded.
-func (d *deliveries) set(event dispatch.Event) error {
+// set takes what is to be sent next: of the event's messages as many as fit in limit bytes, but at least one. It returns those that are left.
+// The records must not change until it was encoded.
+func (d *deliveries) set(event dispatch.Event, limit int) (left []dispatch.Message, err error) {
 	d.confirmed, d.parts, d.bytes = event.Confirmed, d.parts[:0], 0
 	if d.confirmed != 0 {
 		d.bytes += tagBytes + protowire.SizeVarint(d.confirmed)
 	}
+	d.total = d.bytes
 	for i := range event.Messages {
 		m := &event.Messages[i]
 		message, err := txn.DecodeMessage(m.Record)
 		if err != nil {
-			return fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, m.Sequence, err)
+			return nil, fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, m.Sequence, err)
 		}
 		d.parts = append(d.parts, deliveryPart{sequence: m.Sequence, count: m.DeliveryCount, message: message})
 		p := &d.parts[len(d.parts)-1]
 		p.measure()
-		d.bytes += lengthBytes(p.storedBytes) - p.referred
+		size := lengthBytes(p.storedBytes)
+		if i > 0 && d.total+size > limit {
+			d.parts = d.parts[:i]
+			return event.Messages[i:], nil
+		}
+		d.total += size
+		d.bytes += size - p.referred
 	}
-	return nil
+	return nil, nil
 }
 
 // forget lets go of the records.

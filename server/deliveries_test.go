@@ -1,6 +1,7 @@
 package server
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -36,7 +37,9 @@ func TestDeliveries(t *testing.T) {
 	for _, event := range []dispatch.Event{
 		{}, {Confirmed: 1}, {Messages: messages}, {Messages: messages[3:], Confirmed: 1 << 63}, {Messages: messages[:1]}, {Confirmed: 300},
 	} {
-		require.NoError(t, d.set(event))
+		left, err := d.set(event, math.MaxInt)
+		require.NoError(t, err)
+		require.Empty(t, left)
 		data, err := codec.New().Marshal(&d)
 		require.NoError(t, err)
 		encoded := data.Materialize()
@@ -48,10 +51,26 @@ func TestDeliveries(t *testing.T) {
 		want := &pb.ConsumeResponse{Messages: stored, Confirmed: event.Confirmed}
 		require.True(t, proto.Equal(want, &got), "want %v\ngot %v", want, &got)
 		require.Len(t, encoded, proto.Size(want))
+		require.Equal(t, len(encoded), d.total)
 		d.forget()
 	}
 	broken := []dispatch.Message{{Sequence: 7, Record: []byte("no record")}}
-	require.ErrorIs(t, d.set(dispatch.Event{Messages: broken}), store.ErrDataLoss)
+	_, err := d.set(dispatch.Event{Messages: broken}, math.MaxInt)
+	require.ErrorIs(t, err, store.ErrDataLoss)
+
+	// Of what is larger together than it may be, the first ones are sent, and one at least.
+	for n := 1; n <= len(messages); n++ {
+		_, err := d.set(dispatch.Event{Messages: messages[:n]}, math.MaxInt)
+		require.NoError(t, err)
+		size := d.total
+		left, err := d.set(dispatch.Event{Messages: messages}, size)
+		require.NoError(t, err)
+		require.Len(t, left, len(messages)-n, "of %d bytes", size)
+		require.Equal(t, size, d.total)
+		left, err = d.set(dispatch.Event{Messages: messages}, size-1)
+		require.NoError(t, err)
+		require.Len(t, left, len(messages)-max(n-1, 1), "of %d bytes", size-1)
+	}
 }
 
 // TestDeliveriesKnowEveryField: a field that is added to what is delivered has to be added to its own way of being encoded, too.

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -116,4 +120,27 @@ func TestConcernsNode(t *testing.T) {
 	for _, err := range []error{txn.ErrQueueFull, txn.ErrQueueNotFound, txn.ErrTooLarge, txn.ErrFenced, ErrDiskLow, txn.ErrQueueNotEmpty} {
 		require.False(t, concernsNode(err), err)
 	}
+}
+
+// TestReasonsAreDocumented: docs/clients.md lists every reason with its code, and no other.
+func TestReasonsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/clients.md")
+	require.NoError(t, err)
+	documented := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(string(text), -1) {
+		require.Empty(t, documented[m[1]], "%s is there twice", m[1])
+		documented[m[1]] = m[2]
+	}
+	want := map[string]string{"INTERNAL": "INTERNAL", "UNDECODABLE": "INVALID_ARGUMENT"}
+	for _, m := range mappings() {
+		var name strings.Builder // CamelCase → UPPER_SNAKE, as the specification writes it
+		for i, r := range m.code.String() {
+			if i > 0 && unicode.IsUpper(r) {
+				name.WriteByte('_')
+			}
+			name.WriteRune(unicode.ToUpper(r))
+		}
+		want[m.reason] = strings.Replace(name.String(), "CANCELED", "CANCELLED", 1)
+	}
+	require.Equal(t, want, documented)
 }

@@ -8,6 +8,7 @@
 package codec
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"sync"
@@ -16,6 +17,9 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	protobuf "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -25,12 +29,15 @@ type codec struct {
 	encoding.CodecV2
 	buffers *buffers
 	outputs *sync.Pool
+	marks   bool // what cannot be decoded is marked, and is no error
 }
 
 // New returns the codec alone. Its name is that of protobuf.
 func New() encoding.CodecV2 { return newCodec() }
 
-func newCodec() codec { return codec{encoding.GetCodecV2(proto.Name), &buffers{}, &sync.Pool{}} }
+func newCodec() codec {
+	return codec{CodecV2: encoding.GetCodecV2(proto.Name), buffers: &buffers{}, outputs: &sync.Pool{}}
+}
 
 // Unmarshal decodes data into v. Bodies in v refer to memory of their own that is not used again.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -68,8 +75,35 @@ func join(data mem.BufferSlice) []byte {
 }
 
 func (c codec) library(data mem.BufferSlice, v any) error {
-	if err := c.CodecV2.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("protobuf: %w", err)
+	err := c.CodecV2.Unmarshal(data, v)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if m, ok := v.(protobuf.Message); ok && c.marks {
+		protobuf.Reset(m)
+		m.ProtoReflect().SetUnknown(mark())
+		return nil
+	}
+	return fmt.Errorf("protobuf: %w", err)
+}
+
+// mark is the only unknown field of a message that could not be decoded: the highest field that there can be, which nobody uses.
+func mark() protoreflect.RawFields {
+	return protowire.AppendVarint(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.VarintType), 1)
+}
+
+// markBytes is the length of mark.
+const markBytes = 6
+
+// Undecodable tells whether a server with MarkingServerOptions could not decode a request, and what it should have been.
+func Undecodable(v any) (name protoreflect.FullName, bad bool) {
+	m, ok := v.(protobuf.Message)
+	if !ok {
+		return "", false
+	}
+	r := m.ProtoReflect()
+	if u := r.GetUnknown(); len(u) != markBytes || !bytes.Equal(u, mark()) {
+		return "", false
+	}
+	return r.Descriptor().FullName(), true
 }

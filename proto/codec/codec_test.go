@@ -141,3 +141,26 @@ func FuzzUnmarshal(f *testing.F) {
 		decodeBoth(t, b, all[int(which)%len(all)].ProtoReflect().New().Interface())
 	})
 }
+
+// TestMarks: a codec that marks refuses nothing, and says what it could not decode.
+func TestMarks(t *testing.T) {
+	c := newCodec()
+	c.marks = true
+	for _, m := range examples() {
+		into := m.ProtoReflect().New().Interface()
+		require.NoError(t, c.Unmarshal(pieces([]byte{0x0a, 0xff, 0xff, 0xff}), into))
+		name, bad := Undecodable(into)
+		require.True(t, bad)
+		require.Equal(t, m.ProtoReflect().Descriptor().FullName(), name)
+		b, err := protobuf.Marshal(m)
+		require.NoError(t, err)
+		into = m.ProtoReflect().New().Interface()
+		require.NoError(t, c.Unmarshal(pieces(b), into))
+		_, bad = Undecodable(into)
+		require.False(t, bad)
+		require.Zero(t, testing.AllocsPerRun(10, func() { Undecodable(into) }))
+	}
+	require.Len(t, mark(), markBytes)
+	_, bad := Undecodable("no message")
+	require.False(t, bad)
+}

@@ -16,3 +16,11 @@ func ServerOptions() []grpc.ServerOption {
 	c := newCodec()
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(c), experimental.BufferPool(c.buffers)}
 }
+
+// MarkingServerOptions are ServerOptions for a server whose handlers ask Undecodable of each request: gRPC would end the call, with INTERNAL,
+// before they could say anything.
+func MarkingServerOptions() []grpc.ServerOption {
+	c := newCodec()
+	c.marks = true
+	return []grpc.ServerOption{grpc.ForceServerCodecV2(c), experimental.BufferPool(c.buffers)}
+}

@@ -36,19 +36,20 @@ const (
 
 // newServer makes the gRPC server with all services of the node.
 func (n *node) newServer() *grpc.Server {
-	s := grpc.NewServer(slices.Concat(codec.ServerOptions(), []grpc.ServerOption{
+	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(n.cfg.Limits.TransactionBytes) + messageSlackBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, n.serverOptions)...)
-	pb.RegisterQueueServiceServer(s, server.NewQueueServer(n, n.store, n.cfg.Limits, n.log))
-	pb.RegisterAdminServiceServer(s, server.NewAdminServer(n, n.store))
-	pb.RegisterMaintenanceServiceServer(s, server.NewMaintenanceServer(n, n.maintenance, n.peers))
-	pb.RegisterReplicationServiceServer(s, replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
-	healthpb.RegisterHealthServer(s, n.health)
-	reflection.Register(s)
+	services := server.Registrar{Server: s}
+	pb.RegisterQueueServiceServer(services, server.NewQueueServer(n, n.store, n.cfg.Limits, n.log))
+	pb.RegisterAdminServiceServer(services, server.NewAdminServer(n, n.store))
+	pb.RegisterMaintenanceServiceServer(services, server.NewMaintenanceServer(n, n.maintenance, n.peers))
+	pb.RegisterReplicationServiceServer(services, replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
+	healthpb.RegisterHealthServer(services, n.health)
+	reflection.Register(services)
 	return s
 }
 

@@ -1862,9 +1862,13 @@ type Attach struct {
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Name of the subscription; empty means "default".
-	Subscription  string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
+	// The largest response, in bytes as encoded, that the consumer can receive: what its gRPC library is set to, which is 4 MiB by default.
+	// Messages that are larger together come in several responses; one that is larger by itself ends the stream with RESOURCE_EXHAUSTED and
+	// the reason RESPONSE_TOO_LARGE. 0: responses of several messages are kept below 4 MiB, and a larger message is sent all the same.
+	MaxResponseBytes uint32 `protobuf:"varint,3,opt,name=max_response_bytes,json=maxResponseBytes,proto3" json:"max_response_bytes,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Attach) Reset() {
@@ -1909,6 +1913,13 @@ func (x *Attach) GetSubscription() string {
 		return x.Subscription
 	}
 	return ""
+}
+
+func (x *Attach) GetMaxResponseBytes() uint32 {
+	if x != nil {
+		return x.MaxResponseBytes
+	}
+	return 0
 }
 
 // ConsumeResponse is one step of the server.
@@ -2231,10 +2242,11 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
 	"\x03ack\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x03ack\x12.\n" +
 	"\x04nack\x18\x04 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04nack\x12\x18\n" +
-	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\"B\n" +
+	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\"p\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
-	"\fsubscription\x18\x02 \x01(\tR\fsubscription\"\x83\x01\n" +
+	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
+	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\"\x83\x01\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +

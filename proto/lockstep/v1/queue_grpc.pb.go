@@ -40,10 +40,23 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// QueueService is served by the active node only. Any other node answers FAILED_PRECONDITION with a `NotActive`
-// detail. Errors are used as gRPC documents them: INVALID_ARGUMENT for a request that can never work, NOT_FOUND,
-// ALREADY_EXISTS, RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for "retry, with the same producer sequence",
-// ABORTED for a fenced producer, OUT_OF_RANGE for a retry that is too old to be answered, DATA_LOSS for damage.
+// QueueService is served by the active node only. Any other node answers FAILED_PRECONDITION with a `NotActive` detail.
+//
+// Errors are used as gRPC documents them: INVALID_ARGUMENT for a request that can never work, NOT_FOUND, ALREADY_EXISTS,
+// RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for "retry, with the same producer sequence", ABORTED for a fenced producer, OUT_OF_RANGE for a
+// retry that is too old to be answered, DATA_LOSS for damage. Each has a google.rpc.ErrorInfo of the domain "lockstep.v1", whose reason is
+// one of those listed in docs/clients.md. An error without it comes from gRPC or from something between, and says nothing about whether the
+// request was carried out.
+//
+// Who writes a client: a request that was not answered (UNAVAILABLE, a broken connection, a deadline) may have been carried out. Repeat it
+// with the same producer, epoch and sequence and with `retry` set, on whatever node is active, until it is answered; nothing else tells
+// what became of it. A refusal of a repetition is an answer only if it is `settled`. docs/clients.md has the whole of it.
+//
+// Deadlines: the end of a unary call's deadline ends the wait for the outcome and not the request. Streams should have no deadline: they end
+// with the node's role, with NOT_ACTIVE, or with UNAVAILABLE when it stops or cannot acknowledge (BLOCKED, PAUSED, OUTCOME_UNKNOWN).
+//
+// Sizes: bodies are up to `limits.message_bytes` (64 MiB by default), and gRPC clients receive 4 MiB unless they are told otherwise: raise the
+// client's limit for received messages to that of the largest message and 1 MiB more, and see Attach.max_response_bytes.
 type QueueServiceClient interface {
 	// CreateQueue makes a queue and its first subscriptions.
 	CreateQueue(ctx context.Context, in *CreateQueueRequest, opts ...grpc.CallOption) (*CreateQueueResponse, error)
@@ -63,11 +76,17 @@ type QueueServiceClient interface {
 	DeleteSubscription(ctx context.Context, in *DeleteSubscriptionRequest, opts ...grpc.CallOption) (*DeleteSubscriptionResponse, error)
 	// Publish stores a batch of messages in one queue, all or none.
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishResponse, error)
-	// PublishStream pipelines publishes: requests are committed in the order sent and answered in that order.
+	// PublishStream pipelines publishes: requests are committed in the order sent and answered in that order. An error that concerns one
+	// request is its answer (`error`), and the stream goes on; an error that concerns the node (UNAVAILABLE, INTERNAL, CANCELLED,
+	// DEADLINE_EXCEEDED, NOT_ACTIVE) ends the stream as its status, and so does a request that makes no sense in a stream. Whatever was sent
+	// and not answered then must be sent again, in the same order and with the same sequences, on another stream.
 	PublishStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PublishStreamRequest, PublishStreamResponse], error)
 	// Commit applies a transaction over any number of queues, all or none.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
-	// Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks.
+	// Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks. Every error ends the stream: NOT_FOUND when
+	// the queue or subscription is deleted, RESOURCE_EXHAUSTED for too many consumers, too much credit, or a message that is larger than
+	// `max_response_bytes`, INVALID_ARGUMENT for what makes no sense, and what concerns the node. What was not `confirmed` then may be
+	// acknowledged or not: acknowledge it again in the first request of the next stream; that is no error if it was.
 	Consume(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConsumeRequest, ConsumeResponse], error)
 	// Browse reads messages without consuming them.
 	Browse(ctx context.Context, in *BrowseRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BrowseResponse], error)
@@ -230,10 +249,23 @@ type QueueService_BrowseClient = grpc.ServerStreamingClient[BrowseResponse]
 // All implementations must embed UnimplementedQueueServiceServer
 // for forward compatibility.
 //
-// QueueService is served by the active node only. Any other node answers FAILED_PRECONDITION with a `NotActive`
-// detail. Errors are used as gRPC documents them: INVALID_ARGUMENT for a request that can never work, NOT_FOUND,
-// ALREADY_EXISTS, RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for "retry, with the same producer sequence",
-// ABORTED for a fenced producer, OUT_OF_RANGE for a retry that is too old to be answered, DATA_LOSS for damage.
+// QueueService is served by the active node only. Any other node answers FAILED_PRECONDITION with a `NotActive` detail.
+//
+// Errors are used as gRPC documents them: INVALID_ARGUMENT for a request that can never work, NOT_FOUND, ALREADY_EXISTS,
+// RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for "retry, with the same producer sequence", ABORTED for a fenced producer, OUT_OF_RANGE for a
+// retry that is too old to be answered, DATA_LOSS for damage. Each has a google.rpc.ErrorInfo of the domain "lockstep.v1", whose reason is
+// one of those listed in docs/clients.md. An error without it comes from gRPC or from something between, and says nothing about whether the
+// request was carried out.
+//
+// Who writes a client: a request that was not answered (UNAVAILABLE, a broken connection, a deadline) may have been carried out. Repeat it
+// with the same producer, epoch and sequence and with `retry` set, on whatever node is active, until it is answered; nothing else tells
+// what became of it. A refusal of a repetition is an answer only if it is `settled`. docs/clients.md has the whole of it.
+//
+// Deadlines: the end of a unary call's deadline ends the wait for the outcome and not the request. Streams should have no deadline: they end
+// with the node's role, with NOT_ACTIVE, or with UNAVAILABLE when it stops or cannot acknowledge (BLOCKED, PAUSED, OUTCOME_UNKNOWN).
+//
+// Sizes: bodies are up to `limits.message_bytes` (64 MiB by default), and gRPC clients receive 4 MiB unless they are told otherwise: raise the
+// client's limit for received messages to that of the largest message and 1 MiB more, and see Attach.max_response_bytes.
 type QueueServiceServer interface {
 	// CreateQueue makes a queue and its first subscriptions.
 	CreateQueue(context.Context, *CreateQueueRequest) (*CreateQueueResponse, error)
@@ -253,11 +285,17 @@ type QueueServiceServer interface {
 	DeleteSubscription(context.Context, *DeleteSubscriptionRequest) (*DeleteSubscriptionResponse, error)
 	// Publish stores a batch of messages in one queue, all or none.
 	Publish(context.Context, *PublishRequest) (*PublishResponse, error)
-	// PublishStream pipelines publishes: requests are committed in the order sent and answered in that order.
+	// PublishStream pipelines publishes: requests are committed in the order sent and answered in that order. An error that concerns one
+	// request is its answer (`error`), and the stream goes on; an error that concerns the node (UNAVAILABLE, INTERNAL, CANCELLED,
+	// DEADLINE_EXCEEDED, NOT_ACTIVE) ends the stream as its status, and so does a request that makes no sense in a stream. Whatever was sent
+	// and not answered then must be sent again, in the same order and with the same sequences, on another stream.
 	PublishStream(grpc.BidiStreamingServer[PublishStreamRequest, PublishStreamResponse]) error
 	// Commit applies a transaction over any number of queues, all or none.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
-	// Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks.
+	// Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks. Every error ends the stream: NOT_FOUND when
+	// the queue or subscription is deleted, RESOURCE_EXHAUSTED for too many consumers, too much credit, or a message that is larger than
+	// `max_response_bytes`, INVALID_ARGUMENT for what makes no sense, and what concerns the node. What was not `confirmed` then may be
+	// acknowledged or not: acknowledge it again in the first request of the next stream; that is no error if it was.
 	Consume(grpc.BidiStreamingServer[ConsumeRequest, ConsumeResponse]) error
 	// Browse reads messages without consuming them.
 	Browse(*BrowseRequest, grpc.ServerStreamingServer[BrowseResponse]) error

@@ -508,6 +508,20 @@ func (x *Queue) GetDigest() uint64 {
 }
 
 // Producer names the origin of a transaction, so that a retry is answered with the original result.
+//
+// The nodes keep the results of the last 256 sequences of a producer, and of at most 100,000 producers: the one that was used longest ago is
+// forgotten first, in the order of transactions, whatever the time. Transactions with many operations may shorten it: 4,096 results of
+// operations are kept for one producer, and 524,288 over all.
+//
+// A sequence that was used is answered with its result (`duplicate`), or with its refusal if the log has that. One that was not used is
+// carried out if it is above all whose results were dropped, also when higher ones were used before: 3 is accepted after 5, and is committed
+// after it, so that it is the client's part to send in order. One that is not is refused with TOO_OLD, since nobody knows whether it was
+// used. So at most 256 requests may be under way at once.
+//
+// A producer that is not known is a new one. When some were forgotten, a sequence above 256 of an unknown producer is refused with
+// PRODUCER_FORGOTTEN, and so is every sequence with `retry` set.
+//
+// A repetition must have the body of the original. See SEQUENCE_REUSED in docs/clients.md.
 type Producer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 64 bytes, chosen by the client; the Go client uses a random UUID.

@@ -1,0 +1,85 @@
+package node_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server"
+)
+
+// garbage is a codec that sends bytes which are no protobuf.
+type garbage struct{ encoding.CodecV2 }
+
+func (garbage) Marshal(any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer([]byte{0x0a, 0xff, 0xff, 0xff})}, nil
+}
+
+// TestUndecodable: a request that is no protobuf is the client's fault, in a call and in a stream.
+func TestUndecodable(t *testing.T) {
+	n := startAlone(t, nil)
+	send := grpc.ForceCodecV2(garbage{encoding.GetCodecV2(proto.Name)})
+	_, unary := n.queues.Publish(t.Context(), &pb.PublishRequest{}, send)
+	_, status0 := n.admin.GetStatus(t.Context(), &pb.GetStatusRequest{}, send)
+	publish, err := n.queues.PublishStream(t.Context(), send)
+	require.NoError(t, err)
+	require.NoError(t, publish.Send(&pb.PublishStreamRequest{}))
+	_, published := publish.Recv()
+	consume, err := n.queues.Consume(t.Context(), send)
+	require.NoError(t, err)
+	require.NoError(t, consume.Send(&pb.ConsumeRequest{}))
+	_, consumed := consume.Recv()
+	browse, err := n.queues.Browse(t.Context(), &pb.BrowseRequest{}, send)
+	require.NoError(t, err)
+	_, browsed := browse.Recv()
+	for _, err := range []error{unary, status0, published, consumed, browsed} {
+		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
+		require.ErrorContains(t, err, ".proto")
+	}
+}
+
+// TestConsumeLimit: what is larger together than the consumer can receive comes in several responses; what is larger by itself is an error
+// that says what to do, instead of one of the consumer's own gRPC library.
+func TestConsumeLimit(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	for range 6 {
+		n.publish("q", string(bytes.Repeat([]byte("x"), 900<<10)))
+	}
+	n.publish("q", string(bytes.Repeat([]byte("x"), 3<<20)))
+	consume := func(limit uint32, receive int) (messages int, err error) {
+		stream, err := n.queues.Consume(t.Context(), grpc.MaxCallRecvMsgSize(receive))
+		require.NoError(t, err)
+		require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", MaxResponseBytes: limit}, Credit: 100}))
+		for messages < 7 {
+			resp, err := stream.Recv()
+			if err != nil {
+				return messages, err
+			}
+			messages += len(resp.GetMessages())
+		}
+		require.NoError(t, stream.CloseSend())
+		_, err = stream.Recv()
+		require.Error(t, err) // the end
+		return messages, nil
+	}
+	messages, err := consume(0, 4<<20)
+	require.NoError(t, err, "gRPC's default is kept to")
+	require.Equal(t, 7, messages)
+	messages, err = consume(1<<20, 1<<20)
+	require.Equal(t, 6, messages)
+	require.ErrorIs(t, kind(err), server.ErrResponseTooLarge)
+	require.ErrorContains(t, err, "sequence 7")
+	require.ErrorContains(t, err, "max_response_bytes")
+	messages, err = consume(32<<20, 32<<20)
+	require.NoError(t, err)
+	require.Equal(t, 7, messages)
+}
