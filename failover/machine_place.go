@@ -25,6 +25,8 @@ func (s *State) waiting() string {
 	case two:
 		return fmt.Sprintf("the pair's two nodes are %s and %s, and both hold everything: one of them has to come back. "+
 			"This node joins when the other one has left", describeShort(first), describeShort(second))
+	case s.follow.cause == LostBehind:
+		return behindReason
 	case s.follow.cause == LostNoRoom:
 		return "it goes on by itself when there is room on this node's disk again (disk.low-watermark)"
 	case activeLives && s.follow.cause == LostRejected:

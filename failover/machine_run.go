@@ -387,10 +387,18 @@ func (s *State) twin() *Live {
 	}
 }
 
-// ahead is why an active does not serve that lacks what a standby knows to be committed; empty if there is none.
+// behindReason is what a node says that has committed records which the active lacks.
+const behindReason = "nothing of this node's is cut, and the active does not serve while it knows of that: one of the two was put back to an older " +
+	"image, and an operator has to say which of them goes on (docs/failover.md, \"When histories differ\")"
+
+// ahead tells that the two nodes have histories of which neither contains the other, as far as this node knows; empty if they have not.
 func (s *State) ahead() string {
-	if s.mode != modeAct || s.act.ahead.end == 0 {
+	switch {
+	case s.mode == modeAct && s.act.ahead.end != 0:
+		return s.act.ahead.reason()
+	case s.mode == modeFollow && s.follow.cause == LostBehind && !s.eligible():
+		return "the active at " + s.follow.active.Address + " lacks records that this node knows to be committed: " + behindReason
+	default:
 		return ""
 	}
-	return s.act.ahead.reason()
 }

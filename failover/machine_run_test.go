@@ -181,7 +181,8 @@ func TestMark(t *testing.T) {
 		r := newRig(t, Settings{})
 		r.step(Started{Identity: usedIdentity()}) // its log ends with LSN 10 of term 2
 		r.observe(true, 0, 1)
-		return r, r.meet(r.step(Loaded{Record: rec, Revision: 100, Mark: key}))
+		effects := r.meet(r.step(Loaded{Record: rec, Revision: 100, Mark: key}))
+		return r, effects
 	}
 	t.Run("reached", func(t *testing.T) {
 		_, effects := start(t, recordWith(0, 0, 1), mark(2, 10))
@@ -306,6 +307,16 @@ func TestStandbyAhead(t *testing.T) {
 		r.report(StandbyConnected{Member: Member{Node: testNodes[1].ID, Store: uuid.New(), Incarnation: 1}})
 		require.True(t, r.s.act.sent.Serve)
 	})
+}
+
+// TestActiveBehind: a node that is not in sync and knows more than the active gives no advice that would lose one of the two histories.
+func TestActiveBehind(t *testing.T) {
+	r := newRig(t, Settings{})
+	r.start(usedIdentity(), recordWith(1, 1), 0, 1)
+	r.report(FollowerLost{Cause: LostBehind})
+	require.Contains(t, r.s.Reason(), "When histories differ")
+	require.NotContains(t, r.s.Reason(), "--force")
+	require.Contains(t, r.s.ahead(), "lacks records")
 }
 
 // TestTwin: a process takes no part while another one runs under its identity.

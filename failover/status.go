@@ -129,7 +129,8 @@ type Status struct {
 	PutBack string
 	// Twin is another process that runs under this node's identity; nil if none is known.
 	Twin *Live
-	// Ahead is why this active does not serve: a standby knows records to be committed that it lacks (INV-13); empty if there is none.
+	// Ahead tells that the other node knows records to be committed that this active lacks, which therefore does not serve; or that this
+	// node knows such records, and is not in sync (INV-13). Empty otherwise.
 	Ahead string
 	// Serve: transactions are acknowledged.
 	Serve bool
