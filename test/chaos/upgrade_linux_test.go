@@ -69,7 +69,7 @@ func TestUpgrade(t *testing.T) {
 	previous := buildPrevious(t)
 	copyFile(t, previous, program)
 	p := startWith(t, cluster.Options{Binary: program})
-	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300, NoAdministration: true})
 	acked(t, w, ackBound)
 
 	// restart kills a node, lets the pair do without it, and starts it with another program.

@@ -100,7 +100,7 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 		}
 	}
 	runs := []func(*application){(*application).transfer, (*application).transfer, (*application).fill}
-	if w.opts.Administration {
+	if !w.opts.NoAdministration {
 		runs = append(runs, (*application).purge, (*application).create, (*application).remove)
 	}
 	for i, run := range runs {
@@ -423,9 +423,10 @@ func (a *application) purge() {
 	if a.rng.IntN(4) > 0 {
 		return
 	}
+	var r client.Request
 	o := Operation{Kind: KindPurge, Queue: a.names.purged}
-	a.attempt(&o, false, func(ctx context.Context) (err error) {
-		o.Count, err = a.client.PurgeQueue(ctx, o.Queue, SubWork)
+	a.attempt(&o, true, func(ctx context.Context) (err error) {
+		o.Count, err = a.client.PurgeQueue(ctx, o.Queue, SubWork, &r)
 		return err
 	})
 	a.record(&o)
@@ -433,9 +434,10 @@ func (a *application) purge() {
 
 // create makes a queue that remove deletes.
 func (a *application) create() {
+	var r client.Request
 	o := Operation{Kind: KindCreate, Queue: a.names.life}
-	a.attempt(&o, false, func(ctx context.Context) error {
-		_, _, err := a.client.CreateQueue(ctx, o.Queue, client.CreateQueueOptions{})
+	a.attempt(&o, true, func(ctx context.Context) error {
+		_, _, err := a.client.CreateQueue(ctx, o.Queue, client.CreateQueueOptions{}, &r)
 		return err
 	})
 	a.record(&o)
@@ -443,9 +445,10 @@ func (a *application) create() {
 
 // remove deletes it.
 func (a *application) remove() {
+	var r client.Request
 	o := Operation{Kind: KindDelete, Queue: a.names.life}
-	a.attempt(&o, false, func(ctx context.Context) error {
-		_, err := a.client.DeleteQueue(ctx, o.Queue, false)
+	a.attempt(&o, true, func(ctx context.Context) error {
+		_, err := a.client.DeleteQueue(ctx, o.Queue, false, &r)
 		return err
 	})
 	a.record(&o)

@@ -41,8 +41,8 @@ type WorkloadOptions struct {
 	LargeBytes int
 	// OperationsPerSecond is how many operations each application begins at most; default 10, negative: there are no applications.
 	OperationsPerSecond int
-	// Administration has them purge, make and delete queues as well.
-	Administration bool
+	// NoAdministration: they neither purge, make nor delete queues. For nodes of release 0.1.0, which carry out what is repeated.
+	NoAdministration bool
 	// StraysPerSecond is how many messages are published to each node directly, whatever its role; default 10, negative: none.
 	StraysPerSecond int
 	Seed            uint64

@@ -357,11 +357,11 @@ type identities struct {
 }
 
 // forget is an interceptor of the clients' calls. No node forgets a producer that soon: it takes 100,000 others. So this says in its place
-// that it has, once for all, to who commits under an identity that is older than the fault.
+// that it has, once for all, to who commits, or changes a queue, under an identity that is older than the fault.
 func (w *world) forget(
 	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption,
 ) error {
-	if c, ok := req.(*pb.CommitRequest); ok && w.isForgotten(c.GetProducer().GetId()) {
+	if c, ok := req.(interface{ GetProducer() *pb.Producer }); ok && w.isForgotten(c.GetProducer().GetId()) {
 		st, err := status.New(codes.OutOfRange, "simulated: the producer is not known any more").
 			WithDetails(&errdetails.ErrorInfo{Reason: "PRODUCER_FORGOTTEN", Domain: "lockstep.v1"})
 		if err != nil {

@@ -121,7 +121,7 @@ func (w *world) run(plan []fault) (err error) {
 	defer cancel()
 	load, err := cluster.StartWorkload(ctx, w, cluster.WorkloadOptions{
 		Seed: w.seed, PerSecond: w.options.PerSecond, InFlight: 8, LargeBytes: 64 << 10,
-		OperationsPerSecond: 4, StraysPerSecond: 4,
+		OperationsPerSecond: 3, StraysPerSecond: 3,
 	})
 	if err != nil {
 		return err
@@ -318,6 +318,8 @@ func (s *totals) never() (never []string) {
 	}
 	for _, call := range []string{
 		"publish acked", "publish refused", "publish unknown", "txn acked", "txn refused", "txn unknown", "ack acked", "ack unknown",
+		"purge acked", "purge refused", "purge unknown", "create acked", "create refused", "create unknown", "delete acked", "delete refused",
+		"delete unknown",
 		"unknown, then acked", "unknown, then unknown", "refused, then acked", "limit", "stray acked", "stray refused", "stray unknown",
 	} {
 		if s.sum.calls[call] == 0 {
