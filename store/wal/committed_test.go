@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,8 +160,11 @@ func TestCommittedAfterACut(t *testing.T) {
 			require.NoError(t, l.Sync())
 			l.seal()
 			fault := vfs.NewFault(mem)
+			var mu sync.Mutex // the next segment is prepared in the background
 			var crashed []*vfs.Mem
 			fault.SetHook(func(op vfs.Op) error {
+				mu.Lock()
+				defer mu.Unlock()
 				switch op.Kind {
 				case vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRename, vfs.OpRemove:
 					crashed = append(crashed, mem.CrashClone(nil))
@@ -171,22 +175,26 @@ func TestCommittedAfterACut(t *testing.T) {
 			require.NoError(t, l.Close())
 			o.FS = fault
 			l = mustOpen(t, o)
+			mu.Lock()
 			crashed = nil
+			mu.Unlock()
 			pos, ok := l.PositionOf(record)
 			require.True(t, ok)
 			_, err := l.TruncateAfter(pos, "")
 			require.NoError(t, err)
+			fault.SetHook(nil)
+			mu.Lock()
+			disks := crashed
+			mu.Unlock()
 			want := min(committed, record)
 			require.Equal(t, want, l.Committed())
 			committedAfterCrash(t, o, mem, want)
-			for _, disk := range crashed {
+			for _, disk := range disks {
 				o.FS = disk
 				again := mustOpen(t, o)
 				require.Equal(t, min(committed, again.End().LSN), again.Committed(), "committed %d, cut after %d", committed, record)
 				require.NoError(t, again.Close())
 			}
-			crashed = nil
-			fault.SetHook(nil)
 			mustAppend(t, l, 2, 3, 100)
 			require.NoError(t, l.Close())
 			o.FS = mem
