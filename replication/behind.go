@@ -37,6 +37,16 @@ func (f *Follower) committedPosition() lsn.Position {
 	return at
 }
 
+// voidTerm is the term of the pair's last forced failover, if this node's log ends before it; 0 otherwise. What such a log has and the forced
+// history lacks is void, also below Void.After: the histories of a node that was put back, and of the one that is forced then, may
+// have parted long before.
+func (f *Follower) voidTerm() uint64 {
+	if f.o.Store.End().Term >= f.o.Void.Term {
+		return 0
+	}
+	return f.o.Void.Term
+}
+
 // checkWelcome refuses to go on as an active says if that would cut or replace records that are committed. It notes whether the active is known
 // to have all of them.
 func (f *Follower) checkWelcome(w *Welcome) error {
@@ -46,7 +56,7 @@ func (f *Follower) checkWelcome(w *Welcome) error {
 		return nil
 	}
 	switch own, ok := f.o.Store.PositionOf(at.LSN); {
-	case at.LSN < n && !w.SnapshotRequired:
+	case at.LSN < n && !w.SnapshotRequired && (f.voidTerm() == 0 || !w.HoldsCommitted):
 		return f.behind(n, fmt.Sprintf("it has this node's records up to %v", at))
 	case w.HoldsCommitted:
 		f.vouched = true

@@ -370,3 +370,45 @@ func TestClearedLossKeepsWhatIsCommitted(t *testing.T) {
 	await(b, lost(replication.LostBehind))
 	requireUntouched(b, end)
 }
+
+// TestForcedAfterHistoriesDiffer: the active was put back, has gone on alone, and was refused; the operator decides for the standby's history.
+// What the other one has acknowledged alone is kept in a file, wherever its log ends (INV-13).
+func TestForcedAfterHistoriesDiffer(t *testing.T) {
+	for name, c := range map[string]struct {
+		writes    int
+		restarted bool
+	}{
+		"it ends before the other one": {10, false}, "it ends behind the other one": {200, false},
+		"before, started again": {10, true}, "behind, started again": {200, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			overBoth(t, func(t *testing.T, w *world) {
+				a, b, old, _ := behindPair(w)
+				b.stop()
+				a.putBack(old)
+				a.lead(10, 2, nil)
+				a.publish(1, c.writes, 50, 4)
+				b.follow(a)
+				await(b, lost(replication.LostBehind))
+				b.stop()
+				a.stop()
+				after := b.store.Committed()
+				b.lead(20, 3, nil)
+				if c.restarted {
+					a.putBack(a.sealedImage())
+				}
+				void := replication.Void{Term: 3, After: after}
+				a.forget()
+				f := replication.StartFollower(replication.FollowerOptions{
+					Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning, Void: void,
+				})
+				defer f.Stop()
+				require.Eventually(t, func() bool { return a.store.Applied() == b.store.Applied() }, patience, time.Millisecond)
+				requireEqual(a, b)
+				require.Len(t, a.messages(), 100)
+				_, _, bodies := a.kept()
+				require.Equal(t, c.writes, bodies)
+			})
+		})
+	}
+}

@@ -20,7 +20,10 @@ const snapshotBurstBytes = 4 << 20
 // from there if the active still has the same snapshot.
 func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	id := f.o.Store.Identity()
-	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config, Committed: f.committedPosition()}
+	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config}
+	if !f.vouched {
+		req.Committed = f.committedPosition()
+	}
 	if f.install != nil {
 		req.ResumeID, req.ResumeOffset = f.installID, f.install.Offset()
 	}

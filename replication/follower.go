@@ -345,7 +345,7 @@ func (f *Follower) hello() (*StandbyMessage, error) {
 		Pair: id.PairID, Member: MemberOf(id),
 		LogEnd: s.End(), Applied: s.Applied(), TermEnds: s.TermEnds(),
 		Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features(),
-		Committed: f.committedPosition(),
+		Committed: f.committedPosition(), VoidTerm: f.voidTerm(),
 	}}, nil
 }
 
@@ -361,7 +361,7 @@ func (f *Follower) align(common lsn.Position) error {
 	}
 	f.busy.Store(true)
 	defer f.busy.Store(false)
-	void := f.o.Void.holds(end) && common.LSN >= f.o.Void.After
+	void := f.o.Void.holds(end) && common.LSN >= f.o.Void.After || f.voidTerm() > 0 && f.vouched
 	cut, err := s.CutTail(common, void)
 	switch {
 	case errors.Is(err, store.ErrApplied):

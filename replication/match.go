@@ -2,6 +2,7 @@ package replication
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
@@ -27,7 +28,7 @@ type logView interface {
 // wherever both ends can name the record; the standby compares the answer with its own log once more.
 func matchLogs(active logView, h *Hello) Welcome {
 	w := Welcome{Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features()}
-	w.HoldsCommitted, _ = holdsCommitted(active, h.Committed)
+	w.HoldsCommitted, _ = holdsWhatStands(active, h)
 	common, ok := lastCommon(active, h)
 	switch {
 	case !ok:
@@ -62,6 +63,16 @@ func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) 
 	default:
 		return false, committed.LSN > active.End().LSN
 	}
+}
+
+// holdsWhatStands is holdsCommitted for what a hello names, unless a forced failover has made it void: then it is enough that the active has
+// gone on from that. (One that was put back to before it has not.)
+func holdsWhatStands(active logView, h *Hello) (holds, lacks bool) {
+	void := h.VoidTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(), func(p lsn.Position) bool { return p.Term == h.VoidTerm })
+	if void {
+		return true, false
+	}
+	return holdsCommitted(active, h.Committed)
 }
 
 // lastCommon returns the last common record; false if there is none from which the active's log can go on.

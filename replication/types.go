@@ -55,6 +55,9 @@ type Hello struct {
 	// Committed is the last record that the standby knows to be committed, and will not give up (INV-13). Zero if it knows of none, or
 	// does not say.
 	Committed lsn.Position
+	// VoidTerm is the term of the last forced failover, if the standby's log ends before it: an active that holds records of this term may
+	// lack anything that the standby has. 0: none.
+	VoidTerm uint64
 }
 
 // StandbyMessage is what a standby sends: an acknowledgement and a sign of life.

@@ -316,7 +316,10 @@ type Hello struct {
 	Run string `protobuf:"bytes,12,opt,name=run,proto3" json:"run,omitempty"`
 	// Last record that the standby knows to be committed, and that it will not give up (INV-13). An active that lacks it ends the stream with
 	// NOT_FOUND. Not set before release 0.2, or if the standby knows of none.
-	Committed     *Position `protobuf:"bytes,11,opt,name=committed,proto3" json:"committed,omitempty"`
+	Committed *Position `protobuf:"bytes,11,opt,name=committed,proto3" json:"committed,omitempty"`
+	// Term of the pair's last forced failover, if the standby's log ends before it: what the standby has and an active lacks that holds records
+	// of this term is void, committed or not. 0: none.
+	VoidTerm      uint64 `protobuf:"varint,13,opt,name=void_term,json=voidTerm,proto3" json:"void_term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -433,6 +436,13 @@ func (x *Hello) GetCommitted() *Position {
 		return x.Committed
 	}
 	return nil
+}
+
+func (x *Hello) GetVoidTerm() uint64 {
+	if x != nil {
+		return x.VoidTerm
+	}
+	return 0
 }
 
 // ReplicateResponse is what the active sends.
@@ -1186,7 +1196,7 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\x05hello\x18\x03 \x01(\v2\x12.lockstep.v1.HelloR\x05hello\x12/\n" +
 	"\adurable\x18\x04 \x01(\v2\x15.lockstep.v1.PositionR\adurable\x12\x1f\n" +
 	"\vapplied_lsn\x18\x05 \x01(\x04R\n" +
-	"appliedLsn\"\xb3\x03\n" +
+	"appliedLsn\"\xd0\x03\n" +
 	"\x05Hello\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x19\n" +
@@ -1200,7 +1210,8 @@ const file_lockstep_v1_replication_proto_rawDesc = "" +
 	"\bfeatures\x18\n" +
 	" \x03(\tR\bfeatures\x12\x10\n" +
 	"\x03run\x18\f \x01(\tR\x03run\x123\n" +
-	"\tcommitted\x18\v \x01(\v2\x15.lockstep.v1.PositionR\tcommitted\"\xa9\x02\n" +
+	"\tcommitted\x18\v \x01(\v2\x15.lockstep.v1.PositionR\tcommitted\x12\x1b\n" +
+	"\tvoid_term\x18\r \x01(\x04R\bvoidTerm\"\xa9\x02\n" +
 	"\x11ReplicateResponse\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\x04R\x06config\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12.\n" +
