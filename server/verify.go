@@ -26,7 +26,8 @@ type Guard interface {
 	// Scrub reads everything from the disk.
 	Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error)
 	// DropDamaged acknowledges the messages of a queue that are damaged on both nodes, and returns them.
-	DropDamaged(ctx context.Context, queue string, dryRun bool) ([]uint64, error)
+	// Of the given sequences, if there are any, only those.
+	DropDamaged(ctx context.Context, queue string, only []uint64, dryRun bool) ([]uint64, error)
 }
 
 // Verify compares what the two nodes hold.
@@ -78,7 +79,7 @@ func (a *AdminServer) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.Scru
 
 // DropDamaged acknowledges messages that are lost.
 func (a *AdminServer) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
-	sequences, err := a.node.DropDamaged(ctx, req.GetQueue(), req.GetDryRun())
+	sequences, err := a.node.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
 	if err != nil {
 		return nil, ToStatus(fmt.Errorf("drop damaged messages of %q: %w", req.GetQueue(), err))
 	}

@@ -215,12 +215,13 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.onActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
-				if err := a.confirmDropDamaged(ctx, n, args[0], yes || dry); err != nil {
+				seen, err := a.confirmDropDamaged(ctx, n, args[0], yes || dry)
+				if err != nil {
 					return err
 				}
 				ctx, cancel := context.WithTimeout(ctx, a.timeout)
 				defer cancel()
-				r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry})
+				r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry, Only: seen})
 				if err != nil {
 					return err
 				}
@@ -244,17 +245,17 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 	return cmd
 }
 
-// confirmDropDamaged asks if there are messages to give up.
-func (a *app) confirmDropDamaged(ctx context.Context, n *client.Node, queue string, yes bool) error {
+// confirmDropDamaged asks if there are messages to give up, and returns those that were asked about; none if nobody was asked.
+func (a *app) confirmDropDamaged(ctx context.Context, n *client.Node, queue string, yes bool) ([]uint64, error) {
 	if yes || !a.asks() {
-		return nil
+		return nil, nil
 	}
 	look, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	r, err := n.DropDamaged(look, &pb.DropDamagedRequest{Queue: queue, DryRun: true})
 	if err != nil || len(r.GetSequences()) == 0 {
-		return err
+		return nil, err
 	}
-	return a.confirm(ctx, yes, "Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
+	return r.GetSequences(), a.confirm(ctx, yes, "Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
 		out.Plural(len(r.GetSequences()), "message"), queue)
 }

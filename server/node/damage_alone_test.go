@@ -77,13 +77,16 @@ func TestDamagedMessagesAlone(t *testing.T) {
 	require.Len(t, r.GetNodes()[0].GetDamaged(), 2)
 	require.True(t, r.GetNodes()[0].GetDamaged()[0].GetLost())
 
-	drop := func(dry bool) []uint64 {
-		d, err := n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: "orders", DryRun: dry})
+	drop := func(dry bool, only ...uint64) []uint64 {
+		d, err := n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: "orders", DryRun: dry, Only: only})
 		require.NoError(t, err)
 		return d.GetSequences()
 	}
 	require.Equal(t, []uint64{2, 4}, drop(true))
-	require.Equal(t, []uint64{2, 4}, drop(false))
+	require.Empty(t, drop(false, 1, 9), "no others than those that were seen")
+	require.Equal(t, []uint64{2}, drop(false, 2))
+	require.Empty(t, drop(false, 2), "repeated, it takes none that the first one did not")
+	require.Equal(t, []uint64{4}, drop(false))
 	require.Empty(t, drop(false))
 	sequences, damaged = n.browsed("orders")
 	require.Equal(t, []uint64{1, 3, 5}, sequences)

@@ -178,7 +178,8 @@ func (n *node) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, er
 }
 
 // DropDamaged acknowledges the messages of a queue that are damaged on both nodes, or, alone, on this one.
-func (n *node) DropDamaged(ctx context.Context, name string, dryRun bool) ([]uint64, error) {
+// With sequences in only, no others.
+func (n *node) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := n.Session()
 	if err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (n *node) DropDamaged(ctx context.Context, name string, dryRun bool) ([]uin
 	var sequences []uint64
 	var ranges []txn.Range
 	for _, m := range n.store.Damaged(txn.MaxOps) {
-		if m.Queue == info.ID && m.Lost {
+		if m.Queue == info.ID && m.Lost && (len(only) == 0 || slices.Contains(only, m.Sequence)) {
 			sequences = append(sequences, m.Sequence)
 			ranges = append(ranges, txn.Range{First: m.Sequence, Last: m.Sequence})
 		}

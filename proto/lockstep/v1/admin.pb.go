@@ -3404,7 +3404,10 @@ type DropDamagedRequest struct {
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Only say which messages it would be.
-	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// If not empty, only messages with these sequences, as a dry run has listed them: what was found damaged since is left, also when the
+	// request is repeated after an outcome that is not known. Servers up to 0.1.0 ignore it.
+	Only          []uint64 `protobuf:"varint,3,rep,packed,name=only,proto3" json:"only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3451,6 +3454,13 @@ func (x *DropDamagedRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *DropDamagedRequest) GetOnly() []uint64 {
+	if x != nil {
+		return x.Only
+	}
+	return nil
 }
 
 // DropDamagedResponse lists what was acknowledged.
@@ -3776,10 +3786,11 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x05pages\x18\x01 \x01(\x04R\x05pages\x12\x1b\n" +
 	"\tlog_bytes\x18\x02 \x01(\x04R\blogBytes\x121\n" +
 	"\x06damage\x18\x03 \x01(\v2\x19.lockstep.v1.DamageStatusR\x06damage\x125\n" +
-	"\adamaged\x18\x04 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"C\n" +
+	"\adamaged\x18\x04 \x03(\v2\x1b.lockstep.v1.DamagedMessageR\adamaged\"W\n" +
 	"\x12DropDamagedRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"3\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12\x12\n" +
+	"\x04only\x18\x03 \x03(\x04R\x04only\"3\n" +
 	"\x13DropDamagedResponse\x12\x1c\n" +
 	"\tsequences\x18\x01 \x03(\x04R\tsequences*\xdf\x01\n" +
 	"\x04Role\x12\x14\n" +
