@@ -254,3 +254,22 @@ func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
 	resp, err := maintain(ctx, &Node{node: t.node}, "run job "+name, &pb.RunJobRequest{Name: name}, pb.MaintenanceServiceClient.RunJob)
 	return resp.GetRun(), err
 }
+
+// RunningSettings tells which settings can be changed while the nodes run, and what they are on this node.
+func (n *Node) RunningSettings(ctx context.Context) ([]*pb.RunningSetting, error) {
+	resp, err := maintain(ctx, n, "list the settings", &pb.ListSettingsRequest{}, pb.MaintenanceServiceClient.ListSettings)
+	return resp.GetSettings(), err
+}
+
+// ChangeRunningSettings is that of the client, asked of this node: for min-in-sync any node will do, also while none is active.
+func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
+	resp, err := maintain(ctx, n, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
+	return resp.GetSettings(), err
+}
+
+// ChangeRunningSettings changes settings while the nodes run, and returns what they are then on the active node. Errors: ErrInvalid when
+// there is no such setting or a value cannot be used, ErrRefused when the state of the pair does not allow it now.
+func (c *Client) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
+	resp, err := onActive(ctx, c, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
+	return resp.GetSettings(), err
+}

@@ -22,8 +22,11 @@ const FeaturePause = "pause"
 // FeatureRuns is Member.Run: a release that does not know it drops it when it writes the record.
 const FeatureRuns = "runs"
 
+// FeatureMinInSync is Record.MinInSyncSet: a node that does not know it would write its own when it becomes active.
+const FeatureMinInSync = "min-in-sync"
+
 // KnownFeatures are those of this build.
-func KnownFeatures() Features { return FeaturePause + " " + FeatureRuns }
+func KnownFeatures() Features { return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync }
 
 // Has tells whether a feature is named.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }

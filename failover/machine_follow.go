@@ -174,7 +174,7 @@ func (m *machine) stand() {
 	}
 	next := m.rec
 	next.Term = m.rec.Term + 1
-	next.MinInSync = m.set.MinInSync
+	next.MinInSync = m.minInSync()
 	next.Switchover = nil
 	me := m.me()
 	next.InSync = []Member{me}

@@ -180,7 +180,7 @@ func (m *machine) standByForce() {
 	}
 	next := m.rec
 	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{me}
-	next.MinInSync, next.Switchover, next.Forced = m.set.MinInSync, nil, &f
+	next.MinInSync, next.Switchover, next.Forced = m.minInSync(), nil, &f
 	next.Mark = Mark{Pair: m.rec.PairID, By: f.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN} // what was marked before may be void
 	m.propose(next)
 }

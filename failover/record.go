@@ -42,6 +42,9 @@ type Record struct {
 	InSync []Member `json:"in_sync"`
 	// MinInSync is 1 to go on alone, or 2 to refuse writes while alone.
 	MinInSync int `json:"min_in_sync"`
+	// MinInSyncSet is what an operator has set while the nodes ran: each node that becomes active writes it instead of its own; 0: nobody
+	// has. Needs FeatureMinInSync on both nodes.
+	MinInSyncSet int `json:"min_in_sync_set,omitempty"`
 	// Switchover is a planned hand-over that was asked for, if any.
 	Switchover *Switchover `json:"switchover,omitempty"`
 	// Paused: no standby takes over by itself; nil when one may. Needs FeaturePause on both nodes.

@@ -93,8 +93,10 @@ func (f *Follower) beginInstall(h *SnapshotHeader) error {
 // receiveChunks writes the pieces until the last one came.
 func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *SnapshotHeader) error {
 	pace := rate.NewLimiter(rate.Inf, 0)
-	if limit := f.o.SnapshotBytesPerSecond; limit > 0 {
-		pace = rate.NewLimiter(rate.Limit(limit), snapshotBurstBytes)
+	if bound := f.o.SnapshotBytesPerSecond; bound != nil {
+		if limit := bound(); limit > 0 {
+			pace = rate.NewLimiter(rate.Limit(limit), snapshotBurstBytes)
+		}
 	}
 	for {
 		c, err := stream.Recv()

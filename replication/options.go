@@ -54,7 +54,7 @@ type Tuning struct {
 	SnapshotChunkBytes int
 	// SnapshotBytesPerSecond bounds how fast a standby takes a snapshot in; 0 is as fast as it comes. Both nodes' logs may share a disk or a
 	// network with it, and a disk that is given more than it can take makes every commit wait.
-	SnapshotBytesPerSecond int64
+	SnapshotBytesPerSecond func() int64
 }
 
 // withDefaults fills in the defaults.

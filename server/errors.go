@@ -176,6 +176,7 @@ func mappings() []mapping {
 		{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
 		{failover.ErrAdopt, codes.FailedPrecondition, "ADOPT"},
 		{failover.ErrPause, codes.FailedPrecondition, "PAUSE"},
+		{failover.ErrMinInSync, codes.FailedPrecondition, "MIN_IN_SYNC"},
 		{failover.ErrForce, codes.FailedPrecondition, "FORCE"},
 		{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
 		{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},

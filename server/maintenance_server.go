@@ -29,6 +29,7 @@ const (
 type MaintenanceNode interface {
 	// NotActive says who is active.
 	NotActive() *NotActiveError
+	RunningSettings
 	// Closing is closed when the node is about to stop.
 	Closing() <-chan struct{}
 }

@@ -38,6 +38,7 @@ type publishStream struct {
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
 	calls   chan *streamCall // in order; its capacity is limits.stream-in-flight
 	room    *semaphore.Weighted
+	bytes   int64      // of room
 	failed  chan error // why reading ended; capacity 1
 	// takesMore: the client takes several answers in one message.
 	takesMore atomic.Bool
@@ -50,10 +51,12 @@ func (s *QueueServer) PublishStream(stream grpc.BidiStreamingServer[pb.PublishSt
 	if err != nil {
 		return s.status(err)
 	}
+	limits := s.limits.Load()
 	p := &publishStream{
 		server: s, session: session, stream: stream,
-		calls:  make(chan *streamCall, s.limits.StreamInFlight),
-		room:   semaphore.NewWeighted(int64(s.limits.StreamInFlightBytes)),
+		calls:  make(chan *streamCall, limits.StreamInFlight),
+		room:   semaphore.NewWeighted(int64(limits.StreamInFlightBytes)),
+		bytes:  int64(limits.StreamInFlightBytes),
 		failed: make(chan error, 1),
 	}
 	// The reader ends when this call returns: that ends the stream's context and with it Recv, Acquire and Submit.
@@ -149,7 +152,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	for i, end := range b.ends {
 		b.items[i].Payload, from = (*buf)[from:end], end
 	}
-	weight := min(int64(len(*buf)), int64(p.server.limits.StreamInFlightBytes))
+	weight := min(int64(len(*buf)), p.bytes)
 	if err := p.room.Acquire(ctx, weight); err != nil {
 		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
 	}

@@ -63,8 +63,8 @@ func (s *QueueServer) checkNewQueue(name string, retry bool) error {
 				return nil
 			}
 			return txn.ErrQueueExists
-		case st.QueueCount() >= s.limits.Queues:
-			return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Queues)
+		case st.QueueCount() >= s.limits.Load().Queues:
+			return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Load().Queues)
 		}
 		return nil
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -33,7 +34,7 @@ type QueueServer struct {
 
 	node   ActiveNode
 	store  *store.Store
-	limits config.Limits
+	limits atomic.Pointer[config.Limits]
 	log    *zap.Logger
 	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
 	buffers sync.Pool
@@ -44,10 +45,14 @@ const maxPooledBytes = 1 << 20
 
 // NewQueueServer makes the service.
 func NewQueueServer(node ActiveNode, s *store.Store, l config.Limits, logger *zap.Logger) *QueueServer {
-	q := &QueueServer{node: node, store: s, limits: l, log: logger}
+	q := &QueueServer{node: node, store: s, log: logger}
+	q.limits.Store(&l)
 	q.buffers.New = func() any { return new([]byte) }
 	return q
 }
+
+// SetLimits changes the limits: of requests, and of streams that begin, from now on.
+func (s *QueueServer) SetLimits(l config.Limits) { s.limits.Store(&l) }
 
 func (s *QueueServer) buffer() *[]byte {
 	b, _ := s.buffers.Get().(*[]byte)

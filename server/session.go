@@ -43,18 +43,24 @@ type Session struct {
 // NewSession makes the session of a primary. What is delivered is added to counters, unless that is nil. End must be called.
 func NewSession(p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger) *Session {
 	load := newPressure(p.CommitLSN)
-	limits := dispatch.Limits{
-		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: deliveryBatchBytes, OutboxBytes: outboxBytes,
-		Share: float64(l.DeliveryShare) / 100, Counters: counters,
-	}
-	if 0 < l.DeliveryShare && l.DeliveryShare < 100 {
-		limits.Busy = load.Busy
-	}
+	limits := deliveryLimits(l)
+	limits.Busy, limits.Counters = load.Busy, counters
 	return &Session{
 		Primary: p, ended: make(chan struct{}),
 		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, load}, limits, logger),
 	}
 }
+
+// deliveryLimits are the part that is about deliveries.
+func deliveryLimits(l config.Limits) dispatch.Limits {
+	return dispatch.Limits{
+		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: deliveryBatchBytes, OutboxBytes: outboxBytes,
+		Share: float64(l.DeliveryShare) / 100,
+	}
+}
+
+// SetLimits changes the limits of deliveries.
+func (s *Session) SetLimits(l config.Limits) { s.Consumers.SetLimits(deliveryLimits(l)) }
 
 // SetPaused stops all deliveries, or lets them go on. No delivery begins after SetPaused(true) has returned (INV-2).
 func (s *Session) SetPaused(paused bool) {

@@ -58,9 +58,9 @@ func (a *AdminServer) switchover(ctx context.Context, req *pb.SwitchoverRequest)
 // wantedActive is the node that is to be active, by what was asked for.
 func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 	if to != "" {
-		return nodeCalled(st, to)
+		return NodeCalled(st, to)
 	}
-	leaves, err := nodeCalled(st, from)
+	leaves, err := NodeCalled(st, from)
 	if err != nil || leaves != st.Record.Active {
 		return st.Record.Active, err
 	}
@@ -71,8 +71,8 @@ func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 	return other.Node, nil
 }
 
-// nodeCalled finds a node of the pair by its name or its UUID.
-func nodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
+// NodeCalled finds a node of the pair by its name or its UUID. The error is ErrInvalid, with those that there are.
+func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 	nodes := slices.Clone(st.Record.Nodes)
 	for _, l := range st.Live {
 		if !slices.ContainsFunc(nodes, func(n failover.NodeInfo) bool { return n.ID == l.Node.ID }) {

@@ -45,8 +45,8 @@ func (s *QueueServer) checkMessages(messages []*pb.Message) (sizeBytes int, err 
 	}
 	for i, m := range messages {
 		n := len(m.GetBody())
-		if n > int(s.limits.MessageBytes) {
-			return 0, fmt.Errorf("%w: message %d has %d bytes, limits.message-bytes is %s", txn.ErrTooLarge, i, n, s.limits.MessageBytes)
+		if n > int(s.limits.Load().MessageBytes) {
+			return 0, fmt.Errorf("%w: message %d has %d bytes, limits.message-bytes is %s", txn.ErrTooLarge, i, n, s.limits.Load().MessageBytes)
 		}
 		sizeBytes += messageOverheadBytes + n
 		for k, v := range m.GetProperties() {
@@ -61,8 +61,8 @@ const messageOverheadBytes = 13
 
 // checkTransactionBytes refuses a transaction before memory is taken for it.
 func (s *QueueServer) checkTransactionBytes(sizeBytes int) error {
-	if sizeBytes > int(s.limits.TransactionBytes) {
-		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge, sizeBytes, s.limits.TransactionBytes)
+	if sizeBytes > int(s.limits.Load().TransactionBytes) {
+		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge, sizeBytes, s.limits.Load().TransactionBytes)
 	}
 	return nil
 }

@@ -97,10 +97,13 @@ func (s *Store) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
+// SetBackgroundPercent changes Options.BackgroundPercent for work that begins from now on.
+func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) } //nolint:gosec // a percentage
+
 // Pace gives the limits of work in the background that ctx is for: its share of the time (Options.BackgroundPercent) and, if not 0,
 // how many bytes per second it may read and write.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
-	l := pace.Limits{Percent: s.o.BackgroundPercent, BytesPerSecond: bytesPerSecond}
+	l := pace.Limits{Percent: int(s.background.Load()), BytesPerSecond: bytesPerSecond}
 	if pace.IsFullSpeed(ctx) {
 		l.Percent = 0
 	}

@@ -33,8 +33,9 @@ const (
 
 // Store is one node's message store. Its methods are safe for concurrent use but for the restrictions that they name.
 type Store struct {
-	o    Options
-	lock io.Closer
+	o          Options
+	lock       io.Closer
+	background atomic.Int32 // Options.BackgroundPercent, until it is changed
 
 	idMu sync.Mutex
 	id   identityFile
@@ -93,6 +94,7 @@ func Open(o Options) (*Store, error) {
 
 func open(o Options) (_ *Store, err error) {
 	s := &Store{o: o}
+	s.SetBackgroundPercent(o.BackgroundPercent)
 	s.damage.init()
 	s.room = sync.NewCond(&s.mu)
 	defer func() {

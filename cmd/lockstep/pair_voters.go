@@ -147,7 +147,7 @@ in --dir and into the log.`,
 		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "machines b and c burnt" --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) (err error) {
-			if o.Logger, err = newLogger(a.stderr, "info", "text"); err != nil {
+			if o.Logger, _, err = newLogger(a.stderr, "info", "text"); err != nil {
 				return err
 			}
 			if !yes {

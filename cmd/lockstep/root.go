@@ -120,7 +120,7 @@ Start with one of:
 	root.AddCommand(
 		a.serveCommand(), a.witnessCommand(), a.devCommand(), a.demoCommand(),
 		a.queueCommand(), a.subscriptionCommand(), a.publishCommand(), a.consumeCommand(), a.browseCommand(),
-		a.statusCommand(), a.switchoverCommand(), a.failoverCommand(), a.restartCommand(), a.pauseCommand(), a.resumeCommand(), a.checkpointCommand(), a.verifyCommand(), a.pairCommand(), a.storeCommand(), a.jobCommand(), a.benchCommand(),
+		a.statusCommand(), a.switchoverCommand(), a.failoverCommand(), a.restartCommand(), a.pauseCommand(), a.resumeCommand(), a.checkpointCommand(), a.verifyCommand(), a.pairCommand(), a.storeCommand(), a.jobCommand(), a.settingsCommand(), a.benchCommand(),
 		a.versionCommand(),
 	)
 	return root

@@ -40,7 +40,7 @@ a setting that does not exist is an error.`,
 			if err != nil {
 				return err
 			}
-			logger, err := newLogger(a.stderr, cfg.Log.Level, cfg.Log.Format)
+			logger, level, err := newLogger(a.stderr, cfg.Log.Level, cfg.Log.Format)
 			if err != nil {
 				return err
 			}
@@ -51,7 +51,7 @@ a setting that does not exist is an error.`,
 			defer ignoreHangup(cmd.Context(), logger)()
 			defer limitMemory(cmd.Context(), cfg.Memory.Budget)()
 			address := ""
-			err = node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), CanRestart: canRestart, OnReady: func(r node.Ready) {
+			err = node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), CanRestart: canRestart, SetLogLevel: level, OnReady: func(r node.Ready) {
 				address = r.Address
 				// Without a reader (a closed pipe) the node serves all the same.
 				_ = a.print.Sentence("lockstep %s serves on %s", versionName(), r.Address)
@@ -69,11 +69,16 @@ a setting that does not exist is an error.`,
 	return cmd
 }
 
-// newLogger makes the logger of a node: text for people, or one JSON object per line.
-func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
-	lowest, err := zapcore.ParseLevel(level)
+// newLogger makes the logger of a node: text for people, or one JSON object per line; and what changes its level.
+func newLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel func(string), err error) {
+	lowest, err := zap.ParseAtomicLevel(level)
 	if err != nil {
-		return nil, fmt.Errorf("log.level: %w", err)
+		return nil, nil, fmt.Errorf("log.level: %w", err)
+	}
+	setLevel = func(level string) {
+		if l, err := zapcore.ParseLevel(level); err == nil {
+			lowest.SetLevel(l)
+		}
 	}
 	c := zap.NewProductionEncoderConfig()
 	c.EncodeTime = zapcore.ISO8601TimeEncoder
@@ -83,7 +88,7 @@ func newLogger(w io.Writer, level, format string) (*zap.Logger, error) {
 		c.ConsoleSeparator = "  "
 		encoder = zapcore.NewConsoleEncoder(c)
 	}
-	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), lowest)), nil
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), lowest)), setLevel, nil
 }
 
 // limitMemory keeps this process close to its memory budget until stop is called.

@@ -42,7 +42,7 @@ on a third machine: then the pair survives the loss of any one of them.`,
 		Example: `  lockstep witness --listen 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430 --data-dir /var/lib/lockstep-witness`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger, err := newLogger(a.stderr, level, format)
+			logger, _, err := newLogger(a.stderr, level, format)
 			if err != nil {
 				return errors.Join(errUsage, err)
 			}

@@ -35,7 +35,7 @@ func (c *Consumer) AddCredit(n uint32) error {
 	d := c.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	limit := d.registry.limits.Outstanding
+	limit := d.registry.limits.Load().Outstanding
 	if int(n) > limit || c.credit+int(n) > limit {
 		return fmt.Errorf("%w: %d more than the %d there are would exceed limits.outstanding (%d)", ErrTooMuchCredit, n, c.credit, limit)
 	}
@@ -150,7 +150,7 @@ func (c *Consumer) takeOutbox() []Message {
 	d := c.d
 	bytes, taken, kept := 0, 0, 0
 	for _, m := range c.outbox {
-		if taken > 0 && bytes+len(m.Record) > d.registry.limits.BatchBytes {
+		if taken > 0 && bytes+len(m.Record) > d.registry.limits.Load().BatchBytes {
 			break
 		}
 		taken++
@@ -174,15 +174,15 @@ func (c *Consumer) takeOutbox() []Message {
 		signal(d.wake)
 	}
 	if kept > 0 {
-		d.registry.limits.Counters.Delivered.Add(uint64(kept))       //nolint:gosec // not negative
-		d.registry.limits.Counters.DeliveredBytes.Add(uint64(bytes)) //nolint:gosec // not negative
+		d.registry.counters.Delivered.Add(uint64(kept))       //nolint:gosec // not negative
+		d.registry.counters.DeliveredBytes.Add(uint64(bytes)) //nolint:gosec // not negative
 	}
 	return out
 }
 
 // canTake tells how many more messages the consumer can be given. The dispatcher's lock is held.
 func (c *Consumer) canTake() int {
-	limits := &c.d.registry.limits
+	limits := c.d.registry.limits.Load()
 	if c.finishing || c.err != nil || c.outboxBytes >= limits.OutboxBytes {
 		return 0
 	}

@@ -22,7 +22,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -91,8 +90,8 @@ type Limits struct {
 	// Busy tells whether others want the processors that deliveries use. It is called before each read, by any goroutine. nil: they
 	// never do.
 	Busy func() bool
-	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy. They may always use as
-	// much as it takes to deliver each message once.
+	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy; 1: nothing holds them
+	// back. They may always use as much as it takes to deliver each message once.
 	Share float64
 	// Counters are added to; nil: nobody wants to know.
 	Counters *Counters
@@ -107,12 +106,13 @@ type Counters struct {
 
 // Registry holds the dispatchers of one term in which the node is active.
 type Registry struct {
-	source  Source
-	settler Settler
-	limits  Limits
-	log     *zap.Logger
-	pacer   *pacer
-	running sync.WaitGroup
+	source   Source
+	settler  Settler
+	limits   atomic.Pointer[Limits]
+	counters *Counters
+	log      *zap.Logger
+	pacer    *pacer
+	running  sync.WaitGroup
 
 	mu        sync.Mutex // guards what is below
 	byKey     map[Key]*dispatcher
@@ -126,10 +126,16 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 	if limits.Counters == nil {
 		limits.Counters = new(Counters)
 	}
-	return &Registry{
-		source: source, settler: settler, limits: limits, log: logger, byKey: make(map[Key]*dispatcher),
-		pacer: newPacer(limits.Busy, limits.Share*float64(runtime.GOMAXPROCS(0))),
-	}
+	r := &Registry{source: source, settler: settler, log: logger, byKey: make(map[Key]*dispatcher), pacer: newPacer(limits.Busy, 0)}
+	r.counters = limits.Counters
+	r.SetLimits(limits)
+	return r
+}
+
+// SetLimits changes all limits but Busy and Counters. Consumers that have more than they may now keep it.
+func (r *Registry) SetLimits(limits Limits) {
+	r.limits.Store(&limits)
+	r.pacer.setShare(limits.Share)
 }
 
 // Published tells that messages were published, which take so many bytes in all, about.
@@ -142,7 +148,7 @@ func (r *Registry) Attach(key Key) (*Consumer, error) {
 	if r.closed != nil {
 		return nil, r.closed
 	}
-	if r.consumers >= r.limits.Consumers {
+	if r.consumers >= r.limits.Load().Consumers {
 		return nil, ErrTooManyConsumers
 	}
 	d := r.byKey[key]

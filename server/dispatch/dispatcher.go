@@ -172,7 +172,7 @@ func (d *dispatcher) retryDamaged() {
 
 // step hands out one batch. end tells that the last message of the queue was read.
 func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool, err error) {
-	maxMessages, maxBytes := maxReadMessages, d.registry.limits.BatchBytes
+	maxMessages, maxBytes := maxReadMessages, d.registry.limits.Load().BatchBytes
 	if d.registry.pacer.isBusy() {
 		maxMessages, maxBytes = turnMessages, min(maxBytes, turnBytes)
 	}
@@ -289,7 +289,7 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 		last := sequences[run-1]
 		for from := sequences[0]; from <= last; {
 			left := int(last-from) + 1 //nolint:gosec // at most maxReadMessages
-			messages, next, err := d.registry.source.Read(ctx, d.key, from, left, d.registry.limits.BatchBytes, nil)
+			messages, next, err := d.registry.source.Read(ctx, d.key, from, left, d.registry.limits.Load().BatchBytes, nil)
 			if err != nil {
 				return nil, err
 			}
@@ -322,7 +322,7 @@ func (d *dispatcher) handOutAgain(messages []Message) {
 		}
 	}
 	if given > 0 {
-		d.registry.limits.Counters.Redelivered.Add(given)
+		d.registry.counters.Redelivered.Add(given)
 	}
 }
 

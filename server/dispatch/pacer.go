@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,10 +36,11 @@ const (
 // much.
 type pacer struct {
 	busy      func() bool  // nil: never
-	share     float64      // of the time of one processor; can be above 1
+	free      atomic.Bool  // nothing holds deliveries back
 	published atomic.Int64 // what it costs to deliver once what was published, in nanoseconds
 
 	mu     sync.Mutex    // guards what is below
+	share  float64       // of the time of one processor; can be above 1
 	paid   time.Time     // when all turns so far will be paid for; zero: there is nothing to pay
 	idle   chan struct{} // closed and replaced when nobody else wants the processors any more
 	seen   int64         // of published, at seenAt
@@ -50,12 +52,21 @@ func newPacer(busy func() bool, share float64) *pacer {
 	return &pacer{busy: busy, share: share, idle: make(chan struct{})}
 }
 
+// setShare changes what part of the node's processors deliveries may use; 1: nothing holds them back.
+func (p *pacer) setShare(share float64) {
+	p.free.Store(share >= 1)
+	p.mu.Lock()
+	p.share = share * float64(runtime.GOMAXPROCS(0))
+	p.mu.Unlock()
+	p.isBusy() // those who wait may not have to
+}
+
 // isBusy tells whether a turn must be small and paid for. When it need not, those who wait may go on.
 func (p *pacer) isBusy() bool {
 	if p.busy == nil {
 		return false
 	}
-	if p.busy() {
+	if !p.free.Load() && p.busy() {
 		return true
 	}
 	p.mu.Lock()
@@ -98,7 +109,7 @@ func price(messages, bytes int) time.Duration {
 
 // publish notes that messages were published, which have to be delivered.
 func (p *pacer) publish(messages, bytes int) {
-	if p.busy != nil {
+	if p.busy != nil && !p.free.Load() {
 		p.published.Add(int64(price(messages, bytes)) + int64(messages)*int64(turnCost)/turnMessages)
 	}
 }

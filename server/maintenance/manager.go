@@ -31,8 +31,9 @@ type Options struct {
 	DataDir string
 	// Defaults are what this node's configuration says; they hold where the pair has set nothing.
 	Defaults Defaults
-	// RewriteBytesPerSecond bounds what a rewrite of this node's page file copies; 0 means it does not.
-	RewriteBytesPerSecond int64
+	// RewriteBytesPerSecond bounds what a rewrite of this node's page file copies, asked for when one begins; 0, and nil, mean that
+	// nothing does.
+	RewriteBytesPerSecond func() int64
 	// ArchiveDir of this node's log; empty for none.
 	ArchiveDir string
 	// Archiver of it; nil for none.

@@ -102,7 +102,7 @@ func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func
 	}
 	began := time.Now()
 	r, err := m.store.Rewrite(ctx, store.RewriteOptions{
-		PageSize: req.PageSize, BytesPerSecond: m.o.RewriteBytesPerSecond, Reason: reason, Progress: m.pageProgress(op),
+		PageSize: req.PageSize, BytesPerSecond: m.rewriteRate(), Reason: reason, Progress: m.pageProgress(op),
 	})
 	if err != nil {
 		return RewriteResult{}, cause(ctx, err)
@@ -309,4 +309,12 @@ func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	}
 	return fmt.Errorf("%w: the standby is busy with %s, and has to apply what comes in meanwhile before it can take over; wait for it, or "+
 		"cancel it", failover.ErrSwitchover, a)
+}
+
+// rewriteRate is how many bytes per second a rewrite may copy now; 0 for no limit.
+func (m *Manager) rewriteRate() int64 {
+	if m.o.RewriteBytesPerSecond == nil {
+		return 0
+	}
+	return m.o.RewriteBytesPerSecond()
 }

@@ -166,7 +166,7 @@ func (l *lookout) disk(f *findings, pair *failover.Status) {
 	if err != nil {
 		return // the node is about to end, and says why
 	}
-	mark := l.n.cfg.Disk.LowWatermark
+	mark := l.n.live().Disk.LowWatermark
 	low := stats.DiskFree < uint64(mark.Bytes())                                                //nolint:gosec // not negative
 	free := fmt.Sprintf("%s free, disk.low-watermark is %s", config.Size(stats.DiskFree), mark) //nolint:gosec // below 2^63
 	f.node(low, conditions.DiskLow, "%s", free)

@@ -40,12 +40,12 @@ func (n *node) lookAtDisk() {
 	if err != nil {
 		return // what is wrong with the store is told elsewhere
 	}
-	low := stats.DiskFree < uint64(n.cfg.Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
+	low := stats.DiskFree < uint64(n.live().Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
 	if n.disk.low.Swap(low) == low {
 		return
 	}
 	free := zap.Stringer("free", config.Size(stats.DiskFree)) //nolint:gosec // below 2^63
-	limit := zap.Stringer("disk.low-watermark", n.cfg.Disk.LowWatermark)
+	limit := zap.Stringer("disk.low-watermark", n.live().Disk.LowWatermark)
 	if low {
 		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed", free, limit)
 	} else {
@@ -61,8 +61,8 @@ func (n *node) room(bytes int) error {
 	if err != nil {
 		return nil //nolint:nilerr // the write will say what is wrong
 	}
-	mark := uint64(n.cfg.Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
-	need := mark/2 + tail + 2*uint64(bytes)         //nolint:gosec // not negative; once in the log, once in the pages
+	mark := uint64(n.live().Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
+	need := mark/2 + tail + 2*uint64(bytes)            //nolint:gosec // not negative; once in the log, once in the pages
 	if n.disk.full.Load() {
 		need += mark / 8
 	}

@@ -92,7 +92,7 @@ func (g *guard) scrubNow(ctx context.Context) {
 }
 
 func (g *guard) scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error) {
-	rate := g.n.cfg.Scrub.Rate.Bytes()
+	rate := g.n.live().Scrub.Rate.Bytes()
 	if fullSpeed {
 		rate = 0
 	} else { // two at once would be twice as fast

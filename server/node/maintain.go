@@ -54,7 +54,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 		Restart: restart,
 		Store:   n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
 		Archiver: n.archiver,
-		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"), RewriteBytesPerSecond: n.cfg.Maintenance.RewriteRate.Bytes(),
+		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"), RewriteBytesPerSecond: func() int64 { return n.live().Maintenance.RewriteRate.Bytes() },
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,
 			BackupPath: n.cfg.Backup.Path, BackupKeep: n.cfg.Backup.KeepGenerations,

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -59,6 +60,8 @@ type Options struct {
 	Version string
 	// FS of the store; nil is the operating system's.
 	FS vfs.FS
+	// SetLogLevel changes the lowest level of log lines; nil if it cannot be changed.
+	SetLogLevel func(level string)
 	// CanRestart: whoever calls Run begins anew when it returns ErrRestart.
 	CanRestart bool
 	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
@@ -81,8 +84,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1), canRestart: o.CanRestart,
-		around: o.Around,
+		around: o.Around, setLogLevel: o.SetLogLevel,
 	}
+	n.running.Store(&cfg)
 	n.guard, n.lookout = newGuard(n), newLookout(n)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()
@@ -169,6 +173,13 @@ type node struct {
 	serverOptions []grpc.ServerOption
 	dialOptions   []grpc.DialOption
 
+	running     atomic.Pointer[config.Config] // cfg with what was changed while the node runs
+	runningMu   sync.Mutex                    // guards the two below
+	runningRaw  []byte                        // the pair's entry that was applied last
+	runningSeen bool
+	queues      *server.QueueServer
+	setLogLevel func(level string)
+
 	around     Surroundings
 	canRestart bool
 	restart    chan struct{} // capacity 1: it is to begin anew
@@ -218,6 +229,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	grpcServer := n.newServer()
+	n.applyRunning() // before anybody is served
 	var running sync.WaitGroup
 	defer running.Wait()
 
@@ -228,6 +240,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	})
 	running.Go(func() { n.watchDisk(ctx) })
 	running.Go(func() { n.explain(ctx) })
+	running.Go(func() { n.watchRunning(ctx) })
 	machine := make(chan error, 1)
 	running.Go(func() { machine <- n.runMachine(ctx) })
 	running.Go(func() { n.maintenance.Run(ctx) })
@@ -350,7 +363,7 @@ func (n *node) State() server.NodeState {
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
 	st.ArchiveDir = n.cfg.Log.Archive
-	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.cfg.Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
+	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.live().Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
 	return st
 }
 

@@ -213,7 +213,7 @@ func (p *dataPlane) letIn() {
 	if p.primary == nil || p.session != nil {
 		return
 	}
-	p.session = server.NewSession(p.primary, p.node.store, p.node.cfg.Limits, &p.node.deliveries, p.node.log.Named("consumers"))
+	p.session = server.NewSession(p.primary, p.node.store, p.node.live().Limits, &p.node.deliveries, p.node.log.Named("consumers"))
 	p.session.SetPaused(!p.serving.Deliver)
 	p.showHealth()
 }

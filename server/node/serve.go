@@ -44,7 +44,8 @@ func (n *node) newServer() *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, n.serverOptions)...)
 	services := server.Registrar{Server: s}
-	pb.RegisterQueueServiceServer(services, server.NewQueueServer(n, n.store, n.cfg.Limits, n.log))
+	n.queues = server.NewQueueServer(n, n.store, n.live().Limits, n.log)
+	pb.RegisterQueueServiceServer(services, n.queues)
 	pb.RegisterAdminServiceServer(services, server.NewAdminServer(n, n.store))
 	pb.RegisterMaintenanceServiceServer(services, server.NewMaintenanceServer(n, n.maintenance, n.peers))
 	pb.RegisterReplicationServiceServer(services, replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))

@@ -579,6 +579,290 @@ func (x *UpdateSettingsResponse) GetSettings() *MaintenanceSettings {
 	return nil
 }
 
+// RunningSetting is a setting that can be changed while the nodes run.
+type RunningSetting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name, as in the configuration file.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Value that holds on the answering node, as it is written in the configuration file.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// What the configuration of the answering node says.
+	Configured string `protobuf:"bytes,3,opt,name=configured,proto3" json:"configured,omitempty"`
+	// Value was set while the nodes ran, and wins over the configuration.
+	Changed bool `protobuf:"varint,4,opt,name=changed,proto3" json:"changed,omitempty"`
+	// "pair": both nodes have it alike; "node": each may have its own.
+	KeptBy string `protobuf:"bytes,5,opt,name=kept_by,json=keptBy,proto3" json:"kept_by,omitempty"`
+	// What it means.
+	Usage         string `protobuf:"bytes,6,opt,name=usage,proto3" json:"usage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunningSetting) Reset() {
+	*x = RunningSetting{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunningSetting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunningSetting) ProtoMessage() {}
+
+func (x *RunningSetting) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunningSetting.ProtoReflect.Descriptor instead.
+func (*RunningSetting) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RunningSetting) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RunningSetting) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *RunningSetting) GetConfigured() string {
+	if x != nil {
+		return x.Configured
+	}
+	return ""
+}
+
+func (x *RunningSetting) GetChanged() bool {
+	if x != nil {
+		return x.Changed
+	}
+	return false
+}
+
+func (x *RunningSetting) GetKeptBy() string {
+	if x != nil {
+		return x.KeptBy
+	}
+	return ""
+}
+
+func (x *RunningSetting) GetUsage() string {
+	if x != nil {
+		return x.Usage
+	}
+	return ""
+}
+
+// ListSettingsRequest is empty.
+type ListSettingsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSettingsRequest) Reset() {
+	*x = ListSettingsRequest{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSettingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSettingsRequest) ProtoMessage() {}
+
+func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
+func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{7}
+}
+
+// ListSettingsResponse holds the settings.
+type ListSettingsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All settings that can be changed while the nodes run.
+	Settings      []*RunningSetting `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSettingsResponse) Reset() {
+	*x = ListSettingsResponse{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSettingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSettingsResponse) ProtoMessage() {}
+
+func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
+func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListSettingsResponse) GetSettings() []*RunningSetting {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+// ChangeSettingsRequest changes settings; all of them or none, but for min-in-sync, which is changed first, in the pair's record.
+type ChangeSettingsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// New values by name, as they are written in the configuration file.
+	Set map[string]string `protobuf:"bytes,1,rep,name=set,proto3" json:"set,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Names of those for which the configurations of the nodes are to hold again.
+	Unset []string `protobuf:"bytes,2,rep,name=unset,proto3" json:"unset,omitempty"`
+	// Name or UUID of the node that it is for, of settings that a node may have for itself; empty: both nodes.
+	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeSettingsRequest) Reset() {
+	*x = ChangeSettingsRequest{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeSettingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeSettingsRequest) ProtoMessage() {}
+
+func (x *ChangeSettingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeSettingsRequest.ProtoReflect.Descriptor instead.
+func (*ChangeSettingsRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ChangeSettingsRequest) GetSet() map[string]string {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *ChangeSettingsRequest) GetUnset() []string {
+	if x != nil {
+		return x.Unset
+	}
+	return nil
+}
+
+func (x *ChangeSettingsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// ChangeSettingsResponse holds the settings.
+type ChangeSettingsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The settings as they are now on the active node.
+	Settings      []*RunningSetting `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeSettingsResponse) Reset() {
+	*x = ChangeSettingsResponse{}
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeSettingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeSettingsResponse) ProtoMessage() {}
+
+func (x *ChangeSettingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeSettingsResponse.ProtoReflect.Descriptor instead.
+func (*ChangeSettingsResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ChangeSettingsResponse) GetSettings() []*RunningSetting {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
 // Progress of a long operation.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -598,7 +882,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[6]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -610,7 +894,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[6]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -623,7 +907,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Progress) GetPhase() string {
@@ -674,7 +958,7 @@ type ScanRequest struct {
 
 func (x *ScanRequest) Reset() {
 	*x = ScanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[7]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +970,7 @@ func (x *ScanRequest) String() string {
 func (*ScanRequest) ProtoMessage() {}
 
 func (x *ScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[7]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +983,7 @@ func (x *ScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanRequest.ProtoReflect.Descriptor instead.
 func (*ScanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ScanRequest) GetPageSizeMax() uint32 {
@@ -729,7 +1013,7 @@ type ScanResponse struct {
 
 func (x *ScanResponse) Reset() {
 	*x = ScanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[8]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +1025,7 @@ func (x *ScanResponse) String() string {
 func (*ScanResponse) ProtoMessage() {}
 
 func (x *ScanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[8]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +1038,7 @@ func (x *ScanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanResponse.ProtoReflect.Descriptor instead.
 func (*ScanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ScanResponse) GetProgress() *Progress {
@@ -798,7 +1082,7 @@ type ScanResult struct {
 
 func (x *ScanResult) Reset() {
 	*x = ScanResult{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[9]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +1094,7 @@ func (x *ScanResult) String() string {
 func (*ScanResult) ProtoMessage() {}
 
 func (x *ScanResult) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[9]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +1107,7 @@ func (x *ScanResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScanResult.ProtoReflect.Descriptor instead.
 func (*ScanResult) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{9}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ScanResult) GetHistogram() []*SizeBucket {
@@ -906,7 +1190,7 @@ type SizeBucket struct {
 
 func (x *SizeBucket) Reset() {
 	*x = SizeBucket{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[10]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1202,7 @@ func (x *SizeBucket) String() string {
 func (*SizeBucket) ProtoMessage() {}
 
 func (x *SizeBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[10]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1215,7 @@ func (x *SizeBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SizeBucket.ProtoReflect.Descriptor instead.
 func (*SizeBucket) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{10}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SizeBucket) GetFromBytes() uint64 {
@@ -981,7 +1265,7 @@ type PageSizeCandidate struct {
 
 func (x *PageSizeCandidate) Reset() {
 	*x = PageSizeCandidate{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[11]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1277,7 @@ func (x *PageSizeCandidate) String() string {
 func (*PageSizeCandidate) ProtoMessage() {}
 
 func (x *PageSizeCandidate) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[11]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1290,7 @@ func (x *PageSizeCandidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PageSizeCandidate.ProtoReflect.Descriptor instead.
 func (*PageSizeCandidate) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PageSizeCandidate) GetPageSize() uint32 {
@@ -1059,7 +1343,7 @@ type RewriteRequest struct {
 
 func (x *RewriteRequest) Reset() {
 	*x = RewriteRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[12]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +1355,7 @@ func (x *RewriteRequest) String() string {
 func (*RewriteRequest) ProtoMessage() {}
 
 func (x *RewriteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[12]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1368,7 @@ func (x *RewriteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteRequest.ProtoReflect.Descriptor instead.
 func (*RewriteRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RewriteRequest) GetPageSize() uint32 {
@@ -1121,7 +1405,7 @@ type RewriteResponse struct {
 
 func (x *RewriteResponse) Reset() {
 	*x = RewriteResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[13]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1417,7 @@ func (x *RewriteResponse) String() string {
 func (*RewriteResponse) ProtoMessage() {}
 
 func (x *RewriteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[13]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1430,7 @@ func (x *RewriteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteResponse.ProtoReflect.Descriptor instead.
 func (*RewriteResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RewriteResponse) GetProgress() *Progress {
@@ -1188,7 +1472,7 @@ type RewriteResult struct {
 
 func (x *RewriteResult) Reset() {
 	*x = RewriteResult{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[14]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1484,7 @@ func (x *RewriteResult) String() string {
 func (*RewriteResult) ProtoMessage() {}
 
 func (x *RewriteResult) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[14]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1497,7 @@ func (x *RewriteResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewriteResult.ProtoReflect.Descriptor instead.
 func (*RewriteResult) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RewriteResult) GetPageSizeBefore() uint32 {
@@ -1283,7 +1567,7 @@ type ShrinkRequest struct {
 
 func (x *ShrinkRequest) Reset() {
 	*x = ShrinkRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[15]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1295,7 +1579,7 @@ func (x *ShrinkRequest) String() string {
 func (*ShrinkRequest) ProtoMessage() {}
 
 func (x *ShrinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[15]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1308,7 +1592,7 @@ func (x *ShrinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShrinkRequest.ProtoReflect.Descriptor instead.
 func (*ShrinkRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ShrinkRequest) GetDryRun() bool {
@@ -1331,7 +1615,7 @@ type ShrinkResponse struct {
 
 func (x *ShrinkResponse) Reset() {
 	*x = ShrinkResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[16]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1627,7 @@ func (x *ShrinkResponse) String() string {
 func (*ShrinkResponse) ProtoMessage() {}
 
 func (x *ShrinkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[16]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1640,7 @@ func (x *ShrinkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShrinkResponse.ProtoReflect.Descriptor instead.
 func (*ShrinkResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ShrinkResponse) GetFileBytesBefore() uint64 {
@@ -1390,7 +1674,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[17]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1686,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[17]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1699,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BackupRequest) GetPath() string {
@@ -1459,7 +1743,7 @@ type BackupResponse struct {
 
 func (x *BackupResponse) Reset() {
 	*x = BackupResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[18]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1755,7 @@ func (x *BackupResponse) String() string {
 func (*BackupResponse) ProtoMessage() {}
 
 func (x *BackupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[18]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1768,7 @@ func (x *BackupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
 func (*BackupResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *BackupResponse) GetProgress() *Progress {
@@ -1526,7 +1810,7 @@ type SaveSet struct {
 
 func (x *SaveSet) Reset() {
 	*x = SaveSet{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[19]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1822,7 @@ func (x *SaveSet) String() string {
 func (*SaveSet) ProtoMessage() {}
 
 func (x *SaveSet) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[19]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1835,7 @@ func (x *SaveSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveSet.ProtoReflect.Descriptor instead.
 func (*SaveSet) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SaveSet) GetName() string {
@@ -1621,7 +1905,7 @@ type ListBackupsRequest struct {
 
 func (x *ListBackupsRequest) Reset() {
 	*x = ListBackupsRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[20]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1917,7 @@ func (x *ListBackupsRequest) String() string {
 func (*ListBackupsRequest) ProtoMessage() {}
 
 func (x *ListBackupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[20]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1930,7 @@ func (x *ListBackupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBackupsRequest.ProtoReflect.Descriptor instead.
 func (*ListBackupsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListBackupsRequest) GetPath() string {
@@ -1667,7 +1951,7 @@ type ListBackupsResponse struct {
 
 func (x *ListBackupsResponse) Reset() {
 	*x = ListBackupsResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[21]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1963,7 @@ func (x *ListBackupsResponse) String() string {
 func (*ListBackupsResponse) ProtoMessage() {}
 
 func (x *ListBackupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[21]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1976,7 @@ func (x *ListBackupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBackupsResponse.ProtoReflect.Descriptor instead.
 func (*ListBackupsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListBackupsResponse) GetSets() []*SaveSet {
@@ -1711,7 +1995,7 @@ type DropOldRequest struct {
 
 func (x *DropOldRequest) Reset() {
 	*x = DropOldRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[22]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +2007,7 @@ func (x *DropOldRequest) String() string {
 func (*DropOldRequest) ProtoMessage() {}
 
 func (x *DropOldRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[22]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +2020,7 @@ func (x *DropOldRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOldRequest.ProtoReflect.Descriptor instead.
 func (*DropOldRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{27}
 }
 
 // DropOldResponse tells what was removed.
@@ -1750,7 +2034,7 @@ type DropOldResponse struct {
 
 func (x *DropOldResponse) Reset() {
 	*x = DropOldResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[23]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +2046,7 @@ func (x *DropOldResponse) String() string {
 func (*DropOldResponse) ProtoMessage() {}
 
 func (x *DropOldResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[23]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +2059,7 @@ func (x *DropOldResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropOldResponse.ProtoReflect.Descriptor instead.
 func (*DropOldResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DropOldResponse) GetBytes() uint64 {
@@ -1794,7 +2078,7 @@ type FlushArchiveRequest struct {
 
 func (x *FlushArchiveRequest) Reset() {
 	*x = FlushArchiveRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1806,7 +2090,7 @@ func (x *FlushArchiveRequest) String() string {
 func (*FlushArchiveRequest) ProtoMessage() {}
 
 func (x *FlushArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[24]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1819,7 +2103,7 @@ func (x *FlushArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushArchiveRequest.ProtoReflect.Descriptor instead.
 func (*FlushArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{29}
 }
 
 // FlushArchiveResponse tells how far the archive reaches.
@@ -1841,7 +2125,7 @@ type FlushArchiveResponse struct {
 
 func (x *FlushArchiveResponse) Reset() {
 	*x = FlushArchiveResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2137,7 @@ func (x *FlushArchiveResponse) String() string {
 func (*FlushArchiveResponse) ProtoMessage() {}
 
 func (x *FlushArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[25]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2150,7 @@ func (x *FlushArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushArchiveResponse.ProtoReflect.Descriptor instead.
 func (*FlushArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FlushArchiveResponse) GetDirectory() string {
@@ -1939,7 +2223,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1951,7 +2235,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[26]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1964,7 +2248,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Plan) GetId() string {
@@ -2073,7 +2357,7 @@ type StartPlanRequest struct {
 
 func (x *StartPlanRequest) Reset() {
 	*x = StartPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2369,7 @@ func (x *StartPlanRequest) String() string {
 func (*StartPlanRequest) ProtoMessage() {}
 
 func (x *StartPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[27]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2382,7 @@ func (x *StartPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPlanRequest.ProtoReflect.Descriptor instead.
 func (*StartPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StartPlanRequest) GetKind() PlanKind {
@@ -2133,7 +2417,7 @@ type StartPlanResponse struct {
 
 func (x *StartPlanResponse) Reset() {
 	*x = StartPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2145,7 +2429,7 @@ func (x *StartPlanResponse) String() string {
 func (*StartPlanResponse) ProtoMessage() {}
 
 func (x *StartPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[28]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2158,7 +2442,7 @@ func (x *StartPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartPlanResponse.ProtoReflect.Descriptor instead.
 func (*StartPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StartPlanResponse) GetPlan() *Plan {
@@ -2177,7 +2461,7 @@ type WatchPlanRequest struct {
 
 func (x *WatchPlanRequest) Reset() {
 	*x = WatchPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2473,7 @@ func (x *WatchPlanRequest) String() string {
 func (*WatchPlanRequest) ProtoMessage() {}
 
 func (x *WatchPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[29]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +2486,7 @@ func (x *WatchPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlanRequest.ProtoReflect.Descriptor instead.
 func (*WatchPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{34}
 }
 
 // WatchPlanResponse is one state of the plan.
@@ -2216,7 +2500,7 @@ type WatchPlanResponse struct {
 
 func (x *WatchPlanResponse) Reset() {
 	*x = WatchPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2512,7 @@ func (x *WatchPlanResponse) String() string {
 func (*WatchPlanResponse) ProtoMessage() {}
 
 func (x *WatchPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[30]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2525,7 @@ func (x *WatchPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPlanResponse.ProtoReflect.Descriptor instead.
 func (*WatchPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchPlanResponse) GetPlan() *Plan {
@@ -2260,7 +2544,7 @@ type CancelPlanRequest struct {
 
 func (x *CancelPlanRequest) Reset() {
 	*x = CancelPlanRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2272,7 +2556,7 @@ func (x *CancelPlanRequest) String() string {
 func (*CancelPlanRequest) ProtoMessage() {}
 
 func (x *CancelPlanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[31]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2285,7 +2569,7 @@ func (x *CancelPlanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelPlanRequest.ProtoReflect.Descriptor instead.
 func (*CancelPlanRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{36}
 }
 
 // CancelPlanResponse holds the plan.
@@ -2299,7 +2583,7 @@ type CancelPlanResponse struct {
 
 func (x *CancelPlanResponse) Reset() {
 	*x = CancelPlanResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2311,7 +2595,7 @@ func (x *CancelPlanResponse) String() string {
 func (*CancelPlanResponse) ProtoMessage() {}
 
 func (x *CancelPlanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[32]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2324,7 +2608,7 @@ func (x *CancelPlanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelPlanResponse.ProtoReflect.Descriptor instead.
 func (*CancelPlanResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CancelPlanResponse) GetPlan() *Plan {
@@ -2357,7 +2641,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2653,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[33]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2666,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Job) GetName() string {
@@ -2453,7 +2737,7 @@ type JobRun struct {
 
 func (x *JobRun) Reset() {
 	*x = JobRun{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2749,7 @@ func (x *JobRun) String() string {
 func (*JobRun) ProtoMessage() {}
 
 func (x *JobRun) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[34]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2762,7 @@ func (x *JobRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobRun.ProtoReflect.Descriptor instead.
 func (*JobRun) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *JobRun) GetStartedAt() *timestamppb.Timestamp {
@@ -2525,7 +2809,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2821,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[35]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2834,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{40}
 }
 
 // ListJobsResponse lists jobs.
@@ -2564,7 +2848,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2860,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[36]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2873,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListJobsResponse) GetJobs() []*Job {
@@ -2610,7 +2894,7 @@ type PutJobRequest struct {
 
 func (x *PutJobRequest) Reset() {
 	*x = PutJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2622,7 +2906,7 @@ func (x *PutJobRequest) String() string {
 func (*PutJobRequest) ProtoMessage() {}
 
 func (x *PutJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[37]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2635,7 +2919,7 @@ func (x *PutJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutJobRequest.ProtoReflect.Descriptor instead.
 func (*PutJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PutJobRequest) GetJob() *Job {
@@ -2656,7 +2940,7 @@ type PutJobResponse struct {
 
 func (x *PutJobResponse) Reset() {
 	*x = PutJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2668,7 +2952,7 @@ func (x *PutJobResponse) String() string {
 func (*PutJobResponse) ProtoMessage() {}
 
 func (x *PutJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[38]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2681,7 +2965,7 @@ func (x *PutJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutJobResponse.ProtoReflect.Descriptor instead.
 func (*PutJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PutJobResponse) GetJob() *Job {
@@ -2702,7 +2986,7 @@ type DeleteJobRequest struct {
 
 func (x *DeleteJobRequest) Reset() {
 	*x = DeleteJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +2998,7 @@ func (x *DeleteJobRequest) String() string {
 func (*DeleteJobRequest) ProtoMessage() {}
 
 func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[39]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +3011,7 @@ func (x *DeleteJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobRequest.ProtoReflect.Descriptor instead.
 func (*DeleteJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DeleteJobRequest) GetName() string {
@@ -2746,7 +3030,7 @@ type DeleteJobResponse struct {
 
 func (x *DeleteJobResponse) Reset() {
 	*x = DeleteJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2758,7 +3042,7 @@ func (x *DeleteJobResponse) String() string {
 func (*DeleteJobResponse) ProtoMessage() {}
 
 func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[40]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2771,7 +3055,7 @@ func (x *DeleteJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJobResponse.ProtoReflect.Descriptor instead.
 func (*DeleteJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{45}
 }
 
 // ReportNodeRequest tells what a node has done.
@@ -2789,7 +3073,7 @@ type ReportNodeRequest struct {
 
 func (x *ReportNodeRequest) Reset() {
 	*x = ReportNodeRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2801,7 +3085,7 @@ func (x *ReportNodeRequest) String() string {
 func (*ReportNodeRequest) ProtoMessage() {}
 
 func (x *ReportNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[41]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +3098,7 @@ func (x *ReportNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportNodeRequest.ProtoReflect.Descriptor instead.
 func (*ReportNodeRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReportNodeRequest) GetNodeId() string {
@@ -2847,7 +3131,7 @@ type ReportNodeResponse struct {
 
 func (x *ReportNodeResponse) Reset() {
 	*x = ReportNodeResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2859,7 +3143,7 @@ func (x *ReportNodeResponse) String() string {
 func (*ReportNodeResponse) ProtoMessage() {}
 
 func (x *ReportNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[42]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2872,7 +3156,7 @@ func (x *ReportNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportNodeResponse.ProtoReflect.Descriptor instead.
 func (*ReportNodeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{47}
 }
 
 // RunJobRequest runs a job now.
@@ -2886,7 +3170,7 @@ type RunJobRequest struct {
 
 func (x *RunJobRequest) Reset() {
 	*x = RunJobRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2898,7 +3182,7 @@ func (x *RunJobRequest) String() string {
 func (*RunJobRequest) ProtoMessage() {}
 
 func (x *RunJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[43]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,7 +3195,7 @@ func (x *RunJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJobRequest.ProtoReflect.Descriptor instead.
 func (*RunJobRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RunJobRequest) GetName() string {
@@ -2932,7 +3216,7 @@ type RunJobResponse struct {
 
 func (x *RunJobResponse) Reset() {
 	*x = RunJobResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2944,7 +3228,7 @@ func (x *RunJobResponse) String() string {
 func (*RunJobResponse) ProtoMessage() {}
 
 func (x *RunJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[44]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2957,7 +3241,7 @@ func (x *RunJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunJobResponse.ProtoReflect.Descriptor instead.
 func (*RunJobResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RunJobResponse) GetRun() *JobRun {
@@ -2978,7 +3262,7 @@ type RestartNodeRequest struct {
 
 func (x *RestartNodeRequest) Reset() {
 	*x = RestartNodeRequest{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[45]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3274,7 @@ func (x *RestartNodeRequest) String() string {
 func (*RestartNodeRequest) ProtoMessage() {}
 
 func (x *RestartNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[45]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3287,7 @@ func (x *RestartNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartNodeRequest.ProtoReflect.Descriptor instead.
 func (*RestartNodeRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RestartNodeRequest) GetPlanId() string {
@@ -3024,7 +3308,7 @@ type RestartNodeResponse struct {
 
 func (x *RestartNodeResponse) Reset() {
 	*x = RestartNodeResponse{}
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[46]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3036,7 +3320,7 @@ func (x *RestartNodeResponse) String() string {
 func (*RestartNodeResponse) ProtoMessage() {}
 
 func (x *RestartNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_maintenance_proto_msgTypes[46]
+	mi := &file_lockstep_v1_maintenance_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3333,7 @@ func (x *RestartNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartNodeResponse.ProtoReflect.Descriptor instead.
 func (*RestartNodeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_maintenance_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RestartNodeResponse) GetDone() bool {
@@ -3100,7 +3384,28 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x10_autotune_windowB\x1c\n" +
 	"\x1a_autotune_min_gain_percent\"V\n" +
 	"\x16UpdateSettingsResponse\x12<\n" +
-	"\bsettings\x18\x01 \x01(\v2 .lockstep.v1.MaintenanceSettingsR\bsettings\"\xa9\x01\n" +
+	"\bsettings\x18\x01 \x01(\v2 .lockstep.v1.MaintenanceSettingsR\bsettings\"\xa3\x01\n" +
+	"\x0eRunningSetting\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1e\n" +
+	"\n" +
+	"configured\x18\x03 \x01(\tR\n" +
+	"configured\x12\x18\n" +
+	"\achanged\x18\x04 \x01(\bR\achanged\x12\x17\n" +
+	"\akept_by\x18\x05 \x01(\tR\x06keptBy\x12\x14\n" +
+	"\x05usage\x18\x06 \x01(\tR\x05usage\"\x15\n" +
+	"\x13ListSettingsRequest\"O\n" +
+	"\x14ListSettingsResponse\x127\n" +
+	"\bsettings\x18\x01 \x03(\v2\x1b.lockstep.v1.RunningSettingR\bsettings\"\xb8\x01\n" +
+	"\x15ChangeSettingsRequest\x12=\n" +
+	"\x03set\x18\x01 \x03(\v2+.lockstep.v1.ChangeSettingsRequest.SetEntryR\x03set\x12\x14\n" +
+	"\x05unset\x18\x02 \x03(\tR\x05unset\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x1a6\n" +
+	"\bSetEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"\x16ChangeSettingsResponse\x127\n" +
+	"\bsettings\x18\x01 \x03(\v2\x1b.lockstep.v1.RunningSettingR\bsettings\"\xa9\x01\n" +
 	"\bProgress\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x1d\n" +
 	"\n" +
@@ -3284,11 +3589,12 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\x0fPLAN_STATE_DONE\x10\x05\x12\x15\n" +
 	"\x11PLAN_STATE_FAILED\x10\x06\x12\x18\n" +
 	"\x14PLAN_STATE_CANCELLED\x10\a\x12\x19\n" +
-	"\x15PLAN_STATE_RESTARTING\x10\b2\xe2\n" +
-	"\n" +
+	"\x15PLAN_STATE_RESTARTING\x10\b2\x92\f\n" +
 	"\x12MaintenanceService\x12P\n" +
 	"\vGetSettings\x12\x1f.lockstep.v1.GetSettingsRequest\x1a .lockstep.v1.GetSettingsResponse\x12Y\n" +
-	"\x0eUpdateSettings\x12\".lockstep.v1.UpdateSettingsRequest\x1a#.lockstep.v1.UpdateSettingsResponse\x12=\n" +
+	"\x0eUpdateSettings\x12\".lockstep.v1.UpdateSettingsRequest\x1a#.lockstep.v1.UpdateSettingsResponse\x12S\n" +
+	"\fListSettings\x12 .lockstep.v1.ListSettingsRequest\x1a!.lockstep.v1.ListSettingsResponse\x12Y\n" +
+	"\x0eChangeSettings\x12\".lockstep.v1.ChangeSettingsRequest\x1a#.lockstep.v1.ChangeSettingsResponse\x12=\n" +
 	"\x04Scan\x12\x18.lockstep.v1.ScanRequest\x1a\x19.lockstep.v1.ScanResponse0\x01\x12F\n" +
 	"\aRewrite\x12\x1b.lockstep.v1.RewriteRequest\x1a\x1c.lockstep.v1.RewriteResponse0\x01\x12A\n" +
 	"\x06Shrink\x12\x1a.lockstep.v1.ShrinkRequest\x1a\x1b.lockstep.v1.ShrinkResponse\x12C\n" +
@@ -3321,7 +3627,7 @@ func file_lockstep_v1_maintenance_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_maintenance_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_lockstep_v1_maintenance_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(PlanKind)(0),                  // 0: lockstep.v1.PlanKind
 	(PlanState)(0),                 // 1: lockstep.v1.PlanState
@@ -3331,128 +3637,141 @@ var file_lockstep_v1_maintenance_proto_goTypes = []any{
 	(*GetSettingsResponse)(nil),    // 5: lockstep.v1.GetSettingsResponse
 	(*UpdateSettingsRequest)(nil),  // 6: lockstep.v1.UpdateSettingsRequest
 	(*UpdateSettingsResponse)(nil), // 7: lockstep.v1.UpdateSettingsResponse
-	(*Progress)(nil),               // 8: lockstep.v1.Progress
-	(*ScanRequest)(nil),            // 9: lockstep.v1.ScanRequest
-	(*ScanResponse)(nil),           // 10: lockstep.v1.ScanResponse
-	(*ScanResult)(nil),             // 11: lockstep.v1.ScanResult
-	(*SizeBucket)(nil),             // 12: lockstep.v1.SizeBucket
-	(*PageSizeCandidate)(nil),      // 13: lockstep.v1.PageSizeCandidate
-	(*RewriteRequest)(nil),         // 14: lockstep.v1.RewriteRequest
-	(*RewriteResponse)(nil),        // 15: lockstep.v1.RewriteResponse
-	(*RewriteResult)(nil),          // 16: lockstep.v1.RewriteResult
-	(*ShrinkRequest)(nil),          // 17: lockstep.v1.ShrinkRequest
-	(*ShrinkResponse)(nil),         // 18: lockstep.v1.ShrinkResponse
-	(*BackupRequest)(nil),          // 19: lockstep.v1.BackupRequest
-	(*BackupResponse)(nil),         // 20: lockstep.v1.BackupResponse
-	(*SaveSet)(nil),                // 21: lockstep.v1.SaveSet
-	(*ListBackupsRequest)(nil),     // 22: lockstep.v1.ListBackupsRequest
-	(*ListBackupsResponse)(nil),    // 23: lockstep.v1.ListBackupsResponse
-	(*DropOldRequest)(nil),         // 24: lockstep.v1.DropOldRequest
-	(*DropOldResponse)(nil),        // 25: lockstep.v1.DropOldResponse
-	(*FlushArchiveRequest)(nil),    // 26: lockstep.v1.FlushArchiveRequest
-	(*FlushArchiveResponse)(nil),   // 27: lockstep.v1.FlushArchiveResponse
-	(*Plan)(nil),                   // 28: lockstep.v1.Plan
-	(*StartPlanRequest)(nil),       // 29: lockstep.v1.StartPlanRequest
-	(*StartPlanResponse)(nil),      // 30: lockstep.v1.StartPlanResponse
-	(*WatchPlanRequest)(nil),       // 31: lockstep.v1.WatchPlanRequest
-	(*WatchPlanResponse)(nil),      // 32: lockstep.v1.WatchPlanResponse
-	(*CancelPlanRequest)(nil),      // 33: lockstep.v1.CancelPlanRequest
-	(*CancelPlanResponse)(nil),     // 34: lockstep.v1.CancelPlanResponse
-	(*Job)(nil),                    // 35: lockstep.v1.Job
-	(*JobRun)(nil),                 // 36: lockstep.v1.JobRun
-	(*ListJobsRequest)(nil),        // 37: lockstep.v1.ListJobsRequest
-	(*ListJobsResponse)(nil),       // 38: lockstep.v1.ListJobsResponse
-	(*PutJobRequest)(nil),          // 39: lockstep.v1.PutJobRequest
-	(*PutJobResponse)(nil),         // 40: lockstep.v1.PutJobResponse
-	(*DeleteJobRequest)(nil),       // 41: lockstep.v1.DeleteJobRequest
-	(*DeleteJobResponse)(nil),      // 42: lockstep.v1.DeleteJobResponse
-	(*ReportNodeRequest)(nil),      // 43: lockstep.v1.ReportNodeRequest
-	(*ReportNodeResponse)(nil),     // 44: lockstep.v1.ReportNodeResponse
-	(*RunJobRequest)(nil),          // 45: lockstep.v1.RunJobRequest
-	(*RunJobResponse)(nil),         // 46: lockstep.v1.RunJobResponse
-	(*RestartNodeRequest)(nil),     // 47: lockstep.v1.RestartNodeRequest
-	(*RestartNodeResponse)(nil),    // 48: lockstep.v1.RestartNodeResponse
-	(*timestamppb.Timestamp)(nil),  // 49: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 50: google.protobuf.Duration
-	(*Position)(nil),               // 51: lockstep.v1.Position
+	(*RunningSetting)(nil),         // 8: lockstep.v1.RunningSetting
+	(*ListSettingsRequest)(nil),    // 9: lockstep.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),   // 10: lockstep.v1.ListSettingsResponse
+	(*ChangeSettingsRequest)(nil),  // 11: lockstep.v1.ChangeSettingsRequest
+	(*ChangeSettingsResponse)(nil), // 12: lockstep.v1.ChangeSettingsResponse
+	(*Progress)(nil),               // 13: lockstep.v1.Progress
+	(*ScanRequest)(nil),            // 14: lockstep.v1.ScanRequest
+	(*ScanResponse)(nil),           // 15: lockstep.v1.ScanResponse
+	(*ScanResult)(nil),             // 16: lockstep.v1.ScanResult
+	(*SizeBucket)(nil),             // 17: lockstep.v1.SizeBucket
+	(*PageSizeCandidate)(nil),      // 18: lockstep.v1.PageSizeCandidate
+	(*RewriteRequest)(nil),         // 19: lockstep.v1.RewriteRequest
+	(*RewriteResponse)(nil),        // 20: lockstep.v1.RewriteResponse
+	(*RewriteResult)(nil),          // 21: lockstep.v1.RewriteResult
+	(*ShrinkRequest)(nil),          // 22: lockstep.v1.ShrinkRequest
+	(*ShrinkResponse)(nil),         // 23: lockstep.v1.ShrinkResponse
+	(*BackupRequest)(nil),          // 24: lockstep.v1.BackupRequest
+	(*BackupResponse)(nil),         // 25: lockstep.v1.BackupResponse
+	(*SaveSet)(nil),                // 26: lockstep.v1.SaveSet
+	(*ListBackupsRequest)(nil),     // 27: lockstep.v1.ListBackupsRequest
+	(*ListBackupsResponse)(nil),    // 28: lockstep.v1.ListBackupsResponse
+	(*DropOldRequest)(nil),         // 29: lockstep.v1.DropOldRequest
+	(*DropOldResponse)(nil),        // 30: lockstep.v1.DropOldResponse
+	(*FlushArchiveRequest)(nil),    // 31: lockstep.v1.FlushArchiveRequest
+	(*FlushArchiveResponse)(nil),   // 32: lockstep.v1.FlushArchiveResponse
+	(*Plan)(nil),                   // 33: lockstep.v1.Plan
+	(*StartPlanRequest)(nil),       // 34: lockstep.v1.StartPlanRequest
+	(*StartPlanResponse)(nil),      // 35: lockstep.v1.StartPlanResponse
+	(*WatchPlanRequest)(nil),       // 36: lockstep.v1.WatchPlanRequest
+	(*WatchPlanResponse)(nil),      // 37: lockstep.v1.WatchPlanResponse
+	(*CancelPlanRequest)(nil),      // 38: lockstep.v1.CancelPlanRequest
+	(*CancelPlanResponse)(nil),     // 39: lockstep.v1.CancelPlanResponse
+	(*Job)(nil),                    // 40: lockstep.v1.Job
+	(*JobRun)(nil),                 // 41: lockstep.v1.JobRun
+	(*ListJobsRequest)(nil),        // 42: lockstep.v1.ListJobsRequest
+	(*ListJobsResponse)(nil),       // 43: lockstep.v1.ListJobsResponse
+	(*PutJobRequest)(nil),          // 44: lockstep.v1.PutJobRequest
+	(*PutJobResponse)(nil),         // 45: lockstep.v1.PutJobResponse
+	(*DeleteJobRequest)(nil),       // 46: lockstep.v1.DeleteJobRequest
+	(*DeleteJobResponse)(nil),      // 47: lockstep.v1.DeleteJobResponse
+	(*ReportNodeRequest)(nil),      // 48: lockstep.v1.ReportNodeRequest
+	(*ReportNodeResponse)(nil),     // 49: lockstep.v1.ReportNodeResponse
+	(*RunJobRequest)(nil),          // 50: lockstep.v1.RunJobRequest
+	(*RunJobResponse)(nil),         // 51: lockstep.v1.RunJobResponse
+	(*RestartNodeRequest)(nil),     // 52: lockstep.v1.RestartNodeRequest
+	(*RestartNodeResponse)(nil),    // 53: lockstep.v1.RestartNodeResponse
+	nil,                            // 54: lockstep.v1.ChangeSettingsRequest.SetEntry
+	(*timestamppb.Timestamp)(nil),  // 55: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 56: google.protobuf.Duration
+	(*Position)(nil),               // 57: lockstep.v1.Position
 }
 var file_lockstep_v1_maintenance_proto_depIdxs = []int32{
-	49, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
-	8,  // 1: lockstep.v1.MaintenanceActivity.progress:type_name -> lockstep.v1.Progress
+	55, // 0: lockstep.v1.MaintenanceActivity.since:type_name -> google.protobuf.Timestamp
+	13, // 1: lockstep.v1.MaintenanceActivity.progress:type_name -> lockstep.v1.Progress
 	3,  // 2: lockstep.v1.GetSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
 	3,  // 3: lockstep.v1.UpdateSettingsResponse.settings:type_name -> lockstep.v1.MaintenanceSettings
-	50, // 4: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
-	8,  // 5: lockstep.v1.ScanResponse.progress:type_name -> lockstep.v1.Progress
-	11, // 6: lockstep.v1.ScanResponse.result:type_name -> lockstep.v1.ScanResult
-	12, // 7: lockstep.v1.ScanResult.histogram:type_name -> lockstep.v1.SizeBucket
-	13, // 8: lockstep.v1.ScanResult.candidates:type_name -> lockstep.v1.PageSizeCandidate
-	8,  // 9: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
-	16, // 10: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
-	50, // 11: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
-	8,  // 12: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
-	21, // 13: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
-	49, // 14: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
-	51, // 15: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
-	21, // 16: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
-	49, // 17: lockstep.v1.FlushArchiveResponse.last_time:type_name -> google.protobuf.Timestamp
-	0,  // 18: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
-	1,  // 19: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
-	8,  // 20: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
-	49, // 21: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
-	49, // 22: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 23: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
-	28, // 24: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
-	28, // 25: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
-	28, // 26: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
-	49, // 27: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
-	36, // 28: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
-	49, // 29: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
-	50, // 30: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
-	35, // 31: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
-	35, // 32: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
-	35, // 33: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
-	36, // 34: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
-	4,  // 35: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
-	6,  // 36: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
-	9,  // 37: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
-	14, // 38: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
-	17, // 39: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
-	19, // 40: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
-	22, // 41: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
-	24, // 42: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
-	26, // 43: lockstep.v1.MaintenanceService.FlushArchive:input_type -> lockstep.v1.FlushArchiveRequest
-	29, // 44: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
-	31, // 45: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
-	33, // 46: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
-	37, // 47: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
-	39, // 48: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
-	41, // 49: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
-	45, // 50: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
-	47, // 51: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
-	43, // 52: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
-	5,  // 53: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
-	7,  // 54: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
-	10, // 55: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
-	15, // 56: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
-	18, // 57: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
-	20, // 58: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
-	23, // 59: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
-	25, // 60: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
-	27, // 61: lockstep.v1.MaintenanceService.FlushArchive:output_type -> lockstep.v1.FlushArchiveResponse
-	30, // 62: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
-	32, // 63: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
-	34, // 64: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
-	38, // 65: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
-	40, // 66: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
-	42, // 67: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
-	46, // 68: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
-	48, // 69: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
-	44, // 70: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
-	53, // [53:71] is the sub-list for method output_type
-	35, // [35:53] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	8,  // 4: lockstep.v1.ListSettingsResponse.settings:type_name -> lockstep.v1.RunningSetting
+	54, // 5: lockstep.v1.ChangeSettingsRequest.set:type_name -> lockstep.v1.ChangeSettingsRequest.SetEntry
+	8,  // 6: lockstep.v1.ChangeSettingsResponse.settings:type_name -> lockstep.v1.RunningSetting
+	56, // 7: lockstep.v1.Progress.eta:type_name -> google.protobuf.Duration
+	13, // 8: lockstep.v1.ScanResponse.progress:type_name -> lockstep.v1.Progress
+	16, // 9: lockstep.v1.ScanResponse.result:type_name -> lockstep.v1.ScanResult
+	17, // 10: lockstep.v1.ScanResult.histogram:type_name -> lockstep.v1.SizeBucket
+	18, // 11: lockstep.v1.ScanResult.candidates:type_name -> lockstep.v1.PageSizeCandidate
+	13, // 12: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
+	21, // 13: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
+	56, // 14: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
+	13, // 15: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
+	26, // 16: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
+	55, // 17: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
+	57, // 18: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
+	26, // 19: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
+	55, // 20: lockstep.v1.FlushArchiveResponse.last_time:type_name -> google.protobuf.Timestamp
+	0,  // 21: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
+	1,  // 22: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
+	13, // 23: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
+	55, // 24: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
+	55, // 25: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 26: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
+	33, // 27: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
+	33, // 28: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
+	33, // 29: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
+	55, // 30: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
+	41, // 31: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
+	55, // 32: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
+	56, // 33: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
+	40, // 34: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
+	40, // 35: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
+	40, // 36: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
+	41, // 37: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
+	4,  // 38: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
+	6,  // 39: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
+	9,  // 40: lockstep.v1.MaintenanceService.ListSettings:input_type -> lockstep.v1.ListSettingsRequest
+	11, // 41: lockstep.v1.MaintenanceService.ChangeSettings:input_type -> lockstep.v1.ChangeSettingsRequest
+	14, // 42: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
+	19, // 43: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
+	22, // 44: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
+	24, // 45: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
+	27, // 46: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
+	29, // 47: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
+	31, // 48: lockstep.v1.MaintenanceService.FlushArchive:input_type -> lockstep.v1.FlushArchiveRequest
+	34, // 49: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
+	36, // 50: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
+	38, // 51: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
+	42, // 52: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
+	44, // 53: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
+	46, // 54: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
+	50, // 55: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
+	52, // 56: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
+	48, // 57: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
+	5,  // 58: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
+	7,  // 59: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
+	10, // 60: lockstep.v1.MaintenanceService.ListSettings:output_type -> lockstep.v1.ListSettingsResponse
+	12, // 61: lockstep.v1.MaintenanceService.ChangeSettings:output_type -> lockstep.v1.ChangeSettingsResponse
+	15, // 62: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
+	20, // 63: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
+	23, // 64: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
+	25, // 65: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
+	28, // 66: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
+	30, // 67: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
+	32, // 68: lockstep.v1.MaintenanceService.FlushArchive:output_type -> lockstep.v1.FlushArchiveResponse
+	35, // 69: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
+	37, // 70: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
+	39, // 71: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
+	43, // 72: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
+	45, // 73: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
+	47, // 74: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
+	51, // 75: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
+	53, // 76: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
+	49, // 77: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
+	58, // [58:78] is the sub-list for method output_type
+	38, // [38:58] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_maintenance_proto_init() }
@@ -3468,7 +3787,7 @@ func file_lockstep_v1_maintenance_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_maintenance_proto_rawDesc), len(file_lockstep_v1_maintenance_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   47,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,8 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	MaintenanceService_GetSettings_FullMethodName    = "/lockstep.v1.MaintenanceService/GetSettings"
 	MaintenanceService_UpdateSettings_FullMethodName = "/lockstep.v1.MaintenanceService/UpdateSettings"
+	MaintenanceService_ListSettings_FullMethodName   = "/lockstep.v1.MaintenanceService/ListSettings"
+	MaintenanceService_ChangeSettings_FullMethodName = "/lockstep.v1.MaintenanceService/ChangeSettings"
 	MaintenanceService_Scan_FullMethodName           = "/lockstep.v1.MaintenanceService/Scan"
 	MaintenanceService_Rewrite_FullMethodName        = "/lockstep.v1.MaintenanceService/Rewrite"
 	MaintenanceService_Shrink_FullMethodName         = "/lockstep.v1.MaintenanceService/Shrink"
@@ -58,6 +60,11 @@ type MaintenanceServiceClient interface {
 	GetSettings(ctx context.Context, in *GetSettingsRequest, opts ...grpc.CallOption) (*GetSettingsResponse, error)
 	// UpdateSettings changes some of them.
 	UpdateSettings(ctx context.Context, in *UpdateSettingsRequest, opts ...grpc.CallOption) (*UpdateSettingsResponse, error)
+	// ListSettings tells which settings of the nodes can be changed while they run, and what they are on this node.
+	ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error)
+	// ChangeSettings changes some of them, on both nodes or on one. They are kept by the pair, win over the nodes' configurations, and hold
+	// within a second. INVALID_ARGUMENT changes nothing.
+	ChangeSettings(ctx context.Context, in *ChangeSettingsRequest, opts ...grpc.CallOption) (*ChangeSettingsResponse, error)
 	// Scan reads a snapshot of this node's page file and recommends a page size. Online; nothing waits for it.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
 	// Rewrite writes this node's page file anew, with another page size or packed. Only on a standby or, before it serves, a
@@ -116,6 +123,26 @@ func (c *maintenanceServiceClient) UpdateSettings(ctx context.Context, in *Updat
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(UpdateSettingsResponse)
 	err := c.cc.Invoke(ctx, MaintenanceService_UpdateSettings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSettingsResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ListSettings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *maintenanceServiceClient) ChangeSettings(ctx context.Context, in *ChangeSettingsRequest, opts ...grpc.CallOption) (*ChangeSettingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ChangeSettingsResponse)
+	err := c.cc.Invoke(ctx, MaintenanceService_ChangeSettings_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -335,6 +362,11 @@ type MaintenanceServiceServer interface {
 	GetSettings(context.Context, *GetSettingsRequest) (*GetSettingsResponse, error)
 	// UpdateSettings changes some of them.
 	UpdateSettings(context.Context, *UpdateSettingsRequest) (*UpdateSettingsResponse, error)
+	// ListSettings tells which settings of the nodes can be changed while they run, and what they are on this node.
+	ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error)
+	// ChangeSettings changes some of them, on both nodes or on one. They are kept by the pair, win over the nodes' configurations, and hold
+	// within a second. INVALID_ARGUMENT changes nothing.
+	ChangeSettings(context.Context, *ChangeSettingsRequest) (*ChangeSettingsResponse, error)
 	// Scan reads a snapshot of this node's page file and recommends a page size. Online; nothing waits for it.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
 	// Rewrite writes this node's page file anew, with another page size or packed. Only on a standby or, before it serves, a
@@ -384,6 +416,12 @@ func (UnimplementedMaintenanceServiceServer) GetSettings(context.Context, *GetSe
 }
 func (UnimplementedMaintenanceServiceServer) UpdateSettings(context.Context, *UpdateSettingsRequest) (*UpdateSettingsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateSettings not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSettings not implemented")
+}
+func (UnimplementedMaintenanceServiceServer) ChangeSettings(context.Context, *ChangeSettingsRequest) (*ChangeSettingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ChangeSettings not implemented")
 }
 func (UnimplementedMaintenanceServiceServer) Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error {
 	return status.Error(codes.Unimplemented, "method Scan not implemented")
@@ -486,6 +524,42 @@ func _MaintenanceService_UpdateSettings_Handler(srv interface{}, ctx context.Con
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(MaintenanceServiceServer).UpdateSettings(ctx, req.(*UpdateSettingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_ListSettings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSettingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ListSettings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ListSettings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ListSettings(ctx, req.(*ListSettingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MaintenanceService_ChangeSettings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ChangeSettingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MaintenanceServiceServer).ChangeSettings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MaintenanceService_ChangeSettings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MaintenanceServiceServer).ChangeSettings(ctx, req.(*ChangeSettingsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -764,6 +838,14 @@ var MaintenanceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UpdateSettings",
 			Handler:    _MaintenanceService_UpdateSettings_Handler,
+		},
+		{
+			MethodName: "ListSettings",
+			Handler:    _MaintenanceService_ListSettings_Handler,
+		},
+		{
+			MethodName: "ChangeSettings",
+			Handler:    _MaintenanceService_ChangeSettings_Handler,
 		},
 		{
 			MethodName: "Shrink",

@@ -1,0 +1,70 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// ErrMinInSync is returned when min_in_sync was not changed.
+var ErrMinInSync = errors.New("min-in-sync was not changed")
+
+// errAlone is why it cannot be raised to two.
+var errAlone = errors.New("only one node is in sync: with 2, every write would be refused from now on; bring the other one back first")
+
+// SetMinInSync changes how many nodes have to be in sync for writes, 1 or 2, whatever the configurations of the nodes say, until it is
+// called with 0. It may be asked of either node, also while the active refuses writes, and needs the coordinator. own is what this
+// node's configuration says. Errors: ErrMinInSync with what is wrong, ErrUnreachable, ErrNoRecord.
+func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
+	if wanted < 0 || wanted > 2 {
+		return fmt.Errorf("%w: %d is neither 1 nor 2", ErrMinInSync, wanted)
+	}
+	op := uuid.NewString()
+	for {
+		rec, rev, err := r.opts.Coordinator.Load(ctx)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrMinInSync, err)
+		}
+		if rec.OpID == op || rec.MinInSyncSet == wanted {
+			return nil
+		}
+		if n, ok := lacking(rec, r.Status().Live, FeatureMinInSync); ok && wanted != 0 {
+			return fmt.Errorf("%w: node %s (%s) runs %s, which would write its own when it becomes active; upgrade it first with lockstep restart",
+				ErrMinInSync, n.Name, n.ID, describeVersion(n.Version))
+		}
+		rec.Config++
+		rec.MinInSyncSet, rec.MinInSync, rec.OpID = wanted, wanted, op
+		if wanted == 0 {
+			rec.MinInSync = max(own, 1)
+		}
+		if rec.MinInSync > len(rec.InSync) {
+			return fmt.Errorf("%w: %w", ErrMinInSync, errAlone)
+		}
+		_, err = r.opts.Coordinator.Swap(ctx, rev, rec)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", ErrMinInSync, err)
+		case errors.Is(err, ErrConflict), errors.Is(err, ErrUnknownOutcome): // what is there now tells
+		default:
+			return fmt.Errorf("%w: %w", ErrMinInSync, err)
+		}
+		select {
+		case <-time.After(pauseRetry):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrMinInSync, ctx.Err())
+		}
+	}
+}
+
+// minInSync is what this node writes into the record when it becomes active.
+func (s *State) minInSync() int {
+	if s.rec.MinInSyncSet != 0 {
+		return s.rec.MinInSyncSet
+	}
+	return s.set.MinInSync
+}

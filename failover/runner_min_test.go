@@ -1,0 +1,22 @@
+package failover
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What an operator has set while the nodes ran is what each node writes that becomes active, whatever its configuration says.
+func TestMinInSyncSet(t *testing.T) {
+	r := newRig(t, Settings{MinInSync: 1})
+	rec := recordWith(1, 0, 1)
+	rec.MinInSync, rec.MinInSyncSet = 2, 2
+	r.start(usedIdentity(), rec, 0)
+	swap := effect[SwapRecord](t, r.report(FollowerLost{Cause: LostRefused}))
+	require.Equal(t, 2, swap.Next.MinInSync)
+	require.Equal(t, 2, swap.Next.MinInSyncSet)
+
+	r = newRig(t, Settings{MinInSync: 2})
+	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
+	require.Equal(t, 2, effect[SwapRecord](t, r.report(FollowerLost{Cause: LostRefused})).Next.MinInSync, "its own, if nobody has")
+}

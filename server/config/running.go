@@ -1,0 +1,109 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Scope says who keeps a setting that can be changed while the nodes run.
+type Scope string
+
+// The scopes.
+const (
+	// ScopePair is for settings that both nodes have alike.
+	ScopePair Scope = "pair"
+	// ScopeNode is for settings that each node may have for itself.
+	ScopeNode Scope = "node"
+)
+
+// Running is a setting that can be changed while the nodes run.
+type Running struct {
+	// Key of the setting, as in the file, and what it means.
+	Key, Usage string
+	// Scope says whether both nodes have it alike.
+	Scope Scope
+}
+
+// runningScopes are the settings that can be changed while the nodes run. The others are read once, at the start.
+func runningScopes() map[string]Scope {
+	return map[string]Scope{
+		"min-in-sync":                   ScopePair,
+		"limits.message-bytes":          ScopePair,
+		"limits.queues":                 ScopePair,
+		"limits.consumers":              ScopePair,
+		"limits.outstanding":            ScopePair,
+		"limits.stream-in-flight":       ScopePair,
+		"limits.stream-in-flight-bytes": ScopePair,
+		"limits.delivery-share":         ScopePair,
+		"log.level":                     ScopeNode,
+		"disk.low-watermark":            ScopeNode,
+		"maintenance.background-share":  ScopeNode,
+		"maintenance.snapshot-rate":     ScopeNode,
+		"maintenance.rewrite-rate":      ScopeNode,
+		"scrub.rate":                    ScopeNode,
+	}
+}
+
+// RunningSettings lists the settings that can be changed while the nodes run, in the order of the struct.
+func RunningSettings() []Running {
+	scopes, c := runningScopes(), Default()
+	var list []Running
+	for _, f := range fields(&c) {
+		if scope, ok := scopes[f.key]; ok {
+			list = append(list, Running{Key: f.key, Usage: f.usage, Scope: scope})
+		}
+	}
+	return list
+}
+
+// FindRunning finds one of them. The error is ErrInvalid: there is no such setting, or it is read at the start only.
+func FindRunning(key string) (Running, error) {
+	list := RunningSettings()
+	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
+		return list[i], nil
+	}
+	c := Default()
+	names := make([]string, 0, len(list))
+	for _, r := range list {
+		names = append(names, r.Key)
+	}
+	if slices.ContainsFunc(fields(&c), func(f field) bool { return f.key == key }) {
+		return Running{}, fmt.Errorf("%w: %s is read at the start only: set it in the file and use lockstep restart. While the nodes run these can be "+
+			"changed: %s", ErrInvalid, key, strings.Join(names, ", "))
+	}
+	hint := ""
+	if n := nearest(key, names); n != "" {
+		hint = "; did you mean " + n + "?"
+	}
+	return Running{}, fmt.Errorf("%w: %s is no setting%s", ErrInvalid, key, hint)
+}
+
+// Text gives the value of a setting as one would write it; empty for a key that does not exist.
+func (c *Config) Text(key string) string {
+	for _, f := range fields(c) {
+		if f.key == key {
+			return f.text()
+		}
+	}
+	return ""
+}
+
+// With gives the settings with some of RunningSettings changed. The error is ErrInvalid with all that is wrong.
+func (c *Config) With(values map[string]string) (Config, error) {
+	next := *c
+	all := fields(&next)
+	for key, text := range values {
+		if _, err := FindRunning(key); err != nil {
+			return Config{}, err
+		}
+		i := slices.IndexFunc(all, func(f field) bool { return f.key == key })
+		if err := all[i].set(text); err != nil {
+			return Config{}, fmt.Errorf("%w: %s: %w", ErrInvalid, key, err)
+		}
+	}
+	if err := next.Validate(); err != nil {
+		return Config{}, err
+	}
+	return next, nil
+}
