@@ -31,7 +31,8 @@ func (m *machine) observed(e Observed) {
 	case e.Record != nil:
 		m.adopt(*e.Record, e.Revision)
 	case e.Missing && m.known:
-		m.trouble = "the pair's record has vanished from the coordinator"
+		// What the watch saw may be older than the record that this node has just made: a read tells.
+		m.load()
 	}
 }
 

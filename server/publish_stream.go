@@ -99,7 +99,7 @@ func (p *publishStream) read(ctx context.Context) {
 // waitForRoom waits, when a request has taken all of the stream's room, until there is some: the next one would have to wait all the same,
 // and would be in memory meanwhile. It returns false when the stream has ended.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
-	limit := int64(p.server.limits.StreamInFlightBytes)
+	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
 		return true
 	}
@@ -157,7 +157,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
 	}
 	b.calls[len(b.calls)-1].weight = weight // is answered last
-	if weight == int64(p.server.limits.StreamInFlightBytes) {
+	if weight == p.bytes {
 		// The request, and what it came in, is garbage as large as what follows: collected now, it is where that goes.
 		runtime.GC()
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -176,10 +177,13 @@ func (a *app) jobDelete() *cobra.Command {
 }
 
 func (a *app) jobRun() *cobra.Command {
-	return &cobra.Command{
+	var detach bool
+	cmd := &cobra.Command{
 		Use: "run NAME", Short: "Run a job now, and wait for it",
-		Long:    "Run a job now, whatever its schedule says, and wait until it is done; of a compact, until its rolling plan has begun, which lockstep store plan --watch follows. The exit code is 1 if it failed. It is refused while it runs already.",
-		Example: "  lockstep job run nightly",
+		Long: `Run a job now, whatever its schedule says, and wait until it is done: of a compact, until its rolling plan has ended, which
+lockstep store plan --watch shows. If the active role moves meanwhile, the run is begun again, and this waits for that. The exit code
+is 1 if it failed. It is refused while it runs already. With --detach a compact is not waited for.`,
+		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -189,23 +193,91 @@ func (a *app) jobRun() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				run, err := c.RunJob(ctx, args[0])
+				before, err := lastRun(ctx, c, args[0], a.timeout)
 				if err != nil {
 					return err
 				}
-				j := toRunJSON(args[0], run)
-				if err := a.print.Object(j); err != nil {
+				run, err := c.RunJob(ctx, args[0])
+				if err != nil && !errors.Is(err, client.ErrUnavailable) {
 					return err
 				}
-				if err := a.print.Sentence("job %s: %s in %.1f s: %s", j.Job, j.Outcome, j.Seconds, j.Detail); err != nil {
-					return err
+				if err != nil || run.GetOutcome() == outcomeRunning && !detach {
+					if run, err = a.followRun(ctx, c, args[0], before, err); err != nil {
+						return err
+					}
 				}
-				if j.Outcome == "failed" {
-					return fmt.Errorf("job %s failed", j.Job)
-				}
-				return nil
+				return a.printRun(toRunJSON(args[0], run))
 			})
 		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "do not wait for the plan of a compact")
+	return cmd
+}
+
+func (a *app) printRun(j runJSON) error {
+	if err := a.print.Object(j); err != nil {
+		return err
+	}
+	if err := a.print.Sentence("job %s: %s in %.1f s: %s", j.Job, j.Outcome, j.Seconds, j.Detail); err != nil {
+		return err
+	}
+	if j.Outcome == "failed" {
+		return fmt.Errorf("job %s failed", j.Job)
+	}
+	return nil
+}
+
+const (
+	outcomeRunning = "running"
+	outcomeSkipped = "skipped"
+	// runPoll is how often it is looked whether a run is over.
+	runPoll = 500 * time.Millisecond
+)
+
+// lastRun gives the last run of a job; nil if it did not run yet.
+func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Duration) (*pb.JobRun, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	jobs, err := c.Jobs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(jobs, func(j *pb.Job) bool { return j.GetName() == name })
+	if i < 0 {
+		return nil, fmt.Errorf("job %s: %w", name, client.ErrNoJob)
+	}
+	if len(jobs[i].GetHistory()) == 0 {
+		return nil, nil //nolint:nilnil // it did not run yet
+	}
+	return jobs[i].GetHistory()[0], nil
+}
+
+// followRun waits for the end of the run that began after another one. cause is why the answer of the node that began it did not come, if it
+// did not: then there may be no such run.
+func (a *app) followRun(ctx context.Context, c *client.Client, name string, before *pb.JobRun, cause error) (*pb.JobRun, error) {
+	ticker := time.NewTicker(runPoll)
+	defer ticker.Stop()
+	for began := time.Now(); ; {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		run, err := lastRun(ctx, c, name, a.timeout)
+		if err != nil {
+			return nil, errors.Join(cause, err)
+		}
+		started := run.GetStartedAt().AsTime()
+		fresh := run != nil && (before == nil || started.After(before.GetStartedAt().AsTime()))
+		switch waited := time.Since(began); {
+		case !fresh && waited > a.timeout:
+			return nil, cause
+		case !fresh, run.GetOutcome() == outcomeRunning:
+		case run.GetOutcome() == outcomeSkipped && cause != nil && waited < a.timeout:
+			// It has met a change of roles, and is begun again in a moment.
+		default:
+			return run, nil
+		}
 	}
 }
 

@@ -160,8 +160,8 @@ type Maintenance struct {
 
 // Autotune resizes the page files by itself.
 type Autotune struct {
-	Window  string  `koanf:"window" usage:"time of day in which a scan may start a rolling resize, such as 02:00-05:00; empty: never. The pair's own setting wins"`
-	MinGain Percent `koanf:"min-gain" usage:"what that resize must save at least, of the space or of the reads, such as 20%"`
+	Window  string  `koanf:"window" usage:"time of day in which a scan may start a rolling resize or compact, such as 02:00-05:00; empty: never. The pair's own setting wins"`
+	MinGain Percent `koanf:"min-gain" usage:"what that must save at least, of the space or of the reads, such as 20%"`
 }
 
 // Scrub reads everything from the disk now and then, and repairs what is damaged.

@@ -98,7 +98,16 @@ func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, er
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("page size %d gives %d %% of space and %d %% of reads: plan %s was started", r.Recommended, space, reads, p.ID), nil
+	return fmt.Sprintf("%s: plan %s was started", tuned(kind, &r, space, reads, minGain), p.ID), nil
+}
+
+// tuned says which operation autotune has begun, and why.
+func tuned(kind PlanKind, r *store.ScanResult, space, reads, minGain int) string {
+	gain := fmt.Sprintf("%d %% of the space and %d %% of the reads are saved, and %d %% of either are asked for", space, reads, minGain)
+	if kind == PlanCompact {
+		return fmt.Sprintf("compact: the page size of %d bytes is the best one, and packing the pages anew saves enough: %s", r.PageSize, gain)
+	}
+	return fmt.Sprintf("resize from pages of %d bytes to %d: %s", r.PageSize, r.Recommended, gain)
 }
 
 // gains tells what a rewrite with the recommended page size saves, in percent: of the file, and of the reads that it takes to

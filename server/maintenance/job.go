@@ -73,6 +73,8 @@ type Run struct {
 	Scheduled time.Time `json:"scheduled,omitzero"`
 	// Term of the active that started it: in another term a running one does not run any more, unless it is a plan.
 	Term uint64 `json:"term"`
+	// Attempt counts how often the run was begun before, and met a change of roles.
+	Attempt int `json:"attempt,omitempty"`
 	// Plan that the run started, and whose end is its end; empty for none.
 	Plan string `json:"plan,omitempty"`
 }

@@ -289,6 +289,34 @@ func TestMissedRunsAfterTakeover(t *testing.T) {
 	require.Contains(t, p.history(m, "nightly")[0].Detail, "too long ago")
 }
 
+// TestRunMeetsSwitchover: a run that was under way when the role moved is begun again by the new active, a few times at most.
+func TestRunMeetsSwitchover(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	p.put(m, Job{Name: "nightly", Schedule: "30 1 * * *", Kind: JobBackup})
+	p.set(func() { p.serving = false })
+	begun := m.newRun(1, m.o.Now())
+	p.set(func() { p.serving = true })
+	require.NoError(t, m.noteRun(t.Context(), "nightly", begun))
+	p.set(func() { p.serving, p.term = true, 2 })
+	require.Eventually(t, func() bool {
+		h := p.history(m, "nightly")
+		return len(h) == 2 && h[0].Outcome == RunOK
+	}, patience, time.Millisecond)
+	h := p.history(m, "nightly")
+	require.Equal(t, RunSkipped, h[1].Outcome)
+	require.Contains(t, h[1].Detail, "the active role moved")
+	require.Equal(t, begun.Scheduled.Unix(), h[0].Scheduled.Unix(), "the schedule goes on as if it were one run")
+	require.Equal(t, 1, h[0].Attempt)
+
+	again := m.newRun(2, m.o.Now())
+	again.Attempt = maxAttempts - 1
+	require.NoError(t, m.noteRun(t.Context(), "nightly", again))
+	p.set(func() { p.term = 3 })
+	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience, time.Millisecond)
+	require.Len(t, p.history(m, "nightly"), 3)
+}
+
 // TestAutotune: once in each window, and only if it is worth it.
 func TestAutotune(t *testing.T) {
 	p := newPair(t)

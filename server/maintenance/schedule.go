@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -21,6 +22,8 @@ const (
 	missedGrace = 10 * time.Minute
 	// autotuneCheck is how often the window of autotune is looked at.
 	autotuneCheck = 10 * time.Second
+	// maxAttempts bounds how often a run is begun that meets one change of roles after the other.
+	maxAttempts = 3
 )
 
 // schedule runs the pair's jobs while this node is the active one.
@@ -29,17 +32,24 @@ func (m *Manager) schedule(ctx context.Context) {
 	defer running.Wait()
 	term := uint64(0) // whose leftovers were seen to
 	autotune := time.Time{}
+	active := time.Time{} // when some node was the active one last, as far as this one knows
 	for m.wait(ctx, nil, nil, m.o.Tick) {
 		now, ok := m.node.Serving()
 		if !ok {
+			if m.otherActs() {
+				active = m.o.Now()
+			}
 			continue
 		}
 		if now != term {
-			if err := m.closeRuns(ctx, now); err != nil {
+			again, err := m.closeRuns(ctx, now, active)
+			if err != nil {
 				continue // the next tick tries again
 			}
 			term = now
+			m.startAgain(ctx, again, &running)
 		}
+		active = m.o.Now()
 		m.endPlanned(ctx)
 		m.startDue(ctx, term, &running)
 		if time.Since(autotune) >= min(autotuneCheck, 10*m.o.Tick) {
@@ -49,25 +59,63 @@ func (m *Manager) schedule(ctx context.Context) {
 	}
 }
 
-// closeRuns notes the end of runs that the active of another term has started: they ended with it.
-func (m *Manager) closeRuns(ctx context.Context, term uint64) error {
+// otherActs tells whether the other node is there and has the active role.
+func (m *Manager) otherActs() bool {
+	st := m.node.Pair()
+	return st.Record != nil && st.Record.Active != st.Self.ID && st.IsLive(st.Record.Active)
+}
+
+// interrupted is a run that a change of roles has ended, and that is to be begun again.
+type interrupted struct {
+	job Job
+	run Run
+}
+
+// closeRuns notes the end of runs that the active of another term has started: they ended with it. It returns those that are to be begun
+// again: if some node was active until a moment ago (active), the run has met a switchover or a failover, which is no fault of its own.
+func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, j := range jobs {
 		for _, r := range j.History {
 			if r.Outcome != RunRunning || r.Term == term || r.Plan != "" {
 				continue
 			}
+			next := r
 			r.Outcome, r.Detail = RunFailed, "the node that had started it stopped being the active one; the next run is not affected"
-			r.Took = max(m.o.Now().Sub(r.StartedAt), 0)
+			now := m.o.Now()
+			if recent := now.Sub(active) <= missedGrace || now.Sub(r.StartedAt) <= missedGrace; recent && r.Attempt+1 < maxAttempts {
+				r.Outcome, r.Detail = RunSkipped, "the active role moved while it ran: it is begun again"
+				next.ID, next.StartedAt, next.Term, next.Attempt = uuid.NewString(), now, term, r.Attempt+1
+				again = append(again, interrupted{job: j.Job, run: next})
+			}
+			r.Took = max(now.Sub(r.StartedAt), 0)
 			if err := m.noteRun(ctx, j.Name, r); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return again, nil
+}
+
+// startAgain starts runs that met a change of roles.
+func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *sync.WaitGroup) {
+	for _, i := range again {
+		if !m.claim(i.job.Name) {
+			continue // somebody has just asked for it
+		}
+		if err := m.noteRun(ctx, i.job.Name, i.run); err != nil {
+			m.log.Warn("a job cannot be started again", zap.String("job", i.job.Name), zap.Error(err))
+			m.release(i.job.Name)
+			continue
+		}
+		running.Go(func() {
+			defer m.release(i.job.Name)
+			_ = m.finishRun(ctx, i.job, i.run) // it is in the history
+		})
+	}
 }
 
 // endPlanned ends the runs whose plan has ended. Whichever node is active then does it: a rolling plan hands the role over.

@@ -51,7 +51,7 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 		Heartbeat:        heartbeat(n.cfg.Failover),
 		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(), CommitDelay: n.cfg.CommitDelay.Std(),
 		TailBytes:              tailMemory(n.cfg.Memory.Budget.Bytes()),
-		SnapshotBytesPerSecond: n.cfg.Maintenance.SnapshotRate.Bytes(),
+		SnapshotBytesPerSecond: func() int64 { return n.live().Maintenance.SnapshotRate.Bytes() },
 	}
 	return p
 }

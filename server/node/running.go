@@ -62,6 +62,7 @@ func (n *node) applyRunning() {
 		n.log.Error("settings that were changed while the nodes ran cannot be used on this node", zap.Error(err))
 		return
 	}
+	next.Limits = limitsWithin(next.Limits, next.Memory.Budget.Bytes())
 	before := n.running.Swap(&next)
 	for _, s := range config.RunningSettings() {
 		if was, is := before.Text(s.Key), next.Text(s.Key); was != is {

@@ -1,0 +1,28 @@
+package failover
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A watch that is late says that there is no record after this node has made the first one. Only a read tells whether it has vanished.
+func TestLateWatchAtAFirstStart(t *testing.T) {
+	missing := Observed{Observation: Observation{Reachable: true, Missing: true, LiveKnown: true}}
+	r := newRig(t, Settings{})
+	id := usedIdentity()
+	id = Identity{Node: id.Node, Store: id.Store, Incarnation: 1, Run: id.Run}
+	r.step(Started{Identity: id})
+	r.observe(true, 0)
+	swap := effect[SwapRecord](t, r.step(Loaded{Err: ErrNoRecord}))
+	r.won()
+	effects := r.step(missing)
+	require.NotContains(t, r.s.Reason(), "vanished")
+	effect[LoadRecord](t, effects)
+	r.step(Loaded{Record: swap.Next, Revision: r.s.rev})
+	require.NotContains(t, r.s.Reason(), "vanished")
+
+	effect[LoadRecord](t, r.step(missing))
+	r.step(Loaded{Err: ErrNoRecord})
+	require.Contains(t, r.s.trouble, "vanished")
+}
