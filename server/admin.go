@@ -35,8 +35,9 @@ const (
 type NodeState struct {
 	// Pair is the state of failover.
 	Pair failover.Status
-	// Coordinator is the kind that was configured.
-	Coordinator string
+	// Coordinator is the kind that was configured, CoordinatorAddresses where it is.
+	Coordinator          string
+	CoordinatorAddresses []string
 	// Primary is set while the node holds the active role, Follower while it follows.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
@@ -169,7 +170,7 @@ func pairStatus(st *NodeState) *pb.PairStatus {
 	r := st.Pair.Record
 	out := &pb.PairStatus{
 		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync), //nolint:gosec // 1 or 2
-		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable,
+		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable, CoordinatorAddresses: st.CoordinatorAddresses,
 	}
 	if r.Paused != nil {
 		out.Paused = &pb.Pause{Since: timestamppb.New(r.Paused.Since), Reason: r.Paused.Reason}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,11 +9,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-mq/lockstep/client"
 	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+	"github.com/lockstep-mq/lockstep/server/config"
 )
 
 // withAdmin runs fn with a connection to the quorum.
 func (a *app) withAdmin(ctx context.Context, f *raftFlags, fn func(context.Context, *raftcoord.Admin) error) (err error) {
+	if len(f.voters) == 0 {
+		if f.voters, err = a.votersOfPair(ctx); err != nil {
+			return err
+		}
+	}
 	admin, err := raftcoord.NewAdmin(raftcoord.AdminOptions{Voters: f.voters, TLS: f.tls()})
 	if err != nil {
 		return err
@@ -50,7 +58,7 @@ func (a *app) pairVotersCommand() *cobra.Command {
 		Use: "voters", Short: "List the voters of a pair whose coordinator is raft",
 		Long: `List the voters as their leader knows them. Leading the quorum has nothing to do with being the active node: the witness
 leads when it can.`,
-		Example: "  lockstep pair voters --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
+		Example: "  lockstep pair voters\n  lockstep pair voters --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
@@ -172,4 +180,33 @@ in --dir and into the log.`,
 		_ = cmd.MarkFlagRequired(name)
 	}
 	return cmd
+}
+
+// votersOfPair asks the nodes where their voters are.
+func (a *app) votersOfPair(ctx context.Context) (voters []string, err error) {
+	addrs, err := a.addresses()
+	if err != nil {
+		return nil, err
+	}
+	err = a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, min(a.timeout, 2*time.Second))
+		defer cancel()
+		var last error
+		for _, addr := range addrs {
+			st, err := nodeStatus(ctx, c, addr)
+			if err != nil {
+				last = err
+				continue
+			}
+			if kind := st.GetPair().GetCoordinator(); kind != config.CoordinatorRaft {
+				return fmt.Errorf("the coordinator of this pair is %s, and has no voters", cmp.Or(kind, "not known to its nodes"))
+			}
+			voters = st.GetPair().GetCoordinatorAddresses()
+			if len(voters) > 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("no node says where the voters are: name them with --voters: %w", last)
+	})
+	return voters, err
 }

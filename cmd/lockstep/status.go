@@ -24,7 +24,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Use: "status", GroupID: "operate",
 		Short: "Show what both nodes are and know",
 		Long: `Show role, positions and content of each node, and the pair's record. Nodes that do not answer are shown, too.
-The exit code is 1 when no node answers. With --watch it is shown again whenever it changed, until Ctrl-C.`,
+The exit code is 1 when no node answers. With --watch it is shown again until Ctrl-C: on a terminal in place, with rates, and otherwise
+whenever it changed.`,
 		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -56,7 +57,8 @@ type statusJSON struct {
 	// Conditions of the pair and of both nodes, each once, the most serious first.
 	Conditions []conditionJSON `json:"conditions"`
 
-	plan string // the same in words, while it is under way
+	plan  string            // the same in words, while it is under way
+	names map[string]string // of the nodes of the pair, by their ids, also of those that do not answer
 }
 
 // pairJSON is the pair's record.
@@ -200,6 +202,12 @@ func (a *app) askStatus(ctx context.Context, c *client.Client, timeout time.Dura
 		})
 	}
 	wg.Wait()
+	s.names = make(map[string]string)
+	for _, p := range pairs {
+		for _, n := range p.GetNodes() {
+			s.names[n.GetNodeId()] = n.GetName()
+		}
+	}
 	s.addPlan(plans)
 	s.addConditions(pairs)
 	var failback time.Time
@@ -240,6 +248,9 @@ func (s *statusJSON) addPlan(plans []*pb.Plan) {
 func (s *statusJSON) nodeName(id string) string {
 	if i := slices.IndexFunc(s.Nodes, func(n nodeJSON) bool { return n.NodeID == id && n.Name != "" }); i >= 0 {
 		return s.Nodes[i].Name
+	}
+	if name := s.names[id]; name != "" {
+		return name
 	}
 	return id
 }
@@ -376,33 +387,6 @@ func (a *app) printStatus(s statusJSON) error {
 		return err
 	}
 	return a.print.Sentence("%s", s.plan)
-}
-
-// watchStatus prints the status whenever it is not what was printed last, until ctx ends.
-func (a *app) watchStatus(ctx context.Context, c *client.Client, interval time.Duration) error {
-	if interval <= 0 {
-		return usage("--interval must be more than 0")
-	}
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	last := ""
-	for ctx.Err() == nil {
-		s := a.askStatus(ctx, c, max(interval, 500*time.Millisecond))
-		if text := s.fingerprint(); text != last && ctx.Err() == nil {
-			last = text
-			if err := a.print.Sentence("\n%s", time.Now().Format(time.TimeOnly)); err != nil {
-				return err
-			}
-			if err := a.printStatus(s); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-		}
-	}
-	return nil
 }
 
 // fingerprint differs when there is something new to show.

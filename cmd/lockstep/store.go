@@ -39,9 +39,17 @@ directory ask the running nodes.`,
 		c.GroupID = "maintain"
 		cmd.AddCommand(c)
 	}
-	for _, c := range []*cobra.Command{a.storeCheck(), a.storeDigest(), a.storeDumpMeta(), a.storeDumpPage(), a.storeDumpLog()} {
-		c.GroupID = "look"
-		cmd.AddCommand(c)
+	for _, l := range []struct {
+		command *cobra.Command
+		need    bool // of a directory
+		rest    int  // arguments after it
+	}{
+		{a.storeCheck(), false, 0}, {a.storeDigest(), false, 0}, {a.storeDumpMeta(), true, 0}, {a.storeDumpPage(), true, 1},
+		{a.storeDumpLog(), true, 0},
+	} {
+		l.command.GroupID = "look"
+		takeDir(l.command, l.need, l.rest)
+		cmd.AddCommand(l.command)
 	}
 	return cmd
 }
@@ -60,10 +68,10 @@ type checkJSON struct {
 func (a *app) storeCheck() *cobra.Command {
 	var full bool
 	cmd := &cobra.Command{
-		Use: "check [DIR]", Short: "Read a whole store and report what is wrong",
+		Use: "check", Short: "Read a whole store and report what is wrong",
 		Long: `Read everything that the last checkpoint refers to: every page is used once or free, every page and every message
 reads back as it was written, every message that a subscription still wants is there. The exit code is 1 if not.`,
-		Example: "  lockstep store check /var/lib/lockstep\n  lockstep store check\n  lockstep store check --full-speed",
+		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n  lockstep store check --full-speed",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -146,10 +154,10 @@ func (a *app) printCheck(c checkJSON) error {
 
 func (a *app) storeDigest() *cobra.Command {
 	return &cobra.Command{
-		Use: "digest [DIR]", Short: "Hash the logical content of a store",
+		Use: "digest", Short: "Hash the logical content of a store",
 		Long: `Two stores with the same digest at the same LSN hold the same queues, subscriptions, acknowledgements and messages.
 The digest of a directory is that of its last checkpoint.`,
-		Example: "  lockstep store digest\n  lockstep store digest /var/lib/lockstep",
+		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			show := func(where, content string, lsn, messages uint64) error {
@@ -212,8 +220,8 @@ type metaJSON struct {
 
 func (a *app) storeDumpMeta() *cobra.Command {
 	return &cobra.Command{
-		Use: "dump-meta DIR", Short: "Show the identity of a stopped node and its last checkpoint",
-		Example: "  lockstep store dump-meta /var/lib/lockstep",
+		Use: "dump-meta", Short: "Show the identity of a stopped node and its last checkpoint",
+		Example: "  lockstep store dump-meta --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			d, err := store.DumpMeta(vfs.OS(), args[0])
@@ -272,9 +280,9 @@ type pageJSON struct {
 
 func (a *app) storeDumpPage() *cobra.Command {
 	return &cobra.Command{
-		Use: "dump-page DIR PAGE", Short: "Show what a page of a stopped node holds",
+		Use: "dump-page PAGE", Short: "Show what a page of a stopped node holds",
 		Long:    "Show and verify the run of pages that begins with the page. Pages are numbered from 1.",
-		Example: "  lockstep store dump-page /var/lib/lockstep 17",
+		Example: "  lockstep store dump-page 17 --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			no, err := strconv.ParseUint(args[1], 10, 64)

@@ -41,15 +41,15 @@ type logFlags struct {
 func (a *app) storeDumpLog() *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
-		Use: "dump-log DIR|FILE", Short: "Show the log records of a stopped node, or of a file that was set aside",
+		Use: "dump-log [FILE]", Short: "Show the log records of a stopped node, or of a file that was set aside",
 		Long: `Show the records of the log, one per line, and then the segments and whether the log is whole. A damaged log is shown
 as far as it can be read; the exit code is 1 then.
 
 A FILE is a single segment: of a log, or a cut-*.seg in which a node has kept records that the pair does not have, because another node
 became active without them. With --messages, the messages in the records are shown, too: queues are given by their numbers, since the
 names are not in the log of a publish.`,
-		Example: `  lockstep store dump-log /var/lib/lockstep --from 1000 --limit 20
-  lockstep store dump-log /var/lib/lockstep --segments
+		Example: `  lockstep store dump-log --data-dir /var/lib/lockstep --from 1000 --limit 20
+  lockstep store dump-log --data-dir /var/lib/lockstep --segments
   lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg --messages`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return a.dumpLog(args[0], f) },

@@ -15,11 +15,10 @@ type raftFlags struct {
 }
 
 func (f *raftFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.voters, "voters", nil, "addresses of the voters, comma-separated")
+	cmd.Flags().StringSliceVar(&f.voters, "voters", nil, "addresses of the voters, comma-separated; commands ask the nodes of --addr if it is not given")
 	cmd.Flags().StringVar(&f.ca, "raft-ca", "", "file with the certificate authority that the voters' certificates come from; turns TLS between voters on")
 	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "file with a certificate from it, good for servers and clients")
 	cmd.Flags().StringVar(&f.key, "raft-key", "", "file with the key of that certificate")
-	_ = cmd.MarkFlagRequired("voters")
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
@@ -57,6 +56,7 @@ on a third machine: then the pair survives the loss of any one of them.`,
 		},
 	}
 	f.register(cmd)
+	_ = cmd.MarkFlagRequired("voters")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "address for the other voters, host:port")
 	cmd.Flags().StringVar(&advertise, "advertise", "", "address that the other voters reach it by; default: --listen")
 	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "directory for its vote and its copy of the record")

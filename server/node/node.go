@@ -359,6 +359,7 @@ func (n *node) closeStore() error {
 func (n *node) State() server.NodeState {
 	st := server.NodeState{
 		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
+		CoordinatorAddresses: n.coordinatorAddresses(),
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)

@@ -289,9 +289,11 @@ type PairStatus struct {
 	// The last forced failover; not set if there never was one.
 	Forced *Forced `protobuf:"bytes,9,opt,name=forced,proto3" json:"forced,omitempty"`
 	// When this node, the active, hands over to the preferred one, if nothing comes between; not set if it will not.
-	FailbackAt    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=failback_at,json=failbackAt,proto3" json:"failback_at,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	FailbackAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=failback_at,json=failbackAt,proto3" json:"failback_at,omitempty"`
+	// Where the coordinator is, by the configuration of the answering node: the endpoints of etcd, or the voters.
+	CoordinatorAddresses []string `protobuf:"bytes,12,rep,name=coordinator_addresses,json=coordinatorAddresses,proto3" json:"coordinator_addresses,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *PairStatus) Reset() {
@@ -390,6 +392,13 @@ func (x *PairStatus) GetForced() *Forced {
 func (x *PairStatus) GetFailbackAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.FailbackAt
+	}
+	return nil
+}
+
+func (x *PairStatus) GetCoordinatorAddresses() []string {
+	if x != nil {
+		return x.CoordinatorAddresses
 	}
 	return nil
 }
@@ -3522,7 +3531,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\ain_sync\x18\x04 \x01(\bR\x06inSync\x12\x16\n" +
 	"\x06active\x18\x05 \x01(\bR\x06active\x12\x12\n" +
 	"\x04live\x18\x06 \x01(\bR\x04live\x12\x18\n" +
-	"\aversion\x18\a \x01(\tR\aversion\"\x8d\x03\n" +
+	"\aversion\x18\a \x01(\tR\aversion\"\xc2\x03\n" +
 	"\n" +
 	"PairStatus\x12\x17\n" +
 	"\apair_id\x18\x01 \x01(\tR\x06pairId\x12\x16\n" +
@@ -3536,7 +3545,8 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x06forced\x18\t \x01(\v2\x13.lockstep.v1.ForcedR\x06forced\x12;\n" +
 	"\vfailback_at\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"failbackAt\"\xc0\x01\n" +
+	"failbackAt\x123\n" +
+	"\x15coordinator_addresses\x18\f \x03(\tR\x14coordinatorAddresses\"\xc0\x01\n" +
 	"\x06Forced\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
 	"\x02by\x18\x02 \x01(\tR\x02by\x12\x16\n" +

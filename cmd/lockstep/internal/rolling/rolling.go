@@ -77,6 +77,13 @@ func (s *Snapshot) name(id string) string {
 			return n.GetName()
 		}
 	}
+	for _, st := range s.Nodes {
+		for _, n := range st.GetPair().GetNodes() { // of one that does not answer the other one knows it
+			if n.GetNodeId() == id && n.GetName() != "" {
+				return n.GetName()
+			}
+		}
+	}
 	return id
 }
 
