@@ -40,6 +40,8 @@ var (
 	ErrSlow = errors.New("the standby does not acknowledge in time")
 	// ErrLostRecords is returned when a standby no longer has records that it had acknowledged.
 	ErrLostRecords = errors.New("the standby has lost records that it had acknowledged")
+	// ErrSameNode is returned when the other end has this node's own identity.
+	ErrSameNode = errors.New("the other node has this node's own identity")
 	// ErrNoRoom is returned when a standby takes nothing in because its disk is nearly full.
 	ErrNoRoom = errors.New("this standby's disk is nearly full, so that it takes nothing in")
 	// ErrBehind is returned when the active lacks records that the standby knows to be committed: nothing that is committed is cut, whoever

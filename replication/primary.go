@@ -105,7 +105,9 @@ type Primary struct {
 	absentTold  bool
 	// uncommitted batches, oldest first, if there is a meter; ends are samples of where the log ended, oldest first.
 	uncommitted []underWay
-	ends        []reached
+	// stranger is never changed in place.
+	stranger *Stranger
+	ends     []reached
 }
 
 // StartPrimary takes up the active role: it begins the term with a term-start record and lets standbys in. What the log
@@ -282,6 +284,8 @@ type PrimaryStatus struct {
 	Standby *StandbyStatus
 	// Disk of the log.
 	Disk DiskStatus
+	// Stranger is the last one who was refused because he is none of this pair; nil if there was none.
+	Stranger *Stranger
 }
 
 // StandbyStatus is a snapshot of a connected standby.
@@ -317,7 +321,7 @@ func (p *Primary) status(end lsn.Position) PrimaryStatus {
 	defer p.mu.Unlock()
 	st := PrimaryStatus{
 		Term: p.o.Term, Config: p.cfg, End: end, CommitLSN: p.commit.Load(), AppliedLSN: p.applied.Load(),
-		Disk: p.io.status(p.o.DiskStallTimeout),
+		Disk: p.io.status(p.o.DiskStallTimeout), Stranger: p.stranger,
 	}
 	if s := p.session; s != nil {
 		st.Standby = &StandbyStatus{

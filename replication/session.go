@@ -98,6 +98,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 
 	welcome, err := s.handshake(ctx, first)
 	if err != nil {
+		p.noteStranger(err)
 		s.end(err)
 		return err
 	}
@@ -116,6 +117,24 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	s.watch(ctx)
 	p.leave(s)
 	return s.err
+}
+
+// Stranger is somebody who connected as a standby and is none of this pair.
+type Stranger struct {
+	// At is when it tried last.
+	At time.Time
+	// Err says who it is: ErrOtherPair, ErrSameNode, or ErrProtocol.
+	Err error
+}
+
+// noteStranger remembers who is refused because of what he is, for Status.
+func (p *Primary) noteStranger(err error) {
+	if !errors.Is(err, ErrOtherPair) && !errors.Is(err, ErrProtocol) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stranger = &Stranger{At: time.Now(), Err: err}
 }
 
 // handshake waits for the hello and decides how the standby goes on.
@@ -142,8 +161,7 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	case h.Pair != id.PairID:
 		return Welcome{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member, h.Pair, id.PairID)
 	case h.Member.Node == id.NodeID:
-		return Welcome{}, fmt.Errorf("%w: the standby has this node's own id %s; a data directory must not be copied to a second node",
-			ErrProtocol, id.NodeID)
+		return Welcome{}, fmt.Errorf("%w: %w: id %s; a data directory must not be copied to a second node", ErrProtocol, ErrSameNode, id.NodeID)
 	}
 	var err error
 	if s.agreed, err = agree(m.Hello.Protocol, m.Hello.OldestProtocol, m.Hello.Features); err != nil {

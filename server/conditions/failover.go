@@ -23,12 +23,14 @@ func FromFailover(st failover.Status) []Report {
 	node(st.Refused != nil, RecordRefused, text(st.Refused))
 	node(!st.CoordinatorReachable, CoordinatorLost, "the coordinator is "+st.Coordinator)
 	node(st.CoordinatorRefuses != "", CoordinatorTrouble, st.CoordinatorRefuses)
-	node(st.MayHaveLost, StoreMayHaveLost, "")
-	node(st.Superseded, Superseded, "")
+	node(st.MayHaveLost && st.PutBack == "", StoreMayHaveLost, "")
 	node(st.PutBack != "", StorePutBack, st.PutBack)
-	node(st.Ahead != "", HistoriesDiverged, st.Ahead)
+	node(st.Superseded, Superseded, st.Reason)
 	if t := st.Twin; t != nil {
-		node(true, TwoProcesses, "the other process is at "+t.Node.Address)
+		node(true, TwoProcesses, "the other process is at "+cmp.Or(t.Node.Address, "an address that is not known"))
+	}
+	if st.Ahead != "" {
+		out = append(out, Report{Kind: HistoriesDiverged, Details: st.Ahead})
 	}
 	for _, n := range st.Notices {
 		r := Report{Kind: Kind(n.Kind), Details: n.Details, Since: n.Since}

@@ -158,7 +158,7 @@ func ofWork() []Definition {
 		{
 			Kind: SwitchoverFailed, Severity: Warning, Scope: OfNode,
 			Cause:  "The last switchover that this node was asked for was not done; the role is where it was.",
-			Action: "The details say why. Mend that and ask again; the condition ends with the next switchover that succeeds, or after an hour.",
+			Action: "The details say why. Mend that and ask again; the condition ends with the next switchover that succeeds, or after ten minutes.",
 		},
 		{
 			Kind: SwitchoverStuck, Severity: Warning, Scope: OfPair, After: 15 * time.Second,

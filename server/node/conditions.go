@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -47,7 +48,9 @@ func (l *lookout) run(ctx context.Context) {
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { l.watchOther(ctx) })
-		running.Go(func() { l.watchVoters(ctx) })
+		if l.n.latencies != nil { // somebody can ask for it
+			running.Go(func() { l.watchVoters(ctx) })
+		}
 	}
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()
@@ -95,7 +98,6 @@ func (l *lookout) reports(now time.Time) []conditions.Report {
 	if !l.n.alone() {
 		f.all = conditions.FromFailover(pair)
 		l.replication(&f, &pair)
-		l.fromVoters(&f, &pair)
 	}
 	l.disk(&f, &pair)
 	l.content(&f)
@@ -144,10 +146,25 @@ func (l *lookout) replication(f *findings, pair *failover.Status) {
 	}
 	if primary != nil {
 		l.writes(f, primary.Disk)
+		l.stranger(f, primary.Stranger)
 	}
 	if follower != nil {
 		l.writes(f, follower.Disk)
 		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role, pair.Reason)
+	}
+}
+
+// strangerTold is how long somebody who was refused is told, after his last try.
+const strangerTold = 10 * time.Second
+
+// stranger says who is at the door that is none of this pair.
+func (l *lookout) stranger(f *findings, s *replication.Stranger) {
+	switch {
+	case s == nil || time.Since(s.At) > strangerTold:
+	case errors.Is(s.Err, replication.ErrSameNode):
+		f.node(true, conditions.TwoProcesses, "%v", s.Err)
+	default:
+		f.pair(true, conditions.ForeignNode, "%v", s.Err)
 	}
 }
 

@@ -13,7 +13,7 @@ const (
 	planStuckAfter = 10 * time.Minute
 	planRetries    = 5
 	// switchoverTold is how long a switchover that failed is told, if none succeeds before.
-	switchoverTold = time.Hour
+	switchoverTold = 10 * time.Minute
 	// archiveStuckAfter is how long the archive may stay where it is while there is something to archive.
 	archiveStuckAfter = 2 * time.Minute
 )

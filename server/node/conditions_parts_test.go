@@ -1,0 +1,196 @@
+package node
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/metrics"
+)
+
+// kinds lists what was found.
+func kinds(f *findings) []conditions.Kind {
+	out := make([]conditions.Kind, 0, len(f.all))
+	for _, r := range f.all {
+		out = append(out, r.Kind)
+	}
+	return out
+}
+
+// Jobs that fail or hang, and backups that are too old, are found; those that are fine or paused are not.
+func TestJobConditions(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	ran := func(hoursAgo int, outcome string) maintenance.Run {
+		return maintenance.Run{StartedAt: now.Add(-time.Duration(hoursAgo) * time.Hour), Outcome: outcome}
+	}
+	for name, tt := range map[string]struct {
+		kind   string
+		paused bool
+		put    int // hours ago
+		runs   []maintenance.Run
+		want   []conditions.Kind
+	}{
+		"fine":                   {kind: maintenance.JobBackup, put: 100, runs: []maintenance.Run{ran(1, maintenance.RunOK)}},
+		"one missed":             {kind: maintenance.JobBackup, put: 100, runs: []maintenance.Run{ran(9, maintenance.RunOK)}},
+		"failed once":            {kind: maintenance.JobBackup, put: 100, runs: []maintenance.Run{ran(1, maintenance.RunFailed), ran(7, maintenance.RunOK)}, want: []conditions.Kind{conditions.JobFailed}},
+		"two missed":             {kind: maintenance.JobBackup, put: 100, runs: []maintenance.Run{ran(1, maintenance.RunFailed), ran(13, maintenance.RunOK)}, want: []conditions.Kind{conditions.JobFailed, conditions.BackupOld}},
+		"never":                  {kind: maintenance.JobBackup, put: 100, want: []conditions.Kind{conditions.BackupMissing}},
+		"put a moment ago":       {kind: maintenance.JobBackup, put: 1},
+		"paused":                 {kind: maintenance.JobBackup, put: 100, paused: true, runs: []maintenance.Run{ran(50, maintenance.RunFailed)}},
+		"no backup":              {kind: maintenance.JobScan, put: 100},
+		"runs":                   {kind: maintenance.JobScan, put: 100, runs: []maintenance.Run{ran(1, maintenance.RunRunning)}},
+		"runs past the next one": {kind: maintenance.JobScan, put: 100, runs: []maintenance.Run{ran(7, maintenance.RunRunning)}, want: []conditions.Kind{conditions.JobStuck}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var f findings
+			job(&f, &maintenance.JobInfo{
+				Job:     maintenance.Job{Name: "j", Kind: tt.kind, Schedule: "@every 6h", Paused: tt.paused, UpdatedAt: now.Add(-time.Duration(tt.put) * time.Hour)},
+				History: tt.runs,
+			}, now)
+			require.ElementsMatch(t, tt.want, kinds(&f))
+		})
+	}
+}
+
+// A plan that does not move is told after a while, and one that moves is not.
+func TestPlanConditions(t *testing.T) {
+	l := &lookout{}
+	now := time.Unix(1_700_000_000, 0)
+	look := func(after time.Duration, p maintenance.Plan) []conditions.Kind {
+		now = now.Add(after)
+		var f findings
+		l.plan(&f, &p, now)
+		return kinds(&f)
+	}
+	p := maintenance.Plan{ID: "1", State: "scanning", Progress: &maintenance.Progress{Done: 1}}
+	require.Empty(t, look(0, p))
+	require.Empty(t, look(planStuckAfter, p))
+	require.Equal(t, []conditions.Kind{conditions.PlanStuck}, look(time.Second, p))
+	p.Progress.Done++
+	require.Empty(t, look(time.Second, p))
+	p.Retries = planRetries
+	require.Equal(t, []conditions.Kind{conditions.PlanStuck}, look(time.Second, p))
+	p.State = maintenance.PlanFailed
+	require.Equal(t, []conditions.Kind{conditions.PlanFailed}, look(time.Second, p))
+	p.State = maintenance.PlanDone
+	require.Empty(t, look(time.Hour, p))
+}
+
+// The end of a certificate is told two weeks before, and when it has come.
+func TestCertificateConditions(t *testing.T) {
+	now := time.Now()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	write := func(ends time.Time) string {
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-1000 * time.Hour), NotAfter: ends}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		require.NoError(t, err)
+		file := filepath.Join(t.TempDir(), "cert.pem")
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+		return file
+	}
+	for left, want := range map[time.Duration][]conditions.Kind{
+		-time.Hour:          {conditions.CertificateExpired},
+		time.Hour:           {conditions.CertificateExpires},
+		13 * 24 * time.Hour: {conditions.CertificateExpires},
+		15 * 24 * time.Hour: {},
+	} {
+		c := config.Default()
+		c.TLS.Cert = write(now.Add(left))
+		l := &lookout{n: &node{cfg: c}, certs: certificates(&c)}
+		var f findings
+		l.machine(&f, now)
+		require.Equal(t, want, kinds(&f), "%v", left)
+	}
+}
+
+// Clocks that differ are told; what the way of the answer may have taken does not count.
+func TestClockConditions(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		offset, unsure time.Duration
+		want           bool
+	}{
+		"the same":     {0, 0, false},
+		"ahead":        {3 * time.Second, 0, true},
+		"behind":       {-3 * time.Second, 0, true},
+		"a slow way":   {3 * time.Second, 2 * time.Second, false},
+		"almost right": {-time.Second, 0, false},
+	} {
+		l := &lookout{}
+		l.other.answer = &pb.GetStatusResponse{Node: &pb.NodeStatus{NodeId: "2"}, Now: timestamppb.New(now)}
+		l.other.at, l.other.offset, l.other.unsure = now, tt.offset, tt.unsure
+		var f findings
+		l.fromOther(&f, &failover.Status{}, now)
+		require.Equal(t, tt.want, len(f.all) == 1 && f.all[0].Kind == conditions.ClocksApart, name)
+		var late findings
+		l.fromOther(&late, &failover.Status{}, now.Add(answerAge+time.Second))
+		require.Empty(t, late.all, "an answer of long ago says nothing")
+	}
+}
+
+// An older release knows no conditions: what it says besides is made some.
+func TestConditionsOfAnOlderRelease(t *testing.T) {
+	now := time.Now()
+	l := &lookout{n: &node{cfg: config.Default()}}
+	l.other.answer = &pb.GetStatusResponse{
+		Node: &pb.NodeStatus{NodeId: "2", Name: "b"}, Store: &pb.StoreStatus{DiskFree: 1 << 20},
+		Alarms: []*pb.Alarm{{Kind: "damaged-index", Message: "index"}, {Kind: "of-the-future"}},
+	}
+	l.other.at = now
+	var f findings
+	l.fromOther(&f, &failover.Status{}, now)
+	require.Equal(t, []conditions.Kind{conditions.DiskLow, conditions.DamagedIndex}, kinds(&f))
+	require.Equal(t, conditions.Node{ID: "2", Name: "b"}, f.all[0].Node)
+}
+
+// Who is refused because of what he is, is told for a while.
+func TestStrangers(t *testing.T) {
+	l := &lookout{}
+	look := func(err error, ago time.Duration) []conditions.Kind {
+		var f findings
+		l.stranger(&f, &replication.Stranger{At: time.Now().Add(-ago), Err: err})
+		return kinds(&f)
+	}
+	same := fmt.Errorf("%w: %w", replication.ErrProtocol, replication.ErrSameNode)
+	require.Equal(t, []conditions.Kind{conditions.TwoProcesses}, look(same, 0))
+	require.Equal(t, []conditions.Kind{conditions.ForeignNode}, look(replication.ErrOtherPair, 0))
+	require.Empty(t, look(replication.ErrOtherPair, time.Minute))
+}
+
+// A voter is up if it answers as the one that it should be and takes part; how far it is behind is told of those.
+func TestJudgeVoters(t *testing.T) {
+	m := func(id string) raftcoord.Member {
+		return raftcoord.Member{ID: id, Address: id + ":1", Kind: raftcoord.KindNode}
+	}
+	got := judgeVoters([]voterAnswer{
+		{member: m("a"), status: raftcoord.Status{ID: "a", Member: true, LastIndex: 10}},
+		{member: m("b"), status: raftcoord.Status{ID: "b", Member: true, LastIndex: 7}},
+		{member: m("c"), err: errors.New("does not answer")},
+		{member: m("d"), status: raftcoord.Status{ID: "another", Member: true, LastIndex: 9}},
+		{member: m("e"), status: raftcoord.Status{ID: "e", Member: true, LastIndex: 9, Fenced: raftcoord.FencedPutBack}},
+	})
+	up := func(id string, up bool, behind uint64) metrics.Voter {
+		return metrics.Voter{Address: id + ":1", Kind: "node", Up: up, Behind: behind}
+	}
+	require.Equal(t, []metrics.Voter{up("a", true, 0), up("b", true, 3), up("c", false, 0), up("d", false, 0), up("e", false, 0)}, got)
+}

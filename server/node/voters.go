@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+	"github.com/lockstep-mq/lockstep/server/metrics"
+)
+
+// voterInterval is how often all voters are asked how they are.
+const voterInterval = 5 * time.Second
+
+// votersLook is what the voters said last, when they were asked.
+type votersLook struct {
+	mu     sync.Mutex // guards what follows
+	voters []metrics.Voter
+}
+
+// votersSeen is what the last look has found; nil on a pair without voters.
+func (l *lookout) votersSeen() []metrics.Voter {
+	l.voters.mu.Lock()
+	defer l.voters.mu.Unlock()
+	return l.voters.voters
+}
+
+// watchVoters asks the voters of a raft coordinator again and again, for the metrics, until ctx ends.
+func (l *lookout) watchVoters(ctx context.Context) {
+	c, ok := l.n.coordinator.(*raftcoord.Coordinator)
+	if !ok {
+		return
+	}
+	r := l.n.cfg.Coordinator.Raft
+	o := raftcoord.AdminOptions{Voters: r.Voters}
+	if r.TLS.CA != "" {
+		o.TLS = &raftcoord.TLS{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
+	}
+	admin, err := raftcoord.NewAdmin(o)
+	if err != nil {
+		l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings, and has said why
+		return
+	}
+	defer func() { _ = admin.Close() }() // nothing depends on how the calls end
+	ticker := time.NewTicker(voterInterval)
+	defer ticker.Stop()
+	for {
+		l.lookAtVoters(ctx, c.Voter().Status(), admin)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// voterAnswer is what one voter said.
+type voterAnswer struct {
+	member raftcoord.Member
+	status raftcoord.Status
+	err    error
+}
+
+// lookAtVoters asks each member that this node's own voter knows.
+func (l *lookout) lookAtVoters(ctx context.Context, own raftcoord.Status, admin *raftcoord.Admin) {
+	answers := make([]voterAnswer, len(own.Voters))
+	var asking sync.WaitGroup
+	for i, m := range own.Voters {
+		asking.Go(func() {
+			answers[i].member = m
+			if m.ID == own.ID {
+				answers[i].status = own
+				return
+			}
+			answers[i].status, answers[i].err = admin.Status(ctx, m.Address)
+		})
+	}
+	asking.Wait()
+	if ctx.Err() != nil {
+		return
+	}
+	voters := judgeVoters(answers)
+	l.voters.mu.Lock()
+	defer l.voters.mu.Unlock()
+	l.voters.voters = voters
+}
+
+// judgeVoters says how the voters are. What an operator has to know of them the coordinator itself tells (failover.Status.Notices).
+func judgeVoters(answers []voterAnswer) []metrics.Voter {
+	newest := uint64(0)
+	for i := range answers {
+		newest = max(newest, answers[i].status.LastIndex)
+	}
+	voters := make([]metrics.Voter, 0, len(answers))
+	for i := range answers {
+		a := &answers[i]
+		v := metrics.Voter{Address: a.member.Address, Kind: string(a.member.Kind)}
+		if a.err == nil && a.status.ID == a.member.ID && a.status.Member && a.status.Fenced == "" {
+			v.Up, v.Behind = true, newest-a.status.LastIndex
+		}
+		voters = append(voters, v)
+	}
+	return voters
+}
