@@ -267,16 +267,16 @@ func ofWork() []family {
 		gaugeOf("backup_last_success_timestamp_seconds", whenBackups, "When the last good backup of a job was begun, in Unix time; 0 if none is remembered.",
 			nil, func(s *snapshot, put putFunc) {
 				var last time.Time
-				any := false
+				makes := false
 				for i := range s.more.Jobs {
 					if j := &s.more.Jobs[i]; j.Kind == maintenance.JobBackup {
-						any = true
+						makes = true
 						if at, ok := j.LastGood(); ok && at.After(last) {
 							last = at
 						}
 					}
 				}
-				if any {
+				if makes {
 					put(unix(last))
 				}
 			}),

@@ -83,11 +83,7 @@ func counter(name, help string, read func(*snapshot) float64) family {
 	return family{Metric{Name: name, Type: Counter, Help: help}, func(s *snapshot, put putFunc) { put(read(s)) }}
 }
 
-// gaugeOf and counterOf describe one with labels, or that is not always there.
+// gaugeOf describes one with labels, or that is not always there.
 func gaugeOf(name, when, help string, labels []string, read func(*snapshot, putFunc)) family {
 	return family{Metric{Name: name, Type: Gauge, Help: help, Labels: labels, When: when}, read}
-}
-
-func counterOf(name, when, help string, labels []string, read func(*snapshot, putFunc)) family {
-	return family{Metric{Name: name, Type: Counter, Help: help, Labels: labels, When: when}, read}
 }

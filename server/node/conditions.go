@@ -28,6 +28,8 @@ type lookout struct {
 	other  otherStatus
 	voters votersLook
 	again  chan struct{} // capacity 1: something has changed
+	// cacheOnly: the filesystem does not let the store write past the system's cache. Set before anybody looks.
+	cacheOnly bool
 
 	mu       sync.Mutex // held while somebody looks; guards what follows
 	work     workSeen

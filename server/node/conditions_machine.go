@@ -4,11 +4,13 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"os"
+	"path/filepath"
 	"runtime/metrics"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // certificateWarning is how long before its end a certificate is told.
@@ -58,8 +60,15 @@ func (l *lookout) machine(f *findings, now time.Time) {
 		f.node(left <= 0, conditions.CertificateExpired, "%s has ended at %s", c.file, c.ends.Format(time.RFC3339))
 		f.node(left > 0 && left < certificateWarning, conditions.CertificateExpires, "%s ends at %s", c.file, c.ends.Format(time.RFC3339))
 	}
+	f.node(l.cacheOnly, conditions.PageCacheOnly, "memory.page-cache is %s", l.n.cfg.Memory.PageCache)
 	used, allowed := memoryInUse(), memoryAllowed(l.n.cfg.Memory.Budget.Bytes())
 	f.node(used > allowed, conditions.MemoryOverBudget, "%s in use, memory.budget is %s", config.Size(used), l.n.cfg.Memory.Budget)
+}
+
+// fallsBack tells whether the filesystem of the store refuses what memory.page-cache asks for.
+func fallsBack(fs vfs.FS, c *config.Config) bool {
+	disk, ok := fs.(interface{ TakesDirect(name string) bool })
+	return ok && c.Memory.PageCache != "keep" && !disk.TakesDirect(filepath.Join(c.Data.Dir, "page.db"))
 }
 
 // memoryAllowed is what a process may have in use without anybody's being told.

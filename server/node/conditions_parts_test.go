@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // kinds lists what was found.
@@ -193,4 +194,19 @@ func TestJudgeVoters(t *testing.T) {
 		return metrics.Voter{Address: id + ":1", Kind: "node", Up: up, Behind: behind}
 	}
 	require.Equal(t, []metrics.Voter{up("a", true, 0), up("b", true, 3), up("c", false, 0), up("d", false, 0), up("e", false, 0)}, got)
+}
+
+// noDirect is a disk whose filesystem knows no O_DIRECT.
+type noDirect struct{ vfs.FS }
+
+func (noDirect) TakesDirect(string) bool { return false }
+
+// A filesystem that does not let the store past the cache is told, if the store wants to go there.
+func TestPageCacheConditions(t *testing.T) {
+	for use, want := range map[string]bool{"auto": true, "drop": true, "keep": false} {
+		c := config.Default()
+		c.Memory.PageCache = use
+		require.Equal(t, want, fallsBack(noDirect{vfs.OS()}, &c), use)
+		require.False(t, fallsBack(vfs.NewMem(), &c), "%s: nobody knows", use)
+	}
 }

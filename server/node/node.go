@@ -106,6 +106,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		return err
 	}
 	defer func() { err = errors.Join(err, n.closeStore()) }()
+	n.lookout.cacheOnly = fallsBack(o.FS, &cfg)
 	stopArchive, err := n.startArchive() // before anything is applied
 	if err != nil {
 		return err

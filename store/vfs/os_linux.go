@@ -140,6 +140,16 @@ func (f *osFile) WriteUncached(p []byte, offset int64) (int, error) {
 	return f.uncached(&f.directWrite, os.O_WRONLY, func(file *os.File) (int, error) { return file.WriteAt(p, offset) })
 }
 
+// TakesDirect tells whether a file on that filesystem can be opened for O_DIRECT; if not, what is to go past the system's cache goes through
+// it. The file must be there.
+func (osFS) TakesDirect(name string) bool {
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return !errors.Is(err, unix.EINVAL)
+	}
+	return f.Close() == nil
+}
+
 // uncached does something with the file opened for O_DIRECT, or as it is on a filesystem without that.
 func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error)) (int, error) {
 	if again := f.again(r, flag|unix.O_DIRECT); again != nil {
