@@ -153,6 +153,7 @@ func TestClockConditions(t *testing.T) {
 func TestConditionsOfAnOlderRelease(t *testing.T) {
 	now := time.Now()
 	l := &lookout{n: &node{cfg: config.Default()}}
+	l.n.running.Store(&l.n.cfg)
 	l.other.answer = &pb.GetStatusResponse{
 		Node: &pb.NodeStatus{NodeId: "2", Name: "b"}, Store: &pb.StoreStatus{DiskFree: 1 << 20},
 		Alarms: []*pb.Alarm{{Kind: "damaged-index", Message: "index"}, {Kind: "of-the-future"}},
