@@ -295,40 +295,6 @@ func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
 	}
 }
 
-// handOverBeforeStop gives the active role to a standby in sync, so that clients see no more of the stop than a switchover. Whatever stands
-// in the way of that does not keep the node from stopping: then the standby takes over, as from a node that died. An error is one of the
-// store, which came meanwhile.
-func (n *node) handOverBeforeStop(ctx context.Context) error {
-	st := n.runner.Status()
-	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
-		return nil
-	}
-	other, ok := st.Record.Other(st.Self.ID)
-	if !ok {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, n.cfg.Shutdown.HandoverTimeout.Std())
-	defer cancel()
-	began := time.Now()
-	found, err := n.Find(ctx) // that the pair was paused may be news of this moment
-	if err == nil && found.Record.Paused != nil {
-		n.log.Info("this node stops as the active: the pair is paused, so the role stays here until it is started again")
-		return nil
-	}
-	result, err := n.Switchover(ctx, other.Node)
-	if err != nil {
-		n.log.Warn("this node stops as the active: it could not hand over first", zap.Duration("after", time.Since(began)), zap.Error(err))
-	} else {
-		n.log.Info("handed over before the stop", zap.String("active", result.Active.Name), zap.Duration("pause", result.Pause))
-	}
-	select {
-	case err := <-n.fatal:
-		return err
-	default:
-		return nil
-	}
-}
-
 // stopServer ends all calls: gently, then not.
 func stopServer(s *grpc.Server) {
 	done := make(chan struct{})
