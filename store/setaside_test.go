@@ -171,6 +171,15 @@ func setAsideAndFilled(t *testing.T, h hurt) {
 	require.NoError(t, receive(t, source.s, s).Commit())
 	require.Equal(t, m.dump(), dumpStore(t, s))
 	require.Empty(t, s.Identity().SetAside, "it is whole")
+	kinds := map[string]string{}
+	left, err := s.LeftBehind()
+	require.NoError(t, err)
+	for _, l := range left {
+		kinds[l.Kind] = l.Path
+	}
+	require.Equal(t, map[string]string{
+		store.LeftDamagedStore: filepath.Join("/data", now.SetAside), store.LeftOldPageFile: "/data/page.db_old",
+	}, kinds)
 	require.NoError(t, s.Close())
 	again, err := store.Open(o)
 	require.NoError(t, err)
