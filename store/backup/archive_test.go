@@ -3,8 +3,10 @@ package backup_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +92,13 @@ func TestPointInTime(t *testing.T) {
 			o.FS, o.ArchiveDir = mem, "/archive"
 			_, err := backup.Restore(ctx, set.Path, "/restored", o)
 			require.ErrorIs(t, err, backup.ErrTarget, what)
+			if strings.Contains(what, "after") { // what is missing, and when it will be there
+				require.ErrorContains(t, err, "lockstep store flush-archive", what)
+				require.ErrorContains(t, err, "log.archive-interval", what)
+			}
+			if what == "after the archive" {
+				require.ErrorContains(t, err, fmt.Sprintf("the records %d to %d are missing", end+1, end+1))
+			}
 		}
 		_, err := backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: mem, ToLSN: from + 1})
 		require.ErrorIs(t, err, backup.ErrTarget, "no archive")
