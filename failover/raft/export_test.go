@@ -21,9 +21,9 @@ func (o Options) Older() Options {
 	return o
 }
 
-// Greeted is what this voter answers to another that has seen it in a term.
-func (v *Voter) Greeted(from string, seenTerm uint64) error {
-	return v.admit(kindRaft, greeting{From: from, To: v.disk.id, Seen: &sighting{Term: seenTerm}})
+// Greeted is what this voter answers to another that has had its vote in a term.
+func (v *Voter) Greeted(from string, votedTerm uint64) error {
+	return v.admit(kindRaft, greeting{From: from, To: v.disk.id, Seen: &sighting{Voted: votedTerm}})
 }
 
 // GreetedBy is what this voter answers to another whose disk is empty.

@@ -330,6 +330,7 @@ func TestGreetingFindsPutBack(t *testing.T) {
 	require.ErrorContains(t, a.Greeted(b.ID(), 1000), "the disk of this voter was put back")
 	c.awaitFenced(nodeA)
 	require.ErrorContains(t, a.Greeted(b.ID(), 0), "takes no part any more")
-	// And the other way round: b knows what a had.
+	// And the other way round: b knows what a had, from a or, a moment later, from the leader.
+	require.Eventually(t, func() bool { return b.GreetedBy(a.ID()) != nil }, 10*time.Second, 5*time.Millisecond)
 	require.ErrorContains(t, b.GreetedBy(a.ID()), "the disk of the voter that connects was put back")
 }

@@ -25,8 +25,10 @@ import (
 // takes part. One that finds itself below what is known of it takes no part any more, and says so; it is replaced like one whose disk was
 // lost.
 //
-// None of what is compared ever falls on a disk that was not put back: a voter's term and the term of its last vote only rise, and
-// within the term in which an entry was acknowledged nobody cuts it. (The end of the log alone would not do: a new leader may cut it.)
+// None of what is compared ever falls on a disk that was not put back: the term of a voter's last vote only rises, and within the term
+// in which an entry was acknowledged nobody cuts it. (The end of the log alone would not do: a new leader may cut it. Neither would the
+// term: to have been in it is no promise, and the library lets it fall by one when a heartbeat, which it handles beside everything else,
+// arrives just as the voter stands for an election.)
 
 const (
 	// soon is when what was acknowledged is written to the disk: two followers' acknowledgements are one write.
@@ -80,10 +82,10 @@ type standing struct {
 // lacks tells what a voter with this on its disk has forgotten; empty if nothing.
 func (s sighting) lacks(have standing) string {
 	switch {
-	case s.Term > have.Term:
-		return fmt.Sprintf("it was in term %d, and its disk says %d", s.Term, have.Term)
 	case s.Voted > have.Voted:
 		return fmt.Sprintf("it has voted in term %d, and its disk says %d", s.Voted, have.Voted)
+	case s.AckTerm > have.Term:
+		return fmt.Sprintf("it had entries of term %d, and its disk is in term %d", s.AckTerm, have.Term)
 	case s.AckTerm == have.Term && s.Acked > have.Last:
 		return fmt.Sprintf("it had the log up to %d, and its disk ends at %d", s.Acked, have.Last)
 	default:
