@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,11 +56,13 @@ func TestConsumeLimit(t *testing.T) {
 		n.publish("q", string(bytes.Repeat([]byte("x"), 900<<10)))
 	}
 	n.publish("q", string(bytes.Repeat([]byte("x"), 3<<20)))
-	consume := func(limit uint32, receive int) (messages int, err error) {
+	n.createQueue("small")
+	n.publish("small", slices.Repeat([]string{string(bytes.Repeat([]byte("x"), 9<<10))}, 100)...)
+	consumeFrom := func(queue string, want int, limit uint32, receive int) (messages int, err error) {
 		stream, err := n.queues.Consume(t.Context(), grpc.MaxCallRecvMsgSize(receive))
 		require.NoError(t, err)
-		require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", MaxResponseBytes: limit}, Credit: 100}))
-		for messages < 7 {
+		require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: queue, MaxResponseBytes: limit}, Credit: 100}))
+		for messages < want {
 			resp, err := stream.Recv()
 			if err != nil {
 				return messages, err
@@ -71,7 +74,11 @@ func TestConsumeLimit(t *testing.T) {
 		require.Error(t, err) // the end
 		return messages, nil
 	}
-	messages, err := consume(0, 4<<20)
+	messages, err := consumeFrom("small", 100, 64<<10, 64<<10)
+	require.NoError(t, err, "a batch is split")
+	require.Equal(t, 100, messages)
+	consume := func(limit uint32, receive int) (int, error) { return consumeFrom("q", 7, limit, receive) }
+	messages, err = consume(0, 4<<20)
 	require.NoError(t, err, "gRPC's default is kept to")
 	require.Equal(t, 7, messages)
 	messages, err = consume(1<<20, 1<<20)
