@@ -46,6 +46,7 @@ type Consumer struct {
 	mu          sync.Mutex // guards all below
 	err         error      // why the consumer has ended
 	generation  uint64     // number of the present stream
+	queueID     uint64     // of the queue that was attached to first; 0 if the node does not say
 	buffer      fifo[*pb.StoredMessage]
 	held        map[uint64]holding // messages that the application has, by sequence
 	credit      uint32             // to be granted with the next request
@@ -122,6 +123,13 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 		return nil, err
 	}
 	return co, nil
+}
+
+// attachedTo returns the number of the queue, so that what is delivered from it is not acknowledged in another one of its name.
+func (co *Consumer) attachedTo() uint64 {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	return co.queueID
 }
 
 func (co *Consumer) op() string { return "consume " + co.queue + "/" + co.subscription }

@@ -142,7 +142,9 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 		co.settle(co.answered)
 	}
 	r := co.request(true)
-	r.Attach = &pb.Attach{Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes}
+	r.Attach = &pb.Attach{
+		Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes, QueueId: co.queueID,
+	}
 	return r
 }
 
@@ -194,6 +196,9 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	co.isAttached()
 	co.mu.Lock()
 	confirmed := false
+	if resp.GetQueueId() != 0 {
+		co.queueID = resp.GetQueueId()
+	}
 	for co.unconfirmed.len() > 0 && co.unconfirmed.at(0).number <= resp.GetConfirmed() {
 		b := co.unconfirmed.pop()
 		for _, seq := range b.ack {

@@ -178,3 +178,28 @@ func TestManyAcks(t *testing.T) {
 	require.NoError(t, co.Flush(soon(t)))
 	require.Equal(t, total, p.ackedCount("q"))
 }
+
+// TestQueueID: a consumer that attaches again, and a transaction that acknowledges, name the queue that the messages were delivered from by
+// its number: another one may have its name by now.
+func TestQueueID(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	_, err := c.Publish(soon(t), "q", message("a"))
+	require.NoError(t, err)
+	consumer, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	d, err := consumer.Receive(soon(t))
+	require.NoError(t, err)
+	p.setRole(0, pb.Role_ROLE_STANDBY)
+	p.takeOver(1)
+	require.Eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.queueIDs) == 2
+	}, 10*time.Second, time.Millisecond)
+	_, err = c.Begin().Ack(d).Commit(soon(t))
+	require.NoError(t, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Equal(t, []uint64{0, 7, 7}, p.queueIDs)
+}

@@ -41,6 +41,8 @@ type fakePair struct {
 	refuse func(r *pb.PublishRequest) *pb.RequestError
 	// refuseCommit makes the error of a transaction, which is then not committed.
 	refuseCommit func(r *pb.CommitRequest) error
+	// queueIDs are what consumers said when they attached, and acknowledged in transactions.
+	queueIDs []uint64
 	// commits counts the transactions that were asked for.
 	commits int
 	// plan is what WatchPlan tells.
@@ -320,9 +322,23 @@ func (n *fakeNode) Commit(_ context.Context, r *pb.CommitRequest) (*pb.CommitRes
 			}
 		}
 		n.pair.ack(op.GetAck().GetQueue(), op.GetAck().GetRanges())
+		if op.GetAck() != nil {
+			n.pair.queueIDs = append(n.pair.queueIDs, op.GetAck().GetQueueId())
+		}
 		out.Results = append(out.Results, res)
 	}
 	return out, nil
+}
+
+// attached gives the number of the queue that a consumer attaches to.
+func (p *fakePair) attached(a *pb.Attach) uint64 {
+	if a == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queueIDs = append(p.queueIDs, a.GetQueueId())
+	return 7
 }
 
 // ack acknowledges. The caller holds mu.
@@ -401,7 +417,9 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 				}
 			}
 			credit += int(r.GetCredit())
-			if err := s.Send(&pb.ConsumeResponse{Attached: r.GetAttach() != nil, Confirmed: r.GetConfirm()}); err != nil {
+			if err := s.Send(&pb.ConsumeResponse{
+				Attached: r.GetAttach() != nil, QueueId: n.pair.attached(r.GetAttach()), Confirmed: r.GetConfirm(),
+			}); err != nil {
 				return err
 			}
 		case <-changed:

@@ -60,7 +60,7 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 func (t *Txn) Ack(ds ...*Delivery) *Txn {
 	queue, sub, ranges, ok := t.ranges(ds)
 	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Ack{
-		Ack: &pb.AckOperation{Queue: queue, Subscription: sub, Ranges: ranges},
+		Ack: &pb.AckOperation{Queue: queue, Subscription: sub, Ranges: ranges, QueueId: ds[0].consumer.attachedTo()},
 	}}) {
 		t.acked = append(t.acked, ds...)
 	}
@@ -72,7 +72,7 @@ func (t *Txn) Ack(ds ...*Delivery) *Txn {
 func (t *Txn) Release(ds ...*Delivery) *Txn {
 	queue, sub, ranges, ok := t.ranges(ds)
 	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Release{
-		Release: &pb.ReleaseOperation{Queue: queue, Subscription: sub, Ranges: ranges},
+		Release: &pb.ReleaseOperation{Queue: queue, Subscription: sub, Ranges: ranges, QueueId: ds[0].consumer.attachedTo()},
 	}}) {
 		t.released = append(t.released, ds...)
 	}

@@ -18,6 +18,7 @@ type operation struct {
 	size     int           // of messages, in bytes
 	acks     []txn.Range
 	releases []txn.Range
+	queueID  uint64       // that the queue must have; 0 for any
 	key      dispatch.Key // set once the names were looked up
 }
 
@@ -119,10 +120,12 @@ func (s *QueueServer) checkOperation(op *pb.Operation) (o operation, err error) 
 		o = operation{queue: kind.Publish.GetQueue(), messages: kind.Publish.GetMessages()}
 		o.size, err = s.checkMessages(o.messages)
 	case *pb.Operation_Ack:
-		o = operation{queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription())}
+		o = operation{queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()), queueID: kind.Ack.GetQueueId()}
 		o.acks, err = atLeastOne(kind.Ack.GetRanges())
 	case *pb.Operation_Release:
-		o = operation{queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription())}
+		o = operation{
+			queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription()), queueID: kind.Release.GetQueueId(),
+		}
 		o.releases, err = atLeastOne(kind.Release.GetRanges())
 	default:
 		err = fmt.Errorf("%w: it is neither publish, ack nor release", ErrInvalid)
@@ -165,6 +168,9 @@ func (o *operation) resolve(st *queue.State) error {
 	q := st.QueueByName(o.queue)
 	if q == nil {
 		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, o.queue)
+	}
+	if err := checkQueueID(o.queue, q.ID(), o.queueID); err != nil {
+		return err
 	}
 	o.key.Queue = q.ID()
 	if o.messages != nil {

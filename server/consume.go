@@ -50,12 +50,15 @@ func (s *QueueServer) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest,
 	if err != nil {
 		return err
 	}
+	if err := checkQueueID(attach.GetQueue(), queueID, attach.GetQueueId()); err != nil {
+		return err
+	}
 	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub})
 	if err != nil {
 		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
 	}
 	defer consumer.Close()
-	if err := stream.Send(&pb.ConsumeResponse{Attached: true}); err != nil {
+	if err := stream.Send(&pb.ConsumeResponse{Attached: true, QueueId: queueID}); err != nil {
 		return fmt.Errorf("confirm the consumer: %w", err)
 	}
 	c := &consumeStream{consumer: consumer, stream: stream, limit: defaultResponseBytes}
@@ -72,6 +75,14 @@ func (s *QueueServer) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest,
 		return fmt.Errorf("queue %q or its subscription was deleted: %w", attach.GetQueue(), err)
 	}
 	return err
+}
+
+// checkQueueID refuses sequences of a queue that was deleted, although another one has its name by now.
+func checkQueueID(name string, id, wanted uint64) error {
+	if wanted == 0 || wanted == id {
+		return nil
+	}
+	return fmt.Errorf("%w: %q was deleted, and made anew with another content", txn.ErrQueueNotFound, name)
 }
 
 func (c *consumeStream) read(ctx context.Context) {

@@ -273,3 +273,50 @@ func TestRetryWithAnotherBody(t *testing.T) {
 		}
 	}
 }
+
+// TestAcksOfAnotherQueue: what was delivered from a queue that is gone is not acknowledged in the one that has its name now.
+func TestAcksOfAnotherQueue(t *testing.T) {
+	n := startAlone(t, nil)
+	ctx := t.Context()
+	n.createQueue("q")
+	n.publish("q", "old")
+	attach := func(id uint64) (*pb.ConsumeResponse, error) {
+		stream, err := n.queues.Consume(ctx)
+		require.NoError(t, err)
+		require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", QueueId: id}, Ack: span(1, 1), Confirm: 1}))
+		first, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		require.True(t, first.GetAttached())
+		_, err = stream.Recv()
+		return first, err
+	}
+	first, err := attach(0)
+	require.NoError(t, err)
+	require.NotZero(t, first.GetQueueId())
+	_, err = attach(first.GetQueueId())
+	require.NoError(t, err)
+
+	_, err = n.queues.DeleteQueue(ctx, &pb.DeleteQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	n.createQueue("q")
+	n.publish("q", "new")
+	_, err = attach(first.GetQueueId())
+	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
+	require.ErrorContains(t, err, "made anew")
+	for _, retry := range []bool{false, true} {
+		for i, op := range []*pb.Operation{
+			{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{Queue: "q", Ranges: span(1, 1), QueueId: first.GetQueueId()}}},
+			{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{Queue: "q", Ranges: span(1, 1), QueueId: first.GetQueueId()}}},
+		} {
+			_, err = n.queues.Commit(ctx, &pb.CommitRequest{
+				Operations: []*pb.Operation{op}, Producer: &pb.Producer{Id: "p", Sequence: uint64(i) + 1, Retry: retry},
+			})
+			require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
+		}
+	}
+	q, err := n.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), q.GetQueue().GetMessages())
+}

@@ -1534,7 +1534,9 @@ type AckOperation struct {
 	// Name of the subscription; empty means "default".
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Sequences to acknowledge.
-	Ranges        []*SequenceRange `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Ranges []*SequenceRange `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	// If not 0: the number of the queue that the messages were delivered from; NOT_FOUND when another one has its name by now.
+	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1590,6 +1592,13 @@ func (x *AckOperation) GetRanges() []*SequenceRange {
 	return nil
 }
 
+func (x *AckOperation) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
 // ReleaseOperation adds one to the delivery count of messages and makes them deliverable again.
 type ReleaseOperation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1598,7 +1607,9 @@ type ReleaseOperation struct {
 	// Name of the subscription; empty means "default".
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Sequences to release.
-	Ranges        []*SequenceRange `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	Ranges []*SequenceRange `protobuf:"bytes,3,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	// If not 0: the number of the queue that the messages were delivered from; NOT_FOUND when another one has its name by now.
+	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1652,6 +1663,13 @@ func (x *ReleaseOperation) GetRanges() []*SequenceRange {
 		return x.Ranges
 	}
 	return nil
+}
+
+func (x *ReleaseOperation) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
 }
 
 // CommitResponse says what the transaction did.
@@ -1867,8 +1885,11 @@ type Attach struct {
 	// Messages that are larger together come in several responses; one that is larger by itself ends the stream with RESOURCE_EXHAUSTED and
 	// the reason RESPONSE_TOO_LARGE. 0: responses of several messages are kept below 4 MiB, and a larger message is sent all the same.
 	MaxResponseBytes uint32 `protobuf:"varint,3,opt,name=max_response_bytes,json=maxResponseBytes,proto3" json:"max_response_bytes,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// If not 0: `queue_id` of an earlier stream's first response. NOT_FOUND when the queue was deleted since and another one has its name:
+	// the sequences that the consumer acknowledges are not those of the new one.
+	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Attach) Reset() {
@@ -1922,6 +1943,13 @@ func (x *Attach) GetMaxResponseBytes() uint32 {
 	return 0
 }
 
+func (x *Attach) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
 // ConsumeResponse is one step of the server.
 type ConsumeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1930,7 +1958,9 @@ type ConsumeResponse struct {
 	// Highest `confirm` number whose acks are committed.
 	Confirmed uint64 `protobuf:"varint,2,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// Set once, in the first response: the consumer is attached.
-	Attached      bool `protobuf:"varint,3,opt,name=attached,proto3" json:"attached,omitempty"`
+	Attached bool `protobuf:"varint,3,opt,name=attached,proto3" json:"attached,omitempty"`
+	// Set in the first response: number of the queue. See Attach.queue_id.
+	QueueId       uint64 `protobuf:"varint,4,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1984,6 +2014,13 @@ func (x *ConsumeResponse) GetAttached() bool {
 		return x.Attached
 	}
 	return false
+}
+
+func (x *ConsumeResponse) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
 }
 
 // BrowseRequest reads without consuming.
@@ -2221,15 +2258,17 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x04kind\"Z\n" +
 	"\x10PublishOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x120\n" +
-	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\"|\n" +
+	"\bmessages\x18\x02 \x03(\v2\x14.lockstep.v1.MessageR\bmessages\"\x97\x01\n" +
 	"\fAckOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x122\n" +
-	"\x06ranges\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06ranges\"\x80\x01\n" +
+	"\x06ranges\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06ranges\x12\x19\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\x9b\x01\n" +
 	"\x10ReleaseOperation\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x122\n" +
-	"\x06ranges\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06ranges\"x\n" +
+	"\x06ranges\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x06ranges\x12\x19\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"x\n" +
 	"\x0eCommitResponse\x12\x10\n" +
 	"\x03lsn\x18\x01 \x01(\x04R\x03lsn\x126\n" +
 	"\aresults\x18\x02 \x03(\v2\x1c.lockstep.v1.OperationResultR\aresults\x12\x1c\n" +
@@ -2242,15 +2281,17 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x06credit\x18\x02 \x01(\rR\x06credit\x12,\n" +
 	"\x03ack\x18\x03 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x03ack\x12.\n" +
 	"\x04nack\x18\x04 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04nack\x12\x18\n" +
-	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\"p\n" +
+	"\aconfirm\x18\x05 \x01(\x04R\aconfirm\"\x8b\x01\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
-	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\"\x83\x01\n" +
+	"\x12max_response_bytes\x18\x03 \x01(\rR\x10maxResponseBytes\x12\x19\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\x9e\x01\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
-	"\battached\x18\x03 \x01(\bR\battached\"\xa7\x01\n" +
+	"\battached\x18\x03 \x01(\bR\battached\x12\x19\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\xa7\x01\n" +
 	"\rBrowseRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12#\n" +
