@@ -2,5 +2,5 @@
 
 package guard
 
-// raceFactor is what the limits are multiplied with.
+// raceFactor is what allocations may be multiplied with.
 const raceFactor = 1
