@@ -1,0 +1,80 @@
+//go:build unix
+
+package simulation
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// TestFailoverTime bounds the time from the loss of the active to the next publish that the other node acknowledges. The clock is
+// simulated and a message takes at most 0.3 ms, so that it is what the nodes and the client wait for, on any machine: a process that is
+// gone is found by its connections, a host that is silent by the default of failover.timeout, 1 s.
+func TestFailoverTime(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		power       bool
+		least, most time.Duration
+	}{
+		{"kill", false, 0, 10 * time.Millisecond},
+		{"power loss", true, time.Second, 1100 * time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for seed := uint64(1); seed <= 5; seed++ {
+				var took time.Duration
+				var err error
+				synctest.Test(t, func(t *testing.T) {
+					w, werr := newWorld(seed, zap.NewNop())
+					require.NoError(t, werr)
+					w.options.Sync, w.options.MinInSync, w.options.PerSecond = always, 1, 500
+					took, err = w.failover(c.power)
+				})
+				require.NoError(t, err, "seed %d", seed)
+				t.Logf("seed %d: %v", seed, took)
+				require.GreaterOrEqual(t, took, c.least, "seed %d: too soon to be sure", seed)
+				require.LessOrEqual(t, took, c.most, "seed %d", seed)
+			}
+		})
+	}
+}
+
+// failover ends the active of a pair in sync, and measures until the other node acknowledges.
+func (w *world) failover(power bool) (took time.Duration, err error) {
+	for _, h := range w.hosts {
+		h.start()
+	}
+	defer func() { err = errors.Join(err, w.end()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), recoveryLimit)
+	defer cancel()
+	load, err := cluster.StartWorkload(ctx, w, cluster.WorkloadOptions{
+		Seed: w.seed, PerSecond: w.options.PerSecond, OperationsPerSecond: -1, StraysPerSecond: -1,
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer load.Abort()
+	if err := w.waitInSync(ctx); err != nil {
+		return 0, err
+	}
+	sleep(ctx, time.Second) // all connections are there
+	active := w.find(ctx, theActive)[0]
+	since := load.History().Now()
+	if !active.kill(power) {
+		return 0, errors.New("the active did not run")
+	}
+	for ctx.Err() == nil {
+		if at, ok := load.History().AckedAfter(since, active.address); ok {
+			return at - since, nil
+		}
+		sleep(ctx, poll/10)
+	}
+	return 0, errors.New("the other node does not acknowledge")
+}
