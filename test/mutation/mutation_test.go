@@ -110,7 +110,9 @@ func failed(out, test string) bool {
 func TestSimulationNotices(t *testing.T) {
 	simulation := row{pkg: "test/simulation", test: "TestSimulation"}
 	binary := build(t, simulation.pkg)
-	for _, hook := range []string{"INV-2-standby-is-not-waited-for", "INV-3-acknowledges-alone-before-the-swap"} {
+	for _, hook := range []string{
+		"INV-2-standby-is-not-waited-for", "INV-3-acknowledges-alone-before-the-swap", "INV-10-doubt-ends-with-the-call",
+	} {
 		out, err := run(t, binary, simulation, hook)
 		require.Error(t, err, "%s", out)
 		// Since INV-13 stands behind them, the nodes often notice it themselves, and stop before anything is lost.
