@@ -242,6 +242,10 @@ type DataEvent interface{ dataEvent() }
 type (
 	// FollowerConnected: the active has welcomed us; records are flowing or about to.
 	FollowerConnected struct{ Config, Term uint64 }
+	// FollowerLacks: the active, in its configuration Config, has committed up to a record that this node's log does not have; what the two
+	// have in common ends with Common. Posted when it welcomes us, or says that we need a snapshot, before FollowerConnected.
+	// All are zero when the active says no more than that this node had acknowledged records that it does not have.
+	FollowerLacks struct{ Config, Common, Committed uint64 }
 	// FollowerRequired: the active requires our acks from now on (SYNCING).
 	FollowerRequired struct{}
 	// FollowerLost: the stream has ended, or another attempt to connect has failed. Dial at once after a reset and report the
@@ -290,6 +294,7 @@ type (
 type Failed struct{ Err error }
 
 func (FollowerConnected) dataEvent() {}
+func (FollowerLacks) dataEvent()     {}
 func (FollowerRequired) dataEvent()  {}
 func (FollowerLost) dataEvent()      {}
 func (ActiveReady) dataEvent()       {}

@@ -25,7 +25,7 @@ func (w *world) settings(i int) Settings {
 
 // info describes a node as its liveness key does.
 func (w *world) info(i int) NodeInfo {
-	n := testNodes[w.hosts[i].node]
+	n := nodeOf(w.hosts[i].node)
 	n.Address, n.Features = hostAddresses[i], KnownFeatures()
 	n.Preferred = w.preferB && i == 1
 	return n
@@ -42,7 +42,7 @@ func (w *world) operatorActions(as []action) []action {
 	if w.rec != nil && w.left.lose > 0 && w.hosts[0].pair == testPair && w.hosts[1].pair == testPair {
 		as = append(as, action{"lose-record", 0, 0})
 	}
-	for i := range w.hosts {
+	for i := range testNodes {
 		n := &w.hosts[i]
 		if !n.up {
 			continue
@@ -112,7 +112,7 @@ func (w *world) actOperator(a action) error {
 		w.left.lose--
 		w.rec, w.inflight = nil, nil
 		w.rev++
-		for i := range w.hosts {
+		for i := range testNodes {
 			if w.hosts[i].swap == nil {
 				continue
 			}
@@ -207,17 +207,17 @@ func operatorHelps(t *testing.T, w world) world {
 	}
 	if w.rec == nil && !w.mayAdopt(0) && !w.mayAdopt(1) {
 		// Both run, and each refuses because of the other. Started again, both wait, and can be compared.
-		for i := range w.hosts {
+		for i := range testNodes {
 			w.crash(i, len(w.hosts[i].log))
 		}
-		for i := range w.hosts {
+		for i := range testNodes {
 			require.NoError(t, w.restart(i))
 		}
 	}
 	if w.rec == nil {
 		w = settle(t, w, func(w *world) bool { return w.rec != nil || w.mayAdopt(0) || w.mayAdopt(1) })
 	}
-	for i := range w.hosts {
+	for i := range testNodes {
 		if w.rec == nil && w.mayAdopt(i) {
 			w.left.adopt = 1
 			var err error

@@ -30,9 +30,10 @@ func (w *world) actions() []action {
 		as = append(as, action{"late-swap", 0, i})
 	}
 	as = w.operatorActions(as)
+	as = w.diskActions(as)
 	for i := range w.hosts {
 		n := &w.hosts[i]
-		if !n.up && w.gone {
+		if n.bare || !n.up && w.gone {
 			continue
 		}
 		if !n.up {
@@ -51,7 +52,7 @@ func (w *world) actions() []action {
 				as = append(as, action{"crash-loss", i, len(n.log) - 1})
 			}
 		}
-		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 {
+		if _, ok := n.st.Deadline(); ok && w.left.tick > 0 && n.asks == "" { // (an answer takes less time than any timer)
 			as = append(as, action{"tick", i, 0})
 		}
 		if w.left.switchover > 0 && n.st.known {
@@ -121,7 +122,7 @@ func (w *world) streamActions(as []action, i int) []action {
 		as = append(as, action{"refused", i, 0})
 	case o.up && o.primary == nil && f.cause != LostRejected:
 		as = append(as, action{"rejected", i, 0})
-	case o.primary != nil && (f.cause != LostRejected || n.fence.Admits(o.primary.cfg.Config, o.primary.term)):
+	case o.primary != nil && (f.cause == 0 || f.cause != w.refusal(i)):
 		as = append(as, action{"connect", i, 0})
 	}
 	return as
@@ -177,7 +178,7 @@ func (w *world) act(a action) error {
 	case "late-swap":
 		e := w.inflight[a.arg]
 		w.inflight = slices.Delete(slices.Clone(w.inflight), a.arg, a.arg+1)
-		if _, err := w.swapAt(e); errors.Is(err, errViolated) {
+		if _, err := w.swapAt(e); ends(err) {
 			return err
 		}
 	case "restart":
@@ -199,6 +200,7 @@ func (w *world) act(a action) error {
 	case "event":
 		ev := n.queue[0]
 		n.queue = slices.Clone(n.queue[1:])
+		w.learn(i, ev)
 		return w.feed(i, Reported{Epoch: n.st.epoch, Event: ev})
 	case "follower-notices":
 		f := *n.follow
@@ -243,6 +245,7 @@ func (w *world) actActive(a action, n *whost) error {
 	case "write":
 		w.left.write--
 		w.writes++
+		n.known = p.commit // as the block says
 		n.log = append(slices.Clone(n.log), entry{term: uint8(p.term), id: w.writes})
 	case "commit":
 		return w.commit(a.node)
@@ -280,10 +283,12 @@ func (w *world) actCoordinator(a action, n *whost) error {
 		}
 		return w.feed(i, Loaded{Record: *w.rec, Revision: w.rev, Mark: w.mark})
 	case "meet":
+		n.asked = true
 		met := Met{Address: n.asks, Gone: true, Err: ErrGone}
 		if o := hostAt(n.asks); o >= 0 && w.hosts[o].up {
 			p := &w.hosts[o]
-			met = Met{Address: n.asks, Peer: Peer{Node: p.nodeID(), Store: testStores[p.store], Process: p.process(o), End: p.identity().End}}
+			w.reach(i, o)
+			met = Met{Address: n.asks, Peer: Peer{Node: p.nodeID(), Store: storeOf(p.store), Process: p.process(o), End: p.identity().End}}
 		}
 		n.asks = ""
 		return w.feed(i, met)
@@ -297,8 +302,8 @@ func (w *world) actCoordinator(a action, n *whost) error {
 	case "swap":
 		e := *n.swap
 		n.swap = nil
-		rev, err := w.swapAt(wswap{e, i})
-		if errors.Is(err, errViolated) {
+		rev, err := w.swapAt(e)
+		if ends(err) {
 			return err
 		}
 		return w.feed(i, Swapped{OpID: e.Next.OpID, Revision: rev, Err: err})
@@ -306,9 +311,12 @@ func (w *world) actCoordinator(a action, n *whost) error {
 		w.left.unknown--
 		e := *n.swap
 		n.swap = nil
-		w.inflight = append(slices.Clone(w.inflight), wswap{e, i})
+		w.inflight = append(slices.Clone(w.inflight), e)
 		return w.feed(i, Swapped{OpID: e.Next.OpID, Err: ErrUnknownOutcome})
 	default:
+		if slices.Contains(diskMoves, a.kind) {
+			return w.actDisk(a)
+		}
 		return w.actOperator(a)
 	}
 }
@@ -459,12 +467,22 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 	level := []world{start}
 	ids := []int{0}
 	steps := []step{{}}
+	excused := 0
+	defer func() {
+		if excused > 0 {
+			t.Logf("%d paths end with a loss that nobody can notice", excused)
+		}
+	}()
 	for len(level) > 0 {
 		var next []world
 		var nextIDs []int
 		for k, w := range level {
 			for _, a := range w.actions() {
 				v, err := w.do(a)
+				if errors.Is(err, errExcused) {
+					excused++
+					continue
+				}
 				if err != nil {
 					require.NoError(t, err, "after %s", explain(steps, ids[k], a))
 				}
@@ -567,7 +585,8 @@ func TestWalk(t *testing.T) {
 	starts := []world{freshWorld(t), start, soloWorld(t), lostWorld(t), preferredWorld(t)}
 	taken, kinds := 0, map[string]int{}
 	for k := range walks {
-		rng := rand.New(rand.NewPCG(uint64(seed+k), 0)) //nolint:gosec // a test
+		k += seed
+		rng := rand.New(rand.NewPCG(uint64(k), 0)) //nolint:gosec // a test
 		w := starts[k%len(starts)]
 		w.left = budget{crash: 5, loss: 1, cut: 6, unknown: 6, loadFail: 4, unreach: 4, write: 12, tick: 60, switchover: 4, drainFail: 1, pause: 2, force: 2, blind: int8(k / len(starts) % 2), adopt: 2}
 		if k%3 == 0 {
@@ -588,12 +607,12 @@ func TestWalk(t *testing.T) {
 			path = append(path, a)
 			var err error
 			if w, err = w.do(a); err != nil {
-				require.NoError(t, err, "LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1 after %v", seed+k, path)
+				require.NoError(t, err, "LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1 after %v", k, path)
 			}
 			taken++
 			kinds[a.kind]++
 		}
-		requireRecovers(t, w, seed+k)
+		requireRecovers(t, w, k)
 	}
 	t.Logf("%d walks, %d steps: %v", walks, taken, kinds)
 }
@@ -602,12 +621,15 @@ func TestWalk(t *testing.T) {
 func requireRecovers(t *testing.T, w world, seed int) {
 	t.Helper()
 	for i := range w.hosts {
-		if !w.hosts[i].up {
+		if !w.hosts[i].up && !w.hosts[i].bare {
 			require.NoError(t, w.restart(i))
 		}
 	}
 	if w = operatorHelps(t, w); w.rec == nil {
 		return
+	}
+	if common := commonPrefix(w.hosts[0].log, w.hosts[1].log); w.forcedTerm != 0 && w.rec.Forced == nil && common < max(w.hosts[0].keeps(), w.hosts[1].keeps()) {
+		return // what was voided by force is not known to be void any more, since the record was lost: that is for the operator
 	}
 	for _, m := range w.rec.InSync {
 		i := slices.IndexFunc(w.hosts[:], func(h whost) bool { return h.nodeID() == m.Node })

@@ -1,7 +1,6 @@
 package failover
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,10 +23,12 @@ type budget struct {
 	crash, loss, mark, cut, unknown, loadFail, unreach, write, tick, switchover, drainFail int8
 	// What operators do: see explore_operator_test.go. blind: a lease ends although its node runs.
 	pause, force, blind, lose, adopt int8
+	// What becomes of disks: see explore_disks_test.go.
+	image, seal, place, swap, empty, resume int8
 }
 
 type world struct {
-	hosts     [2]whost
+	hosts     [3]whost // the third one is bare until a disk is put into it
 	rec       *Record
 	rev       Revision
 	inflight  []wswap // swaps whose sender has given up waiting
@@ -36,6 +37,7 @@ type world struct {
 	left      budget
 	writes    uint8
 	mark      Mark // in the coordinator
+	copies    copies
 
 	preferB    bool   // b is preferred
 	gone       bool   // a node that is down stays so
@@ -46,7 +48,10 @@ type world struct {
 // wswap is a swap on its way, and the host that sent it.
 type wswap struct {
 	SwapRecord
-	host int
+	host    int
+	reached [3]int // processes that had answered the one that sent it, when it did
+	asked   bool   // it had asked one at least
+	mark    Mark   // that the coordinator had
 }
 
 // wdisk is what is in a data directory. It is a value: a copy of it is a copy of the directory. Slices in it are never changed in place.
@@ -59,12 +64,16 @@ type wdisk struct {
 	run         uuid.UUID // INV-11
 	claimed     uuid.UUID
 	log         []entry
-	durable     int // so much of log survives any crash
+	durable     int  // so much of log survives any crash
+	known       int  // so much of it is known, on disk, to be committed
+	copied      bool // it was put here, and has not taken part as a whole since
 }
 
 // whost is a machine with an address, the disk that is in it, and the process that runs on it.
 type whost struct {
 	wdisk
+	bare   bool // there is no disk in it
+	woken  bool // the process goes on from an old snapshot of its memory
 	up     bool
 	starts int
 	// announced: its lease is held.
@@ -72,9 +81,11 @@ type whost struct {
 	st        State
 	told      Identity // that the machine was told last
 	queue     []DataEvent
-	swap      *SwapRecord
+	swap      *wswap
 	load      bool
 	asks      string // address that it has asked who is there
+	reached   [3]int // number of the process in each host that has answered it
+	asked     bool   // it has asked another process who it is
 	drain     uint64 // number of the drain under way
 	held      bool   // drained: nothing is appended
 	primary   *wprimary
@@ -117,14 +128,15 @@ var (
 )
 
 // hostAddresses of the hosts, in their order.
-var hostAddresses = [2]string{"a:1", "b:1"}
+var hostAddresses = [3]string{"a:1", "b:1", "c:1"}
 
 // newWorld has a new disk in each host. Nothing runs.
 func newWorld() world {
 	var w world
-	for i := range w.hosts {
+	for i := range testNodes {
 		w.hosts[i].wdisk = wdisk{node: i, store: i}
 	}
+	w.hosts[2].bare = true
 	return w
 }
 
@@ -135,7 +147,7 @@ func (w *world) member(i int) Member { return w.hosts[i].identity().Member() }
 
 // nodeIndex is the index of a node in testNodes.
 func nodeIndex(id uuid.UUID) int {
-	return slices.IndexFunc(testNodes[:], func(n NodeInfo) bool { return n.ID == id })
+	return slices.IndexFunc([]int{0, 1, 2, 3}, func(k int) bool { return nodeOf(k).ID == id })
 }
 
 // hostAt is the host with an address.
@@ -150,8 +162,8 @@ func violated(format string, args ...any) error {
 
 func (d *wdisk) identity() Identity {
 	id := Identity{
-		Node: testNodes[d.node].ID, Store: testStores[d.store], Incarnation: 1 + d.inc, PairID: d.pair, Fence: d.fence, MayHaveLost: d.loss,
-		Run: d.run, ClaimedRun: d.claimed,
+		Node: nodeOf(d.node).ID, Store: storeOf(d.store), Incarnation: 1 + d.inc, PairID: d.pair, Fence: d.fence, MayHaveLost: d.loss,
+		Run: d.run, ClaimedRun: d.claimed, Committed: uint64(d.known), //nolint:gosec // a small number
 	}
 	if len(d.log) > 0 {
 		id.End = lsn.Position{Term: uint64(d.log[len(d.log)-1].term), LSN: uint64(len(d.log)), Chain: 1}
@@ -175,7 +187,7 @@ func (w *world) feed(i int, ev Event) error {
 func (w *world) tell(i int, started bool) error {
 	n := &w.hosts[i]
 	id := n.identity()
-	if id.End = n.told.End; id == n.told || !started {
+	if id.End, id.Committed = n.told.End, n.told.Committed; id == n.told || !started {
 		n.told = id
 		return nil
 	}
@@ -206,7 +218,7 @@ func (w *world) carryOut(i int, e Effect) error {
 	case LoadRecord:
 		n.load = true
 	case SwapRecord:
-		n.swap = &e
+		n.swap = &wswap{e, i, n.reached, n.asked, w.highMark()}
 		if e.Next.Active == n.nodeID() && e.Next.Term > n.st.rec.Term && n.follow != nil {
 			return violated("INV-4: node %d swaps while it follows", i)
 		}
@@ -285,7 +297,7 @@ func (d *wdisk) named(m Member) bool {
 }
 
 // nodeID is the node that the disk belongs to.
-func (d *wdisk) nodeID() uuid.UUID { return testNodes[d.node].ID }
+func (d *wdisk) nodeID() uuid.UUID { return nodeOf(d.node).ID }
 
 // closeFollowerSides notes that the active on host i has gone; those that are connected to it do not know it yet.
 func (w *world) closeFollowerSides(i int) {
@@ -343,6 +355,9 @@ func (w *world) swapAt(e wswap) (Revision, error) {
 			return 0, err
 		}
 	}
+	if err := w.losing(e); err != nil {
+		return 0, err
+	}
 	next := e.Next
 	w.rec = &next
 	w.rev++
@@ -355,11 +370,8 @@ func (w *world) connect(i int) error {
 	o := &w.hosts[n.follow.to]
 	p := *o.primary
 	f := *n.follow
-	if !n.fence.Admits(p.cfg.Config, p.term) {
-		f.cause = LostRejected
-		n.follow = &f
-		n.post(FollowerLost{Cause: LostRejected})
-		o.post(StandbyLost{Node: n.nodeID(), Cause: LostAhead})
+	if cause := w.refusal(i); cause != 0 {
+		w.refuse(i, cause)
 		return nil
 	}
 	if n.fence.Less(Fence{Config: p.cfg.Config, Term: p.term}) {
@@ -367,6 +379,11 @@ func (w *world) connect(i int) error {
 	}
 	if p.open {
 		o.post(StandbyLost{Node: p.session.Node, Cause: LostReset})
+		if q := &w.hosts[p.from]; p.from != i && q.follow != nil && q.follow.to == f.to && q.follow.connected {
+			g := *q.follow
+			g.alive = false
+			q.follow = &g
+		}
 	}
 	common := commonPrefix(n.log, o.log)
 	if err := w.cut(i, common); err != nil {
@@ -374,6 +391,7 @@ func (w *world) connect(i int) error {
 	}
 	f.connected, f.alive, f.cause = true, true, 0
 	p.open, p.alive, p.acked, p.sent, p.caught, p.synced = true, true, common, common, false, false
+	w.lacks(i, p.commit)
 	p.session, p.from = w.member(i), i
 	n.follow, o.primary = &f, &p
 	n.post(FollowerConnected{Config: p.cfg.Config, Term: p.term})
@@ -385,11 +403,22 @@ func (w *world) connect(i int) error {
 func (w *world) cut(i, keep int) error {
 	n := &w.hosts[i]
 	if c := commonPrefix(n.log, w.committed); keep < c {
+		if w.copies.moved && keep >= n.keeps() {
+			return errExcused // the last that was acknowledged, which this disk does not know to be committed
+		}
 		return violated("host %d cuts %v down to %d records, and %v was acknowledged", i, n.log, keep, w.committed)
 	}
 	n.log = slices.Clone(n.log[:keep])
-	n.durable = min(n.durable, keep)
+	n.durable, n.known = min(n.durable, keep), min(n.known, keep)
 	return nil
+}
+
+// lacks reports that the active of follower i has committed more than that one has.
+func (w *world) lacks(i, commit int) {
+	n := &w.hosts[i]
+	if p := w.hosts[n.follow.to].primary; len(n.log) < commit {
+		n.post(FollowerLacks{Config: p.cfg.Config, Common: uint64(len(n.log)), Committed: uint64(commit)}) //nolint:gosec // small numbers
+	}
 }
 
 // replicate lets follower i receive all that the active has, and send its ack.
@@ -404,6 +433,8 @@ func (w *world) replicate(i int) {
 	if n.fence.Less(Fence{Config: p.cfg.Config, Term: p.term}) {
 		n.fence = Fence{Config: p.cfg.Config, Term: p.term}
 	}
+	w.lacks(i, p.commit)
+	n.known = max(n.known, min(p.commit, len(n.log))) // the block that is written says what was committed before it
 	n.log = slices.Clone(o.log)
 	n.durable = len(n.log)
 	p.sent = len(n.log)
@@ -495,17 +526,18 @@ func (w *world) crash(i, keep int) {
 		w.closePrimarySide(i)
 	}
 	if n.swap != nil { // the request may be on its way
-		w.inflight = append(slices.Clone(w.inflight), wswap{*n.swap, i})
+		w.inflight = append(slices.Clone(w.inflight), *n.swap)
 	}
 	d := n.wdisk
 	d.log = slices.Clone(n.log[:keep])
-	d.durable = 0
+	d.durable, d.known = 0, min(d.known, keep)
 	*n = whost{starts: n.starts, wdisk: d}
 }
 
 func (w *world) restart(i int) error {
 	n := &w.hosts[i]
-	n.starts++
+	w.copies.starts[i]++
+	n.starts = w.copies.starts[i]
 	n.up = true
 	n.durable = len(n.log) // recovery has synced it
 	n.st = NewState(w.settings(i), w.info(i), n.process(i), testPair)
@@ -514,6 +546,7 @@ func (w *world) restart(i int) error {
 
 // check looks for what must never be.
 func (w *world) check() error {
+	w.clearCopied()
 	alone := 0
 	for i := range w.hosts {
 		if p := w.hosts[i].primary; p != nil && p.cfg.Serve && !p.cfg.RequireStandby && (p.term >= w.forcedTerm || !w.blind) {
@@ -529,8 +562,8 @@ func (w *world) check() error {
 	for _, m := range w.rec.InSync {
 		for i := range w.hosts {
 			n := &w.hosts[i]
-			if n.loss || !n.named(m) {
-				continue // INV-6: it cannot act on its membership
+			if n.loss || n.bare || n.copied || !n.named(m) {
+				continue // INV-6: it cannot act on its membership; what a copy may do is seen when it does it
 			}
 			if c := commonPrefix(n.log, w.committed); c < len(w.committed) {
 				return violated("INV-2: host %d is in sync, but its log %v lacks some of %v", i, n.log, w.committed)
@@ -538,87 +571,4 @@ func (w *world) check() error {
 		}
 	}
 	return nil
-}
-
-// key identifies a world. Times count only by what is left of them.
-func (w *world) key() [16]byte {
-	b := make([]byte, 0, 1024)
-	b = fmt.Appendf(b, "%d %v %v %d %v %t%d%t|", w.rev, w.committed, w.left, w.writes, w.usedTerms, w.preferB, w.forcedTerm, w.blind)
-	b = fmt.Appendf(b, "M%v|", w.mark)
-	if w.rec != nil {
-		b = appendRecord(b, *w.rec)
-	}
-	for _, e := range w.inflight {
-		b = fmt.Appendf(b, "~%d %d", e.host, e.Expect)
-		b = appendRecord(b, e.Next)
-	}
-	for i := range w.hosts {
-		n := &w.hosts[i]
-		b = fmt.Appendf(b, "|N%t%d%v%v%t%t%v%d%t%v %d %d %d%d", n.up, n.starts, n.log, n.fence, n.loss, n.load,
-			n.queue, n.drain, n.held, n.told.Fence, n.durable, n.inc, n.node, n.store)
-		b = fmt.Appendf(b, "%t%s%s%s", n.announced, n.asks, n.run, n.claimed)
-		if n.swap != nil {
-			b = appendRecord(fmt.Appendf(b, "s%d", n.swap.Expect), n.swap.Next)
-		}
-		if n.primary != nil {
-			b = fmt.Appendf(b, "p%v", *n.primary)
-		}
-		if n.follow != nil {
-			b = fmt.Appendf(b, "f%v", *n.follow)
-		}
-		if n.up {
-			b = n.st.appendKey(b)
-		}
-	}
-	sum := sha256.Sum256(b)
-	return [16]byte(sum[:16])
-}
-
-func appendRecord(b []byte, r Record) []byte {
-	b = fmt.Appendf(b, "{%d %d %d %s", r.Config, r.Term, nodeIndex(r.Active), r.OpID)
-	for _, m := range r.InSync {
-		b = fmt.Appendf(b, " %d/%d/%s", nodeIndex(m.Node), m.Incarnation, m.Run)
-	}
-	if r.Switchover != nil {
-		b = fmt.Appendf(b, " %s", r.Switchover.ID)
-	}
-	if r.Forced != nil {
-		b = fmt.Appendf(b, " F%d %d %t", r.Forced.Term, r.Forced.After, r.Forced.Settled)
-	}
-	b = fmt.Appendf(b, " M%d/%d/%d", r.Mark.By, r.Mark.Term, r.Mark.LSN)
-	if r.Paused != nil {
-		b = append(b, 'P')
-	}
-	return append(b, '}')
-}
-
-// appendKey adds everything in s that matters for what it does next.
-func (s *State) appendKey(b []byte) []byte {
-	left := func(t time.Duration) time.Duration {
-		if t == never {
-			return never
-		}
-		return max(0, t-s.now)
-	}
-	b = fmt.Appendf(b, "S%t%t%d%q%t%d", s.known, s.missing, s.rev, s.trouble, s.reachable, s.bootTerm)
-	b = appendRecord(b, s.rec)
-	for _, p := range s.pending {
-		b = appendRecord(b, p)
-	}
-	b = fmt.Appendf(b, "%s %t%t%t%d m%d u%d %t%t", s.swapping, s.loading, s.needLoad, s.unknown, left(s.retryAt), s.mode, s.usedTerm,
-		s.candidate, s.fenced)
-	b = fmt.Appendf(b, "F%t%t%d %d %d", s.follow.connected, s.follow.ever, s.follow.cause, left(s.follow.since+s.set.FailoverTimeout),
-		left(s.started+s.set.StartupWait))
-	b = fmt.Appendf(b, "A%d %t %d %d %v", s.act.term, s.act.ready, s.act.standby, left(s.act.dropAt), s.act.sent)
-	if s.act.blocked != never {
-		b = fmt.Appendf(b, "b%d", left(s.act.blocked+s.set.RefuseAfter))
-	}
-	b = fmt.Appendf(b, "H%d%s%d %s", s.hand.phase, s.hand.id, left(s.hand.deadline), s.hand.declined)
-	b = fmt.Appendf(b, "Q%s%t%d L%d", s.ask.id, s.ask.seen, left(s.ask.deadline), len(s.live))
-	b = fmt.Appendf(b, "W%s%t%d B%d", s.forces.id, s.forces.withdrawn, left(s.forces.deadline), left(s.act.giveAt))
-	r := &s.run
-	b = fmt.Appendf(b, "R%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.superseded, r.putBack, r.mark, r.markKnown, r.announced, r.twin,
-		r.copyOf, r.gone, r.askedTwin, left(r.twinAt), s.meeting)
-	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
-	return b
 }

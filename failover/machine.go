@@ -87,6 +87,7 @@ type following struct {
 	connected bool
 	ever      bool // it has been connected since it started to follow
 	required  bool
+	lacks     FollowerLacks // the last such report; Config is 0 without one
 	cause     LostCause     // 0 until an attempt has failed
 	since     time.Duration // when the connection was lost, or when following began
 }
@@ -150,6 +151,7 @@ func Step(s State, now time.Duration, ev Event) (State, []Effect) {
 	m.now = now
 	m.handle(ev)
 	m.reconcile()
+	m.run.markedNow = false
 	return m.State, m.effects
 }
 

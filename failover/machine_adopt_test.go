@@ -182,6 +182,7 @@ func TestAdoptWithLoss(t *testing.T) {
 func TestAdoptByRunningActive(t *testing.T) {
 	r := activePair(t, Settings{})
 	r.step(Observed{Observation: Observation{Missing: true, Reachable: true, Live: r.s.live, LiveKnown: true}, LeaseUntil: r.s.leaseUntil})
+	r.step(Loaded{Err: ErrNoRecord})
 	require.Contains(t, r.s.Reason(), "vanished")
 	before := r.s.rec
 	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))

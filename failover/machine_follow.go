@@ -3,6 +3,7 @@ package failover
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -17,6 +18,7 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	switch e := ev.(type) {
 	case FollowerConnected:
 		f.connected, f.ever, f.required, f.cause = true, true, false, 0
+		m.run.grown = true
 		m.fenced = false
 		if seen := Fence(e); m.obeyed.Less(seen) {
 			m.obeyed = seen
@@ -25,6 +27,15 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 			m.needLoad = true
 		}
 		m.handedTo(e.Term)
+	case FollowerLacks:
+		f.lacks = e
+		if e.Config > m.rec.Config {
+			m.needLoad = true
+		}
+		// The active may not have heard of the record that this node has written, with the generation of its run.
+		if e.Config == 0 || e.Config == m.rec.Config-1 && strings.HasPrefix(m.rec.OpID, m.process+"/") {
+			f.lacks.Config = m.rec.Config
+		}
 	case FollowerRequired:
 		f.required = f.connected
 	case FollowerLost:
@@ -94,6 +105,7 @@ func (m *machine) ownUpToLoss() bool {
 	if mutate.Off("INV-6-stays-in-sync-after-a-loss") {
 		return true
 	}
+	m.compareCommitted()
 	_, listed := m.rec.Member(m.self.ID)
 	if !listed {
 		if m.ident.MayHaveLost {
@@ -162,6 +174,9 @@ func (m *machine) stand() {
 			m.giveTo(other)
 			return
 		}
+	}
+	if !m.candidate && !m.freshMark() {
+		return
 	}
 	if !m.candidate {
 		m.candidate, m.why = true, m.standReason()

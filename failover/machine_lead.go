@@ -21,7 +21,7 @@ func (m *machine) takeUp() {
 	m.raiseFence(m.rec.Fence())
 	m.mode, m.fenced, m.candidate = modeAct, false, false
 	m.epoch++
-	m.usedTerm = m.rec.Term
+	m.usedTerm, m.run.grown = m.rec.Term, true
 	m.follow = following{}
 	m.act = newActing(m.rec.Term)
 	if _, ok := m.rec.Other(m.self.ID); ok {
@@ -219,6 +219,10 @@ func (m *machine) configure() {
 func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	if c.RequireStandby && (!m.act.sent.RequireStandby || m.act.sent.Standby != c.Standby) {
 		m.act.needs++
+		if m.act.standby == standbySynced {
+			// It was that for the requirement before: the acks of another run of the same node may have counted since.
+			m.act.standby = standbyCaughtUp
+		}
 	}
 	c.Requirement = m.act.needs
 	return c

@@ -235,12 +235,12 @@ func TestBothRestart(t *testing.T) {
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0, 1)
 	require.Empty(t, r.report(FollowerLost{Cause: LostRefused}))
 	require.Empty(t, kinds(r.after(900*time.Millisecond)))
-	require.Contains(t, kinds(r.after(100*time.Millisecond)), "swap")
+	require.Contains(t, kinds(r.meet(r.after(100*time.Millisecond))), "swap")
 
 	// … and does not wait if it is not.
 	r = newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
-	require.Contains(t, kinds(r.report(FollowerLost{Cause: LostRefused})), "swap")
+	require.Contains(t, kinds(r.meet(r.report(FollowerLost{Cause: LostRefused}))), "swap")
 }
 
 func TestRestartOfStandbyAlone(t *testing.T) {
@@ -366,7 +366,7 @@ func TestMayHaveLost(t *testing.T) {
 		effect[Warn](t, effects)
 		now := usedIdentity()
 		now.Incarnation++
-		effects = r.step(IdentityChanged{Identity: now})
+		effects = r.meet(r.step(IdentityChanged{Identity: now}))
 		require.Equal(t, []Member{now.Member()}, effect[SwapRecord](t, effects).Next.InSync)
 	})
 	t.Run("other store", func(t *testing.T) {

@@ -28,6 +28,8 @@ type runs struct {
 
 	mark      Mark // the highest known
 	markKnown bool // the coordinator was asked for it
+	grown     bool // the log may be longer than it was at the start
+	markedNow bool // the mark was read in this very step
 
 	announced bool
 	twin      Live          // another process that has announced itself as this node; the zero Live if there is none
@@ -43,6 +45,7 @@ type runs struct {
 // meeting is what the other member in sync has answered to a node that is about to take up the role after a start.
 type meeting struct {
 	asked bool          // the question is under way
+	tried bool          // it was asked once at least, whatever came of it
 	at    time.Duration // when it is asked again
 	known bool          // it has answered, and what follows holds
 	peer  Peer
@@ -86,7 +89,11 @@ func (s *State) namesRuns() bool {
 	if !s.known {
 		return s.self.Features.Has(FeatureRuns)
 	}
-	_, lacks := lacking(s.rec, s.live, FeatureRuns)
+	n, lacks := lacking(s.rec, s.live, FeatureRuns)
+	if _, described := describeNode(s.rec, s.live, n.ID); lacks && !described {
+		m, _ := s.rec.Member(n.ID) // its lease was not there yet when it was named in sync
+		return m.Run != uuid.Nil
+	}
 	return !lacks
 }
 
@@ -195,7 +202,8 @@ func (m *machine) foundPutBack(why string) {
 }
 
 // compareMark is INV-12: a store that is named in sync and ends before the pair's high-water mark was put back to an older image. To be
-// called once, before this run takes part: the end of the log that is known is that of the start.
+// called while the log is as it was at the start: before this run takes part, and before it takes the role without having been active or
+// connected.
 func (m *machine) compareMark() {
 	r := &m.run
 	if r.putBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
@@ -217,9 +225,24 @@ func (m Member) inRun(run uuid.UUID) Member {
 	return m
 }
 
+// freshMark tells whether the mark that the log was held against is still the newest, as far as that can be known. A node that takes the
+// role with the log that it had at its start reads the mark once more: the active that is gone may have written one since.
+func (m *machine) freshMark() bool {
+	r := &m.run
+	if r.grown {
+		return true
+	}
+	if r.markedNow {
+		m.compareMark()
+		return r.putBack == ""
+	}
+	m.needLoad = true
+	return false
+}
+
 // marked takes note of the pair's mark, as the coordinator has it.
 func (m *machine) marked(mark Mark) {
-	m.run.markKnown = true
+	m.run.markKnown, m.run.markedNow = true, true
 	if m.run.mark.Less(mark) {
 		m.run.mark = mark
 	}
@@ -314,7 +337,7 @@ func (m *machine) met(e Met) {
 		switch {
 		case r.copyOf != "": // asked again so that it knows that this process is still there
 			r.twinAt = m.now + twinMemory/2
-		case e.Err == nil && e.Peer.Process == r.twin.Process:
+		case e.Err == nil && e.Peer.Node == m.self.ID && e.Peer.Process != m.process: // this one, or the next from the same directory
 			m.foundCopy()
 		case e.Err == nil || e.Gone:
 			r.gone = r.twin.Process
@@ -323,7 +346,7 @@ func (m *machine) met(e Met) {
 		return
 	}
 	if m.meeting.asked {
-		m.meeting.asked, m.meeting.at = false, m.now+m.set.RetryDelay
+		m.meeting.asked, m.meeting.tried, m.meeting.at = false, true, m.now+m.set.RetryDelay
 		if e.Err == nil && e.Peer.Node != m.self.ID {
 			m.meeting = meeting{known: true, peer: e.Peer}
 		}
@@ -332,10 +355,10 @@ func (m *machine) met(e Met) {
 
 // metOther tells whether a node that was active before its own start may take up the role again: the other member in sync was asked for
 // the end of its log, or does not come. The one with the longer log goes on, so that what both had acknowledged survives an old image
-// of one of them (INV-13).
+// of one of them (INV-13). It was asked once at least, however long the coordinator has taken to let this node know whom to ask.
 func (m *machine) metOther() bool {
 	other, ok := m.rec.Other(m.self.ID)
-	if !ok || m.meeting.known || m.now >= m.started+m.set.StartupWait || mutate.Off("INV-13-role-without-a-comparison") {
+	if !ok || m.meeting.known || mutate.Off("INV-13-role-without-a-comparison") {
 		return true
 	}
 	described, _ := describeNode(m.rec, m.live, other.Node)
@@ -343,7 +366,23 @@ func (m *machine) metOther() bool {
 		m.meeting.asked = true
 		m.do(Meet{Address: described.Address})
 	}
-	return false
+	return m.now >= m.started+m.set.StartupWait && (m.meeting.tried || described.Address == "")
+}
+
+// compareCommitted is INV-6 and INV-13 for a standby: one that the record names in sync holds everything that is committed, so one that
+// hears from its active of commits beyond the end of its log was put back to an older image. It must not take over as it is.
+func (m *machine) compareCommitted() {
+	l := m.follow.lacks
+	if l.Config == 0 || l.Config != m.rec.Config || m.run.putBack != "" || mutate.Off("INV-13-standby-ignores-what-it-lacks") {
+		return
+	}
+	if _, listed := m.rec.Member(m.self.ID); listed && m.eligible() {
+		why := "this node had acknowledged more to the active than its log holds"
+		if l.Committed > 0 {
+			why = fmt.Sprintf("its log has LSN %d in common with the active, but the two had committed up to LSN %d", l.Common, l.Committed)
+		}
+		m.foundPutBack(why + ": it is an older image of itself")
+	}
 }
 
 // otherHasMore tells whether the other member in sync has the longer log.

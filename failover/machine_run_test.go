@@ -181,7 +181,8 @@ func TestMark(t *testing.T) {
 		r := newRig(t, Settings{})
 		r.step(Started{Identity: usedIdentity()}) // its log ends with LSN 10 of term 2
 		r.observe(true, 0, 1)
-		effects := r.meet(r.step(Loaded{Record: rec, Revision: 100, Mark: key}))
+		r.read = Loaded{Record: rec, Revision: 100, Mark: key}
+		effects := r.meet(r.step(r.read))
 		return r, effects
 	}
 	t.Run("reached", func(t *testing.T) {
@@ -255,12 +256,14 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 		r := newRig(t, Settings{})
 		r.step(Started{Identity: usedIdentity()})
 		r.observe(true, 0, 1)
-		require.Equal(t, "b:1", effect[Meet](t, r.step(Loaded{Record: recordWith(0, 0, 1), Revision: 100})).Address)
+		r.read = Loaded{Record: recordWith(0, 0, 1), Revision: 100}
+		require.Equal(t, "b:1", effect[Meet](t, r.step(r.read)).Address)
 		return r
 	}
 	answer := func(term, at uint64) Met {
 		return Met{Address: "b:1", Peer: Peer{Node: testNodes[1].ID, Store: testStores[1], End: lsn.Position{Term: term, LSN: at}}}
 	}
+	met := func(r *rig, m Met) []Effect { return r.meet(r.step(m)) }
 	t.Run("the other one has more", func(t *testing.T) {
 		for _, m := range []Met{answer(2, 11), answer(3, 2)} {
 			swap := effect[SwapRecord](t, begin(t).step(m))
@@ -271,14 +274,26 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 	})
 	t.Run("the other one has no more", func(t *testing.T) {
 		for _, m := range []Met{answer(2, 10), answer(2, 9), answer(1, 50)} {
-			require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, begin(t).step(m)).Next.Active)
+			require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, met(begin(t), m)).Next.Active)
 		}
 	})
 	t.Run("the other one does not come", func(t *testing.T) {
 		r := begin(t)
 		require.Empty(t, kinds(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone})))
 		effect[Meet](t, r.after(100*time.Millisecond))
-		require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, r.after(time.Second)).Next.Active)
+		require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, r.meet(append(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone}), r.after(time.Second)...))).Next.Active)
+	})
+	t.Run("it was asked once at least", func(t *testing.T) {
+		// The coordinator took longer to answer than this node waits for the other one.
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()})
+		r.observe(true, 0, 1)
+		r.after(5 * time.Second)
+		r.read = Loaded{Record: recordWith(0, 0, 1), Revision: 100}
+		effects := r.step(r.read)
+		effect[Meet](t, effects)
+		requireNo[SwapRecord](t, effects)
+		effect[SwapRecord](t, r.meet(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone})))
 	})
 }
 
@@ -319,6 +334,35 @@ func TestActiveBehind(t *testing.T) {
 	require.Contains(t, r.s.ahead(), "lacks records")
 }
 
+// TestLacks: a standby in sync that hears of commits beyond its log was put back. It must not take over as it is.
+func TestLacks(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		lacks FollowerLacks
+		took  bool
+	}{
+		{"in the configuration that names it", FollowerLacks{Config: 5, Common: 4, Committed: 9}, true},
+		{"the active says that it had acknowledged more", FollowerLacks{}, true},
+		{"before it was named in sync", FollowerLacks{Config: 4, Common: 4, Committed: 9}, false},
+		{"in a configuration that it does not know", FollowerLacks{Config: 6, Common: 4, Committed: 9}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Settings{})
+			r.start(usedIdentity(), recordWith(1, 0, 1), 0, 1)
+			effects := r.report(tt.lacks)
+			if !tt.took {
+				requireNo[MarkLoss](t, effects)
+				requireNo[SwapRecord](t, effects)
+				return
+			}
+			effect[MarkLoss](t, effects)
+			effect[StopFollower](t, effects)
+			require.Equal(t, []Member{memberOf(1)}, effect[SwapRecord](t, effects).Next.InSync)
+			require.Contains(t, r.s.Reason(), "put back")
+		})
+	}
+}
+
 // TestTwin: a process takes no part while another one runs under its identity.
 func TestTwin(t *testing.T) {
 	elsewhere := testNodes[0]
@@ -329,7 +373,8 @@ func TestTwin(t *testing.T) {
 		r := newRig(t, Settings{})
 		effects := r.step(Started{Identity: usedIdentity()})
 		effects = append(effects, r.step(Observed{Observation: Observation{Reachable: true, LiveKnown: true, Live: []Live{l}}})...)
-		return r, append(effects, r.step(Loaded{Record: recordWith(0, 0), Revision: 100})...)
+		r.read = Loaded{Record: recordWith(0, 0), Revision: 100}
+		return r, append(effects, r.step(r.read)...)
 	}
 	t.Run("at this node's own address: it cannot run any more", func(t *testing.T) {
 		_, effects := begin(t, Live{Node: testNodes[0], Process: "other"})
@@ -356,6 +401,11 @@ func TestTwin(t *testing.T) {
 		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(twinMemory), "so that the other one can tell, too")
 		r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
 		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
+	})
+	t.Run("runs, and was started again", func(t *testing.T) {
+		r, _ := begin(t, stale)
+		requireNo[SwapRecord](t, r.meet(r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "the next"}})))
+		require.Contains(t, r.s.Reason(), "two processes with one identity")
 	})
 	t.Run("does not answer: its lease tells", func(t *testing.T) {
 		r, _ := begin(t, stale)

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +15,8 @@ type rig struct {
 	t   *testing.T
 	s   State
 	now time.Duration
+	// read is what the coordinator said at the start.
+	read Loaded
 	// features that both nodes know.
 	features Features
 }
@@ -95,18 +98,25 @@ func (r *rig) start(id Identity, rec Record, live ...int) []Effect {
 	require.Equal(r.t, []Effect{LoadRecord{}}, r.step(Started{Identity: id}))
 	require.Equal(r.t, RoleRecovering, r.s.Role())
 	r.observe(true, live...)
-	return r.meet(r.step(Loaded{Record: rec, Revision: 100}))
+	r.read = Loaded{Record: rec, Revision: 100}
+	return r.meet(r.step(r.read))
 }
 
-// meet answers for b, whose log is not longer, if a has asked.
+// meet answers for b, whose log is not longer, if a has asked; and for the coordinator, in which nothing has changed, if a then reads once
+// more what it has.
 func (r *rig) meet(effects []Effect) []Effect {
 	r.t.Helper()
+	all := slices.Clone(effects)
 	for _, e := range effects {
-		if e, ok := e.(Meet); ok {
-			return append(effects, r.step(Met{Address: e.Address, Peer: Peer{Node: testNodes[1].ID, Store: testStores[1], Process: "b"}})...)
+		switch e := e.(type) {
+		case Meet:
+			met := Met{Address: e.Address, Peer: Peer{Node: testNodes[1].ID, Store: testStores[1], Process: "b"}}
+			all = append(all, r.meet(r.step(met))...)
+		case LoadRecord:
+			all = append(all, r.step(r.read)...)
 		}
 	}
-	return effects
+	return all
 }
 
 // won says that the last swap was done.

@@ -412,3 +412,38 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 		})
 	}
 }
+
+// TestLacks: a standby that was put back hears from its active that the two have committed more than its log holds.
+func TestLacks(t *testing.T) {
+	for _, required := range []bool{true, false} {
+		t.Run(fmt.Sprintf("its acks are required: %t", required), func(t *testing.T) {
+			w := newWorld(t)
+			a, b := w.node("a"), w.node("b")
+			a.lead(1, 1, nil)
+			b.follow(a)
+			a.createQueue()
+			a.sync(b)
+			b.forget() // until here it may have heard of it, and means nothing: it was not in sync yet
+			a.publish(a.queueID, 10, 10, 1)
+			image, had := b.image(), b.store.End().LSN
+			a.publish(a.queueID, 10, 10, 1)
+			for _, e := range b.seen() {
+				_, is := e.(replication.FollowerLacks)
+				require.False(t, is, "%+v", e)
+			}
+			b.putBack(image)
+			if !required {
+				a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
+			}
+			b.follow(a)
+			e := await[replication.FollowerLacks](b, nil)
+			if required {
+				require.Zero(t, e) // refused
+				return
+			}
+			require.LessOrEqual(t, e.Common, had)
+			require.Greater(t, e.Committed, e.Common)
+			require.NotZero(t, e.Config)
+		})
+	}
+}

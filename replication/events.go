@@ -102,6 +102,12 @@ type (
 		// Config and Term of the active.
 		Config, Term uint64
 	}
+	// FollowerLacks tells that the active, in configuration Config, has committed up to a record that is not in this log; Common is the last
+	// record that both have. It comes before FollowerConnected, and before a snapshot. All are zero when
+	// the active has only refused this standby with ErrLostRecords.
+	FollowerLacks struct {
+		Config, Common, Committed uint64
+	}
 	// FollowerRequired tells that the active waits for this standby's acks from now on (SYNCING).
 	FollowerRequired struct{}
 	// FollowerLost tells that the active is lost. It comes again when the cause changes: a reset is followed by what the
@@ -131,6 +137,7 @@ func (StandbyCaughtUp) event()   {}
 func (StandbySynced) event()     {}
 func (StandbyLost) event()       {}
 func (FollowerConnected) event() {}
+func (FollowerLacks) event()     {}
 func (FollowerRequired) event()  {}
 func (FollowerLost) event()      {}
 func (SnapshotInstalled) event() {}

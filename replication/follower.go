@@ -206,6 +206,9 @@ func (f *Follower) lost(err error) {
 		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected || f.told == LostBehind): // nobody is there to say anything
 		return
 	}
+	if errors.Is(err, ErrLostRecords) {
+		f.events.post(FollowerLacks{}) // the active says so, and no more
+	}
 	f.told = cause
 	f.log.Warn("active lost", zap.String("address", f.o.Address), zap.Stringer("cause", cause), zap.Error(err))
 	f.events.post(FollowerLost{Cause: cause, Err: err})

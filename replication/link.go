@@ -40,6 +40,7 @@ type link struct {
 	received lsn.Position
 	partial  []byte
 	required bool
+	lacks    bool // the active has committed more than this log had: it was reported
 
 	writeMu iolock.Mutex // is held while something is appended
 
@@ -164,6 +165,7 @@ func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, e
 	if err := f.checkWelcome(w); err != nil {
 		return nil, err
 	}
+	lacks := f.lacks(m, w.ResumeAfter)
 	if m.Welcome.SnapshotRequired {
 		f.diverged(w.ResumeAfter)
 		f.noteCommit(m.CommitLSN)
@@ -178,6 +180,7 @@ func (f *Follower) welcome(stream ActiveStream, hello *StandbyMessage) (*link, e
 		f: f, stream: stream, received: end, acked: end, lastSent: time.Now(),
 		writeWake: make(chan struct{}, 1), applyWake: make(chan struct{}, 1), beatWake: make(chan struct{}, 1),
 	}
+	l.lacks = lacks
 	l.durable.Store(end.LSN)
 	l.applied.Store(f.o.Store.Applied().LSN)
 	l.sentApplied = l.applied.Load()
@@ -197,11 +200,22 @@ func (l *link) receive() error {
 		if err := l.f.admit(m.Config, m.Term); err != nil {
 			return err
 		}
+		l.lacks = l.lacks || l.f.lacks(m, l.received)
 		if err := l.take(m); err != nil {
 			return err
 		}
 		l.committed(m.CommitLSN)
 	}
+}
+
+// lacks reports an active that has committed more than this log has. A standby that is in sync has everything that is committed: one that has
+// not was put back to an older image (INV-13).
+func (f *Follower) lacks(m *ActiveMessage, has lsn.Position) bool {
+	if m.CommitLSN <= has.LSN {
+		return false
+	}
+	f.events.post(FollowerLacks{Config: m.Config, Common: has.LSN, Committed: m.CommitLSN})
+	return true
 }
 
 // committed notes the active's commit LSN.

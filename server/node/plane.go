@@ -413,6 +413,8 @@ func dataEvent(e replication.Event) failover.DataEvent {
 		return failover.StandbyLost{Node: e.Member.Node, Cause: lostCause(e.Cause), Err: e.Err}
 	case replication.FollowerConnected:
 		return failover.FollowerConnected{Config: e.Config, Term: e.Term}
+	case replication.FollowerLacks:
+		return failover.FollowerLacks(e)
 	case replication.FollowerRequired:
 		return failover.FollowerRequired{}
 	case replication.FollowerLost:

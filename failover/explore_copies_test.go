@@ -1,0 +1,189 @@
+package failover
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// This file explores the worlds in which disks were copied, put back or moved.
+
+// must makes actions happen, one after the other, and everything that happens by itself after each write.
+func must(t *testing.T, w world, as ...action) world {
+	t.Helper()
+	for _, a := range as {
+		var err error
+		w, err = w.do(a)
+		require.NoError(t, err, "%s", a)
+	}
+	return w
+}
+
+// written has one more write acknowledged by the active on a host.
+func written(t *testing.T, w world, i int) world {
+	t.Helper()
+	w.left = budget{write: 1}
+	w = must(t, w, action{"write", i, 0})
+	return settle(t, w, func(w *world) bool {
+		n := &w.hosts[i]
+		return n.primary != nil && n.primary.commit == len(n.log)
+	})
+}
+
+// down stops hosts as a power cut does.
+func down(t *testing.T, w world, hosts ...int) world {
+	t.Helper()
+	for _, i := range hosts {
+		if w.hosts[i].up {
+			w.left.crash++
+			w = must(t, w, action{"crash", i, len(w.hosts[i].log)})
+		}
+	}
+	return w
+}
+
+// imaged has an image of a host in the given state, and two more writes than that.
+func imaged(t *testing.T, of int, sealed bool) world {
+	t.Helper()
+	w := pairWorld(t)
+	w.left = budget{image: 1}
+	w = must(t, w, action{"image", of, len(w.hosts[of].log)})
+	w = written(t, written(t, w, 0), 0)
+	if sealed {
+		for i := range testNodes {
+			w.hosts[i].known = w.heard(i)
+		}
+	}
+	return w
+}
+
+// marked has told the coordinator how far it has committed.
+func marked(t *testing.T, w world, i int) world {
+	t.Helper()
+	w.left = budget{mark: 1}
+	return must(t, w, action{"mark", i, 0})
+}
+
+// placed puts the image into a host.
+func placed(t *testing.T, w world, i int) world {
+	t.Helper()
+	w.left = budget{place: 1}
+	require.True(t, w.mayReplace(i, w.copies.image), "this would be a loss that nobody can notice")
+	w = must(t, w, action{"place", i, 0})
+	w.left = budget{}
+	return w
+}
+
+// diskStarts are worlds in which a disk is not what it was, and what may still happen in them.
+func diskStarts(t *testing.T) map[string]world {
+	t.Helper()
+	starts := map[string]world{}
+	add := func(name string, w world, b budget) {
+		w.left = b
+		starts[name] = w
+	}
+	for of, name := range []string{"active", "standby"} {
+		for _, sealed := range []bool{true, false} {
+			w := imaged(t, of, sealed)
+			suffix := map[bool]string{true: "", false: ", the newest commit is not sealed"}[sealed]
+			back := placed(t, down(t, w, 0, 1), of)
+			add(name+" put back"+suffix, back, budget{tick: 3, write: 1})
+			add(name+" put back, faults"+suffix, back, budget{tick: 2, cut: 1, unknown: 1, crash: 1, write: 1})
+			add(name+" put back, marked"+suffix, placed(t, down(t, marked(t, w, 0), 0, 1), of), budget{tick: 3, write: 1})
+			add(name+" put back under the other"+suffix, placed(t, down(t, w, of), of), budget{tick: 3, write: 1, cut: 1})
+			add(name+" resumed"+suffix, w, budget{resume: 1, tick: 2, write: 1})
+		}
+		w := imaged(t, of, true)
+		add(name+" copied to the other's host", placed(t, down(t, marked(t, w, 0), 1-of), 1-of), budget{tick: 3, write: 1})
+		add(name+" copied beside the pair", placed(t, marked(t, w, 0), 2), budget{tick: 3, write: 1, crash: 1})
+		add(name+" copied, newest, beside the pair", placed(t, must(t, withLeft(w, budget{image: 1}), action{"image", of, len(w.hosts[of].log)}), 2),
+			budget{tick: 3, write: 1, crash: 1})
+		add(name+" copied beside the pair, which goes down", placed(t, down(t, marked(t, w, 0), 0, 1), 2), budget{tick: 3, write: 1})
+	}
+	alone := written(t, imagedAlone(t), 0)
+	add("alone, put back, marked", placed(t, down(t, marked(t, alone, 0), 0), 0), budget{tick: 3, write: 1})
+	add("alone, copied to the other's host, marked", placed(t, marked(t, alone, 0), 1), budget{tick: 3, write: 1, crash: 1})
+	add("disks changed places", must(t, withLeft(down(t, pairWorld(t), 0, 1), budget{swap: 1}), action{"swap-disks", 0, 0}), budget{tick: 3, write: 1})
+	add("standby empty", must(t, withLeft(down(t, pairWorld(t), 1), budget{empty: 1}), action{"empty", 1, 0}), budget{tick: 2, write: 1})
+	add("active empty", must(t, withLeft(down(t, pairWorld(t), 0), budget{empty: 1}), action{"empty", 0, 0}), budget{tick: 2, write: 1})
+	add("anything", pairWorld(t), budget{image: 1, seal: 1, place: 1, crash: 2, write: 1, tick: 2, mark: 1})
+	return starts
+}
+
+func withLeft(w world, b budget) world {
+	w.left = b
+	return w
+}
+
+// imagedAlone is soloWorld with an image of the active.
+func imagedAlone(t *testing.T) world {
+	t.Helper()
+	w := soloWorld(t)
+	w.left = budget{image: 1}
+	return must(t, w, action{"image", 0, len(w.hosts[0].log)})
+}
+
+// TestExploreDisks is TestExplore with disks that are copied, put back and moved.
+func TestExploreDisks(t *testing.T) {
+	limit := envInt("LOCKSTEP_EXPLORE", 1500)
+	var rows []found
+	starts := diskStarts(t)
+	for _, name := range slices.Sorted(maps.Keys(starts)) {
+		t.Run(name, func(t *testing.T) {
+			begin := time.Now()
+			n, depth, complete := explore(t, starts[name], limit)
+			rows = append(rows, found{name, n, depth, complete, time.Since(begin)})
+		})
+	}
+	table(t, rows)
+}
+
+// TestWalkDisks goes on long random paths with disks that are copied, put back and moved. Each move must have been made.
+func TestWalkDisks(t *testing.T) {
+	walks, seed := envInt("LOCKSTEP_WALKS", 2000), envInt("LOCKSTEP_SEED", 1)
+	starts := diskStarts(t)
+	names := slices.Sorted(maps.Keys(starts))
+	taken, excused, kinds := 0, 0, map[string]int{}
+	for k := range walks {
+		k += seed
+		rng := rand.New(rand.NewPCG(uint64(k), 1)) //nolint:gosec // a test
+		w := starts[names[k%len(names)]]
+		w.left = budget{
+			crash: 5, cut: 3, unknown: 3, loadFail: 2, unreach: 2, write: 10, tick: 40, switchover: 2, mark: 4,
+			image: 3, seal: 6, place: 2, swap: 1, empty: 1,
+		}
+		var path []action
+		for range 300 {
+			as := w.actions()
+			if len(as) == 0 {
+				break
+			}
+			if rng.IntN(4) > 0 {
+				if good := slices.DeleteFunc(slices.Clone(as), func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
+					as = good
+				}
+			}
+			a := as[rng.IntN(len(as))]
+			path = append(path, a)
+			var err error
+			if w, err = w.do(a); errors.Is(err, errExcused) {
+				excused++
+				break
+			}
+			require.NoError(t, err, "LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1, from %q, after %v", k, names[k%len(names)], path)
+			taken++
+			kinds[a.kind]++
+		}
+	}
+	t.Logf("%d walks, %d steps, %d ended by a loss that nobody can notice: %v", walks, taken, excused, kinds)
+	for _, kind := range diskMoves {
+		if kind != "wake-old" { // a machine that forgets what it has asked the coordinator for can do anything: only explored from near
+			require.NotZero(t, kinds[kind], "no walk had the move %q", kind)
+		}
+	}
+}
