@@ -28,6 +28,20 @@ func TestWatchRedraws(t *testing.T) {
 	require.GreaterOrEqual(t, strings.Count(screen.text.String(), clearScreen), 2)
 }
 
+// TestInterrupted: a command that Ctrl-C has ended says so, and not what that looked like from inside.
+func TestInterrupted(t *testing.T) {
+	c := cli{t: t, addr: "127.0.0.1:1"}
+	ctx, stop := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, stop)
+	var stderr strings.Builder
+	code := execute(ctx, []string{"queue", "list", "--timeout", "30s"}, &environment{
+		stdin: strings.NewReader(""), stdout: &stderr, stderr: &stderr,
+		lookup: func(name string) (string, bool) { return c.addr, name == envAddr },
+	})
+	require.Equal(t, exitError, code)
+	require.Equal(t, "lockstep: interrupted\n", stderr.String())
+}
+
 func TestRates(t *testing.T) {
 	look := func(role string, commit, messages uint64) *statusJSON {
 		return &statusJSON{Nodes: []nodeJSON{{Name: "a", NodeID: "1", Role: role, Commit: commit, Messages: messages, MessageBytes: 2048}}}

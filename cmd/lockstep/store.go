@@ -44,7 +44,10 @@ directory ask the running nodes.`,
 		need    bool // of a directory
 		rest    int  // arguments after it
 	}{
-		{a.storeCheck(), false, 0}, {a.storeDigest(), false, 0}, {a.storeDumpMeta(), true, 0}, {a.storeDumpPage(), true, 1},
+		{a.storeCheck(), false, 0},
+		{a.storeDigest(), false, 0},
+		{a.storeDumpMeta(), true, 0},
+		{a.storeDumpPage(), true, 1},
 		{a.storeDumpLog(), true, 0},
 	} {
 		l.command.GroupID = "look"

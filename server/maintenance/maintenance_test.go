@@ -317,6 +317,15 @@ func TestRunMeetsSwitchover(t *testing.T) {
 	require.Len(t, p.history(m, "nightly"), 3)
 }
 
+// Autotune says which operation it begins, and why.
+func TestAutotuneSaysWhatAndWhy(t *testing.T) {
+	r := store.ScanResult{PageSize: 2048, Recommended: 8192}
+	require.Equal(t, "resize from pages of 2048 bytes to 8192: 30 % of the space and 5 % of the reads are saved, and 20 % of either are asked for",
+		tuned(PlanResize, &r, 30, 5, 20))
+	r.Recommended = 2048
+	require.Contains(t, tuned(PlanCompact, &r, 30, 5, 20), "compact: the page size of 2048 bytes is the best one")
+}
+
 // TestAutotune: once in each window, and only if it is worth it.
 func TestAutotune(t *testing.T) {
 	p := newPair(t)

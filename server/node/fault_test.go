@@ -10,11 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 
@@ -237,20 +235,19 @@ func TestFailedSync(t *testing.T) {
 // TestSilentConnection: whoever connects and says nothing, or only half of what makes a connection, is cut off after a few seconds.
 func TestSilentConnection(t *testing.T) {
 	n := startAlone(t, nil)
-	var ends sync.WaitGroup
-	for name, sent := range map[string]string{"nothing": "", "half of the preface": "PRI * HTTP/2.0\r\n", "preface alone": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"} {
-		ends.Go(func() {
-			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", n.ready.Address)
-			if !assert.NoError(t, err) {
-				return
-			}
-			defer func() { _ = conn.Close() }()
-			_, err = conn.Write([]byte(sent))
-			assert.NoError(t, err)
-			assert.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
-			_, err = io.Copy(io.Discard, conn)
-			assert.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s: the connection stays", name)
-		})
+	silent := map[string]string{"nothing": "", "half of the preface": "PRI * HTTP/2.0\r\n", "preface alone": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}
+	open := make(map[string]net.Conn)
+	for name, sent := range silent {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", n.ready.Address)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		_, err = conn.Write([]byte(sent))
+		require.NoError(t, err)
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+		open[name] = conn
 	}
-	ends.Wait()
+	for name, conn := range open {
+		_, err := io.Copy(io.Discard, conn)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "%s: the connection stays", name)
+	}
 }

@@ -19,7 +19,7 @@ func TestPlain(t *testing.T) {
 		bar := d.Bar("node a")
 		for done := uint64(0); done <= 1000; done++ {
 			d.Set(bar, progress.Step{Phase: []string{"copy", "verify"}[done%2], Done: done << 20, Total: 1000 << 20})
-			time.Sleep(12 * time.Millisecond)
+			<-time.After(12 * time.Millisecond)
 		}
 		d.Line("between")
 		d.End(bar, "done")
