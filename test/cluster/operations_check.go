@@ -177,8 +177,8 @@ func (c *checker) lives(queue string, ops []*Operation) {
 // settled bounds how much of it may have an unknown outcome: a client that never told would break no rule.
 func (c *checker) settled() {
 	const (
-		few  = 50 // fewer prove nothing
-		most = 75 // in a hundred
+		few  = 200 // fewer prove nothing: a short run may be one long fault
+		most = 80  // in a hundred
 	)
 	unknown := 0
 	for _, o := range c.h.Operations {

@@ -125,7 +125,7 @@ func TestCheckerCatchesOperations(t *testing.T) {
 			h.Operations[7].Outcome = Refused
 		}, []Rule{RuleEffects, RuleEffects}},
 		{"nothing but unknown outcomes", worked, func(h *History) {
-			for range 50 {
+			for range 200 {
 				h.Operations = append(h.Operations, Operation{Kind: KindAck, Outcome: Unknown})
 			}
 		}, []Rule{RuleUnknown}},
