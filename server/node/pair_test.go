@@ -242,6 +242,14 @@ func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *cr
 	return c
 }
 
+// note keeps what was acknowledged.
+func (c *crowd) note(id, body string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acknowledged = append(c.acknowledged, body)
+	c.publishers[id] = true
+}
+
 // publish tries both nodes, with the same producer sequence, until one answers.
 func (c *crowd) publish(id string, sequence uint64) {
 	body := fmt.Sprint(id, "/", sequence)
@@ -250,10 +258,7 @@ func (c *crowd) publish(id string, sequence uint64) {
 			Queue: "q", Messages: batch(body), Producer: &pb.Producer{Id: id, Sequence: sequence},
 		})
 		if err == nil {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.acknowledged = append(c.acknowledged, body)
-			c.publishers[id] = true
+			c.note(id, body)
 			return
 		}
 		switch status.Code(err) { //nolint:exhaustive // the others are no answer for a node that is well
