@@ -57,6 +57,9 @@ type Pair struct {
 
 	voters []*Port // of the nodes' own voters, if Options.Raft
 	net    *Net
+	opts   Options
+	beside []*Node // more nodes, with their links to etcd
+	toEtcd []*Proxy
 
 	etcd *etcdServer
 	// coordinator links of A and B: etcd comes back on another port, and each node can be cut off from it.
@@ -65,7 +68,7 @@ type Pair struct {
 
 // Start starts etcd and both nodes. It does not wait for them: see WaitInSync. On an error nothing is left running.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
-	p := &Pair{net: o.Net}
+	p := &Pair{net: o.Net, opts: o}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close())
@@ -79,10 +82,10 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.A, p.LinkA, p.etcdA, err = p.prepare("a", o); err != nil {
+	if p.A, p.LinkA, p.etcdA, err = p.prepare("a", "a", o); err != nil {
 		return nil, err
 	}
-	if p.B, p.LinkB, p.etcdB, err = p.prepare("b", o); err != nil {
+	if p.B, p.LinkB, p.etcdB, err = p.prepare("b", "b", o); err != nil {
 		return nil, err
 	}
 	if err := p.A.Start(); err != nil {
@@ -124,8 +127,22 @@ func (p *Pair) voterAddresses() string {
 	return strings.Join([]string{p.voters[0].Address(), p.voters[1].Address(), p.Witness.Address()}, ",")
 }
 
+// Beside makes a third node that is not started, with the name and the settings of another one, in a directory of its own beside those of
+// the pair: for a copy of the other one's data directory. Its DataDir is not there yet. It is closed with the pair. Not with Options.Links
+// or Raft.
+func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
+	o := p.opts
+	o.Links, o.Disk = false, false
+	n, _, toEtcd, err := p.prepare(like.Name, dir, o)
+	if err != nil {
+		return nil, err
+	}
+	p.beside, p.toEtcd = append(p.beside, n), append(p.toEtcd, toEtcd)
+	return n, nil
+}
+
 // prepare makes a node that is not started, with its links.
-func (p *Pair) prepare(name string, o Options) (n *Node, link, toEtcd *Proxy, err error) {
+func (p *Pair) prepare(name, dirName string, o Options) (n *Node, link, toEtcd *Proxy, err error) {
 	if p.etcd != nil {
 		host := "127.0.0.1"
 		if o.Net != nil {
@@ -141,7 +158,7 @@ func (p *Pair) prepare(name string, o Options) (n *Node, link, toEtcd *Proxy, er
 			return nil, nil, toEtcd, err
 		}
 	}
-	dir := filepath.Join(o.Dir, name)
+	dir := filepath.Join(o.Dir, dirName)
 	config := func(listen string) string {
 		advertise := listen
 		if link != nil {
@@ -290,8 +307,9 @@ func (p *Pair) StartEtcd(ctx context.Context) error {
 	if err := p.etcd.start(ctx); err != nil {
 		return err
 	}
-	p.etcdA.SetTarget(p.etcd.address())
-	p.etcdB.SetTarget(p.etcd.address())
+	for _, x := range append([]*Proxy{p.etcdA, p.etcdB}, p.toEtcd...) {
+		x.SetTarget(p.etcd.address())
+	}
 	return nil
 }
 
@@ -426,7 +444,7 @@ func (p *Pair) Digests(ctx context.Context) ([]Digest, error) {
 // Close kills what still runs and gives the ports back. The directory stays.
 func (p *Pair) Close() error {
 	var errs []error
-	for _, n := range append(p.Nodes(), p.Witness) {
+	for _, n := range append(append(p.Nodes(), p.Witness), p.beside...) {
 		if n != nil {
 			errs = append(errs, n.close())
 		}
@@ -434,7 +452,7 @@ func (p *Pair) Close() error {
 	for _, port := range p.voters {
 		errs = append(errs, port.Close())
 	}
-	for _, x := range []*Proxy{p.LinkA, p.LinkB, p.etcdA, p.etcdB} {
+	for _, x := range append([]*Proxy{p.LinkA, p.LinkB, p.etcdA, p.etcdB}, p.toEtcd...) {
 		if x != nil {
 			errs = append(errs, x.Close())
 		}

@@ -1,0 +1,145 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	// pinnedFirst is the first number of a producer that is pinned to a node; those of a workload are below.
+	pinnedFirst = 1000
+	// pinnedPace is the time between two messages of one of them, and pinnedPatience how long it waits for an answer.
+	pinnedPace, pinnedPatience = 10 * time.Millisecond, 400 * time.Millisecond
+)
+
+// pins publish to each node directly, whatever its role: as clients do that reach only one of them, or that do not know of a failover.
+// What they are told is in the history of a workload, so that the checker holds it against the queues as everything else.
+type pins struct {
+	h     *cluster.History
+	queue string
+	next  uint32 // number of the next producer
+
+	mu      sync.Mutex // guards next and the two below
+	acks    []pinnedAck
+	unknown int // how many outcomes are unknown; most are
+	done    sync.WaitGroup
+	once    sync.Once
+	stop    context.CancelFunc
+	ctx     context.Context
+}
+
+// pinnedAck is an acknowledgement, and the process that gave it.
+type pinnedAck struct {
+	process    string
+	sent, done time.Duration
+}
+
+// pin begins to publish to some nodes, to the first queue of a workload.
+func pin(t *testing.T, w *cluster.Workload, nodes ...*cluster.Node) *pins {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	s := &pins{h: w.History(), queue: "work-0", next: pinnedFirst, stop: cancel, ctx: ctx}
+	t.Cleanup(s.end)
+	for _, n := range nodes {
+		s.to(n)
+	}
+	return s
+}
+
+// end ends all of them.
+func (s *pins) end() {
+	s.once.Do(func() {
+		s.stop()
+		s.done.Wait()
+		// The checker bounds the unknown outcomes of clients that try again; these do not.
+		s.h.MaxUnknown += s.unknown
+	})
+}
+
+// to begins to publish to one more node.
+func (s *pins) to(n *cluster.Node) {
+	s.done.Go(func() {
+		pace := time.NewTicker(pinnedPace)
+		defer pace.Stop()
+		for s.ctx.Err() == nil {
+			s.producer(n, pace.C)
+		}
+	})
+}
+
+// producer publishes as one producer until a message is not acknowledged. Then it is not tried again, and the next producer begins: so
+// the order in which they are stored is that in which they were sent.
+func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
+	s.mu.Lock()
+	number := s.next
+	s.next++
+	s.mu.Unlock()
+	id := uuid.NewString()
+	for sequence := uint64(1); ; sequence++ {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-pace:
+		}
+		record := cluster.Publish{ID: cluster.ID{Producer: number, N: sequence}, Queue: s.queue, Sent: s.h.Now(), Address: n.Address()}
+		process := fmt.Sprintf("%s/%d", n.Address(), n.PID())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), pinnedPatience)
+		resp, err := pb.NewQueueServiceClient(n.Conn()).Publish(ctx, &pb.PublishRequest{
+			Queue: s.queue, Messages: []*pb.Message{{Body: cluster.Body(record.ID, 0)}},
+			Producer: &pb.Producer{Id: id, Epoch: 1, Sequence: sequence},
+		})
+		cancel()
+		record.Done, record.Outcome = s.h.Now(), cluster.Acked
+		if err != nil {
+			record.Outcome, record.Error = cluster.Unknown, err.Error()
+		}
+		record.Sequence, record.LSN = resp.GetFirstSequence(), resp.GetLsn()
+		s.h.AddPublish(record)
+		s.mu.Lock()
+		if err != nil {
+			s.unknown++
+			s.mu.Unlock()
+			return
+		}
+		s.acks = append(s.acks, pinnedAck{process, record.Sent, record.Done})
+		s.mu.Unlock()
+	}
+}
+
+// acked is how many acknowledgements were given until now.
+func (s *pins) acked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.acks)
+}
+
+// turns is how often another process acknowledged than before. Each such turn takes a change of the pair's term: more turns than terms
+// mean that two processes acknowledged at the same time.
+func (s *pins) turns() (turns int, last string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	acks := slices.Clone(s.acks)
+	slices.SortFunc(acks, func(a, b pinnedAck) int { return int(a.done - b.done) })
+	var newest pinnedAck // of the process whose turn it is
+	for _, a := range acks {
+		switch {
+		case newest.process == a.process:
+			newest = a
+		case a.sent > newest.done: // not merely an answer that came late
+			turns++
+			newest = a
+		}
+	}
+	return turns, newest.process
+}
