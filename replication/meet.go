@@ -19,14 +19,19 @@ type Introduction struct {
 	Process           string
 	// Address by which it is reached.
 	Address string
-	// End is the last record of its log.
+	// End is the last record of its log; zero if the store may have lost something: whoever compares must not give it the role for its log
+	// (INV-6).
 	End lsn.Position
 }
 
 // Self makes the introduction of a process.
 func Self(s *store.Store, process, address string) Introduction {
 	id := s.Identity()
-	return Introduction{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address, End: s.End()}
+	i := Introduction{Pair: id.PairID, Node: id.NodeID, Store: id.StoreID, Process: process, Address: address}
+	if !id.MayHaveLost {
+		i.End = s.End()
+	}
+	return i
 }
 
 // Reception answers the introductions of other processes; the zero value answers none.

@@ -338,3 +338,19 @@ func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 	require.NoError(t, <-done)
 	require.Equal(t, uint64(2), s.Applied().LSN, "applied and not committed")
 }
+
+// TestIntroductionOfAStoreThatMayHaveLost: whoever meets it must not give it the role for the length of its log (INV-6).
+func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
+	st, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/data"})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, st.Close()) }()
+	p, err := StartPrimary(PrimaryOptions{Store: st, Term: 1, Config: ActiveConfig{Config: 1, Serve: true}})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return st.End().LSN == 1 }, 10*time.Second, time.Millisecond, "the term-start record")
+	p.Stop()
+	require.Equal(t, st.End(), Self(st, "p", "a:1").End)
+	require.NoError(t, st.MarkLoss())
+	require.True(t, Self(st, "p", "a:1").End.IsZero())
+	require.NoError(t, st.ClearLoss())
+	require.Equal(t, st.End(), Self(st, "p", "a:1").End)
+}
