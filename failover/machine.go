@@ -173,6 +173,9 @@ func (m *machine) handle(ev Event) {
 		m.run.boot = [2]uuid.UUID{e.Identity.Run, e.Identity.ClaimedRun}
 	case IdentityChanged:
 		m.ident = e.Identity
+		if m.known {
+			m.compareRun() // after a loss that was accepted, the record names what the store is only now
+		}
 	case Observed:
 		m.observed(e)
 	case Loaded:

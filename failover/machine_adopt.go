@@ -75,6 +75,8 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 		own.Config = max(own.Config, m.rec.Config)
 	}
 	switch {
+	case m.takesNoPart() != nil:
+		return Record{}, m.takesNoPart()
 	case m.adopts.id != "":
 		return Record{}, errAdoptBusy
 	case m.ident.PairID == uuid.Nil:
@@ -92,7 +94,11 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	case m.ident.MayHaveLost && !e.AcceptLoss:
 		return Record{}, errAdoptLoss
 	}
-	fence := AdoptedFence(e.Found, m.ident.End, own, e.Above)
+	var marked Fence // the mark outlives the record, and what is adopted begins a new one
+	if m.run.mark.Pair == m.ident.PairID {
+		marked.Term = m.run.mark.By
+	}
+	fence := AdoptedFence(e.Found, m.ident.End, own, e.Above, marked)
 	next := Record{PairID: m.ident.PairID, Active: m.self.ID, MinInSync: m.set.MinInSync}
 	if m.known {
 		// It leads, and nobody can have taken its place without its noticing: the same record, once more.

@@ -105,6 +105,8 @@ func SurelyKept(rec Record, end lsn.Position, committed uint64) uint64 {
 // forcible says why this node must not be made active by force.
 func (s *State) forcible(config uint64) error {
 	switch {
+	case s.takesNoPart() != nil:
+		return s.takesNoPart()
 	case !s.known || s.trouble != "":
 		return errForceRecord
 	case s.mode == modeAct:

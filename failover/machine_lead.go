@@ -183,7 +183,8 @@ func (s *State) conditions() ActiveConfig {
 func (m *machine) lead() {
 	a := &m.act
 	other, hasOther := m.rec.Other(m.self.ID)
-	there := a.standby != standbyNone && a.member.is(other)
+	// One that names no run, where the record names one, is none whose acks count: it went back to an older release, and joins anew.
+	there := a.standby != standbyNone && a.member == m.inItsRun(other)
 	switch {
 	case !hasOther || there:
 		a.dropAt = never

@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,6 +26,8 @@ type runs struct {
 	superseded string
 	// putBack says why the directory is taken for an older image or a copy; empty if it is not.
 	putBack string
+	// lacks says by how much a store that may have lost something ends before the pair's mark; empty if it does not.
+	lacks string
 
 	mark      Mark // the highest known
 	markKnown bool // the coordinator was asked for it
@@ -36,6 +39,7 @@ type runs struct {
 	copyOf    string        // address at which it has answered: this directory is a copy of its, or the other way round
 	gone      string        // process of which it is known that it does not run any more
 	askedTwin bool          // the question is under way
+	asked     Live          // whom it is for: the twin may be another one by the time of the answer
 	twinAt    time.Duration // when it is asked again
 	beside    Live          // another process of this node's identity that the coordinator has heard since this one was announced
 	knocked   Live          // another process of this node's identity that has asked this one; the zero Live if none has
@@ -125,6 +129,18 @@ func (m *machine) takesPart() bool {
 	return true
 }
 
+// takesNoPart says why this process must not act, whatever an operator asks of it; nil if it may.
+func (s *State) takesNoPart() error {
+	switch r := &s.run; {
+	case r.superseded != "":
+		return errors.New(r.superseded)
+	case r.twin != Live{}:
+		return errors.New(s.twinReason())
+	default:
+		return nil
+	}
+}
+
 // stopAll ends either role.
 func (m *machine) stopAll() {
 	if m.mode == modeAct {
@@ -166,6 +182,14 @@ func (m *machine) compareRun() {
 			m.do(ConfirmRun{Run: r.id})
 		}
 	case m.owns(me.Run) || mutate.Off("INV-11-any-run-may-act"):
+		if r.claimed && me.Run != uuid.Nil && me.Run != m.ident.Run {
+			// A swap of the run before this one came late. Should this one stop before it is named, the next has to know that run.
+			m.ident.Run, m.ident.ClaimedRun = me.Run, r.id
+			m.do(ClaimRun{Named: me.Run, Run: r.id})
+		}
+		if !m.ident.MayHaveLost {
+			r.putBack = "" // as above, beside a release that names no runs
+		}
 	case r.named:
 		m.supersede()
 	case r.putBack == "":
@@ -213,10 +237,16 @@ func (m *machine) compareMark() {
 	if !listed || !me.is(m.ident.Member().inRun(me.Run)) {
 		return
 	}
-	if mark := m.highWater(); !mark.Reached(m.ident.End) {
-		m.foundPutBack(fmt.Sprintf("its log ends with LSN %d of term %d, but the pair knows that it once held %s: it is an older image of itself",
-			m.ident.End.LSN, m.ident.End.Term, mark))
+	mark := m.highWater()
+	if mark.Reached(m.ident.End) {
+		return
 	}
+	lacks := fmt.Sprintf("its log ends with LSN %d of term %d, but the pair knows that it once held %s", m.ident.End.LSN, m.ident.End.Term, mark)
+	if m.ident.MayHaveLost {
+		r.lacks = lacks // a machine that went down with sync off does that, too: nobody has to have put anything back
+		return
+	}
+	m.foundPutBack(lacks + ": it is an older image of itself")
 }
 
 // inRun is the same entry for another run.
@@ -313,7 +343,7 @@ func (m *machine) introduce() {
 		m.do(Announce{})
 	case r.askedTwin || m.now < r.twinAt:
 	default:
-		r.askedTwin = true
+		r.askedTwin, r.asked = true, r.twin
 		m.do(Meet{Address: r.twin.Node.Address})
 	}
 }
@@ -332,15 +362,19 @@ func (s *State) findTwin() Live {
 // met takes note of what another process has answered.
 func (m *machine) met(e Met) {
 	r := &m.run
-	if r.askedTwin && e.Address == r.twin.Node.Address {
-		r.askedTwin, r.twinAt = false, m.now+twinDelay
+	if asked := r.asked; r.askedTwin && e.Address == asked.Node.Address {
+		r.askedTwin, r.asked, r.twinAt = false, Live{}, m.now+twinDelay
 		switch {
 		case r.copyOf != "": // asked again so that it knows that this process is still there
 			r.twinAt = m.now + twinMemory/2
 		case e.Err == nil && e.Peer.Node == m.self.ID && e.Peer.Process != m.process: // this one, or the next from the same directory
+			if r.claimed {
+				return // its lease had ended meanwhile: the record decides
+			}
+			r.twin = asked
 			m.foundCopy()
 		case e.Err == nil || e.Gone:
-			r.gone = r.twin.Process
+			r.gone = asked.Process
 		default: // its lease will tell
 		}
 		return

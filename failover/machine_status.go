@@ -1,6 +1,9 @@
 package failover
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // This file puts the state into words.
 
@@ -155,6 +158,14 @@ func (s *State) followingReason() string {
 	return reason
 }
 
+// lacksReason says how much a store lacks that may have lost something, as far as the pair's mark tells.
+func (s *State) lacksReason() string {
+	if s.run.lacks == "" {
+		return ""
+	}
+	return ". " + strings.ToUpper(s.run.lacks[:1]) + s.run.lacks[1:] + ": if an older image of its disk was put back, bring back the newest one instead"
+}
+
 // asideReason tells of what a node held that is waiting to be filled.
 func (s *State) asideReason() string {
 	if s.ident.SetAside == "" {
@@ -177,7 +188,7 @@ func (s *State) idleReason() string {
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
-			"restore it from a backup or the other node, or go on without them: lockstep failover --force" + s.asideReason() // INV-6
+			"restore it from a backup or the other node, or go on without them: lockstep failover --force" + s.lacksReason() + s.asideReason() // INV-6
 	case listed && !s.eligible():
 		return "the pair's record expects another store on this node, and nobody else is in sync: bring back the data directory, " +
 			"or go on without it: lockstep failover --force"

@@ -1,0 +1,173 @@
+package failover
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+)
+
+// TestStandbyThatForgotItsRun: a standby went back to a release that knows no runs while the record still named one. Its acks do not count, so
+// it must not count as being there either: it is dropped, and joins as what it is.
+func TestStandbyThatForgotItsRun(t *testing.T) {
+	r := newRig(t, Settings{})
+	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
+	r.won()
+	r.report(ActiveReady{})
+	older := memberOf(1) // no run
+	r.report(StandbyConnected{Member: older})
+	r.report(StandbyCaughtUp{Member: older})
+	if r.s.swapping == "" {
+		r.after(time.Minute)
+	}
+	require.NotEmpty(t, r.s.swapping, "%v %s", r.s.Role(), r.s.Reason())
+	r.won()
+	for range 5 {
+		if r.s.swapping != "" {
+			r.won()
+		}
+		r.report(StandbySynced{Member: older, Requirement: r.s.act.sent.Requirement})
+	}
+	require.Equal(t, RoleActive, r.s.Role(), r.s.Reason())
+	other, _ := r.s.rec.Other(testNodes[0].ID)
+	require.Equal(t, older, other)
+}
+
+// TestAdoptAboveTheMark: the mark outlives the record. What the pair adopts is above it, or each restart would take the node's directory for
+// an older image.
+func TestAdoptAboveTheMark(t *testing.T) {
+	old := Mark{Pair: testPair, By: 15, Term: 15, LSN: 900}
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: usedIdentity()})
+	r.observe(true, 0, 1)
+	r.step(Loaded{Err: ErrNoRecord, Mark: old})
+	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x", WithoutOther: true}))
+	rec := swap.Next
+	r.step(Swapped{OpID: swap.Next.OpID, Revision: 1})
+	id := r.s.ident
+
+	r = newRig(t, Settings{})
+	r.step(Started{Identity: id})
+	r.observe(true, 0)
+	effects := r.step(Loaded{Record: rec, Revision: 1, Mark: old})
+	requireNo[MarkLoss](t, effects)
+	effect[SwapRecord](t, effects)
+	require.Empty(t, r.s.run.putBack)
+}
+
+// TestForcedPutBack: once an operator has accepted what is missing, the directory is not called put back any more.
+func TestForcedPutBack(t *testing.T) {
+	r := newRunRig(t)
+	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runOther, uuid.Nil), 0)
+	require.NotEmpty(t, r.s.run.putBack)
+	effect[SwapRecord](t, r.step(asked(r)))
+	effect[ClearLoss](t, r.won())
+	healed := r.s.ident
+	healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
+	effects := r.step(IdentityChanged{Identity: healed})
+	effect[StartActive](t, effects)
+	effect[ConfirmRun](t, effects)
+	require.Empty(t, r.s.run.putBack)
+	require.True(t, r.s.run.named)
+}
+
+// TestLateSwapOfTheRunBefore: a swap of a run that was killed is done after the next one has claimed its generation. If that one is killed as
+// well before it is named, the one after it still knows the run that the record names.
+func TestLateSwapOfTheRunBefore(t *testing.T) {
+	r := newRunRig(t)
+	r.start(ranIdentity(runBefore, runTried), inRuns(recordWith(0, 0), runBefore, uuid.Nil), 0)
+	require.NotEmpty(t, r.s.swapping)
+	late := next(inRuns(r.s.rec, runTried, uuid.Nil), "late")
+	late.Term++
+	r.seeRecord(late, 101)
+	disk := r.s.ident
+
+	r = newRunRig(t)
+	r.s.process, r.s.run.id = "q", runOf("q")
+	effects := r.start(disk, late, 0)
+	requireNo[MarkLoss](t, effects)
+	require.Empty(t, r.s.run.putBack)
+}
+
+// TestLossIsNotAnOlderImage: a machine that went down with sync off has lost the end of its log. No image was put back.
+func TestLossIsNotAnOlderImage(t *testing.T) {
+	id := usedIdentity()
+	id.MayHaveLost = true
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: id})
+	r.observe(true, 0)
+	r.step(Loaded{Record: recordWith(0, 0), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
+	require.Empty(t, r.s.run.putBack)
+	require.Contains(t, r.s.Reason(), "may have lost")
+}
+
+// TestCopyIsNotAskedForHelp: a process that takes no part cannot become active by an operator's command either.
+func TestCopyIsNotAskedForHelp(t *testing.T) {
+	elsewhere := testNodes[0]
+	elsewhere.Address = "a:2"
+	stale := Live{Node: elsewhere, Process: "other"}
+	begin := func(t *testing.T, l Loaded) *rig {
+		t.Helper()
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()})
+		r.step(Observed{Observation: Observation{Reachable: true, LiveKnown: true, Live: []Live{stale}}})
+		r.step(l)
+		return r
+	}
+	t.Run("adopt, beside one that may run", func(t *testing.T) {
+		effects := begin(t, Loaded{Err: ErrNoRecord}).step(AdoptAsked{ID: "x"})
+		requireNo[SwapRecord](t, effects)
+		require.Error(t, effect[AdoptEnded](t, effects).Failure)
+	})
+	t.Run("adopt, beside one that runs", func(t *testing.T) {
+		r := begin(t, Loaded{Err: ErrNoRecord})
+		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
+		effects := r.step(AdoptAsked{ID: "x"})
+		requireNo[SwapRecord](t, effects)
+		require.ErrorContains(t, effect[AdoptEnded](t, effects).Failure, "two processes")
+	})
+	t.Run("force", func(t *testing.T) {
+		r := begin(t, Loaded{Record: recordWith(1, 1), Revision: 100})
+		r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
+		require.ErrorContains(t, effect[ForceEnded](t, r.step(asked(r))).Failure, "two processes")
+	})
+}
+
+// TestTwinThatMoves: while the question to one process is under way, another one announces itself.
+func TestTwinThatMoves(t *testing.T) {
+	at := func(address, process string) Observed {
+		n := testNodes[0]
+		n.Address = address
+		return Observed{Observation: Observation{Reachable: true, LiveKnown: true, Live: []Live{{Node: n, Process: process}}}}
+	}
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: usedIdentity()})
+	require.Equal(t, "a:2", effect[Meet](t, r.step(at("a:2", "x"))).Address)
+	r.step(at("a:3", "y"))
+	r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
+	require.Equal(t, "a:3", effect[Meet](t, r.after(time.Minute)).Address)
+	r.step(Met{Address: "a:3", Peer: Peer{Node: testNodes[0].ID, Process: "y"}})
+	require.Contains(t, r.s.Reason(), "two processes with one identity")
+}
+
+// TestPutBackIsOverBesideAnOlderRelease: the record names no run, and this node has got what it lacked all the same.
+func TestPutBackIsOverBesideAnOlderRelease(t *testing.T) {
+	r := newRig(t, Settings{})
+	r.step(Started{Identity: usedIdentity()})
+	r.observe(true, 0, 1)
+	r.step(Loaded{Record: recordWith(1, 0, 1), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
+	require.NotEmpty(t, r.s.run.putBack)
+	effect[ClearLoss](t, r.won())
+	healed := r.s.ident
+	healed.MayHaveLost, healed.Incarnation = false, healed.Incarnation+1
+	r.step(IdentityChanged{Identity: healed})
+	require.NotEmpty(t, r.s.run.putBack, "it has left, and got nothing yet")
+	rec := next(r.s.rec, "b/7/0")
+	me := memberOf(0)
+	me.Incarnation = healed.Incarnation
+	rec.InSync = append(slices.Clone(rec.InSync), me)
+	r.seeRecord(rec, 102)
+	require.Empty(t, r.s.run.putBack)
+}
