@@ -379,7 +379,7 @@ func (r *putbackRun) requireWaits(t *testing.T) {
 		s, err := n.Status(limited(t))
 		require.NoError(t, err)
 		require.Contains(t, []pb.Role{pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP}, s.GetRole(), s.GetReason())
-		says = says || strings.Contains(s.GetReason(), "lockstep failover ")
+		says = says || strings.Contains(s.GetReason(), "lockstep ")
 		r.note(t, "%s waits: %s", n.Name, s.GetReason())
 	}
 	require.True(t, says, "nobody says what has happened, and what there is to do")
