@@ -216,8 +216,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.True(t, n.GetDamaged()[0].GetLost())
 	}
 	st := statusOf(t, active)
-	require.Len(t, st.GetAlarms(), 1)
-	require.Equal(t, "damaged-messages", st.GetAlarms()[0].GetKind())
+	require.True(t, slices.ContainsFunc(st.GetAlarms(), func(a *pb.Alarm) bool { return a.GetKind() == "damaged-messages" }), "%v", st.GetAlarms())
 
 	out, err := lockstep(t, p, "verify")
 	require.Error(t, err, out)
