@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/rolling"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -341,25 +340,7 @@ func (a *app) printStatus(s statusJSON) error {
 	if a.print.JSON() {
 		return a.print.Object(s)
 	}
-	rows := make([][]any, 0, len(s.Nodes))
-	for _, n := range s.Nodes {
-		if n.Error != "" {
-			rows = append(rows, []any{"?", n.Address, "unreachable", "", "", "", "", "", "", n.Error})
-			continue
-		}
-		notes := n.Reason
-		if n.Standby != "" {
-			notes = strings.TrimPrefix(fmt.Sprintf("%s; standby %s, %s records behind", notes, n.Standby, out.Count(n.StandbyLag)), "; ")
-		}
-		if n.Maintenance != nil {
-			notes = strings.TrimPrefix(notes+"; "+n.Maintenance.String(), "; ")
-		}
-		rows = append(rows, []any{
-			n.Name, n.Address, n.shownRole(), out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied, n.Queues, out.Count(n.Messages), notes,
-		})
-	}
-	header := []string{"Node", "Address", "Role", "In sync", "Term", "Durable LSN", "Applied LSN", "Queues", "Messages", "Notes"}
-	if err := a.print.Table(header, rows); err != nil {
+	if err := a.printNodes(s); err != nil {
 		return err
 	}
 	if err := a.printConditions(s.Conditions); err != nil {
