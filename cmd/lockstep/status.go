@@ -346,7 +346,7 @@ func (a *app) printStatus(s statusJSON) error {
 	if err := a.printConditions(s.Conditions); err != nil {
 		return err
 	}
-	if err := a.printLeft(s.Nodes); err != nil {
+	if err := a.printLeft(s); err != nil {
 		return err
 	}
 	if s.Pair == nil {

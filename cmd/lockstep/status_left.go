@@ -5,21 +5,59 @@ import (
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/store"
 )
 
-// printLeft names what the nodes keep and do not use.
-func (a *app) printLeft(nodes []nodeJSON) error {
-	for _, n := range nodes {
-		if len(n.LeftBehind) == 0 {
-			continue
-		}
-		var all []string
+// printLeft names what the nodes keep and do not use. It says that something may be removed only when the pair holds what is in it: before
+// both nodes are in sync, a store that was set aside may be the only place of acknowledged messages, and a log tail that was cut always is.
+func (a *app) printLeft(s statusJSON) error {
+	removable := "not used any more on %s, may be removed: %s"
+	if !s.settled() {
+		removable = "kept on %s, DO NOT REMOVE it before both nodes are in sync, it may be the only copy of messages: %s"
+	}
+	for _, n := range s.Nodes {
+		var unused, cut []string
 		for _, l := range n.LeftBehind {
-			all = append(all, fmt.Sprintf("%s (%s)", l.Path, out.Bytes(l.Bytes)))
+			text := fmt.Sprintf("%s (%s)", l.Path, out.Bytes(l.Bytes))
+			if l.Kind == store.LeftCutLog {
+				cut = append(cut, text)
+			} else {
+				unused = append(unused, text)
+			}
 		}
-		if err := a.print.Sentence("\nnot used any more on %s, may be removed: %s", n.Name, strings.Join(all, ", ")); err != nil {
-			return err
+		for _, line := range []struct {
+			format string
+			paths  []string
+		}{
+			{removable, unused},
+			{"records that are not part of the pair are kept on %s (lockstep store dump-log FILE --messages shows them): %s", cut},
+		} {
+			if len(line.paths) == 0 {
+				continue
+			}
+			if err := a.print.Sentence("\n"+line.format, n.Name, strings.Join(line.paths, ", ")); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// settled tells whether the pair holds everything on both nodes, or the node that answers belongs to no pair. A node that is in sync by
+// the record alone and waits with a store that may have lost something has another role.
+func (s *statusJSON) settled() bool {
+	if s.Pair != nil && (len(s.Pair.InSync) < 2 || s.Pair.Forced != nil && !s.Pair.Forced.Settled) {
+		return false
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		switch role := baseRole(n.Role); {
+		case n.Error != "":
+		case role == nodeActive:
+		case s.Pair != nil && role == "standby":
+		default:
+			return false
+		}
+	}
+	return true
 }

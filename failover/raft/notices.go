@@ -55,8 +55,8 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 			add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: lockstep pair replace %s %s",
 				m.Address, m.ID, h.Status.ID, m.ID, m.Address)
 		case h.Status.Fenced == FencedPutBack:
-			add(failover.NoticeVoterPutBack, "the disk of the voter at %s was put back to an older state: stop it, move its directory away, start it anew, "+
-				"and: lockstep pair replace %s %s", m.Address, m.ID, m.Address)
+			add(failover.NoticeVoterPutBack, "the disk of the voter at %s was put back to an older state: stop it, move its raft directory away (of a node: 'raft' in "+
+				"the data directory, and nothing else of that), start it anew, and: lockstep pair replace %s %s", m.Address, m.ID, m.Address)
 		case h.Stalled:
 			add(failover.NoticeVoterBehind, "the disk of the voter at %s does not answer", m.Address)
 		case h.Status.LastIndex+snapshotSlack < own.LastIndex:

@@ -112,8 +112,8 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 		return ""
 	case len(back) < (len(own.Voters)+1)/2:
 		m := back[0]
-		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop it, move its directory away, start it "+
-			"anew, and: lockstep pair replace %s %s", m.Address, m.ID, m.Address)
+		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop it, move its raft directory away "+
+			"(of a node: 'raft' in the data directory, and nothing else of that), start it anew, and: lockstep pair replace %s %s", m.Address, m.ID, m.Address)
 	default:
 		var at []string
 		for _, m := range back {

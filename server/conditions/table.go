@@ -111,8 +111,9 @@ func ofIdentity() []Definition {
 		{
 			Kind: StoreMayHaveLost, Severity: Critical, Scope: OfNode,
 			Cause: "This store may have lost acknowledged transactions, since its machine went down without a clean stop and `sync` is not \"always\", " +
-				"or it is another store than the record expects here.",
-			Action: "If the other node is in sync, this one fetches everything from it by itself. If not, bring the other node back, restore a backup, " +
+				"its files were damaged and set aside, or it is another store than the record expects here.",
+			Action: "If the other node is in sync, this one fetches everything from it by itself. If not, bring the other node back, or mend " +
+				"this one's files (`damaged-…` in its data directory, see docs/maintenance.md). Only if neither can be done, restore a backup, " +
 				"or go on without what is lost: `lockstep failover --force`.",
 		},
 	}
@@ -142,8 +143,9 @@ func ofTheCoordinator() []Definition {
 		},
 		{
 			Kind: VoterPutBack, Severity: Critical, Scope: OfPair,
-			Cause:  "A voter's disk was put back to an older state: it has forgotten votes or records that it had given, and takes no part any more.",
-			Action: "Replace it with an empty one: `lockstep pair replace`. Do not start it with this disk again.",
+			Cause: "A voter's disk was put back to an older state: it has forgotten votes or records that it had given, and takes no part any more.",
+			Action: "Stop it, move the voter's directory away, start it and `lockstep pair replace` it. Of a node that directory is " +
+				"`coordinator.raft.dir`, by default `raft` in the data directory: leave the store beside it where it is.",
 		},
 		{
 			Kind: VoterWiped, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
