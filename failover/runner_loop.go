@@ -128,7 +128,7 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case SwapRecord:
 		l.swapRecord(ctx, e)
 	case Announce:
-		l.announce(l.side)
+		l.announce(l.side) //nolint:contextcheck // it goes on until the loop ends
 	case WriteMark:
 		l.writeMark(ctx, e)
 	case Meet:
