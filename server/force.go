@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
 // This file is the forced failover: an operator makes this node active although another one holds more, because that one is lost. What can
@@ -37,6 +38,12 @@ var (
 	// errEmptyAnswers is returned when a node answers there that is not the lost one, but has taken its place.
 	errEmptyAnswers = errors.New("it is not the node that held everything, which is lost if its data directory was wiped or replaced. If that " +
 		"directory can be brought back, do that; if not, stop the new node there and try again")
+	// errMoreAnswers and errLessAnswers are returned by a node that is in sync by the record and may have lost what it held, when the
+	// other node is there: with more than this one, or not.
+	errMoreAnswers = errors.New("it is not in sync, but holds more than this node now: if what this node held cannot be brought back, stop " +
+		"this node, and look there at what would be lost: lockstep failover --dry-run")
+	errLessAnswers = errors.New("it is not in sync, and holds no more than this node: if what this node held cannot be brought back, stop that " +
+		"one and try again")
 )
 
 // ForceFailover makes this node active although it is not known to hold everything, or says what would be lost.
@@ -148,7 +155,11 @@ func (a *AdminServer) mayForce(ctx context.Context, req *pb.ForceFailoverRequest
 		}
 		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
 		if other != nil {
-			return nil, fmt.Errorf("%w: %w", failover.ErrForce, answeredBy(other, peer, &found.Record))
+			stats, err := a.store.Stats()
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
+			}
+			return nil, fmt.Errorf("%w: %w", failover.ErrForce, answeredBy(other, peer, &found.Record, st.Self.ID, stats.Durable))
 		}
 		if err == nil {
 			return peer, nil
@@ -160,11 +171,20 @@ func (a *AdminServer) mayForce(ctx context.Context, req *pb.ForceFailoverRequest
 }
 
 // answeredBy says who answers in the place of the lost node, and what that means.
-func answeredBy(other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record) error {
+//
+// self is this node, and own where its log ends: by the record it may be the one that held everything, and have lost that.
+func answeredBy(other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position) error {
 	id := other.GetNode().GetNodeId()
 	known := id == rec.Active.String() || slices.ContainsFunc(rec.InSync, func(m failover.Member) bool { return m.Node.String() == id })
 	if !known {
-		return fmt.Errorf("node %s, %s, answers at %s: %w", other.GetNode().GetName(), id, peer.GetAddress(), errEmptyAnswers)
+		why := errEmptyAnswers
+		if _, inSync := rec.Member(self); inSync {
+			why = errLessAnswers
+			if theirs := other.GetStore().GetLogDurable(); theirs.GetTerm() > own.Term || theirs.GetTerm() == own.Term && theirs.GetLsn() > own.LSN {
+				why = errMoreAnswers
+			}
+		}
+		return fmt.Errorf("node %s, %s, answers at %s: %w", other.GetNode().GetName(), id, peer.GetAddress(), why)
 	}
 	role := failover.Role(other.GetRole()) //nolint:gosec // the numbers are the same
 	return fmt.Errorf("the other node answers at %s (%s): %w", peer.GetAddress(), role, errOtherAnswers)
