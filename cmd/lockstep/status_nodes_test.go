@@ -22,7 +22,7 @@ func TestStatusFits(t *testing.T) {
 	}
 	waiting := nodeJSON{Name: "b", Address: "127.0.0.1:17421", Role: "recovering", Reason: reason}
 	gone := nodeJSON{Address: "127.0.0.1:17422", Error: failure}
-	print := func(s statusJSON) string {
+	shown := func(s statusJSON) string {
 		var b bytes.Buffer
 		p, err := out.New(&b, "table")
 		require.NoError(t, err)
@@ -30,7 +30,7 @@ func TestStatusFits(t *testing.T) {
 		return b.String()
 	}
 
-	text := print(statusJSON{Nodes: []nodeJSON{active, waiting, gone}})
+	text := shown(statusJSON{Nodes: []nodeJSON{active, waiting, gone}})
 	lines := strings.Split(text, "\n")
 	for _, line := range lines[:5] { // header, rule, three nodes
 		require.LessOrEqual(t, utf8.RuneCountInString(line), statusColumns, line)
@@ -39,13 +39,13 @@ func TestStatusFits(t *testing.T) {
 	require.Regexp(t, `^\? .* status.*…$`, lines[4])
 	require.Equal(t, []string{"a: standby in-sync, 0 behind", "b: " + reason, "127.0.0.1:17422: " + failure, ""}, lines[5:])
 
-	text = print(statusJSON{
+	text = shown(statusJSON{
 		Nodes:      []nodeJSON{waiting},
 		Conditions: []conditionJSON{{Condition: "not-serving", Severity: "critical", Details: "RECOVERING: " + reason}},
 	})
 	require.Equal(t, 1, strings.Count(text, reason), "the condition says it")
 
-	text = print(statusJSON{Nodes: []nodeJSON{{Name: "a", Address: "127.0.0.1:7420", Role: "active", Standby: "in-sync"}}})
+	text = shown(statusJSON{Nodes: []nodeJSON{{Name: "a", Address: "127.0.0.1:7420", Role: "active", Standby: "in-sync"}}})
 	require.Contains(t, text, "standby in-sync, 0 behind\n", "what fits is not cut")
 	require.NotContains(t, text, "…")
 }
