@@ -175,11 +175,12 @@ func (sd *sender) post(m *ActiveMessage) error {
 	ended := p.ended
 	m.Config, m.Term = p.cfg.Config, p.o.Term
 	m.AckRequired = p.requires(sd.s)
+	// Both at one moment: a standby in sync that hears of commits beyond its log under the config that names it takes itself for put back.
+	m.CommitLSN = p.commit.Load()
 	p.mu.Unlock()
 	if ended {
 		return errStopped
 	}
-	m.CommitLSN = p.commit.Load()
 	sd.sentCommit, sd.lastSent = m.CommitLSN, time.Now()
 	if err := sd.s.stream.Send(m); err != nil {
 		return fmt.Errorf("send to the standby: %w", err)
