@@ -210,8 +210,9 @@ func (m *machine) foundCopy() {
 // supersede ends the part of a run whose place another one has taken.
 func (m *machine) supersede() {
 	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this data directory; what this process " +
-		"has acknowledged since then may not be part of the pair. Find the other one (its address is in the pair's status) and stop one of the two; a " +
-		"copy that is to be a node of its own must begin with an empty data directory"
+		"has acknowledged since then may not be part of the pair. What the pair has acknowledged is with the other one (its address is in the pair's " +
+		"status): stop this one, or, if it is the other one that has to go, first see to it that the pair's other node is in sync. A copy that is to " +
+		"be a node of its own must begin with an empty data directory"
 	m.warn("%s", m.run.superseded)
 }
 

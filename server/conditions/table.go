@@ -94,8 +94,9 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: Superseded, Severity: Critical, Scope: OfNode,
-			Cause:  "The pair's record names this node, but was written by another run of it: this process has no right to act any more and acknowledges nothing.",
-			Action: "Find the other process with this node's identity. Stop one of them; if this one is the wrong one, stop it and keep its directory aside.",
+			Cause: "The pair's record names this node, but was written by another run of it: this process has no right to act any more and acknowledges nothing.",
+			Action: "Find the other process with this node's identity: what the pair has acknowledged since is there. Stop this one, and keep its directory aside. " +
+				"If it is the other one that has to go, first see to it that the pair's other node is in sync.",
 		},
 		{
 			Kind: StorePutBack, Severity: Critical, Scope: OfNode,
@@ -105,8 +106,9 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: HistoriesDiverged, Severity: Critical, Scope: OfPair,
-			Cause:  "The active lacks committed records that the other node has: one of them was put back or cut, and neither cuts what is committed.",
-			Action: "Do not force anything. Compare the LSNs in the details, and let the node with more become active; see docs/failover.md.",
+			Cause: "The active lacks committed records that the other node has: one of them was put back or cut, and neither cuts what is committed.",
+			Action: "Force nothing before you have decided which of the two goes on: each may have acknowledged messages that the other one lacks, and more LSNs do not " +
+				"mean more of them. Then do what docs/failover.md says under \"When histories differ\".",
 		},
 		{
 			Kind: StoreMayHaveLost, Severity: Critical, Scope: OfNode,
