@@ -171,3 +171,34 @@ func TestPutBackIsOverBesideAnOlderRelease(t *testing.T) {
 	r.seeRecord(rec, 102)
 	require.Empty(t, r.s.run.putBack)
 }
+
+// TestAdoptionThatCameTooLate: the right record was back first, and this directory is compared with the pair's mark as at any start.
+func TestAdoptionThatCameTooLate(t *testing.T) {
+	r := waiting(t, usedIdentity())
+	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))
+	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})
+	effects := r.step(Loaded{Record: recordWith(0, 0, 1), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
+	require.NotEmpty(t, r.s.run.putBack)
+	effect[MarkLoss](t, effects)
+}
+
+// TestStandbyThatCannotBeNamed: while the coordinator is full, a standby that was started again says why it does not follow.
+func TestStandbyThatCannotBeNamed(t *testing.T) {
+	r := newRunRig(t)
+	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
+	r.step(Swapped{OpID: r.s.swapping, Err: ErrRefused})
+	require.Contains(t, r.s.Reason(), "has not written yet")
+	require.Contains(t, r.s.Reason(), ErrRefused.Error())
+}
+
+// TestSupersededAnswers: an operator who has asked this run for something hears that it takes no part any more.
+func TestSupersededAnswers(t *testing.T) {
+	r := newRunRig(t)
+	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)
+	r.won()
+	r.report(FollowerConnected{Config: 6, Term: 2})
+	require.Equal(t, RoleStandby, r.s.Role())
+	r.step(SwitchoverAsked{ID: "s"})
+	effects := r.seeRecord(next(inRuns(r.s.rec, runOther, runOfB), "c"), 102)
+	require.Contains(t, effect[SwitchoverEnded](t, effects).Failure, "superseded")
+}

@@ -18,10 +18,11 @@ import (
 
 // runs is what the machine knows of this run and of others of the same store.
 type runs struct {
-	id      uuid.UUID    // generation of this run
-	boot    [2]uuid.UUID // generations that the directory held at the start: any of them may be what the record names
-	claimed bool         // id is durable in the store's identity
-	named   bool         // the record has named this run
+	id       uuid.UUID    // generation of this run
+	boot     [2]uuid.UUID // generations that the directory held at the start: any of them may be what the record names
+	claimed  bool         // id is durable in the store's identity
+	compared bool         // with the pair's mark, before it took part
+	named    bool         // the record has named this run
 	// superseded says why this run must not take part any more; empty if it may.
 	superseded string
 	// putBack says why the directory is taken for an older image or a copy; empty if it is not.
@@ -114,9 +115,15 @@ func (m *machine) takesPart() bool {
 	r := &m.run
 	switch {
 	case r.superseded != "":
+		if m.ask.id != "" {
+			m.endAsk(r.superseded)
+		}
+		if m.forces.id != "" {
+			m.giveUpForce(errors.New(r.superseded))
+		}
 		m.stopAll()
 		return false
-	case r.named || r.claimed:
+	case r.named || r.compared:
 		return true // what follows is about the start
 	case !m.liveKnown || r.twin != Live{}:
 		return false
@@ -125,6 +132,7 @@ func (m *machine) takesPart() bool {
 		return false
 	}
 	m.compareMark()
+	r.compared = true
 	m.claim()
 	return true
 }

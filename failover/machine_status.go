@@ -176,7 +176,7 @@ func (s *State) asideReason() string {
 }
 
 func (s *State) idleReason() string {
-	_, listed := s.rec.Member(s.self.ID)
+	me, listed := s.rec.Member(s.self.ID)
 	_, hasOther := s.rec.Other(s.self.ID)
 	switch {
 	case listed && !s.eligible() && hasOther && s.run.putBack != "":
@@ -200,6 +200,8 @@ func (s *State) idleReason() string {
 		return "taking up the role again"
 	case s.rec.Active == s.self.ID:
 		return "not in sync any more: waiting for the other node to take over"
+	case listed && me.Run != s.run.id && s.namesRuns():
+		return "in sync, but the coordinator has not written yet that this run of the node takes part: its acknowledgements do not count before that"
 	default:
 		return "the address of the active is not known"
 	}
