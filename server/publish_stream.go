@@ -24,11 +24,20 @@ type outcome struct {
 
 // streamCall is one request of a publish stream on its way. They are answered in the order in which they were sent.
 type streamCall struct {
+	stream      *publishStream
 	correlation uint64
 	queue       string
 	producer    *pb.Producer
 	weight      int64        // of the requests that came together, with the last of them
 	done        chan outcome // capacity 1: the applier must not wait
+}
+
+// end takes the outcome of the request's transaction. It does not block.
+func (c *streamCall) end(r *txn.Result, err error) {
+	if err != nil && concernsNode(err) {
+		c.stream.broken.Store(true) // before a later request of the stream can be submitted to a node that has recovered
+	}
+	c.done <- outcome{r, err}
 }
 
 // publishStream is one PublishStream call: a goroutine reads and submits, the handler's own one answers.
@@ -43,6 +52,9 @@ type publishStream struct {
 	// takesMore: the client takes several answers in one message.
 	takesMore atomic.Bool
 	held      *streamCall // was received from calls and is not answered
+	// broken: a request has ended with what ends the stream, which the client hears when its turn comes. What comes after it is not
+	// submitted: the client sends both again, and they must be committed in its order.
+	broken atomic.Bool
 }
 
 // PublishStream pipelines publishes. Requests of one stream are submitted in order, so they commit in order.
@@ -63,6 +75,9 @@ func (s *QueueServer) PublishStream(stream grpc.BidiStreamingServer[pb.PublishSt
 	go p.read(stream.Context())
 	return s.status(p.answer())
 }
+
+// errStreamBroken ends reading after a request whose own error ends the stream.
+var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream was not carried out", replication.ErrBlocked)
 
 // maxMore is how many requests may come with another one, and how many answers go with another one.
 const maxMore = 256
@@ -161,6 +176,9 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		// The request, and what it came in, is garbage as large as what follows: collected now, it is where that goes.
 		runtime.GC()
 	}
+	if p.broken.Load() {
+		return errStreamBroken
+	}
 	err := p.session.Primary.SubmitAll(ctx, b.items)
 	clear(b.items) // the buffer goes with them; the next request may be long in coming
 	b.items = b.items[:0]
@@ -175,7 +193,7 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest) {
 	publish := req.GetPublish()
 	call := &streamCall{
-		correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(), done: make(chan outcome, 1),
+		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(), done: make(chan outcome, 1),
 	}
 	b.calls = append(b.calls, call)
 	if publish == nil {
@@ -187,7 +205,7 @@ func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStr
 		call.done <- outcome{result: prior, err: err}
 		return
 	}
-	b.items = append(b.items, replication.Item{Done: func(r *txn.Result, err error) { call.done <- outcome{r, err} }})
+	b.items = append(b.items, replication.Item{Done: call.end})
 	b.ends = append(b.ends, len(*buf))
 	b.messages += len(publish.GetMessages())
 }
