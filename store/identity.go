@@ -92,7 +92,7 @@ type identityFile struct {
 	Restored string `json:"restored,omitempty"`
 	// SettingAside is set while what cannot be opened is moved to the directory of that name: see setaside.go.
 	SettingAside string `json:"setting_aside,omitempty"`
-	// SetAside names that directory until a snapshot is installed, and SetAsideWhy what was wrong.
+	// SetAside names that directory until a snapshot is installed or the node is in sync, and SetAsideWhy what was wrong.
 	SetAside    string `json:"set_aside,omitempty"`
 	SetAsideWhy string `json:"set_aside_why,omitempty"`
 }
@@ -230,10 +230,12 @@ func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	})
 }
 
-// ConfirmRun notes that the pair's record names the run. Durable before it returns.
+// ConfirmRun notes that the pair's record names the run in sync. What an earlier store of this directory was set aside for is filled anew
+// by then, whether by a snapshot or from the log. Durable before it returns.
 func (s *Store) ConfirmRun(run uuid.UUID) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Run, id.ClaimedRun = run, uuid.Nil
+		id.SetAside, id.SetAsideWhy = "", ""
 		return nil
 	})
 }

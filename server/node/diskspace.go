@@ -36,20 +36,22 @@ func (n *node) watchDisk(ctx context.Context) {
 }
 
 func (n *node) lookAtDisk() {
-	stats, err := n.store.Stats()
+	available, tail, err := n.store.Room()
 	if err != nil {
 		return // what is wrong with the store is told elsewhere
 	}
-	low := stats.DiskFree < uint64(n.live().Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
+	// The next checkpoint writes what is in memory, and that space is as good as taken.
+	low := available < uint64(n.live().Disk.LowWatermark.Bytes())+tail //nolint:gosec // not negative
 	if n.disk.low.Swap(low) == low {
 		return
 	}
-	free := zap.Stringer("free", config.Size(stats.DiskFree)) //nolint:gosec // below 2^63
+	free := zap.Stringer("free", config.Size(available)) //nolint:gosec // below 2^63
+	besides := zap.Stringer("in_memory", config.Size(tail)) //nolint:gosec // below 2^63
 	limit := zap.Stringer("disk.low-watermark", n.live().Disk.LowWatermark)
 	if low {
-		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed", free, limit)
+		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed", free, besides, limit)
 	} else {
-		n.log.Info("the disk has room again: publishes are accepted", free, limit)
+		n.log.Info("the disk has room again: publishes are accepted", free, besides, limit)
 	}
 }
 
