@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
@@ -217,6 +218,10 @@ func (l *loop) loadRecord(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		mark, err := l.r.opts.Coordinator.LoadMark(ctx)
+		if errors.Is(err, ErrRecordInvalid) {
+			l.r.log.Warn("the pair's mark in the coordinator cannot be read, and is left out of account until the active writes it anew", zap.Error(err))
+			mark, err = Mark{}, nil
+		}
 		if err != nil {
 			l.r.post(Loaded{Err: err})
 			return
@@ -257,6 +262,16 @@ func (l *loop) writeMark(ctx context.Context, e WriteMark) {
 		defer cancel()
 		_ = l.r.opts.Coordinator.WriteMark(ctx, e.Mark) // whether the coordinator answers is seen elsewhere
 	})
+}
+
+// lastMarkLimit bounds what a stop waits for the coordinator.
+const lastMarkLimit = 300 * time.Millisecond
+
+// lastMark raises the pair's mark when this node stops.
+func (l *loop) lastMark(ctx context.Context, mark Mark) {
+	ctx, cancel := context.WithTimeout(ctx, lastMarkLimit)
+	defer cancel()
+	_ = l.r.opts.Coordinator.WriteMark(ctx, mark) // without it the mark is up to a second old
 }
 
 // meetTimeout bounds a question to another process.
@@ -310,7 +325,11 @@ func (l *loop) stopRole(ctx context.Context) error {
 	var err error
 	switch l.running {
 	case modeAct:
+		at, ok := l.r.opts.Data.Committed()
 		err = l.r.opts.Data.StopActive(ctx, NodeInfo{})
+		if ok && l.state.known { // the last of this run, so that a copy of this directory from a moment ago is found out
+			l.lastMark(ctx, Mark{Pair: l.state.rec.PairID, By: at.Term, Term: at.Term, LSN: at.LSN})
+		}
 	case modeFollow:
 		err = l.r.opts.Data.StopFollower(ctx)
 	case modeIdle:
