@@ -45,7 +45,7 @@ func (n *node) lookAtDisk() {
 	if n.disk.low.Swap(low) == low {
 		return
 	}
-	free := zap.Stringer("free", config.Size(available)) //nolint:gosec // below 2^63
+	free := zap.Stringer("free", config.Size(available))    //nolint:gosec // below 2^63
 	besides := zap.Stringer("in_memory", config.Size(tail)) //nolint:gosec // below 2^63
 	limit := zap.Stringer("disk.low-watermark", n.live().Disk.LowWatermark)
 	if low {
