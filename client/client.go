@@ -125,6 +125,9 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 	var last error
 	for {
 		t, err := c.locator.wait(ctx)
+		if err == nil {
+			err = ctx.Err() // an attempt that is not made leaves no doubt
+		}
 		if err != nil {
 			return c.giveUp(op, err, last, d.unknown)
 		}

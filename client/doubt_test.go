@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -149,6 +150,26 @@ func TestSettledRefusal(t *testing.T) {
 	_, err := c.Begin().Publish("q", message("a")).Commit(soon(t))
 	require.ErrorIs(t, err, client.ErrQueueNotFound)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+}
+
+// TestRefusedUntilTheDeadline: a node that has refused every attempt leaves no doubt when the caller's time is over.
+func TestRefusedUntilTheDeadline(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	p.mu.Lock()
+	p.refuseCommit = func(*pb.CommitRequest) error { return refusal(t, codes.Unavailable, "BLOCKED") }
+	p.mu.Unlock()
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		_, err := c.Begin().Publish("q", message("a")).Commit(ctx)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		if errors.Is(err, client.ErrOutcomeUnknown) {
+			continue // the time was over while an attempt was under way
+		}
+		return
+	}
+	require.FailNow(t, "each time in doubt")
 }
 
 // TestNoAnswerIsNoRefusal: what gRPC itself or something between says of a request is not a node's answer.
