@@ -20,8 +20,9 @@ const (
 	fullFill = 48 << 20
 	// fullDisk is the size of the disk: page.db, page.db_new, page.db_old and the log fit.
 	fullDisk = "size=640m"
-	// Before a rewrite a few segments are left to the log; in the middle of one, less than the half segment that makes it stop.
-	leftBefore = 6 << 20
+	// Before a rewrite enough is left for the standby to follow, and not enough for another page file; in the middle of one, less than the
+	// half segment that makes it stop, and so little that the standby leaves until there is more.
+	leftBefore = 30 << 20
 	leftMiddle = 1 << 20
 )
 
@@ -32,6 +33,7 @@ const (
 func TestResizeDiskFull(t *testing.T) {
 	settings := maintenanceSettings()
 	settings["maintenance.rewrite-rate"] = fullSpeed
+	settings["disk.low-watermark"] = "4MiB"
 	p := start(t, cluster.Options{Settings: settings})
 	r := &rolling{p: p, sizes: [2]uint32{2 << 10, 2 << 10}}
 	r.stock = fillStock(t, p, fullFill, 2)

@@ -99,6 +99,10 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 			return nil, fmt.Errorf("applications: %w", err)
 		}
 	}
+	// A workload before this one on the same pair may have left it.
+	if _, err := a.client.DeleteQueue(ctx, a.names.life, false); err != nil && !errors.Is(err, client.ErrQueueNotFound) {
+		return nil, fmt.Errorf("applications: %w", err)
+	}
 	runs := []func(*application){(*application).transfer, (*application).transfer, (*application).fill}
 	if !w.opts.NoAdministration {
 		runs = append(runs, (*application).purge, (*application).create, (*application).remove)

@@ -218,22 +218,56 @@ func (c *checker) acksSent() {
 }
 
 // deliveryOrder: on one stream, messages come in the order of their sequences, but for those that were given back, whether that was
-// committed or not.
+// committed or not; and for those that had been meant for another consumer of the subscription, which has left before it got them.
 func (c *checker) deliveryOrder() {
 	type arrival struct{ stream, sequence uint64 }
 	last := map[uint64]Delivery{}
 	seen := map[arrival]bool{}
+	span := c.streamSpans()
 	for _, d := range c.h.Deliveries {
 		a := arrival{d.Stream, d.Sequence}
 		if d.Stream == 0 || d.Repeated || seen[a] {
 			continue
 		}
 		seen[a] = true
-		if before, ok := last[d.Stream]; ok && before.Sequence >= d.Sequence {
+		if before, ok := last[d.Stream]; ok && before.Sequence >= d.Sequence && !span.shared(d) {
 			c.report(RuleOrder, "%s/%s: sequence %d was delivered at %v, after %d on the same stream", d.Queue, d.Sub, d.Sequence, d.At, before.Sequence)
 		}
 		last[d.Stream] = d
 	}
+}
+
+// streamSpan is from when to when deliveries came on a stream.
+type streamSpan struct {
+	queue, sub  string
+	first, last time.Duration
+}
+
+type streamSpans map[uint64]streamSpan
+
+func (c *checker) streamSpans() streamSpans {
+	spans := streamSpans{}
+	for _, d := range c.h.Deliveries {
+		s, ok := spans[d.Stream]
+		if !ok {
+			s = streamSpan{queue: d.Queue, sub: d.Sub, first: d.At, last: d.At}
+		}
+		s.first, s.last = min(s.first, d.At), max(s.last, d.At)
+		spans[d.Stream] = s
+	}
+	return spans
+}
+
+// shared tells whether another stream of the same subscription brought something while this one did, or a moment before.
+func (spans streamSpans) shared(d Delivery) bool {
+	const moment = 2 * time.Second // a consumer that is gone keeps its messages until its connection is known to be
+	own := spans[d.Stream]
+	for stream, s := range spans {
+		if stream != d.Stream && stream != 0 && s.queue == d.Queue && s.sub == d.Sub && s.last+moment >= own.first && s.first <= d.At {
+			return true
+		}
+	}
+	return false
 }
 
 // terms: as soon as a publish was acknowledged in a term, nothing that is sent later is acknowledged in a lower one, and in one term only
