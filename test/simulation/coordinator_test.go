@@ -23,6 +23,7 @@ type authority struct {
 	changed chan struct{} // closed and replaced whenever a way to the coordinator changes
 	ended   chan struct{} // closed at the end of the simulation
 	late    sync.WaitGroup
+	leases  bool   // the lease of a process that is killed goes on until it ends; set before the nodes start
 	struck  func() // called when the outcome of a swap is kept from its node
 }
 
@@ -91,6 +92,20 @@ func (a *authority) notice(host string, reachable bool) {
 	for _, c := range conns {
 		c.inner.SetReachable(reachable)
 	}
+}
+
+// forsake ends the connections of a host whose process is killed: it says no farewell. Without leases its announcements go at once.
+func (a *authority) forsake(host string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.leases {
+		return
+	}
+	r := a.reach(host)
+	for c := range r.conns {
+		c.inner.SetReachable(false)
+	}
+	clear(r.conns) // nothing makes them reachable again
 }
 
 // fate decides over the next swap of a host.

@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // clientHost is where the clients run.
@@ -30,7 +29,7 @@ type host struct {
 	address string
 
 	mu   sync.Mutex // guards all below
-	mem  *vfs.Mem
+	vol  *volume    // the disk that is in it
 	boot int
 	run  *run // the last one that was started
 	down bool // killed, and not to be started by anybody but whoever killed it
@@ -82,7 +81,7 @@ func (h *host) startLocked() {
 	}
 	h.down = false
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &run{net: h.w.net.process(h.name), disk: newDisk(h.mem, h.w.rand()), cancel: cancel, done: make(chan struct{})}
+	r := &run{net: h.w.net.process(h.name), disk: newDisk(h.vol.mem, h.w.rand()), cancel: cancel, done: make(chan struct{})}
 	h.run = r
 	cfg, log, boot := h.settings(), h.w.log.Named(h.name), time.Duration(h.boot).String()
 	h.w.running.Go(func() {
@@ -134,13 +133,14 @@ func (h *host) supervise(r *run) {
 func (h *host) endLocked(r *run) {
 	r.killed = true
 	r.net.kill()
+	h.w.authority.forsake(h.name)
 	r.cancel()
 	r.disk.change(func(d *disk) { d.dead = true })
 }
 
 // loseUnsynced leaves on the disk what a power failure could.
 func (h *host) loseUnsynced() {
-	h.mem = h.mem.CrashClone(mathrand.New(mathrand.NewSource(h.w.rand().Int64())))
+	h.vol.mem = h.vol.mem.CrashClone(mathrand.New(mathrand.NewSource(h.w.rand().Int64())))
 }
 
 // kill ends the node at once. With power its host is gone, too: it says nothing to anybody, and loses what was not synced.
@@ -227,7 +227,7 @@ func (h *host) stop() error {
 
 // newHost makes a host with an empty disk.
 func newHost(w *world, name string) *host {
-	return &host{w: w, name: name, address: name + ":7420", mem: vfs.NewMem()}
+	return &host{w: w, name: name, address: name + ":7420", vol: newVolume()}
 }
 
 // logger is what nodes log to: nothing, unless one seed is replayed.

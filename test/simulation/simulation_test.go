@@ -28,8 +28,8 @@ import (
 
 //nolint:gochecknoglobals // flags
 var (
-	seedsFlag = flag.Int("seeds", 0, "how many seeds TestSimulation runs, from 1; default 300, or 30 with -short")
-	seedFlag  = flag.Uint64("seed", 0, "the one seed that TestSimulation is to run; with -v and the logs of both nodes")
+	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation, 60 of TestSimulationDisks, and a tenth with -short")
+	seedFlag  = flag.Uint64("seed", 0, "the one seed that a test is to run; with -v and the logs of both nodes")
 )
 
 const (
@@ -56,15 +56,25 @@ func TestSimulation(t *testing.T) {
 			t.Errorf("in %d seeds these never came up, so that nothing is proven about them: %v", total.seeds, never)
 		}
 	}()
+	runSeeds(t, &total, 300, func(t *testing.T, seed uint64, verbose bool) result {
+		return simulate(t, seed, verbose, func(w *world) scenario {
+			plan := drawPlan(rngOf(seed), w.options)
+			return scenario{fmt.Sprint(plan), func() error { return w.run(plan) }}
+		})
+	})
+}
+
+// runSeeds runs the seed that is asked for, or as many as are asked for, or some by default, of which -short runs a tenth.
+func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, seed uint64, verbose bool) result) {
+	t.Helper()
 	if *seedFlag != 0 {
-		total.add(simulate(t, *seedFlag, testing.Verbose()))
+		total.add(one(t, *seedFlag, testing.Verbose()))
 		return
 	}
-	seeds := *seedsFlag
-	if seeds == 0 && testing.Short() {
-		seeds = 30
-	} else if seeds == 0 {
-		seeds = 300
+	if *seedsFlag != 0 {
+		seeds = *seedsFlag
+	} else if testing.Short() {
+		seeds /= 10
 	}
 	limit := maxFailures
 	if f := flag.Lookup("test.failfast"); f != nil && f.Value.String() == "true" {
@@ -77,15 +87,22 @@ func TestSimulation(t *testing.T) {
 			t.Run(fmt.Sprint(i), func(t *testing.T) {
 				t.Parallel()
 				for seed := next.Add(1); seed <= uint64(seeds) && total.failed() < limit; seed = next.Add(1) {
-					total.add(simulate(t, seed, false))
+					total.add(one(t, seed, false))
 				}
 			})
 		}
 	})
 }
 
-// simulate runs one seed.
-func simulate(t *testing.T, seed uint64, verbose bool) (done result) {
+// scenario is what happens in one simulation.
+type scenario struct {
+	plan string // for people
+	run  func() error
+}
+
+// simulate runs one seed. draw makes the scenario, all of which follows from the seed.
+func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scenario) (done result) {
+	test, _, _ := strings.Cut(t.Name(), "/")
 	watchdog := time.AfterFunc(realLimit, func() { // not in the bubble, whose clock stands still then
 		panic(fmt.Sprintf("seed %d does not end: a goroutine of the bubble waits for something that is not simulated, or runs for ever", seed))
 	})
@@ -98,11 +115,11 @@ func simulate(t *testing.T, seed uint64, verbose bool) (done result) {
 	synctest.Test(t, func(t *testing.T) {
 		w, err := newWorld(seed, logger(zap.AddCaller(), verbose))
 		require.NoError(t, err)
-		plan := drawPlan(rngOf(seed), w.options)
-		err = w.run(plan)
+		s := draw(w)
+		err = s.run()
 		if done = w.done; err != nil {
-			done.failure = fmt.Sprintf("%v\n\nreplay: go test ./test/simulation -run TestSimulation -seed=%d -v\noptions: %+v\nplan: %v\n"+
-				"what happened:\n%s", err, seed, w.options, plan, strings.Join(w.notes, "\n"))
+			done.failure = fmt.Sprintf("%v\n\nreplay: go test ./test/simulation -run %s -seed=%d -v\noptions: %+v\nplan: %v\n"+
+				"what happened:\n%s", err, test, seed, w.options, s.plan, strings.Join(w.notes, "\n"))
 		}
 	})
 	if done.failure != "" {
@@ -111,8 +128,17 @@ func simulate(t *testing.T, seed uint64, verbose bool) (done result) {
 	return done
 }
 
-// run is a whole simulation: a pair in sync, the faults of the plan, and then proof that all that clients were told is true.
-func (w *world) run(plan []fault) (err error) {
+// run is a whole simulation of a plan of faults.
+func (w *world) run(plan []fault) error {
+	return w.runWith(func(*cluster.History) error {
+		faults, cancel := context.WithTimeout(context.Background(), faultsLimit)
+		defer cancel()
+		return w.breakIt(faults, plan)
+	})
+}
+
+// runWith is a whole simulation: a pair in sync, whatever breaks it, and then proof that all that clients were told is true.
+func (w *world) runWith(breakIt func(h *cluster.History) error) (err error) {
 	for _, h := range w.hosts {
 		h.start()
 	}
@@ -135,9 +161,7 @@ func (w *world) run(plan []fault) (err error) {
 	for _, h := range w.hosts {
 		h.onDisk(func(d *disk) { d.lies = w.options.Lies })
 	}
-	faults, cancel := context.WithTimeout(context.Background(), faultsLimit)
-	defer cancel()
-	if err := w.breakIt(faults, plan); err != nil {
+	if err := breakIt(load.History()); err != nil {
 		return err
 	}
 	w.heal()
@@ -255,7 +279,7 @@ func (w *world) end() error {
 	w.running.Wait()
 	w.clients.kill()
 	for _, h := range w.hosts {
-		report, err := store.CheckDir(context.Background(), h.mem, "/data", nil)
+		report, err := store.CheckDir(context.Background(), h.vol.mem, "/data", nil)
 		if err == nil && len(report.Problems) > 0 {
 			err = fmt.Errorf("%v", report.Problems)
 		}
@@ -297,7 +321,10 @@ func (s *totals) add(r result) {
 	s.sum.takeovers += r.takeovers
 	s.sum.recovery = max(s.sum.recovery, r.recovery)
 	if s.sum.rules == nil {
-		s.sum.rules, s.sum.calls = map[cluster.Rule]int{}, map[string]int{}
+		s.sum.rules, s.sum.calls, s.sum.moves = map[cluster.Rule]int{}, map[string]int{}, map[string]int{}
+	}
+	for move, n := range r.moves {
+		s.sum.moves[move] += n
 	}
 	for call, n := range r.calls {
 		s.sum.calls[call] += n
@@ -340,6 +367,9 @@ func (s *totals) String() string {
 	fmt.Fprintf(&b, "\n%d messages acknowledged, %d with an unknown outcome, %d deliveries, %d acks confirmed, %d takeovers, longest recovery %v",
 		s.sum.acked, s.sum.unknown, s.sum.deliveries, s.sum.confs, s.sum.takeovers, s.sum.recovery)
 	fmt.Fprintf(&b, "\ncalls of applications and strays: %v", s.sum.calls)
+	if len(s.sum.moves) > 0 {
+		fmt.Fprintf(&b, "\nmoves of disks, and what became of them: %v", s.sum.moves)
+	}
 	fmt.Fprintf(&b, "\nlost %d, doubled %d", s.sum.rules[cluster.RuleLost], s.sum.rules[cluster.RuleDoubled])
 	for _, rule := range slices.Sorted(maps.Keys(s.sum.rules)) {
 		fmt.Fprintf(&b, ", %s %d", rule, s.sum.rules[rule])

@@ -90,6 +90,7 @@ type result struct {
 	takeovers                         uint64
 	recovery                          time.Duration
 	calls                             map[string]int
+	moves                             map[string]int // of disks, and what became of them
 	rules                             map[cluster.Rule]int
 }
 
@@ -98,6 +99,16 @@ func (w *world) count(k kind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done.faults[k]++
+}
+
+// countMove counts a move of a disk that struck, or what became of it.
+func (w *world) countMove(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.done.moves == nil {
+		w.done.moves = map[string]int{}
+	}
+	w.done.moves[what]++
 }
 
 func newWorld(seed uint64, log *zap.Logger) (*world, error) {

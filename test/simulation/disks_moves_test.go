@@ -1,0 +1,382 @@
+//go:build unix
+
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	mathrand "math/rand"
+	"strings"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// This file carries the moves of disks out.
+
+const (
+	// operatorAfter is how long it takes an operator to come.
+	operatorAfter = 4 * time.Second
+	// leaseOver is longer than a node counts as running that the coordinator does not hear.
+	leaseOver = 6 * time.Second
+	// onItsWay is longer than what a node has sent takes to arrive.
+	onItsWay = 10 * time.Millisecond
+)
+
+// moveDisks carries out the plan.
+func (w *world) moveDisks(h *cluster.History, plan []diskMove) error {
+	for i, m := range plan {
+		ctx, cancel := context.WithTimeout(context.Background(), faultsLimit)
+		sleep(ctx, m.After)
+		w.note("%v", m)
+		err := w.moveDisk(ctx, h, m)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("move %d (%v): %w", i+1, m, err)
+		}
+		w.heal()
+		if err := w.recovered(h); err != nil {
+			return fmt.Errorf("after move %d (%v): %w", i+1, m, err)
+		}
+	}
+	return nil
+}
+
+// moveDisk carries out one move, and what an operator does about it. The pair is to find together by itself after that.
+func (w *world) moveDisk(ctx context.Context, h *cluster.History, m diskMove) error {
+	hosts := w.find(ctx, m.Whom)
+	switch m.Move {
+	case oldImages:
+		return w.putBothBack(ctx, h, m, hosts)
+	case clone:
+		return w.cloneBeside(ctx, m, hosts[0], hosts[1])
+	case cloneFirst:
+		return w.cloneBefore(ctx, m, hosts[0], hosts[1])
+	case cloneApart:
+		return w.cloneOutOfReach(ctx, m, hosts[0], hosts[1])
+	case swapDisks:
+		return w.swapBoth(ctx, m, hosts)
+	default:
+		return w.replace(ctx, h, m, hosts[0], hosts[1])
+	}
+}
+
+// imageFor gives the image that a move needs: an old one may be from long ago.
+func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error) {
+	var rng *mathrand.Rand
+	if m.Dice%2 == 0 {
+		rng = mathrand.New(mathrand.NewSource(w.rand().Int64()))
+	}
+	i, err := w.takeImage(ctx, h, rng)
+	if err != nil {
+		return i, err
+	}
+	if m.Move == youngImage {
+		sleep(ctx, m.Age)
+		return i, nil
+	}
+	h.mu.Lock()
+	all := h.vol.images
+	h.mu.Unlock()
+	i = all[m.Dice/2%uint64(len(all))]
+	return i, w.outdate(ctx, i)
+}
+
+// crash ends processes at the same instant, and waits until nothing is left of them. It tells whether both nodes are in sync, as the record
+// has it, so that each disk has all that was acknowledged.
+func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, error) {
+	for _, h := range hosts {
+		if !h.kill(m.Power) {
+			return false, fmt.Errorf("%s does not run", h.name)
+		}
+	}
+	for _, h := range hosts {
+		h.mu.Lock()
+		r := h.run
+		h.mu.Unlock()
+		<-r.done
+	}
+	rec, _, err := w.authority.within.Load(ctx)
+	return len(rec.InSync) == 2, err
+}
+
+// start starts the node of a host on a disk that was moved. It is counted when it answers, and so has taken the disk for its own.
+func (w *world) startMoved(ctx context.Context, h *host, count string) error {
+	h.restart()
+	w.note("%s is started", h.name)
+	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{}); err == nil {
+			w.countMove(count)
+			return nil
+		}
+		sleep(ctx, poll)
+	}
+	return fmt.Errorf("%s does not answer with the disk that was moved into it", h.name)
+}
+
+// startBoth starts the nodes after a crash, in the order that the plan says, and what it leaves out.
+func (w *world) startBoth(ctx context.Context, m diskMove, moved, other *host) error {
+	switch m.Order {
+	case otherFirst:
+		other.restart()
+		sleep(ctx, m.Gap)
+	case together:
+		other.restart()
+	case otherUp, movedFirst, alone:
+	}
+	if m.Order == movedFirst {
+		w.running.Go(func() {
+			sleep(ctx, m.Gap)
+			other.restart()
+		})
+	}
+	return w.startMoved(ctx, moved, m.Move.String())
+}
+
+// replace puts an older image, or an empty disk, in place of a node's disk.
+func (w *world) replace(ctx context.Context, h *cluster.History, m diskMove, victim, other *host) error {
+	by := newVolume()
+	if m.Move != emptyDisk {
+		i, err := w.imageFor(ctx, m, victim)
+		if err != nil {
+			return err
+		}
+		by = victim.vol.copied(i)
+	}
+	down, wasActive := []*host{victim, other}, w.serving(ctx) == victim
+	if m.Order == otherUp {
+		down = down[:1]
+	}
+	if both, err := w.crash(ctx, m, down...); err != nil || !both && m.Order != otherUp {
+		return err // of two that were not in sync one may have been alone, and its disk the only one with everything
+	}
+	// A standby that comes first waits for its active only as long as that one's lease lasts. One whose image is so young that the coordinator
+	// does not know better would take over then.
+	if sleep(ctx, m.Down); m.Dice%3 == 0 && (m.Move != youngImage || wasActive) {
+		sleep(ctx, leaseOver)
+	}
+	own := victim.put(by)
+	since := h.Now()
+	if err := w.startBoth(ctx, m, victim, other); err != nil || m.Order != alone {
+		return err
+	}
+	sleep(ctx, operatorAfter)
+	if at, ok := h.AckedAfter(since, ""); ok {
+		return fmt.Errorf("%s serves at %v with a disk that lacks what was acknowledged", victim.name, at)
+	}
+	if m.Move == emptyDisk {
+		return nil // it waits for the other one, which is started now
+	}
+	if err := w.requireWaits(ctx, victim); err != nil {
+		return err
+	}
+	if _, err := w.crash(ctx, m, victim); err != nil {
+		return err
+	}
+	victim.put(own)
+	return nil
+}
+
+// putBothBack puts older images of both disks back: both wait.
+func (w *world) putBothBack(ctx context.Context, h *cluster.History, m diskMove, hosts [2]*host) error {
+	var by, own [2]*volume
+	for i, x := range hosts {
+		img, err := w.imageFor(ctx, m, x)
+		if err != nil {
+			return err
+		}
+		by[i] = x.vol.copied(img)
+	}
+	if both, err := w.crash(ctx, m, hosts[:]...); err != nil || !both {
+		return err
+	}
+	sleep(ctx, m.Down)
+	for i, x := range hosts {
+		own[i] = x.put(by[i])
+	}
+	since := h.Now()
+	hosts[1].restart()
+	sleep(ctx, m.Gap)
+	if err := w.startMoved(ctx, hosts[0], m.Move.String()); err != nil {
+		return err
+	}
+	sleep(ctx, operatorAfter)
+	if at, ok := h.AckedAfter(since, ""); ok {
+		return fmt.Errorf("one serves at %v, and both disks lack what was acknowledged", at)
+	}
+	if err := w.requireWaits(ctx, hosts[:]...); err != nil {
+		return err
+	}
+	if _, err := w.crash(ctx, m, hosts[:]...); err != nil {
+		return err
+	}
+	for i, x := range hosts {
+		x.put(own[i])
+	}
+	return nil
+}
+
+// requireWaits: of the nodes that have older images, and nobody to get the rest from, one says what it waits for, and none has a role.
+func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
+	var said []string
+	for _, h := range hosts {
+		s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
+		if err != nil {
+			return fmt.Errorf("%s waits, and does not answer: %w", h.name, err)
+		}
+		w.note("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
+		if r := s.GetRole(); r != pb.Role_ROLE_RECOVERING && r != pb.Role_ROLE_CATCHING_UP {
+			return fmt.Errorf("%s has an older disk, and is %v (%s)", h.name, r, s.GetReason())
+		}
+		for _, what := range []string{waitedPutBack, waitedOtherStore, waitedActive, waitedTakeover} {
+			if strings.Contains(s.GetReason(), what) {
+				w.countMove(what)
+				said = append(said, what)
+			}
+		}
+	}
+	if len(said) == 0 {
+		return errors.New("nobody says what is to be done about an older disk")
+	}
+	return nil
+}
+
+// cloneBeside starts a copy of a node's disk in the other host while the original runs.
+func (w *world) cloneBeside(ctx context.Context, m diskMove, original, other *host) error {
+	i, err := w.imageFor(ctx, m, original)
+	if err != nil {
+		return err
+	}
+	if _, err := w.crash(ctx, m, other); err != nil {
+		return err
+	}
+	sleep(ctx, m.Down)
+	aside := other.put(original.vol.copied(i))
+	if err := w.startMoved(ctx, other, m.Move.String()); err != nil {
+		return err
+	}
+	sleep(ctx, operatorAfter)
+	if m.Order == alone {
+		if _, err := w.crash(ctx, m, original); err != nil {
+			return err
+		}
+		w.note("the original dies")
+		sleep(ctx, leaseOver)
+	}
+	return w.stopOne(ctx, m, original, other, aside)
+}
+
+// cloneBefore starts a copy of a disk in the other host after both went down, and the original after that.
+func (w *world) cloneBefore(ctx context.Context, m diskMove, original, other *host) error {
+	if both, err := w.crash(ctx, m, original, other); err != nil || !both {
+		return err
+	}
+	sleep(ctx, m.Down)
+	original.mu.Lock()
+	v := original.vol
+	original.mu.Unlock()
+	aside := other.put(v.copied(image{mem: v.mem}))
+	if err := w.startMoved(ctx, other, m.Move.String()); err != nil {
+		return err
+	}
+	sleep(ctx, time.Duration(m.Dice%uint64(3*time.Second)))
+	original.restart()
+	w.note("the original is started")
+	sleep(ctx, operatorAfter)
+	return w.stopOne(ctx, m, original, other, aside)
+}
+
+// cloneOutOfReach starts a copy of a disk in the other host while the original goes on and hears nobody. It acknowledges nothing meanwhile,
+// since the clients do not hear it: a loss that nobody can prevent otherwise.
+func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other *host) error {
+	if _, err := w.crash(ctx, m, other); err != nil {
+		return err
+	}
+	sleep(ctx, m.Down+operatorAfter) // the original goes on alone
+	w.setAlone(original, true)
+	w.authority.setSilent(original.name, true)
+	w.authority.notice(original.name, false)
+	sleep(ctx, time.Second) // what it had been asked before is on its disk
+	original.mu.Lock()
+	v := original.vol
+	i := image{mem: v.mem.CrashClone(nil)}
+	original.mu.Unlock()
+	aside := other.put(v.copied(i))
+	if err := w.startMoved(ctx, other, m.Move.String()); err != nil {
+		return err
+	}
+	sleep(ctx, leaseOver)
+	w.net.resetLink(original.name, clientHost) // or it would be asked now what clients have sent meanwhile
+	w.authority.setSilent(original.name, false)
+	w.authority.notice(original.name, true)
+	w.setApart(original, other, false)
+	sleep(ctx, m.Gap+onItsWay*10)
+	w.setAlone(original, false)
+	sleep(ctx, operatorAfter)
+	return w.stopOne(ctx, m, original, other, aside)
+}
+
+// stopOne is the operator who has found two processes of one identity: the one that is active, or stands by, stays, and the other host gets
+// the disk that was put aside.
+func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, aside *volume) error {
+	first, second := w.rank(ctx, original), w.rank(ctx, copied)
+	if first == 2 && second == 2 {
+		return errors.New("two processes of one identity have the active role")
+	}
+	stays, goes := original, copied
+	if second > max(first, 0) {
+		stays, goes = copied, original
+	}
+	w.note("%s stays, %s gets the disk that was put aside", stays.name, goes.name)
+	if goes.alive() {
+		if _, err := w.crash(ctx, m, goes); err != nil {
+			return err
+		}
+	}
+	goes.put(aside)
+	goes.restart()
+	if w.rank(ctx, stays) == 0 && stays.stopForNow() {
+		w.note("%s is started again", stays.name)
+		stays.restart()
+	}
+	return nil
+}
+
+// rank is what a node is good for: 2 it has the active role, 1 it stands by, 0 it waits, -1 it does not answer.
+func (w *world) rank(ctx context.Context, h *host) int {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
+	if err != nil {
+		w.note("%s does not answer: %v", h.name, err)
+		return -1
+	}
+	w.note("%s is %v: %s", h.name, s.GetRole(), s.GetReason())
+	for _, what := range []string{waitedCopy, wasSuperseded} {
+		if strings.Contains(s.GetReason(), what) {
+			w.countMove(what)
+		}
+	}
+	switch s.GetRole() { //nolint:exhaustive // all others wait
+	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_ACTIVATING: // with min_in_sync 2, alone, it does not serve
+		return 2
+	case pb.Role_ROLE_STANDBY:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// swapBoth has the disks of both hosts change places.
+func (w *world) swapBoth(ctx context.Context, m diskMove, hosts [2]*host) error {
+	if _, err := w.crash(ctx, m, hosts[:]...); err != nil {
+		return err
+	}
+	sleep(ctx, m.Down)
+	hosts[1].put(hosts[0].put(hosts[1].vol))
+	return w.startBoth(ctx, m, hosts[0], hosts[1])
+}
