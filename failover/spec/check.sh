@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks Lockstep.tla with TLC. TLA2TOOLS names a tla2tools.jar; without it, one is looked for in the cache and then fetched.
+# Checks one of the models with TLC: check.sh [Lockstep.cfg|Operator.cfg|Disks.cfg|Copies.cfg]. TLA2TOOLS names a tla2tools.jar; without it, one is looked for in the cache and then fetched.
 set -euo pipefail
 cd "$(dirname "$0")"
 version=v1.7.4
@@ -30,6 +30,12 @@ if [[ ! -s $jar ]]; then
 	fi
 	mv "$jar.part" "$jar"
 fi
+config=${1:-Lockstep.cfg}
+# Only Disks.tla has hosts.
+model=Lockstep.tla
+if grep -q '^ *Hosts *=' "$config"; then
+	model=Disks.tla
+fi
 state=$(mktemp -d)
 trap 'rm -rf "$state"' EXIT
-java -XX:+UseParallelGC -cp "$jar" tlc2.TLC -deadlock -workers "$(getconf _NPROCESSORS_ONLN)" -metadir "$state" -config "${1:-Lockstep.cfg}" Lockstep.tla
+java -XX:+UseParallelGC -cp "$jar" tlc2.TLC -deadlock -workers "${WORKERS:-$(getconf _NPROCESSORS_ONLN)}" -metadir "$state" -config "$config" "$model"
