@@ -24,7 +24,7 @@ var (
 func startBreakable(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	if !cluster.CanBreakDisks(binary) {
-		t.Skipf("LOCKSTEP_BINARY was not built with -tags %s", faultdisk.Tag)
+		lacks(t, needsFaultdisk, "LOCKSTEP_BINARY was not built with -tags %s", faultdisk.Tag)
 	}
 	o.Disk = true
 	return start(t, o)

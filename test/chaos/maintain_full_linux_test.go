@@ -127,7 +127,7 @@ func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func(
 	require.NoError(t, os.Rename(dir, dir+"-before"))
 	require.NoError(t, os.Mkdir(dir, 0o750))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fullDisk); err != nil {
-		t.Skipf("a disk of its own cannot be mounted: %v", err)
+		lacks(t, needsMount, "a disk of its own cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() {
 		if n.Running() {

@@ -18,7 +18,7 @@ func startNet(t *testing.T) *cluster.Pair {
 	t.Helper()
 	network, err := cluster.NewNet(t.Context())
 	if errors.Is(err, cluster.ErrNoNet) {
-		t.Skip(err)
+		lacks(t, needsNetns, "%v", err)
 	}
 	require.NoError(t, err)
 	return start(t, cluster.Options{Net: network})

@@ -34,7 +34,7 @@ func buildPrevious(t *testing.T) string {
 	t.Helper()
 	root, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {
-		t.Skip("not in a git repository: there is no previous release to build")
+		lacks(t, needsHistory, "not in a git repository: there is no previous release to build")
 	}
 	git := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), "git", args...)
@@ -44,7 +44,7 @@ func buildPrevious(t *testing.T) string {
 	}
 	revision := previousRelease(t)
 	if _, err := git("cat-file", "-e", revision+"^{commit}"); err != nil {
-		t.Skipf("this clone does not have revision %s: fetch the whole history to test with the previous release", revision)
+		lacks(t, needsHistory, "this clone does not have revision %s: fetch the whole history to test with the previous release", revision)
 	}
 	src := t.TempDir()
 	archive := filepath.Join(t.TempDir(), "src.tar")

@@ -1,0 +1,27 @@
+package chaos
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What some tests need of the machine, by the names that LOCKSTEP_REQUIRE takes.
+const (
+	needsNetns     = "netns"     // root, ip and iptables: networks in which packets vanish
+	needsMount     = "mount"     // root: a small disk
+	needsFaultdisk = "faultdisk" // a binary with the build tag of that name
+	needsHistory   = "history"   // the repository with the last release in it
+)
+
+// lacks skips a test that needs something which is not there; if LOCKSTEP_REQUIRE names that, or "all", the test fails instead, so that a
+// machine which ought to have it cannot pass without.
+func lacks(t *testing.T, what, format string, args ...any) {
+	t.Helper()
+	required := strings.Split(os.Getenv("LOCKSTEP_REQUIRE"), ",")
+	if slices.Contains(required, what) || slices.Contains(required, "all") {
+		t.Fatalf(what+" is required by LOCKSTEP_REQUIRE: "+format, args...)
+	}
+	t.Skipf(what+" is not there: "+format, args...)
+}
