@@ -154,12 +154,10 @@ func (s *State) takeoverDue() bool {
 	}
 }
 
-// leaveToActive tells whether a node that has just started still leaves the role to the previous active, which may be
-// starting as well.
-func (s *State) leaveToActive() bool {
-	_, there := Observation{Live: s.live}.LiveNode(s.rec.Active)
-	return s.now < s.started+s.set.StartupWait && (there || !s.liveKnown)
-}
+// leaveToActive tells whether a node that has just started still leaves the role to the previous active, which may be starting as well:
+// whether or not its lease has ended, since both may have been down for longer. This node's directory may be an older image, and the
+// active may have more (INV-13).
+func (s *State) leaveToActive() bool { return s.now < s.started+s.set.StartupWait }
 
 // stand tries to take over. Once it has begun, the node follows nobody until the record has changed.
 func (m *machine) stand() {

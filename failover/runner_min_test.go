@@ -2,6 +2,7 @@ package failover
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -12,11 +13,13 @@ func TestMinInSyncSet(t *testing.T) {
 	rec := recordWith(1, 0, 1)
 	rec.MinInSync, rec.MinInSyncSet = 2, 2
 	r.start(usedIdentity(), rec, 0)
-	swap := effect[SwapRecord](t, r.meet(r.report(FollowerLost{Cause: LostRefused})))
+	r.report(FollowerLost{Cause: LostRefused})
+	swap := effect[SwapRecord](t, r.meet(r.after(time.Second)))
 	require.Equal(t, 2, swap.Next.MinInSync)
 	require.Equal(t, 2, swap.Next.MinInSyncSet)
 
 	r = newRig(t, Settings{MinInSync: 2})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
-	require.Equal(t, 2, effect[SwapRecord](t, r.meet(r.report(FollowerLost{Cause: LostRefused}))).Next.MinInSync, "its own, if nobody has")
+	r.report(FollowerLost{Cause: LostRefused})
+	require.Equal(t, 2, effect[SwapRecord](t, r.meet(r.after(time.Second))).Next.MinInSync, "its own, if nobody has")
 }
