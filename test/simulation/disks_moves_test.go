@@ -147,16 +147,14 @@ func (w *world) replace(ctx context.Context, h *cluster.History, m diskMove, vic
 		}
 		by = victim.vol.copied(i)
 	}
-	down, wasActive := []*host{victim, other}, w.serving(ctx) == victim
+	down := []*host{victim, other}
 	if m.Order == otherUp {
 		down = down[:1]
 	}
 	if both, err := w.crash(ctx, m, down...); err != nil || !both && m.Order != otherUp {
 		return err // of two that were not in sync one may have been alone, and its disk the only one with everything
 	}
-	// A standby that comes first waits for its active only as long as that one's lease lasts. One whose image is so young that the coordinator
-	// does not know better would take over then.
-	if sleep(ctx, m.Down); m.Dice%3 == 0 && (m.Move != youngImage || wasActive) {
+	if sleep(ctx, m.Down); m.Dice%3 == 0 {
 		sleep(ctx, leaseOver)
 	}
 	own := victim.put(by)
