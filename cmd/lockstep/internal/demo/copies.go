@@ -18,6 +18,7 @@ type copies struct {
 	mu       sync.Mutex // guards all below
 	last     time.Time
 	excepted bool          // since a kill, until the pair is in sync again
+	ended    time.Time     // when that was over last: a sample that was begun before may tell of what was before
 	planned  time.Duration // with fewer than two copies, in time that is not excepted
 	killed   time.Duration // the same in time that is
 	samples  int
@@ -32,8 +33,9 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
+		began := time.Now()
 		if snap := rolling.Look(ctx, c, addresses); ctx.Err() == nil {
-			s.observe(snap)
+			s.observeSince(began, snap)
 		}
 		select {
 		case <-ticker.C:
@@ -42,8 +44,11 @@ func (s *copies) watch(ctx context.Context, c *client.Client, addresses []string
 	}
 }
 
-// observe takes a sample into account.
-func (s *copies) observe(snap rolling.Snapshot) {
+// observe takes a sample into account that was taken in no time.
+func (s *copies) observe(snap rolling.Snapshot) { s.observeSince(snap.At, snap) }
+
+// observeSince takes a sample into account: the nodes were asked from a time on.
+func (s *copies) observeSince(began time.Time, snap rolling.Snapshot) {
 	inSync := 0
 	for _, n := range snap.Nodes[snap.Active].GetPair().GetNodes() {
 		if n.GetInSync() {
@@ -57,7 +62,7 @@ func (s *copies) observe(snap rolling.Snapshot) {
 	s.samples++
 	// While no node is active nothing is acknowledged.
 	if snap.Active != "" && inSync < 2 {
-		if s.excepted {
+		if s.excepted || began.Before(s.ended) {
 			s.killed += since
 		} else {
 			s.planned += since
@@ -72,6 +77,9 @@ func (s *copies) except(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.excepted = on
+	if !on {
+		s.ended = time.Now()
+	}
 }
 
 // now returns the last sample, and a channel that is closed with the next one.

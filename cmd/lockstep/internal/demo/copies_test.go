@@ -31,11 +31,15 @@ func TestCopies(t *testing.T) {
 	sample("a:1", 1)
 	sample("a:1", 1)
 	s.except(false)
+	// The nodes were asked before that, and the answer came after it.
+	late := &pb.GetStatusResponse{Pair: &pb.PairStatus{Nodes: []*pb.NodeStatus{{InSync: true}, {}}}}
+	at = at.Add(10 * time.Millisecond)
+	s.observeSince(s.ended.Add(-time.Millisecond), rolling.Snapshot{At: at, Active: "a:1", Nodes: map[string]*pb.GetStatusResponse{"a:1": late}})
 	sample("a:1", 2)
 	planned, killed, samples := s.totals()
 	require.Equal(t, 10*time.Millisecond, planned)
-	require.Equal(t, 20*time.Millisecond, killed)
-	require.Equal(t, 6, samples)
+	require.Equal(t, 30*time.Millisecond, killed)
+	require.Equal(t, 7, samples)
 }
 
 // TestPauses: what takes long because of a kill is not counted with the rest.
