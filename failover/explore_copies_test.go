@@ -182,7 +182,7 @@ func TestWalkDisks(t *testing.T) {
 	}
 	t.Logf("%d walks, %d steps, %d ended by a loss that nobody can notice: %v", walks, taken, excused, kinds)
 	for _, kind := range diskMoves {
-		if kind != "wake-old" { // a machine that forgets what it has asked the coordinator for can do anything: only explored from near
+		if kind != "wake-old" && !testing.Short() { // a machine that forgets what it has asked the coordinator for can do anything: only explored from near
 			require.NotZero(t, kinds[kind], "no walk had the move %q", kind)
 		}
 	}

@@ -433,9 +433,14 @@ func explain(steps []step, at int, last action) string {
 	return fmt.Sprint(path)
 }
 
+// envInt is a number from the environment, or else the default one: a tenth of it with -short, as under the race detector, which has
+// nothing to find in one goroutine.
 func envInt(name string, def int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
+	}
+	if testing.Short() && name != "LOCKSTEP_SEED" {
+		return def / 10
 	}
 	return def
 }
