@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -130,17 +129,7 @@ func imagedAlone(t *testing.T) world {
 
 // TestExploreDisks is TestExplore with disks that are copied, put back and moved.
 func TestExploreDisks(t *testing.T) {
-	limit := envInt("LOCKSTEP_EXPLORE", 1500)
-	var rows []found
-	starts := diskStarts(t)
-	for _, name := range slices.Sorted(maps.Keys(starts)) {
-		t.Run(name, func(t *testing.T) {
-			begin := time.Now()
-			n, depth, complete := explore(t, starts[name], limit)
-			rows = append(rows, found{name, n, depth, complete, time.Since(begin)})
-		})
-	}
-	table(t, rows)
+	exploreFrom(t, diskStarts(t), envInt("LOCKSTEP_EXPLORE", 1500))
 }
 
 // TestWalkDisks goes on long random paths with disks that are copied, put back and moved. Each move must have been made.

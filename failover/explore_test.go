@@ -511,9 +511,13 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 
 // TestExplore visits every world within reach of a few starting points. LOCKSTEP_EXPLORE is the number of worlds per start.
 func TestExplore(t *testing.T) {
-	limit := envInt("LOCKSTEP_EXPLORE", 5000)
+	exploreFrom(t, exploreStarts(t), envInt("LOCKSTEP_EXPLORE", 5000))
+}
+
+// exploreFrom visits what is within reach of each of some starting points, up to a number of worlds.
+func exploreFrom(t *testing.T, starts map[string]world, limit int) {
+	t.Helper()
 	var rows []found
-	starts := exploreStarts(t)
 	for _, name := range slices.Sorted(maps.Keys(starts)) {
 		t.Run(name, func(t *testing.T) {
 			begin := time.Now()

@@ -29,9 +29,6 @@ func (s *State) waiting() string {
 		return behindReason
 	case s.follow.cause == LostNoRoom:
 		return "it goes on by itself when there is room on this node's disk again (disk.low-watermark)"
-	case activeLives && s.follow.cause == LostBehind:
-		return "this node has acknowledged records that the active lacks, so one of the two was put back to an older image. Nothing was cut; " +
-			"see \"When histories differ\" in docs/failover.md"
 	case activeLives && s.follow.cause == LostRejected:
 		return "the active is there and refuses this node: its log and this node's say why. This node tries again by itself"
 	case activeLives:
