@@ -155,6 +155,8 @@ func TestPutBackActive(t *testing.T) {
 					a.lead(10, 2, nil)
 					a.publish(1, c.writes, 50, 4)
 				}
+				// The active names the end of its log, which moves once more when its term's first record is written.
+				require.Eventually(t, func() bool { return a.store.End().Term == 2 }, patience, time.Millisecond)
 				b.forget()
 				d := w.dialer()
 				if c.old {
