@@ -91,8 +91,8 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 	}
 }
 
-// SetPaused pauses the pair, so that no standby takes over by itself, or resumes it. Errors: ErrRefused with the reason when the
-// coordinator did not take it.
+// SetPaused pauses the pair, so that no standby takes over by itself, or resumes it. Errors: ErrRefused with the reason
+// when the coordinator did not take it.
 func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
 	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
 	return resp.GetPaused(), n.fail(ctx, "pause", err)
@@ -108,23 +108,25 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 	return n.SwitchoverTo(ctx, req)
 }
 
-// SwitchoverTo is Switchover with a node that is, or is not, to be active afterwards: it can be repeated, since a role that is there
-// already is success. Errors: ErrRefused with the reason when the pair is not in sync, ErrInvalid when there is no such node.
+// SwitchoverTo is Switchover with a node that is, or is not, to be active afterwards: it can be repeated, since a role
+// that is there already is success. Errors: ErrRefused with the reason when the pair is not in sync, ErrInvalid when
+// there is no such node.
 func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
 	return resp, n.fail(ctx, "switchover", err)
 }
 
-// AdoptRecord has this node write the pair's record anew, after the coordinator has lost it or was put back to an older state.
-// Without Confirm nothing is done: the response says what would be. Errors: ErrRefused with the reason when nothing is missing,
-// or when the other node holds more.
+// AdoptRecord has this node write the pair's record anew, after the coordinator has lost it or was put back to an older
+// state. Without Confirm nothing is done: the response says what would be. Errors: ErrRefused with the reason when
+// nothing is missing, or when the other node holds more.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
 	return resp, n.fail(ctx, "adopt the pair", err)
 }
 
-// ForceFailover makes this node active although it is not known to hold everything, because the node that does is lost for good. Without
-// Confirm nothing is done: the response says what would be lost. Errors: ErrRefused with the reason when there is a better way.
+// ForceFailover makes this node active although it is not known to hold everything, because the node that does is lost
+// for good. Without Confirm nothing is done: the response says what would be lost. Errors: ErrRefused with the reason
+// when there is a better way.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
 	return resp, n.fail(ctx, "force a failover", err)
@@ -144,7 +146,9 @@ func (n *Node) Digest(ctx context.Context) (*pb.GetDigestResponse, error) {
 
 // Check walks this node's whole store, online. progress may be nil; it is called for each message of the node. The last
 // one, which holds the result, is returned.
-func (n *Node) Check(ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse)) (*pb.CheckResponse, error) {
+func (n *Node) Check(
+	ctx context.Context, req *pb.CheckRequest, progress func(*pb.CheckResponse),
+) (*pb.CheckResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := n.admin().Check(ctx, req)

@@ -18,18 +18,19 @@ type BrowseOptions struct {
 	Limit uint64
 	// HeadersOnly leaves the bodies out.
 	HeadersOnly bool
-	// Damaged is called, between messages, with the sequence of each one that no node can read, which is then stepped over. Nil: such a
-	// message ends Browse with ErrDataLoss.
+	// Damaged is called, between messages, with the sequence of each one that no node can read, which is then stepped
+	// over. Nil: such a message ends Browse with ErrDataLoss.
 	Damaged func(sequence uint64)
 }
 
 // Browse reads messages without consuming them, in order of sequence. After a failover it goes on where it was. It ends
-// after the first error. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable, and ErrDataLoss for a message that no node can
-// read, unless BrowseOptions.Damaged takes that.
+// after the first error. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable, and ErrDataLoss for a
+// message that no node can read, unless BrowseOptions.Damaged takes that.
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		b := browser{client: c, op: "browse " + queue, yield: yield, damaged: o.Damaged, req: &pb.BrowseRequest{
-			Queue: queue, Subscription: o.Subscription, FromSequence: o.From, Limit: o.Limit, HeadersOnly: o.HeadersOnly,
+			Queue: queue, Subscription: o.Subscription, FromSequence: o.From, Limit: o.Limit,
+			HeadersOnly: o.HeadersOnly,
 		}}
 		b.run(ctx)
 	}
@@ -89,7 +90,8 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 		}
 		for _, sequence := range resp.GetDamaged() {
 			if b.damaged == nil {
-				b.yield(Stored{}, fmt.Errorf("%s: message %d is damaged on every node that can be asked: %w", b.op, sequence, ErrDataLoss))
+				b.yield(Stored{}, fmt.Errorf("%s: message %d is damaged on every node that can be asked: %w", b.op,
+					sequence, ErrDataLoss))
 				return true, nil
 			}
 			b.damaged(sequence)

@@ -181,8 +181,8 @@ func TestPipelineKeepsOrder(t *testing.T) {
 	require.Less(t, len(p.requests), total/4, "publishes must have been put together")
 }
 
-// TestManyQueues: requests to different queues travel together where the node takes that. Each has its own outcome, and whatever happens in the
-// middle of them, the order stays.
+// TestManyQueues: requests to different queues travel together where the node takes that. Each has its own outcome, and
+// whatever happens in the middle of them, the order stays.
 func TestManyQueues(t *testing.T) {
 	for _, simple := range []bool{false, true} {
 		t.Run(fmt.Sprint("simple ", simple), func(t *testing.T) {
@@ -205,12 +205,13 @@ func TestManyQueues(t *testing.T) {
 				if i%queues != 13 {
 					want[queue] = append(want[queue], fmt.Sprint(i))
 				}
-				require.NoError(t, producer.PublishAsync(soon(t), queue, message("%d", i), func(_ client.Receipt, err error) {
-					order = append(order, i)
-					if err != nil {
-						refused++
-					}
-				}))
+				require.NoError(t, producer.PublishAsync(soon(t), queue, message("%d", i),
+					func(_ client.Receipt, err error) {
+						order = append(order, i)
+						if err != nil {
+							refused++
+						}
+					}))
 			}
 			require.NoError(t, producer.Flush(soon(t)))
 			require.NoError(t, producer.Close())
@@ -288,8 +289,8 @@ func TestRefusals(t *testing.T) {
 	require.Len(t, p.bodies("good"), len(codesOf))
 }
 
-// TestRefusedRepeat: that a repetition is refused does not tell what became of the first attempt, which may still be on its
-// way through the log.
+// TestRefusedRepeat: that a repetition is refused does not tell what became of the first attempt, which may still be on
+// its way through the log.
 func TestRefusedRepeat(t *testing.T) {
 	full := &pb.RequestError{Code: uint32(codes.ResourceExhausted), Reason: "DISK_LOW", Message: "so the test says"}
 	p := newFakePair(t)
@@ -369,7 +370,8 @@ func TestCloseFailsWhatIsUnderWay(t *testing.T) {
 	answer := make(chan error, 1)
 	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{})
 	require.NoError(t, err)
-	require.NoError(t, producer.PublishAsync(soon(t), "q", message("a"), func(_ client.Receipt, err error) { answer <- err }))
+	require.NoError(t, producer.PublishAsync(soon(t), "q", message("a"),
+		func(_ client.Receipt, err error) { answer <- err }))
 	require.NoError(t, c.Close())
 	err = told(t, answer)
 	require.ErrorIs(t, err, client.ErrClosed)

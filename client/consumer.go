@@ -29,9 +29,9 @@ const (
 // Consumer receives messages of one subscription. It may be used by many goroutines at once.
 //
 // When the active goes away, the consumer attaches to the next one. Messages that the application holds, or has
-// acknowledged without a confirmation yet, are not handed out again by this consumer; the acknowledgements are repeated.
-// Another consumer of the same subscription may get them, though: delivery is at least once, as everywhere where
-// consumers compete.
+// acknowledged without a confirmation yet, are not handed out again by this consumer; the acknowledgements are
+// repeated. Another consumer of the same subscription may get them, though: delivery is at least once, as everywhere
+// where consumers compete.
 type Consumer struct {
 	client       *Client
 	queue        string
@@ -88,8 +88,8 @@ const (
 	nackAnswer
 )
 
-// Consume attaches to a subscription and returns when the node has accepted that.
-// Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrClosed, ErrUnavailable with the context's.
+// Consume attaches to a subscription and returns when the node has accepted that. Errors: ErrQueueNotFound,
+// ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrClosed, ErrUnavailable with the context's.
 func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (*Consumer, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
@@ -104,8 +104,9 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	co := &Consumer{
 		client: c, queue: queue, subscription: o.Subscription, prefetch: o.Prefetch, stop: stop,
-		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1), attached: make(chan struct{}),
-		held: make(map[uint64]holding), progress: make(chan struct{}),
+		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1),
+		attached: make(chan struct{}),
+		held:     make(map[uint64]holding), progress: make(chan struct{}),
 	}
 	if err := c.register(co); err != nil {
 		stop()
@@ -125,7 +126,8 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	return co, nil
 }
 
-// attachedTo returns the number of the queue, so that what is delivered from it is not acknowledged in another one of its name.
+// attachedTo returns the number of the queue, so that what is delivered from it is not acknowledged in another one of
+// its name.
 func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -208,10 +210,9 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 func (d *Delivery) Ack() { _ = d.consumer.answer(d, ackAnswer) } // AckSync is for those who want to know
 
 // AckSync acknowledges the message and returns when that is committed: it will not be delivered again. After
-// ErrOutcomeUnknown it may be called again, and so after Ack. An error without ErrOutcomeUnknown means that the message is
-// not acknowledged by this.
-// Errors: the context's with ErrOutcomeUnknown; ErrInvalid after Nack; ErrClosed; those of Receive when the consumer has
-// ended.
+// ErrOutcomeUnknown it may be called again, and so after Ack. An error without ErrOutcomeUnknown means that the message
+// is not acknowledged by this. Errors: the context's with ErrOutcomeUnknown; ErrInvalid after Nack; ErrClosed; those of
+// Receive when the consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -232,7 +233,8 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 // Nack gives the message back: it is delivered again, to any consumer of the subscription, with a higher DeliveryCount.
 func (d *Delivery) Nack() { _ = d.consumer.answer(d, nackAnswer) } // it is delivered again anyway
 
-// answer takes note of an ack or nack. Only the first answer to a delivery counts; the error says why another one does not.
+// answer takes note of an ack or nack. Only the first answer to a delivery counts; the error says why another one does
+// not.
 func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	co.mu.Lock()
 	if d.answer != noAnswer || co.err != nil {
@@ -251,7 +253,8 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	if !ok || h.acked {
 		defer co.mu.Unlock()
 		if !ok {
-			return fmt.Errorf("%w: another delivery of sequence %d of %s was answered", ErrInvalid, d.Sequence, co.queue)
+			return fmt.Errorf("%w: another delivery of sequence %d of %s was answered", ErrInvalid, d.Sequence,
+				co.queue)
 		}
 		return nil
 	}

@@ -105,7 +105,9 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 
 // send sends the first request and all later ones as long as the stream lives. received has a value when it does not
 // any more, which is left there.
-func (co *Consumer) send(ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error) error {
+func (co *Consumer) send(
+	ctx context.Context, stream pb.QueueService_ConsumeClient, r *pb.ConsumeRequest, received chan error,
+) error {
 	for {
 		if r != nil {
 			if err := stream.Send(r); err != nil {

@@ -179,8 +179,8 @@ func TestManyAcks(t *testing.T) {
 	require.Equal(t, total, p.ackedCount("q"))
 }
 
-// TestQueueID: a consumer that attaches again, and a transaction that acknowledges, name the queue that the messages were delivered from by
-// its number: another one may have its name by now.
+// TestQueueID: a consumer that attaches again, and a transaction that acknowledges, name the queue that the messages
+// were delivered from by its number: another one may have its name by now.
 func TestQueueID(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})

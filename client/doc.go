@@ -15,8 +15,9 @@
 //   - Page files are scanned, rewritten, shrunk and backed up by methods of Node; settings, the rolling plan and jobs belong
 //     to the pair and are methods of Client.
 //
-// An error without ErrOutcomeUnknown means that nothing was committed, and that nothing of that attempt ever will be. With it, the same Txn,
-// AckSync or Request can be asked again, and asks for the same thing; a Publish that is made again is another message.
+// An error without ErrOutcomeUnknown means that nothing was committed, and that nothing of that attempt ever will be.
+// With it, the same Txn, AckSync or Request can be asked again, and asks for the same thing; a Publish that is made
+// again is another message.
 //
 // Every call takes a context, which bounds how long the client goes on looking for an active node. Errors say which
 // node answered and are told apart with errors.Is and the Err values of this package.

@@ -12,9 +12,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// doubt is whether a request may have been committed although no node has said so (INV-10). It belongs to the request, not to
-// one call that sends it: what a call did not learn, the next one does not know either. Only an answer for exactly the
-// request's producer, epoch and sequence ends it; that a node refuses a repetition is none, unless the log has the refusal.
+// doubt is whether a request may have been committed although no node has said so (INV-10). It belongs to the request,
+// not to one call that sends it: what a call did not learn, the next one does not know either. Only an answer for
+// exactly the request's producer, epoch and sequence ends it; that a node refuses a repetition is none, unless the log
+// has the refusal.
 type doubt struct{ unknown bool }
 
 // unanswered takes note that an attempt ended without an answer.
@@ -47,8 +48,8 @@ type lane struct {
 	next uint64
 }
 
-// identity is what makes one request safe to send again: the same producer and sequence for as long as its outcome is in
-// doubt, over any number of calls. The zero identity is that of a request that was never sent.
+// identity is what makes one request safe to send again: the same producer and sequence for as long as its outcome is
+// in doubt, over any number of calls. The zero identity is that of a request that was never sent.
 type identity struct {
 	lane     *lane
 	sequence uint64
@@ -78,8 +79,8 @@ func (c *Client) doAs(
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && (!id.inDoubt() || mutate.Off("INV-10-forgotten-in-doubt-begins-anew")) {
-		// The lane was idle for too long. Nothing was committed, so the request may go under another identity: a new one, since
-		// the free lanes may have been idle for as long.
+		// The lane was idle for too long. Nothing was committed, so the request may go under another identity: a new
+		// one, since the free lanes may have been idle for as long.
 		*id = identity{}
 		id.take(newLane())
 		err = c.attemptsAs(ctx, op, id, fn)

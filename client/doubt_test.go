@@ -17,7 +17,8 @@ import (
 
 // refusal is a node's answer with a reason, as server.ToStatus makes it.
 func refusal(t *testing.T, code codes.Code, reason string) error {
-	st, err := status.New(code, "as the test says").WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "lockstep.v1"})
+	st, err := status.New(code, "as the test says").WithDetails(
+		&errdetails.ErrorInfo{Reason: reason, Domain: "lockstep.v1"})
 	require.NoError(t, err)
 	return st.Err()
 }
@@ -174,7 +175,10 @@ func TestRefusedUntilTheDeadline(t *testing.T) {
 
 // TestNoAnswerIsNoRefusal: what gRPC itself or something between says of a request is not a node's answer.
 func TestNoAnswerIsNoRefusal(t *testing.T) {
-	for _, code := range []codes.Code{codes.ResourceExhausted, codes.Internal, codes.Unknown, codes.Aborted, codes.DataLoss} {
+	for _, code := range []codes.Code{
+		codes.ResourceExhausted, codes.Internal, codes.Unknown, codes.Aborted,
+		codes.DataLoss,
+	} {
 		p := newFakePair(t)
 		c := p.client(client.Options{})
 		p.mu.Lock()
@@ -251,7 +255,10 @@ func TestProducerSettledRefusal(t *testing.T) {
 		p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
 			p.onPublish = nil
 			p.refuse = func(*pb.PublishRequest) *pb.RequestError {
-				return &pb.RequestError{Code: uint32(codes.ResourceExhausted), Reason: "QUEUE_FULL", Message: "full", Settled: settled}
+				return &pb.RequestError{
+					Code: uint32(codes.ResourceExhausted), Reason: "QUEUE_FULL", Message: "full",
+					Settled: settled,
+				}
 			}
 			return false
 		}
@@ -294,7 +301,8 @@ func TestAckSyncAfterTheEnd(t *testing.T) {
 	require.Equal(t, 1, p.ackedCount("q"))
 }
 
-// TestRequest: an administrative call that is made again with the same Request travels under the same sequence, and with no other arguments.
+// TestRequest: an administrative call that is made again with the same Request travels under the same sequence, and
+// with no other arguments.
 func TestRequest(t *testing.T) {
 	w := newWorld(false, []move{cut, gone})
 	c, err := client.Open(t.Context(), client.Options{Addresses: []string{"node:1"}, DialOptions: w.options()})

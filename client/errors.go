@@ -24,9 +24,10 @@ var (
 	// was not answered, also when it was repeated then and the repetition was refused. An error without it means that
 	// nothing was committed, and that nothing of that attempt ever will be.
 	ErrOutcomeUnknown = errors.New("the outcome is unknown: it may or may not have been committed")
-	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome cannot be learned any more: the request
-	// may have been committed, and the nodes have forgotten its producer (which takes 100,000 others since, or 256 later
-	// requests). The client does not send it again; whether the messages are there can only be seen in the queues.
+	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome cannot be learned any more: the
+	// request may have been committed, and the nodes have forgotten its producer (which takes 100,000 others since, or
+	// 256 later requests). The client does not send it again; whether the messages are there can only be seen in the
+	// queues.
 	ErrOutcomeLost = errors.New("the outcome cannot be learned any more")
 	// ErrSequenceReused is returned when a request that was sent for the first time has the sequence of an earlier one:
 	// another producer used the same id and epoch. The message was NOT stored. Use a higher epoch. Together with
@@ -100,8 +101,8 @@ func (e *Error) Unwrap() error {
 // retry tells whether the same request can succeed later or on the other node.
 func (e *Error) retry() bool { return e.kind == nil }
 
-// answered tells whether the error is a node's answer, which proves that this attempt was not carried out. What gRPC, or
-// something between, may say of a request that a node has carried out proves nothing: it comes without a reason.
+// answered tells whether the error is a node's answer, which proves that this attempt was not carried out. What gRPC,
+// or something between, may say of a request that a node has carried out proves nothing: it comes without a reason.
 func (e *Error) answered() bool {
 	switch {
 	case e.notActive != nil:
@@ -168,7 +169,10 @@ func asError(ctx context.Context, address string, err error) *Error {
 
 // streamError turns the error of one request in a stream into an Error.
 func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
-	e := &Error{Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(), settled: r.GetSettled()}
+	e := &Error{
+		Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(),
+		settled: r.GetSettled(),
+	}
 	if e.Code == codes.FailedPrecondition && e.Reason == reasonNotActive {
 		e.notActive = &pb.NotActive{}
 	}
@@ -176,8 +180,8 @@ func streamError(ctx context.Context, address string, r *pb.RequestError) *Error
 	return e
 }
 
-// forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request that
-// was sent once only was certainly not committed.
+// forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request
+// that was sent once only was certainly not committed.
 func (e *Error) forgotten() bool { return e.Reason == reasonProducerForgotten }
 
 // outcomeLost tells whether a node says that it cannot know any more what became of an earlier attempt: its producer is

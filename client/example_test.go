@@ -14,15 +14,16 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// openExample runs a real node in this process and opens a client for it; an application gives the addresses of both nodes
-// of its pair. A failure is printed, which is not the output that the example promises.
+// openExample runs a real node in this process and opens a client for it; an application gives the addresses of both
+// nodes of its pair. A failure is printed, which is not the output that the example promises.
 func openExample() (c *client.Client, done func()) {
 	dir, err := os.MkdirTemp("", "lockstep-example-")
 	if err != nil {
 		panic(err)
 	}
 	cfg := config.Default()
-	cfg.Coordinator.Type, cfg.Data.Dir, cfg.Listen, cfg.Node.Name = config.CoordinatorNone, dir, "127.0.0.1:0", "example"
+	cfg.Coordinator.Type, cfg.Data.Dir, cfg.Listen, cfg.Node.Name = config.CoordinatorNone, dir, "127.0.0.1:0",
+		"example"
 	cfg.Disk.LowWatermark, cfg.Log.SegmentBytes = 16<<20, 8<<20
 	ctx, stop := context.WithCancel(context.Background())
 	ready, ended := make(chan string, 1), make(chan error, 1)
@@ -146,7 +147,8 @@ func ExampleClient_Begin() {
 		fmt.Println(err)
 		return
 	}
-	result, err := c.Begin().Ack(d).Publish("out", client.Message{Body: append(d.Body, " doubled is 10"...)}).Commit(ctx)
+	result, err := c.Begin().Ack(d).Publish("out",
+		client.Message{Body: append(d.Body, " doubled is 10"...)}).Commit(ctx)
 	if err != nil {
 		fmt.Println(err) // with client.ErrOutcomeUnknown, Commit may be called again
 		return

@@ -38,30 +38,40 @@ func operations() []operation {
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
 	inStream := []move{refused, refusedNow, forgotten} // the others end the stream, and may mean any request of it
 	return []operation{
-		{name: "Publish", once: true, parts: published, answers: inStream, begin: func(_ context.Context, c *client.Client) (func(context.Context) error, error) {
-			return func(ctx context.Context) error {
-				_, err := c.Publish(ctx, "q", message("a"))
-				return err
-			}, nil
-		}},
-		{name: "Producer", once: true, parts: published, answers: inStream, begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
-			p, err := c.NewProducer(ctx, client.ProducerOptions{ID: "mine", Epoch: 1})
-			return func(ctx context.Context) error {
-				_, err := p.Publish(ctx, "q", message("a"))
-				return err
-			}, err
-		}},
-		{name: "PublishAsync", once: true, parts: published, answers: inStream, begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
-			p, err := c.NewProducer(ctx, client.ProducerOptions{})
-			return func(ctx context.Context) error {
-				answer := make(chan error, 1)
-				if err := p.PublishAsync(ctx, "q", message("a"), func(_ client.Receipt, err error) { answer <- err }); err != nil {
+		{
+			name: "Publish", once: true, parts: published, answers: inStream,
+			begin: func(_ context.Context, c *client.Client) (func(context.Context) error, error) {
+				return func(ctx context.Context) error {
+					_, err := c.Publish(ctx, "q", message("a"))
 					return err
-				}
-				_ = p.Flush(ctx) // the callback says how it went
-				return errors.Join(p.Close(), <-answer)
-			}, err
-		}},
+				}, nil
+			},
+		},
+		{
+			name: "Producer", once: true, parts: published, answers: inStream,
+			begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
+				p, err := c.NewProducer(ctx, client.ProducerOptions{ID: "mine", Epoch: 1})
+				return func(ctx context.Context) error {
+					_, err := p.Publish(ctx, "q", message("a"))
+					return err
+				}, err
+			},
+		},
+		{
+			name: "PublishAsync", once: true, parts: published, answers: inStream,
+			begin: func(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
+				p, err := c.NewProducer(ctx, client.ProducerOptions{})
+				return func(ctx context.Context) error {
+					answer := make(chan error, 1)
+					if err := p.PublishAsync(ctx, "q", message("a"),
+						func(_ client.Receipt, err error) { answer <- err }); err != nil {
+						return err
+					}
+					_ = p.Flush(ctx) // the callback says how it went
+					return errors.Join(p.Close(), <-answer)
+				}, err
+			},
+		},
 		{
 			name: "Txn", answers: answered, parts: func(w *world) []int {
 				acked := 0
@@ -116,10 +126,10 @@ func operations() []operation {
 	}
 }
 
-// TestExplore goes through all that may happen to the attempts of a client at one request, up to a depth, with an application that
-// repeats what ended in an error, or gives up after any number of calls. Each error is a promise: without ErrOutcomeUnknown nothing was
-// stored, and nothing of the call ever will be; success means exactly once; an unknown outcome at most once; and all parts of a
-// transaction or none.
+// TestExplore goes through all that may happen to the attempts of a client at one request, up to a depth, with an
+// application that repeats what ended in an error, or gives up after any number of calls. Each error is a promise:
+// without ErrOutcomeUnknown nothing was stored, and nothing of the call ever will be; success means exactly once; an
+// unknown outcome at most once; and all parts of a transaction or none.
 func TestExplore(t *testing.T) {
 	depth := *exploreDepth
 	if testing.Short() {
@@ -164,7 +174,8 @@ func (op *operation) may(m move) bool { return !slices.Contains(op.impossible, m
 
 // knows tells whether every attempt was answered.
 func (op *operation) knows(met []move) bool {
-	return len(op.answers) > 0 && !slices.ContainsFunc(met, func(m move) bool { return !slices.Contains(op.answers, m) })
+	return len(op.answers) > 0 && !slices.ContainsFunc(met,
+		func(m move) bool { return !slices.Contains(op.answers, m) })
 }
 
 // explore makes one run, with at most so many calls.
@@ -195,11 +206,13 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 		w.end()
 		parts := op.parts(w)
 		wrong := judge(parts, err)
-		if met := script[:len(script)-len(w.script)]; wrong == "" && errors.Is(err, client.ErrOutcomeUnknown) && op.knows(met) {
+		if met := script[:len(script)-len(w.script)]; wrong == "" && errors.Is(err, client.ErrOutcomeUnknown) &&
+			op.knows(met) {
 			wrong = "told that the outcome is unknown, and every attempt was answered"
 		}
 		if wrong != "" {
-			t.Fatalf("%s: %s\nhappened: %v, early: %v\ntold: %s\nparts: %v", op.name, wrong, script, early, strings.Join(told, "\n      "), parts)
+			t.Fatalf("%s: %s\nhappened: %v, early: %v\ntold: %s\nparts: %v", op.name, wrong, script, early,
+				strings.Join(told, "\n      "), parts)
 		}
 		for m := range moves {
 			fired[m] += w.fired[m]

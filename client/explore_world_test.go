@@ -37,12 +37,14 @@ const (
 
 func (m move) String() string {
 	return [...]string{
-		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "gone", "forgotten", "cut", "cut-never",
+		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "gone", "forgotten", "cut",
+		"cut-never",
 	}[m]
 }
 
-// world is one node behind an interceptor: nothing of it is a network, so that each attempt meets exactly the move that the script has for
-// it. When the script is at its end, everything works. A node's state machine is a map from sequences to results, as in store/queue.
+// world is one node behind an interceptor: nothing of it is a network, so that each attempt meets exactly the move that
+// the script has for it. When the script is at its end, everything works. A node's state machine is a map from
+// sequences to results, as in store/queue.
 type world struct {
 	mu      sync.Mutex // guards all below
 	script  []move
@@ -53,9 +55,10 @@ type world struct {
 
 	producers map[string]map[uint64]*outcome
 	forgot    map[string]bool // producers that were forgotten
-	early     bool            // the sequences are among a producer's first: a node takes one that is not known for a new one
-	delayed   []func()
-	atEnd     []func()
+	// the sequences are among a producer's first: a node takes one that is not known for a new one
+	early   bool
+	delayed []func()
+	atEnd   []func()
 
 	stored map[string]int // copies of each message, by queue and body
 	acked  map[uint64]bool
@@ -174,7 +177,8 @@ func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error
 	return false, status.Error(codes.Unavailable, "connection reset")
 }
 
-// carryOut does what a node does with a request: look whether it knows it, refuse what it sees cannot be done, or apply it.
+// carryOut does what a node does with a request: look whether it knows it, refuse what it sees cannot be done, or apply
+// it.
 func (w *world) carryOut(p *pb.Producer, knowsRetries, full bool, apply func()) (duplicate bool, err error) {
 	retry := p.GetRetry() && knowsRetries
 	known := w.producers[p.GetId()]
@@ -397,7 +401,8 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 	}
 }
 
-// consume attaches and acknowledges. There is one message, with the sequence 1. An ack needs no producer: done twice it is done once.
+// consume attaches and acknowledges. There is one message, with the sequence 1. An ack needs no producer: done twice it
+// is done once.
 func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetAttach() != nil {
 		resp := &pb.ConsumeResponse{Attached: true}
@@ -409,7 +414,8 @@ func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetConfirm() == 0 {
 		return
 	}
-	_, err := s.world.attempt(&pb.Producer{Id: fmt.Sprintf("%p", r), Sequence: 1, Retry: false}, func() { s.world.ack(r.GetAck()) })
+	_, err := s.world.attempt(&pb.Producer{Id: fmt.Sprintf("%p", r), Sequence: 1, Retry: false},
+		func() { s.world.ack(r.GetAck()) })
 	switch {
 	case err == errSilence: //nolint:errorlint // it is never wrapped
 	case err != nil:

@@ -149,11 +149,17 @@ func (p *fakePair) ackedCount(queue string) int {
 
 // status makes the status of a node. The caller holds mu.
 func (n *fakeNode) status() *pb.GetStatusResponse {
-	st := &pb.GetStatusResponse{Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term}, Reason: "as the test says"}
+	st := &pb.GetStatusResponse{
+		Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term},
+		Reason: "as the test says",
+	}
 	if n.pair.named {
 		st.Node = &pb.NodeStatus{NodeId: n.addr}
 		for _, m := range n.pair.nodes {
-			st.Pair.Nodes = append(st.Pair.Nodes, &pb.NodeStatus{NodeId: m.addr, Address: m.addr, Active: m.role == pb.Role_ROLE_ACTIVE})
+			st.Pair.Nodes = append(st.Pair.Nodes, &pb.NodeStatus{
+				NodeId: m.addr, Address: m.addr,
+				Active: m.role == pb.Role_ROLE_ACTIVE,
+			})
 		}
 	}
 	return st
@@ -186,7 +192,8 @@ func (n *fakeNode) active() error {
 	if n.role == pb.Role_ROLE_ACTIVE {
 		return nil
 	}
-	st, err := status.New(codes.FailedPrecondition, "this node is not active").WithDetails(&pb.NotActive{ActiveAddress: n.other})
+	st, err := status.New(codes.FailedPrecondition,
+		"this node is not active").WithDetails(&pb.NotActive{ActiveAddress: n.other})
 	if err != nil {
 		return err
 	}
@@ -207,7 +214,10 @@ func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 	}
 	require.Greater(p.t, seq, pr.last, "sequences of a producer must grow")
 	pr.last = seq
-	resp := &pb.PublishResponse{FirstSequence: uint64(len(p.messages[r.GetQueue()]) + 1), Lsn: uint64(len(p.requests) + 1)}
+	resp := &pb.PublishResponse{
+		FirstSequence: uint64(len(p.messages[r.GetQueue()]) + 1),
+		Lsn:           uint64(len(p.requests) + 1),
+	}
 	for i, m := range r.GetMessages() {
 		p.messages[r.GetQueue()] = append(p.messages[r.GetQueue()],
 			&pb.StoredMessage{Sequence: resp.GetFirstSequence() + uint64(i), Message: m})
@@ -255,7 +265,8 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 			if err == nil {
 				answers = append(answers, resp)
 				if codes.Code(resp.GetError().GetCode()) == codes.Unavailable {
-					err = status.Error(codes.Unavailable, "ends the stream, as with a real node: what comes next must not overtake it")
+					err = status.Error(codes.Unavailable, "ends the stream, as with a real node: what comes next "+
+						"must not overtake it")
 				}
 			}
 			if err == nil {

@@ -103,7 +103,8 @@ func (l *locator) node(address string) (*node, error) {
 	if n := l.find(address); n != nil {
 		return n, nil
 	}
-	return nil, fmt.Errorf("%w: %s would be the %dth address, at most %d are followed", ErrInvalid, address, maxAddresses+1, maxAddresses)
+	return nil, fmt.Errorf("%w: %s would be the %dth address, at most %d are followed", ErrInvalid, address,
+		maxAddresses+1, maxAddresses)
 }
 
 // run watches all nodes until ctx ends.
@@ -133,7 +134,8 @@ func (l *locator) close() {
 	}
 }
 
-// wait returns the active node, waiting for one until ctx ends, or, with Options.FailFast, until it is clear that nobody will answer.
+// wait returns the active node, waiting for one until ctx ends, or, with Options.FailFast, until it is clear that
+// nobody will answer.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
 // waitLong is wait for what goes on in the background, for calls that have contexts of their own.
@@ -284,12 +286,15 @@ func (l *locator) choose() {
 	}
 	l.maxTerm = best.term
 	if l.target == nil || l.target.node != best || l.target.term != best.term {
-		l.setTarget(&target{node: best, term: best.term, gone: make(chan struct{}), bound: make(map[*context.CancelFunc]struct{})})
+		l.setTarget(&target{
+			node: best, term: best.term, gone: make(chan struct{}),
+			bound: make(map[*context.CancelFunc]struct{}),
+		})
 	}
 }
 
-// atTarget tells whether n is the target already and as good as another one: the two may be one node under two addresses, and what is under
-// way with it should go on. The caller holds mu.
+// atTarget tells whether n is the target already and as good as another one: the two may be one node under two
+// addresses, and what is under way with it should go on. The caller holds mu.
 func (l *locator) atTarget(n, best *node) bool {
 	return l.target != nil && l.target.node == n && n.term == best.term && n.rank() == best.rank()
 }

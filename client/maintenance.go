@@ -58,14 +58,15 @@ type progressing[Result any] interface {
 	comparable
 }
 
-// follow calls a method that streams progress on this node, until it gives a result. The operation is cancelled, and has left
-// everything as it was, when ctx ends.
+// follow calls a method that streams progress on this node, until it gives a result. The operation is cancelled, and
+// has left everything as it was, when ctx ends.
 func follow[Req, Resp any, Result comparable, P interface {
 	*Resp
 	progressing[Result]
 }](
 	ctx context.Context, n *Node, op string, req *Req, progress func(*pb.Progress),
-	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (grpc.ServerStreamingClient[Resp], error),
+	method func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (
+		grpc.ServerStreamingClient[Resp], error),
 	result func(P) Result,
 ) (none Result, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -97,11 +98,14 @@ func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.
 	return follow(ctx, n, "scan", req, progress, pb.MaintenanceServiceClient.Scan, (*pb.ScanResponse).GetResult)
 }
 
-// Rewrite writes this node's page file anew. It must be a standby; the pair stays in sync meanwhile. When ctx ends the page
-// file stays as it was. progress may be nil.
-// Errors: ErrRefused for the active, ErrBusy, ErrGaveWay, ErrNoSpace, ErrDataLoss for a damaged page.
-func (n *Node) Rewrite(ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress)) (*pb.RewriteResult, error) {
-	return follow(ctx, n, "rewrite", req, progress, pb.MaintenanceServiceClient.Rewrite, (*pb.RewriteResponse).GetResult)
+// Rewrite writes this node's page file anew. It must be a standby; the pair stays in sync meanwhile. When ctx ends the
+// page file stays as it was. progress may be nil. Errors: ErrRefused for the active, ErrBusy, ErrGaveWay, ErrNoSpace,
+// ErrDataLoss for a damaged page.
+func (n *Node) Rewrite(
+	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
+) (*pb.RewriteResult, error) {
+	return follow(ctx, n, "rewrite", req, progress, pb.MaintenanceServiceClient.Rewrite,
+		(*pb.RewriteResponse).GetResult)
 }
 
 // Backup copies a snapshot of this node to a save-set on that node. Nothing waits for it. progress may be nil.
@@ -115,22 +119,23 @@ func (n *Node) Shrink(ctx context.Context, dryRun bool) (*pb.ShrinkResponse, err
 	return maintain(ctx, n, "shrink", &pb.ShrinkRequest{DryRun: dryRun}, pb.MaintenanceServiceClient.Shrink)
 }
 
-// Backups lists the save-sets of this node, newest first, those included that are not complete. path may be empty: the one of
-// the settings.
+// Backups lists the save-sets of this node, newest first, those included that are not complete. path may be empty: the
+// one of the settings.
 func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) {
-	resp, err := maintain(ctx, n, "list backups", &pb.ListBackupsRequest{Path: path}, pb.MaintenanceServiceClient.ListBackups)
+	resp, err := maintain(ctx, n, "list backups", &pb.ListBackupsRequest{Path: path},
+		pb.MaintenanceServiceClient.ListBackups)
 	return resp.GetSets(), err
 }
 
-// DropOld removes what the last rewrite or installed snapshot of this node replaced, and returns how many bytes that were.
-// Errors: ErrBusy.
+// DropOld removes what the last rewrite or installed snapshot of this node replaced, and returns how many bytes that
+// were. Errors: ErrBusy.
 func (n *Node) DropOld(ctx context.Context) (uint64, error) {
 	resp, err := maintain(ctx, n, "drop old files", &pb.DropOldRequest{}, pb.MaintenanceServiceClient.DropOld)
 	return resp.GetBytes(), err
 }
 
-// FlushArchive archives the log of this node up to now, and tells how far the archive reaches. Errors: ErrRefused when this node has no
-// archive.
+// FlushArchive archives the log of this node up to now, and tells how far the archive reaches. Errors: ErrRefused when
+// this node has no archive.
 func (n *Node) FlushArchive(ctx context.Context) (*pb.FlushArchiveResponse, error) {
 	return maintain(ctx, n, "flush archive", &pb.FlushArchiveRequest{}, pb.MaintenanceServiceClient.FlushArchive)
 }
@@ -163,16 +168,18 @@ func (c *Client) MaintenanceSettings(ctx context.Context) (*pb.MaintenanceSettin
 	return resp.GetSettings(), err
 }
 
-// UpdateMaintenanceSettings changes those settings that are present in the request; they are durable on both nodes when it
-// returns. Errors: ErrInvalid, ErrUnavailable.
-func (c *Client) UpdateMaintenanceSettings(ctx context.Context, req *pb.UpdateSettingsRequest) (*pb.MaintenanceSettings, error) {
+// UpdateMaintenanceSettings changes those settings that are present in the request; they are durable on both nodes when
+// it returns. Errors: ErrInvalid, ErrUnavailable.
+func (c *Client) UpdateMaintenanceSettings(
+	ctx context.Context, req *pb.UpdateSettingsRequest,
+) (*pb.MaintenanceSettings, error) {
 	resp, err := onActive(ctx, c, "change settings", req, pb.MaintenanceServiceClient.UpdateSettings)
 	return resp.GetSettings(), err
 }
 
-// StartPlan begins a rolling operation: standby, switchover, the other node. The pair goes through with it whether anybody
-// watches or not; see WatchPlan. If the connection broke meanwhile, ErrBusy may mean that it began all the same.
-// Errors: ErrBusy while another one is under way, ErrRefused, ErrInvalid, ErrUnavailable.
+// StartPlan begins a rolling operation: standby, switchover, the other node. The pair goes through with it whether
+// anybody watches or not; see WatchPlan. If the connection broke meanwhile, ErrBusy may mean that it began all the
+// same. Errors: ErrBusy while another one is under way, ErrRefused, ErrInvalid, ErrUnavailable.
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)
 	return resp.GetPlan(), err
@@ -192,8 +199,8 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	return nil, nil
 }
 
-// WatchPlan gives the pair's plan now and after each change, through all failovers, until it has ended: the last one is the
-// outcome. It gives nil and ends if there never was a plan. It ends after the first error. Errors: ErrUnavailable.
+// WatchPlan gives the pair's plan now and after each change, through all failovers, until it has ended: the last one is
+// the outcome. It gives nil and ends if there never was a plan. It ends after the first error. Errors: ErrUnavailable.
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
 		err := c.do(ctx, "watch the plan", nil, func(ctx context.Context, cc *grpc.ClientConn) error {
@@ -234,42 +241,50 @@ func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 
 // PutJob adds a job, or replaces the one of that name. Errors: ErrInvalid, ErrUnavailable.
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
-	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job}, pb.MaintenanceServiceClient.PutJob)
+	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
+		pb.MaintenanceServiceClient.PutJob)
 	return resp.GetJob(), err
 }
 
 // DeleteJob removes a job and its history. Errors: ErrNoJob, ErrUnavailable.
 func (c *Client) DeleteJob(ctx context.Context, name string) error {
-	_, err := onActive(ctx, c, "delete job "+name, &pb.DeleteJobRequest{Name: name}, pb.MaintenanceServiceClient.DeleteJob)
+	_, err := onActive(ctx, c, "delete job "+name, &pb.DeleteJobRequest{Name: name},
+		pb.MaintenanceServiceClient.DeleteJob)
 	return err
 }
 
-// RunJob runs a job now and returns when it is done; it is not repeated when the connection breaks. A run that failed is no
-// error of this call: see its outcome. Errors: ErrNoJob, ErrBusy while it runs already, ErrUnavailable.
+// RunJob runs a job now and returns when it is done; it is not repeated when the connection breaks. A run that failed
+// is no error of this call: see its outcome. Errors: ErrNoJob, ErrBusy while it runs already, ErrUnavailable.
 func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
 		return nil, c.giveUp("run job "+name, err, nil, false)
 	}
-	resp, err := maintain(ctx, &Node{node: t.node}, "run job "+name, &pb.RunJobRequest{Name: name}, pb.MaintenanceServiceClient.RunJob)
+	resp, err := maintain(ctx, &Node{node: t.node}, "run job "+name, &pb.RunJobRequest{Name: name},
+		pb.MaintenanceServiceClient.RunJob)
 	return resp.GetRun(), err
 }
 
 // RunningSettings tells which settings can be changed while the nodes run, and what they are on this node.
 func (n *Node) RunningSettings(ctx context.Context) ([]*pb.RunningSetting, error) {
-	resp, err := maintain(ctx, n, "list the settings", &pb.ListSettingsRequest{}, pb.MaintenanceServiceClient.ListSettings)
+	resp, err := maintain(ctx, n, "list the settings", &pb.ListSettingsRequest{},
+		pb.MaintenanceServiceClient.ListSettings)
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings is that of the client, asked of this node: for min-in-sync any node will do, also while none is active.
+// ChangeRunningSettings is that of the client, asked of this node: for min-in-sync any node will do, also while none is
+// active.
 func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
 	resp, err := maintain(ctx, n, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings changes settings while the nodes run, and returns what they are then on the active node. Errors: ErrInvalid when
-// there is no such setting or a value cannot be used, ErrRefused when the state of the pair does not allow it now.
-func (c *Client) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
+// ChangeRunningSettings changes settings while the nodes run, and returns what they are then on the active node.
+// Errors: ErrInvalid when there is no such setting or a value cannot be used, ErrRefused when the state of the pair
+// does not allow it now.
+func (c *Client) ChangeRunningSettings(
+	ctx context.Context, req *pb.ChangeSettingsRequest,
+) ([]*pb.RunningSetting, error) {
 	resp, err := onActive(ctx, c, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
 	return resp.GetSettings(), err
 }

@@ -75,7 +75,8 @@ func TestNodeMaintenance(t *testing.T) {
 	n, err := c.Node(p.addrs[1])
 	require.NoError(t, err)
 	var phases []string
-	r, err := n.Scan(t.Context(), &pb.ScanRequest{PageSizeMax: 4096}, func(p *pb.Progress) { phases = append(phases, p.GetPhase()) })
+	r, err := n.Scan(t.Context(), &pb.ScanRequest{PageSizeMax: 4096},
+		func(p *pb.Progress) { phases = append(phases, p.GetPhase()) })
 	require.NoError(t, err)
 	require.Equal(t, uint32(4096), r.GetRecommended())
 	require.Equal(t, []string{"scan"}, phases)

@@ -18,8 +18,8 @@ type Message struct {
 	Properties map[string]string
 }
 
-// Stored is a message as it is in a queue. Bodies of messages that came together lie in one piece of memory, which is kept as long as one of
-// them is in use: whoever keeps a few messages for long had better copy them.
+// Stored is a message as it is in a queue. Bodies of messages that came together lie in one piece of memory, which is
+// kept as long as one of them is in use: whoever keeps a few messages for long had better copy them.
 type Stored struct {
 	Message
 	// Sequence is the position in the queue; it starts at 1 and is never reused.
@@ -72,7 +72,8 @@ func (m *Message) check(maxBody int) error {
 // checkName refuses what cannot be sent as a name; which names are allowed is the node's to say.
 func checkName(what, name string) error {
 	if name == "" || len(name) > maxKeyBytes || !utf8.ValidString(name) {
-		return fmt.Errorf("%w: the name of a %s has 1 to %d characters of [A-Za-z0-9._/-], this is %q", ErrInvalid, what, maxKeyBytes, name)
+		return fmt.Errorf("%w: the name of a %s has 1 to %d characters of [A-Za-z0-9._/-], this is %q", ErrInvalid,
+			what, maxKeyBytes, name)
 	}
 	return nil
 }

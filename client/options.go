@@ -24,11 +24,13 @@ type Options struct {
 	ProbeInterval time.Duration
 	// RetryMin and RetryMax bound the time between two attempts. Defaults 2 ms and 50 ms.
 	RetryMin, RetryMax time.Duration
-	// FailFast ends calls with ErrUnavailable as soon as it is known that none of the addresses can be reached: nobody listens, nobody
-	// knows the name, or the two ends disagree about TLS; and only until a node has answered once. Without it, calls wait as long as
-	// their context allows, since nodes may yet be started; producers and consumers do so with it, too: ask WaitActive first.
+	// FailFast ends calls with ErrUnavailable as soon as it is known that none of the addresses can be reached: nobody
+	// listens, nobody knows the name, or the two ends disagree about TLS; and only until a node has answered once.
+	// Without it, calls wait as long as their context allows, since nodes may yet be started; producers and consumers
+	// do so with it, too: ask WaitActive first.
 	FailFast bool
-	// FixedAddresses has the client use Addresses only. Without it, it follows what nodes say of the address of the active.
+	// FixedAddresses has the client use Addresses only. Without it, it follows what nodes say of the address of the
+	// active.
 	FixedAddresses bool
 	// MaxMessageBytes bounds the body of one message, 64 MiB by default: more is refused without asking a node.
 	MaxMessageBytes int
@@ -57,7 +59,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%w: no address given: give the host:port of both nodes", ErrInvalid)
 	}
 	if len(o.Addresses) > maxAddresses {
-		return o, fmt.Errorf("%w: %d addresses given, at most %d make sense", ErrInvalid, len(o.Addresses), maxAddresses)
+		return o, fmt.Errorf("%w: %d addresses given, at most %d make sense", ErrInvalid, len(o.Addresses),
+			maxAddresses)
 	}
 	seen := make(map[string]bool)
 	for _, a := range o.Addresses {
@@ -83,8 +86,8 @@ func setDefault[T ~int | ~int64](v *T, d T) {
 }
 
 // dial makes a connection that is opened when it is first used. gRPC's own waits between connection attempts hardly
-// matter, since a connection that could not be opened is replaced (node.watchOnce). ClientConn.ResetConnectBackoff would
-// be the other way, but it races with connections being opened (grpc-go 1.85).
+// matter, since a connection that could not be opened is replaced (node.watchOnce). ClientConn.ResetConnectBackoff
+// would be the other way, but it races with connections being opened (grpc-go 1.85).
 func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if o.TLS != nil {
@@ -93,7 +96,10 @@ func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           grpcbackoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: o.ProbeInterval},
+			Backoff: grpcbackoff.Config{
+				BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: o.ProbeInterval,
+			},
 			MinConnectTimeout: o.ProbeInterval,
 		}),
 		grpc.WithDisableServiceConfig(),

@@ -39,8 +39,8 @@ const (
 	defaultBatchBytes      = 256 << 10
 	defaultMaxPendingBytes = 16 << 20
 	maxProducerIDBytes     = 64
-	// eagerBursts, of requests that were sent together, may be under way before publishes are held back to be put together: the first
-	// ones go at once, for latency, later ones wait for an answer or a full batch, for throughput.
+	// eagerBursts, of requests that were sent together, may be under way before publishes are held back to be put
+	// together: the first ones go at once, for latency, later ones wait for an answer or a full batch, for throughput.
 	eagerBursts = 4
 )
 
@@ -51,11 +51,13 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 	case o.ID != "" && o.Epoch == 0:
 		return o, fmt.Errorf("%w: a producer ID needs an epoch, one higher at each start", ErrInvalid)
 	case len(o.ID) > maxProducerIDBytes:
-		return o, fmt.Errorf("%w: the producer ID has %d bytes, the limit is %d", ErrInvalid, len(o.ID), maxProducerIDBytes)
+		return o, fmt.Errorf("%w: the producer ID has %d bytes, the limit is %d", ErrInvalid, len(o.ID),
+			maxProducerIDBytes)
 	case o.Window > maxWindow:
 		return o, fmt.Errorf("%w: the window is %d requests, the limit is %d", ErrInvalid, o.Window, maxWindow)
 	case o.BatchMessages > maxBatchMessages:
-		return o, fmt.Errorf("%w: batches of %d messages, the limit is %d", ErrInvalid, o.BatchMessages, maxBatchMessages)
+		return o, fmt.Errorf("%w: batches of %d messages, the limit is %d", ErrInvalid, o.BatchMessages,
+			maxBatchMessages)
 	}
 	setDefault(&o.Window, defaultWindow)
 	setDefault(&o.BatchMessages, defaultBatchMessages)
@@ -68,8 +70,8 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 // that order after a failover. It may be used by many goroutines at once.
 //
 // Publishes that travel in one request are one transaction: if a node refuses one of them (a queue is full), all get
-// that error. Only publishes to the same queue are ever put together in one, and a batch is never split. Requests that are ready at the same
-// time are sent together, and each has an outcome of its own.
+// that error. Only publishes to the same queue are ever put together in one, and a batch is never split. Requests that
+// are ready at the same time are sent together, and each has an outcome of its own.
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
@@ -80,18 +82,19 @@ type Producer struct {
 
 	mu      sync.Mutex // guards all below
 	closed  bool
-	id      string         // of the producer; another one after a node forgot it
-	next    uint64         // sequence of the next request
-	pending fifo[*entry]   // not yet in a request
-	open    int            // entries that are neither answered nor withdrawn
-	count   int            // messages in pending, without those that were withdrawn
-	bytes   int            // their bytes
-	flying  fifo[*request] // in the order of their sequences: first those sent on the present stream, then those to be sent again
-	sent    int            // how many of flying were sent on the present stream
-	burst   int            // with how many messages of the stream that are not wholly answered
-	greeted bool           // something was answered on the present stream
-	more    bool           // the node takes several requests in one message
-	idle    chan struct{}  // closed when open becomes 0; nil when nobody waits for that
+	id      string       // of the producer; another one after a node forgot it
+	next    uint64       // sequence of the next request
+	pending fifo[*entry] // not yet in a request
+	open    int          // entries that are neither answered nor withdrawn
+	count   int          // messages in pending, without those that were withdrawn
+	bytes   int          // their bytes
+	// in the order of their sequences: first those sent on the present stream, then those to be sent again
+	flying  fifo[*request]
+	sent    int           // how many of flying were sent on the present stream
+	burst   int           // with how many messages of the stream that are not wholly answered
+	greeted bool          // something was answered on the present stream
+	more    bool          // the node takes several requests in one message
+	idle    chan struct{} // closed when open becomes 0; nil when nobody waits for that
 }
 
 // entry is one publish call.
@@ -155,12 +158,11 @@ func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (
 }
 
 // Publish stores one message and returns when it is committed: durable on every in-sync node. When ctx ends after the
-// message was sent, it is still on its way: the error is ErrOutcomeUnknown, too, and publishing it again may double it. An
-// error without ErrOutcomeUnknown means that the message was not stored, and never will be. To ask again for the very same
-// message after ErrOutcomeUnknown, publish it in a Txn, whose Commit can be repeated, or give Publish a context that does
-// not end.
-// Errors: ErrQueueNotFound, ErrLimit, ErrInvalid, ErrFenced, ErrTooOld, ErrOutcomeLost, ErrClosed, ErrUnavailable with the
-// context's.
+// message was sent, it is still on its way: the error is ErrOutcomeUnknown, too, and publishing it again may double it.
+// An error without ErrOutcomeUnknown means that the message was not stored, and never will be. To ask again for the
+// very same message after ErrOutcomeUnknown, publish it in a Txn, whose Commit can be repeated, or give Publish a
+// context that does not end. Errors: ErrQueueNotFound, ErrLimit, ErrInvalid, ErrFenced, ErrTooOld, ErrOutcomeLost,
+// ErrClosed, ErrUnavailable with the context's.
 func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
 	return p.PublishBatch(ctx, queue, []Message{m})
 }
@@ -268,7 +270,8 @@ func (p *Producer) dropWithdrawn() {
 	}
 }
 
-// settle takes note that n entries need nothing more, and returns what to close if nothing is left. The caller holds mu.
+// settle takes note that n entries need nothing more, and returns what to close if nothing is left. The caller holds
+// mu.
 func (p *Producer) settle(n int) (idle chan struct{}) {
 	if p.open -= n; p.open == 0 {
 		idle, p.idle = p.idle, nil

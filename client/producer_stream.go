@@ -99,8 +99,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 		}
 		select {
 		case <-p.wake:
-			// An answer has just woken everybody whose message was in it, and they are about to publish the next one: let
-			// them, and all of that is one request. Nobody else is kept waiting by it.
+			// An answer has just woken everybody whose message was in it, and they are about to publish the next one:
+			// let them, and all of that is one request. Nobody else is kept waiting by it.
 			runtime.Gosched()
 		case err := <-received:
 			received <- err
@@ -136,11 +136,15 @@ func (p *Producer) nextBurst() *pb.PublishStreamRequest {
 		return first.wire
 	}
 	// What is sent again, on another stream, is another burst.
-	return &pb.PublishStreamRequest{Correlation: first.wire.GetCorrelation(), Publish: first.wire.GetPublish(), TakesMore: true, More: more}
+	return &pb.PublishStreamRequest{
+		Correlation: first.wire.GetCorrelation(), Publish: first.wire.GetPublish(),
+		TakesMore: true, More: more,
+	}
 }
 
-// nextRequest returns the next request to be sent, unless there is none that should go, with so many messages and bytes that go already:
-// first what was sent on an earlier stream, in the same order; then new requests as far as the window goes. The caller holds mu.
+// nextRequest returns the next request to be sent, unless there is none that should go, with so many messages and bytes
+// that go already: first what was sent on an earlier stream, in the same order; then new requests as far as the window
+// goes. The caller holds mu.
 func (p *Producer) nextRequest(messages, bytes int) *request {
 	if p.sent < p.flying.len() {
 		if !p.greeted && p.burst >= eagerBursts {
@@ -179,7 +183,8 @@ func (p *Producer) fits(messages, bytes int) bool {
 	return messages <= p.opts.BatchMessages && bytes <= p.opts.BatchBytes
 }
 
-// form takes publishes to one queue from the head of pending, which was not withdrawn, beside so many messages and bytes. The caller holds mu.
+// form takes publishes to one queue from the head of pending, which was not withdrawn, beside so many messages and
+// bytes. The caller holds mu.
 func (p *Producer) form(besideMessages, besideBytes int) *request {
 	first := p.pending.pop()
 	first.taken = true
@@ -208,7 +213,9 @@ func (p *Producer) form(besideMessages, besideBytes int) *request {
 }
 
 // receive handles answers until the stream ends.
-func (p *Producer) receive(ctx context.Context, stream pb.QueueService_PublishStreamClient, address string, progress *bool) error {
+func (p *Producer) receive(
+	ctx context.Context, stream pb.QueueService_PublishStreamClient, address string, progress *bool,
+) error {
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
@@ -271,7 +278,8 @@ func (p *Producer) handle(ctx context.Context, resp *pb.PublishStreamResponse, a
 		d := doubt{unknown: r.repeated}
 		p.answer(r.entries, Receipt{}, d.refused("publish to "+queue, refused))
 	case done.GetDuplicate() && !r.repeated:
-		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w (id %q, epoch %d)", queue, ErrSequenceReused, p.opts.ID, p.opts.Epoch))
+		p.answer(r.entries, Receipt{}, fmt.Errorf("publish to %s: %w (id %q, epoch %d)", queue, ErrSequenceReused,
+			p.opts.ID, p.opts.Epoch))
 	default:
 		p.answer(r.entries, Receipt{
 			Sequence: done.GetFirstSequence(), LSN: done.GetLsn(), Duplicate: done.GetDuplicate(), Address: address,

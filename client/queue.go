@@ -75,15 +75,18 @@ type CreateQueueOptions struct {
 	IfNotExists bool
 }
 
-// CreateQueue makes a queue. created is false if it was there already and IfNotExists was set. The call can be made again
-// after ErrOutcomeUnknown with the Request that it was given, if any.
-// Errors: ErrAlreadyExists, ErrInvalid, ErrLimit, ErrUnavailable.
-func (c *Client) CreateQueue(ctx context.Context, name string, o CreateQueueOptions, as ...*Request) (q Queue, created bool, err error) {
+// CreateQueue makes a queue. created is false if it was there already and IfNotExists was set. The call can be made
+// again after ErrOutcomeUnknown with the Request that it was given, if any. Errors: ErrAlreadyExists, ErrInvalid,
+// ErrLimit, ErrUnavailable.
+func (c *Client) CreateQueue(
+	ctx context.Context, name string, o CreateQueueOptions, as ...*Request,
+) (q Queue, created bool, err error) {
 	if err := checkName("queue", name); err != nil {
 		return Queue{}, false, err
 	}
 	req := &pb.CreateQueueRequest{
-		Name: name, Config: o.Config.toProto(), Subscriptions: o.Subscriptions, Topic: o.Topic, IfNotExists: o.IfNotExists,
+		Name: name, Config: o.Config.toProto(), Subscriptions: o.Subscriptions, Topic: o.Topic,
+		IfNotExists: o.IfNotExists,
 	}
 	resp, err := change(ctx, c, "create queue "+name, req, as, pb.QueueServiceClient.CreateQueue)
 	if doneBefore(err, ErrAlreadyExists) {
@@ -101,9 +104,11 @@ func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig
 }
 
 // DeleteQueue removes a queue with all of its messages and returns how many there were; with ifEmpty it refuses with
-// ErrNotEmpty if there are any. The call can be made again after ErrOutcomeUnknown with the Request that it was given, if
-// any: a queue that was made anew meanwhile stays. Errors: ErrQueueNotFound, ErrNotEmpty, ErrUnavailable.
-func (c *Client) DeleteQueue(ctx context.Context, name string, ifEmpty bool, as ...*Request) (messages uint64, err error) {
+// ErrNotEmpty if there are any. The call can be made again after ErrOutcomeUnknown with the Request that it was given,
+// if any: a queue that was made anew meanwhile stays. Errors: ErrQueueNotFound, ErrNotEmpty, ErrUnavailable.
+func (c *Client) DeleteQueue(
+	ctx context.Context, name string, ifEmpty bool, as ...*Request,
+) (messages uint64, err error) {
 	req := &pb.DeleteQueueRequest{Name: name, IfEmpty: ifEmpty}
 	resp, err := change(ctx, c, "delete queue "+name, req, as, pb.QueueServiceClient.DeleteQueue)
 	if doneBefore(err, ErrQueueNotFound) {
@@ -113,9 +118,11 @@ func (c *Client) DeleteQueue(ctx context.Context, name string, ifEmpty bool, as 
 }
 
 // PurgeQueue acknowledges everything that a subscription, or with "" every one, has not acknowledged, and returns the
-// number of messages. The call can be made again after ErrOutcomeUnknown with the Request that it was given, if any: what
-// was published meanwhile stays. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
-func (c *Client) PurgeQueue(ctx context.Context, name, subscription string, as ...*Request) (messages uint64, err error) {
+// number of messages. The call can be made again after ErrOutcomeUnknown with the Request that it was given, if any:
+// what was published meanwhile stays. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
+func (c *Client) PurgeQueue(
+	ctx context.Context, name, subscription string, as ...*Request,
+) (messages uint64, err error) {
 	req := &pb.PurgeQueueRequest{Name: name, Subscription: subscription}
 	resp, err := change(ctx, c, "purge queue "+name, req, as, pb.QueueServiceClient.PurgeQueue)
 	return resp.GetMessages(), err
@@ -155,7 +162,10 @@ func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, err
 func (c *Client) CreateSubscription(
 	ctx context.Context, queue, name string, start Start, ifNotExists bool, as ...*Request,
 ) (s Subscription, created bool, err error) {
-	req := &pb.CreateSubscriptionRequest{Queue: queue, Name: name, IfNotExists: ifNotExists, Start: pb.StartPosition_START_POSITION_LATEST}
+	req := &pb.CreateSubscriptionRequest{
+		Queue: queue, Name: name, IfNotExists: ifNotExists,
+		Start: pb.StartPosition_START_POSITION_LATEST,
+	}
 	if start == StartEarliest {
 		req.Start = pb.StartPosition_START_POSITION_EARLIEST
 	}
@@ -169,11 +179,12 @@ func (c *Client) CreateSubscription(
 	return subscriptionFromProto(resp.GetSubscription()), resp.GetCreated(), err
 }
 
-// DeleteSubscription removes a cursor; messages that only it had still to read are gone. Making the call again is as with
-// DeleteQueue. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
+// DeleteSubscription removes a cursor; messages that only it had still to read are gone. Making the call again is as
+// with DeleteQueue. Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrUnavailable.
 func (c *Client) DeleteSubscription(ctx context.Context, queue, name string, as ...*Request) error {
 	req := &pb.DeleteSubscriptionRequest{Queue: queue, Name: name}
-	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req, as, pb.QueueServiceClient.DeleteSubscription)
+	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req, as,
+		pb.QueueServiceClient.DeleteSubscription)
 	if doneBefore(err, ErrSubscriptionNotFound) {
 		return nil
 	}
@@ -198,7 +209,8 @@ func (c QueueConfig) toProto() *pb.QueueConfig {
 
 func queueFromProto(q *pb.Queue) Queue {
 	out := Queue{
-		Name: q.GetName(), ID: q.GetId(), NextSequence: q.GetNextSequence(), Messages: q.GetMessages(), Bytes: q.GetBytes(),
+		Name: q.GetName(), ID: q.GetId(), NextSequence: q.GetNextSequence(), Messages: q.GetMessages(),
+		Bytes:  q.GetBytes(),
 		Config: QueueConfig{MaxMessages: q.GetConfig().GetMaxMessages(), MaxBytes: q.GetConfig().GetMaxBytes()},
 		Digest: q.GetDigest(),
 	}
@@ -210,6 +222,7 @@ func queueFromProto(q *pb.Queue) Queue {
 
 func subscriptionFromProto(s *pb.Subscription) Subscription {
 	return Subscription{
-		Name: s.GetName(), Floor: s.GetFloor(), Backlog: s.GetBacklog(), InFlight: s.GetInFlight(), Consumers: s.GetConsumers(),
+		Name: s.GetName(), Floor: s.GetFloor(), Backlog: s.GetBacklog(), InFlight: s.GetInFlight(),
+		Consumers: s.GetConsumers(),
 	}
 }

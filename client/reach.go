@@ -8,13 +8,15 @@ import (
 	"strings"
 )
 
-// This file puts what gRPC says of a connection that could not be made into the words of whoever has to mend it. gRPC tells it in text only.
+// This file puts what gRPC says of a connection that could not be made into the words of whoever has to mend it. gRPC
+// tells it in text only.
 
 // errNobody is why a client with Options.FailFast gives up.
 var errNobody = errors.New("no node answers")
 
-// whyUnreachable says why there is no connection, and whether another attempt, in this state of the network, can only end alike: nobody
-// listens there, nobody knows the name, or the two ends disagree about TLS. ok is false for anything else than a failed connection.
+// whyUnreachable says why there is no connection, and whether another attempt, in this state of the network, can only
+// end alike: nobody listens there, nobody knows the name, or the two ends disagree about TLS. ok is false for anything
+// else than a failed connection.
 func whyUnreachable(message string) (why string, final, ok bool) {
 	if !strings.HasPrefix(message, "connection error: ") {
 		return "", false, false
@@ -30,14 +32,16 @@ func whyUnreachable(message string) (why string, final, ok bool) {
 	case has("no such host"):
 		return "there is no host of that name", true, true
 	case has("first record does not look like a TLS handshake"):
-		return "the node does not speak TLS, and this client does: leave the certificates away, or turn TLS on at the node", true, true
+		return "the node does not speak TLS, and this client does: leave the certificates away, or turn TLS on at " +
+			"the node", true, true
 	case (has("certificate required") || has("bad certificate")):
 		return "the node wants another client certificate: " + lastPart(cause), true, true
 	case has("x509: ") || has("tls: "):
 		return "TLS: " + lastPart(cause), true, true
 	case has("error reading server preface"):
 		// A node with TLS ends a connection that begins without.
-		return "the node ends the connection before it begins: it speaks TLS, and this client does not. Give the authority of its certificate", true, true
+		return "the node ends the connection before it begins: it speaks TLS, and this client does not. Give the " +
+			"authority of its certificate", true, true
 	default:
 		return lastPart(cause), false, true
 	}
@@ -79,8 +83,8 @@ func (l *locator) hopeless() bool {
 	return true
 }
 
-// learn makes the active known that a standby names, if no known node is active. It waits until each known node has said what it is, or
-// could not be reached: an address may be another name of one of them. The caller holds mu.
+// learn makes the active known that a standby names, if no known node is active. It waits until each known node has
+// said what it is, or could not be reached: an address may be another name of one of them. The caller holds mu.
 func (l *locator) learn() {
 	if l.target != nil || l.opts.FixedAddresses {
 		return

@@ -17,7 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// TestGivenOnlyTheStandby: a client that is given the address of the standby alone finds the active by what the standby says of the pair.
+// TestGivenOnlyTheStandby: a client that is given the address of the standby alone finds the active by what the standby
+// says of the pair.
 func TestGivenOnlyTheStandby(t *testing.T) {
 	p := newFakePair(t)
 	p.named = true
@@ -66,7 +67,10 @@ func TestFailFast(t *testing.T) {
 		"unknown authority": {secure, &tls.Config{MinVersion: tls.VersionTLS13}, "unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cl, err := client.Open(t.Context(), client.Options{Addresses: []string{c.address}, TLS: c.tls, FailFast: true})
+			cl, err := client.Open(t.Context(), client.Options{
+				Addresses: []string{c.address}, TLS: c.tls,
+				FailFast: true,
+			})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, cl.Close()) }()
 			_, err = cl.GetQueue(soon(t), "q")

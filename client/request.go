@@ -12,9 +12,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Request makes an administrative call one that can be made again after ErrOutcomeUnknown: with the same Request, the call is
-// answered with the original result, and is carried out once at most. Without one, a call that ended with ErrOutcomeUnknown
-// and is made again is another request, which may purge what was published meanwhile, or delete a queue that was made anew.
+// Request makes an administrative call one that can be made again after ErrOutcomeUnknown: with the same Request, the
+// call is answered with the original result, and is carried out once at most. Without one, a call that ended with
+// ErrOutcomeUnknown and is made again is another request, which may purge what was published meanwhile, or delete a
+// queue that was made anew.
 //
 //	var r client.Request
 //	_, err := c.PurgeQueue(ctx, "orders", "", &r)
@@ -37,11 +38,13 @@ type Request struct {
 func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	switch {
 	case r.done:
-		return fmt.Errorf("%s: %w: the Request was carried out already; use another one for another call", op, ErrInvalid)
+		return fmt.Errorf("%s: %w: the Request was carried out already; use another one for another call", op,
+			ErrInvalid)
 	case !r.identity.inDoubt():
 		r.client, r.sent = c, req
 	case r.client != c || !proto.Equal(r.sent, req):
-		return fmt.Errorf("%s: %w: the Request is in use for another call, whose outcome is unknown; repeat that, or use another Request; %w",
+		return fmt.Errorf("%s: %w: the Request is in use for another call, whose outcome is unknown; repeat that, or "+
+			"use another Request; %w",
 			op, ErrInvalid, ErrOutcomeUnknown)
 	}
 	return nil
@@ -79,8 +82,8 @@ func setProducer(m protoreflect.Message, p *pb.Producer) {
 	m.Set(m.Descriptor().Fields().ByName("producer"), protoreflect.ValueOfMessage(p.ProtoReflect()))
 }
 
-// doneBefore tells whether a refusal means that an attempt before it was probably carried out: the node is one that knows no
-// identities, since another one would have answered with the original result, or settled the refusal.
+// doneBefore tells whether a refusal means that an attempt before it was probably carried out: the node is one that
+// knows no identities, since another one would have answered with the original result, or settled the refusal.
 func doneBefore(err, refusal error) bool {
 	return errors.Is(err, refusal) && errors.Is(err, ErrOutcomeUnknown)
 }

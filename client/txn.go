@@ -41,7 +41,8 @@ type OpResult struct {
 	Changed uint64
 }
 
-// Begin starts a transaction. Nothing is sent before Commit. The messages' bodies must not be changed before it is committed.
+// Begin starts a transaction. Nothing is sent before Commit. The messages' bodies must not be changed before it is
+// committed.
 func (c *Client) Begin() *Txn { return &Txn{client: c} }
 
 // Publish adds messages for one queue.
@@ -72,7 +73,10 @@ func (t *Txn) Ack(ds ...*Delivery) *Txn {
 func (t *Txn) Release(ds ...*Delivery) *Txn {
 	queue, sub, ranges, ok := t.ranges(ds)
 	if ok && t.add(&pb.Operation{Kind: &pb.Operation_Release{
-		Release: &pb.ReleaseOperation{Queue: queue, Subscription: sub, Ranges: ranges, QueueId: ds[0].consumer.attachedTo()},
+		Release: &pb.ReleaseOperation{
+			Queue: queue, Subscription: sub, Ranges: ranges,
+			QueueId: ds[0].consumer.attachedTo(),
+		},
 	}}) {
 		t.released = append(t.released, ds...)
 	}
@@ -88,7 +92,8 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 	sequences := make([]uint64, len(ds))
 	for i, d := range ds {
 		if d.consumer.queue != ds[0].consumer.queue || d.consumer.subscription != ds[0].consumer.subscription {
-			t.fail(fmt.Errorf("%w: deliveries of different subscriptions in one operation; use one for each", ErrInvalid))
+			t.fail(fmt.Errorf("%w: deliveries of different subscriptions in one operation; use one for each",
+				ErrInvalid))
 			return "", "", nil, false
 		}
 		sequences[i] = d.Sequence
@@ -100,7 +105,8 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 // answered with that one's result.
 func (t *Txn) add(op *pb.Operation) bool {
 	if (t.identity.inDoubt() || t.committed) && !mutate.Off("INV-10-operations-are-added-in-doubt") {
-		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit asks for what was sent before, "+
+		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit "+
+			"asks for what was sent before, "+
 			"another transaction takes what is new", ErrInvalid)
 		return false
 	}
@@ -117,11 +123,11 @@ func (t *Txn) fail(err error) {
 
 // Commit sends the transaction and returns when it is durable on every in-sync node.
 //
-// An error without ErrOutcomeUnknown means that nothing of the transaction was committed, nor will be; Commit may be called
-// again, which is a new attempt. After ErrOutcomeUnknown it may be called again as well: it asks for the same transaction,
-// which is committed once at most, and goes on ending with ErrOutcomeUnknown until a node has answered. With ErrOutcomeLost
-// none ever will: every later Commit ends like this one, and sends nothing. What is added while the outcome is unknown is
-// not part of the transaction: the next Commit says so, once, and sends nothing.
+// An error without ErrOutcomeUnknown means that nothing of the transaction was committed, nor will be; Commit may be
+// called again, which is a new attempt. After ErrOutcomeUnknown it may be called again as well: it asks for the same
+// transaction, which is committed once at most, and goes on ending with ErrOutcomeUnknown until a node has answered.
+// With ErrOutcomeLost none ever will: every later Commit ends like this one, and sends nothing. What is added while the
+// outcome is unknown is not part of the transaction: the next Commit says so, once, and sends nothing.
 //
 // Errors: ErrQueueNotFound, ErrSubscriptionNotFound, ErrLimit, ErrInvalid, ErrOutcomeLost, ErrUnavailable.
 func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
@@ -138,10 +144,11 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 		return TxnResult{}, fmt.Errorf("%w: the transaction is empty", ErrInvalid)
 	}
 	var resp *pb.CommitResponse
-	err := t.client.doAs(ctx, "commit", &t.identity, func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
-		resp, err = queues(cc).Commit(ctx, &pb.CommitRequest{Operations: t.ops, Producer: p})
-		return err //nolint:wrapcheck // do needs it as it is
-	})
+	err := t.client.doAs(ctx, "commit", &t.identity,
+		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
+			resp, err = queues(cc).Commit(ctx, &pb.CommitRequest{Operations: t.ops, Producer: p})
+			return err //nolint:wrapcheck // do needs it as it is
+		})
 	if err != nil {
 		return TxnResult{}, err
 	}

@@ -50,7 +50,8 @@ type (
 		// To is the node that is to be active; uuid.Nil: the one that is not.
 		To uuid.UUID
 	}
-	// Occupied: the role should not be given to the preferred node now, because of Why, such as a maintenance plan; empty: it may be.
+	// Occupied: the role should not be given to the preferred node now, because of Why, such as a maintenance plan;
+	// empty: it may be.
 	Occupied struct{ Why string }
 	// Committed: the active has committed up to a record that it wrote in its own term.
 	Committed struct{ Term, LSN uint64 }
@@ -81,8 +82,8 @@ func (Met) event()             {}
 func (Knocked) event()         {}
 func (Ticked) event()          {}
 
-// Effect is what Step wants done. Effects are carried out strictly in order. SwapRecord, LoadRecord and BeginDrain are only
-// begun in that order; their outcome comes back as an event. An effect is not begun before all those before it
+// Effect is what Step wants done. Effects are carried out strictly in order. SwapRecord, LoadRecord and BeginDrain are
+// only begun in that order; their outcome comes back as an event. An effect is not begun before all those before it
 // have succeeded: the fence is on disk before the swap is sent (INV-4).
 type Effect interface{ effect() }
 

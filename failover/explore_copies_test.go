@@ -93,23 +93,32 @@ func diskStarts(t *testing.T) map[string]world {
 			back := placed(t, down(t, w, 0, 1), of)
 			add(name+" put back"+suffix, back, budget{tick: 3, write: 1})
 			add(name+" put back, faults"+suffix, back, budget{tick: 2, cut: 1, unknown: 1, crash: 1, write: 1})
-			add(name+" put back, marked"+suffix, placed(t, down(t, marked(t, w, 0), 0, 1), of), budget{tick: 3, write: 1})
-			add(name+" put back under the other"+suffix, placed(t, down(t, w, of), of), budget{tick: 3, write: 1, cut: 1})
+			add(name+" put back, marked"+suffix, placed(t, down(t, marked(t, w, 0), 0, 1), of),
+				budget{tick: 3, write: 1})
+			add(name+" put back under the other"+suffix, placed(t, down(t, w, of), of),
+				budget{tick: 3, write: 1, cut: 1})
 			add(name+" resumed"+suffix, w, budget{resume: 1, tick: 2, write: 1})
 		}
 		w := imaged(t, of, true)
-		add(name+" copied to the other's host", placed(t, down(t, marked(t, w, 0), 1-of), 1-of), budget{tick: 3, write: 1})
+		add(name+" copied to the other's host", placed(t, down(t, marked(t, w, 0), 1-of), 1-of),
+			budget{tick: 3, write: 1})
 		add(name+" copied beside the pair", placed(t, marked(t, w, 0), 2), budget{tick: 3, write: 1, crash: 1})
-		add(name+" copied, newest, beside the pair", placed(t, must(t, withLeft(w, budget{image: 1}), action{"image", of, len(w.hosts[of].log)}), 2),
+		add(name+" copied, newest, beside the pair",
+			placed(t, must(t, withLeft(w, budget{image: 1}), action{"image", of, len(w.hosts[of].log)}), 2),
 			budget{tick: 3, write: 1, crash: 1})
-		add(name+" copied beside the pair, which goes down", placed(t, down(t, marked(t, w, 0), 0, 1), 2), budget{tick: 3, write: 1})
+		add(name+" copied beside the pair, which goes down", placed(t, down(t, marked(t, w, 0), 0, 1), 2),
+			budget{tick: 3, write: 1})
 	}
 	alone := written(t, imagedAlone(t), 0)
 	add("alone, put back, marked", placed(t, down(t, marked(t, alone, 0), 0), 0), budget{tick: 3, write: 1})
-	add("alone, copied to the other's host, marked", placed(t, marked(t, alone, 0), 1), budget{tick: 3, write: 1, crash: 1})
-	add("disks changed places", must(t, withLeft(down(t, pairWorld(t), 0, 1), budget{swap: 1}), action{"swap-disks", 0, 0}), budget{tick: 3, write: 1})
-	add("standby empty", must(t, withLeft(down(t, pairWorld(t), 1), budget{empty: 1}), action{"empty", 1, 0}), budget{tick: 2, write: 1})
-	add("active empty", must(t, withLeft(down(t, pairWorld(t), 0), budget{empty: 1}), action{"empty", 0, 0}), budget{tick: 2, write: 1})
+	add("alone, copied to the other's host, marked", placed(t, marked(t, alone, 0), 1),
+		budget{tick: 3, write: 1, crash: 1})
+	add("disks changed places", must(t, withLeft(down(t, pairWorld(t), 0, 1), budget{swap: 1}),
+		action{"swap-disks", 0, 0}), budget{tick: 3, write: 1})
+	add("standby empty", must(t, withLeft(down(t, pairWorld(t), 1), budget{empty: 1}), action{"empty", 1, 0}),
+		budget{tick: 2, write: 1})
+	add("active empty", must(t, withLeft(down(t, pairWorld(t), 0), budget{empty: 1}), action{"empty", 0, 0}),
+		budget{tick: 2, write: 1})
 	add("anything", pairWorld(t), budget{image: 1, seal: 1, place: 1, crash: 2, write: 1, tick: 2, mark: 1})
 	return starts
 }
@@ -132,7 +141,8 @@ func TestExploreDisks(t *testing.T) {
 	exploreFrom(t, diskStarts(t), envInt("LOCKSTEP_EXPLORE", 1500))
 }
 
-// TestWalkDisks goes on long random paths with disks that are copied, put back and moved. Each move must have been made.
+// TestWalkDisks goes on long random paths with disks that are copied, put back and moved. Each move must have been
+// made.
 func TestWalkDisks(t *testing.T) {
 	walks, seed := envInt("LOCKSTEP_WALKS", 2000), envInt("LOCKSTEP_SEED", 1)
 	starts := diskStarts(t)
@@ -153,7 +163,8 @@ func TestWalkDisks(t *testing.T) {
 				break
 			}
 			if rng.IntN(4) > 0 {
-				if good := slices.DeleteFunc(slices.Clone(as), func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
+				if good := slices.DeleteFunc(slices.Clone(as),
+					func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
 					as = good
 				}
 			}
@@ -164,7 +175,8 @@ func TestWalkDisks(t *testing.T) {
 				excused++
 				break
 			}
-			require.NoError(t, err, "LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1, from %q, after %v", k, names[k%len(names)], path)
+			require.NoError(t, err, "LOCKSTEP_SEED=%d LOCKSTEP_WALKS=1, from %q, after %v", k, names[k%len(names)],
+				path)
 			taken++
 			kinds[a.kind]++
 		}

@@ -8,8 +8,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file is what becomes of disks in the model: a disk is copied in the state that a power cut would leave it in, a copy is put into any
-// host, two disks change their places, one is empty; and a virtual machine goes on from an old snapshot of disk and memory.
+// This file is what becomes of disks in the model: a disk is copied in the state that a power cut would leave it in, a
+// copy is put into any host, two disks change their places, one is empty; and a virtual machine goes on from an old
+// snapshot of disk and memory.
 
 // diskMoves are the actions of this file.
 var diskMoves = []string{"image", "seal", "place", "swap-disks", "empty", "wake-old"}
@@ -34,8 +35,8 @@ func (c *copies) appendKey(b []byte) []byte {
 	return b
 }
 
-// errExcused ends a path on which something is lost that nobody can keep: the only copy was put back by less than what the coordinator
-// knows, or nobody who has more was there.
+// errExcused ends a path on which something is lost that nobody can keep: the only copy was put back by less than what
+// the coordinator knows, or nobody who has more was there.
 var errExcused = errors.New("nobody can know better")
 
 // ends tells whether the outcome of a swap ends the path.
@@ -86,7 +87,8 @@ func (w *world) diskActions(as []action) []action {
 		if !n.up && !n.bare && w.left.empty > 0 && w.mayReplace(i, &wdisk{}) {
 			as = append(as, action{"empty", i, 0})
 		}
-		if m := c.memory; m != nil && c.of == i && w.left.resume > 0 && m.st.rev == w.rev && m.swap == nil && w.mayWake(i) {
+		if m := c.memory; m != nil && c.of == i && w.left.resume > 0 && m.st.rev == w.rev && m.swap == nil &&
+			w.mayWake(i) {
 			as = append(as, action{"wake-old", i, 0})
 		}
 	}
@@ -96,8 +98,8 @@ func (w *world) diskActions(as []action) []action {
 	return as
 }
 
-// mayReplace tells whether the disk in a host may become another one without a loss that nobody could notice: one that is whole is left, or
-// the coordinator knows that the new one is not.
+// mayReplace tells whether the disk in a host may become another one without a loss that nobody could notice: one that
+// is whole is left, or the coordinator knows that the new one is not.
 func (w *world) mayReplace(i int, by *wdisk) bool {
 	if len(w.inflight) > 0 {
 		return false // it may be that only the new disk is in sync in a moment
@@ -206,7 +208,8 @@ func (w *world) resume(i int) {
 	w.copies.moved = true
 }
 
-// losing looks at a record that is about to be written: do only stores remain in sync that lack something that was acknowledged?
+// losing looks at a record that is about to be written: do only stores remain in sync that lack something that was
+// acknowledged?
 func (w *world) losing(e wswap) error {
 	by, next := e.host, e.Next
 	_, in := next.Member(w.hosts[by].nodeID())
@@ -224,23 +227,29 @@ func (w *world) losing(e wswap) error {
 	}
 	for i := range w.hosts {
 		n := &w.hosts[i]
-		if n.up && e.reached[i] == n.starts && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) && w.whole(&n.wdisk) {
-			return violated("INV-13: host %d writes %v, in which nobody has %v; it could have asked host %d, which has it", by, next.InSync, w.committed, i)
+		if n.up && e.reached[i] == n.starts && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
+			w.whole(&n.wdisk) {
+			return violated("INV-13: host %d writes %v, in which nobody has %v; it could have asked host %d, which "+
+				"has it", by, next.InSync, w.committed, i)
 		}
 	}
 	asked := e.asked || w.hosts[by].woken || w.rec.Active != w.hosts[by].nodeID()
 	for i := range w.hosts {
-		if n := &w.hosts[i]; !asked && n.up && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) && w.whole(&n.wdisk) {
-			return violated("INV-13: host %d takes the role again, without having asked anybody; host %d has %v", by, i, w.committed)
+		if n := &w.hosts[i]; !asked && n.up && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
+			w.whole(&n.wdisk) {
+			return violated("INV-13: host %d takes the role again, without having asked anybody; host %d has %v", by, i,
+				w.committed)
 		}
 	}
 	if d := &w.hosts[by].wdisk; !w.hosts[by].woken && !e.mark.Reached(d.identity().End) {
-		return violated("INV-12: host %d takes the role with a log that ends at %s; the mark was %s", by, d.identity().End, e.mark)
+		return violated("INV-12: host %d takes the role with a log that ends at %s; the mark was %s", by,
+			d.identity().End, e.mark)
 	}
 	return errExcused
 }
 
-// refusal says why the active that a follower reaches does not take it, or it does not take that one; 0 if they go on together.
+// refusal says why the active that a follower reaches does not take it, or it does not take that one; 0 if they go on
+// together.
 func (w *world) refusal(i int) LostCause {
 	n := &w.hosts[i]
 	o := &w.hosts[n.follow.to]
@@ -267,7 +276,8 @@ func (w *world) reach(i, o int) {
 	}
 }
 
-// keeps is how much of its log a follower lets nobody cut: all that it knows to be committed, but for what a forced failover made void.
+// keeps is how much of its log a follower lets nobody cut: all that it knows to be committed, but for what a forced
+// failover made void.
 func (n *whost) keeps() int {
 	if f := n.st.rec.Forced; f != nil && n.known > 0 && uint64(n.log[n.known-1].term) < f.Term {
 		return min(n.known, int(f.After)) //nolint:gosec // a small number
@@ -306,7 +316,8 @@ func (w *world) refuse(i int, cause LostCause) {
 	f := *n.follow
 	f.cause = cause
 	n.follow = &f
-	if c := o.primary.cfg; c.RequireStandby && c.Standby == w.member(i) && commonPrefix(n.log, o.log) < o.primary.commit {
+	if c := o.primary.cfg; c.RequireStandby && c.Standby == w.member(i) &&
+		commonPrefix(n.log, o.log) < o.primary.commit {
 		n.post(FollowerLacks{})
 	}
 	n.post(FollowerLost{Cause: cause})

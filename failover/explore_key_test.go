@@ -11,7 +11,8 @@ import (
 // key identifies a world. Times count only by what is left of them.
 func (w *world) key() [16]byte {
 	b := make([]byte, 0, 1024)
-	b = fmt.Appendf(b, "%d %v %v %d %v %t%d%t|", w.rev, w.committed, w.left, w.writes, w.usedTerms, w.preferB, w.forcedTerm, w.blind)
+	b = fmt.Appendf(b, "%d %v %v %d %v %t%d%t|", w.rev, w.committed, w.left, w.writes, w.usedTerms, w.preferB,
+		w.forcedTerm, w.blind)
 	b = fmt.Appendf(b, "M%v|", w.mark)
 	if w.rec != nil {
 		b = appendRecord(b, *w.rec)
@@ -79,9 +80,11 @@ func (s *State) appendKey(b []byte) []byte {
 	for _, p := range s.pending {
 		b = appendRecord(b, p)
 	}
-	b = fmt.Appendf(b, "%s %t%t%t%d m%d u%d %t%t", s.swapping, s.loading, s.needLoad, s.unknown, left(s.retryAt), s.mode, s.usedTerm,
+	b = fmt.Appendf(b, "%s %t%t%t%d m%d u%d %t%t", s.swapping, s.loading, s.needLoad, s.unknown, left(s.retryAt),
+		s.mode, s.usedTerm,
 		s.candidate, s.fenced)
-	b = fmt.Appendf(b, "F%t%t%d %d %d", s.follow.connected, s.follow.ever, s.follow.cause, left(s.follow.since+s.set.FailoverTimeout),
+	b = fmt.Appendf(b, "F%t%t%d %d %d", s.follow.connected, s.follow.ever, s.follow.cause,
+		left(s.follow.since+s.set.FailoverTimeout),
 		left(s.started+s.set.StartupWait))
 	b = fmt.Appendf(b, "l%v", s.follow.lacks)
 	b = fmt.Appendf(b, "A%d %t %d %d %v", s.act.term, s.act.ready, s.act.standby, left(s.act.dropAt), s.act.sent)
@@ -92,7 +95,8 @@ func (s *State) appendKey(b []byte) []byte {
 	b = fmt.Appendf(b, "Q%s%t%d L%d", s.ask.id, s.ask.seen, left(s.ask.deadline), len(s.live))
 	b = fmt.Appendf(b, "W%s%t%d B%d", s.forces.id, s.forces.withdrawn, left(s.forces.deadline), left(s.act.giveAt))
 	r := &s.run
-	b = fmt.Appendf(b, "R%t%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.grown, r.superseded, r.putBack, r.mark, r.markKnown, r.announced, r.twin,
+	b = fmt.Appendf(b, "R%t%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.grown, r.superseded, r.putBack, r.mark,
+		r.markKnown, r.announced, r.twin,
 		r.copyOf, r.gone, r.askedTwin, left(r.twinAt), s.meeting)
 	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
 	return b

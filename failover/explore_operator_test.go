@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// This file is what operators do in the model: they pause and resume the pair, force a failover, have a node adopt the pair after the
-// coordinator has lost its record; and what they have set: which node is preferred.
+// This file is what operators do in the model: they pause and resume the pair, force a failover, have a node adopt the
+// pair after the coordinator has lost its record; and what they have set: which node is preferred.
 
 // failbackDelay in worlds with a preferred node.
 const failbackDelay = 30 * time.Second
@@ -47,7 +47,8 @@ func (w *world) operatorActions(as []action) []action {
 		if !n.up {
 			continue
 		}
-		// The server asks the other node first, which a lease cannot replace: the lease of a node that has just been started may be news yet.
+		// The server asks the other node first, which a lease cannot replace: the lease of a node that has just been
+		// started may be news yet.
 		if w.left.force > 0 && n.st.forcible(n.st.rec.Config) == nil && (!w.hosts[1-i].up || w.blind) {
 			as = append(as, action{"force", i, 0})
 		}
@@ -64,8 +65,8 @@ func (w *world) operatorActions(as []action) []action {
 	return as
 }
 
-// mayAdopt is what the server finds out before an adoption: the other node does not act, and its log is not ahead. What a node that is
-// down holds, the operator knows.
+// mayAdopt is what the server finds out before an adoption: the other node does not act, and its log is not ahead. What
+// a node that is down holds, the operator knows.
 func (w *world) mayAdopt(i int) bool {
 	n, o := &w.hosts[i], &w.hosts[1-i]
 	if n.st.adopts.id != "" || n.swap != nil || n.loss || o.loss {
@@ -78,7 +79,8 @@ func (w *world) mayAdopt(i int) bool {
 		}
 		return theirs.Term <= own.Term
 	}
-	return !n.st.known && o.primary == nil && (theirs.Term < own.Term || theirs.Term == own.Term && theirs.LSN <= own.LSN)
+	return !n.st.known && o.primary == nil &&
+		(theirs.Term < own.Term || theirs.Term == own.Term && theirs.LSN <= own.LSN)
 }
 
 func (w *world) actOperator(a action) error {
@@ -106,7 +108,10 @@ func (w *world) actOperator(a action) error {
 		w.blind = true
 		rec := *w.rec
 		live := []Live{{Node: w.info(a.node), Process: n.process(a.node)}}
-		return w.feed(a.node, Observed{Observation: Observation{Record: &rec, Revision: w.rev, Reachable: true, LiveKnown: true, Live: live}})
+		return w.feed(a.node, Observed{Observation: Observation{
+			Record: &rec, Revision: w.rev, Reachable: true,
+			LiveKnown: true, Live: live,
+		}})
 	case "lose-record":
 		// The coordinator was wiped: what was under way never gets an answer.
 		w.left.lose--
@@ -123,7 +128,10 @@ func (w *world) actOperator(a action) error {
 			}
 		}
 	case "observe-missing":
-		return w.feed(a.node, Observed{Observation: Observation{Missing: true, Reachable: true, LiveKnown: true, Live: w.liveNodes()}})
+		return w.feed(a.node, Observed{Observation: Observation{
+			Missing: true, Reachable: true, LiveKnown: true,
+			Live: w.liveNodes(),
+		}})
 	case "adopt":
 		w.left.adopt--
 		e := AdoptAsked{ID: fmt.Sprintf("a%d", w.left.adopt), AcceptLoss: false}
@@ -153,32 +161,36 @@ func isForced(r Record) bool {
 	return r.Forced != nil && r.Forced.Term == r.Term && r.Forced.Node == r.Active
 }
 
-// force takes note of a forced failover that was done: what only the other node has acknowledged is lost, and nothing else.
+// force takes note of a forced failover that was done: what only the other node has acknowledged is lost, and nothing
+// else.
 func (w *world) force(i int, next Record) error {
 	n := &w.hosts[i]
 	kept := commonPrefix(n.log, w.committed)
 	// (One that has lost bytes of its own is another matter, of which the operator was told, too.)
 	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) && uint64(kept) < next.Forced.After { //nolint:gosec // a small number
-		return violated("the operator was told that nothing up to %d is lost; node %d has %v, and %v was acknowledged", next.Forced.After, i, n.log, w.committed)
+		return violated("the operator was told that nothing up to %d is lost; node %d has %v, and %v was acknowledged",
+			next.Forced.After, i, n.log, w.committed)
 	}
 	w.committed = slices.Clone(w.committed[:kept])
 	w.forcedTerm = next.Term
 	return nil
 }
 
-// isVoid tells whether what node i acknowledges is lost already: it was replaced by force, and does not know it yet. That must not be
-// possible unless its lease had ended although it ran.
+// isVoid tells whether what node i acknowledges is lost already: it was replaced by force, and does not know it yet.
+// That must not be possible unless its lease had ended although it ran.
 func (w *world) isVoid(i int) (bool, error) {
 	if p := w.hosts[i].primary; p == nil || p.term >= w.forcedTerm {
 		return false, nil
 	}
 	if !w.blind {
-		return false, violated("node %d acknowledges in term %d after a forced failover began term %d", i, w.hosts[i].primary.term, w.forcedTerm)
+		return false, violated("node %d acknowledges in term %d after a forced failover began term %d", i,
+			w.hosts[i].primary.term, w.forcedTerm)
 	}
 	return true, nil
 }
 
-// blindWorld has an active a that goes on alone; the link between the nodes is cut, and b, which lacks something, is not in sync.
+// blindWorld has an active a that goes on alone; the link between the nodes is cut, and b, which lacks something, is
+// not in sync.
 func blindWorld(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)

@@ -64,7 +64,8 @@ func (w *world) actions() []action {
 
 func (w *world) coordinatorActions(as []action, i int) []action {
 	n := &w.hosts[i]
-	newer := !n.st.known || n.st.rev != w.rev || !n.st.reachable || !n.st.liveKnown || !w.blind && !slices.Equal(n.st.live, w.liveNodes())
+	newer := !n.st.known || n.st.rev != w.rev || !n.st.reachable || !n.st.liveKnown || !w.blind &&
+		!slices.Equal(n.st.live, w.liveNodes())
 	if w.rec != nil && newer {
 		as = append(as, action{"observe", i, 0})
 	}
@@ -112,7 +113,8 @@ func (w *world) streamActions(as []action, i int) []action {
 	case f.connected && !f.alive:
 		as = append(as, action{"follower-notices", i, 0})
 	case f.connected:
-		if o.primary != nil && (len(n.log) != len(o.log) || n.fence != Fence{Config: o.primary.cfg.Config, Term: o.primary.term}) {
+		if o.primary != nil && (len(n.log) != len(o.log) ||
+			n.fence != Fence{Config: o.primary.cfg.Config, Term: o.primary.term}) {
 			as = append(as, action{"replicate", i, 0})
 		}
 		if w.left.cut > 0 {
@@ -288,7 +290,10 @@ func (w *world) actCoordinator(a action, n *whost) error {
 		if o := hostAt(n.asks); o >= 0 && w.hosts[o].up {
 			p := &w.hosts[o]
 			w.reach(i, o)
-			met = Met{Address: n.asks, Peer: Peer{Node: p.nodeID(), Store: storeOf(p.store), Process: p.process(o), End: p.identity().End}}
+			met = Met{Address: n.asks, Peer: Peer{
+				Node: p.nodeID(), Store: storeOf(p.store), Process: p.process(o),
+				End: p.identity().End,
+			}}
 		}
 		n.asks = ""
 		return w.feed(i, met)
@@ -323,7 +328,8 @@ func (w *world) actCoordinator(a action, n *whost) error {
 
 // quiet lists what happens by itself when nothing goes wrong.
 var quiet = []string{
-	"resume", "observe-live", "observe-missing", "meet", "event", "swap", "load", "observe", "ready", "connect", "replicate", "ack", "commit", "drained",
+	"resume", "observe-live", "observe-missing", "meet", "event", "swap", "load", "observe", "ready", "connect",
+	"replicate", "ack", "commit", "drained",
 	"follower-notices", "active-notices", "rejected", "refused", "late-swap",
 }
 
@@ -341,19 +347,22 @@ func settle(t *testing.T, w world, done func(*world) bool) world {
 		if i < 0 {
 			i = slices.IndexFunc(as, func(a action) bool { return a.kind == "tick" })
 		}
-		require.GreaterOrEqual(t, i, 0, "stuck: a %s %q, b %s %q", w.hosts[0].st.Role(), w.hosts[0].st.Reason(), w.hosts[1].st.Role(), w.hosts[1].st.Reason())
+		require.GreaterOrEqual(t, i, 0, "stuck: a %s %q, b %s %q", w.hosts[0].st.Role(), w.hosts[0].st.Reason(),
+			w.hosts[1].st.Role(), w.hosts[1].st.Reason())
 		var err error
 		w, err = w.do(as[i])
 		require.NoError(t, err)
 	}
-	require.FailNow(t, "not reached", "a %s %q, b %s %q", w.hosts[0].st.Role(), w.hosts[0].st.Reason(), w.hosts[1].st.Role(), w.hosts[1].st.Reason())
+	require.FailNow(t, "not reached", "a %s %q, b %s %q", w.hosts[0].st.Role(), w.hosts[0].st.Reason(),
+		w.hosts[1].st.Role(), w.hosts[1].st.Reason())
 	return w
 }
 
 // roles is a condition for settle.
 func roles(a, b Role) func(*world) bool {
 	return func(w *world) bool {
-		return w.hosts[0].st.Role() == a && w.hosts[1].st.Role() == b && len(w.hosts[0].queue)+len(w.hosts[1].queue) == 0 &&
+		return w.hosts[0].st.Role() == a && w.hosts[1].st.Role() == b &&
+			len(w.hosts[0].queue)+len(w.hosts[1].queue) == 0 &&
 			(w.hosts[0].primary == nil || w.hosts[0].primary.commit == len(w.hosts[0].log))
 	}
 }
@@ -385,11 +394,14 @@ func soloWorld(t *testing.T) world {
 	w.left.crash = 1
 	w, err := w.do(action{"crash", 1, len(w.hosts[1].log)})
 	require.NoError(t, err)
-	return settle(t, w, func(w *world) bool { return w.hosts[0].st.Role() == RoleActiveAlone && len(w.rec.InSync) == 1 })
+	return settle(t, w, func(w *world) bool {
+		return w.hosts[0].st.Role() == RoleActiveAlone &&
+			len(w.rec.InSync) == 1
+	})
 }
 
-// lostWorld has an active a that has gone on alone, with a write of its own, and is down; b is back, lacks that write, and knows that a is
-// not there.
+// lostWorld has an active a that has gone on alone, with a write of its own, and is down; b is back, lacks that write,
+// and knows that a is not there.
 func lostWorld(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)
@@ -401,7 +413,10 @@ func lostWorld(t *testing.T) world {
 	w, err = w.do(action{"crash", 0, len(w.hosts[0].log)})
 	require.NoError(t, err)
 	require.NoError(t, w.restart(1))
-	return settle(t, w, func(w *world) bool { return w.hosts[1].st.forcible(w.rec.Config) == nil && len(w.hosts[1].queue) == 0 })
+	return settle(t, w, func(w *world) bool {
+		return w.hosts[1].st.forcible(w.rec.Config) == nil &&
+			len(w.hosts[1].queue) == 0
+	})
 }
 
 // preferredWorld is pairWorld with b preferred, to which the role is not given yet.
@@ -433,8 +448,8 @@ func explain(steps []step, at int, last action) string {
 	return fmt.Sprint(path)
 }
 
-// envInt is a number from the environment, or else the default one: a tenth of it with -short, as under the race detector, which has
-// nothing to find in one goroutine.
+// envInt is a number from the environment, or else the default one: a tenth of it with -short, as under the race
+// detector, which has nothing to find in one goroutine.
 func envInt(name string, def int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n
@@ -459,7 +474,8 @@ func table(t *testing.T, rows []found) {
 	all := 0
 	for _, r := range rows {
 		all += r.worlds
-		t.Logf("%-45s %7d worlds %3d steps deep  complete: %-5t  %s", r.name, r.worlds, r.depth, r.complete, r.took.Round(time.Millisecond))
+		t.Logf("%-45s %7d worlds %3d steps deep  complete: %-5t  %s", r.name, r.worlds, r.depth, r.complete,
+			r.took.Round(time.Millisecond))
 	}
 	t.Logf("%-45s %7d worlds", "all", all)
 }
@@ -509,7 +525,8 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 	return len(seen), depth, true
 }
 
-// TestExplore visits every world within reach of a few starting points. LOCKSTEP_EXPLORE is the number of worlds per start.
+// TestExplore visits every world within reach of a few starting points. LOCKSTEP_EXPLORE is the number of worlds per
+// start.
 func TestExplore(t *testing.T) {
 	exploreFrom(t, exploreStarts(t), envInt("LOCKSTEP_EXPLORE", 5000))
 }
@@ -587,7 +604,8 @@ func exploreStarts(t *testing.T) map[string]world {
 	return starts
 }
 
-// TestWalk goes on many long random paths with much going wrong. LOCKSTEP_WALKS is their number, LOCKSTEP_SEED the first seed.
+// TestWalk goes on many long random paths with much going wrong. LOCKSTEP_WALKS is their number, LOCKSTEP_SEED the
+// first seed.
 func TestWalk(t *testing.T) {
 	walks, seed := envInt("LOCKSTEP_WALKS", 6000), envInt("LOCKSTEP_SEED", 1)
 	start := pairWorld(t)
@@ -597,7 +615,10 @@ func TestWalk(t *testing.T) {
 		k += seed
 		rng := rand.New(rand.NewPCG(uint64(k), 0)) //nolint:gosec // a test
 		w := starts[k%len(starts)]
-		w.left = budget{crash: 5, loss: 1, cut: 6, unknown: 6, loadFail: 4, unreach: 4, write: 12, tick: 60, switchover: 4, drainFail: 1, pause: 2, force: 2, blind: int8(k / len(starts) % 2), adopt: 2}
+		w.left = budget{
+			crash: 5, loss: 1, cut: 6, unknown: 6, loadFail: 4, unreach: 4, write: 12, tick: 60,
+			switchover: 4, drainFail: 1, pause: 2, force: 2, blind: int8(k / len(starts) % 2), adopt: 2,
+		}
 		if k%3 == 0 {
 			w.left.lose = 1
 		}
@@ -608,7 +629,8 @@ func TestWalk(t *testing.T) {
 				break
 			}
 			if rng.IntN(4) > 0 { // most of the time nothing goes wrong, so that there is something to be lost
-				if good := slices.DeleteFunc(slices.Clone(as), func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
+				if good := slices.DeleteFunc(slices.Clone(as),
+					func(a action) bool { return !slices.Contains(quiet, a.kind) }); len(good) > 0 {
 					as = good
 				}
 			}
@@ -637,8 +659,11 @@ func requireRecovers(t *testing.T, w world, seed int) {
 	if w = operatorHelps(t, w); w.rec == nil {
 		return
 	}
-	if common := commonPrefix(w.hosts[0].log, w.hosts[1].log); w.forcedTerm != 0 && w.rec.Forced == nil && common < max(w.hosts[0].keeps(), w.hosts[1].keeps()) {
-		return // what was voided by force is not known to be void any more, since the record was lost: that is for the operator
+	if common := commonPrefix(w.hosts[0].log, w.hosts[1].log); w.forcedTerm != 0 && w.rec.Forced == nil &&
+		common < max(w.hosts[0].keeps(), w.hosts[1].keeps()) {
+		// what was voided by force is not known to be void any more, since the record was lost: that is for the
+		// operator
+		return
 	}
 	for _, m := range w.rec.InSync {
 		i := slices.IndexFunc(w.hosts[:], func(h whost) bool { return h.nodeID() == m.Node })

@@ -11,9 +11,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is a small model of everything around Step: hosts with a process and a disk each, the stream between them, the coordinator,
-// and everything that can go wrong with them. explore_test.go walks through it. What makes a node that node (its ids, its log, its fence)
-// is on the disk, since a directory is neither unique nor always the newest; the host has the address.
+// This file is a small model of everything around Step: hosts with a process and a disk each, the stream between them,
+// the coordinator, and everything that can go wrong with them. explore_test.go walks through it. What makes a node that
+// node (its ids, its log, its fence) is on the disk, since a directory is neither unique nor always the newest; the
+// host has the address.
 
 // entry is a record of a log: the term it was written in and a number. Number 0 is the term-start record.
 type entry struct{ term, id uint8 }
@@ -54,7 +55,8 @@ type wswap struct {
 	mark    Mark   // that the coordinator had
 }
 
-// wdisk is what is in a data directory. It is a value: a copy of it is a copy of the directory. Slices in it are never changed in place.
+// wdisk is what is in a data directory. It is a value: a copy of it is a copy of the directory. Slices in it are never
+// changed in place.
 type wdisk struct {
 	node, store int // whose: indexes of testNodes and testStores
 	inc         uint64
@@ -162,8 +164,9 @@ func violated(format string, args ...any) error {
 
 func (d *wdisk) identity() Identity {
 	id := Identity{
-		Node: nodeOf(d.node).ID, Store: storeOf(d.store), Incarnation: 1 + d.inc, PairID: d.pair, Fence: d.fence, MayHaveLost: d.loss,
-		Run: d.run, ClaimedRun: d.claimed, Committed: uint64(d.known), //nolint:gosec // a small number
+		Node: nodeOf(d.node).ID, Store: storeOf(d.store), Incarnation: 1 + d.inc, PairID: d.pair, Fence: d.fence,
+		MayHaveLost: d.loss,
+		Run:         d.run, ClaimedRun: d.claimed, Committed: uint64(d.known), //nolint:gosec // a small number
 	}
 	if len(d.log) > 0 {
 		id.End = lsn.Position{Term: uint64(d.log[len(d.log)-1].term), LSN: uint64(len(d.log)), Chain: 1}
@@ -222,7 +225,8 @@ func (w *world) carryOut(i int, e Effect) error {
 		if e.Next.Active == n.nodeID() && e.Next.Term > n.st.rec.Term && n.follow != nil {
 			return violated("INV-4: node %d swaps while it follows", i)
 		}
-		if w.rec != nil && e.Next.Active == n.nodeID() && e.Next.Term > n.st.rec.Term && n.fence.Admits(n.st.rec.Config, n.st.rec.Term) {
+		if w.rec != nil && e.Next.Active == n.nodeID() && e.Next.Term > n.st.rec.Term &&
+			n.fence.Admits(n.st.rec.Config, n.st.rec.Term) {
 			return violated("INV-4: node %d swaps behind a fence %s that lets the old active pass", i, n.fence)
 		}
 	case JoinPair:
@@ -549,7 +553,8 @@ func (w *world) check() error {
 	w.clearCopied()
 	alone := 0
 	for i := range w.hosts {
-		if p := w.hosts[i].primary; p != nil && p.cfg.Serve && !p.cfg.RequireStandby && (p.term >= w.forcedTerm || !w.blind) {
+		if p := w.hosts[i].primary; p != nil && p.cfg.Serve && !p.cfg.RequireStandby &&
+			(p.term >= w.forcedTerm || !w.blind) {
 			alone++
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Features names what a release of Lockstep knows beyond version 1 of the record, separated by blanks. A pair is upgraded one node at
-// a time: what a node of the release before would misunderstand is refused until both nodes' releases know it. Names are never used
-// again for something else.
+// Features names what a release of Lockstep knows beyond version 1 of the record, separated by blanks. A pair is
+// upgraded one node at a time: what a node of the release before would misunderstand is refused until both nodes'
+// releases know it. Names are never used again for something else.
 type Features string
 
 // FeaturePause is Record.Paused: a standby that does not know it would take over all the same.
@@ -31,8 +31,8 @@ func KnownFeatures() Features { return FeaturePause + " " + FeatureRuns + " " + 
 // Has tells whether a feature is named.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
 
-// lacking returns a node of the pair whose release does not know a feature. What a node says of itself now counts more than what the
-// record says of it.
+// lacking returns a node of the pair whose release does not know a feature. What a node says of itself now counts more
+// than what the record says of it.
 func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	nodes := slices.Clone(rec.Nodes)
 	for _, m := range rec.InSync {

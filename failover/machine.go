@@ -126,8 +126,8 @@ const (
 // never is a time that no clock reaches.
 const never = time.Duration(1<<63 - 1)
 
-// NewState makes the state of a node that has just started. `process` must be different in each run of a node; `newPair`
-// becomes the pair's id if this node finds an empty coordinator.
+// NewState makes the state of a node that has just started. `process` must be different in each run of a node;
+// `newPair` becomes the pair's id if this node finds an empty coordinator.
 func NewState(set Settings, self NodeInfo, process string, newPair uuid.UUID) State {
 	return State{
 		set: set.withDefaults(), self: self, process: process, newPair: newPair,
@@ -141,8 +141,8 @@ type machine struct {
 	effects []Effect
 }
 
-// Step is every decision that a node makes. It reads no clock: `now` is the monotonic time of the event, which never goes
-// back. Effects must be carried out in order, before the next Step.
+// Step is every decision that a node makes. It reads no clock: `now` is the monotonic time of the event, which never
+// goes back. Effects must be carried out in order, before the next Step.
 func Step(s State, now time.Duration, ev Event) (State, []Effect) {
 	if s.halted {
 		return s, nil

@@ -8,11 +8,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file is the way out when the coordinator has lost the pair's record or was put back to an older state (INV-9). A node
-// that starts then waits: nothing tells it which store is complete. An operator does, by having one node adopt the pair.
+// This file is the way out when the coordinator has lost the pair's record or was put back to an older state (INV-9). A
+// node that starts then waits: nothing tells it which store is complete. An operator does, by having one node adopt the
+// pair.
 
-// AdoptAsked asks this node to write the pair's record anew. Everything in it was found out before: that the record is missing
-// or old, that the other node does not hold more. The swap is done only if the coordinator is still in that state.
+// AdoptAsked asks this node to write the pair's record anew. Everything in it was found out before: that the record is
+// missing or old, that the other node does not hold more. The swap is done only if the coordinator is still in that
+// state.
 type AdoptAsked struct {
 	ID string
 	// Found is the record that the coordinator has, at Revision; the zero Record at 0 if it has none.
@@ -22,8 +24,9 @@ type AdoptAsked struct {
 	Above Fence
 	// AcceptLoss: acknowledged transactions may be missing on this node, and the operator knows (INV-6).
 	AcceptLoss bool
-	// WithoutOther: the other node could not be asked, and the operator says that it holds no more or is gone for good. What it does hold more
-	// is void then: without that in the record, a node that comes back would not give up what it knows to be committed (INV-13).
+	// WithoutOther: the other node could not be asked, and the operator says that it holds no more or is gone for good.
+	// What it does hold more is void then: without that in the record, a node that comes back would not give up what it
+	// knows to be committed (INV-13).
 	WithoutOther bool
 	// At is when, to the second, for the record.
 	At time.Time
@@ -46,8 +49,8 @@ type adopting struct {
 	rev  Revision
 }
 
-// wait makes a starting node wait for an operator: what the coordinator has cannot be right. It looks again and again, since
-// the right record may come back.
+// wait makes a starting node wait for an operator: what the coordinator has cannot be right. It looks again and again,
+// since the right record may come back.
 func (m *machine) wait(err error) {
 	m.refused, m.unknown, m.missing = err, false, false
 	m.needLoad = true
@@ -63,7 +66,8 @@ func (m *machine) adoptAsked(e AdoptAsked) {
 	}
 	m.adopts = adopting{id: e.ID, next: next, rev: e.Revision}
 	if m.ident.MayHaveLost {
-		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and the operator goes on with this store")
+		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and the operator " +
+			"goes on with this store")
 		m.do(ClearLoss{}) // IdentityChanged follows, with another incarnation
 	}
 }
@@ -82,9 +86,11 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	case m.ident.PairID == uuid.Nil:
 		return Record{}, errAdoptNoPair
 	case e.Revision != 0 && e.Found.PairID != m.ident.PairID:
-		return Record{}, fmt.Errorf("%w: the store's pair is %s, the record's is %s", ErrOtherPair, m.ident.PairID, e.Found.PairID)
+		return Record{}, fmt.Errorf("%w: the store's pair is %s, the record's is %s", ErrOtherPair, m.ident.PairID,
+			e.Found.PairID)
 	case e.Revision != 0 && e.Found.Config >= own.Config:
-		return Record{}, fmt.Errorf("%w: it has config %d, this node has obeyed %d", errAdoptFine, e.Found.Config, own.Config)
+		return Record{}, fmt.Errorf("%w: it has config %d, this node has obeyed %d", errAdoptFine, e.Found.Config,
+			own.Config)
 	case m.known && !m.leads():
 		return Record{}, errAdoptStandby
 	case m.known && m.unknown && e.Revision == 0:
@@ -112,14 +118,15 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	return next, nil
 }
 
-// voidByAdoption is what an adoption without the other node gives up: as after a forced failover, all that the other one has after what this
-// node knows to be committed. Nil if the other node was asked.
+// voidByAdoption is what an adoption without the other node gives up: as after a forced failover, all that the other
+// one has after what this node knows to be committed. Nil if the other node was asked.
 func (m *machine) voidByAdoption(e AdoptAsked, term uint64) *Forced {
 	if !e.WithoutOther {
 		return nil
 	}
 	f := &Forced{
-		At: e.At, By: "lockstep pair adopt", Reason: "adopted without asking the other node", Node: m.self.ID, Term: term,
+		At: e.At, By: "lockstep pair adopt", Reason: "adopted without asking the other node", Node: m.self.ID,
+		Term:  term,
 		After: min(m.ident.Committed, m.ident.End.LSN),
 	}
 	if old := e.Found.Forced; old != nil && !old.Settled {

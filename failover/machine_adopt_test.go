@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or an older one than it has obeyed.
-// It serves nothing, and goes on by itself when the right record is back.
+// INV-9: a node whose store has been part of a pair waits while the coordinator has no record, or an older one than it
+// has obeyed. It serves nothing, and goes on by itself when the right record is back.
 func TestWaitsForTheRightRecord(t *testing.T) {
 	old := recordWith(1, 1)
 	old.Config = 3
@@ -71,8 +71,8 @@ func TestAdoptLostRecord(t *testing.T) {
 	require.Equal(t, uint64(7), r.s.act.term)
 }
 
-// TestAdoptWithoutTheOtherNode: what that one holds more is given up, and the record says so, since it would not give up by itself what it
-// knows to be committed (INV-13).
+// TestAdoptWithoutTheOtherNode: what that one holds more is given up, and the record says so, since it would not give
+// up by itself what it knows to be committed (INV-13).
 func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	id := usedIdentity()
 	id.Committed = 8
@@ -92,7 +92,8 @@ func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	old := recordWith(1, 1)
 	old.Config = 3
 	old.Forced = &Forced{Node: old.Active, Term: 2, After: 5}
-	swap = effect[SwapRecord](t, waiting(t, id).step(AdoptAsked{ID: "x", Found: old, Revision: 41, WithoutOther: true, At: at}))
+	swap = effect[SwapRecord](t, waiting(t, id).step(
+		AdoptAsked{ID: "x", Found: old, Revision: 41, WithoutOther: true, At: at}))
 	require.Equal(t, uint64(5), swap.Next.Forced.After, "the one before is not settled")
 }
 
@@ -181,7 +182,10 @@ func TestAdoptWithLoss(t *testing.T) {
 // An active that runs writes the same record once more: its standby stays in sync, and nobody notices.
 func TestAdoptByRunningActive(t *testing.T) {
 	r := activePair(t, Settings{})
-	r.step(Observed{Observation: Observation{Missing: true, Reachable: true, Live: r.s.live, LiveKnown: true}, LeaseUntil: r.s.leaseUntil})
+	r.step(Observed{
+		Observation: Observation{Missing: true, Reachable: true, Live: r.s.live, LiveKnown: true},
+		LeaseUntil:  r.s.leaseUntil,
+	})
 	r.step(Loaded{Err: ErrNoRecord})
 	require.Contains(t, r.s.Reason(), "vanished")
 	before := r.s.rec
@@ -209,8 +213,8 @@ func TestAdoptByActiveWithAnUnknownOutcome(t *testing.T) {
 	require.False(t, r.s.act.sent.Serve, "INV-8")
 }
 
-// A node that has joined a pair and holds nothing yet must not begin another pair when the record is gone: the node that holds the
-// messages could not come back to it. Nor may it join another pair.
+// A node that has joined a pair and holds nothing yet must not begin another pair when the record is gone: the node
+// that holds the messages could not come back to it. Nor may it join another pair.
 func TestJoinedButEmptyStore(t *testing.T) {
 	joined := Identity{Node: testNodes[0].ID, Store: testStores[0], Incarnation: 1, PairID: testPair}
 	r := waiting(t, joined)

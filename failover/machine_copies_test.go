@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStandbyThatForgotItsRun: a standby went back to a release that knows no runs while the record still named one. Its acks do not count, so
-// it must not count as being there either: it is dropped, and joins as what it is.
+// TestStandbyThatForgotItsRun: a standby went back to a release that knows no runs while the record still named one.
+// Its acks do not count, so it must not count as being there either: it is dropped, and joins as what it is.
 func TestStandbyThatForgotItsRun(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
@@ -35,8 +35,8 @@ func TestStandbyThatForgotItsRun(t *testing.T) {
 	require.Equal(t, older, other)
 }
 
-// TestAdoptAboveTheMark: the mark outlives the record. What the pair adopts is above it, or each restart would take the node's directory for
-// an older image.
+// TestAdoptAboveTheMark: the mark outlives the record. What the pair adopts is above it, or each restart would take the
+// node's directory for an older image.
 func TestAdoptAboveTheMark(t *testing.T) {
 	old := Mark{Pair: testPair, By: 15, Term: 15, LSN: 900}
 	r := newRig(t, Settings{})
@@ -73,8 +73,8 @@ func TestForcedPutBack(t *testing.T) {
 	require.True(t, r.s.run.named)
 }
 
-// TestLateSwapOfTheRunBefore: a swap of a run that was killed is done after the next one has claimed its generation. If that one is killed as
-// well before it is named, the one after it still knows the run that the record names.
+// TestLateSwapOfTheRunBefore: a swap of a run that was killed is done after the next one has claimed its generation. If
+// that one is killed as well before it is named, the one after it still knows the run that the record names.
 func TestLateSwapOfTheRunBefore(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, runTried), inRuns(recordWith(0, 0), runBefore, uuid.Nil), 0)
@@ -140,7 +140,10 @@ func TestTwinThatMoves(t *testing.T) {
 	at := func(address, process string) Observed {
 		n := testNodes[0]
 		n.Address = address
-		return Observed{Observation: Observation{Reachable: true, LiveKnown: true, Live: []Live{{Node: n, Process: process}}}}
+		return Observed{Observation: Observation{
+			Reachable: true, LiveKnown: true,
+			Live: []Live{{Node: n, Process: process}},
+		}}
 	}
 	r := newRig(t, Settings{})
 	r.step(Started{Identity: usedIdentity()})
@@ -172,17 +175,22 @@ func TestPutBackIsOverBesideAnOlderRelease(t *testing.T) {
 	require.Empty(t, r.s.run.putBack)
 }
 
-// TestAdoptionThatCameTooLate: the right record was back first, and this directory is compared with the pair's mark as at any start.
+// TestAdoptionThatCameTooLate: the right record was back first, and this directory is compared with the pair's mark as
+// at any start.
 func TestAdoptionThatCameTooLate(t *testing.T) {
 	r := waiting(t, usedIdentity())
 	swap := effect[SwapRecord](t, r.step(AdoptAsked{ID: "x"}))
 	r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})
-	effects := r.step(Loaded{Record: recordWith(0, 0, 1), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}})
+	effects := r.step(Loaded{
+		Record: recordWith(0, 0, 1), Revision: 100,
+		Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11},
+	})
 	require.NotEmpty(t, r.s.run.putBack)
 	effect[MarkLoss](t, effects)
 }
 
-// TestStandbyThatCannotBeNamed: while the coordinator is full, a standby that was started again says why it does not follow.
+// TestStandbyThatCannotBeNamed: while the coordinator is full, a standby that was started again says why it does not
+// follow.
 func TestStandbyThatCannotBeNamed(t *testing.T) {
 	r := newRunRig(t)
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 0, 1), runBefore, runOfB), 0, 1)

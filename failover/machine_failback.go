@@ -2,8 +2,8 @@ package failover
 
 // This file gives the role back to the preferred node, some time after that is in sync again.
 
-// failBack begins an ordinary hand-over to the preferred standby when it has been in sync for the delay without interruption. Called
-// while this node is active.
+// failBack begins an ordinary hand-over to the preferred standby when it has been in sync for the delay without
+// interruption. Called while this node is active.
 func (m *machine) failBack() {
 	a := &m.act
 	switch {
@@ -21,9 +21,9 @@ func (m *machine) failBack() {
 	}
 }
 
-// standbyIsPreferred tells whether the standby is in sync and should be active instead of this node, and nothing speaks against it. When
-// something does, for a moment, the delay begins anew after it; as it does with each term, so that the roles of a pair that flaps
-// do not change more often for it.
+// standbyIsPreferred tells whether the standby is in sync and should be active instead of this node, and nothing speaks
+// against it. When something does, for a moment, the delay begins anew after it; as it does with each term, so that the
+// roles of a pair that flaps do not change more often for it.
 func (s *State) standbyIsPreferred() bool {
 	other, ok := s.rec.Other(s.self.ID)
 	if !ok || s.set.Preferred || s.set.FailbackDelay <= 0 || !s.act.ready || s.absent() {

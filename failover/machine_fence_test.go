@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// INV-1, INV-9: the fence of the record that makes a node active is durable before the role is started, on every way to the role. A
-// process that dies at any instant after that, with a coordinator put back to the record before, waits for the right record: it does
-// not use the term again, nor let the other node do so behind its back.
+// INV-1, INV-9: the fence of the record that makes a node active is durable before the role is started, on every way to
+// the role. A process that dies at any instant after that, with a coordinator put back to the record before, waits for
+// the right record: it does not use the term again, nor let the other node do so behind its back.
 func TestFenceIsDurableBeforeTheRole(t *testing.T) {
 	handedOver := recordWith(0, 0, 1)
 	handedOver.Config, handedOver.Term, handedOver.OpID = 6, 3, "handed over"

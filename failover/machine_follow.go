@@ -73,8 +73,8 @@ func (m *machine) standBy() {
 	case m.candidate:
 		m.stand()
 	case m.rec.Active == m.self.ID && m.rec.Fence().Less(m.obeyed):
-		// A record that came late: the role was given to this node, which did not hear of it, and by now another one acts under a
-		// newer record and has been obeyed.
+		// A record that came late: the role was given to this node, which did not hear of it, and by now another one
+		// acts under a newer record and has been obeyed.
 		m.needLoad = true
 	case m.rec.Active == m.self.ID && !m.eligible():
 		m.stopFollowing() // the other one is in sync, and takes over
@@ -99,8 +99,8 @@ func (m *machine) standBy() {
 	m.askActive()
 }
 
-// ownUpToLoss is INV-6: a store that is named in sync but is not what it was takes itself out of the record before it does
-// anything else. It reports whether the node may go on.
+// ownUpToLoss is INV-6: a store that is named in sync but is not what it was takes itself out of the record before it
+// does anything else. It reports whether the node may go on.
 func (m *machine) ownUpToLoss() bool {
 	if mutate.Off("INV-6-stays-in-sync-after-a-loss") {
 		return true
@@ -119,7 +119,8 @@ func (m *machine) ownUpToLoss() bool {
 	}
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok && m.set.AcceptLoss && m.ident.MayHaveLost {
-		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and sync is not \"always\"")
+		m.warn("acknowledged transactions may be lost: the machine went down without a clean stop, and sync is not " +
+			"\"always\"")
 		m.do(ClearLoss{}) // IdentityChanged follows
 		return false
 	}
@@ -154,9 +155,9 @@ func (s *State) takeoverDue() bool {
 	}
 }
 
-// leaveToActive tells whether a node that has just started still leaves the role to the previous active, which may be starting as well:
-// whether or not its lease has ended, since both may have been down for longer. This node's directory may be an older image, and the
-// active may have more (INV-13).
+// leaveToActive tells whether a node that has just started still leaves the role to the previous active, which may be
+// starting as well: whether or not its lease has ended, since both may have been down for longer. This node's directory
+// may be an older image, and the active may have more (INV-13).
 func (s *State) leaveToActive() bool { return s.now < s.started+s.set.StartupWait }
 
 // stand tries to take over. Once it has begun, the node follows nobody until the record has changed.
@@ -179,8 +180,9 @@ func (m *machine) stand() {
 	if !m.candidate {
 		m.candidate, m.why = true, m.standReason()
 	}
-	// INV-4: what was acknowledged to the old active is in our log, and from here on nothing more is; then the fence; then the
-	// swap. The fence shuts out the present config and term only: if the old active's swap wins, its next config passes.
+	// INV-4: what was acknowledged to the old active is in our log, and from here on nothing more is; then the fence;
+	// then the swap. The fence shuts out the present config and term only: if the old active's swap wins, its next
+	// config passes.
 	if !mutate.Off("INV-4-swaps-without-a-fence") {
 		m.stopFollowing()
 		m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
@@ -192,8 +194,8 @@ func (m *machine) stand() {
 	me := m.me()
 	next.InSync = []Member{me}
 	if m.rec.Active == m.self.ID {
-		// We start again, and the standby may be well: it stays in sync, its acks are required, and it is dropped if it does not
-		// come. After a takeover, on the contrary, the other one is gone.
+		// We start again, and the standby may be well: it stays in sync, its acks are required, and it is dropped if it
+		// does not come. After a takeover, on the contrary, the other one is gone.
 		if other, ok := m.rec.Other(m.self.ID); ok && m.isLive(other.Node) {
 			next.InSync = []Member{me, other}
 		}
@@ -249,7 +251,10 @@ func (m *machine) followActive() {
 	m.mode = modeFollow
 	m.epoch++
 	m.follow = following{active: active, since: m.now}
-	m.do(StartFollower{Epoch: m.epoch, Spec: FollowSpec{Active: active, Config: m.rec.Config, Term: m.rec.Term, Forced: m.rec.Forced}})
+	m.do(StartFollower{Epoch: m.epoch, Spec: FollowSpec{
+		Active: active, Config: m.rec.Config, Term: m.rec.Term,
+		Forced: m.rec.Forced,
+	}})
 }
 
 // stopFollowing ends the follower role, if it is running.

@@ -10,29 +10,36 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file is the forced failover: the only node that holds everything is lost, and an operator decides to go on with the other one,
-// without what only the lost one held. It is the one way past INV-4. Everything else stays: the node stops following and makes its
-// higher fence durable before the swap, the swap begins a new term, and an old active that comes back finds that it was replaced.
+// This file is the forced failover: the only node that holds everything is lost, and an operator decides to go on with
+// the other one, without what only the lost one held. It is the one way past INV-4. Everything else stays: the node
+// stops following and makes its higher fence durable before the swap, the swap begins a new term, and an old active
+// that comes back finds that it was replaced.
 
 // Why there is no forced failover.
 var (
-	errForceBusy        = errors.New("a change of the pair's record is under way on this node; try again")
-	errForceRecord      = errors.New("this node does not know the pair's record; if the coordinator has lost it, that is a case for lockstep pair adopt")
-	errForceActive      = errors.New("this node is the active one already")
-	errForceInSync      = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and nothing would be lost")
-	errForcePaused      = errors.New("this node is in sync and would take over by itself, but the pair is paused: lockstep resume. Nothing has to be forced")
+	errForceBusy   = errors.New("a change of the pair's record is under way on this node; try again")
+	errForceRecord = errors.New("this node does not know the pair's record; if the coordinator has lost it, " +
+		"that is a case for lockstep pair adopt")
+	errForceActive = errors.New("this node is the active one already")
+	errForceInSync = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and " +
+		"nothing would be lost")
+	errForcePaused = errors.New("this node is in sync and would take over by itself, but the pair is paused: " +
+		"lockstep resume. Nothing has to be forced")
 	errForceConnected   = errors.New("this node is connected to the active, which is not lost")
 	errForceCoordinator = fmt.Errorf("%w, and without it no role can change", ErrUnreachable)
-	errForceChanged     = errors.New("the pair's record has changed meanwhile: look at the status, and ask again if it is still needed")
-	errForceTime        = errors.New("the coordinator did not write the record in time")
+	errForceChanged     = errors.New("the pair's record has changed meanwhile: look at the status, and ask again if " +
+		"it is still needed")
+	errForceTime = errors.New("the coordinator did not write the record in time")
 )
 
-// ErrOtherLives is returned when the other node's lease in the coordinator has not ended: it runs, or did so a moment ago.
-var ErrOtherLives = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up its role; or stop it, if it is " +
+// ErrOtherLives is returned when the other node's lease in the coordinator has not ended: it runs, or did so a moment
+// ago.
+var ErrOtherLives = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up " +
+	"its role; or stop it, if it is " +
 	"broken, wait until its lease has ended, and try again")
 
-// ForceAsked asks this node to become active although it is not known to hold everything. What may be lost by it the operator has been
-// told, for the record of Config; with any other record nothing is done.
+// ForceAsked asks this node to become active although it is not known to hold everything. What may be lost by it the
+// operator has been told, for the record of Config; with any other record nothing is done.
 type ForceAsked struct {
 	ID string
 	// Only asks whether it would be done.
@@ -85,16 +92,21 @@ func (m *machine) forceAsked(e ForceAsked) {
 		m.do(ForceEnded{ID: e.ID})
 		return
 	}
-	f := Forced{At: e.At, By: e.By, Reason: e.Reason, Node: m.self.ID, Term: m.rec.Term + 1, After: SurelyKept(m.rec, e.End, e.Committed)}
+	f := Forced{
+		At: e.At, By: e.By, Reason: e.Reason, Node: m.self.ID, Term: m.rec.Term + 1,
+		After: SurelyKept(m.rec, e.End, e.Committed),
+	}
 	if old := m.rec.Forced; old != nil && !old.Settled {
-		f.After = min(f.After, old.After) // nobody was there to settle that one: the other node may have a tail from before it
+		// nobody was there to settle that one: the other node may have a tail from before it
+		f.After = min(f.After, old.After)
 	}
 	m.forces = forcing{id: e.ID, forced: f, deadline: m.now + m.set.SwitchoverTimeout}
 }
 
-// SurelyKept is the last LSN up to which a node's log is sure to be what the pair has acknowledged. Within the pair's present term that is
-// all of it: only one node writes records of a term, and this one has got its own from there, in order. The end of an older log may never
-// have been committed, and other records may have been acknowledged in its place.
+// SurelyKept is the last LSN up to which a node's log is sure to be what the pair has acknowledged. Within the pair's
+// present term that is all of it: only one node writes records of a term, and this one has got its own from there, in
+// order. The end of an older log may never have been committed, and other records may have been acknowledged in its
+// place.
 func SurelyKept(rec Record, end lsn.Position, committed uint64) uint64 {
 	if end.Term == rec.Term {
 		return end.LSN
@@ -171,19 +183,22 @@ func (m *machine) standByForce() {
 	f := m.forces.forced
 	if !m.candidate {
 		m.candidate, m.why = true, "an operator makes this node active by force"
-		m.warn("FORCED FAILOVER by %s: this node becomes active although it is not known to hold everything; what was acknowledged after LSN %d may be lost",
+		m.warn("FORCED FAILOVER by %s: this node becomes active although it is not known to hold everything; what "+
+			"was acknowledged after LSN %d may be lost",
 			f.By, f.After)
 	}
 	m.stopFollowing()
 	m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
 	me := m.me()
 	if m.ident.MayHaveLost {
-		me.Incarnation++ // INV-6: as what it will be when the loss is accepted, which is when the swap was done and not before
+		// INV-6: as what it will be when the loss is accepted, which is when the swap was done and not before
+		me.Incarnation++
 	}
 	next := m.rec
 	next.Term, next.Active, next.InSync = f.Term, m.self.ID, []Member{me}
 	next.MinInSync, next.Switchover, next.Forced = m.minInSync(), nil, &f
-	next.Mark = Mark{Pair: m.rec.PairID, By: f.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN} // what was marked before may be void
+	// what was marked before may be void
+	next.Mark = Mark{Pair: m.rec.PairID, By: f.Term, Term: m.ident.End.Term, LSN: m.ident.End.LSN}
 	m.propose(next)
 }
 

@@ -21,10 +21,14 @@ func left(t *testing.T, set Settings) *rig {
 
 // asked is a request for the record that the node knows.
 func asked(r *rig) ForceAsked {
-	return ForceAsked{ID: "x", Config: r.s.rec.Config, End: usedIdentity().End, Committed: 7, At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down"}
+	return ForceAsked{
+		ID: "x", Config: r.s.rec.Config, End: usedIdentity().End, Committed: 7,
+		At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down",
+	}
 }
 
-// A forced failover is a takeover but for the membership: it stops following, raises its fence, swaps in a new term, and only then acts.
+// A forced failover is a takeover but for the membership: it stops following, raises its fence, swaps in a new term,
+// and only then acts.
 func TestForced(t *testing.T) {
 	r := left(t, Settings{})
 	effects := r.step(asked(r))
@@ -37,7 +41,10 @@ func TestForced(t *testing.T) {
 	require.NoError(t, swap.Next.Validate())
 	require.Equal(t, Fence{Config: 6, Term: 3}, swap.Next.Fence())
 	require.Equal(t, []Member{memberOf(0)}, swap.Next.InSync)
-	require.Equal(t, Forced{At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down", Node: testNodes[0].ID, Term: 3, After: 10}, *swap.Next.Forced)
+	require.Equal(t, Forced{
+		At: time.Unix(100, 0).UTC(), By: "ann", Reason: "b burnt down", Node: testNodes[0].ID,
+		Term: 3, After: 10,
+	}, *swap.Next.Forced)
 	require.Len(t, swap.Next.Nodes, 2, "the lost node stays known")
 	require.ErrorIs(t, effect[ForceEnded](t, r.step(asked(r))).Failure, errForceBusy)
 
@@ -112,8 +119,8 @@ func TestForceLosesTheSwap(t *testing.T) {
 	require.Equal(t, forcing{}, r.s.forces)
 }
 
-// INV-8: a swap without an answer is sent again, and counts if it was done. When the operator has stopped waiting it must not be done
-// hours later: the record is written once more, as it is, which settles it.
+// INV-8: a swap without an answer is sent again, and counts if it was done. When the operator has stopped waiting it
+// must not be done hours later: the record is written once more, as it is, which settles it.
 func TestForceUnknownOutcome(t *testing.T) {
 	unknown := func() (*rig, Record) {
 		r := left(t, Settings{})
@@ -127,7 +134,8 @@ func TestForceUnknownOutcome(t *testing.T) {
 	require.Contains(t, kinds(effects), "start-active")
 
 	r, next = unknown()
-	require.Equal(t, next, effect[SwapRecord](t, r.step(Loaded{Record: r.s.rec, Revision: 100})).Next, "the same once more, by its OpID")
+	require.Equal(t, next, effect[SwapRecord](t, r.step(Loaded{Record: r.s.rec, Revision: 100})).Next,
+		"the same once more, by its OpID")
 	r.step(Swapped{OpID: next.OpID, Err: ErrUnknownOutcome})
 	r.step(Loaded{Err: ErrUnreachable})
 	err := effect[ForceEnded](t, r.after(time.Minute)).Failure
@@ -211,7 +219,8 @@ func TestForcedInALaterTerm(t *testing.T) {
 	require.Equal(t, uint64(7), effect[SwapRecord](t, r.step(asked(r))).Next.Forced.After)
 }
 
-// Two forced failovers and nobody in sync between them: the tail of the node that comes back may be from before the first.
+// Two forced failovers and nobody in sync between them: the tail of the node that comes back may be from before the
+// first.
 func TestForcedTwice(t *testing.T) {
 	for settled, after := range map[bool]uint64{false: 4, true: 10} {
 		rec := recordWith(1, 1)

@@ -16,8 +16,9 @@ func (m *machine) takeUp() {
 	if m.mode == modeFollow {
 		m.do(StopFollower{})
 	}
-	// INV-1: the fence of the record is durable before it is obeyed. A process that acknowledged first and crashed would, with a
-	// coordinator put back to an older state, accept the record before this one and use the term again (INV-9).
+	// INV-1: the fence of the record is durable before it is obeyed. A process that acknowledged first and crashed
+	// would, with a coordinator put back to an older state, accept the record before this one and use the term again
+	// (INV-9).
 	m.raiseFence(m.rec.Fence())
 	m.mode, m.fenced, m.candidate = modeAct, false, false
 	m.epoch++
@@ -48,8 +49,10 @@ func (m *machine) yieldRole() {
 	}
 	m.why = fmt.Sprintf("node %s is active now, in term %d", cmp.Or(next.Name, m.rec.Active.String()), m.rec.Term)
 	if f := m.rec.Forced; f != nil && f.Term > m.act.term && !f.Settled {
-		m.warn("FORCED FAILOVER by %s: node %s was made active without this one. What this node has acknowledged after LSN %d is not part of "+
-			"the pair any more; it is kept in a file when this node joins again", cmp.Or(f.By, "an operator"), cmp.Or(next.Name, f.Node.String()), f.After)
+		m.warn("FORCED FAILOVER by %s: node %s was made active without this one. What this node has acknowledged "+
+			"after LSN %d is not part of "+
+			"the pair any more; it is kept in a file when this node joins again", cmp.Or(f.By, "an operator"),
+			cmp.Or(next.Name, f.Node.String()), f.After)
 	}
 	m.do(StopActive{Next: next})
 	m.mode, m.fenced = modeIdle, true
@@ -76,8 +79,8 @@ func (m *machine) reportedByActive(ev DataEvent) {
 			a.standby = standbyCaughtUp
 		}
 	case StandbySynced:
-		// It may come before StandbyCaughtUp, from a standby in sync that lacks nothing when it connects. It comes only once for
-		// a requirement, so it counts at once: a swap that releases the standby may still be under way.
+		// It may come before StandbyCaughtUp, from a standby in sync that lacks nothing when it connects. It comes only
+		// once for a requirement, so it counts at once: a swap that releases the standby may still be under way.
 		if a.standby != standbyNone && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member &&
 			a.sent.Requirement == e.Requirement {
 			a.standby = standbySynced
@@ -104,16 +107,18 @@ type ahead struct {
 
 // reason tells an operator what that means.
 func (h ahead) reason() string {
-	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so one of the two was put back to an "+
+	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so "+
+		"one of the two was put back to an "+
 		"older image", h.member.Node, h.committed)
 }
 
-// standbyAhead takes note of a standby that was not welcomed because its log would have to be cut below what it knows to be committed
-// (INV-13).
+// standbyAhead takes note of a standby that was not welcomed because its log would have to be cut below what it knows
+// to be committed (INV-13).
 func (m *machine) standbyAhead(e StandbyAhead) {
 	a := &m.act
 	if a.ahead.member != e.Member {
-		m.warn("node %s has committed records up to LSN %d that this active does not have: this active's data directory was put back to an older "+
+		m.warn("node %s has committed records up to LSN %d that this active does not have: this active's data "+
+			"directory was put back to an older "+
 			"image, or the other one's is not of this pair. Nothing is cut", e.Member.Node, e.Committed)
 	}
 	a.ahead = ahead{member: e.Member, end: e.End.LSN, committed: e.Committed}
@@ -145,7 +150,8 @@ func (s *State) absent() bool {
 	return ok && (s.act.standby == standbyNone || s.act.member != r)
 }
 
-// inItsRun gives an entry without a generation that of the standby that is connected: the record says nothing about its run.
+// inItsRun gives an entry without a generation that of the standby that is connected: the record says nothing about its
+// run.
 func (s *State) inItsRun(o Member) Member {
 	if o.Run == uuid.Nil && s.act.standby != standbyNone && o.is(s.act.member) {
 		return s.act.member
@@ -183,7 +189,8 @@ func (s *State) conditions() ActiveConfig {
 func (m *machine) lead() {
 	a := &m.act
 	other, hasOther := m.rec.Other(m.self.ID)
-	// One that names no run, where the record names one, is none whose acks count: it went back to an older release, and joins anew.
+	// One that names no run, where the record names one, is none whose acks count: it went back to an older release,
+	// and joins anew.
 	there := a.standby != standbyNone && a.member == m.inItsRun(other)
 	switch {
 	case !hasOther || there:
@@ -253,7 +260,8 @@ func (m *machine) leadSwap(hasOther bool) {
 		return // the other one has gone in order to take over; alone, a node that can write nothing would serve nobody
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:
 		next.InSync = []Member{me} // INV-3: first this swap, then acknowledge alone
-	case !hasOther && (a.standby == standbySynced || a.standby == standbyCaughtUp && mutate.Off("INV-3-in-sync-before-its-acks-count")):
+	case !hasOther && (a.standby == standbySynced || a.standby == standbyCaughtUp &&
+		mutate.Off("INV-3-in-sync-before-its-acks-count")):
 		next.InSync = []Member{me, a.member} // INV-3: its acks are required already
 		next.Forced = m.rec.Forced.settled()
 	case !hasOther && a.standby == standbyNone && len(m.pending) > 0 && m.absent():

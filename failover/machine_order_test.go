@@ -8,15 +8,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The standby is gone while the coordinator is, too; it comes back, lacking nothing, while the swap that releases it is under way, and is
-// synced before it is caught up. Whichever comes first, it must be named in sync again.
+// The standby is gone while the coordinator is, too; it comes back, lacking nothing, while the swap that releases it is
+// under way, and is synced before it is caught up. Whichever comes first, it must be named in sync again.
 func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 	for _, caughtUpFirst := range []bool{false, true} {
 		r := activePair(t, Settings{})
 		effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
 		r.after(100 * time.Millisecond)
 		r.report(StandbyConnected{Member: memberOf(1)})
-		events := []DataEvent{StandbySynced{Member: memberOf(1), Requirement: r.s.act.sent.Requirement}, StandbyCaughtUp{Member: memberOf(1)}}
+		events := []DataEvent{
+			StandbySynced{Member: memberOf(1), Requirement: r.s.act.sent.Requirement},
+			StandbyCaughtUp{Member: memberOf(1)},
+		}
 		if caughtUpFirst {
 			events[0], events[1] = events[1], events[0]
 		}

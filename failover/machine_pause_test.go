@@ -28,8 +28,8 @@ func TestPausedStandbyDoesNotTakeOver(t *testing.T) {
 	}
 }
 
-// A record that names this node the active and comes late, when it already follows an active of a later term, is no reason to act: the
-// data plane would refuse it, and the node would end.
+// A record that names this node the active and comes late, when it already follows an active of a later term, is no
+// reason to act: the data plane would refuse it, and the node would end.
 func TestLateRecordIsNotActedOn(t *testing.T) {
 	r := newRig(t, Settings{})
 	rec := recordWith(1, 1, 0)

@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// This file says what a node that is not in sync waits for, and which nodes have no place in the pair. It is where an operator reads what to
-// do, so it names a forced failover only where nothing less helps: one that is not needed loses messages.
+// This file says what a node that is not in sync waits for, and which nodes have no place in the pair. It is where an
+// operator reads what to do, so it names a forced failover only where nothing less helps: one that is not needed loses
+// messages.
 
 // waiting says what has to happen before this node, which is not in sync and not connected, can go on.
 func (s *State) waiting() string {
@@ -32,25 +33,31 @@ func (s *State) waiting() string {
 	case activeLives && s.follow.cause == LostRejected:
 		return "the active is there and refuses this node: its log and this node's say why. This node tries again by itself"
 	case activeLives:
-		return "the coordinator says that the active is there: look at the network between the two nodes. Nothing has to be forced"
+		return "the coordinator says that the active is there: look at the network between the two nodes. Nothing " +
+			"has to be forced"
 	case usurped:
-		return fmt.Sprintf("another node, %s, runs where the active was: the active's data directory was wiped or replaced, and "+
-			"only that held everything. Bring it back. If it is lost for good, stop the new node; then lockstep failover --dry-run "+
+		return fmt.Sprintf("another node, %s, runs where the active was: the active's data directory was wiped or "+
+			"replaced, and "+
+			"only that held everything. Bring it back. If it is lost for good, stop the new node; then lockstep "+
+			"failover --dry-run "+
 			"says what would be lost by going on with this one", describeShort(there))
 	default:
-		return "only the active holds everything, so it has to come back; if it is lost for good, lockstep failover --dry-run " +
+		return "only the active holds everything, so it has to come back; if it is lost for good, lockstep failover " +
+			"--dry-run " +
 			"says what would be lost by going on without it"
 	}
 }
 
 // waitingInPlaceOf is what to do with a node that has no data and runs at the address of a node that held everything.
 func (s *State) waitingInPlaceOf(gone NodeInfo) string {
-	what := fmt.Sprintf("the record names another node, %s, in sync at this node's address: its data directory was wiped or replaced",
+	what := fmt.Sprintf("the record names another node, %s, in sync at this node's address: its data directory was "+
+		"wiped or replaced",
 		gone.ID)
 	if m, ok := s.rec.Other(gone.ID); ok {
 		other, _ := describeNode(s.rec, s.live, m.Node)
 		other.ID = m.Node
-		return what + fmt.Sprintf(". Node %s holds everything, too: when it is there this node joins by itself", describeShort(other))
+		return what + fmt.Sprintf(". Node %s holds everything, too: when it is there this node joins by itself",
+			describeShort(other))
 	}
 	what += ", and no other node held everything. Bring that directory back"
 	known := slices.Clone(s.rec.Nodes)
@@ -104,8 +111,9 @@ func (s *State) usurper() (NodeInfo, bool) {
 	return NodeInfo{}, false
 }
 
-// Third returns a node that announces itself as one of this pair while the pair has its two nodes in sync, as a node does that
-// was given the prefix of another pair. A node that has just taken the place of one of the two, at the same address, is none.
+// Third returns a node that announces itself as one of this pair while the pair has its two nodes in sync, as a node
+// does that was given the prefix of another pair. A node that has just taken the place of one of the two, at the same
+// address, is none.
 func (s Status) Third() (NodeInfo, bool) {
 	if s.Record == nil {
 		return NodeInfo{}, false
@@ -135,7 +143,8 @@ func (s *State) thirdReason() string {
 	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("the pair has its two nodes already, and a third one, %s, asks to join: it is refused. Stop it, or give it a "+
+	return fmt.Sprintf("the pair has its two nodes already, and a third one, %s, asks to join: it is refused. Stop "+
+		"it, or give it a "+
 		"coordinator.etcd.prefix of its own", describeShort(n))
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A node that is not in sync and not connected says what is to be done, and advises a failover only when the one that holds everything is gone:
-// by its lease, and by its address.
+// A node that is not in sync and not connected says what is to be done, and advises a failover only when the one that
+// holds everything is gone: by its lease, and by its address.
 func TestWhatAWaitingNodeSays(t *testing.T) {
 	third := NodeInfo{ID: uuid.MustParse("cccccccc-0000-0000-0000-000000000000"), Name: "c", Address: "c:1"}
 	inPlaceOfB := third
@@ -29,15 +29,51 @@ func TestWhatAWaitingNodeSays(t *testing.T) {
 		want     []string
 		failover bool
 	}{
-		"third of a healthy pair":       {third, recordWith(0, 0, 1), live(a, b, third), LostRejected, []string{"two nodes already", "a (a:1)", "b (b:1)"}, false},
-		"third of a pair that is down":  {third, recordWith(0, 0, 1), live(third), LostRefused, []string{"one of them has to come back"}, false},
-		"third while the active is new": {third, recordWith(0, 0, 1), live(b, third), LostSilence, []string{"one of them has to come back"}, false},
-		"active refuses":                {a, recordWith(1, 1), live(a, b), LostRejected, []string{"refuses this node"}, false},
-		"network to the active":         {a, recordWith(1, 1), live(a, b), LostSilence, []string{"look at the network"}, false},
-		"active lost":                   {a, recordWith(1, 1), live(a), LostRefused, []string{"only the active holds everything"}, true},
-		"active wiped":                  {a, recordWith(1, 1), live(a, inPlaceOfB), LostRejected, []string{"c (b:1)", "stop the new node"}, true},
-		"wiped, the only one":           {inPlaceOfB, recordWith(1, 1), live(a, inPlaceOfB), LostRejected, []string{"Bring that directory back", "a (a:1)", "never here"}, true},
-		"wiped, with the other one":     {inPlaceOfB, recordWith(1, 0, 1), live(inPlaceOfB), LostRefused, []string{"Node a (a:1) holds everything, too"}, false},
+		"third of a healthy pair": {
+			third, recordWith(0, 0, 1), live(a, b, third), LostRejected,
+			[]string{"two nodes already", "a (a:1)", "b (b:1)"},
+			false,
+		},
+		"third of a pair that is down": {
+			third, recordWith(0, 0, 1), live(third), LostRefused,
+			[]string{"one of them has to come back"},
+			false,
+		},
+		"third while the active is new": {
+			third, recordWith(0, 0, 1), live(b, third), LostSilence,
+			[]string{"one of them has to come back"},
+			false,
+		},
+		"active refuses": {
+			a, recordWith(1, 1), live(a, b), LostRejected,
+			[]string{"refuses this node"},
+			false,
+		},
+		"network to the active": {
+			a, recordWith(1, 1), live(a, b), LostSilence,
+			[]string{"look at the network"},
+			false,
+		},
+		"active lost": {
+			a, recordWith(1, 1), live(a), LostRefused,
+			[]string{"only the active holds everything"},
+			true,
+		},
+		"active wiped": {
+			a, recordWith(1, 1), live(a, inPlaceOfB), LostRejected,
+			[]string{"c (b:1)", "stop the new node"},
+			true,
+		},
+		"wiped, the only one": {
+			inPlaceOfB, recordWith(1, 1), live(a, inPlaceOfB), LostRejected,
+			[]string{"Bring that directory back", "a (a:1)", "never here"},
+			true,
+		},
+		"wiped, with the other one": {
+			inPlaceOfB, recordWith(1, 0, 1), live(inPlaceOfB), LostRefused,
+			[]string{"Node a (a:1) holds everything, too"},
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := usedIdentity()

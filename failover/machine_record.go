@@ -46,7 +46,8 @@ func (m *machine) loaded(e Loaded) {
 		if m.known && e.Record.Config < m.rec.Config {
 			// Either the watch was faster than this read, or the coordinator was put back to an older state. In the
 			// second case every swap conflicts, and the role changes are frozen until an operator helps (INV-9).
-			m.trouble = fmt.Sprintf("the coordinator returned config %d, this node already knows %d", e.Record.Config, m.rec.Config)
+			m.trouble = fmt.Sprintf("the coordinator returned config %d, this node already knows %d", e.Record.Config,
+				m.rec.Config)
 			m.retryLater()
 			return
 		}
@@ -73,18 +74,23 @@ func (m *machine) noRecord() {
 		m.trouble = "the pair's record has vanished from the coordinator"
 		m.retryLater()
 	case m.ident.PairID == uuid.Nil && m.ident.SetAside != "" && !mutate.Off("INV-9-set-aside-is-taken-for-new"):
-		m.wait(fmt.Errorf("%w, and this node does not know its pair any more: its identity was damaged or missing, and what it held is kept "+
-			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost, m.ident.SetAside))
+		m.wait(fmt.Errorf("%w, and this node does not know its pair any more: its identity was damaged or missing, "+
+			"and what it held is kept "+
+			"in %s. Restore the coordinator's data, or run 'lockstep pair adopt' with the other node", ErrRecordLost,
+			m.ident.SetAside))
 	case !m.ident.Empty() && !m.ident.Restored && !mutate.Off("INV-9-lost-record-is-made-anew"):
 		// INV-9: with the record, the knowledge of which store is complete has gone.
-		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, restore its data, or, if the "+
-			"record is gone for good, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence, m.ident.End))
+		m.wait(fmt.Errorf("%w (store %s, fence %s, log end %s): check the coordinator's address and key prefix, "+
+			"restore its data, or, if the "+
+			"record is gone for good, run 'lockstep pair adopt'", ErrRecordLost, m.ident.Store, m.ident.Fence,
+			m.ident.End))
 	default:
 		m.missing, m.unknown = true, false
 	}
 }
 
-// refuse takes note that the stored record cannot be used. A starting node stops; one that runs goes on without role changes.
+// refuse takes note that the stored record cannot be used. A starting node stops; one that runs goes on without role
+// changes.
 func (m *machine) refuse(err error) {
 	if !m.known {
 		m.halt(err)
@@ -99,12 +105,14 @@ func (m *machine) adopt(rec Record, rev Revision) {
 		return
 	}
 	if m.known && rec.PairID != m.rec.PairID {
-		m.trouble = fmt.Sprintf("the coordinator's record is of pair %s, this node belongs to %s", rec.PairID, m.rec.PairID)
+		m.trouble = fmt.Sprintf("the coordinator's record is of pair %s, this node belongs to %s", rec.PairID,
+			m.rec.PairID)
 		return
 	}
 	if m.known && rec.Config == m.rec.Config {
 		if rec.OpID != m.rec.OpID {
-			m.trouble = fmt.Sprintf("the coordinator has another record of config %d than the one this node knows", rec.Config)
+			m.trouble = fmt.Sprintf("the coordinator has another record of config %d than the one this node knows",
+				rec.Config)
 			return
 		}
 		if rev != m.rev {
@@ -147,14 +155,19 @@ func (m *machine) begun(rec Record) bool {
 func (m *machine) admit(rec Record) bool {
 	switch {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
-		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and key prefix, "+
+		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and "+
+			"key prefix, "+
 			"or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
 	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.SetAside == "":
-		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an empty data directory",
+		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an "+
+			"empty data directory",
 			ErrOtherPair, m.ident.End, rec.PairID))
 	case rec.Config < m.bootFence.Config && !mutate.Off("INV-9-older-record-is-accepted"):
-		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from an old copy; "+
-			"restore a newer one, or, if there is none, run 'lockstep pair adopt'", ErrRecordOld, rec.Config, m.bootFence.Config)) // INV-9
+		m.wait(fmt.Errorf("%w: the record has config %d, this node has obeyed %d: the coordinator was restored from "+
+			"an old copy; "+
+			// INV-9
+			"restore a newer one, or, if there is none, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,
+			m.bootFence.Config))
 	default:
 		if m.ident.PairID == uuid.Nil {
 			m.do(JoinPair{Pair: rec.PairID})
@@ -189,8 +202,8 @@ func (m *machine) swapped(e Swapped) {
 		}
 		m.refusal, m.refusedUntil = e.Err.Error(), m.now+m.set.RefusedDelay
 	default:
-		// INV-8. That a later read still finds the old revision does not mean that it will not be done: the request can be
-		// under way. It stays pending.
+		// INV-8. That a later read still finds the old revision does not mean that it will not be done: the request can
+		// be under way. It stays pending.
 		m.unknown, m.needLoad, m.reachable = true, true, false
 		if !slices.Contains(m.doubted, e.OpID) {
 			m.doubted = append(slices.Clone(m.doubted), e.OpID)
@@ -227,8 +240,8 @@ func (m *machine) canSwap() bool {
 	return true
 }
 
-// propose sends a swap that follows the known record. The caller has asked canSwap. The same proposal made again, because
-// the outcome of the first is unknown, keeps its OpID: then it does not matter which of them is done.
+// propose sends a swap that follows the known record. The caller has asked canSwap. The same proposal made again,
+// because the outcome of the first is unknown, keeps its OpID: then it does not matter which of them is done.
 func (m *machine) propose(next Record) {
 	next.Version = RecordVersion
 	next.Config = m.rec.Config + 1
@@ -253,7 +266,8 @@ func sameProposal(a, b Record) bool {
 	sw := a.Switchover == b.Switchover || a.Switchover != nil && b.Switchover != nil && *a.Switchover == *b.Switchover
 	forced := a.Forced == b.Forced || a.Forced != nil && b.Forced != nil && *a.Forced == *b.Forced
 	return sw && forced && a.PairID == b.PairID && a.Config == b.Config && a.Term == b.Term && a.Active == b.Active &&
-		a.Mark == b.Mark && a.MinInSync == b.MinInSync && slices.Equal(a.InSync, b.InSync) && slices.Equal(a.Nodes, b.Nodes)
+		a.Mark == b.Mark && a.MinInSync == b.MinInSync && slices.Equal(a.InSync, b.InSync) &&
+		slices.Equal(a.Nodes, b.Nodes)
 }
 
 // describe gives the nodes for a record: this one as it is, and one other, preferably one that is in sync.
@@ -278,14 +292,15 @@ func (m *machine) describe(next Record) []NodeInfo {
 	return nodes
 }
 
-// create writes the first record of a pair. Only an empty or a restored store gets here; the latter's log goes on in a new
-// term.
+// create writes the first record of a pair. Only an empty or a restored store gets here; the latter's log goes on in a
+// new term.
 func (m *machine) create() {
 	if !m.canSwap() || !m.liveKnown || m.run.twin != (Live{}) {
 		return
 	}
 	m.claim()
 	m.propose(Record{
-		PairID: m.newPair, Term: m.ident.End.Term + 1, Active: m.self.ID, InSync: []Member{m.me()}, MinInSync: m.set.MinInSync,
+		PairID: m.newPair, Term: m.ident.End.Term + 1, Active: m.self.ID, InSync: []Member{m.me()},
+		MinInSync: m.set.MinInSync,
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A coordinator that is out of space refuses the swap: nothing is in doubt, so the pair goes on as far as it can without it, says
-// why, and tries again later.
+// A coordinator that is out of space refuses the swap: nothing is in doubt, so the pair goes on as far as it can
+// without it, says why, and tries again later.
 func TestRefusedSwap(t *testing.T) {
 	r := activePair(t, Settings{})
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))

@@ -65,7 +65,8 @@ func TestAdmitStandby(t *testing.T) {
 	require.True(t, cfg.RequireStandby)
 	requireNo[SwapRecord](t, effects)
 
-	require.Empty(t, r.report(StandbySynced{Member: memberOf(1), Requirement: cfg.Requirement - 1}), "earned under another requirement")
+	require.Empty(t, r.report(StandbySynced{Member: memberOf(1), Requirement: cfg.Requirement - 1}),
+		"earned under another requirement")
 	swap := effect[SwapRecord](t, r.report(StandbySynced{Member: memberOf(1), Requirement: cfg.Requirement}))
 	require.Equal(t, []Member{memberOf(0), memberOf(1)}, swap.Next.InSync)
 	r.won()
@@ -127,7 +128,8 @@ func TestTakeover(t *testing.T) {
 	require.Contains(t, r.s.Reason(), "refused")
 
 	effects = r.won()
-	require.Equal(t, []string{"fence", "start-active"}, kinds(effects), "INV-1: and nothing else comes before the start")
+	require.Equal(t, []string{"fence", "start-active"}, kinds(effects),
+		"INV-1: and nothing else comes before the start")
 	spec := effect[StartActive](t, effects).Spec
 	require.Equal(t, uint64(3), spec.Term)
 	require.True(t, spec.Serve)
@@ -215,7 +217,8 @@ func TestLostSwapFences(t *testing.T) {
 	require.True(t, r.s.act.sent.RequireStandby)
 	rec := recordWith(1, 1)
 	rec.Config, rec.Term, rec.OpID = 7, 4, "takeover"
-	require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(r.step(Loaded{Record: rec, Revision: 200})))
+	require.Equal(t, []string{"stop-active", "fence", "start-follower"},
+		kinds(r.step(Loaded{Record: rec, Revision: 200})))
 }
 
 // Both nodes start with in_sync={A,B}.

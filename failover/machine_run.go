@@ -10,11 +10,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file is about directories that are not unique, or not the newest: copies, images that were put back, a volume attached twice.
+// This file is about directories that are not unique, or not the newest: copies, images that were put back, a volume
+// attached twice.
 //
-// The right to act belongs to one run of one store (INV-11). A run claims a generation, durably, before it takes part; the record names it
-// in in_sync; and from then on no copy of the directory, older or newer, can be taken for that run. A store that ends before the pair's
-// high-water mark was put back to an older image (INV-12).
+// The right to act belongs to one run of one store (INV-11). A run claims a generation, durably, before it takes part;
+// the record names it in in_sync; and from then on no copy of the directory, older or newer, can be taken for that run.
+// A store that ends before the pair's high-water mark was put back to an older image (INV-12).
 
 // runs is what the machine knows of this run and of others of the same store.
 type runs struct {
@@ -42,8 +43,10 @@ type runs struct {
 	askedTwin bool          // the question is under way
 	asked     Live          // whom it is for: the twin may be another one by the time of the answer
 	twinAt    time.Duration // when it is asked again
-	beside    Live          // another process of this node's identity that the coordinator has heard since this one was announced
-	knocked   Live          // another process of this node's identity that has asked this one; the zero Live if none has
+	// another process of this node's identity that the coordinator has heard since this one was announced
+	beside Live
+	// another process of this node's identity that has asked this one; the zero Live if none has
+	knocked   Live
 	knockedAt time.Duration
 }
 
@@ -67,8 +70,8 @@ func runOf(process string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(process))
 }
 
-// is tells whether two entries name the same store in the same run. A release before FeatureRuns knows no generations, and drops them when
-// it writes the record: an entry without one says nothing about the run.
+// is tells whether two entries name the same store in the same run. A release before FeatureRuns knows no generations,
+// and drops them when it writes the record: an entry without one says nothing about the run.
 func (m Member) is(o Member) bool {
 	if m.Run != uuid.Nil && o.Run != uuid.Nil && m.Run != o.Run {
 		return false
@@ -102,15 +105,16 @@ func (s *State) namesRuns() bool {
 	return !lacks
 }
 
-// owns tells whether a generation in this node's entry of the record is this run's, or was that of the run before it in this directory. No
-// other process writes that: each begins with a generation of its own. But an active that adopts the pair may write an older record anew.
+// owns tells whether a generation in this node's entry of the record is this run's, or was that of the run before it in
+// this directory. No other process writes that: each begins with a generation of its own. But an active that adopts the
+// pair may write an older record anew.
 func (s *State) owns(run uuid.UUID) bool {
 	r := &s.run
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
 }
 
-// takesPart tells whether this run may look at the record with the intention to act on it: it has been compared with the pair's mark, and
-// no other process is known to run under this node's identity.
+// takesPart tells whether this run may look at the record with the intention to act on it: it has been compared with
+// the pair's mark, and no other process is known to run under this node's identity.
 func (m *machine) takesPart() bool {
 	r := &m.run
 	switch {
@@ -191,7 +195,8 @@ func (m *machine) compareRun() {
 		}
 	case m.owns(me.Run) || mutate.Off("INV-11-any-run-may-act"):
 		if r.claimed && me.Run != uuid.Nil && me.Run != m.ident.Run {
-			// A swap of the run before this one came late. Should this one stop before it is named, the next has to know that run.
+			// A swap of the run before this one came late. Should this one stop before it is named, the next has to
+			// know that run.
 			m.ident.Run, m.ident.ClaimedRun = me.Run, r.id
 			m.do(ClaimRun{Named: me.Run, Run: r.id})
 		}
@@ -201,30 +206,37 @@ func (m *machine) compareRun() {
 	case r.named:
 		m.supersede()
 	case r.putBack == "":
-		m.foundPutBack("another run of this node has taken part in the pair since: this directory is a copy of its own, or an older image of it")
+		m.foundPutBack("another run of this node has taken part in the pair since: this directory is a copy of its " +
+			"own, or an older image of it")
 	}
 }
 
-// foundCopy ends the part of a process that has found another one running under its identity: not even when that one has gone does this
-// one take its place, since what that one acknowledged meanwhile is not here.
+// foundCopy ends the part of a process that has found another one running under its identity: not even when that one
+// has gone does this one take its place, since what that one acknowledged meanwhile is not here.
 func (m *machine) foundCopy() {
 	m.run.copyOf = m.run.twin.Node.Address
-	m.run.superseded = fmt.Sprintf("two processes with one identity: this node runs at %s already, or did when this process started, which takes no part "+
-		"until it is started again. If this data directory is a copy, do not start it: a second node begins with an empty one. Otherwise stop the "+
+	m.run.superseded = fmt.Sprintf("two processes with one identity: this node runs at %s already, or did when this "+
+		"process started, which takes no part "+
+		"until it is started again. If this data directory is a copy, do not start it: a second node begins with an "+
+		"empty one. Otherwise stop the "+
 		"process at %s, and start this one again", m.run.copyOf, m.run.copyOf)
 	m.warn("%s", m.run.superseded)
 }
 
 // supersede ends the part of a run whose place another one has taken.
 func (m *machine) supersede() {
-	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this data directory; what this process " +
-		"has acknowledged since then may not be part of the pair. What the pair has acknowledged is with the other one (its address is in the pair's " +
-		"status): stop this one, or, if it is the other one that has to go, first see to it that the pair's other node is in sync. A copy that is to " +
+	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this " +
+		"data directory; what this process " +
+		"has acknowledged since then may not be part of the pair. What the pair has acknowledged is with the other " +
+		"one (its address is in the pair's " +
+		"status): stop this one, or, if it is the other one that has to go, first see to it that the pair's other " +
+		"node is in sync. A copy that is to " +
 		"be a node of its own must begin with an empty data directory"
 	m.warn("%s", m.run.superseded)
 }
 
-// foundPutBack notes that this directory is not what it was (INV-11, INV-12). From here on it is treated as one that has lost (INV-6).
+// foundPutBack notes that this directory is not what it was (INV-11, INV-12). From here on it is treated as one that
+// has lost (INV-6).
 func (m *machine) foundPutBack(why string) {
 	m.run.putBack = why
 	m.warn("THIS DATA DIRECTORY WAS PUT BACK: %s", why)
@@ -234,9 +246,9 @@ func (m *machine) foundPutBack(why string) {
 	}
 }
 
-// compareMark is INV-12: a store that is named in sync and ends before the pair's high-water mark was put back to an older image. To be
-// called while the log is as it was at the start: before this run takes part, and before it takes the role without having been active or
-// connected.
+// compareMark is INV-12: a store that is named in sync and ends before the pair's high-water mark was put back to an
+// older image. To be called while the log is as it was at the start: before this run takes part, and before it takes
+// the role without having been active or connected.
 func (m *machine) compareMark() {
 	r := &m.run
 	if r.putBack != "" || mutate.Off("INV-12-mark-is-not-compared") {
@@ -250,7 +262,8 @@ func (m *machine) compareMark() {
 	if mark.Reached(m.ident.End) {
 		return
 	}
-	lacks := fmt.Sprintf("its log ends with LSN %d of term %d, but the pair knows that it once held %s", m.ident.End.LSN, m.ident.End.Term, mark)
+	lacks := fmt.Sprintf("its log ends with LSN %d of term %d, but the pair knows that it once held %s",
+		m.ident.End.LSN, m.ident.End.Term, mark)
 	if m.ident.MayHaveLost {
 		r.lacks = lacks // a machine that went down with sync off does that, too: nobody has to have put anything back
 		return
@@ -264,8 +277,9 @@ func (m Member) inRun(run uuid.UUID) Member {
 	return m
 }
 
-// freshMark tells whether the mark that the log was held against is still the newest, as far as that can be known. A node that takes the
-// role with the log that it had at its start reads the mark once more: the active that is gone may have written one since.
+// freshMark tells whether the mark that the log was held against is still the newest, as far as that can be known. A
+// node that takes the role with the log that it had at its start reads the mark once more: the active that is gone may
+// have written one since.
 func (m *machine) freshMark() bool {
 	r := &m.run
 	if r.grown {
@@ -287,7 +301,8 @@ func (m *machine) marked(mark Mark) {
 	}
 }
 
-// highWater is the highest mark that holds for the pair as the record has it. What was committed before a forced failover may be void.
+// highWater is the highest mark that holds for the pair as the record has it. What was committed before a forced
+// failover may be void.
 func (s *State) highWater() Mark {
 	best := Mark{Pair: s.rec.PairID}
 	for _, mark := range []Mark{s.rec.Mark, s.run.mark} {
@@ -310,8 +325,8 @@ func (m *machine) committed(e Committed) {
 	}
 }
 
-// renew writes this run's generation into the record of a standby that is in sync. It reports whether the node may follow: its
-// acknowledgements do not count while the record names the run before it.
+// renew writes this run's generation into the record of a standby that is in sync. It reports whether the node may
+// follow: its acknowledgements do not count while the record names the run before it.
 func (m *machine) renew() bool {
 	me, listed := m.rec.Member(m.self.ID)
 	if !listed || !m.namesRuns() || me.Run == m.run.id {
@@ -357,11 +372,12 @@ func (m *machine) introduce() {
 	}
 }
 
-// findTwin looks for another process that is announced as this node and may still run. One at this node's own address does not: its port
-// is ours.
+// findTwin looks for another process that is announced as this node and may still run. One at this node's own address
+// does not: its port is ours.
 func (s *State) findTwin() Live {
 	for _, l := range s.live {
-		if l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone && l.Node.Address != s.self.Address {
+		if l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.run.gone &&
+			l.Node.Address != s.self.Address {
 			return l
 		}
 	}
@@ -376,7 +392,8 @@ func (m *machine) met(e Met) {
 		switch {
 		case r.copyOf != "": // asked again so that it knows that this process is still there
 			r.twinAt = m.now + twinMemory/2
-		case e.Err == nil && e.Peer.Node == m.self.ID && e.Peer.Process != m.process: // this one, or the next from the same directory
+		// this one, or the next from the same directory
+		case e.Err == nil && e.Peer.Node == m.self.ID && e.Peer.Process != m.process:
 			if r.claimed {
 				return // its lease had ended meanwhile: the record decides
 			}
@@ -396,9 +413,10 @@ func (m *machine) met(e Met) {
 	}
 }
 
-// metOther tells whether a node that was active before its own start may take up the role again: the other member in sync was asked for
-// the end of its log, or does not come. The one with the longer log goes on, so that what both had acknowledged survives an old image
-// of one of them (INV-13). It was asked once at least, however long the coordinator has taken to let this node know whom to ask.
+// metOther tells whether a node that was active before its own start may take up the role again: the other member in
+// sync was asked for the end of its log, or does not come. The one with the longer log goes on, so that what both had
+// acknowledged survives an old image of one of them (INV-13). It was asked once at least, however long the coordinator
+// has taken to let this node know whom to ask.
 func (m *machine) metOther() bool {
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok || m.meeting.known || mutate.Off("INV-13-role-without-a-comparison") {
@@ -412,17 +430,20 @@ func (m *machine) metOther() bool {
 	return m.now >= m.started+m.set.StartupWait && (m.meeting.tried || described.Address == "")
 }
 
-// compareCommitted is INV-6 and INV-13 for a standby: one that the record names in sync holds everything that is committed, so one that
-// hears from its active of commits beyond the end of its log was put back to an older image. It must not take over as it is.
+// compareCommitted is INV-6 and INV-13 for a standby: one that the record names in sync holds everything that is
+// committed, so one that hears from its active of commits beyond the end of its log was put back to an older image. It
+// must not take over as it is.
 func (m *machine) compareCommitted() {
 	l := m.follow.lacks
-	if l.Config == 0 || l.Config != m.rec.Config || m.run.putBack != "" || mutate.Off("INV-13-standby-ignores-what-it-lacks") {
+	if l.Config == 0 || l.Config != m.rec.Config || m.run.putBack != "" ||
+		mutate.Off("INV-13-standby-ignores-what-it-lacks") {
 		return
 	}
 	if _, listed := m.rec.Member(m.self.ID); listed && m.eligible() {
 		why := "this node had acknowledged more to the active than its log holds"
 		if l.Committed > 0 {
-			why = fmt.Sprintf("its log has LSN %d in common with the active, but the two had committed up to LSN %d", l.Common, l.Committed)
+			why = fmt.Sprintf("its log has LSN %d in common with the active, but the two had committed up to LSN %d",
+				l.Common, l.Committed)
 		}
 		m.foundPutBack(why + ": it is an older image of itself")
 	}
@@ -470,16 +491,19 @@ func (s *State) twin() *Live {
 }
 
 // behindReason is what a node says that has committed records which the active lacks.
-const behindReason = "nothing of this node's is cut, and the active does not serve while it knows of that: one of the two was put back to an older " +
+const behindReason = "nothing of this node's is cut, and the active does not serve while it knows of that: one of " +
+	"the two was put back to an older " +
 	"image, and an operator has to say which of them goes on (docs/failover.md, \"When histories differ\")"
 
-// ahead tells that the two nodes have histories of which neither contains the other, as far as this node knows; empty if they have not.
+// ahead tells that the two nodes have histories of which neither contains the other, as far as this node knows; empty
+// if they have not.
 func (s *State) ahead() string {
 	switch {
 	case s.mode == modeAct && s.act.ahead.end != 0:
 		return s.act.ahead.reason()
 	case s.mode == modeFollow && s.follow.cause == LostBehind && !s.eligible():
-		return "the active at " + s.follow.active.Address + " lacks records that this node knows to be committed: " + behindReason
+		return "the active at " + s.follow.active.Address + " lacks records that this node knows to be committed: " +
+			behindReason
 	default:
 		return ""
 	}

@@ -60,7 +60,8 @@ func next(rec Record, op string) Record {
 	return rec
 }
 
-// TestRunRenewed: each start claims a generation before it takes part, names it in the record, and notes when that is done.
+// TestRunRenewed: each start claims a generation before it takes part, names it in the record, and notes when that is
+// done.
 func TestRunRenewed(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -137,12 +138,14 @@ func TestSuperseded(t *testing.T) {
 		r := newRunRig(t)
 		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 1, 0), runBefore, runOfB), 0, 1)
 		r.won()
-		require.Equal(t, []string{"stop-follower"}, kinds(r.seeRecord(next(inRuns(r.s.rec, runOther, runOfB), "c"), 102)))
+		require.Equal(t, []string{"stop-follower"},
+			kinds(r.seeRecord(next(inRuns(r.s.rec, runOther, runOfB), "c"), 102)))
 		require.Contains(t, r.s.Reason(), "superseded")
 	})
 }
 
-// TestOldCopy: a directory whose runs the record does not name any more is a copy or an older image: it has lost (INV-6).
+// TestOldCopy: a directory whose runs the record does not name any more is a copy or an older image: it has lost
+// (INV-6).
 func TestOldCopy(t *testing.T) {
 	t.Run("the other node is in sync", func(t *testing.T) {
 		r := newRunRig(t)
@@ -240,7 +243,8 @@ func TestMark(t *testing.T) {
 func TestMarkWritten(t *testing.T) {
 	r := activePair(t, Settings{})
 	term := r.s.act.term
-	require.Equal(t, []Effect{WriteMark{Mark{Pair: testPair, By: term, Term: term, LSN: 20}}}, r.step(Committed{Term: term, LSN: 20}))
+	require.Equal(t, []Effect{WriteMark{Mark{Pair: testPair, By: term, Term: term, LSN: 20}}},
+		r.step(Committed{Term: term, LSN: 20}))
 	require.Empty(t, r.step(Committed{Term: term, LSN: 20}))
 	require.Empty(t, r.step(Committed{Term: term - 1, LSN: 90}), "of a role that has ended")
 	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
@@ -249,7 +253,8 @@ func TestMarkWritten(t *testing.T) {
 	require.Equal(t, uint64(20), r.s.highWater().LSN)
 }
 
-// TestComparesBeforeItTakesTheRoleAgain is the last part of INV-13: of two members that start, the one with the longer log goes on.
+// TestComparesBeforeItTakesTheRoleAgain is the last part of INV-13: of two members that start, the one with the longer
+// log goes on.
 func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 	begin := func(t *testing.T) *rig {
 		t.Helper()
@@ -261,7 +266,10 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 		return r
 	}
 	answer := func(term, at uint64) Met {
-		return Met{Address: "b:1", Peer: Peer{Node: testNodes[1].ID, Store: testStores[1], End: lsn.Position{Term: term, LSN: at}}}
+		return Met{Address: "b:1", Peer: Peer{
+			Node: testNodes[1].ID, Store: testStores[1],
+			End: lsn.Position{Term: term, LSN: at},
+		}}
 	}
 	met := func(r *rig, m Met) []Effect { return r.meet(r.step(m)) }
 	t.Run("the other one has more", func(t *testing.T) {
@@ -281,7 +289,8 @@ func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
 		r := begin(t)
 		require.Empty(t, kinds(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone})))
 		effect[Meet](t, r.after(100*time.Millisecond))
-		require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, r.meet(append(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone}), r.after(time.Second)...))).Next.Active)
+		require.Equal(t, testNodes[0].ID, effect[SwapRecord](t,
+			r.meet(append(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone}), r.after(time.Second)...))).Next.Active)
 	})
 	t.Run("it was asked once at least", func(t *testing.T) {
 		// The coordinator took longer to answer than this node waits for the other one.
@@ -304,7 +313,10 @@ func TestStandbyAhead(t *testing.T) {
 		r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
 		r.won()
 		r.report(ActiveReady{})
-		swap := effect[SwapRecord](t, r.report(StandbyAhead{Member: memberOf(1), End: lsn.Position{Term: 2, LSN: 30}, Committed: 30}))
+		swap := effect[SwapRecord](t, r.report(StandbyAhead{
+			Member: memberOf(1), End: lsn.Position{Term: 2, LSN: 30},
+			Committed: 30,
+		}))
 		require.Equal(t, testNodes[1].ID, swap.Next.Active)
 		require.Equal(t, []Member{memberOf(1)}, swap.Next.InSync)
 		require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(r.won()))
@@ -324,7 +336,8 @@ func TestStandbyAhead(t *testing.T) {
 	})
 }
 
-// TestActiveBehind: a node that is not in sync and knows more than the active gives no advice that would lose one of the two histories.
+// TestActiveBehind: a node that is not in sync and knows more than the active gives no advice that would lose one of
+// the two histories.
 func TestActiveBehind(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 1), 0, 1)
@@ -372,7 +385,10 @@ func TestTwin(t *testing.T) {
 		t.Helper()
 		r := newRig(t, Settings{})
 		effects := r.step(Started{Identity: usedIdentity()})
-		effects = append(effects, r.step(Observed{Observation: Observation{Reachable: true, LiveKnown: true, Live: []Live{l}}})...)
+		effects = append(effects, r.step(Observed{Observation: Observation{
+			Reachable: true, LiveKnown: true,
+			Live: []Live{l},
+		}})...)
 		r.read = Loaded{Record: recordWith(0, 0), Revision: 100}
 		return r, append(effects, r.step(r.read)...)
 	}
@@ -404,14 +420,20 @@ func TestTwin(t *testing.T) {
 	})
 	t.Run("runs, and was started again", func(t *testing.T) {
 		r, _ := begin(t, stale)
-		requireNo[SwapRecord](t, r.meet(r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "the next"}})))
+		requireNo[SwapRecord](t, r.meet(r.step(Met{
+			Address: "a:2",
+			Peer:    Peer{Node: testNodes[0].ID, Process: "the next"},
+		})))
 		require.Contains(t, r.s.Reason(), "two processes with one identity")
 	})
 	t.Run("does not answer: its lease tells", func(t *testing.T) {
 		r, _ := begin(t, stale)
 		requireNo[SwapRecord](t, r.step(Met{Address: "a:2", Err: ErrUnreachable}))
 		effect[LoadRecord](t, r.observe(true))
-		effect[MarkLoss](t, r.step(Loaded{Record: recordWith(0, 0), Revision: 100, Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11}}))
+		effect[MarkLoss](t, r.step(Loaded{
+			Record: recordWith(0, 0), Revision: 100,
+			Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11},
+		}))
 	})
 	t.Run("the one that runs hears of it", func(t *testing.T) {
 		r := activePair(t, Settings{})

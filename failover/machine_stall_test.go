@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStalledActiveKeepsItsStandbyInSync: the standby goes away because it was not heard from, in order to take over; an active that can
-// write nothing must not be faster and take it out of the in-sync set, for then nobody could serve. When the disk answers again, it may.
+// TestStalledActiveKeepsItsStandbyInSync: the standby goes away because it was not heard from, in order to take over;
+// an active that can write nothing must not be faster and take it out of the in-sync set, for then nobody could serve.
+// When the disk answers again, it may.
 func TestStalledActiveKeepsItsStandbyInSync(t *testing.T) {
 	r := activePair(t, Settings{})
 	requireNo[SwapRecord](t, r.report(DiskStalled{Stalled: true}))

@@ -120,7 +120,8 @@ func (s *State) actingReason() string {
 
 // twinReason says what another process of this identity means that may still run.
 func (s *State) twinReason() string {
-	return fmt.Sprintf("another process has announced itself as this node at %s and does not answer: waiting until its lease has ended",
+	return fmt.Sprintf("another process has announced itself as this node at %s and does not answer: waiting until "+
+		"its lease has ended",
 		s.run.twin.Node.Address)
 }
 
@@ -163,7 +164,8 @@ func (s *State) lacksReason() string {
 	if s.run.lacks == "" {
 		return ""
 	}
-	return ". " + strings.ToUpper(s.run.lacks[:1]) + s.run.lacks[1:] + ": if an older image of its disk was put back, bring back the newest one instead"
+	return ". " + strings.ToUpper(s.run.lacks[:1]) + s.run.lacks[1:] +
+		": if an older image of its disk was put back, bring back the newest one instead"
 }
 
 // asideReason tells of what a node held that is waiting to be filled.
@@ -171,7 +173,8 @@ func (s *State) asideReason() string {
 	if s.ident.SetAside == "" {
 		return ""
 	}
-	return ". What this node held could not be opened and is kept in its data directory, in " + s.ident.SetAside + ": if it can be mended, " +
+	return ". What this node held could not be opened and is kept in its data directory, in " + s.ident.SetAside +
+		": if it can be mended, " +
 		"do that and force nothing (docs/maintenance.md, \"Damaged at the start\")"
 }
 
@@ -180,17 +183,22 @@ func (s *State) idleReason() string {
 	_, hasOther := s.rec.Other(s.self.ID)
 	switch {
 	case listed && !s.eligible() && hasOther && s.run.putBack != "":
-		return "this data directory was put back: " + s.run.putBack + ". Leaving the in-sync set; this node gets what it lacks from the other one"
+		return "this data directory was put back: " + s.run.putBack +
+			". Leaving the in-sync set; this node gets what it lacks from the other one"
 	case listed && !s.eligible() && s.run.putBack != "":
-		return "this data directory was put back: " + s.run.putBack + ". No other node is in sync: bring back the newest image of this node or the " +
+		return "this data directory was put back: " + s.run.putBack +
+			". No other node is in sync: bring back the newest image of this node or the " +
 			"other one, or go on without what is missing: lockstep failover --force"
 	case listed && !s.eligible() && hasOther:
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
 		return "this store may have lost acknowledged transactions, and no other node holds them: " +
-			"restore it from a backup or the other node, or go on without them: lockstep failover --force" + s.lacksReason() + s.asideReason() // INV-6
+			// INV-6
+			"restore it from a backup or the other node, or go on without them: lockstep failover --force" +
+			s.lacksReason() + s.asideReason()
 	case listed && !s.eligible():
-		return "the pair's record expects another store on this node, and nobody else is in sync: bring back the data directory, " +
+		return "the pair's record expects another store on this node, and nobody else is in sync: bring back the " +
+			"data directory, " +
 			"or go on without it: lockstep failover --force"
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
 		return "waiting for the coordinator: it cannot be reached"
@@ -201,7 +209,8 @@ func (s *State) idleReason() string {
 	case s.rec.Active == s.self.ID:
 		return "not in sync any more: waiting for the other node to take over"
 	case listed && me.Run != s.run.id && s.namesRuns():
-		return "in sync, but the coordinator has not written yet that this run of the node takes part: its acknowledgements do not count before that"
+		return "in sync, but the coordinator has not written yet that this run of the node takes part: its " +
+			"acknowledgements do not count before that"
 	default:
 		return "the address of the active is not known"
 	}

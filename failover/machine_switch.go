@@ -70,8 +70,8 @@ func (m *machine) switchoverAsked(e SwitchoverAsked) {
 // reasonBusy is a reason that goes away by itself, perhaps with what was wanted.
 const reasonBusy = "another switchover is under way"
 
-// reasonNoAddress is a reason that goes away by itself: a standby can be in sync a moment before its liveness key, which
-// tells its address, is seen.
+// reasonNoAddress is a reason that goes away by itself: a standby can be in sync a moment before its liveness key,
+// which tells its address, is seen.
 const reasonNoAddress = "the address of the standby is not known"
 
 // cannotHandOver says what stands in the way of a hand-over; empty if nothing does.
@@ -134,8 +134,8 @@ func (m *machine) handOver() {
 		case !ok || m.absent() && len(m.pending) == 0:
 			m.abortHandOver("the standby was lost")
 		case m.now >= m.hand.deadline && !m.unknown && m.swapping == "":
-			// The swap may still be done later. Until that is settled nothing is acknowledged without the standby, and its acks
-			// prove that it has not taken the role.
+			// The swap may still be done later. Until that is settled nothing is acknowledged without the standby, and
+			// its acks prove that it has not taken the role.
 			m.abortHandOver("the coordinator did not write the record in time")
 		case m.canSwap():
 			next := m.rec

@@ -53,7 +53,8 @@ func TestSwitchoverAskedOfStandby(t *testing.T) {
 	rec.Config, rec.Term, rec.OpID = 7, 3, "handover"
 	requireNo[SwitchoverEnded](t, r.seeRecord(rec, 102))
 	r.now += time.Millisecond
-	require.Equal(t, SwitchoverEnded{ID: "x", Pause: time.Millisecond}, effect[SwitchoverEnded](t, r.report(ActiveReady{})))
+	require.Equal(t, SwitchoverEnded{ID: "x", Pause: time.Millisecond},
+		effect[SwitchoverEnded](t, r.report(ActiveReady{})))
 }
 
 // … and the active does it.
@@ -97,8 +98,8 @@ func TestSwitchoverStandbyLostWhileDraining(t *testing.T) {
 	require.Empty(t, r.step(DrainEnded{Drain: drain.Drain}), "too late")
 }
 
-// The hand-over's swap has an unknown outcome: nothing is served till a read; then it is tried again until the deadline; then
-// the role stays here, and acks of the standby stay required since the swap may still be done.
+// The hand-over's swap has an unknown outcome: nothing is served till a read; then it is tried again until the
+// deadline; then the role stays here, and acks of the standby stay required since the swap may still be done.
 func TestSwitchoverUnknown(t *testing.T) {
 	r := activePair(t, Settings{})
 	drain := effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "x"}))
@@ -165,7 +166,8 @@ func TestSwitchoverToANode(t *testing.T) {
 	require.Contains(t, end(standbyPair(t, Settings{}), uuid.New()).Failure, "not in sync")
 
 	effect[BeginDrain](t, activePair(t, Settings{}).step(SwitchoverAsked{ID: "x", To: b}))
-	require.Equal(t, a, effect[SwapRecord](t, standbyPair(t, Settings{}).step(SwitchoverAsked{ID: "x", To: a})).Next.Switchover.To)
+	require.Equal(t, a, effect[SwapRecord](t,
+		standbyPair(t, Settings{}).step(SwitchoverAsked{ID: "x", To: a})).Next.Switchover.To)
 
 	r := activePair(t, Settings{})
 	effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "first", To: b}))

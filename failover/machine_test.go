@@ -36,7 +36,8 @@ func usedIdentity() Identity {
 // recordWith is a record of config 5, term 2.
 func recordWith(active int, inSync ...int) Record {
 	r := Record{
-		Version: RecordVersion, PairID: testPair, Config: 5, Term: 2, Active: testNodes[active].ID, MinInSync: 1, OpID: "earlier",
+		Version: RecordVersion, PairID: testPair, Config: 5, Term: 2, Active: testNodes[active].ID, MinInSync: 1,
+		OpID:  "earlier",
 		Nodes: testNodes[:],
 	}
 	for _, i := range inSync {
@@ -102,8 +103,8 @@ func (r *rig) start(id Identity, rec Record, live ...int) []Effect {
 	return r.meet(r.step(r.read))
 }
 
-// meet answers for b, whose log is not longer, if a has asked; and for the coordinator, in which nothing has changed, if a then reads once
-// more what it has.
+// meet answers for b, whose log is not longer, if a has asked; and for the coordinator, in which nothing has changed,
+// if a then reads once more what it has.
 func (r *rig) meet(effects []Effect) []Effect {
 	r.t.Helper()
 	all := slices.Clone(effects)

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A watch that is late says that there is no record after this node has made the first one. Only a read tells whether it has vanished.
+// A watch that is late says that there is no record after this node has made the first one. Only a read tells whether
+// it has vanished.
 func TestLateWatchAtAFirstStart(t *testing.T) {
 	missing := Observed{Observation: Observation{Reachable: true, Missing: true, LiveKnown: true}}
 	r := newRig(t, Settings{})

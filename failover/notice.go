@@ -2,8 +2,9 @@ package failover
 
 import "time"
 
-// Notice is something about this node or its pair that an operator has to know and that only failover finds out. It is there for as long
-// as it is the case. Package server/conditions says what each kind means and what to do; the names are the ones that it has for them.
+// Notice is something about this node or its pair that an operator has to know and that only failover finds out. It is
+// there for as long as it is the case. Package server/conditions says what each kind means and what to do; the names
+// are the ones that it has for them.
 type Notice struct {
 	// Kind is one of the Notice constants.
 	Kind string
@@ -23,7 +24,8 @@ const (
 	NoticeStorePutBack = "store-put-back"
 	// NoticeHistoriesDiverged: the active lacks committed records that the other node has.
 	NoticeHistoriesDiverged = "histories-diverged"
-	// NoticeVoterMissing, NoticeVoterBehind, NoticeVoterPutBack and NoticeVoterWiped are about a voter of the coordinator.
+	// NoticeVoterMissing, NoticeVoterBehind, NoticeVoterPutBack and NoticeVoterWiped are about a voter of the
+	// coordinator.
 	NoticeVoterMissing = "voter-missing"
 	NoticeVoterBehind  = "voter-behind"
 	NoticeVoterPutBack = "voter-put-back"

@@ -24,15 +24,15 @@ var (
 	ErrRecordInvalid = errors.New("the pair's record is invalid")
 )
 
-// Record is the pair's record: the one thing that decides who may act. It is written only by compare-and-swap, and Config
-// grows by one with every write. A Record and its slices are never changed in place; use With… or Clone.
+// Record is the pair's record: the one thing that decides who may act. It is written only by compare-and-swap, and
+// Config grows by one with every write. A Record and its slices are never changed in place; use With… or Clone.
 type Record struct {
 	// Version of this structure.
 	Version int `json:"version"`
 	// PairID names the pair for good. A node that holds another pair's data refuses to start.
 	PairID uuid.UUID `json:"pair_id"`
-	// Config is +1 on every write: the fencing token. It is kept in the value because a restored coordinator can hand out
-	// an old revision.
+	// Config is +1 on every write: the fencing token. It is kept in the value because a restored coordinator can hand
+	// out an old revision.
 	Config uint64 `json:"config"`
 	// Term is +1 on every activation, and so whenever Active changes; it is stamped on every log record.
 	Term uint64 `json:"term"`
@@ -42,8 +42,8 @@ type Record struct {
 	InSync []Member `json:"in_sync"`
 	// MinInSync is 1 to go on alone, or 2 to refuse writes while alone.
 	MinInSync int `json:"min_in_sync"`
-	// MinInSyncSet is what an operator has set while the nodes ran: each node that becomes active writes it instead of its own; 0: nobody
-	// has. Needs FeatureMinInSync on both nodes.
+	// MinInSyncSet is what an operator has set while the nodes ran: each node that becomes active writes it instead of
+	// its own; 0: nobody has. Needs FeatureMinInSync on both nodes.
 	MinInSyncSet int `json:"min_in_sync_set,omitempty"`
 	// Switchover is a planned hand-over that was asked for, if any.
 	Switchover *Switchover `json:"switchover,omitempty"`
@@ -58,8 +58,8 @@ type Record struct {
 	// Nodes describes the nodes that the pair has seen: two at most.
 	Nodes []NodeInfo `json:"nodes"`
 
-	// unknown are the fields that a newer release wrote. They are written back as they were: while a pair is upgraded, a node of the
-	// older release must not undo what the newer one has set. Never changed in place.
+	// unknown are the fields that a newer release wrote. They are written back as they were: while a pair is upgraded,
+	// a node of the older release must not undo what the newer one has set. Never changed in place.
 	unknown map[string]json.RawMessage
 }
 
@@ -71,8 +71,8 @@ type Member struct {
 	Store uuid.UUID `json:"store"`
 	// Incarnation of the store: higher after its content was replaced or may have lost something.
 	Incarnation uint64 `json:"incarnation"`
-	// Run is the generation of the one run of the store that may act or be counted (INV-11). Zero: a node of a release before FeatureRuns
-	// wrote the record, and any run may.
+	// Run is the generation of the one run of the store that may act or be counted (INV-11). Zero: a node of a release
+	// before FeatureRuns wrote the record, and any run may.
 	Run uuid.UUID `json:"run,omitzero"`
 }
 
@@ -92,9 +92,9 @@ type NodeInfo struct {
 	Preferred bool `json:"preferred,omitempty"`
 }
 
-// Pause is an operator's wish that no standby takes over by itself: for work on the network or the machines that would only look
-// like the death of a node. What an operator asks for, such as a switchover, is done all the same, and an active that starts again
-// keeps its role.
+// Pause is an operator's wish that no standby takes over by itself: for work on the network or the machines that would
+// only look like the death of a node. What an operator asks for, such as a switchover, is done all the same, and an
+// active that starts again keeps its role.
 type Pause struct {
 	// Since when.
 	Since time.Time `json:"since"`
@@ -102,8 +102,8 @@ type Pause struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Forced is what an operator did who made a node active that was not known to hold everything (INV-4 set aside, with open eyes): what
-// is lost by it begins after a certain record, and who did it why is kept.
+// Forced is what an operator did who made a node active that was not known to hold everything (INV-4 set aside, with
+// open eyes): what is lost by it begins after a certain record, and who did it why is kept.
 type Forced struct {
 	// At is when, to the second.
 	At time.Time `json:"at"`
@@ -113,8 +113,9 @@ type Forced struct {
 	// Node that was made active, and Term that began with it.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
-	// After is the last LSN up to which nothing that was acknowledged can be lost: SurelyKept of that node, or less if a forced failover
-	// before this one is not settled. What the other node has after it, of an earlier term than Term, is not part of the pair any more.
+	// After is the last LSN up to which nothing that was acknowledged can be lost: SurelyKept of that node, or less if
+	// a forced failover before this one is not settled. What the other node has after it, of an earlier term than Term,
+	// is not part of the pair any more.
 	After uint64 `json:"after"`
 	// Settled: both nodes have been in sync since.
 	Settled bool `json:"settled,omitempty"`
@@ -213,7 +214,8 @@ func (r Record) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeRecord reads what Encode wrote. Fields that it does not know are kept for the next Encode, so that a release can add some.
+// DecodeRecord reads what Encode wrote. Fields that it does not know are kept for the next Encode, so that a release
+// can add some.
 func DecodeRecord(b []byte) (Record, error) {
 	if len(b) > maxRecordBytes {
 		return Record{}, fmt.Errorf("%d bytes, limit %d: %w", len(b), maxRecordBytes, ErrRecordInvalid)

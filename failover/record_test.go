@@ -19,7 +19,8 @@ func TestRecordEncoding(t *testing.T) {
 
 	// The names are a format that other versions read.
 	for _, name := range []string{
-		`"version":1`, `"pair_id"`, `"config":5`, `"term":2`, `"active"`, `"in_sync":[{"node"`, `"store"`, `"incarnation":1`,
+		`"version":1`, `"pair_id"`, `"config":5`, `"term":2`, `"active"`, `"in_sync":[{"node"`, `"store"`,
+		`"incarnation":1`,
 		`"min_in_sync":1`, `"switchover"`, `"op_id":"earlier"`, `"nodes"`,
 	} {
 		require.Contains(t, string(b), name)

@@ -57,7 +57,8 @@ func New(o Options) (*Runner, error) {
 	case o.Self.Address == "":
 		return nil, errors.New("failover needs the address by which the other node reaches this one")
 	case o.Settings.MinInSync < 0 || o.Settings.MinInSync > 2:
-		return nil, fmt.Errorf("min_in_sync is %d; 1 (go on alone) and 2 (refuse writes while alone) are possible", o.Settings.MinInSync)
+		return nil, fmt.Errorf("min_in_sync is %d; 1 (go on alone) and 2 (refuse writes while alone) are possible",
+			o.Settings.MinInSync)
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -112,8 +113,8 @@ func (r *Runner) Status() Status {
 	return r.status
 }
 
-// Changed returns a channel that is closed when Status changes the next time. To miss nothing, take the channel first and
-// the status after.
+// Changed returns a channel that is closed when Status changes the next time. To miss nothing, take the channel first
+// and the status after.
 func (r *Runner) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,21 +133,21 @@ type SwitchoverResult struct {
 	Active NodeInfo
 	// Term of it.
 	Term uint64
-	// Pause is for how long no transaction could be acknowledged. Asked of the standby it is an upper bound: the time since
-	// the request.
+	// Pause is for how long no transaction could be acknowledged. Asked of the standby it is an upper bound: the time
+	// since the request.
 	Pause time.Duration
 	// Already: the node that was named was active before, and nothing was done.
 	Already bool
 }
 
-// Switchover hands the active role to the other node; it may be asked of either. It returns when the other node is active, or
-// ErrSwitchover with the reason why it is not. When ctx ends first, the hand-over may still happen.
+// Switchover hands the active role to the other node; it may be asked of either. It returns when the other node is
+// active, or ErrSwitchover with the reason why it is not. When ctx ends first, the hand-over may still happen.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	return r.SwitchoverTo(ctx, uuid.Nil)
 }
 
-// SwitchoverTo makes one node active; it may be asked of either. It is idempotent: that the node is active already, or becomes it by
-// another switchover meanwhile, is success. With uuid.Nil it is Switchover.
+// SwitchoverTo makes one node active; it may be asked of either. It is idempotent: that the node is active already, or
+// becomes it by another switchover meanwhile, is success. With uuid.Nil it is Switchover.
 func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResult, error) {
 	if err := r.coordinatorAnswers(ctx); err != nil {
 		return SwitchoverResult{}, err
@@ -173,8 +174,9 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 	}
 }
 
-// coordinatorAnswers asks the coordinator something harmless before anything else is done. A hand-over whose swap gets no
-// answer blocks every write until the coordinator is back (INV-8), and that it is gone can be news of this very moment.
+// coordinatorAnswers asks the coordinator something harmless before anything else is done. A hand-over whose swap gets
+// no answer blocks every write until the coordinator is back (INV-8), and that it is gone can be news of this very
+// moment.
 func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	select {
 	case <-r.stopped:
@@ -185,7 +187,8 @@ func (r *Runner) coordinatorAnswers(ctx context.Context) error {
 	defer cancel()
 	_, _, err := r.opts.Coordinator.Load(ctx)
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: the coordinator does not answer, and without it the role cannot change: %w", ErrSwitchover, err)
+		return fmt.Errorf("%w: the coordinator does not answer, and without it the role cannot change: %w",
+			ErrSwitchover, err)
 	}
 	return nil // any other trouble with the record is the machine's business
 }
@@ -256,7 +259,8 @@ func (r *Runner) publish(s *State) {
 		Deliver: s.mode == modeAct && s.act.sent.Deliver,
 		Standby: s.act.member.Node,
 		Refused: s.refused, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
-		Superseded: s.run.superseded != "" && s.run.copyOf == "", PutBack: s.run.putBack, Ahead: s.ahead(), Twin: s.twin(),
+		Superseded: s.run.superseded != "" && s.run.copyOf == "", PutBack: s.run.putBack, Ahead: s.ahead(),
+		Twin:    s.twin(),
 		Notices: s.notices,
 	}
 	if s.mode == modeAct && s.act.giveAt != never {
@@ -283,7 +287,10 @@ func (r *Runner) publish(s *State) {
 }
 
 func (r *Runner) logRole(old, now Status) {
-	fields := []zap.Field{zap.Stringer("from", old.Role), zap.Stringer("to", now.Role), zap.String("reason", now.Reason)}
+	fields := []zap.Field{
+		zap.Stringer("from", old.Role), zap.Stringer("to", now.Role),
+		zap.String("reason", now.Reason),
+	}
 	if now.Record != nil {
 		fields = append(fields, zap.Uint64("config", now.Record.Config), zap.Uint64("term", now.Record.Term),
 			zap.Int("in_sync", len(now.Record.InSync)))
@@ -292,7 +299,8 @@ func (r *Runner) logRole(old, now Status) {
 }
 
 func sameStatus(a, b Status) bool {
-	if (a.Record == nil) != (b.Record == nil) || a.Record != nil && (a.Record.Config != b.Record.Config || a.Record.OpID != b.Record.OpID) {
+	if (a.Record == nil) != (b.Record == nil) || a.Record != nil &&
+		(a.Record.Config != b.Record.Config || a.Record.OpID != b.Record.OpID) {
 		return false
 	}
 	if len(a.Live) != len(b.Live) {
@@ -303,12 +311,15 @@ func sameStatus(a, b Status) bool {
 			return false
 		}
 	}
-	if a.Superseded != b.Superseded || a.PutBack != b.PutBack || a.Ahead != b.Ahead || (a.Twin == nil) != (b.Twin == nil) {
+	if a.Superseded != b.Superseded || a.PutBack != b.PutBack || a.Ahead != b.Ahead ||
+		(a.Twin == nil) != (b.Twin == nil) {
 		return false
 	}
-	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision && a.CoordinatorReachable == b.CoordinatorReachable &&
+	return a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision &&
+		a.CoordinatorReachable == b.CoordinatorReachable &&
 		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt) &&
-		a.CoordinatorRefuses == b.CoordinatorRefuses && a.MayHaveLost == b.MayHaveLost && slices.Equal(a.Notices, b.Notices)
+		a.CoordinatorRefuses == b.CoordinatorRefuses && a.MayHaveLost == b.MayHaveLost &&
+		slices.Equal(a.Notices, b.Notices)
 }
 
 // answer passes the outcome of a switchover to whoever waits for it.

@@ -48,10 +48,10 @@ func (r *Runner) Find(ctx context.Context) (Found, error) {
 	return Found{Record: rec, Revision: rev}, nil
 }
 
-// Adopt writes the pair's record anew, with this node as the active and, if it was not active, as the only one in sync: for a
-// coordinator that has lost the record or was put back (INV-9). The caller has made sure that the other node does not
-// hold more. It returns the new record, or ErrAdopt with
-// the reason; if that also is ErrUnknownOutcome, or ctx has ended, the record may have been written.
+// Adopt writes the pair's record anew, with this node as the active and, if it was not active, as the only one in sync:
+// for a coordinator that has lost the record or was put back (INV-9). The caller has made sure that the other node does
+// not hold more. It returns the new record, or ErrAdopt with the reason; if that also is ErrUnknownOutcome, or ctx has
+// ended, the record may have been written.
 func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	id := uuid.NewString()
 	done := make(chan error, 1)
@@ -64,8 +64,9 @@ func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 		r.mu.Unlock()
 	}()
 	r.post(AdoptAsked{
-		ID: id, Found: req.Found.Record, Revision: req.Found.Revision, Above: req.Above, AcceptLoss: req.AcceptLoss, WithoutOther: req.WithoutOther,
-		At: time.Now().UTC().Truncate(time.Second),
+		ID: id, Found: req.Found.Record, Revision: req.Found.Revision, Above: req.Above, AcceptLoss: req.AcceptLoss,
+		WithoutOther: req.WithoutOther,
+		At:           time.Now().UTC().Truncate(time.Second),
 	})
 	select {
 	case err := <-done:

@@ -18,18 +18,20 @@ type ForceRequest struct {
 	By, Reason string
 }
 
-// MayForce tells whether Force would be done now, for the record of that config: nil, or ErrForce with the reason; ErrOtherLives may pass.
+// MayForce tells whether Force would be done now, for the record of that config: nil, or ErrForce with the reason;
+// ErrOtherLives may pass.
 func (r *Runner) MayForce(ctx context.Context, config uint64) error {
 	return r.askForce(ctx, ForceAsked{Only: true, Config: config})
 }
 
-// Force makes this node active although it is not known to hold everything, because the one that does is lost. Everything but INV-4's
-// in-sync set is as in any takeover; the other node must not be there, and the record must still be the one of req.Config. It returns
-// the new record when it is written; the role follows. Errors: ErrForce with the reason; if that also is ErrUnknownOutcome, or ctx
-// has ended, it may have been done.
+// Force makes this node active although it is not known to hold everything, because the one that does is lost.
+// Everything but INV-4's in-sync set is as in any takeover; the other node must not be there, and the record must still
+// be the one of req.Config. It returns the new record when it is written; the role follows. Errors: ErrForce with the
+// reason; if that also is ErrUnknownOutcome, or ctx has ended, it may have been done.
 func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
 	err := r.askForce(ctx, ForceAsked{
-		Config: req.Config, End: r.opts.Data.Identity().End, Committed: req.Committed, At: time.Now().UTC().Truncate(time.Second), By: req.By, Reason: req.Reason,
+		Config: req.Config, End: r.opts.Data.Identity().End, Committed: req.Committed,
+		At: time.Now().UTC().Truncate(time.Second), By: req.By, Reason: req.Reason,
 	})
 	if err != nil {
 		return Record{}, err

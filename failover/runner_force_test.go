@@ -10,7 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// The standby has left, the active dies: the standby waits. An operator forces it, and it acts; the old active comes back and follows.
+// The standby has left, the active dies: the standby waits. An operator forces it, and it acts; the old active comes
+// back and follows.
 func TestForce(t *testing.T) {
 	p, _ := memoryPair(t)
 	p.both(failover.Settings{})
@@ -54,11 +55,13 @@ func TestForce(t *testing.T) {
 	require.Equal(t, rec.Forced, spec.Forced)
 }
 
-// The preferred node was killed and comes back. After the delay it is active again, and not before; and not while somebody is occupied.
+// The preferred node was killed and comes back. After the delay it is active again, and not before; and not while
+// somebody is occupied.
 func TestFailback(t *testing.T) {
 	const delay = 300 * time.Millisecond
 	p, _ := memoryPair(t)
-	preferred, other := failover.Settings{Preferred: true, FailbackDelay: delay}, failover.Settings{FailbackDelay: delay}
+	preferred, other := failover.Settings{Preferred: true, FailbackDelay: delay},
+		failover.Settings{FailbackDelay: delay}
 	p.start(0, preferred)
 	p.nodes[0].awaitRole(failover.RoleActiveAlone)
 	p.start(1, other)
@@ -74,7 +77,10 @@ func TestFailback(t *testing.T) {
 	require.Zero(t, st.FailbackAt)
 	free := time.Now()
 	p.nodes[1].run.SetOccupied("")
-	p.nodes[1].await("announced", func(s failover.Status) bool { return !s.FailbackAt.IsZero() || s.Role != failover.RoleActive })
+	p.nodes[1].await("announced", func(s failover.Status) bool {
+		return !s.FailbackAt.IsZero() ||
+			s.Role != failover.RoleActive
+	})
 	p.nodes[0].awaitRole(failover.RoleActive)
 	require.GreaterOrEqual(t, time.Since(free), delay)
 	p.nodes[1].awaitRole(failover.RoleStandby)

@@ -96,7 +96,8 @@ func (l *loop) step(ctx context.Context, ev Event) {
 func (l *loop) refresh(ctx context.Context) {
 	id := l.r.opts.Data.Identity()
 	now := id
-	now.End, now.Committed = l.identity.End, l.identity.Committed // they change all the time, and only the value at the start matters
+	// they change all the time, and only the value at the start matters
+	now.End, now.Committed = l.identity.End, l.identity.Committed
 	if now != l.identity {
 		l.identity = id
 		l.apply(ctx, IdentityChanged{Identity: id})
@@ -206,7 +207,8 @@ func (l *loop) poster(epoch uint64) func(DataEvent) {
 
 func (l *loop) announce(ctx context.Context) {
 	l.wg.Go(func() {
-		if err := l.r.opts.Coordinator.Announce(ctx, Live{Node: l.r.opts.Self, Process: l.r.process}); err != nil && ctx.Err() == nil {
+		if err := l.r.opts.Coordinator.Announce(ctx, Live{Node: l.r.opts.Self, Process: l.r.process}); err != nil &&
+			ctx.Err() == nil {
 			l.r.post(Reported{Event: Failed{Err: fmt.Errorf("announce this node: %w", err)}})
 		}
 	})
@@ -219,7 +221,8 @@ func (l *loop) loadRecord(ctx context.Context) {
 		defer cancel()
 		mark, err := l.r.opts.Coordinator.LoadMark(ctx)
 		if errors.Is(err, ErrRecordInvalid) {
-			l.r.log.Warn("the pair's mark in the coordinator cannot be read, and is left out of account until the active writes it anew", zap.Error(err))
+			l.r.log.Warn("the pair's mark in the coordinator cannot be read, and is left out of account until the "+
+				"active writes it anew", zap.Error(err))
 			mark, err = Mark{}, nil
 		}
 		if err != nil {

@@ -13,11 +13,13 @@ import (
 var ErrMinInSync = errors.New("min-in-sync was not changed")
 
 // errAlone is why it cannot be raised to two.
-var errAlone = errors.New("only one node is in sync: with 2, every write would be refused from now on; bring the other one back first")
+var errAlone = errors.New("only one node is in sync: with 2, every write would be refused from now on; bring the " +
+	"other one back first")
 
-// SetMinInSync changes how many nodes have to be in sync for writes, 1 or 2, whatever the configurations of the nodes say, until it is
-// called with 0. It may be asked of either node, also while the active refuses writes, and needs the coordinator. own is what this
-// node's configuration says. Errors: ErrMinInSync with what is wrong, ErrUnreachable, ErrNoRecord.
+// SetMinInSync changes how many nodes have to be in sync for writes, 1 or 2, whatever the configurations of the nodes
+// say, until it is called with 0. It may be asked of either node, also while the active refuses writes, and needs the
+// coordinator. own is what this node's configuration says. Errors: ErrMinInSync with what is wrong, ErrUnreachable,
+// ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
 		return fmt.Errorf("%w: %d is neither 1 nor 2", ErrMinInSync, wanted)
@@ -32,7 +34,8 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 			return nil
 		}
 		if n, ok := lacking(rec, r.Status().Live, FeatureMinInSync); ok && wanted != 0 {
-			return fmt.Errorf("%w: node %s (%s) runs %s, which would write its own when it becomes active; upgrade it first with lockstep restart",
+			return fmt.Errorf("%w: node %s (%s) runs %s, which would write its own when it becomes active; upgrade "+
+				"it first with lockstep restart",
 				ErrMinInSync, n.Name, n.ID, describeVersion(n.Version))
 		}
 		rec.Config++

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What an operator has set while the nodes ran is what each node writes that becomes active, whatever its configuration says.
+// What an operator has set while the nodes ran is what each node writes that becomes active, whatever its configuration
+// says.
 func TestMinInSyncSet(t *testing.T) {
 	r := newRig(t, Settings{MinInSync: 1})
 	rec := recordWith(1, 0, 1)

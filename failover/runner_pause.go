@@ -15,9 +15,10 @@ var ErrPause = errors.New("the pair was not paused or resumed")
 // pauseRetry is how long SetPaused waits when somebody else has just written the record.
 const pauseRetry = 20 * time.Millisecond
 
-// SetPaused has no standby take over by itself any more, or lets one (nil). It may be asked of either node, also of a standby whose
-// active is gone, and needs the coordinator. It changes nothing but that in the record; every node hears of it as of any other change.
-// Pausing a paused pair replaces the reason. Errors: ErrPause with what is wrong, ErrUnreachable, ErrNoRecord.
+// SetPaused has no standby take over by itself any more, or lets one (nil). It may be asked of either node, also of a
+// standby whose active is gone, and needs the coordinator. It changes nothing but that in the record; every node hears
+// of it as of any other change. Pausing a paused pair replaces the reason. Errors: ErrPause with what is wrong,
+// ErrUnreachable, ErrNoRecord.
 func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	op := uuid.NewString()
 	for {
@@ -29,7 +30,8 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 			return nil
 		}
 		if n, ok := lacking(rec, r.Status().Live, FeaturePause); ok && p != nil {
-			return fmt.Errorf("%w: node %s (%s) runs %s, which does not know pauses and would take over all the same; upgrade it first "+
+			return fmt.Errorf("%w: node %s (%s) runs %s, which does not know pauses and would take over all the "+
+				"same; upgrade it first "+
 				"with lockstep restart", ErrPause, n.Name, n.ID, describeVersion(n.Version))
 		}
 		rec.Config++

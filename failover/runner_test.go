@@ -282,7 +282,10 @@ func newPair(t *testing.T, connect func() failover.Coordinator) *pair {
 		f, err := os.Create(filepath.Join(t.TempDir(), "fence"))
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, f.Close()) })
-		pl := &plane{hub: p.hub, addr: name, file: f, dead: true, id: failover.Identity{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}}
+		pl := &plane{
+			hub: p.hub, addr: name, file: f, dead: true,
+			id: failover.Identity{Node: uuid.New(), Store: uuid.New(), Incarnation: 1},
+		}
 		p.hub.planes[name] = pl
 		p.nodes[i] = &node{t: t, plane: pl}
 		t.Cleanup(func() { p.nodes[i].end() })
@@ -350,7 +353,8 @@ func (n *node) await(what string, ok func(failover.Status) bool) failover.Status
 		select {
 		case <-changed:
 		case <-deadline:
-			require.FailNow(n.t, "not reached: "+what, "node %s: %s %q %+v", n.plane.addr, st.Role, st.Reason, st.Record)
+			require.FailNow(n.t, "not reached: "+what, "node %s: %s %q %+v", n.plane.addr, st.Role, st.Reason,
+				st.Record)
 		}
 	}
 }
@@ -421,7 +425,8 @@ func TestTakeoverIsFast(t *testing.T) {
 		calls := slices.Clone(n.calls)
 		p.hub.mu.Unlock()
 		at := slices.Index(calls, "start-active")
-		require.Equal(t, []string{"stop-follower", "fence", "fence"}, calls[at-3:at], "INV-4, and INV-1 for the new record")
+		require.Equal(t, []string{"stop-follower", "fence", "fence"}, calls[at-3:at],
+			"INV-4, and INV-1 for the new record")
 		p.start(gone, failover.Settings{})
 		p.nodes[next].awaitRole(failover.RoleActive)
 		st = p.nodes[gone].awaitRole(failover.RoleStandby)
@@ -471,8 +476,8 @@ func TestEtcdStopped(t *testing.T) {
 	require.Equal(t, before.Record.Term, p.nodes[0].run.Status().Record.Term)
 }
 
-// Without etcd and without the standby nothing is acknowledged, and after the lease nothing is delivered; when etcd is back,
-// the active goes on alone.
+// Without etcd and without the standby nothing is acknowledged, and after the lease nothing is delivered; when etcd is
+// back, the active goes on alone.
 func TestEtcdAndStandbyGone(t *testing.T) {
 	p, e := etcdPair(t)
 	p.both(failover.Settings{})
@@ -505,7 +510,8 @@ func TestBothNodesRestart(t *testing.T) {
 	p.start(0, failover.Settings{})
 	ok := func() bool {
 		a, b := p.nodes[0].run.Status(), p.nodes[1].run.Status()
-		return a.Role == failover.RoleActive && b.Role == failover.RoleStandby || a.Role == failover.RoleStandby && b.Role == failover.RoleActive
+		return a.Role == failover.RoleActive && b.Role == failover.RoleStandby || a.Role == failover.RoleStandby &&
+			b.Role == failover.RoleActive
 	}
 	require.Eventually(t, ok, bound, 5*time.Millisecond)
 }

@@ -11,7 +11,8 @@ import (
 var (
 	// ErrOtherPair is returned when the store and the record belong to different pairs.
 	ErrOtherPair = errors.New("this store belongs to another pair")
-	// ErrRecordLost is why a node waits whose store has been part of a pair while the coordinator has no record of one (INV-9).
+	// ErrRecordLost is why a node waits whose store has been part of a pair while the coordinator has no record of one
+	// (INV-9).
 	ErrRecordLost = errors.New("the coordinator has no record of the pair, but this node's store is not empty")
 	// ErrRecordOld is why a node waits while the coordinator's record is older than what it has already obeyed (INV-9).
 	ErrRecordOld = errors.New("the coordinator's record is older than this node's own")
@@ -29,26 +30,30 @@ var (
 	errAdoptBusy    = errors.New("a change of the pair's record is under way on this node; try again")
 	errAdoptNoPair  = errors.New("this node's store has never been part of a pair; it joins by itself")
 	errAdoptFine    = errors.New("the coordinator's record is not older than what this node knows: there is nothing to adopt")
-	errAdoptStandby = errors.New("this node runs and is not the active one: adopt on the active, or stop that and start this one anew")
-	errAdoptUnknown = errors.New("this node's last change of the pair's record had no answer before the record was lost, so it cannot write the same " +
+	errAdoptStandby = errors.New("this node runs and is not the active one: adopt on the active, or stop that and " +
+		"start this one anew")
+	errAdoptUnknown = errors.New("this node's last change of the pair's record had no answer before the record was " +
+		"lost, so it cannot write the same " +
 		"record again: stop this node, start it, and adopt then")
-	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, since its machine went down without a clean stop and " +
+	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, since its machine went down " +
+		"without a clean stop and " +
 		"sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
 )
 
-// ErrForce is returned when a node was not made active by force. Unless it also is ErrUnknownOutcome, nothing was changed.
+// ErrForce is returned when a node was not made active by force. Unless it also is ErrUnknownOutcome, nothing was
+// changed.
 var ErrForce = errors.New("no forced failover")
 
-// ErrSwitchover is returned when a planned hand-over was not done. The role is where it was, or where a takeover has put
-// it meanwhile; Status tells.
+// ErrSwitchover is returned when a planned hand-over was not done. The role is where it was, or where a takeover has
+// put it meanwhile; Status tells.
 var ErrSwitchover = errors.New("no switchover")
 
 // Settings of the machine. The zero value of each field means its default.
 type Settings struct {
 	// FailoverTimeout: a standby in sync that has had no connection to the active for so long takes over. Default 1 s.
 	FailoverTimeout time.Duration
-	// StartupWait: so long after its own start a standby in sync leaves the role to the previous active, if its liveness key
-	// is there. Default 1 s.
+	// StartupWait: so long after its own start a standby in sync leaves the role to the previous active, if its
+	// liveness key is there. Default 1 s.
 	StartupWait time.Duration
 	// StandbyWait: so long a new active waits for a standby in sync to connect before it drops it. Default 600 ms.
 	StandbyWait time.Duration
@@ -70,10 +75,11 @@ type Settings struct {
 	MinInSync int
 	// Preferred: this node should be the active one. It is given the role by an active that is not preferred.
 	Preferred bool
-	// FailbackDelay: so long a preferred node has to be in sync, without interruption, before the active hands over to it. 0: never.
+	// FailbackDelay: so long a preferred node has to be in sync, without interruption, before the active hands over to
+	// it. 0: never.
 	FailbackDelay time.Duration
-	// AcceptLoss: start even if acknowledged bytes may be gone and nobody else has them (INV-6). Only for a node without a
-	// partner.
+	// AcceptLoss: start even if acknowledged bytes may be gone and nobody else has them (INV-6). Only for a node
+	// without a partner.
 	AcceptLoss bool
 }
 
@@ -106,8 +112,8 @@ type Status struct {
 	Role Role
 	// Reason why it is in that role or cannot serve, in words.
 	Reason string
-	// Refused is set while the node waits for an operator, because it must not use what the coordinator has: ErrRecordLost,
-	// ErrRecordOld.
+	// Refused is set while the node waits for an operator, because it must not use what the coordinator has:
+	// ErrRecordLost, ErrRecordOld.
 	Refused error
 	// Since when it has had this role.
 	Since time.Time
@@ -123,14 +129,16 @@ type Status struct {
 	CoordinatorReachable bool
 	// Live are the nodes whose liveness key is there.
 	Live []Live
-	// Superseded: another process has taken this node's place with a copy of its data directory; this one takes no part any more.
+	// Superseded: another process has taken this node's place with a copy of its data directory; this one takes no part
+	// any more.
 	Superseded bool
-	// PutBack says why the data directory is taken for an older image or a copy of itself (INV-11, INV-12); empty if it is not.
+	// PutBack says why the data directory is taken for an older image or a copy of itself (INV-11, INV-12); empty if it
+	// is not.
 	PutBack string
 	// Twin is another process that runs under this node's identity; nil if none is known.
 	Twin *Live
-	// Ahead tells that the other node knows records to be committed that this active lacks, which therefore does not serve; or that this
-	// node knows such records, and is not in sync (INV-13). Empty otherwise.
+	// Ahead tells that the other node knows records to be committed that this active lacks, which therefore does not
+	// serve; or that this node knows such records, and is not in sync (INV-13). Empty otherwise.
 	Ahead string
 	// Serve: transactions are acknowledged.
 	Serve bool
@@ -140,7 +148,8 @@ type Status struct {
 	Standby uuid.UUID
 	// FailbackAt is when this active hands over to the preferred node, if nothing comes between; zero if it will not.
 	FailbackAt time.Time
-	// CoordinatorRefuses is why the coordinator has refused the last change of the record, in its words; empty if it has not.
+	// CoordinatorRefuses is why the coordinator has refused the last change of the record, in its words; empty if it
+	// has not.
 	CoordinatorRefuses string
 	// MayHaveLost: acknowledged bytes may be missing in this node's store (INV-6).
 	MayHaveLost bool

@@ -8,15 +8,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file is INV-13 on the standby's side: a node does not give up records that it knows to be committed, whatever an active says. An
-// active that lacks some of them was put back to an older image of its data directory. The standby names the last of them in its hello, and
-// an active of this release refuses it then (Primary.refuseBehind). The standby looks at the answer all the same: the active may be of a
-// release that does not know the question.
+// This file is INV-13 on the standby's side: a node does not give up records that it knows to be committed, whatever an
+// active says. An active that lacks some of them was put back to an older image of its data directory. The standby
+// names the last of them in its hello, and an active of this release refuses it then (Primary.refuseBehind). The
+// standby looks at the answer all the same: the active may be of a release that does not know the question.
 //
 // The one exception is what a forced failover has made void: the operator has given those records up.
 
-// errOldSnapshot is returned when a snapshot ends before what this node knows to be committed, and nothing tells whether the active lacks that
-// or has it in its log. With its next checkpoint it is known.
+// errOldSnapshot is returned when a snapshot ends before what this node knows to be committed, and nothing tells
+// whether the active lacks that or has it in its log. With its next checkpoint it is known.
 var errOldSnapshot = errors.New("the active's checkpoint is older than what this node knows to be committed")
 
 // committed is the last LSN that this node knows to be committed and that no forced failover has made void.
@@ -37,9 +37,9 @@ func (f *Follower) committedPosition() lsn.Position {
 	return at
 }
 
-// voidTerm is the term of the pair's last forced failover, if this node's log ends before it; 0 otherwise. What such a log has and the forced
-// history lacks is void, also below Void.After: the histories of a node that was put back, and of the one that is forced then, may
-// have parted long before.
+// voidTerm is the term of the pair's last forced failover, if this node's log ends before it; 0 otherwise. What such a
+// log has and the forced history lacks is void, also below Void.After: the histories of a node that was put back, and
+// of the one that is forced then, may have parted long before.
 func (f *Follower) voidTerm() uint64 {
 	if f.o.Store.End().Term >= f.o.Void.Term {
 		return 0
@@ -47,8 +47,8 @@ func (f *Follower) voidTerm() uint64 {
 	return f.o.Void.Term
 }
 
-// checkWelcome refuses to go on as an active says if that would cut or replace records that are committed. It notes whether the active is known
-// to have all of them.
+// checkWelcome refuses to go on as an active says if that would cut or replace records that are committed. It notes
+// whether the active is known to have all of them.
 func (f *Follower) checkWelcome(w *Welcome) error {
 	n, at := f.committed(), w.ResumeAfter
 	if n == 0 || mutate.Off("INV-13-standby-believes-any-active") {
@@ -73,7 +73,8 @@ func (f *Follower) checkWelcome(w *Welcome) error {
 	}
 }
 
-// checkSnapshot refuses a snapshot that would take the place of records that are committed, and that the active may lack.
+// checkSnapshot refuses a snapshot that would take the place of records that are committed, and that the active may
+// lack.
 func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 	n := f.committed()
 	switch {
@@ -82,14 +83,15 @@ func (f *Follower) checkSnapshot(h *SnapshotHeader) error {
 	case f.resync.Load() != nil:
 		return fmt.Errorf("%w: it holds %v, and LSN %d is committed", errOldSnapshot, h.Position, n)
 	default:
-		// Neither log has a record of the other one. Had the active committed that far, its log would begin behind it, or have it;
-		// and a checkpoint holds what is before the log.
+		// Neither log has a record of the other one. Had the active committed that far, its log would begin behind it,
+		// or have it; and a checkpoint holds what is before the log.
 		return f.behind(n, fmt.Sprintf("its checkpoint holds %v", h.Position))
 	}
 }
 
 // behind is the error for an active that lacks committed records.
 func (f *Follower) behind(committed uint64, has string) error {
-	return fmt.Errorf("%w: this node knows everything up to LSN %d to be committed, of the active at %s %s. Nothing was cut", ErrBehind,
+	return fmt.Errorf("%w: this node knows everything up to LSN %d to be committed, of the active at %s %s. Nothing "+
+		"was cut", ErrBehind,
 		committed, f.o.Address, has)
 }

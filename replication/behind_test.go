@@ -26,7 +26,8 @@ func (n *node) image() *vfs.Mem {
 	return n.disk.CrashClone(nil)
 }
 
-// sealedImage is what is on the node's disk when it has rested for a moment: its log says then that all of it is committed.
+// sealedImage is what is on the node's disk when it has rested for a moment: its log says then that all of it is
+// committed.
 func (n *node) sealedImage() (image *vfs.Mem) {
 	n.w.t.Helper()
 	require.Eventually(n.w.t, func() bool {
@@ -71,7 +72,9 @@ func (c oldConn) Replicate(ctx context.Context) (replication.ActiveStream, error
 	return oldStream{s}, err
 }
 
-func (c oldConn) FetchSnapshot(ctx context.Context, req replication.SnapshotRequest) (replication.SnapshotStream, error) {
+func (c oldConn) FetchSnapshot(
+	ctx context.Context, req replication.SnapshotRequest,
+) (replication.SnapshotStream, error) {
 	req.Committed = lsn.Position{}
 	return c.Conn.FetchSnapshot(ctx, req)
 }
@@ -82,12 +85,16 @@ func (s oldStream) Send(m *replication.StandbyMessage) error {
 	if m.Hello != nil {
 		hello := *m.Hello
 		hello.Committed = lsn.Position{}
-		m = &replication.StandbyMessage{Config: m.Config, Term: m.Term, Hello: &hello, Durable: m.Durable, AppliedLSN: m.AppliedLSN}
+		m = &replication.StandbyMessage{
+			Config: m.Config, Term: m.Term, Hello: &hello, Durable: m.Durable,
+			AppliedLSN: m.AppliedLSN,
+		}
 	}
 	return s.ActiveStream.Send(m)
 }
 
-// behindPair is a pair in sync whose node a can be put back to before the last 50 of 100 messages, all of which were acknowledged.
+// behindPair is a pair in sync whose node a can be put back to before the last 50 of 100 messages, all of which were
+// acknowledged.
 func behindPair(w *world, change ...func(*node)) (a, b *node, old, oldOfB *vfs.Mem) {
 	w.t.Helper()
 	change = append(change, quickRetry)
@@ -120,11 +127,12 @@ func requireUntouched(b *node, end lsn.Position) {
 	}
 }
 
-// TestPutBackActive: an active that was put back to an older image lacks what its standby knows to be committed. Nothing is cut, both sides
-// say so, and when the standby takes the role, nothing is lost (INV-13).
+// TestPutBackActive: an active that was put back to an older image lacks what its standby knows to be committed.
+// Nothing is cut, both sides say so, and when the standby takes the role, nothing is lost (INV-13).
 func TestPutBackActive(t *testing.T) {
 	for name, c := range map[string]struct {
-		// restarted: the standby has gone down, too, and has applied nothing yet; then the log would be cut, and otherwise replaced.
+		// restarted: the standby has gone down, too, and has applied nothing yet; then the log would be cut, and
+		// otherwise replaced.
 		restarted bool
 		// writes is how much the active has committed alone before the standby comes.
 		writes int
@@ -165,7 +173,8 @@ func TestPutBackActive(t *testing.T) {
 				b.followVia(d, a.address)
 				if !c.old {
 					ahead := await[replication.StandbyAhead](a, nil)
-					require.Equal(t, replication.StandbyAhead{Member: b.member(), End: end, Committed: committed}, ahead)
+					require.Equal(t, replication.StandbyAhead{Member: b.member(), End: end, Committed: committed},
+						ahead)
 				}
 				e := await(b, lost(replication.LostBehind))
 				require.ErrorIs(t, e.Err, replication.ErrBehind)
@@ -219,7 +228,8 @@ func TestPutBackActiveIsAskedSlowly(t *testing.T) {
 	require.Equal(t, 1, n, "the standby says it once")
 }
 
-// TestPutBackActiveWithoutAnyCommonRecord: the standby has begun with a snapshot, and the active is put back to before that.
+// TestPutBackActiveWithoutAnyCommonRecord: the standby has begun with a snapshot, and the active is put back to before
+// that.
 func TestPutBackActiveWithoutAnyCommonRecord(t *testing.T) {
 	for _, release := range []string{"this", "old"} {
 		t.Run(release, func(t *testing.T) {
@@ -275,7 +285,8 @@ func TestPutBackForcedActive(t *testing.T) {
 	b.lead(30, 4, nil)
 	a.forget()
 	f := replication.StartFollower(replication.FollowerOptions{
-		Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning, Void: replication.Void{Term: 3, After: after},
+		Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning,
+		Void: replication.Void{Term: 3, After: after},
 	})
 	defer f.Stop()
 	e := await(a, lost(replication.LostBehind))
@@ -305,7 +316,8 @@ func TestPutBackActiveOfADamagedStandby(t *testing.T) {
 	requireUntouched(b, end)
 }
 
-// TestDamagedStandbyOfAnOldActive: nothing tells whether an active of the old release has what its checkpoint lacks, until it has a newer one.
+// TestDamagedStandbyOfAnOldActive: nothing tells whether an active of the old release has what its checkpoint lacks,
+// until it has a newer one.
 func TestDamagedStandbyOfAnOldActive(t *testing.T) {
 	w := newWorld(t)
 	a, b, _, _ := behindPair(w)
@@ -355,8 +367,8 @@ func TestStandbyOfAnOldRelease(t *testing.T) {
 	require.NoError(t, err, "what it has is not missing")
 }
 
-// TestClearedLossKeepsWhatIsCommitted: a standby that may have lost something follows as another member; what it still knows to be committed the
-// active must have all the same.
+// TestClearedLossKeepsWhatIsCommitted: a standby that may have lost something follows as another member; what it still
+// knows to be committed the active must have all the same.
 func TestClearedLossKeepsWhatIsCommitted(t *testing.T) {
 	w := newWorld(t)
 	a, b, old, _ := behindPair(w, func(n *node) { n.options.Sync = wal.SyncInterval })
@@ -373,8 +385,8 @@ func TestClearedLossKeepsWhatIsCommitted(t *testing.T) {
 	requireUntouched(b, end)
 }
 
-// TestForcedAfterHistoriesDiffer: the active was put back, has gone on alone, and was refused; the operator decides for the standby's history.
-// What the other one has acknowledged alone is kept in a file, wherever its log ends (INV-13).
+// TestForcedAfterHistoriesDiffer: the active was put back, has gone on alone, and was refused; the operator decides for
+// the standby's history. What the other one has acknowledged alone is kept in a file, wherever its log ends (INV-13).
 func TestForcedAfterHistoriesDiffer(t *testing.T) {
 	for name, c := range map[string]struct {
 		writes    int
@@ -402,10 +414,12 @@ func TestForcedAfterHistoriesDiffer(t *testing.T) {
 				void := replication.Void{Term: 3, After: after}
 				a.forget()
 				f := replication.StartFollower(replication.FollowerOptions{
-					Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning, Void: void,
+					Store: a.store, Dialer: w.dialer(), Address: b.address, Events: a.event, Tuning: a.tuning,
+					Void: void,
 				})
 				defer f.Stop()
-				require.Eventually(t, func() bool { return a.store.Applied() == b.store.Applied() }, patience, time.Millisecond)
+				require.Eventually(t, func() bool { return a.store.Applied() == b.store.Applied() }, patience,
+					time.Millisecond)
 				requireEqual(a, b)
 				require.Len(t, a.messages(), 100)
 				_, _, bodies := a.kept()

@@ -14,11 +14,12 @@ import (
 // applyStep bounds how many records are applied before somebody who wants to stop is asked again.
 const applyStep = 4096
 
-// Submit accepts a transaction, encoded by package txn, and calls done when its outcome is known. The transactions of one
-// caller commit in the order of its calls. payload may be reused when Submit returns.
+// Submit accepts a transaction, encoded by package txn, and calls done when its outcome is known. The transactions of
+// one caller commit in the order of its calls. payload may be reused when Submit returns.
 //
-// Submit waits while too much is accepted and unanswered, and during a switchover; ctx bounds that wait and nothing else. It
-// returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, and then done is not called and nothing was logged.
+// Submit waits while too much is accepted and unanswered, and during a switchover; ctx bounds that wait and nothing
+// else. It returns ErrNotActive, ErrBlocked, ErrTooLarge or the context's error, and then done is not called and
+// nothing was logged.
 func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 	return p.SubmitAll(ctx, []Item{{payload, done}})
 }
@@ -29,7 +30,8 @@ type Item struct {
 	Done    Done
 }
 
-// SubmitAll is Submit for several transactions that came together. Each has an outcome of its own; an error means that none was logged.
+// SubmitAll is Submit for several transactions that came together. Each has an outcome of its own; an error means that
+// none was logged.
 func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 	alone, err := p.submit(ctx, items, p.o.CommitDelay <= 0 && !p.o.Store.SyncsCommits())
 	if alone {
@@ -80,7 +82,8 @@ func newWaiter() *waiter {
 	return w
 }
 
-// Commit is Submit and the wait for the outcome. When ctx ends before that, it returns ErrOutcomeUnknown and the context's error.
+// Commit is Submit and the wait for the outcome. When ctx ends before that, it returns ErrOutcomeUnknown and the
+// context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	w, _ := p.waiters.Get().(*waiter)
 	alone, err := p.submit(ctx, []Item{{payload, w.done}}, p.o.CommitDelay <= 0)
@@ -104,8 +107,8 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 	}
 }
 
-// commitHere does the committer's work for a transaction that is alone, in the goroutine that waits for it: to wake another
-// one would take longer than the work.
+// commitHere does the committer's work for a transaction that is alone, in the goroutine that waits for it: to wake
+// another one would take longer than the work.
 func (p *Primary) commitHere() {
 	if p.commitMu.TryLock() {
 		p.commitWaiting()
@@ -114,8 +117,8 @@ func (p *Primary) commitHere() {
 	p.queue.remind() // of what came meanwhile, and of this one if somebody else was at it
 }
 
-// ApplyTurns is received from by those who wait for a transaction's outcome: whoever gets something must call TakeApplyTurn.
-// The outcome that one waits for is then there sooner, without another goroutine's being woken.
+// ApplyTurns is received from by those who wait for a transaction's outcome: whoever gets something must call
+// TakeApplyTurn. The outcome that one waits for is then there sooner, without another goroutine's being woken.
 func (p *Primary) ApplyTurns() <-chan struct{} { return p.applyTurns }
 
 // TakeApplyTurn does the applier's work, once. It calls the Done of each transaction that is answered.
@@ -147,8 +150,8 @@ func (p *Primary) runCommitter(ctx context.Context) {
 	}
 }
 
-// commitWaiting commits what waits. It tells whether there was anything; nothing is committed after a failure or the end of
-// the role. commitMu is held.
+// commitWaiting commits what waits. It tells whether there was anything; nothing is committed after a failure or the
+// end of the role. commitMu is held.
 func (p *Primary) commitWaiting() bool {
 	if p.commitEnded || p.isStopped() {
 		return false
@@ -232,7 +235,8 @@ func (p *Primary) advance() {
 	}
 }
 
-// runApplier is the goroutine that applies, and that answers transactions with a result, but for what TakeApplyTurn does.
+// runApplier is the goroutine that applies, and that answers transactions with a result, but for what TakeApplyTurn
+// does.
 func (p *Primary) runApplier(ctx context.Context) {
 	defer p.wg.Done()
 	for {
@@ -249,8 +253,8 @@ func (p *Primary) runApplier(ctx context.Context) {
 	}
 }
 
-// applyCommitted applies up to a record that is committed, in steps. It tells whether anything was applied; nothing is after
-// a failure or the end of the role. applyMu is held.
+// applyCommitted applies up to a record that is committed, in steps. It tells whether anything was applied; nothing is
+// after a failure or the end of the role. applyMu is held.
 func (p *Primary) applyCommitted(upTo uint64) (some bool) {
 	for p.applied.Load() < upTo && !p.applyEnded && !p.isStopped() {
 		step := min(upTo, p.applied.Load()+applyStep)
@@ -273,7 +277,8 @@ func (p *Primary) applyCommitted(upTo uint64) (some bool) {
 func (p *Primary) answer(n uint64, r *txn.Result) {
 	done, free := p.queue.answer(n)
 	if done != nil {
-		// The store's own result is overwritten by a later record (store.Apply), and the callee may keep this one (Done).
+		// The store's own result is overwritten by a later record (store.Apply), and the callee may keep this one
+		// (Done).
 		kept := *r
 		done(&kept, nil)
 	}
@@ -315,7 +320,8 @@ func (p *Primary) fail(err error) {
 		return
 	}
 	refuse := fmt.Errorf("%w: %w", ErrNotActive, err)
-	p.abandon(refuse, outcomeUnknown(refuse)) // if it is the applier that failed, the committer may log what waits for it
+	// if it is the applier that failed, the committer may log what waits for it
+	p.abandon(refuse, outcomeUnknown(refuse))
 	p.events.post(Failed{Err: err})
 }
 

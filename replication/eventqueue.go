@@ -2,8 +2,8 @@ package replication
 
 import "sync"
 
-// eventQueue hands events to a function in order, from a goroutine of its own, so that whoever posts one never waits and
-// may hold locks.
+// eventQueue hands events to a function in order, from a goroutine of its own, so that whoever posts one never waits
+// and may hold locks.
 type eventQueue struct {
 	to   func(Event)
 	mu   sync.Mutex // guards the two below

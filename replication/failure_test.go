@@ -113,7 +113,9 @@ type breakingConn struct {
 	d *breakingDialer
 }
 
-func (c *breakingConn) FetchSnapshot(ctx context.Context, req replication.SnapshotRequest) (replication.SnapshotStream, error) {
+func (c *breakingConn) FetchSnapshot(
+	ctx context.Context, req replication.SnapshotRequest,
+) (replication.SnapshotStream, error) {
 	c.d.mu.Lock()
 	c.d.offsets = append(c.d.offsets, req.ResumeOffset)
 	c.d.mu.Unlock()
@@ -191,11 +193,13 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		requireEqual(a, b)
 		commit := a.primary.CommitLSN()
 		// b tries to take over: it raises the term under the configuration that it knows.
-		require.Eventually(t, func() bool { return b.store.Identity().Fence.Config == a.config }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return b.store.Identity().Fence.Config == a.config }, patience,
+			time.Millisecond)
 		id := b.store.Identity()
 		require.NoError(t, b.store.SetFence(store.Fence{Config: id.Fence.Config, Term: id.Fence.Term + 1}))
 		errs := make(chan error, 1)
-		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "p", 1, nil), func(_ *txn.Result, err error) { errs <- err }))
+		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "p", 1, nil),
+			func(_ *txn.Result, err error) { errs <- err }))
 		await(a, lostStandby(replication.LostAhead))
 		await(b, lost(replication.LostRejected))
 		end := b.store.End()
@@ -245,9 +249,11 @@ func TestStandbyLoss(t *testing.T) {
 		await(a, lostStandby(replication.LostReset))
 		errs := make(chan error, 10)
 		for i := range 10 {
-			require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "p", uint64(i+1), nil), func(_ *txn.Result, err error) { errs <- err }))
+			require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "p", uint64(i+1), nil),
+				func(_ *txn.Result, err error) { errs <- err }))
 		}
-		require.Eventually(t, func() bool { return a.store.Durable().LSN >= a.primary.CommitLSN()+10 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return a.store.Durable().LSN >= a.primary.CommitLSN()+10 }, patience,
+			time.Millisecond)
 		require.Empty(t, errs)
 		require.Equal(t, a.primary.CommitLSN(), a.store.Applied().LSN)
 		a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
@@ -358,7 +364,8 @@ func TestFailureDetection(t *testing.T) {
 // TestStalledDisk: a node whose log write does not come back stops looking alive.
 func TestStalledDisk(t *testing.T) {
 	quick := func(n *node) {
-		n.tuning.DiskStallTimeout, n.tuning.StandbyTimeout, n.tuning.ActiveTimeout = 100*time.Millisecond, 200*time.Millisecond, 300*time.Millisecond
+		n.tuning.DiskStallTimeout, n.tuning.StandbyTimeout, n.tuning.ActiveTimeout = 100*time.Millisecond,
+			200*time.Millisecond, 300*time.Millisecond
 	}
 	pair := func(t *testing.T) (a, b *node) {
 		w := newWorld(t)
@@ -516,7 +523,8 @@ func TestAnotherIncarnationDoesNotCount(t *testing.T) {
 	await[replication.ActiveReady](a, nil)
 }
 
-// TestUnrequireDropsTheSession: what a standby achieved under a requirement that was given up must not count later (INV-3).
+// TestUnrequireDropsTheSession: what a standby achieved under a requirement that was given up must not count later
+// (INV-3).
 func TestUnrequireDropsTheSession(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
@@ -548,7 +556,8 @@ func TestFollowerStopIsFinal(t *testing.T) {
 		var g sync.WaitGroup
 		g.Go(func() {
 			for flood.Load() {
-				_ = a.primary.Submit(t.Context(), payload(a.queueID, "", 0, make([]byte, 500)), func(*txn.Result, error) {})
+				_ = a.primary.Submit(t.Context(), payload(a.queueID, "", 0, make([]byte, 500)),
+					func(*txn.Result, error) {})
 			}
 		})
 		at := b.store.End().LSN

@@ -16,8 +16,8 @@ import (
 // snapshotBurstBytes may come at once, before SnapshotBytesPerSecond counts.
 const snapshotBurstBytes = 4 << 20
 
-// fetch receives a snapshot and installs it. What was received stays when the connection ends, and the next call goes on
-// from there if the active still has the same snapshot.
+// fetch receives a snapshot and installs it. What was received stays when the connection ends, and the next call goes
+// on from there if the active still has the same snapshot.
 func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	id := f.o.Store.Identity()
 	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config}
@@ -86,7 +86,8 @@ func (f *Follower) beginInstall(h *SnapshotHeader) error {
 		return fmt.Errorf("prepare to receive the snapshot: %w", err)
 	}
 	f.install, f.installID = install, h.ID
-	f.log.Info("receiving a snapshot", zap.String("id", h.ID), zap.Stringer("position", h.Position), zap.Uint64("bytes", h.DataBytes))
+	f.log.Info("receiving a snapshot", zap.String("id", h.ID), zap.Stringer("position", h.Position),
+		zap.Uint64("bytes", h.DataBytes))
 	return nil
 }
 

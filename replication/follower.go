@@ -36,9 +36,9 @@ type FollowerOptions struct {
 	// Dialer reaches the active at Address.
 	Dialer  Dialer
 	Address string
-	// Room tells whether there is room on the disk for so many bytes of log more; an error, which says how much there is, ends the connection in
-	// order, before the disk is full, and keeps this node from connecting for as long as it lasts. It is asked before each connection and
-	// often while something comes. Nil: there always is.
+	// Room tells whether there is room on the disk for so many bytes of log more; an error, which says how much there
+	// is, ends the connection in order, before the disk is full, and keeps this node from connecting for as long as it
+	// lasts. It is asked before each connection and often while something comes. Nil: there always is.
 	Room func(bytes int) error
 	// Void is what the pair's last forced failover has made void.
 	Void Void
@@ -51,8 +51,8 @@ type FollowerOptions struct {
 	Tuning
 }
 
-// Follower is the standby's role: it keeps the store equal to the active's, and connects again whenever that ends, until Stop.
-// Whom it obeys is decided by the fence in the store's identity (INV-1).
+// Follower is the standby's role: it keeps the store equal to the active's, and connects again whenever that ends,
+// until Stop. Whom it obeys is decided by the fence in the store's identity (INV-1).
 type Follower struct {
 	o      FollowerOptions
 	log    *zap.Logger
@@ -70,7 +70,8 @@ type Follower struct {
 
 	// applier is that of the last link, nil before the first. Of the run goroutine.
 	applier *applier
-	// asked is when Room was asked last, and tookBytes what came since. They are guarded by link.writeMu, or of the run goroutine.
+	// asked is when Room was asked last, and tookBytes what came since. They are guarded by link.writeMu, or of the run
+	// goroutine.
 	asked     time.Time
 	tookBytes int
 	// install is the snapshot that is being received, installID its name at the active. Of the run goroutine.
@@ -78,7 +79,8 @@ type Follower struct {
 	installID string
 	// parted is the last record that the active has of this node's log, nil if it did not say. Of the run goroutine.
 	parted *uint64
-	// vouched tells that the active has what this node knows to be committed (INV-13). Of the run goroutine, for one attempt.
+	// vouched tells that the active has what this node knows to be committed (INV-13). Of the run goroutine, for one
+	// attempt.
 	vouched bool
 
 	mu sync.Mutex // guards all below
@@ -127,8 +129,8 @@ func (f *Follower) Stop() {
 	f.events.close()
 }
 
-// Resync has the follower replace its store by a snapshot of the active, because something in it is damaged that cannot be repaired
-// otherwise. It returns at once; SnapshotInstalled is reported when it is done. Calls meanwhile do nothing.
+// Resync has the follower replace its store by a snapshot of the active, because something in it is damaged that cannot
+// be repaired otherwise. It returns at once; SnapshotInstalled is reported when it is done. Calls meanwhile do nothing.
 func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
 		return
@@ -203,7 +205,8 @@ func (f *Follower) lost(err error) {
 	switch {
 	case cause == f.told,
 		cause == LostReset && f.told != 0, // says nothing new
-		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected || f.told == LostBehind): // nobody is there to say anything
+		// nobody is there to say anything
+		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected || f.told == LostBehind):
 		return
 	}
 	if errors.Is(err, ErrLostRecords) {
@@ -297,7 +300,8 @@ func (f *Follower) watch(ctx context.Context) {
 			}
 			if s := f.io.stalled(f.o.DiskStallTimeout); s != stalled {
 				if stalled = s; s {
-					f.log.Error("the log's disk does not answer; heartbeats are stopped", zap.Duration("for", f.o.DiskStallTimeout))
+					f.log.Error("the log's disk does not answer; heartbeats are stopped",
+						zap.Duration("for", f.o.DiskStallTimeout))
 					f.events.post(DiskStalled{})
 				} else {
 					f.log.Info("the log's disk answers again")
@@ -378,6 +382,7 @@ func (f *Follower) align(common lsn.Position) error {
 		return nil
 	}
 	f.log.Warn("cut records that the active does not have; this node knows of none of them that it was committed",
-		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end), zap.String("kept_in", cut.Aside))
+		zap.Int("records", cut.Records), zap.Stringer("after", common), zap.Stringer("up_to", end),
+		zap.String("kept_in", cut.Aside))
 	return nil
 }

@@ -324,7 +324,8 @@ func requireEqual(a, b *node) {
 	require.Eventually(t, func() bool {
 		end := a.store.End()
 		return a.store.Applied() == end && b.store.End() == end && b.store.Applied() == end
-	}, patience, time.Millisecond, "a end %v applied %v, b end %v applied %v", a.store.End(), a.store.Applied(), b.store.End(), b.store.Applied())
+	}, patience, time.Millisecond, "a end %v applied %v, b end %v applied %v", a.store.End(), a.store.Applied(),
+		b.store.End(), b.store.Applied())
 	da, err := a.store.Digest(t.Context())
 	require.NoError(t, err)
 	db, err := b.store.Digest(t.Context())
@@ -347,7 +348,8 @@ func (n *node) messages() (bodies [][]byte) {
 	}
 	from := uint64(1)
 	for {
-		got, next, err := n.store.Read(t.Context(), store.ReadRequest{Queue: id, From: from, MaxMessages: 1000, MaxBytes: 1 << 20}, nil)
+		got, next, err := n.store.Read(t.Context(),
+			store.ReadRequest{Queue: id, From: from, MaxMessages: 1000, MaxBytes: 1 << 20}, nil)
 		require.NoError(t, err)
 		if len(got) == 0 {
 			return bodies

@@ -16,8 +16,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// What a synchronous publish cannot be faster than on a machine: gRPC's work and the waking of processors, for a message of 512 bytes and its
-// answer that go from one process to another and back, or from there to a third one as well, as they do in a pair. Nobody stores anything.
+// What a synchronous publish cannot be faster than on a machine: gRPC's work and the waking of processors, for a
+// message of 512 bytes and its answer that go from one process to another and back, or from there to a third one as
+// well, as they do in a pair. Nobody stores anything.
 //
 //	go test ./replication -run '^$' -bench Hops
 
@@ -71,8 +72,11 @@ func (h *hop) PublishStream(in grpc.BidiStreamingServer[pb.PublishStreamRequest,
 	}
 }
 
-func dialHop(ctx context.Context, address string) (grpc.BidiStreamingClient[pb.PublishStreamRequest, pb.PublishStreamResponse], error) {
-	cc, err := grpc.NewClient("passthrough:///"+address, append(codec.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+func dialHop(
+	ctx context.Context, address string,
+) (grpc.BidiStreamingClient[pb.PublishStreamRequest, pb.PublishStreamResponse], error) {
+	cc, err := grpc.NewClient("passthrough:///"+address,
+		append(codec.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +106,10 @@ func BenchmarkHops(b *testing.B) {
 			defer cancel()
 			stream, err := dialHop(ctx, addresses[i])
 			require.NoError(b, err)
-			req := &pb.PublishStreamRequest{Publish: &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Body: make([]byte, 512)}}}}
+			req := &pb.PublishStreamRequest{Publish: &pb.PublishRequest{
+				Queue:    "q",
+				Messages: []*pb.Message{{Body: make([]byte, 512)}},
+			}}
 			for b.Loop() {
 				require.NoError(b, stream.Send(req))
 				_, err := stream.Recv()

@@ -58,8 +58,8 @@ func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
 	require.GreaterOrEqual(t, b.store.Durable().LSN, commit)
 }
 
-// TestStandbyMayBeAheadOfTheActivesLog: a batch travels while the active writes it. A standby that connects again at that
-// moment has not lost anything, and has nothing to cut.
+// TestStandbyMayBeAheadOfTheActivesLog: a batch travels while the active writes it. A standby that connects again at
+// that moment has not lost anything, and has nothing to cut.
 func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -71,7 +71,8 @@ func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
 		end := a.store.End().LSN
 		release := a.hold(vfs.OpWrite)
 		answer := make(chan error, 1)
-		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")), func(_ *txn.Result, err error) { answer <- err }))
+		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")),
+			func(_ *txn.Result, err error) { answer <- err }))
 		require.Eventually(t, func() bool {
 			st := a.primary.Status().Standby
 			return st != nil && st.Durable.LSN == end+1

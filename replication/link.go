@@ -30,8 +30,8 @@ type applier struct {
 }
 
 // link is one connection of a follower that the active has welcomed. Four goroutines: one receives and verifies, one
-// appends and syncs (and acknowledges), one applies, one sends signs of life. Without a sync, the first does the second's work
-// if that has nothing to do: to append takes less time than to wake somebody.
+// appends and syncs (and acknowledges), one applies, one sends signs of life. Without a sync, the first does the
+// second's work if that has nothing to do: to append takes less time than to wake somebody.
 type link struct {
 	f      *Follower
 	stream ActiveStream
@@ -62,7 +62,8 @@ type link struct {
 	lastSent    time.Time
 }
 
-// follow says hello, aligns the log, and then follows until the connection ends. worked tells whether the active welcomed us.
+// follow says hello, aligns the log, and then follows until the connection ends. worked tells whether the active
+// welcomed us.
 func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	defer func() {
@@ -208,8 +209,8 @@ func (l *link) receive() error {
 	}
 }
 
-// lacks reports an active that has committed more than this log has. A standby that is in sync has everything that is committed: one that has
-// not was put back to an older image (INV-13).
+// lacks reports an active that has committed more than this log has. A standby that is in sync has everything that is
+// committed: one that has not was put back to an older image (INV-13).
 func (f *Follower) lacks(m *ActiveMessage, has lsn.Position) bool {
 	if m.CommitLSN <= has.LSN {
 		return false
@@ -255,7 +256,8 @@ func (l *link) take(m *ActiveMessage) error {
 		return err
 	}
 	if at != m.Last || at.Term > m.Term {
-		return fmt.Errorf("%w: records up to %v announced as up to %v by the active of term %d", ErrProtocol, at, m.Last, m.Term)
+		return fmt.Errorf("%w: records up to %v announced as up to %v by the active of term %d", ErrProtocol, at,
+			m.Last, m.Term)
 	}
 	l.received = at
 	l.mu.Lock()
@@ -320,8 +322,8 @@ func (l *link) write(ctx context.Context) error {
 	}
 }
 
-// writeSome appends, syncs and acknowledges what waits. It tells whether there was anything. writeMu is held; receiving tells
-// that the caller is the goroutine that receives.
+// writeSome appends, syncs and acknowledges what waits. It tells whether there was anything. writeMu is held; receiving
+// tells that the caller is the goroutine that receives.
 func (l *link) writeSome(receiving bool) (bool, error) {
 	todo := l.takeBacklog()
 	if len(todo) == 0 {
@@ -412,8 +414,8 @@ func (l *link) tell(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies what is committed and durable here (INV-2, INV-5). Nobody waits for that but a hand-over: so it lets a little
-// more collect each time, and leaves the processor to those who acknowledge.
+// apply applies what is committed and durable here (INV-2, INV-5). Nobody waits for that but a hand-over: so it lets a
+// little more collect each time, and leaves the processor to those who acknowledge.
 func (l *link) apply(ctx context.Context) error {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()

@@ -33,7 +33,8 @@ func matchLogs(active logView, h *Hello) Welcome {
 	switch {
 	case !ok:
 		w.SnapshotRequired = true
-		w.Reason = fmt.Sprintf("no common record: the standby's log ends at %v, the active's begins at LSN %d and ends at %v",
+		w.Reason = fmt.Sprintf("no common record: the standby's log ends at %v, the active's begins at LSN %d and "+
+			"ends at %v",
 			h.LogEnd, active.FirstLSN(), active.End())
 	case common.LSN < h.Applied.LSN:
 		w.SnapshotRequired, w.ResumeAfter = true, common
@@ -41,7 +42,8 @@ func matchLogs(active logView, h *Hello) Welcome {
 	default:
 		w.ResumeAfter = common
 		if common != h.LogEnd {
-			w.Reason = fmt.Sprintf("the active does not have the standby's records after %v, up to %v", common, h.LogEnd)
+			w.Reason = fmt.Sprintf("the active does not have the standby's records after %v, up to %v", common,
+				h.LogEnd)
 			if w.HoldsCommitted {
 				w.Reason += ", and the standby knows of none of them that it is committed"
 			}
@@ -50,10 +52,12 @@ func matchLogs(active logView, h *Hello) Welcome {
 	return w
 }
 
-// holdsCommitted tells whether the active's log has a record that a standby knows to be committed, and whether it surely lacks it. Neither
-// is said if the log does not reach back that far, if the record cannot be read, or if the standby does not name one.
+// holdsCommitted tells whether the active's log has a record that a standby knows to be committed, and whether it
+// surely lacks it. Neither is said if the log does not reach back that far, if the record cannot be read, or if the
+// standby does not name one.
 //
-// A position names a whole history, so one record speaks for all that are committed: who has it lacks none of them (INV-13).
+// A position names a whole history, so one record speaks for all that are committed: who has it lacks none of them
+// (INV-13).
 func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) {
 	switch at, ok := active.PositionOf(committed.LSN); {
 	case committed.IsZero():
@@ -65,10 +69,11 @@ func holdsCommitted(active logView, committed lsn.Position) (holds, lacks bool) 
 	}
 }
 
-// holdsWhatStands is holdsCommitted for what a hello names, unless a forced failover has made it void: then it is enough that the active has
-// gone on from that. (One that was put back to before it has not.)
+// holdsWhatStands is holdsCommitted for what a hello names, unless a forced failover has made it void: then it is
+// enough that the active has gone on from that. (One that was put back to before it has not.)
 func holdsWhatStands(active logView, h *Hello) (holds, lacks bool) {
-	void := h.VoidTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(), func(p lsn.Position) bool { return p.Term == h.VoidTerm })
+	void := h.VoidTerm > h.LogEnd.Term && slices.ContainsFunc(active.TermEnds(),
+		func(p lsn.Position) bool { return p.Term == h.VoidTerm })
 	if void {
 		return true, false
 	}

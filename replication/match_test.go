@@ -108,8 +108,8 @@ func TestMatchAllSmallHistories(t *testing.T) {
 	require.Greater(t, checked, 1000)
 }
 
-// checkCommitted asks for each record of the standby whether the active has it, and for each record that the active's log may begin with. want
-// is how many records both have.
+// checkCommitted asks for each record of the standby whether the active has it, and for each record that the active's
+// log may begin with. want is how many records both have.
 func checkCommitted(t *testing.T, active, standby history, want int) {
 	t.Helper()
 	for i, at := range standby.records {

@@ -19,8 +19,8 @@ type Introduction struct {
 	Process           string
 	// Address by which it is reached.
 	Address string
-	// End is the last record of its log; zero if the store may have lost something: whoever compares must not give it the role for its log
-	// (INV-6).
+	// End is the last record of its log; zero if the store may have lost something: whoever compares must not give it
+	// the role for its log (INV-6).
 	End lsn.Position
 }
 
@@ -42,7 +42,8 @@ type Reception struct {
 	Met func(Introduction)
 }
 
-// Meet introduces this process to the one at the other end and returns who that is. One of a release before 0.2.0 does not know the call.
+// Meet introduces this process to the one at the other end and returns who that is. One of a release before 0.2.0 does
+// not know the call.
 func (c *grpcConn) Meet(ctx context.Context, me Introduction) (Introduction, error) {
 	r, err := c.client.Meet(ctx, &lockstepv1.MeetRequest{From: toIntroduction(me)})
 	if err != nil {
@@ -62,7 +63,8 @@ func (s *server) Meet(_ context.Context, req *lockstepv1.MeetRequest) (*lockstep
 	}
 	me := s.reception.Self()
 	if from.Pair != me.Pair {
-		return nil, toStatus(fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, from.Node, from.Pair, me.Pair))
+		return nil, toStatus(fmt.Errorf("%w: node %s has pair %s, this node has pair %s", ErrOtherPair, from.Node,
+			from.Pair, me.Pair))
 	}
 	s.reception.Met(from)
 	return &lockstepv1.MeetResponse{By: toIntroduction(me)}, nil
@@ -70,8 +72,9 @@ func (s *server) Meet(_ context.Context, req *lockstepv1.MeetRequest) (*lockstep
 
 func toIntroduction(i Introduction) *lockstepv1.Introduction {
 	return &lockstepv1.Introduction{
-		PairId: i.Pair.String(), NodeId: i.Node.String(), StoreId: i.Store.String(), Process: i.Process, Address: i.Address,
-		LogEnd: toPosition(i.End),
+		PairId: i.Pair.String(), NodeId: i.Node.String(), StoreId: i.Store.String(), Process: i.Process,
+		Address: i.Address,
+		LogEnd:  toPosition(i.End),
 	}
 }
 
@@ -81,7 +84,8 @@ const maxProcessBytes = 256
 func fromIntroduction(p *lockstepv1.Introduction) (Introduction, error) {
 	i := Introduction{Process: p.GetProcess(), Address: p.GetAddress(), End: fromPosition(p.GetLogEnd())}
 	if len(i.Process) > maxProcessBytes || len(i.Address) > maxProcessBytes {
-		return i, fmt.Errorf("%w: an introduction with a name or address of more than %d bytes", ErrProtocol, maxProcessBytes)
+		return i, fmt.Errorf("%w: an introduction with a name or address of more than %d bytes", ErrProtocol,
+			maxProcessBytes)
 	}
 	var perr, nerr, serr error
 	i.Pair, perr = uuid.Parse(p.GetPairId())

@@ -7,14 +7,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Meter is told how long things take: once for each batch, and so for many transactions at once when many come. Its methods are called under
-// locks, by any goroutine: they must not block, wait or call back.
+// Meter is told how long things take: once for each batch, and so for many transactions at once when many come. Its
+// methods are called under locks, by any goroutine: they must not block, wait or call back.
 type Meter interface {
-	// Committed: from when the first transaction of a batch was accepted until the batch was committed, on every node that must have it.
+	// Committed: from when the first transaction of a batch was accepted until the batch was committed, on every node
+	// that must have it.
 	Committed(d time.Duration)
 	// Acknowledged: from when a batch was given to the standby's connection until the standby has acknowledged it.
 	Acknowledged(d time.Duration)
-	// Written: to write a batch, or several that waited together, to this node's log, and to sync it if commits are synced.
+	// Written: to write a batch, or several that waited together, to this node's log, and to sync it if commits are
+	// synced.
 	Written(d time.Duration)
 }
 
@@ -121,7 +123,8 @@ func (p *Primary) sampleEnd(now time.Time, end lsn.Position) {
 	p.ends = append(p.ends, reached{end.LSN, now})
 }
 
-// lagTime is how long ago the log had, for the first time, a record that a standby at record n lacks, to the second. mu is held.
+// lagTime is how long ago the log had, for the first time, a record that a standby at record n lacks, to the second. mu
+// is held.
 func (p *Primary) lagTime(now time.Time, n, end uint64) time.Duration {
 	if n >= end {
 		return 0
@@ -134,8 +137,8 @@ func (p *Primary) lagTime(now time.Time, n, end uint64) time.Duration {
 	return 0 // it came within the last second
 }
 
-// lagBytes is how much log a standby at record n lacks: what is in memory is counted, and otherwise it is told by the mean size of the
-// records in the log.
+// lagBytes is how much log a standby at record n lacks: what is in memory is counted, and otherwise it is told by the
+// mean size of the records in the log.
 func (p *Primary) lagBytes(n, end uint64) uint64 {
 	if n >= end {
 		return 0

@@ -23,8 +23,8 @@ const (
 type Tuning struct {
 	// Heartbeat is the longest time without a message, in both directions.
 	Heartbeat time.Duration
-	// StandbyTimeout is the silence after which the active drops a standby. It should be shorter than ActiveTimeout, so that
-	// in a partition the healthy active is the one to act first.
+	// StandbyTimeout is the silence after which the active drops a standby. It should be shorter than ActiveTimeout, so
+	// that in a partition the healthy active is the one to act first.
 	StandbyTimeout time.Duration
 	// ActiveTimeout is the silence after which the standby reports the active as lost.
 	ActiveTimeout time.Duration
@@ -34,26 +34,28 @@ type Tuning struct {
 	DiskStallTimeout time.Duration
 	// CommitNotice is how long a new commit LSN waits for a batch to travel with before it is sent alone.
 	CommitNotice time.Duration
-	// BehindRetry is after how long a standby asks an active again that lacks committed records: nothing changes by itself.
+	// BehindRetry is after how long a standby asks an active again that lacks committed records: nothing changes by
+	// itself.
 	BehindRetry time.Duration
-	// CommitDelay is how long the committer waits for more transactions before it writes; zero (the default) is not at all.
-	// It trades latency for fewer, larger writes.
+	// CommitDelay is how long the committer waits for more transactions before it writes; zero (the default) is not at
+	// all. It trades latency for fewer, larger writes.
 	CommitDelay time.Duration
 	// WindowBytes bounds what is sent to a standby and not yet acknowledged; one larger record may always be under way.
 	WindowBytes int
-	// TailBytes is how much of the newest log is kept in memory for sending. A standby further behind reads the log files.
+	// TailBytes is how much of the newest log is kept in memory for sending. A standby further behind reads the log
+	// files.
 	TailBytes int
 	// BatchBytes closes a batch; one record may be larger. It is also the largest piece that is sent in one message.
 	BatchBytes int
-	// QueueBytes bounds the transactions that are accepted and not yet answered. Each counts its size and a few bytes more,
-	// so that their number is bounded, too. More wait in Submit.
+	// QueueBytes bounds the transactions that are accepted and not yet answered. Each counts its size and a few bytes
+	// more, so that their number is bounded, too. More wait in Submit.
 	QueueBytes int64
 	// MaxTxnBytes bounds one transaction.
 	MaxTxnBytes int
 	// SnapshotChunkBytes is the size of the pieces that a snapshot travels in.
 	SnapshotChunkBytes int
-	// SnapshotBytesPerSecond bounds how fast a standby takes a snapshot in; 0 is as fast as it comes. Both nodes' logs may share a disk or a
-	// network with it, and a disk that is given more than it can take makes every commit wait.
+	// SnapshotBytesPerSecond bounds how fast a standby takes a snapshot in; 0 is as fast as it comes. Both nodes' logs
+	// may share a disk or a network with it, and a disk that is given more than it can take makes every commit wait.
 	SnapshotBytesPerSecond func() int64
 }
 
@@ -92,8 +94,8 @@ func (f fence) less(o fence) bool {
 	return f.term < o.term
 }
 
-// silence measures how long the other end has been quiet, in steps of a ticker. A step counts no more than twice its nominal
-// length: when this process was itself stopped for a while, it must not blame the other end.
+// silence measures how long the other end has been quiet, in steps of a ticker. A step counts no more than twice its
+// nominal length: when this process was itself stopped for a while, it must not blame the other end.
 type silence struct {
 	quiet time.Duration
 	last  time.Time

@@ -24,7 +24,8 @@ func (w *world) handshake(b, a *node, change ...func(*replication.StandbyMessage
 	require.NoError(t, err)
 	id := b.store.Identity()
 	hello := &replication.StandbyMessage{Config: id.Fence.Config, Term: id.Fence.Term, Hello: &replication.Hello{
-		Pair: id.PairID, Member: b.member(), LogEnd: b.store.End(), Applied: b.store.Applied(), TermEnds: b.store.TermEnds(),
+		Pair: id.PairID, Member: b.member(), LogEnd: b.store.End(), Applied: b.store.Applied(),
+		TermEnds: b.store.TermEnds(),
 		Protocol: replication.ProtocolVersion,
 	}}
 	for _, c := range change {
@@ -44,11 +45,20 @@ func TestBadPeers(t *testing.T) {
 		change func(*replication.StandbyMessage)
 		want   error
 	}{
-		"another pair":            {func(m *replication.StandbyMessage) { m.Hello.Pair = uuid.New() }, replication.ErrOtherPair},
-		"another protocol":        {func(m *replication.StandbyMessage) { m.Hello.Protocol = 99 }, replication.ErrProtocol},
-		"no hello":                {func(m *replication.StandbyMessage) { m.Hello = nil }, replication.ErrProtocol},
-		"a copied data directory": {func(m *replication.StandbyMessage) { m.Hello.Member.Node = a.member().Node }, replication.ErrProtocol},
-		"a higher fence":          {func(m *replication.StandbyMessage) { m.Config = 77 }, replication.ErrAhead},
+		"another pair": {
+			func(m *replication.StandbyMessage) { m.Hello.Pair = uuid.New() },
+			replication.ErrOtherPair,
+		},
+		"another protocol": {
+			func(m *replication.StandbyMessage) { m.Hello.Protocol = 99 },
+			replication.ErrProtocol,
+		},
+		"no hello": {func(m *replication.StandbyMessage) { m.Hello = nil }, replication.ErrProtocol},
+		"a copied data directory": {
+			func(m *replication.StandbyMessage) { m.Hello.Member.Node = a.member().Node },
+			replication.ErrProtocol,
+		},
+		"a higher fence": {func(m *replication.StandbyMessage) { m.Config = 77 }, replication.ErrAhead},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +71,10 @@ func TestBadPeers(t *testing.T) {
 		s := w.handshake(b, a)
 		_, err := s.Recv()
 		require.NoError(t, err)
-		require.NoError(t, s.Send(&replication.StandbyMessage{Config: 1, Term: 1, Durable: lsn.Position{Term: 1, LSN: 2, Chain: 3}}))
+		require.NoError(t, s.Send(&replication.StandbyMessage{
+			Config: 1, Term: 1,
+			Durable: lsn.Position{Term: 1, LSN: 2, Chain: 3},
+		}))
 		require.Eventually(t, func() bool {
 			_, err := s.Recv()
 			return errors.Is(err, replication.ErrProtocol)
@@ -104,7 +117,9 @@ func (f *fakeActive) Replicate(ctx context.Context, s replication.StandbyStream)
 	}
 }
 
-func (f *fakeActive) FetchSnapshot(context.Context, replication.SnapshotRequest, func(*replication.SnapshotChunk) error) error {
+func (f *fakeActive) FetchSnapshot(
+	context.Context, replication.SnapshotRequest, func(*replication.SnapshotChunk) error,
+) error {
 	return errors.New("no snapshot here")
 }
 
@@ -113,16 +128,25 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 	good, end := frameAll(lsn.Position{}, 1, [][]byte{payload(1, "", 0, []byte("x")), payload(1, "", 0, []byte("y"))})
 	flipped := append([]byte{}, good...)
 	flipped[len(flipped)/2] ^= 4
-	welcome := &replication.ActiveMessage{Config: 1, Term: 1, Welcome: &replication.Welcome{Protocol: replication.ProtocolVersion}}
+	welcome := &replication.ActiveMessage{
+		Config: 1, Term: 1,
+		Welcome: &replication.Welcome{Protocol: replication.ProtocolVersion},
+	}
 	records := func(m replication.ActiveMessage) *replication.ActiveMessage {
 		m.Config, m.Term = 1, 1
 		return &m
 	}
 	cases := map[string]*replication.ActiveMessage{
-		"a flipped bit":    records(replication.ActiveMessage{Records: flipped, Last: end}),
-		"a torn frame":     records(replication.ActiveMessage{Records: good[:len(good)-8], Last: end}),
-		"another last":     records(replication.ActiveMessage{Records: good, Last: lsn.Position{Term: 1, LSN: 2, Chain: 1}}),
-		"a gap":            records(replication.ActiveMessage{Records: good, Previous: lsn.Position{Term: 1, LSN: 7, Chain: 1}, Last: end}),
+		"a flipped bit": records(replication.ActiveMessage{Records: flipped, Last: end}),
+		"a torn frame":  records(replication.ActiveMessage{Records: good[:len(good)-8], Last: end}),
+		"another last": records(replication.ActiveMessage{
+			Records: good,
+			Last:    lsn.Position{Term: 1, LSN: 2, Chain: 1},
+		}),
+		"a gap": records(replication.ActiveMessage{
+			Records:  good,
+			Previous: lsn.Position{Term: 1, LSN: 7, Chain: 1}, Last: end,
+		}),
 		"a lower term":     {Config: 1, Term: 0, Records: good, Last: end},
 		"a later term":     {Config: 1, Term: 1, Records: mustFrames(2), Last: mustEnd(2)},
 		"garbage":          records(replication.ActiveMessage{Records: []byte("garbage"), Last: end}),
@@ -132,7 +156,10 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			b := w.node("b")
-			fake := &fakeActive{send: []*replication.ActiveMessage{welcome, m}, received: make(chan *replication.StandbyMessage, 1000)}
+			fake := &fakeActive{
+				send:     []*replication.ActiveMessage{welcome, m},
+				received: make(chan *replication.StandbyMessage, 1000),
+			}
 			l := w.net.Listen("fake", func() (replication.Service, error) { return fake, nil })
 			defer l.Close()
 			b.followVia(w.dialer(), "fake")
@@ -151,7 +178,13 @@ func TestFollowerRefusesBadRecords(t *testing.T) {
 	t.Run("and takes good ones", func(t *testing.T) {
 		w := newWorld(t)
 		b := w.node("b")
-		fake := &fakeActive{send: []*replication.ActiveMessage{welcome, records(replication.ActiveMessage{Records: good, Last: end})}, received: make(chan *replication.StandbyMessage, 1000)}
+		fake := &fakeActive{
+			send: []*replication.ActiveMessage{
+				welcome,
+				records(replication.ActiveMessage{Records: good, Last: end}),
+			},
+			received: make(chan *replication.StandbyMessage, 1000),
+		}
 		l := w.net.Listen("fake", func() (replication.Service, error) { return fake, nil })
 		defer l.Close()
 		b.followVia(w.dialer(), "fake")

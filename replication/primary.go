@@ -21,14 +21,15 @@ import (
 type ActiveConfig struct {
 	// Config that every message to the standby carries (INV-1).
 	Config uint64
-	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). False: durable here is
-	// enough.
+	// RequireStandby: a transaction is committed only when it is durable here and on Standby (INV-2). False: durable
+	// here is enough.
 	RequireStandby bool
 	// Standby whose acks are required; the zero Member means that nothing can be committed now.
 	Standby Member
 	// Requirement numbers the times at which acks began to be required; StandbySynced repeats it.
 	Requirement uint64
-	// Serve is false when no transaction may be acknowledged: new ones and those that wait fail, and the commit LSN stays.
+	// Serve is false when no transaction may be acknowledged: new ones and those that wait fail, and the commit LSN
+	// stays.
 	Serve bool
 	// Reason for the errors that callers get while Serve is false.
 	Reason string
@@ -113,7 +114,8 @@ type Primary struct {
 // StartPrimary takes up the active role: it begins the term with a term-start record and lets standbys in. What the log
 // already has is committed together with that record, when Config allows it (event ActiveReady).
 //
-// It returns ErrTermUsed or ErrFence for a term or configuration that this node must not act under. The caller must call Stop.
+// It returns ErrTermUsed or ErrFence for a term or configuration that this node must not act under. The caller must
+// call Stop.
 func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	o.Tuning = o.Tuning.withDefaults()
 	if o.Logger == nil {
@@ -131,8 +133,9 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p := &Primary{
 		o: o, log: o.Logger, queue: newQueue(o.Term, o.BatchBytes, end), tail: newTail(o.TailBytes, end),
 		room: semaphore.NewWeighted(o.QueueBytes), events: startEventQueue(o.Events),
-		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), applyTurns: make(chan struct{}), progress: make(chan struct{}, 1),
-		stop: cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,
+		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1), applyTurns: make(chan struct{}),
+		progress: make(chan struct{}, 1),
+		stop:     cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,
 	}
 	p.io.meter, p.queue.timed = o.Meter, o.Meter != nil
 	p.waiters.New = func() any { return newWaiter() }
@@ -153,7 +156,8 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	go p.runCommitter(ctx)
 	go p.runApplier(ctx)
 	go p.runWatch(ctx)
-	p.log.Info("active", zap.Uint64("term", o.Term), zap.Uint64("config", o.Config.Config), zap.Stringer("log_end", end))
+	p.log.Info("active", zap.Uint64("term", o.Term), zap.Uint64("config", o.Config.Config),
+		zap.Stringer("log_end", end))
 	return p, nil
 }
 
@@ -170,11 +174,12 @@ func (p *Primary) Configure(cfg ActiveConfig) {
 	was := p.cfg
 	p.cfg = cfg
 	switch {
-	case cfg.RequireStandby && (!was.RequireStandby || was.Standby != cfg.Standby || was.Requirement != cfg.Requirement):
+	case cfg.RequireStandby && (!was.RequireStandby || was.Standby != cfg.Standby ||
+		was.Requirement != cfg.Requirement):
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
-		// It connects again and catches up under a new requirement. What it had achieved under the old one must not count:
-		// an event about that may be under way to somebody who would then add it to in_sync (INV-3).
+		// It connects again and catches up under a new requirement. What it had achieved under the old one must not
+		// count: an event about that may be under way to somebody who would then add it to in_sync (INV-3).
 		p.session.end(ErrDropped)
 	}
 	p.advance()
@@ -211,8 +216,8 @@ func (p *Primary) count(s *session) {
 	p.advance()
 }
 
-// Stop ends the role. When it returns nothing more is appended, applied, acknowledged or sent, and everybody who waited has
-// an answer: ErrOutcomeUnknown, or ErrNotActive if the transaction was not logged.
+// Stop ends the role. When it returns nothing more is appended, applied, acknowledged or sent, and everybody who waited
+// has an answer: ErrOutcomeUnknown, or ErrNotActive if the transaction was not logged.
 func (p *Primary) Stop() {
 	p.stopOnce.Do(func() {
 		p.mu.Lock()
@@ -239,8 +244,9 @@ func (p *Primary) Stop() {
 	p.events.close()
 }
 
-// Drain prepares a planned hand-over: new transactions wait, those under way are answered, and the required standby is durable
-// and has applied everything. When it returns nil nothing is appended until Resume or Stop. Position is the end of the log.
+// Drain prepares a planned hand-over: new transactions wait, those under way are answered, and the required standby is
+// durable and has applied everything. When it returns nil nothing is appended until Resume or Stop. Position is the end
+// of the log.
 //
 // When ctx ends first it returns an error, and transactions go on waiting until Resume.
 func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
@@ -266,7 +272,8 @@ func (p *Primary) standbyHas(end lsn.Position) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.session
-	return s != nil && p.cfg.RequireStandby && s.member == p.cfg.Standby && s.acked.LSN >= end.LSN && s.applied >= end.LSN
+	return s != nil && p.cfg.RequireStandby && s.member == p.cfg.Standby && s.acked.LSN >= end.LSN &&
+		s.applied >= end.LSN
 }
 
 // Resume undoes Drain.
@@ -296,8 +303,8 @@ type StandbyStatus struct {
 	AppliedLSN uint64
 	// InFlightBytes were sent and are not acknowledged.
 	InFlightBytes int
-	// LagBytes of log are not durable there, about if it is far behind; LagTime is how old the oldest of them is, to the second, and ten
-	// minutes at most.
+	// LagBytes of log are not durable there, about if it is far behind; LagTime is how old the oldest of them is, to
+	// the second, and ten minutes at most.
 	LagBytes uint64
 	LagTime  time.Duration
 	// CaughtUp: it is within the window. Required: transactions wait for its acks.
@@ -378,7 +385,8 @@ func (p *Primary) runWatch(ctx context.Context) {
 		case now := <-t.C:
 			if s := p.io.stalled(p.o.DiskStallTimeout); s != stalled {
 				if stalled = s; s {
-					p.log.Error("the log's disk does not answer; heartbeats are stopped", zap.Duration("for", p.o.DiskStallTimeout))
+					p.log.Error("the log's disk does not answer; heartbeats are stopped",
+						zap.Duration("for", p.o.DiskStallTimeout))
 					p.events.post(DiskStalled{})
 				} else {
 					p.log.Info("the log's disk answers again")
@@ -401,5 +409,8 @@ func (p *Primary) checkAbsent(now time.Time) {
 		return
 	}
 	p.absentTold = true
-	p.events.post(StandbyLost{Member: p.cfg.Standby, Cause: LostSilence, Err: errors.New("the required standby is not connected")})
+	p.events.post(StandbyLost{
+		Member: p.cfg.Standby, Cause: LostSilence,
+		Err: errors.New("the required standby is not connected"),
+	})
 }

@@ -17,9 +17,9 @@ const itemOverheadBytes = 128
 // minBufferBytes is the smallest buffer of a new batch.
 const minBufferBytes = 1 << 10
 
-// Done gets the outcome of a transaction, exactly once, in commit order, one at a time, from whoever applies: it must not block
-// and must not submit. The result belongs to the callee. A nil error means committed on every member of in_sync (INV-2)
-// and applied here; the result may still say that the transaction itself was refused.
+// Done gets the outcome of a transaction, exactly once, in commit order, one at a time, from whoever applies: it must
+// not block and must not submit. The result belongs to the callee. A nil error means committed on every member of
+// in_sync (INV-2) and applied here; the result may still say that the transaction itself was refused.
 type Done func(r *txn.Result, err error)
 
 // group is a batch and who waits for its records.
@@ -33,8 +33,8 @@ type group struct {
 	next int
 }
 
-// queue holds the transactions between Submit and their answer: those that wait for the committer, already encoded as log
-// frames, and those in flight. One lock for both, so that each has exactly one answer whatever happens.
+// queue holds the transactions between Submit and their answer: those that wait for the committer, already encoded as
+// log frames, and those in flight. One lock for both, so that each has exactly one answer whatever happens.
 type queue struct {
 	term       uint64
 	batchBytes int
@@ -73,9 +73,11 @@ func (q *queue) refused() error {
 	return q.refuse
 }
 
-// add encodes records into the open batch. It waits while the gate is closed. If the caller may commit by itself, and the
-// records are the only ones that are accepted and unanswered, alone is true, and the committer is not woken.
-func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int64, mayCommit bool) (alone bool, err error) {
+// add encodes records into the open batch. It waits while the gate is closed. If the caller may commit by itself, and
+// the records are the only ones that are accepted and unanswered, alone is true, and the committer is not woken.
+func (q *queue) add(
+	ctx context.Context, kind wal.Kind, items []Item, weight int64, mayCommit bool,
+) (alone bool, err error) {
 	for {
 		q.mu.Lock()
 		switch {

@@ -24,9 +24,10 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "the first of them")
 )
 
-// TestRandomHistories crashes, cuts, resets, promotes, switches over and puts nodes back to older images of their disks at random, under load, with a driver that obeys the
-// invariants of failover in place of failover. Clients retry with the same sequence until they hear of success. At the
-// end nothing acknowledged is missing, nothing is there twice, order is kept, and both stores are equal.
+// TestRandomHistories crashes, cuts, resets, promotes, switches over and puts nodes back to older images of their disks
+// at random, under load, with a driver that obeys the invariants of failover in place of failover. Clients retry with
+// the same sequence until they hear of success. At the end nothing acknowledged is missing, nothing is there twice,
+// order is kept, and both stores are equal.
 func TestRandomHistories(t *testing.T) {
 	refused, putBack := 0, 0
 	for i := range *seeds {
@@ -77,8 +78,8 @@ type history struct {
 	acks []ack
 }
 
-// endpoint is one activation, as clients see it. Under mu a crash and an acknowledgement cannot cross: what a client heard
-// was heard before the disk was cloned.
+// endpoint is one activation, as clients see it. Under mu a crash and an acknowledgement cannot cross: what a client
+// heard was heard before the disk was cloned.
 type endpoint struct {
 	primary *replication.Primary
 	term    uint64
@@ -93,7 +94,8 @@ func newHistory(t *testing.T, seed uint64) *history {
 		n.options.SegmentBytes, n.options.LogKeepBytes = 64<<10, int64(h.rng.Intn(2)*1<<20+1)
 		n.options.PageSize = 2048 << h.rng.Intn(3)
 		n.tuning = replication.Tuning{
-			Heartbeat: 10 * time.Millisecond, BehindRetry: 10 * time.Millisecond, WindowBytes: 16 << 10 << h.rng.Intn(4), TailBytes: 16 << 10, BatchBytes: 4 << 10,
+			Heartbeat: 10 * time.Millisecond, BehindRetry: 10 * time.Millisecond,
+			WindowBytes: 16 << 10 << h.rng.Intn(4), TailBytes: 16 << 10, BatchBytes: 4 << 10,
 			SnapshotChunkBytes: 8 << 10,
 		}
 	}
@@ -205,7 +207,8 @@ func (h *history) step() {
 func (h *history) progress(records uint64) {
 	n := h.lead()
 	at := n.store.End().LSN
-	require.Eventually(h.t, func() bool { return n.store.End().LSN >= at+records || h.blocked() }, patience, 100*time.Microsecond)
+	require.Eventually(h.t, func() bool { return n.store.End().LSN >= at+records || h.blocked() }, patience,
+		100*time.Microsecond)
 }
 
 // blocked tells whether the active waits for a standby that is not there; then nothing moves until the next step.
@@ -238,7 +241,8 @@ func (h *history) ensureSync() {
 		return member == s.member()
 	}
 	for until := time.Now().Add(patience); !caughtUp(); {
-		require.True(h.t, time.Now().Before(until), "%s does not catch up with %s: %s; events %+v", s.name, n.name, state, s.seen())
+		require.True(h.t, time.Now().Before(until), "%s does not catch up with %s: %s; events %+v", s.name, n.name,
+			state, s.seen())
 		time.Sleep(time.Millisecond) //nolint:forbidigo // a poll
 	}
 	n.forget()
@@ -383,8 +387,9 @@ func (h *history) takeImage() {
 	h.images[i] = append(h.images[i], h.nodes[i].disk.CrashClone(h.rng))
 }
 
-// putBack takes both nodes down; one of them comes back with an older image of its disk, and takes up the role, as the pair's record would
-// have it. If it lacks what the other one knows to be committed, it is refused, and the other one leads.
+// putBack takes both nodes down; one of them comes back with an older image of its disk, and takes up the role, as the
+// pair's record would have it. If it lacks what the other one knows to be committed, it is refused, and the other one
+// leads.
 func (h *history) putBack() {
 	i := h.rng.Intn(2)
 	if len(h.images[i]) == 0 {
@@ -434,8 +439,8 @@ func (h *history) putBack() {
 	h.promote()
 }
 
-// rest waits until both nodes know of everything that clients were told, and lets them hear no more: what a node did not get to know before it
-// went down, other means have to guard.
+// rest waits until both nodes know of everything that clients were told, and lets them hear no more: what a node did
+// not get to know before it went down, other means have to guard.
 func (h *history) rest(n *node) {
 	e := h.current.Load()
 	e.mu.Lock()
@@ -475,7 +480,8 @@ func (h *history) check(n *node) {
 	byLSN := map[uint64]ack{}
 	for _, a := range h.acks {
 		if _, there := at[[2]uint64{uint64(a.client), a.seq}]; !there {
-			require.Failf(t, "lost", "%s: client %d seq %d was acknowledged in term %d", n.name, a.client, a.seq, a.term)
+			require.Failf(t, "lost", "%s: client %d seq %d was acknowledged in term %d", n.name, a.client, a.seq,
+				a.term)
 		}
 		before, twice := byLSN[a.lsn]
 		require.False(t, twice, "LSN %d was acknowledged for two transactions: %+v and %+v", a.lsn, before, a)

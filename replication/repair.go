@@ -16,9 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Repair: a node that has messages in a damaged page gets them from the other one. The messages of a queue keep their sequences for
-// good, so that any node which has one has the right one, whatever its role: provided that both nodes have the same history. That is
-// what the positions in request and answer prove: a record's chain checksum speaks for everything before it.
+// Repair: a node that has messages in a damaged page gets them from the other one. The messages of a queue keep their
+// sequences for good, so that any node which has one has the right one, whatever its role: provided that both nodes
+// have the same history. That is what the positions in request and answer prove: a record's chain checksum speaks for
+// everything before it.
 
 const (
 	// repairPartBytes is about how much one message of the answer carries.
@@ -27,7 +28,8 @@ const (
 	repairSlackBytes = 2 << 20
 )
 
-// ErrHistory is returned when it cannot be shown that both nodes have the same history: then the same sequence may be another message.
+// ErrHistory is returned when it cannot be shown that both nodes have the same history: then the same sequence may be
+// another message.
 var ErrHistory = errors.New("the other node has another history, or its log does not reach back far enough to tell")
 
 // FetchMessages asks the node at the other end of cc for good copies of messages. See store.MessageSource.
@@ -38,7 +40,8 @@ func FetchMessages(
 	defer cancel()
 	id := s.Identity()
 	stream, err := lockstepv1.NewReplicationServiceClient(cc).FetchMessages(ctx, &lockstepv1.FetchMessagesRequest{
-		PairId: id.PairID.String(), NodeId: id.NodeID.String(), Queue: queue, FirstSequence: first, LastSequence: last, Applied: toPosition(applied),
+		PairId: id.PairID.String(), NodeId: id.NodeID.String(), Queue: queue, FirstSequence: first, LastSequence: last,
+		Applied: toPosition(applied),
 	}, grpc.MaxCallRecvMsgSize(txn.MaxTransactionBytes+repairSlackBytes))
 	if err != nil {
 		return store.FoundMessages{}, fromStatus(err)
@@ -54,7 +57,8 @@ func FetchMessages(
 		}
 		for _, m := range r.GetMessages() {
 			if crc32.Checksum(m.GetRecord(), castagnoli) != m.GetChecksum() {
-				return store.FoundMessages{}, fmt.Errorf("%w: message %d of queue %d", ErrChecksum, m.GetSequence(), queue)
+				return store.FoundMessages{}, fmt.Errorf("%w: message %d of queue %d", ErrChecksum, m.GetSequence(),
+					queue)
 			}
 			found.Messages = append(found.Messages, store.Delivery{Sequence: m.GetSequence(), Record: m.GetRecord()})
 		}
@@ -77,11 +81,15 @@ func sameHistory(s *store.Store, at lsn.Position) bool {
 }
 
 // FetchMessages answers a node that has damaged pages.
-func (s *server) FetchMessages(req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse]) error {
+func (s *server) FetchMessages(
+	req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse],
+) error {
 	return toStatus(s.fetchMessages(req, stream))
 }
 
-func (s *server) fetchMessages(req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse]) error {
+func (s *server) fetchMessages(
+	req *lockstepv1.FetchMessagesRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchMessagesResponse],
+) error {
 	id := s.store.Identity()
 	pair, perr := uuid.Parse(req.GetPairId())
 	node, nerr := uuid.Parse(req.GetNodeId())

@@ -33,13 +33,15 @@ func TestFetchMessages(t *testing.T) {
 	b.follow(a)
 	a.createQueue()
 	a.publish(a.queueID, 50, 100_000, 8) // in many parts
-	require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second,
+		time.Millisecond)
 	want := a.messages()
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
 		who, whom := pair[0], pair[1]
 		cc, have := connect(t, whom), 0
 		for first := uint64(1); first <= 50; {
-			found, err := replication.FetchMessages(t.Context(), cc, who.store, a.queueID, first, 50, who.store.Applied())
+			found, err := replication.FetchMessages(t.Context(), cc, who.store, a.queueID, first, 50,
+				who.store.Applied())
 			require.NoError(t, err)
 			require.Empty(t, found.Damaged)
 			require.GreaterOrEqual(t, found.Last, first)
@@ -57,8 +59,8 @@ func TestFetchMessages(t *testing.T) {
 	require.Equal(t, store.FoundMessages{Last: 5}, found)
 }
 
-// TestFetchMessagesRefused: only a node of the same pair with the same history gets messages, for any other the sequence may be another
-// message.
+// TestFetchMessagesRefused: only a node of the same pair with the same history gets messages, for any other the
+// sequence may be another message.
 func TestFetchMessagesRefused(t *testing.T) {
 	w := newWorld(t)
 	w.grpc = true
@@ -72,7 +74,8 @@ func TestFetchMessagesRefused(t *testing.T) {
 	b.publish(b.queueID, 7, 100, 1)
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
 		who, whom := pair[0], pair[1]
-		_, err := replication.FetchMessages(t.Context(), connect(t, whom), who.store, a.queueID, 1, 5, who.store.Applied())
+		_, err := replication.FetchMessages(t.Context(), connect(t, whom), who.store, a.queueID, 1, 5,
+			who.store.Applied())
 		require.ErrorIs(t, err, replication.ErrHistory)
 	}
 	_, err := replication.FetchMessages(t.Context(), connect(t, a), a.store, a.queueID, 1, 5, a.store.Applied())
@@ -95,7 +98,8 @@ func TestResync(t *testing.T) {
 		f := b.follow(a)
 		a.createQueue()
 		a.publish(a.queueID, 20, 1000, 4)
-		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second,
+			time.Millisecond)
 		before := b.store.Identity().Incarnation
 		reason := errors.New("its index is damaged")
 		f.Resync(reason)
@@ -103,7 +107,8 @@ func TestResync(t *testing.T) {
 		await(b, func(replication.SnapshotInstalled) bool { return true })
 		require.Equal(t, before+1, b.store.Identity().Incarnation)
 		a.publish(a.queueID, 20, 1000, 4)
-		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.store.Applied() == a.store.Applied() }, 20*time.Second,
+			time.Millisecond)
 		requireEqual(a, b)
 	})
 }

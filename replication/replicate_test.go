@@ -29,7 +29,8 @@ func TestSteadyReplication(t *testing.T) {
 	})
 }
 
-// TestAcknowledgedMeansOnBoth: at the moment when a required commit returns, the record is durable on the standby (INV-2).
+// TestAcknowledgedMeansOnBoth: at the moment when a required commit returns, the record is durable on the standby
+// (INV-2).
 func TestAcknowledgedMeansOnBoth(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
@@ -112,7 +113,10 @@ func TestCatchUpFromTheLog(t *testing.T) {
 func TestCommitLSNReachesAnIdleStandby(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		slow := func(n *node) {
-			n.tuning = replication.Tuning{Heartbeat: time.Hour, StandbyTimeout: 2 * time.Hour, ActiveTimeout: 3 * time.Hour}
+			n.tuning = replication.Tuning{
+				Heartbeat: time.Hour, StandbyTimeout: 2 * time.Hour,
+				ActiveTimeout: 3 * time.Hour,
+			}
 		}
 		a, b := w.node("a", slow), w.node("b", slow)
 		a.lead(1, 1, nil)
@@ -189,7 +193,8 @@ func TestBatchesFormUnderLoad(t *testing.T) {
 	before := a.fault.Count(vfs.OpSync)
 	done.Add(2000)
 	for range 2000 {
-		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")), func(*txn.Result, error) { done.Done() }))
+		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")),
+			func(*txn.Result, error) { done.Done() }))
 	}
 	done.Wait()
 	require.Less(t, a.fault.Count(vfs.OpSync)-before, uint64(400))
@@ -205,7 +210,8 @@ func TestBackpressure(t *testing.T) {
 	for {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		answered.Add(1)
-		err := a.primary.Submit(ctx, payload(1, "", 0, make([]byte, 1000)), func(*txn.Result, error) { answered.Done() })
+		err := a.primary.Submit(ctx, payload(1, "", 0, make([]byte, 1000)),
+			func(*txn.Result, error) { answered.Done() })
 		cancel()
 		if err != nil {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -229,7 +235,8 @@ func TestStopFailsWaiters(t *testing.T) {
 	const n = 50
 	errs := make(chan error, n)
 	for range n {
-		require.NoError(t, a.primary.Submit(t.Context(), payload(1, "", 0, []byte("x")), func(_ *txn.Result, err error) { errs <- err }))
+		require.NoError(t, a.primary.Submit(t.Context(), payload(1, "", 0, []byte("x")),
+			func(_ *txn.Result, err error) { errs <- err }))
 	}
 	end := a.store.End()
 	require.Eventually(t, func() bool { end = a.store.End(); return end.LSN == n+1 }, patience, time.Millisecond)
@@ -271,7 +278,8 @@ func TestBlockedFailsEverybodyAndGoesOn(t *testing.T) {
 		_, err := a.primary.Commit(context.Background(), payload(a.queueID, "p", 1, []byte("first")))
 		errs <- err
 	}()
-	require.Eventually(t, func() bool { return a.store.Durable().LSN > a.store.Applied().LSN }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return a.store.Durable().LSN > a.store.Applied().LSN }, patience,
+		time.Millisecond)
 	a.configure(func(c *replication.ActiveConfig) { c.Serve, c.Reason = false, "nobody knows who is active" })
 	require.ErrorIs(t, <-errs, replication.ErrOutcomeUnknown)
 	_, err := a.primary.Commit(t.Context(), payload(a.queueID, "p", 2, nil))

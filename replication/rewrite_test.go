@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestConnectionLostDuringRewrite: while a standby rewrites its page file nothing is applied there. It acknowledges all the same, sees
-// a broken connection at once, and connects again; afterwards it applies everything, once.
+// TestConnectionLostDuringRewrite: while a standby rewrites its page file nothing is applied there. It acknowledges all
+// the same, sees a broken connection at once, and connects again; afterwards it applies everything, once.
 func TestConnectionLostDuringRewrite(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
@@ -37,7 +37,8 @@ func TestConnectionLostDuringRewrite(t *testing.T) {
 	defer free.Do(func() { close(goOn) })
 	var rewriting sync.WaitGroup
 	rewriting.Go(func() {
-		if _, err := b.store.Rewrite(context.WithoutCancel(t.Context()), store.RewriteOptions{PageSize: 8192}); err != nil {
+		if _, err := b.store.Rewrite(context.WithoutCancel(t.Context()),
+			store.RewriteOptions{PageSize: 8192}); err != nil {
 			t.Errorf("rewrite: %v", err)
 		}
 	})

@@ -24,8 +24,8 @@ const (
 	pollNotices = 10
 )
 
-// sender sends the log to one standby: from the memory tail if the standby is near, else from the log files. A goroutine of
-// its own does; what is committed while little is under way is sent by the committer itself (sendNow).
+// sender sends the log to one standby: from the memory tail if the standby is near, else from the log files. A
+// goroutine of its own does; what is committed while little is under way is sent by the committer itself (sendNow).
 type sender struct {
 	s *session
 	p *Primary
@@ -83,7 +83,8 @@ func (sd *sender) run(w *Welcome) error {
 	}
 }
 
-// step sends what is to be sent, and returns how long there may be nothing to do if nobody wakes the sender. w is sent first.
+// step sends what is to be sent, and returns how long there may be nothing to do if nobody wakes the sender. w is sent
+// first.
 func (sd *sender) step(w *Welcome) (wait time.Duration, err error) {
 	sd.mu.Lock()
 	defer sd.mu.Unlock()
@@ -123,9 +124,9 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeAt returns when the commit LSN is to be looked at again, or sent: an idle standby must not wait for the next heartbeat
-// to apply what is committed, and a busy one gets it with the next batch. The zero time means that advance wakes the sender:
-// only then, since to wake it for each transaction would cost more than to look once in a while.
+// noticeAt returns when the commit LSN is to be looked at again, or sent: an idle standby must not wait for the next
+// heartbeat to apply what is committed, and a busy one gets it with the next batch. The zero time means that advance
+// wakes the sender: only then, since to wake it for each transaction would cost more than to look once in a while.
 func (sd *sender) noticeAt(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: what moves it later sees this
 	commit := sd.p.commit.Load()
@@ -142,8 +143,8 @@ func (sd *sender) noticeAt(now time.Time) time.Time {
 }
 
 // sendNow sends batches that were just published, without waking the sender's goroutine. It returns false, and has done
-// nothing, when the sender is behind or at work, when nobody waits for the standby, or when a send might have to wait: then
-// the goroutine must be woken.
+// nothing, when the sender is behind or at work, when nobody waits for the standby, or when a send might have to wait:
+// then the goroutine must be woken.
 func (sd *sender) sendNow(batches []batch) bool {
 	if !sd.mu.TryLock() {
 		return false
@@ -175,7 +176,8 @@ func (sd *sender) post(m *ActiveMessage) error {
 	ended := p.ended
 	m.Config, m.Term = p.cfg.Config, p.o.Term
 	m.AckRequired = p.requires(sd.s)
-	// Both at one moment: a standby in sync that hears of commits beyond its log under the config that names it takes itself for put back.
+	// Both at one moment: a standby in sync that hears of commits beyond its log under the config that names it takes
+	// itself for put back.
 	m.CommitLSN = p.commit.Load()
 	p.mu.Unlock()
 	if ended {

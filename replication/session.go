@@ -21,9 +21,9 @@ type sent struct {
 	at    time.Time // if there is a meter
 }
 
-// session is one connection of a standby. Three goroutines share it: the one that called Replicate watches the time, one
-// receives, one sends. Only the watcher returns to the transport, which then ends the stream: so a Send or Recv that
-// blocks for ever cannot keep a session alive.
+// session is one connection of a standby. Three goroutines share it: the one that called Replicate watches the time,
+// one receives, one sends. Only the watcher returns to the transport, which then ends the stream: so a Send or Recv
+// that blocks for ever cannot keep a session alive.
 type session struct {
 	p      *Primary
 	stream StandbyStream
@@ -110,7 +110,8 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 		s.end(err)
 		return err
 	}
-	p.log.Info("standby connected", zap.Stringer("standby", s.member), zap.Stringer("resumes_after", welcome.ResumeAfter),
+	p.log.Info("standby connected", zap.Stringer("standby", s.member),
+		zap.Stringer("resumes_after", welcome.ResumeAfter),
 		zap.Uint32("protocol", s.agreed.Protocol), zap.String("note", welcome.Reason))
 	p.wg.Add(1)
 	go s.send(welcome)
@@ -159,9 +160,11 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	case h == nil:
 		return Welcome{}, fmt.Errorf("%w: the first message is no hello", ErrProtocol)
 	case h.Pair != id.PairID:
-		return Welcome{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member, h.Pair, id.PairID)
+		return Welcome{}, fmt.Errorf("%w: standby %s has pair %s, this node has pair %s", ErrOtherPair, h.Member,
+			h.Pair, id.PairID)
 	case h.Member.Node == id.NodeID:
-		return Welcome{}, fmt.Errorf("%w: %w: id %s; a data directory must not be copied to a second node", ErrProtocol, ErrSameNode, id.NodeID)
+		return Welcome{}, fmt.Errorf("%w: %w: id %s; a data directory must not be copied to a second node", ErrProtocol,
+			ErrSameNode, id.NodeID)
 	}
 	var err error
 	if s.agreed, err = agree(m.Hello.Protocol, m.Hello.OldestProtocol, m.Hello.Features); err != nil {
@@ -189,8 +192,8 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 	return matchLogs(p.o.Store, m.Hello), nil
 }
 
-// refuseBehind refuses and reports a standby that knows records to be committed which this node lacks (INV-13): to make it a standby would
-// cut them.
+// refuseBehind refuses and reports a standby that knows records to be committed which this node lacks (INV-13): to make
+// it a standby would cut them.
 func (p *Primary) refuseBehind(h *Hello) error {
 	if _, lacks := holdsWhatStands(p.o.Store, h); !lacks {
 		return nil
@@ -208,8 +211,10 @@ func (p *Primary) refuseBehind(h *Hello) error {
 	p.events.post(ahead)
 	if p.toldAhead != ahead { // it asks again and again
 		p.toldAhead = ahead
-		p.log.Error("THIS NODE LACKS COMMITTED RECORDS: the standby has them. Its data directory was put back to an older state, it seems",
-			zap.Stringer("standby", h.Member), zap.Stringer("standby_log_end", h.LogEnd), zap.Stringer("standby_committed", h.Committed),
+		p.log.Error("THIS NODE LACKS COMMITTED RECORDS: the standby has them. Its data directory was put back to an "+
+			"older state, it seems",
+			zap.Stringer("standby", h.Member), zap.Stringer("standby_log_end", h.LogEnd),
+			zap.Stringer("standby_committed", h.Committed),
 			zap.Stringer("log_end", p.o.Store.End()))
 	}
 	return err
@@ -220,7 +225,8 @@ func (p *Primary) checkBehind(committed lsn.Position) error {
 	if _, lacks := holdsCommitted(p.o.Store, committed); !lacks || mutate.Off("INV-13-active-welcomes-who-knows-more") {
 		return nil
 	}
-	return fmt.Errorf("%w: you have committed records that I lack: you know %v to be committed, and my log ends with %v", ErrBehind,
+	return fmt.Errorf("%w: you have committed records that I lack: you know %v to be committed, and my log ends with "+
+		"%v", ErrBehind,
 		committed, p.o.Store.End())
 }
 
@@ -241,7 +247,8 @@ func (p *Primary) checkAhead(config, term uint64) error {
 	if !own.less(theirs) || mutate.Off("INV-1-active-ignores-higher-fence") {
 		return nil
 	}
-	return fmt.Errorf("%w: it obeys config %d term %d, this active has config %d term %d", ErrAhead, config, term, own.config, own.term)
+	return fmt.Errorf("%w: it obeys config %d term %d, this active has config %d term %d", ErrAhead, config, term,
+		own.config, own.term)
 }
 
 // sendToSnapshot tells the standby that the log cannot help it.
@@ -267,8 +274,8 @@ func (s *session) sendToSnapshot(w Welcome) error {
 	return err
 }
 
-// refuseSecond refuses a standby while another node is the standby, unless the active waits for this one and not for that.
-// Otherwise the two would end each other's sessions in turn. The same holds for two runs of one node. mu is held.
+// refuseSecond refuses a standby while another node is the standby, unless the active waits for this one and not for
+// that. Otherwise the two would end each other's sessions in turn. The same holds for two runs of one node. mu is held.
 func (p *Primary) refuseSecond(s *session) error {
 	there := p.session
 	switch {
@@ -276,11 +283,13 @@ func (p *Primary) refuseSecond(s *session) error {
 		return nil
 	case there.member.Node == s.member.Node && there.member.Run != s.member.Run && p.requires(there):
 		// INV-11. Its acks would not count, and the two would end each other's sessions in turn.
-		return fmt.Errorf("%w: another run of node %s is the standby, at run %s; stop one of the two", ErrSecondStandby, s.member.Node, there.member.Run)
+		return fmt.Errorf("%w: another run of node %s is the standby, at run %s; stop one of the two", ErrSecondStandby,
+			s.member.Node, there.member.Run)
 	case there.member.Node == s.member.Node:
 		return nil
 	}
-	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s is to take its place", ErrSecondStandby, there.member, s.member)
+	return fmt.Errorf("%w: %s, and a pair has one; stop it if %s is to take its place", ErrSecondStandby, there.member,
+		s.member)
 }
 
 // register makes s the session of the standby, in place of an older one.
@@ -291,7 +300,8 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 		return ErrNotActive
 	}
 	if p.requires(s) && resumeAfter.LSN < p.standbyDurable {
-		err := fmt.Errorf("%w: it has nothing after %v and had acknowledged LSN %d; it must leave in_sync before it can catch up",
+		err := fmt.Errorf("%w: it has nothing after %v and had acknowledged LSN %d; it must leave in_sync before it "+
+			"can catch up",
 			ErrLostRecords, resumeAfter, p.standbyDurable)
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
 		return err
@@ -346,7 +356,8 @@ func causeOf(err error) LostCause {
 		return LostNoRoom
 	case errors.Is(err, ErrBehind):
 		return LostBehind
-	case errors.Is(err, ErrNotActive), errors.Is(err, ErrOtherPair), errors.Is(err, ErrStale), errors.Is(err, ErrProtocol),
+	case errors.Is(err, ErrNotActive), errors.Is(err, ErrOtherPair), errors.Is(err, ErrStale),
+		errors.Is(err, ErrProtocol),
 		errors.Is(err, ErrLostRecords), errors.Is(err, ErrSecondStandby):
 		return LostRejected
 	default:
@@ -436,8 +447,8 @@ func (p *Primary) acknowledge(s *session, m *StandbyMessage) error {
 	return nil
 }
 
-// acknowledged removes what is acknowledged from what is in flight. Acks name the end of a batch that was sent, with the
-// checksum of the whole history. mu is held.
+// acknowledged removes what is acknowledged from what is in flight. Acks name the end of a batch that was sent, with
+// the checksum of the whole history. mu is held.
 func (s *session) acknowledged(at lsn.Position) error {
 	i := 0
 	for i < len(s.inFlight) && s.inFlight[i].end.LSN < at.LSN {

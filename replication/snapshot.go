@@ -91,8 +91,8 @@ func (ss *snapshotService) close() {
 	}
 }
 
-// FetchSnapshot sends a checkpoint; see Service. The log after it is held until the standby has come back for it, or for
-// two minutes. A new transfer replaces the one before it.
+// FetchSnapshot sends a checkpoint; see Service. The log after it is held until the standby has come back for it, or
+// for two minutes. A new transfer replaces the one before it.
 func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	if !p.enter() {
 		return ErrNotActive
@@ -112,7 +112,8 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	if err != nil {
 		return err
 	}
-	// The transfer has a goroutine of its own, so that a Send that blocks on a dead connection does not outlive this call.
+	// The transfer has a goroutine of its own, so that a Send that blocks on a dead connection does not outlive this
+	// call.
 	result := make(chan error, 1)
 	p.wg.Add(1)
 	go func() {
@@ -154,7 +155,8 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 	}
 	defer p.snapshots.keep(snap)
 	h := snap.Header
-	p.log.Info("sending a snapshot", zap.Stringer("to", req.Node), zap.String("id", snap.ID), zap.Uint64("bytes", h.DataBytes),
+	p.log.Info("sending a snapshot", zap.Stringer("to", req.Node), zap.String("id", snap.ID),
+		zap.Uint64("bytes", h.DataBytes),
 		zap.Uint64("from_offset", offset))
 	p.mu.Lock()
 	config := p.cfg.Config

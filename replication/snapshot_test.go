@@ -36,7 +36,8 @@ func lastOfStandby(n *node) (last replication.Event) {
 	return last
 }
 
-// TestRequiredStandbyThatNeedsASnapshotIsLost: it cannot acknowledge until it has left in_sync, so nobody may wait for it.
+// TestRequiredStandbyThatNeedsASnapshotIsLost: it cannot acknowledge until it has left in_sync, so nobody may wait for
+// it.
 func TestRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")

@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// batch is what is written to the log with one write: frames that follow prev and end with end. Immutable once published.
+// batch is what is written to the log with one write: frames that follow prev and end with end. Immutable once
+// published.
 type batch struct {
 	frames    []byte
 	prev, end lsn.Position
@@ -19,8 +20,9 @@ type batch struct {
 	began time.Time
 }
 
-// tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so that
-// it travels while it is written, and is only dropped when it is in the log: what is no longer here can be read there.
+// tail keeps the newest batches in memory for the sessions. A batch is published before it is written to the log, so
+// that it travels while it is written, and is only dropped when it is in the log: what is no longer here can be read
+// there.
 type tail struct {
 	mu      sync.Mutex // guards all below
 	limit   int
@@ -83,8 +85,8 @@ func (t *tail) whenLogged() <-chan struct{} {
 	return w.done
 }
 
-// after returns batches that follow record n, appended to dst: at least one if there is any, and no more than limit bytes
-// besides. ok is false when the tail begins later than that.
+// after returns batches that follow record n, appended to dst: at least one if there is any, and no more than limit
+// bytes besides. ok is false when the tail begins later than that.
 func (t *tail) after(n uint64, limit int, dst []batch) (_ []batch, ok bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

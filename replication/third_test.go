@@ -26,7 +26,8 @@ func TestThirdNodeIsRefused(t *testing.T) {
 	})
 }
 
-// TestRequiredStandbyReplacesAThirdNode: a node that the active does not wait for gives way to the one that it waits for.
+// TestRequiredStandbyReplacesAThirdNode: a node that the active does not wait for gives way to the one that it waits
+// for.
 func TestRequiredStandbyReplacesAThirdNode(t *testing.T) {
 	w := newWorld(t)
 	a, b, c := w.node("a"), w.node("b"), w.node("c")

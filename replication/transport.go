@@ -27,8 +27,8 @@ import (
 // The one place where replication meets gRPC and protobuf.
 
 const (
-	// maxMessageBytes is above everything that the active sends in one message: Tuning.BatchBytes, or a snapshot chunk with
-	// its page rounding.
+	// maxMessageBytes is above everything that the active sends in one message: Tuning.BatchBytes, or a snapshot chunk
+	// with its page rounding.
 	maxMessageBytes = 16 << 20
 	// windowBytes is how much one stream may carry before the receiver has read it. Fixed, since gRPC's own estimate
 	// starts small and a standby that catches up is a bulk transfer from its first message on.
@@ -45,9 +45,11 @@ func NewDialer(options ...grpc.DialOption) Dialer {
 	}, options...)
 }
 
-// NewDialerOver returns a Dialer over gRPC over connections that dial makes, for networks that are not the machine's. An error of
-// dial that is syscall.ECONNREFUSED stands for ErrRefused.
-func NewDialerOver(dial func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption) Dialer {
+// NewDialerOver returns a Dialer over gRPC over connections that dial makes, for networks that are not the machine's.
+// An error of dial that is syscall.ECONNREFUSED stands for ErrRefused.
+func NewDialerOver(
+	dial func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
+) Dialer {
 	return grpcDialer{dial: dial, options: options}
 }
 
@@ -127,7 +129,8 @@ type activeStream struct {
 
 func (a activeStream) Send(m *StandbyMessage) error {
 	req := &lockstepv1.ReplicateRequest{
-		Config: m.Config, Term: m.Term, Durable: toPosition(m.Durable), AppliedLsn: m.AppliedLSN, Hello: toHello(m.Hello),
+		Config: m.Config, Term: m.Term, Durable: toPosition(m.Durable), AppliedLsn: m.AppliedLSN,
+		Hello: toHello(m.Hello),
 	}
 	if err := a.s.Send(req); errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: %w", errStreamEnded, err) // Recv has the reason
@@ -152,7 +155,8 @@ func (a activeStream) Recv() (*ActiveMessage, error) {
 	if w := r.GetWelcome(); w != nil {
 		m.Welcome = &Welcome{
 			ResumeAfter: fromPosition(w.GetResumeAfter()), SnapshotRequired: w.GetSnapshotRequired(),
-			Reason: w.GetReason(), Protocol: w.GetProtocol(), OldestProtocol: w.GetOldestProtocol(), Features: w.GetFeatures(),
+			Reason: w.GetReason(), Protocol: w.GetProtocol(), OldestProtocol: w.GetOldestProtocol(),
+			Features:       w.GetFeatures(),
 			HoldsCommitted: w.GetHoldsCommitted(),
 		}
 	}
@@ -174,8 +178,9 @@ func (s snapshotStream) Recv() (*SnapshotChunk, error) {
 	c := &SnapshotChunk{Offset: r.GetOffset(), Data: r.GetData(), Checksum: r.GetChecksum(), Finished: r.GetFinished()}
 	if h := r.GetHeader(); h != nil {
 		c.Header = &SnapshotHeader{
-			ID: h.GetId(), Position: fromPosition(h.GetPosition()), FileBytes: h.GetFileBytes(), DataBytes: h.GetDataBytes(),
-			PageSize: h.GetPageSize(), Config: h.GetConfig(), Term: h.GetTerm(), HoldsCommitted: h.GetHoldsCommitted(),
+			ID: h.GetId(), Position: fromPosition(h.GetPosition()), FileBytes: h.GetFileBytes(),
+			DataBytes: h.GetDataBytes(),
+			PageSize:  h.GetPageSize(), Config: h.GetConfig(), Term: h.GetTerm(), HoldsCommitted: h.GetHoldsCommitted(),
 		}
 	}
 	return c, nil
@@ -189,14 +194,16 @@ type server struct {
 	reception Reception
 }
 
-// NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary while it has
-// one, and otherwise an error, as a rule ErrNotActive; it is called for each connection. s is the node's store, from which the other
-// node's is repaired whatever the role. r answers other processes that introduce themselves.
+// NewServer returns the gRPC service for RegisterReplicationServiceServer. active returns the node's Primary while it
+// has one, and otherwise an error, as a rule ErrNotActive; it is called for each connection. s is the node's store,
+// from which the other node's is repaired whatever the role. r answers other processes that introduce themselves.
 func NewServer(active func() (Service, error), s *store.Store, r Reception) lockstepv1.ReplicationServiceServer {
 	return &server{active: active, store: s, reception: r}
 }
 
-func (s *server) Replicate(stream grpc.BidiStreamingServer[lockstepv1.ReplicateRequest, lockstepv1.ReplicateResponse]) error {
+func (s *server) Replicate(
+	stream grpc.BidiStreamingServer[lockstepv1.ReplicateRequest, lockstepv1.ReplicateResponse],
+) error {
 	service, err := s.active()
 	if err != nil {
 		return toStatus(err)
@@ -204,7 +211,9 @@ func (s *server) Replicate(stream grpc.BidiStreamingServer[lockstepv1.ReplicateR
 	return toStatus(service.Replicate(stream.Context(), standbyStream{stream}))
 }
 
-func (s *server) FetchSnapshot(req *lockstepv1.FetchSnapshotRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchSnapshotResponse]) error {
+func (s *server) FetchSnapshot(
+	req *lockstepv1.FetchSnapshotRequest, stream grpc.ServerStreamingServer[lockstepv1.FetchSnapshotResponse],
+) error {
 	service, err := s.active()
 	if err != nil {
 		return toStatus(err)
@@ -215,8 +224,9 @@ func (s *server) FetchSnapshot(req *lockstepv1.FetchSnapshotRequest, stream grpc
 		return toStatus(fmt.Errorf("%w: %w", ErrProtocol, err))
 	}
 	return toStatus(service.FetchSnapshot(stream.Context(), SnapshotRequest{
-		Pair: pair, Node: node, Config: req.GetConfig(), ResumeID: req.GetResumeId(), ResumeOffset: req.GetResumeOffset(),
-		Committed: fromPosition(req.GetCommitted()),
+		Pair: pair, Node: node, Config: req.GetConfig(), ResumeID: req.GetResumeId(),
+		ResumeOffset: req.GetResumeOffset(),
+		Committed:    fromPosition(req.GetCommitted()),
 	}, func(c *SnapshotChunk) error { return sendChunk(stream, c) }))
 }
 
@@ -272,7 +282,8 @@ func toHello(h *Hello) *lockstepv1.Hello {
 	p := &lockstepv1.Hello{
 		PairId: h.Pair.String(), NodeId: h.Member.Node.String(), StoreId: h.Member.Store.String(),
 		Incarnation: h.Member.Incarnation, LogEnd: toPosition(h.LogEnd), Applied: toPosition(h.Applied),
-		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features, Committed: toPosition(h.Committed), VoidTerm: h.VoidTerm,
+		Protocol: h.Protocol, OldestProtocol: h.OldestProtocol, Features: h.Features,
+		Committed: toPosition(h.Committed), VoidTerm: h.VoidTerm,
 	}
 	if h.Member.Run != uuid.Nil {
 		p.Run = h.Member.Run.String()
@@ -286,7 +297,8 @@ func toHello(h *Hello) *lockstepv1.Hello {
 func fromHello(p *lockstepv1.Hello) (*Hello, error) {
 	h := &Hello{
 		LogEnd: fromPosition(p.GetLogEnd()), Applied: fromPosition(p.GetApplied()),
-		Protocol: p.GetProtocol(), OldestProtocol: p.GetOldestProtocol(), Features: p.GetFeatures(), Committed: fromPosition(p.GetCommitted()), VoidTerm: p.GetVoidTerm(),
+		Protocol: p.GetProtocol(), OldestProtocol: p.GetOldestProtocol(), Features: p.GetFeatures(),
+		Committed: fromPosition(p.GetCommitted()), VoidTerm: p.GetVoidTerm(),
 		Member: Member{Incarnation: p.GetIncarnation()},
 	}
 	var perr, nerr, serr error
@@ -318,8 +330,8 @@ func fromPosition(p *lockstepv1.Position) lsn.Position {
 	return lsn.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: p.GetChain()}
 }
 
-// statusCodes says which code stands for which error on the wire, in both directions. Everything else is Unavailable, and
-// for the standby a lost connection.
+// statusCodes says which code stands for which error on the wire, in both directions. Everything else is Unavailable,
+// and for the standby a lost connection.
 var statusCodes = []struct {
 	err  error
 	code codes.Code

@@ -16,7 +16,8 @@ type Member struct {
 	Node uuid.UUID
 	// Store names the content.
 	Store uuid.UUID
-	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its content.
+	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its
+	// content.
 	Incarnation uint64
 	// Run is the generation of the run of the store (INV-11); zero from a release that knows none.
 	Run uuid.UUID
@@ -52,11 +53,11 @@ type Hello struct {
 	Protocol, OldestProtocol uint32
 	// Features that the standby knows.
 	Features []string
-	// Committed is the last record that the standby knows to be committed, and will not give up (INV-13). Zero if it knows of none, or
-	// does not say.
+	// Committed is the last record that the standby knows to be committed, and will not give up (INV-13). Zero if it
+	// knows of none, or does not say.
 	Committed lsn.Position
-	// VoidTerm is the term of the last forced failover, if the standby's log ends before it: an active that holds records of this term may
-	// lack anything that the standby has. 0: none.
+	// VoidTerm is the term of the last forced failover, if the standby's log ends before it: an active that holds
+	// records of this term may lack anything that the standby has. 0: none.
 	VoidTerm uint64
 }
 
@@ -74,10 +75,11 @@ type StandbyMessage struct {
 
 // Welcome answers a Hello.
 type Welcome struct {
-	// ResumeAfter is the last common record. The standby cuts what its log has after it; with SnapshotRequired it keeps that aside. Then
-	// it may be zero: not known.
+	// ResumeAfter is the last common record. The standby cuts what its log has after it; with SnapshotRequired it keeps
+	// that aside. Then it may be zero: not known.
 	ResumeAfter lsn.Position
-	// SnapshotRequired tells that the log cannot help: it begins too late, or the histories differ below what the standby applied.
+	// SnapshotRequired tells that the log cannot help: it begins too late, or the histories differ below what the
+	// standby applied.
 	SnapshotRequired bool
 	// Reason says in words why, for the log.
 	Reason string
@@ -85,7 +87,8 @@ type Welcome struct {
 	Protocol, OldestProtocol uint32
 	// Features that the active knows.
 	Features []string
-	// HoldsCommitted tells that the active has the record that the hello names as committed. False may also mean that it cannot tell.
+	// HoldsCommitted tells that the active has the record that the hello names as committed. False may also mean that
+	// it cannot tell.
 	HoldsCommitted bool
 }
 

@@ -114,8 +114,8 @@ func addTo(ctx context.Context, q *queue, payload []byte, done Done) error {
 	return err
 }
 
-// TestQueueAlone: who may commit by himself does so only if nobody else waits for the committer or the applier, which would
-// otherwise take them together; and the committer is woken by all others.
+// TestQueueAlone: who may commit by himself does so only if nobody else waits for the committer or the applier, which
+// would otherwise take them together; and the committer is woken by all others.
 func TestQueueAlone(t *testing.T) {
 	q := newQueue(1, 1000, lsn.Position{})
 	add := func(mayCommit bool) (alone, woken bool) {
@@ -282,7 +282,8 @@ func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	p, err := StartPrimary(PrimaryOptions{
-		Store: st, Term: 1, Config: ActiveConfig{Config: 1, Serve: true}, Tuning: Tuning{CommitDelay: 200 * time.Millisecond},
+		Store: st, Term: 1, Config: ActiveConfig{Config: 1, Serve: true},
+		Tuning: Tuning{CommitDelay: 200 * time.Millisecond},
 	})
 	require.NoError(t, err)
 	defer p.Stop()
@@ -311,7 +312,8 @@ func TestAdmit(t *testing.T) {
 	require.Equal(t, store.Fence{Config: 4, Term: 1}, s.Identity().Fence)
 }
 
-// TestStandbyAppliesWhatIsCommitted: what a standby has, durable, and the active has not committed is not applied (INV-5).
+// TestStandbyAppliesWhatIsCommitted: what a standby has, durable, and the active has not committed is not applied
+// (INV-5).
 func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 	s, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/s", BootID: "boot"})
 	require.NoError(t, err)
@@ -326,7 +328,10 @@ func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 		require.NoError(t, s.Append(frame, end))
 	}
 	require.NoError(t, s.Sync())
-	l := &link{f: &Follower{o: FollowerOptions{Store: s}}, applyWake: make(chan struct{}, 1), beatWake: make(chan struct{}, 1)}
+	l := &link{
+		f: &Follower{o: FollowerOptions{Store: s}}, applyWake: make(chan struct{}, 1),
+		beatWake: make(chan struct{}, 1),
+	}
 	l.durable.Store(s.Durable().LSN)
 	l.commit.Store(2)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -339,14 +344,16 @@ func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 	require.Equal(t, uint64(2), s.Applied().LSN, "applied and not committed")
 }
 
-// TestIntroductionOfAStoreThatMayHaveLost: whoever meets it must not give it the role for the length of its log (INV-6).
+// TestIntroductionOfAStoreThatMayHaveLost: whoever meets it must not give it the role for the length of its log
+// (INV-6).
 func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
 	st, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/data"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	p, err := StartPrimary(PrimaryOptions{Store: st, Term: 1, Config: ActiveConfig{Config: 1, Serve: true}})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return st.End().LSN == 1 }, 10*time.Second, time.Millisecond, "the term-start record")
+	require.Eventually(t, func() bool { return st.End().LSN == 1 }, 10*time.Second, time.Millisecond,
+		"the term-start record")
 	p.Stop()
 	require.Equal(t, st.End(), Self(st, "p", "a:1").End)
 	require.NoError(t, st.MarkLoss())

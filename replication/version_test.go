@@ -19,8 +19,12 @@ func TestAgree(t *testing.T) {
 		"a newer one that does not":      {ProtocolVersion + 2, ProtocolVersion + 1, nil, 0},
 		"an older one":                   {OldestProtocol - 1, OldestProtocol - 1, nil, 0},
 		"too many features":              {ProtocolVersion, OldestProtocol, make([]string, maxFeatures+1), 0},
-		"a feature that is no name":      {ProtocolVersion, OldestProtocol, []string{strings.Repeat("x", maxFeatureBytes+1)}, 0},
-		"features that we do not know":   {ProtocolVersion, OldestProtocol, []string{"teleport"}, ProtocolVersion},
+		"a feature that is no name": {
+			ProtocolVersion, OldestProtocol,
+			[]string{strings.Repeat("x", maxFeatureBytes+1)},
+			0,
+		},
+		"features that we do not know": {ProtocolVersion, OldestProtocol, []string{"teleport"}, ProtocolVersion},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := agree(c.newest, c.oldest, c.features)

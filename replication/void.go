@@ -9,12 +9,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// This file keeps what a forced failover has made void. A node that comes back after one may hold records that were acknowledged and that
-// the pair does not have any more. A tail that was not applied is cut, and the cut keeps it; one that was applied is replaced by a snapshot,
-// and is kept before that. Its bytes go into the same kind of file.
+// This file keeps what a forced failover has made void. A node that comes back after one may hold records that were
+// acknowledged and that the pair does not have any more. A tail that was not applied is cut, and the cut keeps it; one
+// that was applied is replaced by a snapshot, and is kept before that. Its bytes go into the same kind of file.
 
-// Void tells which records a forced failover has made void: those behind LSN After, in the log of a node that has none of Term or later.
-// The zero value stands for none.
+// Void tells which records a forced failover has made void: those behind LSN After, in the log of a node that has none
+// of Term or later. The zero value stands for none.
 type Void struct{ Term, After uint64 }
 
 // holds tells whether a log that ends there has such records.
@@ -22,12 +22,15 @@ func (v Void) holds(end lsn.Position) bool { return end.Term < v.Term && end.LSN
 
 // sayVoid names the file that keeps what is lost.
 func (f *Follower) sayVoid(from uint64, end lsn.Position, kept store.CutReport) {
-	f.log.Warn("RECORDS OF THIS NODE ARE NOT PART OF THE PAIR ANY MORE: the other node became active without them, and some may have been "+
-		"acknowledged. They are kept in a file; lockstep store dump-log shows them", zap.Uint64("from", from), zap.Stringer("up_to", end),
+	f.log.Warn("RECORDS OF THIS NODE ARE NOT PART OF THE PAIR ANY MORE: the other node became active without them, "+
+		"and some may have been "+
+		"acknowledged. They are kept in a file; lockstep store dump-log shows them", zap.Uint64("from", from),
+		zap.Stringer("up_to", end),
 		zap.Int("records", kept.Records), zap.String("kept_in", kept.Aside))
 }
 
-// diverged notes where the active says that the histories part: what this node has behind that the active does not have.
+// diverged notes where the active says that the histories part: what this node has behind that the active does not
+// have.
 func (f *Follower) diverged(common lsn.Position) {
 	f.parted = nil
 	if common.IsZero() {
@@ -59,7 +62,8 @@ func (f *Follower) keepVoid() error {
 	f.parted = nil
 	f.sayVoid(after+1, end, kept)
 	if kept.Records == 0 || first > after+1 {
-		f.log.Warn("the log did not reach back to the first of them: messages of the others are in page.db_old, until a rewrite or drop-old removes that",
+		f.log.Warn("the log did not reach back to the first of them: messages of the others are in page.db_old, "+
+			"until a rewrite or drop-old removes that",
 			zap.Uint64("from", after+1), zap.Uint64("first_kept", first))
 	}
 	return nil

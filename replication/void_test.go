@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// forced makes b, which has left, the active of a new term by force, while a has acknowledged 40 messages that b does not have. It
-// returns b's last LSN.
+// forced makes b, which has left, the active of a new term by force, while a has acknowledged 40 messages that b does
+// not have. It returns b's last LSN.
 func forced(a, b *node) (after uint64) {
 	a.lead(1, 1, nil)
 	b.follow(a)
@@ -30,10 +30,12 @@ func forced(a, b *node) (after uint64) {
 	return after
 }
 
-// followVoid makes the node the standby of another one that was forced to be active with term 2, without what this node has after an LSN.
+// followVoid makes the node the standby of another one that was forced to be active with term 2, without what this node
+// has after an LSN.
 func (n *node) followVoid(active *node, after uint64) {
 	f := replication.StartFollower(replication.FollowerOptions{
-		Store: n.store, Dialer: n.w.dialer(), Address: active.address, Events: n.event, Tuning: n.tuning, Void: replication.Void{Term: 2, After: after},
+		Store: n.store, Dialer: n.w.dialer(), Address: active.address, Events: n.event, Tuning: n.tuning,
+		Void: replication.Void{Term: 2, After: after},
 	})
 	n.mu.Lock()
 	n.follower = f
@@ -43,7 +45,8 @@ func (n *node) followVoid(active *node, after uint64) {
 // returns lets a follow b, as a node does that knows of the forced failover.
 func (n *node) returns(active *node, after uint64) {
 	n.followVoid(active, after)
-	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, patience, time.Millisecond)
+	require.Eventually(n.w.t, func() bool { return n.store.Applied() == active.store.Applied() }, patience,
+		time.Millisecond)
 	requireEqual(n, active)
 }
 
@@ -79,7 +82,8 @@ func (n *node) kept() (first, last uint64, bodies int) {
 	return info.Prev.LSN + 1, info.Last.LSN, bodies
 }
 
-// A node that has applied what a forced failover has made void needs a snapshot; before it takes its place, the tail of the log is kept.
+// A node that has applied what a forced failover has made void needs a snapshot; before it takes its place, the tail of
+// the log is kept.
 func TestVoidTailIsKeptBeforeASnapshot(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.node("a"), w.node("b")
@@ -111,7 +115,8 @@ func TestVoidTailIsKeptByACut(t *testing.T) {
 	require.Equal(t, 40, bodies)
 }
 
-// The active has gone so far that its log does not reach back to where they parted: what the record says of the force tells where that is.
+// The active has gone so far that its log does not reach back to where they parted: what the record says of the force
+// tells where that is.
 func TestVoidTailIsKeptFarBehind(t *testing.T) {
 	w := newWorld(t)
 	small := func(n *node) { n.options.LogKeepBytes, n.options.SegmentBytes = 1, 64<<10 }
@@ -163,7 +168,8 @@ func TestCommitOfALostActiveIsKnown(t *testing.T) {
 	a.sync(b)
 	a.publish(a.queueID, 10, 50, 4)
 	var commit uint64
-	require.Eventually(t, func() bool { commit = f.Status().ActiveCommitLSN; return commit == a.store.End().LSN }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { commit = f.Status().ActiveCommitLSN; return commit == a.store.End().LSN },
+		patience, time.Millisecond)
 	a.close()
 	a.stop()
 	await[replication.FollowerLost](b, nil)

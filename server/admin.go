@@ -113,7 +113,8 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
 		Maintenance: activityToProto(st.Maintenance), Plan: planToProto(st.Plan),
 		Damage: DamageToProto(a.store.DamageStatus()), Alarms: alarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
-		Conditions: conditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(), DiskLowWatermark: st.DiskLowWatermark,
+		Conditions: conditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
+		DiskLowWatermark: st.DiskLowWatermark,
 	}
 	if resp.Store.LeftBehind, err = a.leftBehind(st.ArchiveDir); err != nil {
 		return nil, fmt.Errorf("status: %w", err)
@@ -158,7 +159,10 @@ func (a *AdminServer) leftBehind(archive string) ([]*pb.LeftBehind, error) {
 }
 
 func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {
-	out := &pb.NodeStatus{NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID), Version: n.Version}
+	out := &pb.NodeStatus{
+		NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID),
+		Version: n.Version,
+	}
 	if st.Record != nil {
 		_, out.InSync = st.Record.Member(n.ID)
 		out.Active = st.Record.Active == n.ID
@@ -170,14 +174,16 @@ func pairStatus(st *NodeState) *pb.PairStatus {
 	r := st.Pair.Record
 	out := &pb.PairStatus{
 		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync), //nolint:gosec // 1 or 2
-		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable, CoordinatorAddresses: st.CoordinatorAddresses,
+		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable,
+		CoordinatorAddresses: st.CoordinatorAddresses,
 	}
 	if r.Paused != nil {
 		out.Paused = &pb.Pause{Since: timestamppb.New(r.Paused.Since), Reason: r.Paused.Reason}
 	}
 	if f := r.Forced; f != nil {
 		out.Forced = &pb.Forced{
-			At: timestamppb.New(f.At), By: f.By, Reason: f.Reason, NodeId: f.Node.String(), Term: f.Term, AfterLsn: f.After, Settled: f.Settled,
+			At: timestamppb.New(f.At), By: f.By, Reason: f.Reason, NodeId: f.Node.String(), Term: f.Term,
+			AfterLsn: f.After, Settled: f.Settled,
 		}
 	}
 	if at := st.Pair.FailbackAt; !at.IsZero() {
@@ -218,7 +224,8 @@ func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
 	}
 	return &pb.StoreStatus{
 		PairId: pair, FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
-		StoreId: id.StoreID.String(), LogEnd: position(s.End), LogDurable: position(s.Durable), CommitLsn: s.Applied.LSN,
+		StoreId: id.StoreID.String(), LogEnd: position(s.End), LogDurable: position(s.Durable),
+		CommitLsn:  s.Applied.LSN,
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
 		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues, //nolint:gosec // at most 1 MiB
 		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync, //nolint:gosec // not negative
@@ -249,9 +256,11 @@ func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.Standb
 	return out
 }
 
-// WatchStatus sends the status now and after each change. What changes all the time, such as log positions, is looked at
-// once a second.
-func (a *AdminServer) WatchStatus(_ *pb.WatchStatusRequest, stream grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
+// WatchStatus sends the status now and after each change. What changes all the time, such as log positions, is looked
+// at once a second.
+func (a *AdminServer) WatchStatus(
+	_ *pb.WatchStatusRequest, stream grpc.ServerStreamingServer[pb.WatchStatusResponse],
+) error {
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
 	for {
@@ -280,7 +289,8 @@ const maxPauseReason = 200
 // SetPaused pauses or resumes the pair.
 func (a *AdminServer) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
 	if len(req.GetReason()) > maxPauseReason {
-		return nil, ToStatus(fmt.Errorf("%w: the reason has %d bytes, at most %d are possible", ErrInvalid, len(req.GetReason()), maxPauseReason))
+		return nil, ToStatus(fmt.Errorf("%w: the reason has %d bytes, at most %d are possible", ErrInvalid,
+			len(req.GetReason()), maxPauseReason))
 	}
 	resp := &pb.SetPausedResponse{}
 	var p *failover.Pause
@@ -322,7 +332,8 @@ func (a *AdminServer) Check(req *pb.CheckRequest, stream grpc.ServerStreamingSer
 		return ToStatus(fmt.Errorf("check: %w", err))
 	}
 	err = stream.Send(&pb.CheckResponse{
-		PagesDone: report.Pages, PagesTotal: report.Pages, Finished: true, Problems: report.Problems, Messages: report.Messages,
+		PagesDone: report.Pages, PagesTotal: report.Pages, Finished: true, Problems: report.Problems,
+		Messages: report.Messages,
 	})
 	if err != nil {
 		return ToStatus(fmt.Errorf("check: %w", err))
@@ -336,5 +347,6 @@ func (a *AdminServer) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (
 	if err != nil {
 		return nil, ToStatus(fmt.Errorf("digest: %w", err))
 	}
-	return &pb.GetDigestResponse{Lsn: d.Position.LSN, Content: hex.EncodeToString(d.Content[:]), Messages: d.Messages}, nil
+	return &pb.GetDigestResponse{Lsn: d.Position.LSN, Content: hex.EncodeToString(d.Content[:]), Messages: d.Messages},
+		nil
 }

@@ -96,7 +96,8 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 // checkOperations checks everything that can be checked without looking at the store.
 func (s *QueueServer) checkOperations(in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
-		return nil, fmt.Errorf("%w: a transaction of %d operations; 1 to %d are possible", ErrInvalid, len(in), txn.MaxOps)
+		return nil, fmt.Errorf("%w: a transaction of %d operations; 1 to %d are possible", ErrInvalid, len(in),
+			txn.MaxOps)
 	}
 	ops := make([]operation, 0, len(in))
 	sizeBytes := 0
@@ -120,11 +121,15 @@ func (s *QueueServer) checkOperation(op *pb.Operation) (o operation, err error) 
 		o = operation{queue: kind.Publish.GetQueue(), messages: kind.Publish.GetMessages()}
 		o.size, err = s.checkMessages(o.messages)
 	case *pb.Operation_Ack:
-		o = operation{queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()), queueID: kind.Ack.GetQueueId()}
+		o = operation{
+			queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()),
+			queueID: kind.Ack.GetQueueId(),
+		}
 		o.acks, err = atLeastOne(kind.Ack.GetRanges())
 	case *pb.Operation_Release:
 		o = operation{
-			queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription()), queueID: kind.Release.GetQueueId(),
+			queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription()),
+			queueID: kind.Release.GetQueueId(),
 		}
 		o.releases, err = atLeastOne(kind.Release.GetRanges())
 	default:

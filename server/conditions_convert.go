@@ -23,12 +23,16 @@ func conditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// alarmsToProto gives those of the node self and of the pair that somebody should look at, as they were told before there were conditions.
+// alarmsToProto gives those of the node self and of the pair that somebody should look at, as they were told before
+// there were conditions.
 func alarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))
 	for i := range all {
 		if c := &all[i]; c.Definition.Severity >= conditions.Warning && (c.Node.ID == "" || c.Node.ID == self) {
-			out = append(out, &pb.Alarm{Kind: c.Definition.AlarmName(), Message: c.Text(), Since: timestamppb.New(c.Since)})
+			out = append(out, &pb.Alarm{
+				Kind: c.Definition.AlarmName(), Message: c.Text(),
+				Since: timestamppb.New(c.Since),
+			})
 		}
 	}
 	return out

@@ -24,8 +24,8 @@ type consumeStream struct {
 	named bool
 }
 
-// defaultResponseBytes is the limit of responses to consumers that name none: gRPC clients take 4 MiB unless they are told otherwise. One
-// message that is larger is sent all the same, alone.
+// defaultResponseBytes is the limit of responses to consumers that name none: gRPC clients take 4 MiB unless they are
+// told otherwise. One message that is larger is sent all the same, alone.
 const defaultResponseBytes = 4 << 20
 
 // Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks.
@@ -93,7 +93,8 @@ func (c *consumeStream) read(ctx context.Context) {
 			return
 		}
 		if err == nil && req.GetAttach() != nil {
-			err = fmt.Errorf("%w: a consumer is attached once; open another stream for another subscription", ErrInvalid)
+			err = fmt.Errorf("%w: a consumer is attached once; open another stream for another subscription",
+				ErrInvalid)
 		}
 		if err == nil {
 			err = c.take(ctx, req)
@@ -151,7 +152,8 @@ func (c *consumeStream) send(event dispatch.Event) error {
 			return err
 		}
 		if c.named && c.sending.total > c.limit && len(event.Messages) > 0 {
-			return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the consumer's max_response_bytes is %d; raise the largest message "+
+			return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the consumer's max_response_bytes is "+
+				"%d; raise the largest message "+
 				"that the client receives (gRPC's default is 4 MiB), and max_response_bytes with it",
 				ErrResponseTooLarge, event.Messages[0].Sequence, c.sending.total, c.limit)
 		}
@@ -225,7 +227,8 @@ func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []ui
 }
 
 func (s *QueueServer) sendBatch(
-	session *Session, batch []store.Delivery, headersOnly bool, resp *pb.BrowseResponse, stream grpc.ServerStreamingServer[pb.BrowseResponse],
+	session *Session, batch []store.Delivery, headersOnly bool, resp *pb.BrowseResponse,
+	stream grpc.ServerStreamingServer[pb.BrowseResponse],
 ) error {
 	select {
 	case <-session.Ended():

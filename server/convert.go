@@ -30,9 +30,13 @@ func queueToProto(q *queue.Queue) *pb.Queue {
 		Subscriptions: make([]*pb.Subscription, 0, q.SubCount()),
 	}
 	for sub := range q.Subs {
-		out.Subscriptions = append(out.Subscriptions, &pb.Subscription{Name: sub.Name(), Floor: sub.Floor(), Backlog: sub.Backlog()})
+		out.Subscriptions = append(out.Subscriptions,
+			&pb.Subscription{Name: sub.Name(), Floor: sub.Floor(), Backlog: sub.Backlog()})
 	}
-	slices.SortFunc(out.GetSubscriptions(), func(a, b *pb.Subscription) int { return strings.Compare(a.GetName(), b.GetName()) })
+	slices.SortFunc(out.GetSubscriptions(), func(a, b *pb.Subscription) int {
+		return strings.Compare(a.GetName(),
+			b.GetName())
+	})
 	return out
 }
 
@@ -57,7 +61,8 @@ func (s *QueueServer) addConsumers(session *Session, q *pb.Queue) {
 	}
 }
 
-// storedParts is all that a stored message consists of as it is sent, but for its body: one allocation for all that are sent together.
+// storedParts is all that a stored message consists of as it is sent, but for its body: one allocation for all that are
+// sent together.
 type storedParts struct {
 	stored  pb.StoredMessage
 	message pb.Message
@@ -72,7 +77,8 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	}
 	at := time.UnixMilli(m.TimestampMS)
 	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond()) //nolint:gosec // less than a second
-	p.stored.Sequence, p.stored.DeliveryCount, p.stored.PublishedAt, p.stored.Message = d.Sequence, d.DeliveryCount, &p.at, &p.message
+	p.stored.Sequence, p.stored.DeliveryCount, p.stored.PublishedAt, p.stored.Message = d.Sequence, d.DeliveryCount,
+		&p.at, &p.message
 	p.message.Properties = m.PropertyMap()
 	if !headersOnly {
 		p.message.Body = m.Body

@@ -12,8 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// deliveries stands for a pb.ConsumeResponse and encodes itself, straight from the stored records: with many subscriptions there are far
-// more deliveries than publishes, and objects for each would be most of the work. It is used again for one response after the other.
+// deliveries stands for a pb.ConsumeResponse and encodes itself, straight from the stored records: with many
+// subscriptions there are far more deliveries than publishes, and objects for each would be most of the work. It is
+// used again for one response after the other.
 type deliveries struct {
 	confirmed uint64
 	parts     []deliveryPart
@@ -46,8 +47,8 @@ const (
 	tagBytes = 1
 )
 
-// set takes what is to be sent next: of the event's messages as many as fit in limit bytes, but at least one. It returns those that are left.
-// The records must not change until it was encoded.
+// set takes what is to be sent next: of the event's messages as many as fit in limit bytes, but at least one. It
+// returns those that are left. The records must not change until it was encoded.
 func (d *deliveries) set(event dispatch.Event, limit int) (left []dispatch.Message, err error) {
 	d.confirmed, d.parts, d.bytes = event.Confirmed, d.parts[:0], 0
 	if d.confirmed != 0 {
@@ -98,7 +99,8 @@ func (p *deliveryPart) measure() {
 			p.messageBytes += lengthBytes(lengthBytes(len(k)) + lengthBytes(len(v)))
 		}
 	}
-	p.storedBytes = numberBytes(p.sequence) + lengthBytes(p.timeBytes) + numberBytes(uint64(p.count)) + lengthBytes(p.messageBytes)
+	p.storedBytes = numberBytes(p.sequence) + lengthBytes(p.timeBytes) + numberBytes(uint64(p.count)) +
+		lengthBytes(p.messageBytes)
 }
 
 // numberBytes is the length of a number's field: none if it is 0.

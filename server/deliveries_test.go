@@ -28,14 +28,22 @@ func TestDeliveries(t *testing.T) {
 	now := time.Now().UnixMilli()
 	messages := []dispatch.Message{
 		{Sequence: 1, Record: record(now, []byte("body"), nil)},
-		{Sequence: 1 << 40, DeliveryCount: 1 << 31, Record: record(now, nil, map[string]string{"a": "", "key": string(long[:300])})},
+		{
+			Sequence: 1 << 40, DeliveryCount: 1 << 31,
+			Record: record(now, nil, map[string]string{"a": "", "key": string(long[:300])}),
+		},
 		{Sequence: 3, DeliveryCount: 1, Record: record(0, long, map[string]string{"k": "v"})},
 		{Sequence: 4, Record: record(-1, long[:200], nil)},
 		{Sequence: 5, Record: record(-1000, nil, nil)},
 	}
 	var d deliveries // used again, as by a stream
 	for _, event := range []dispatch.Event{
-		{}, {Confirmed: 1}, {Messages: messages}, {Messages: messages[3:], Confirmed: 1 << 63}, {Messages: messages[:1]}, {Confirmed: 300},
+		{},
+		{Confirmed: 1},
+		{Messages: messages},
+		{Messages: messages[3:], Confirmed: 1 << 63},
+		{Messages: messages[:1]},
+		{Confirmed: 300},
 	} {
 		left, err := d.set(event, math.MaxInt)
 		require.NoError(t, err)
@@ -73,11 +81,13 @@ func TestDeliveries(t *testing.T) {
 	}
 }
 
-// TestDeliveriesKnowEveryField: a field that is added to what is delivered has to be added to its own way of being encoded, too.
+// TestDeliveriesKnowEveryField: a field that is added to what is delivered has to be added to its own way of being
+// encoded, too.
 func TestDeliveriesKnowEveryField(t *testing.T) {
 	known := map[protoreflect.MessageDescriptor]map[protoreflect.Name]int{
 		(&pb.StoredMessage{}).ProtoReflect().Descriptor(): {
-			"sequence": fieldSequence, "published_at": fieldPublishedAt, "delivery_count": fieldDeliveryCount, "message": fieldMessage,
+			"sequence": fieldSequence, "published_at": fieldPublishedAt, "delivery_count": fieldDeliveryCount,
+			"message": fieldMessage,
 		},
 		(&pb.Message{}).ProtoReflect().Descriptor():            {"body": fieldBody, "properties": fieldProperties},
 		(&timestamppb.Timestamp{}).ProtoReflect().Descriptor(): {"seconds": fieldSeconds, "nanos": fieldNanos},

@@ -29,7 +29,8 @@ const errorDomain = "lockstep.v1"
 var (
 	// ErrInvalid is returned when a request can never work.
 	ErrInvalid = errors.New("invalid request")
-	// ErrSequenceReused is returned for a request with a producer's sequence that was used for another request. Nothing of it was stored.
+	// ErrSequenceReused is returned for a request with a producer's sequence that was used for another request. Nothing
+	// of it was stored.
 	ErrSequenceReused = errors.New("the producer's sequence was used before")
 	// ErrDiskLow is returned for a publish while the filesystem has less than disk.low-watermark available.
 	ErrDiskLow = errors.New("the disk of the active node is nearly full; consume messages or free space")
@@ -60,7 +61,8 @@ func (e *NotActiveError) Error() string {
 		why += ": " + e.Reason
 	}
 	if e.ActiveAddress == "" {
-		return fmt.Sprintf("this node does not serve clients (%s) and knows of no other that does; try the other node, or again in a moment", why)
+		return fmt.Sprintf("this node does not serve clients (%s) and knows of no other that does; try the other "+
+			"node, or again in a moment", why)
 	}
 	return fmt.Sprintf("this node does not serve clients (%s); the active one is %s", why, e.ActiveAddress)
 }
@@ -68,8 +70,8 @@ func (e *NotActiveError) Error() string {
 // Is makes errors.Is(err, replication.ErrNotActive) true.
 func (e *NotActiveError) Is(target error) bool { return target == replication.ErrNotActive }
 
-// settledError is a refusal that the log keeps under its producer's sequence: whatever attempt with that sequence comes, before or after
-// this one, it is not carried out.
+// settledError is a refusal that the log keeps under its producer's sequence: whatever attempt with that sequence
+// comes, before or after this one, it is not carried out.
 type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
@@ -103,8 +105,8 @@ type mapping struct {
 	reason string
 }
 
-// mappings is the table of all errors that clients can see, both ways: err → code and reason, and reason → err. The first
-// line that matches counts, so the more special error comes first.
+// mappings is the table of all errors that clients can see, both ways: err → code and reason, and reason → err. The
+// first line that matches counts, so the more special error comes first.
 func mappings() []mapping {
 	return []mapping{
 		// This node cannot serve now.
@@ -197,8 +199,8 @@ func lookup(err error) mapping {
 	return mapping{err: err, code: codes.Internal, reason: "INTERNAL"}
 }
 
-// ToStatus turns an error into what a gRPC handler returns: a status with the reason in an ErrorInfo and, if the node is
-// not active, a NotActive detail. nil stays nil, and a status stays what it is.
+// ToStatus turns an error into what a gRPC handler returns: a status with the reason in an ErrorInfo and, if the node
+// is not active, a NotActive detail. nil stays nil, and a status stays what it is.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -244,8 +246,8 @@ func concernsNode(err error) bool {
 	}
 }
 
-// FromStatus turns a status that another node answered back into an error that errors.Is knows. It returns err itself if
-// it is no status of this package's.
+// FromStatus turns a status that another node answered back into an error that errors.Is knows. It returns err itself
+// if it is no status of this package's.
 func FromStatus(err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {

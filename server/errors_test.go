@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestErrorTableBothWays: every error of the table, wrapped as it comes, goes out with its code and comes back as itself or
-// as another error of the same reason.
+// TestErrorTableBothWays: every error of the table, wrapped as it comes, goes out with its code and comes back as
+// itself or as another error of the same reason.
 func TestErrorTableBothWays(t *testing.T) {
 	for _, m := range mappings() {
 		t.Run(m.reason, func(t *testing.T) {
@@ -56,8 +56,9 @@ func TestReasonsAreUnambiguous(t *testing.T) {
 func TestDocumentedCodes(t *testing.T) {
 	for err, want := range map[error]codes.Code{
 		txn.ErrFenced: codes.Aborted, txn.ErrTooOld: codes.OutOfRange, txn.ErrProducerForgotten: codes.OutOfRange,
-		store.ErrDataLoss: codes.DataLoss, txn.ErrQueueFull: codes.ResourceExhausted, txn.ErrQueueNotFound: codes.NotFound,
-		txn.ErrQueueExists: codes.AlreadyExists, txn.ErrInvalidName: codes.InvalidArgument,
+		store.ErrDataLoss: codes.DataLoss, txn.ErrQueueFull: codes.ResourceExhausted,
+		txn.ErrQueueNotFound: codes.NotFound,
+		txn.ErrQueueExists:   codes.AlreadyExists, txn.ErrInvalidName: codes.InvalidArgument,
 		replication.ErrOutcomeUnknown: codes.Unavailable, replication.ErrBlocked: codes.Unavailable,
 		replication.ErrNotActive: codes.FailedPrecondition, context.Canceled: codes.Canceled,
 	} {
@@ -114,10 +115,16 @@ func TestRolesHaveTheSameNumbers(t *testing.T) {
 }
 
 func TestConcernsNode(t *testing.T) {
-	for _, err := range []error{replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, store.ErrFailed, errors.New("surprise")} {
+	for _, err := range []error{
+		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown,
+		store.ErrFailed, errors.New("surprise"),
+	} {
 		require.True(t, concernsNode(err), err)
 	}
-	for _, err := range []error{txn.ErrQueueFull, txn.ErrQueueNotFound, txn.ErrTooLarge, txn.ErrFenced, ErrDiskLow, txn.ErrQueueNotEmpty} {
+	for _, err := range []error{
+		txn.ErrQueueFull, txn.ErrQueueNotFound, txn.ErrTooLarge, txn.ErrFenced, ErrDiskLow,
+		txn.ErrQueueNotEmpty,
+	} {
 		require.False(t, concernsNode(err), err)
 	}
 }
@@ -127,7 +134,8 @@ func TestReasonsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/clients.md")
 	require.NoError(t, err)
 	documented := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(string(text),
+		-1) {
 		require.Empty(t, documented[m[1]], "%s is there twice", m[1])
 		documented[m[1]] = m[2]
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestForceNamesTheBetterNode: the only member in sync may be the one that has lost its store. It does not tell the operator to stop
-// the other node and to force this one while that one holds more.
+// TestForceNamesTheBetterNode: the only member in sync may be the one that has lost its store. It does not tell the
+// operator to stop the other node and to force this one while that one holds more.
 func TestForceNamesTheBetterNode(t *testing.T) {
 	self, gone, other := uuid.New(), uuid.New(), uuid.New()
 	peer := &pb.AdoptedPeer{Address: "127.0.0.1:7420"}

@@ -36,16 +36,20 @@ func intFromProto(v *uint32) *int {
 
 func settingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 	return &pb.MaintenanceSettings{
-		PageSizeCurrent: u32(s.PageSizeCurrent), PageSizeRecommended: u32(s.PageSizeRecommended), PageSizeMax: u32(s.PageSizeMax),
+		PageSizeCurrent: u32(s.PageSizeCurrent), PageSizeRecommended: u32(s.PageSizeRecommended),
+		PageSizeMax:     u32(s.PageSizeMax),
 		ResizeOnStartup: s.ResizeOnStartup, CompactOnStartup: s.CompactOnStartup, BackupPath: s.BackupPath,
-		BackupKeepGenerations: u32(s.BackupKeep), AutotuneWindow: s.AutotuneWindow, AutotuneMinGainPercent: u32(s.AutotuneMinGain),
+		BackupKeepGenerations: u32(s.BackupKeep), AutotuneWindow: s.AutotuneWindow,
+		AutotuneMinGainPercent: u32(s.AutotuneMinGain),
 	}
 }
 
 func changeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 	return maintenance.Change{
-		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup, CompactOnStartup: r.CompactOnStartup,
-		BackupPath: r.BackupPath, BackupKeep: intFromProto(r.BackupKeepGenerations), AutotuneWindow: r.AutotuneWindow,
+		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup,
+		CompactOnStartup: r.CompactOnStartup,
+		BackupPath:       r.BackupPath, BackupKeep: intFromProto(r.BackupKeepGenerations),
+		AutotuneWindow:  r.AutotuneWindow,
 		AutotuneMinGain: intFromProto(r.AutotuneMinGainPercent),
 	}
 }
@@ -63,7 +67,8 @@ func progressToProto(p *maintenance.Progress) *pb.Progress {
 
 func progressFromProto(p *pb.Progress) maintenance.Progress {
 	return maintenance.Progress{
-		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(), Messages: p.GetMessages(), Left: p.GetEta().AsDuration(),
+		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(), Messages: p.GetMessages(),
+		Left: p.GetEta().AsDuration(),
 	}
 }
 
@@ -72,7 +77,8 @@ func activityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 		return nil
 	}
 	return &pb.MaintenanceActivity{
-		Operation: a.Operation, Since: timestamppb.New(a.Since), Progress: progressToProto(&a.Progress), PlanId: a.PlanID,
+		Operation: a.Operation, Since: timestamppb.New(a.Since), Progress: progressToProto(&a.Progress),
+		PlanId: a.PlanID,
 	}
 }
 
@@ -81,7 +87,8 @@ func activityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 		return nil
 	}
 	return &maintenance.Activity{
-		Operation: a.GetOperation(), Since: a.GetSince().AsTime(), Progress: progressFromProto(a.GetProgress()), PlanID: a.GetPlanId(),
+		Operation: a.GetOperation(), Since: a.GetSince().AsTime(), Progress: progressFromProto(a.GetProgress()),
+		PlanID: a.GetPlanId(),
 	}
 }
 
@@ -115,7 +122,8 @@ func scanFromProto(r *pb.ScanResult) store.ScanResult {
 	}
 	for _, c := range r.GetCandidates() {
 		out.Candidates = append(out.Candidates, store.Candidate{
-			PageSize: int(c.GetPageSize()), FileBytes: c.GetFileBytes(), Pages: c.GetPages(), WasteBytes: c.GetWasteBytes(), Runs: c.GetRuns(),
+			PageSize: int(c.GetPageSize()), FileBytes: c.GetFileBytes(), Pages: c.GetPages(),
+			WasteBytes: c.GetWasteBytes(), Runs: c.GetRuns(),
 		})
 	}
 	return out
@@ -124,15 +132,17 @@ func scanFromProto(r *pb.ScanResult) store.ScanResult {
 func rewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	return &pb.RewriteResult{
 		PageSizeBefore: u32(r.PageSizeBefore), PageSizeAfter: u32(r.PageSizeAfter), FileBytesBefore: r.FileBytesBefore,
-		FileBytesAfter: r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes, Messages: r.Messages,
-		Took: durationpb.New(r.Took),
+		FileBytesAfter: r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes,
+		Messages: r.Messages,
+		Took:     durationpb.New(r.Took),
 	}
 }
 
 func rewriteFromProto(r *pb.RewriteResult) maintenance.RewriteResult {
 	return maintenance.RewriteResult{
-		PageSizeBefore: int(r.GetPageSizeBefore()), PageSizeAfter: int(r.GetPageSizeAfter()), FileBytesBefore: r.GetFileBytesBefore(),
-		FileBytesAfter: r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(), AvailableBytes: r.GetAvailableBytes(),
+		PageSizeBefore: int(r.GetPageSizeBefore()), PageSizeAfter: int(r.GetPageSizeAfter()),
+		FileBytesBefore: r.GetFileBytesBefore(),
+		FileBytesAfter:  r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(), AvailableBytes: r.GetAvailableBytes(),
 		Messages: r.GetMessages(), Took: r.GetTook().AsDuration(),
 	}
 }
@@ -210,9 +220,11 @@ func planToProto(p *maintenance.Plan) *pb.Plan {
 		return nil
 	}
 	out := &pb.Plan{
-		Id: p.ID, Kind: planKindToProto(p.Kind), PageSize: u32(p.PageSize), SwitchBack: p.SwitchBack, State: planStateToProto(p.State),
-		Reason: p.Reason, FirstActive: p.FirstActive.String(), Progress: progressToProto(p.Progress), StartedAt: timeToProto(p.StartedAt),
-		EndedAt: timeToProto(p.EndedAt), Retries: u32(p.Retries),
+		Id: p.ID, Kind: planKindToProto(p.Kind), PageSize: u32(p.PageSize), SwitchBack: p.SwitchBack,
+		State:  planStateToProto(p.State),
+		Reason: p.Reason, FirstActive: p.FirstActive.String(), Progress: progressToProto(p.Progress),
+		StartedAt: timeToProto(p.StartedAt),
+		EndedAt:   timeToProto(p.EndedAt), Retries: u32(p.Retries),
 	}
 	for _, n := range p.Done {
 		out.DoneNodes = append(out.DoneNodes, n.Node.String())
@@ -224,7 +236,10 @@ func planToProto(p *maintenance.Plan) *pb.Plan {
 }
 
 func jobToProto(j *maintenance.JobInfo) *pb.Job {
-	out := &pb.Job{Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused, NextRun: timeToProto(j.NextRun)}
+	out := &pb.Job{
+		Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused,
+		NextRun: timeToProto(j.NextRun),
+	}
 	for i := range j.History {
 		out.History = append(out.History, runToProto(&j.History[i]))
 	}

@@ -71,10 +71,11 @@ func pass[Req, Resp any](
 	return there(client, metadata.AppendToOutgoingContext(ctx, passedOn, "1"), req)
 }
 
-// stream runs an operation that tells its progress and sends that on, as seldom as is good for a connection. When sending fails the
-// operation is cancelled.
+// stream runs an operation that tells its progress and sends that on, as seldom as is good for a connection. When
+// sending fails the operation is cancelled.
 func stream[R any](
-	ctx context.Context, run func(ctx context.Context, progress func(maintenance.Progress)) (R, error), send func(*pb.Progress) error,
+	ctx context.Context, run func(ctx context.Context, progress func(maintenance.Progress)) (R, error),
+	send func(*pb.Progress) error,
 ) (R, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,8 +117,12 @@ func (s *MaintenanceServer) GetSettings(context.Context, *pb.GetSettingsRequest)
 }
 
 // UpdateSettings changes some of them.
-func (s *MaintenanceServer) UpdateSettings(ctx context.Context, req *pb.UpdateSettingsRequest) (*pb.UpdateSettingsResponse, error) {
-	return pass(ctx, s, req, func(ctx context.Context, req *pb.UpdateSettingsRequest) (*pb.UpdateSettingsResponse, error) {
+func (s *MaintenanceServer) UpdateSettings(
+	ctx context.Context, req *pb.UpdateSettingsRequest,
+) (*pb.UpdateSettingsResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.UpdateSettingsRequest) (
+		*pb.UpdateSettingsResponse, error,
+	) {
 		settings, err := s.manager.Update(ctx, changeFromProto(req))
 		if err != nil {
 			return nil, err
@@ -136,7 +141,9 @@ func paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Co
 
 // Scan reads a snapshot of this node's page file and recommends a page size.
 func (s *MaintenanceServer) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
-	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (store.ScanResult, error) {
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (store.ScanResult,
+		error,
+	) {
 		return s.manager.Scan(paced(ctx, req), int(req.GetPageSizeMax()), progress)
 	}, func(p *pb.Progress) error { return out.Send(&pb.ScanResponse{Progress: p}) })
 	if err != nil {
@@ -147,7 +154,9 @@ func (s *MaintenanceServer) Scan(req *pb.ScanRequest, out grpc.ServerStreamingSe
 
 // Rewrite writes this node's page file anew.
 func (s *MaintenanceServer) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer[pb.RewriteResponse]) error {
-	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (maintenance.RewriteResult, error) {
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (
+		maintenance.RewriteResult, error,
+	) {
 		return s.manager.Rewrite(ctx, maintenance.RewriteRequest{
 			PageSize: int(req.GetPageSize()), DryRun: req.GetDryRun(), PlanID: req.GetPlanId(),
 		}, progress)
@@ -169,7 +178,9 @@ func (s *MaintenanceServer) Shrink(ctx context.Context, req *pb.ShrinkRequest) (
 
 // Backup copies a snapshot of this node to a save-set.
 func (s *MaintenanceServer) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[pb.BackupResponse]) error {
-	set, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (backup.Set, error) {
+	set, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (backup.Set,
+		error,
+	) {
 		return s.manager.Backup(paced(ctx, req), maintenance.BackupRequest{
 			Path: req.GetPath(), Keep: int(req.GetKeepGenerations()), BytesPerSecond: int64(min(req.GetBytesPerSecond(), 1<<62)), //nolint:gosec // bounded
 		}, progress)
@@ -181,7 +192,9 @@ func (s *MaintenanceServer) Backup(req *pb.BackupRequest, out grpc.ServerStreami
 }
 
 // ListBackups lists this node's save-sets, newest first.
-func (s *MaintenanceServer) ListBackups(_ context.Context, req *pb.ListBackupsRequest) (*pb.ListBackupsResponse, error) {
+func (s *MaintenanceServer) ListBackups(
+	_ context.Context, req *pb.ListBackupsRequest,
+) (*pb.ListBackupsResponse, error) {
 	sets, err := s.manager.Backups(req.GetPath())
 	if err != nil {
 		return nil, ToStatus(err)
@@ -203,7 +216,9 @@ func (s *MaintenanceServer) DropOld(ctx context.Context, _ *pb.DropOldRequest) (
 }
 
 // FlushArchive archives the log of this node up to now.
-func (s *MaintenanceServer) FlushArchive(ctx context.Context, _ *pb.FlushArchiveRequest) (*pb.FlushArchiveResponse, error) {
+func (s *MaintenanceServer) FlushArchive(
+	ctx context.Context, _ *pb.FlushArchiveRequest,
+) (*pb.FlushArchiveResponse, error) {
 	dir, st, err := s.manager.FlushArchive(ctx)
 	if err != nil {
 		return nil, ToStatus(err)
@@ -218,7 +233,8 @@ func (s *MaintenanceServer) FlushArchive(ctx context.Context, _ *pb.FlushArchive
 // StartPlan begins a rolling operation on the pair.
 func (s *MaintenanceServer) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
 	resp, err := pass(ctx, s, req, func(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
-		p, err := s.manager.StartPlan(ctx, planKindFromProto(req.GetKind()), int(req.GetPageSize()), req.GetSwitchBack())
+		p, err := s.manager.StartPlan(ctx, planKindFromProto(req.GetKind()), int(req.GetPageSize()),
+			req.GetSwitchBack())
 		if err != nil {
 			return nil, err
 		}
@@ -231,7 +247,9 @@ func (s *MaintenanceServer) StartPlan(ctx context.Context, req *pb.StartPlanRequ
 }
 
 // WatchPlan sends the pair's plan as this node knows it, now and after each change, until it has ended.
-func (s *MaintenanceServer) WatchPlan(_ *pb.WatchPlanRequest, out grpc.ServerStreamingServer[pb.WatchPlanResponse]) error {
+func (s *MaintenanceServer) WatchPlan(
+	_ *pb.WatchPlanRequest, out grpc.ServerStreamingServer[pb.WatchPlanResponse],
+) error {
 	ctx, cancel := context.WithCancelCause(out.Context())
 	defer cancel(nil)
 	stop := context.AfterFunc(out.Context(), func() { cancel(out.Context().Err()) })

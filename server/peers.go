@@ -22,7 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A peer that answers no ping for peerTimeout after peerPing without a sign of life is gone: its rewrite is begun again later.
+// A peer that answers no ping for peerTimeout after peerPing without a sign of life is gone: its rewrite is begun again
+// later.
 const (
 	peerPing    = 2 * time.Second
 	peerTimeout = 3 * time.Second
@@ -41,8 +42,8 @@ type Peers struct {
 
 var _ maintenance.Peers = (*Peers)(nil)
 
-// NewPeers begins without any connection. The options are added to those of each; without any, it is not encrypted. Close must be
-// called.
+// NewPeers begins without any connection. The options are added to those of each; without any, it is not encrypted.
+// Close must be called.
 func NewPeers(options ...grpc.DialOption) *Peers {
 	return &Peers{options: options, conns: make(map[string]*grpc.ClientConn)}
 }
@@ -73,7 +74,10 @@ func (p *Peers) conn(address string) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: peerPing, Timeout: peerTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: peerBackoff},
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+				MaxDelay: peerBackoff,
+			},
 			MinConnectTimeout: peerTimeout,
 		}),
 	}, p.options...)...)
@@ -151,7 +155,8 @@ type peer struct {
 // follow reads a stream of progress until there is a result.
 func follow[Req, Resp, R any](
 	ctx context.Context, p *peer, req *Req,
-	call func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (grpc.ServerStreamingClient[Resp], error),
+	call func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (
+		grpc.ServerStreamingClient[Resp], error),
 	read func(*Resp) (*pb.Progress, *R), progress func(maintenance.Progress),
 ) (*R, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -180,7 +185,9 @@ func follow[Req, Resp, R any](
 }
 
 // Scan recommends a page size.
-func (p *peer) Scan(ctx context.Context, maxPageSize int, progress func(maintenance.Progress)) (store.ScanResult, error) {
+func (p *peer) Scan(
+	ctx context.Context, maxPageSize int, progress func(maintenance.Progress),
+) (store.ScanResult, error) {
 	r, err := follow(ctx, p, &pb.ScanRequest{PageSizeMax: u32(maxPageSize)}, pb.MaintenanceServiceClient.Scan,
 		func(r *pb.ScanResponse) (*pb.Progress, *pb.ScanResult) { return r.GetProgress(), r.GetResult() }, progress)
 	if err != nil {
@@ -195,7 +202,8 @@ func (p *peer) Rewrite(
 ) (maintenance.RewriteResult, error) {
 	r, err := follow(ctx, p, &pb.RewriteRequest{PageSize: u32(req.PageSize), DryRun: req.DryRun, PlanId: req.PlanID},
 		pb.MaintenanceServiceClient.Rewrite,
-		func(r *pb.RewriteResponse) (*pb.Progress, *pb.RewriteResult) { return r.GetProgress(), r.GetResult() }, progress)
+		func(r *pb.RewriteResponse) (*pb.Progress, *pb.RewriteResult) { return r.GetProgress(), r.GetResult() },
+		progress)
 	if err != nil {
 		return maintenance.RewriteResult{}, err
 	}
@@ -216,7 +224,9 @@ func (p *peer) Shrink(ctx context.Context, dryRun bool) (maintenance.ShrinkResul
 }
 
 // Backup makes a save-set on that node.
-func (p *peer) Backup(ctx context.Context, req maintenance.BackupRequest, progress func(maintenance.Progress)) (backup.Set, error) {
+func (p *peer) Backup(
+	ctx context.Context, req maintenance.BackupRequest, progress func(maintenance.Progress),
+) (backup.Set, error) {
 	set, err := follow(ctx, p, &pb.BackupRequest{
 		Path: req.Path, KeepGenerations: u32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)), //nolint:gosec // not negative
 	}, pb.MaintenanceServiceClient.Backup,

@@ -14,13 +14,17 @@ import (
 // maxDigestBytes is above the digests of as many queues as there can be.
 const maxDigestBytes = 64 << 20
 
-// QueueDigests asks the node at an address for its rolling digests at exactly an LSN, and for what it knows to be damaged.
-func (p *Peers) QueueDigests(ctx context.Context, address string, atLSN uint64) (store.QueueDigests, *pb.GetQueueDigestsResponse, error) {
+// QueueDigests asks the node at an address for its rolling digests at exactly an LSN, and for what it knows to be
+// damaged.
+func (p *Peers) QueueDigests(
+	ctx context.Context, address string, atLSN uint64,
+) (store.QueueDigests, *pb.GetQueueDigestsResponse, error) {
 	c, err := p.conn(address)
 	if err != nil {
 		return store.QueueDigests{}, nil, err
 	}
-	r, err := pb.NewAdminServiceClient(c).GetQueueDigests(ctx, &pb.GetQueueDigestsRequest{AtLsn: atLSN}, grpc.MaxCallRecvMsgSize(maxDigestBytes))
+	r, err := pb.NewAdminServiceClient(c).GetQueueDigests(ctx, &pb.GetQueueDigestsRequest{AtLsn: atLSN},
+		grpc.MaxCallRecvMsgSize(maxDigestBytes))
 	if err != nil {
 		return store.QueueDigests{}, nil, fromPeer(err)
 	}

@@ -10,18 +10,19 @@ import (
 const (
 	// lookEvery is how often it is looked whether there is pressure, at most: often enough to see a burst of publishes.
 	lookEvery = time.Millisecond
-	// lookWeight is what part of the opinion the last look is, pressed from what part on of the looks goroutines had to wait, and
-	// relieved below which part: less, since deliveries that hold back leave fewer to wait.
+	// lookWeight is what part of the opinion the last look is, pressed from what part on of the looks goroutines had to
+	// wait, and relieved below which part: less, since deliveries that hold back leave fewer to wait.
 	lookWeight, pressed, relieved = 1.0 / 16, 0.25, 0.05
-	// quiet is for how long others must have committed nothing to be thought idle: it is many times what one waits on a busy machine.
+	// quiet is for how long others must have committed nothing to be thought idle: it is many times what one waits on a
+	// busy machine.
 	quiet = 250 * time.Millisecond
 	// runnable is the number of goroutines that could go on if there were a processor for them.
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
 
-// pressure tells whether publishers want the processors that deliveries use. They do when somebody else than consumers has
-// transactions committed, and goroutines wait for a processor: a publisher that waits for the disk or for its answer leaves the
-// processors to the consumers.
+// pressure tells whether publishers want the processors that deliveries use. They do when somebody else than consumers
+// has transactions committed, and goroutines wait for a processor: a publisher that waits for the disk or for its
+// answer leaves the processors to the consumers.
 type pressure struct {
 	committed func() uint64 // the last LSN
 	waiting   func() uint64 // the goroutines that wait for a processor

@@ -51,11 +51,14 @@ func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishR
 
 // errOtherTransaction: a retry must repeat the request.
 func errOtherTransaction(p *pb.Producer) error {
-	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction before; a retry must repeat the request as it was, "+
-		"something new takes the next sequence, and two producers need two ids or epochs", ErrSequenceReused, p.GetSequence(), p.GetId())
+	return fmt.Errorf("%w: sequence %d of producer %q was used for another transaction before; a retry must repeat "+
+		"the request as it was, "+
+		"something new takes the next sequence, and two producers need two ids or epochs", ErrSequenceReused,
+		p.GetSequence(), p.GetId())
 }
 
-// checkSame refuses a request with the sequence of another one, as far as that is still known. encode appends the request's transaction.
+// checkSame refuses a request with the sequence of another one, as far as that is still known. encode appends the
+// request's transaction.
 func (s *QueueServer) checkSame(p *txn.Producer, encode func(*txn.Builder)) error {
 	var want uint32
 	err := s.store.View(func(st *queue.State) error {
@@ -120,7 +123,10 @@ func (s *QueueServer) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior 
 		return nil, err
 	}
 	if prior != nil {
-		return prior, s.checkSame(producer, func(b *txn.Builder) { appendPublish(b, txn.NoQueue, 0, req.GetMessages()) })
+		return prior, s.checkSame(producer, func(b *txn.Builder) {
+			appendPublish(b, txn.NoQueue, 0,
+				req.GetMessages())
+		})
 	}
 	if s.node.DiskLow() {
 		return nil, ErrDiskLow
@@ -149,8 +155,8 @@ func appendPublish(b *txn.Builder, id uint64, timeMS int64, messages []*pb.Messa
 	b.EndPublish()
 }
 
-// priorResult tells what a request that was applied before is answered with; retry is what the request says of itself. The store's lock is
-// held.
+// priorResult tells what a request that was applied before is answered with; retry is what the request says of itself.
+// The store's lock is held.
 func priorResult(st *queue.State, p *txn.Producer, retry bool) (*txn.Result, error) {
 	if p == nil {
 		return nil, nil //nolint:nilnil // not a retry
@@ -177,10 +183,12 @@ func checkRoom(q *queue.Queue, messages, sizeBytes int) error {
 		return nil // nothing will be kept
 	}
 	if c.MaxMessages > 0 && q.Messages()+uint64(messages) > c.MaxMessages { //nolint:gosec // not negative
-		return fmt.Errorf("%w: queue %q has %d messages, its max_messages is %d", txn.ErrQueueFull, q.Name(), q.Messages(), c.MaxMessages)
+		return fmt.Errorf("%w: queue %q has %d messages, its max_messages is %d", txn.ErrQueueFull, q.Name(),
+			q.Messages(), c.MaxMessages)
 	}
 	if c.MaxBytes > 0 && q.Bytes()+uint64(sizeBytes) > c.MaxBytes { //nolint:gosec // not negative
-		return fmt.Errorf("%w: queue %q has %d bytes, its max_bytes is %d", txn.ErrQueueFull, q.Name(), q.Bytes(), c.MaxBytes)
+		return fmt.Errorf("%w: queue %q has %d bytes, its max_bytes is %d", txn.ErrQueueFull, q.Name(), q.Bytes(),
+			c.MaxBytes)
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ type streamCall struct {
 // end takes the outcome of the request's transaction. It does not block.
 func (c *streamCall) end(r *txn.Result, err error) {
 	if err != nil && concernsNode(err) {
-		c.stream.broken.Store(true) // before a later request of the stream can be submitted to a node that has recovered
+		// before a later request of the stream can be submitted to a node that has recovered
+		c.stream.broken.Store(true)
 	}
 	c.done <- outcome{r, err}
 }
@@ -52,13 +53,15 @@ type publishStream struct {
 	// takesMore: the client takes several answers in one message.
 	takesMore atomic.Bool
 	held      *streamCall // was received from calls and is not answered
-	// broken: a request has ended with what ends the stream, which the client hears when its turn comes. What comes after it is not
-	// submitted: the client sends both again, and they must be committed in its order.
+	// broken: a request has ended with what ends the stream, which the client hears when its turn comes. What comes
+	// after it is not submitted: the client sends both again, and they must be committed in its order.
 	broken atomic.Bool
 }
 
 // PublishStream pipelines publishes. Requests of one stream are submitted in order, so they commit in order.
-func (s *QueueServer) PublishStream(stream grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]) error {
+func (s *QueueServer) PublishStream(
+	stream grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse],
+) error {
 	session, err := s.node.Session()
 	if err != nil {
 		return s.status(err)
@@ -82,8 +85,8 @@ var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream was not 
 // maxMore is how many requests may come with another one, and how many answers go with another one.
 const maxMore = 256
 
-// read submits the requests as they come. What is wrong with one request is its answer; what is wrong with the node ends
-// the stream, since the client has to find the active first.
+// read submits the requests as they come. What is wrong with one request is its answer; what is wrong with the node
+// ends the stream, since the client has to find the active first.
 func (p *publishStream) read(ctx context.Context) {
 	defer close(p.calls)
 	var b publishBatch
@@ -111,8 +114,8 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits, when a request has taken all of the stream's room, until there is some: the next one would have to wait all the same,
-// and would be in memory meanwhile. It returns false when the stream has ended.
+// waitForRoom waits, when a request has taken all of the stream's room, until there is some: the next one would have to
+// wait all the same, and would be in memory meanwhile. It returns false when the stream has ended.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
@@ -193,7 +196,8 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest) {
 	publish := req.GetPublish()
 	call := &streamCall{
-		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(), done: make(chan outcome, 1),
+		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(),
+		done: make(chan outcome, 1),
 	}
 	b.calls = append(b.calls, call)
 	if publish == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestStreamBreaksAtOnce: a request that the node did not carry out keeps those after it from being submitted, before its own answer is
-// due; one whose outcome is about the request does not.
+// TestStreamBreaksAtOnce: a request that the node did not carry out keeps those after it from being submitted, before
+// its own answer is due; one whose outcome is about the request does not.
 func TestStreamBreaksAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		err    error

@@ -38,11 +38,15 @@ func (s *QueueServer) createQueue(ctx context.Context, req *pb.CreateQueueReques
 	}
 	var result *txn.Result
 	if err == nil {
-		result, err = s.commit(ctx, session, o, func(b *txn.Builder) { b.CreateQueue(req.GetName(), queueConfig(req.GetConfig()), names...) })
+		result, err = s.commit(ctx, session, o, func(b *txn.Builder) {
+			b.CreateQueue(req.GetName(),
+				queueConfig(req.GetConfig()), names...)
+		})
 	}
 	switch {
 	case err == nil:
-		return &pb.CreateQueueResponse{Queue: s.describeMade(session, req.GetName(), result.Ops[0].ID), Created: true}, nil
+		return &pb.CreateQueueResponse{Queue: s.describeMade(session, req.GetName(), result.Ops[0].ID), Created: true},
+			nil
 	case !req.GetIfNotExists() || !errors.Is(err, txn.ErrQueueExists):
 		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
 	}
@@ -53,8 +57,8 @@ func (s *QueueServer) createQueue(ctx context.Context, req *pb.CreateQueueReques
 	return &pb.CreateQueueResponse{Queue: described}, nil
 }
 
-// checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit. A queue that is there
-// may be the one that an earlier attempt has made.
+// checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit. A
+// queue that is there may be the one that an earlier attempt has made.
 func (s *QueueServer) checkNewQueue(name string, retry bool) error {
 	return s.store.View(func(st *queue.State) error {
 		switch {
@@ -108,7 +112,8 @@ func (s *QueueServer) change(
 
 // changeFound commits one operation on what find finds.
 func (s *QueueServer) changeFound(
-	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error), operation func(*txn.Builder, uint64, uint32),
+	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
+	operation func(*txn.Builder, uint64, uint32),
 ) (*Session, *txn.Result, error) {
 	session, err := s.node.Session()
 	if err != nil {
@@ -164,7 +169,8 @@ func (s *QueueServer) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (
 		return nil, s.status(err)
 	}
 	if len(req.GetPrefix()) > txn.MaxNameBytes {
-		return nil, s.status(fmt.Errorf("%w: a prefix of %d bytes, names have at most %d", ErrInvalid, len(req.GetPrefix()), txn.MaxNameBytes))
+		return nil, s.status(fmt.Errorf("%w: a prefix of %d bytes, names have at most %d", ErrInvalid,
+			len(req.GetPrefix()), txn.MaxNameBytes))
 	}
 	after, err := decodePageToken(req.GetPageToken())
 	if err != nil {
@@ -178,7 +184,8 @@ func (s *QueueServer) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (
 	subscriptions := 0
 	err = s.store.View(func(st *queue.State) error {
 		for _, q := range st.List(nil, req.GetPrefix(), after, size+1) {
-			if subscriptions += q.SubCount(); len(resp.Queues) == size || len(resp.Queues) > 0 && subscriptions > maxPageSubscriptions {
+			if subscriptions += q.SubCount(); len(resp.Queues) == size || len(resp.Queues) > 0 &&
+				subscriptions > maxPageSubscriptions {
 				size = len(resp.Queues)
 				resp.NextPageToken = encodePageToken(resp.Queues[size-1].GetName())
 				break
@@ -207,7 +214,9 @@ func decodePageToken(token string) (string, error) {
 }
 
 // CreateSubscription adds a durable cursor to a queue.
-func (s *QueueServer) CreateSubscription(ctx context.Context, req *pb.CreateSubscriptionRequest) (*pb.CreateSubscriptionResponse, error) {
+func (s *QueueServer) CreateSubscription(
+	ctx context.Context, req *pb.CreateSubscriptionRequest,
+) (*pb.CreateSubscriptionResponse, error) {
 	start, err := startPosition(req.GetStart())
 	if err != nil {
 		return nil, s.status(err)
@@ -238,7 +247,9 @@ func (s *QueueServer) CreateSubscription(ctx context.Context, req *pb.CreateSubs
 }
 
 // DeleteSubscription removes a cursor; messages that only it had still to read are gone.
-func (s *QueueServer) DeleteSubscription(ctx context.Context, req *pb.DeleteSubscriptionRequest) (*pb.DeleteSubscriptionResponse, error) {
+func (s *QueueServer) DeleteSubscription(
+	ctx context.Context, req *pb.DeleteSubscriptionRequest,
+) (*pb.DeleteSubscriptionResponse, error) {
 	if err := txn.CheckName(req.GetName()); err != nil {
 		return nil, s.status(err)
 	}

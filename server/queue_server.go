@@ -104,14 +104,16 @@ func (s *QueueServer) identify(p *pb.Producer) (o origin, err error) {
 	return o, err
 }
 
-// missing tells whether a request may go to the log although what it names is not there: there it is refused for good, unless it was
-// carried out before.
+// missing tells whether a request may go to the log although what it names is not there: there it is refused for good,
+// unless it was carried out before.
 func (o *origin) missing(err error) bool {
 	return o.retry && (errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrSubscriptionNotFound))
 }
 
 // commit encodes one operation and commits it, unless it was carried out before.
-func (s *QueueServer) commit(ctx context.Context, session *Session, o origin, operation func(*txn.Builder)) (*txn.Result, error) {
+func (s *QueueServer) commit(
+	ctx context.Context, session *Session, o origin, operation func(*txn.Builder),
+) (*txn.Result, error) {
 	if o.prior != nil {
 		if err := s.checkSame(o.producer, operation); err != nil {
 			return nil, err
@@ -153,7 +155,8 @@ func (s *QueueServer) find(name string) (id uint64, err error) {
 	return id, err
 }
 
-// findSub looks up a subscription by name; the empty name means "default". With an error, the numbers are those of none.
+// findSub looks up a subscription by name; the empty name means "default". With an error, the numbers are those of
+// none.
 func (s *QueueServer) findSub(name, sub string) (id uint64, subID uint32, err error) {
 	subID = txn.NoSub
 	err = s.view(name, func(q *queue.Queue) error {
@@ -182,7 +185,8 @@ func (s *QueueServer) view(name string, fn func(*queue.Queue) error) error {
 	})
 }
 
-// describeMade gives the queue that a transaction made, as it is now. It may be gone by now, and another one have its name.
+// describeMade gives the queue that a transaction made, as it is now. It may be gone by now, and another one have its
+// name.
 func (s *QueueServer) describeMade(session *Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {

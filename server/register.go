@@ -13,9 +13,10 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/codec"
 )
 
-// Registrar is a server whose services answer a request that is no protobuf with INVALID_ARGUMENT: gRPC calls it INTERNAL, as if the node
-// were to blame, and as if another attempt could do better. gRPC ends a call whose request its codec refuses, so the server must have
-// codec.MarkingServerOptions, which marks the request instead, and all services must be registered here: the handlers refuse what is marked.
+// Registrar is a server whose services answer a request that is no protobuf with INVALID_ARGUMENT: gRPC calls it
+// INTERNAL, as if the node were to blame, and as if another attempt could do better. gRPC ends a call whose request its
+// codec refuses, so the server must have codec.MarkingServerOptions, which marks the request instead, and all services
+// must be registered here: the handlers refuse what is marked.
 type Registrar struct{ *grpc.Server }
 
 // RegisterService registers a copy of desc whose handlers look at what they receive.
@@ -27,7 +28,10 @@ func (r Registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	}
 	for i := range own.Streams {
 		handle := own.Streams[i].Handler
-		own.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error { return handle(srv, &checkedStream{stream}) }
+		own.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
+			return handle(srv,
+				&checkedStream{stream})
+		}
 	}
 	r.Server.RegisterService(&own, impl)
 }
@@ -39,7 +43,9 @@ func unary(handle grpc.MethodHandler) grpc.MethodHandler {
 		r.check = r.decode
 		return r
 	}}
-	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any,
+		error,
+	) {
 		r, _ := requests.Get().(*checkedRequest)
 		r.dec = dec
 		resp, err := handle(srv, ctx, r.check, interceptor)

@@ -7,7 +7,9 @@ import (
 )
 
 // RestartNode has this node begin anew as a step of a plan.
-func (s *MaintenanceServer) RestartNode(ctx context.Context, req *pb.RestartNodeRequest) (*pb.RestartNodeResponse, error) {
+func (s *MaintenanceServer) RestartNode(
+	ctx context.Context, req *pb.RestartNodeRequest,
+) (*pb.RestartNodeResponse, error) {
 	done, err := s.manager.Restart(ctx, req.GetPlanId())
 	if err != nil {
 		return nil, ToStatus(err)

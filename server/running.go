@@ -32,7 +32,8 @@ type RunningChange struct {
 type RunningSettings interface {
 	// RunningSettings as they hold on this node.
 	RunningSettings() []RunningSetting
-	// ChangeRunning changes some, on the active, and returns what holds then. Nothing is changed if one of them cannot be used (ErrInvalid).
+	// ChangeRunning changes some, on the active, and returns what holds then. Nothing is changed if one of them cannot
+	// be used (ErrInvalid).
 	ChangeRunning(ctx context.Context, c RunningChange) error
 }
 
@@ -42,12 +43,19 @@ func (s *MaintenanceServer) ListSettings(context.Context, *pb.ListSettingsReques
 }
 
 // ChangeSettings changes some of them.
-func (s *MaintenanceServer) ChangeSettings(ctx context.Context, req *pb.ChangeSettingsRequest) (*pb.ChangeSettingsResponse, error) {
-	return pass(ctx, s, req, func(ctx context.Context, req *pb.ChangeSettingsRequest) (*pb.ChangeSettingsResponse, error) {
+func (s *MaintenanceServer) ChangeSettings(
+	ctx context.Context, req *pb.ChangeSettingsRequest,
+) (*pb.ChangeSettingsResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.ChangeSettingsRequest) (
+		*pb.ChangeSettingsResponse, error,
+	) {
 		if len(req.GetSet())+len(req.GetUnset()) == 0 {
 			return nil, fmt.Errorf("%w: nothing to change", ErrInvalid)
 		}
-		if err := s.node.ChangeRunning(ctx, RunningChange{Set: req.GetSet(), Unset: req.GetUnset(), Node: req.GetNode()}); err != nil {
+		if err := s.node.ChangeRunning(ctx, RunningChange{
+			Set: req.GetSet(), Unset: req.GetUnset(),
+			Node: req.GetNode(),
+		}); err != nil {
 			return nil, err
 		}
 		return &pb.ChangeSettingsResponse{Settings: runningToProto(s.node.RunningSettings())}, nil

@@ -40,8 +40,11 @@ type Session struct {
 	reason error // set before ended is closed
 }
 
-// NewSession makes the session of a primary. What is delivered is added to counters, unless that is nil. End must be called.
-func NewSession(p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger) *Session {
+// NewSession makes the session of a primary. What is delivered is added to counters, unless that is nil. End must be
+// called.
+func NewSession(
+	p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger,
+) *Session {
 	load := newPressure(p.CommitLSN)
 	limits := deliveryLimits(l)
 	limits.Busy, limits.Counters = load.Busy, counters

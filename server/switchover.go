@@ -42,7 +42,8 @@ func (a *AdminServer) switchover(ctx context.Context, req *pb.SwitchoverRequest)
 	}
 	st := a.node.State().Pair
 	if st.Record == nil {
-		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node does not know the pair's record: %s", failover.ErrSwitchover, st.Reason)
+		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node does not know the pair's record: %s",
+			failover.ErrSwitchover, st.Reason)
 	}
 	to, err := wantedActive(&st, req.GetTo(), req.GetFrom())
 	if err != nil {
@@ -94,9 +95,11 @@ func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return uuid.Nil, fmt.Errorf("%w: no node of this pair is called %q; there are %s", ErrInvalid, called, strings.Join(names, ", "))
+		return uuid.Nil, fmt.Errorf("%w: no node of this pair is called %q; there are %s", ErrInvalid, called,
+			strings.Join(names, ", "))
 	default:
-		return uuid.Nil, fmt.Errorf("%w: %d nodes are called %q: name the node by its UUID; there are %s", ErrInvalid, len(found), called,
+		return uuid.Nil, fmt.Errorf("%w: %d nodes are called %q: name the node by its UUID; there are %s", ErrInvalid,
+			len(found), called,
 			strings.Join(names, ", "))
 	}
 }

@@ -41,12 +41,14 @@ func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 // Nothing is allocated for it before.
 func (s *QueueServer) checkMessages(messages []*pb.Message) (sizeBytes int, err error) {
 	if len(messages) == 0 || len(messages) > txn.MaxPublishMessages {
-		return 0, fmt.Errorf("%w: a batch of %d messages; 1 to %d are possible", ErrInvalid, len(messages), txn.MaxPublishMessages)
+		return 0, fmt.Errorf("%w: a batch of %d messages; 1 to %d are possible", ErrInvalid, len(messages),
+			txn.MaxPublishMessages)
 	}
 	for i, m := range messages {
 		n := len(m.GetBody())
 		if n > int(s.limits.Load().MessageBytes) {
-			return 0, fmt.Errorf("%w: message %d has %d bytes, limits.message-bytes is %s", txn.ErrTooLarge, i, n, s.limits.Load().MessageBytes)
+			return 0, fmt.Errorf("%w: message %d has %d bytes, limits.message-bytes is %s", txn.ErrTooLarge, i, n,
+				s.limits.Load().MessageBytes)
 		}
 		sizeBytes += messageOverheadBytes + n
 		for k, v := range m.GetProperties() {
@@ -62,7 +64,8 @@ const messageOverheadBytes = 13
 // checkTransactionBytes refuses a transaction before memory is taken for it.
 func (s *QueueServer) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.Load().TransactionBytes) {
-		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge, sizeBytes, s.limits.Load().TransactionBytes)
+		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,
+			sizeBytes, s.limits.Load().TransactionBytes)
 	}
 	return nil
 }
@@ -70,12 +73,14 @@ func (s *QueueServer) checkTransactionBytes(sizeBytes int) error {
 // ranges checks and converts the ranges of a request.
 func ranges(in []*pb.SequenceRange, limit int) ([]txn.Range, error) {
 	if len(in) > limit {
-		return nil, fmt.Errorf("%w: %d ranges in one request, the limit is %d; use several requests", ErrInvalid, len(in), limit)
+		return nil, fmt.Errorf("%w: %d ranges in one request, the limit is %d; use several requests", ErrInvalid,
+			len(in), limit)
 	}
 	out := make([]txn.Range, 0, len(in))
 	for _, r := range in {
 		if r.GetFirst() == 0 || r.GetLast() < r.GetFirst() {
-			return nil, fmt.Errorf("%w: the range %d to %d; sequences begin at 1 and the last is not below the first", ErrInvalid, r.GetFirst(), r.GetLast())
+			return nil, fmt.Errorf("%w: the range %d to %d; sequences begin at 1 and the last is not below the first",
+				ErrInvalid, r.GetFirst(), r.GetLast())
 		}
 		out = append(out, txn.Range{First: r.GetFirst(), Last: r.GetLast()})
 	}
@@ -99,13 +104,15 @@ func subscriptionNames(req *pb.CreateQueueRequest) ([]string, error) {
 	names := req.GetSubscriptions()
 	switch {
 	case req.GetTopic() && len(names) > 0:
-		return nil, fmt.Errorf("%w: `topic` means that a queue begins without subscriptions, and %d are named", ErrInvalid, len(names))
+		return nil, fmt.Errorf("%w: `topic` means that a queue begins without subscriptions, and %d are named",
+			ErrInvalid, len(names))
 	case req.GetTopic():
 		return nil, nil
 	case len(names) == 0:
 		return []string{defaultSubscription}, nil
 	case len(names) > txn.MaxSubscriptions:
-		return nil, fmt.Errorf("%w: %d subscriptions, the limit is %d", txn.ErrTooManySubscriptions, len(names), txn.MaxSubscriptions)
+		return nil, fmt.Errorf("%w: %d subscriptions, the limit is %d", txn.ErrTooManySubscriptions, len(names),
+			txn.MaxSubscriptions)
 	}
 	seen := make(map[string]bool, len(names))
 	for _, n := range names {

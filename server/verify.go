@@ -13,13 +13,14 @@ import (
 // MaxListedDamage is how many damaged messages an answer lists at most.
 const MaxListedDamage = 1000
 
-// AlarmService is the name under which the gRPC health service tells whether somebody should look: NOT_SERVING while a condition is a
-// warning or critical.
+// AlarmService is the name under which the gRPC health service tells whether somebody should look: NOT_SERVING while a
+// condition is a warning or critical.
 const AlarmService = "lockstep.alarm"
 
 // Guard looks after what the nodes hold.
 type Guard interface {
-	// Verify compares both nodes. ErrNoPartner of package maintenance, or NotActiveError, if that cannot be done here and now.
+	// Verify compares both nodes. ErrNoPartner of package maintenance, or NotActiveError, if that cannot be done here
+	// and now.
 	Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error)
 	// QueueDigests gives the rolling digests at exactly an LSN, for which it waits; 0: as they are now.
 	QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error)
@@ -40,13 +41,16 @@ func (a *AdminServer) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.Ve
 }
 
 // GetQueueDigests returns the rolling digests of this node's queues.
-func (a *AdminServer) GetQueueDigests(ctx context.Context, req *pb.GetQueueDigestsRequest) (*pb.GetQueueDigestsResponse, error) {
+func (a *AdminServer) GetQueueDigests(
+	ctx context.Context, req *pb.GetQueueDigestsRequest,
+) (*pb.GetQueueDigestsResponse, error) {
 	d, err := a.node.QueueDigests(ctx, req.GetAtLsn())
 	if err != nil {
 		return nil, ToStatus(err)
 	}
 	out := &pb.GetQueueDigestsResponse{
-		Lsn: d.LSN, Digest: d.Digest, Damage: DamageToProto(a.store.DamageStatus()), Damaged: DamagedToProto(a.store.Damaged(MaxListedDamage)),
+		Lsn: d.LSN, Digest: d.Digest, Damage: DamageToProto(a.store.DamageStatus()),
+		Damaged: DamagedToProto(a.store.Damaged(MaxListedDamage)),
 	}
 	for _, q := range d.Queues {
 		out.Queues = append(out.Queues, &pb.QueueDigest{
@@ -60,7 +64,8 @@ func digestsFromProto(p *pb.GetQueueDigestsResponse) store.QueueDigests {
 	out := store.QueueDigests{LSN: p.GetLsn(), Digest: p.GetDigest()}
 	for _, q := range p.GetQueues() {
 		out.Queues = append(out.Queues, store.QueueDigest{
-			ID: q.GetId(), Name: q.GetName(), Digest: q.GetDigest(), NextSequence: q.GetNextSequence(), Messages: q.GetMessages(),
+			ID: q.GetId(), Name: q.GetName(), Digest: q.GetDigest(), NextSequence: q.GetNextSequence(),
+			Messages: q.GetMessages(),
 		})
 	}
 	return out
@@ -73,7 +78,8 @@ func (a *AdminServer) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.Scru
 		return nil, ToStatus(fmt.Errorf("scrub: %w", err))
 	}
 	return &pb.ScrubResponse{
-		Pages: r.Pages, LogBytes: r.LogBytes, Damage: DamageToProto(a.store.DamageStatus()), Damaged: DamagedToProto(a.store.Damaged(MaxListedDamage)),
+		Pages: r.Pages, LogBytes: r.LogBytes, Damage: DamageToProto(a.store.DamageStatus()),
+		Damaged: DamagedToProto(a.store.Damaged(MaxListedDamage)),
 	}, nil
 }
 
@@ -89,9 +95,11 @@ func (a *AdminServer) DropDamaged(ctx context.Context, req *pb.DropDamagedReques
 // DamageToProto converts the counts of a store's damage.
 func DamageToProto(st store.DamageStatus) *pb.DamageStatus {
 	out := &pb.DamageStatus{
-		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs, FoundPages: st.FoundPages,
-		FoundLog: st.FoundLog, RepairedPages: st.RepairedPages, RepairedLog: st.RepairedLog, RepairedMessages: st.RepairedMessages,
-		DamagedMessages: st.DamagedMessages, LostMessages: st.LostMessages,
+		ScrubbedPages: st.ScrubbedPages, ScrubbedLogBytes: st.ScrubbedLogBytes, Scrubs: st.Scrubs,
+		FoundPages: st.FoundPages,
+		FoundLog:   st.FoundLog, RepairedPages: st.RepairedPages, RepairedLog: st.RepairedLog,
+		RepairedMessages: st.RepairedMessages,
+		DamagedMessages:  st.DamagedMessages, LostMessages: st.LostMessages,
 	}
 	if !st.LastScrub.IsZero() {
 		out.LastScrub = timestamppb.New(st.LastScrub)

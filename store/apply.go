@@ -20,11 +20,11 @@ const (
 )
 
 // Apply applies the committed records up to and including LSN upTo, in order, and calls done for each one after it is
-// visible. A record that is no transaction (a term start) has a nil result. The result is valid during the call; what it
-// points to may be kept.
+// visible. A record that is no transaction (a term start) has a nil result. The result is valid during the call; what
+// it points to may be kept.
 //
-// The caller vouches that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. It waits while the messages
-// in memory exceed their share of the memory budget, until the pager has written some.
+// The caller vouches that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. It waits while the
+// messages in memory exceed their share of the memory budget, until the pager has written some.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	s.NoteCommitted(upTo)
 	for s.Applied().LSN < upTo {
@@ -46,7 +46,8 @@ func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return nil
 }
 
-// nextFrames returns frames that follow the last applied record: from memory if they are still there, else from the log.
+// nextFrames returns frames that follow the last applied record: from memory if they are still there, else from the
+// log.
 func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool, err error) {
 	applied := s.Applied()
 	if frames, before, ok := s.recent.after(applied); ok {
@@ -61,7 +62,8 @@ func (s *Store) nextFrames() (frames []byte, before lsn.Position, inMemory bool,
 func (s *Store) framesFromLog(after lsn.Position) ([]byte, error) {
 	frames, last, err := s.readLog(after)
 	if errors.Is(err, wal.ErrCut) || errors.Is(err, wal.ErrTrimmed) {
-		// The log was cut, begun anew, or trimmed right behind the reader since it stopped here. A new one finds its way.
+		// The log was cut, begun anew, or trimmed right behind the reader since it stopped here. A new one finds its
+		// way.
 		s.reader = nil
 		frames, last, err = s.readLog(after)
 	}
@@ -93,9 +95,11 @@ func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
 	return frames, last, nil
 }
 
-// applyFrames applies the frames that are neither applied yet nor beyond upTo. It returns the frames that are left, and the position
-// before them.
-func (s *Store) applyFrames(frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result)) (lsn.Position, []byte, error) {
+// applyFrames applies the frames that are neither applied yet nor beyond upTo. It returns the frames that are left, and
+// the position before them.
+func (s *Store) applyFrames(
+	frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result),
+) (lsn.Position, []byte, error) {
 	var err error
 	for err == nil && len(frames) > 0 && before.LSN < upTo {
 		s.results = s.results[:0]
@@ -138,7 +142,8 @@ func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.
 				s.state.Advance(f.Pos.LSN)
 			}
 			if res.result.Code == txn.ErrNewerVersion {
-				return before, frames, fmt.Errorf("apply: record %v: %w; upgrade this node to the version of its peer", f.Pos, res.result.Err())
+				return before, frames, fmt.Errorf("apply: record %v: %w; upgrade this node to the version of its peer",
+					f.Pos, res.result.Err())
 			}
 			s.results = append(s.results, res)
 			s.applied = f.Pos
@@ -170,8 +175,8 @@ func (s *Store) Applied() lsn.Position {
 	return s.applied
 }
 
-// waitForRoom blocks while the messages in memory exceed their share of the budget, while a rewrite copies what was applied, and
-// while a DigestAt takes a checkpoint of just that.
+// waitForRoom blocks while the messages in memory exceed their share of the budget, while a rewrite copies what was
+// applied, and while a DigestAt takes a checkpoint of just that.
 func (s *Store) waitForRoom() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,8 +190,8 @@ func (s *Store) waitForRoom() error {
 	return s.usable()
 }
 
-// tailLimit is how many bytes of messages may be in memory. On a full disk the pager cannot make room, and the acknowledgements
-// that would free some must still be applied: then the messages may take the whole budget.
+// tailLimit is how many bytes of messages may be in memory. On a full disk the pager cannot make room, and the
+// acknowledgements that would free some must still be applied: then the messages may take the whole budget.
 func (s *Store) tailLimit() int64 {
 	if s.damage.giveUp.Load() {
 		return math.MaxInt64

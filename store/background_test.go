@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestBackgroundPauses: work that pauses finds what work at full speed finds, and ends with its context in the middle of a pause.
+// TestBackgroundPauses: work that pauses finds what work at full speed finds, and ends with its context in the middle
+// of a pause.
 func TestBackgroundPauses(t *testing.T) {
 	o := options(vfs.NewMem())
 	o.BackgroundPercent = 50

@@ -53,7 +53,8 @@ func benchPublish(b *testing.B, sync wal.SyncMode, size, batch int) {
 	from, count := uint64(1), 0
 	b.StartTimer()
 	for {
-		got, from, err = s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 1000, MaxBytes: 1 << 20}, got[:0])
+		got, from, err = s.Read(context.Background(),
+			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 1000, MaxBytes: 1 << 20}, got[:0])
 		require.NoError(b, err)
 		if len(got) == 0 {
 			break

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Busiest describes up to limit queues: those with the most messages, and among equals those to which the most was ever published. It
-// looks at all queues, which takes some milliseconds with a hundred thousand of them.
+// Busiest describes up to limit queues: those with the most messages, and among equals those to which the most was ever
+// published. It looks at all queues, which takes some milliseconds with a hundred thousand of them.
 func (s *Store) Busiest(limit int) []QueueInfo {
 	if limit <= 0 {
 		return nil
@@ -20,7 +20,8 @@ func (s *Store) Busiest(limit int) []QueueInfo {
 	defer s.mu.RUnlock()
 	order := func(a, b *queue.Queue) int {
 		return cmp.Or(
-			cmp.Compare(b.Messages(), a.Messages()), cmp.Compare(b.NextSequence(), a.NextSequence()), cmp.Compare(a.ID(), b.ID()),
+			cmp.Compare(b.Messages(), a.Messages()), cmp.Compare(b.NextSequence(), a.NextSequence()),
+			cmp.Compare(a.ID(), b.ID()),
 		)
 	}
 	best := make([]*queue.Queue, 0, limit+1) // in order
@@ -55,10 +56,11 @@ func (s *Store) OldestSequence(id uint64) (sequence uint64, ok bool) {
 	return sequence, ok
 }
 
-// AcceptedAt is when the active accepted the first message from a sequence on that some subscription still wants; ok is false if there is
-// none, or if it cannot be read.
+// AcceptedAt is when the active accepted the first message from a sequence on that some subscription still wants; ok is
+// false if there is none, or if it cannot be read.
 func (s *Store) AcceptedAt(ctx context.Context, id, sequence uint64) (at time.Time, ok bool) {
-	got, _, err := s.Read(ctx, ReadRequest{Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true}, nil)
+	got, _, err := s.Read(ctx, ReadRequest{Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, MarkDamaged: true},
+		nil)
 	if err != nil || len(got) == 0 || got[0].Record == nil {
 		return time.Time{}, false
 	}

@@ -48,7 +48,8 @@ func (s *Store) Check(ctx context.Context, progress func(done, total uint64)) (R
 
 // checkFile checks a pinned checkpoint of a page file and releases the pin.
 func checkFile(
-	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, progress func(done, total uint64),
+	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer,
+	progress func(done, total uint64),
 ) (Report, error) {
 	p, err := openPinned(file, pin, cacheBytes, pace)
 	if err != nil {
@@ -145,7 +146,8 @@ func (c *checker) run(e indexEntry, payload []byte, err error) error {
 		return nil
 	}
 	if q.AllDead(e.first, e.span) {
-		c.problem("page %d holds sequences %d to %d of queue %d, which nobody wants any more", e.run.First, e.first, e.last(), e.queue)
+		c.problem("page %d holds sequences %d to %d of queue %d, which nobody wants any more", e.run.First, e.first,
+			e.last(), e.queue)
 	}
 	r, err := newRunReader(payload)
 	if err != nil {
@@ -153,7 +155,8 @@ func (c *checker) run(e indexEntry, payload []byte, err error) error {
 		return nil
 	}
 	if r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count {
-		c.problem("page %d does not hold what the index says (queue %d, sequence %d, %d messages)", e.run.First, e.queue, e.first, e.count)
+		c.problem("page %d does not hold what the index says (queue %d, sequence %d, %d messages)", e.run.First,
+			e.queue, e.first, e.count)
 		return nil
 	}
 	for {

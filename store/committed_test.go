@@ -56,8 +56,8 @@ func TestCommittedIsKnownAfterARestart(t *testing.T) {
 	require.EqualValues(t, 2, lost.s.Committed())
 }
 
-// TestCutRefusesCommitted: not even replication can cut what is committed, unless it says that a forced failover made it void; then that is
-// forgotten (INV-13).
+// TestCutRefusesCommitted: not even replication can cut what is committed, unless it says that a forced failover made
+// it void; then that is forgotten (INV-13).
 func TestCutRefusesCommitted(t *testing.T) {
 	mem := vfs.NewMem()
 	n := openNode(t, options(mem))
@@ -150,7 +150,8 @@ func TestCommittedOfAStoreThatWasSetAside(t *testing.T) {
 	require.Zero(t, n.s.Committed())
 }
 
-// TestClearLossKeepsCommitted: the log may have lost its end; what it still has and knows to be committed stays committed.
+// TestClearLossKeepsCommitted: the log may have lost its end; what it still has and knows to be committed stays
+// committed.
 func TestClearLossKeepsCommitted(t *testing.T) {
 	mem := vfs.NewMem()
 	o := options(mem)
@@ -170,8 +171,8 @@ func TestClearLossKeepsCommitted(t *testing.T) {
 	require.Equal(t, before, crashed.s.Committed())
 }
 
-// TestCommittedAcrossCrashes: whatever happens when, a crash leaves a store that says of no record that it is committed that was not, and
-// forgets no commit that it had written durably.
+// TestCommittedAcrossCrashes: whatever happens when, a crash leaves a store that says of no record that it is committed
+// that was not, and forgets no commit that it had written durably.
 func TestCommittedAcrossCrashes(t *testing.T) {
 	rounds := 150
 	if testing.Short() {
@@ -226,7 +227,8 @@ func (c *commitCrash) hook(op vfs.Op) error {
 	return nil
 }
 
-// told notes that everything up to a record is committed, before the store hears of it, and what a durable block says of that.
+// told notes that everything up to a record is committed, before the store hears of it, and what a durable block says
+// of that.
 func (c *commitCrash) told(committed, promised uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -73,8 +73,8 @@ func (p *pinned) runs(ctx context.Context, fn func(e indexEntry, payload []byte,
 type Digest struct {
 	// Position that the content stands at.
 	Position lsn.Position
-	// Content covers queues, subscriptions, acknowledgements, producers and every message that is still wanted. It does not
-	// depend on page size or page numbers: two nodes that applied the same log have the same.
+	// Content covers queues, subscriptions, acknowledgements, producers and every message that is still wanted. It does
+	// not depend on page size or page numbers: two nodes that applied the same log have the same.
 	Content [sha256.Size]byte
 	// Messages that it covers.
 	Messages uint64
@@ -100,8 +100,8 @@ func (s *Store) Digest(ctx context.Context) (Digest, error) {
 // SetBackgroundPercent changes Options.BackgroundPercent for work that begins from now on.
 func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) } //nolint:gosec // a percentage
 
-// Pace gives the limits of work in the background that ctx is for: its share of the time (Options.BackgroundPercent) and, if not 0,
-// how many bytes per second it may read and write.
+// Pace gives the limits of work in the background that ctx is for: its share of the time (Options.BackgroundPercent)
+// and, if not 0, how many bytes per second it may read and write.
 func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
 	l := pace.Limits{Percent: int(s.background.Load()), BytesPerSecond: bytesPerSecond}
 	if pace.IsFullSpeed(ctx) {
@@ -110,8 +110,8 @@ func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer {
 	return pace.New(l)
 }
 
-// pinFile pins the last durable checkpoint for something that takes long. It keeps neither Close nor Install waiting: they
-// close the file, reads of it fail from then on, and stillUses says why.
+// pinFile pins the last durable checkpoint for something that takes long. It keeps neither Close nor Install waiting:
+// they close the file, reads of it fail from then on, and stillUses says why.
 func (s *Store) pinFile() (*page.File, *page.Pin, error) {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
@@ -121,8 +121,8 @@ func (s *Store) pinFile() (*page.File, *page.Pin, error) {
 	return s.file, s.file.Pin(), nil
 }
 
-// stillUses returns an error if file was closed since pinFile, so that what was read of it means nothing. A file that a rewrite
-// replaced stays open as long as it is pinned.
+// stillUses returns an error if file was closed since pinFile, so that what was read of it means nothing. A file that a
+// rewrite replaced stays open as long as it is pinned.
 func (s *Store) stillUses(file *page.File) error {
 	s.ioMu.RLock()
 	defer s.ioMu.RUnlock()
@@ -136,7 +136,9 @@ func (s *Store) stillUses(file *page.File) error {
 }
 
 // digestFile hashes a pinned checkpoint and releases the pin.
-func digestFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer) (Digest, error) {
+func digestFile(
+	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer,
+) (Digest, error) {
 	p, err := openPinned(file, pin, cacheBytes, pace)
 	if err != nil {
 		return Digest{}, err
@@ -164,8 +166,8 @@ func (p *pinned) digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// hashRun hashes the messages of a run that some subscription still wants; which dead ones share a page with them depends
-// on the page size.
+// hashRun hashes the messages of a run that some subscription still wants; which dead ones share a page with them
+// depends on the page size.
 func (p *pinned) hashRun(h hash.Hash, e indexEntry, payload []byte) (n uint64, err error) {
 	q := p.state.Queue(e.queue)
 	if q == nil {

@@ -17,12 +17,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// maxDamaged bounds how many damaged messages are remembered one by one. A store that is damaged all over needs its disk replaced,
-// not a longer list.
+// maxDamaged bounds how many damaged messages are remembered one by one. A store that is damaged all over needs its
+// disk replaced, not a longer list.
 const maxDamaged = 100_000
 
-// unreadable tells whether an error of a read says that what was written is not to be had from the disk any more: it reads back as something
-// else or, as from a bad sector, not at all. Either way the other node has it. A failed write or sync is something else (INV-7).
+// unreadable tells whether an error of a read says that what was written is not to be had from the disk any more: it
+// reads back as something else or, as from a bad sector, not at all. Either way the other node has it. A failed write
+// or sync is something else (INV-7).
 func unreadable(err error) bool {
 	return errors.Is(err, page.ErrDamaged) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
@@ -69,13 +70,14 @@ type DamagedMessage struct {
 
 // DamageStatus counts what was found to be damaged and repaired since the store was opened.
 type DamageStatus struct {
-	// ScrubbedPages and ScrubbedLogBytes were looked at by the scrub; Scrubs have gone through everything, the last one at LastScrub.
+	// ScrubbedPages and ScrubbedLogBytes were looked at by the scrub; Scrubs have gone through everything, the last one
+	// at LastScrub.
 	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
 	LastScrub                               time.Time
 	// FoundPages and FoundLog are runs of pages and places in the log that were found damaged.
 	FoundPages, FoundLog uint64
-	// RepairedPages were made good; RepairedMessages came from the other node for that. RepairedLog is log that was given up because a
-	// checkpoint holds what was in it.
+	// RepairedPages were made good; RepairedMessages came from the other node for that. RepairedLog is log that was
+	// given up because a checkpoint holds what was in it.
 	RepairedPages, RepairedMessages, RepairedLog uint64
 	// SuspectPages were found damaged by somebody, and it is not yet known what they are part of.
 	SuspectPages uint64
@@ -83,7 +85,8 @@ type DamageStatus struct {
 	DamagedMessages, LostMessages uint64
 	// DamagedLogLSN is a record of the log that cannot be read and that was not given up yet; 0: none.
 	DamagedLogLSN uint64
-	// Index is set when something other than messages is damaged, which only a copy of the other node's store makes good.
+	// Index is set when something other than messages is damaged, which only a copy of the other node's store makes
+	// good.
 	Index error
 }
 
@@ -162,7 +165,8 @@ func (s *Store) note(e *DamagedMessagesError) {
 		m.reason = e.Err.Error()
 	}
 	if fresh > 0 {
-		s.o.Logger.Error("messages cannot be read", zap.Uint64("queue_id", e.Queue), zap.Uint64("first", e.Sequences[0]),
+		s.o.Logger.Error("messages cannot be read", zap.Uint64("queue_id", e.Queue),
+			zap.Uint64("first", e.Sequences[0]),
 			zap.Uint64("last", e.Sequences[len(e.Sequences)-1]), zap.Int("messages", fresh), zap.Error(e.Err))
 	}
 }
@@ -200,7 +204,8 @@ func (s *Store) noteIndex(err error) error {
 	err = fmt.Errorf("%w: %w", ErrIndexDamaged, err)
 	if s.damage.index.CompareAndSwap(nil, &err) {
 		s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
-		s.o.Logger.Error("a page with the index is damaged; the store has to be replaced by a copy of the other node's", zap.Error(err))
+		s.o.Logger.Error("a page with the index is damaged; the store has to be replaced by a copy of the other node's",
+			zap.Error(err))
 	}
 	return err
 }
@@ -213,8 +218,8 @@ func (s *Store) IndexDamage() error {
 	return nil
 }
 
-// GiveUpPages is called when the store is about to be replaced by a snapshot because of IndexDamage: what is still applied until
-// then stays in memory, whatever the budget, because pages cannot be written.
+// GiveUpPages is called when the store is about to be replaced by a snapshot because of IndexDamage: what is still
+// applied until then stays in memory, whatever the budget, because pages cannot be written.
 func (s *Store) GiveUpPages() {
 	s.damage.giveUp.Store(true)
 	s.wakeRoom()
@@ -231,7 +236,8 @@ func (d *damage) replaced() {
 	d.log = 0
 }
 
-// NoteDamage has whatever an error says to be damaged looked at soon, for errors of those who read pages by themselves, such as a backup.
+// NoteDamage has whatever an error says to be damaged looked at soon, for errors of those who read pages by themselves,
+// such as a backup.
 func (s *Store) NoteDamage(err error) {
 	var bad *DamagedMessagesError
 	if errors.As(err, &bad) {
@@ -246,14 +252,17 @@ func (s *Store) NoteDamage(err error) {
 	}
 }
 
-// Damaged lists up to limit messages that are wanted and cannot be read, by queue and sequence; what was acknowledged meanwhile is
-// forgotten.
+// Damaged lists up to limit messages that are wanted and cannot be read, by queue and sequence; what was acknowledged
+// meanwhile is forgotten.
 func (s *Store) Damaged(limit int) []DamagedMessage {
 	d := &s.damage
 	d.mu.Lock()
 	all := make([]DamagedMessage, 0, len(d.messages))
 	for key, m := range d.messages {
-		all = append(all, DamagedMessage{Queue: key.queue, Sequence: key.seq, Reason: m.reason, Lost: m.lost, Since: m.since})
+		all = append(all, DamagedMessage{
+			Queue: key.queue, Sequence: key.seq, Reason: m.reason, Lost: m.lost,
+			Since: m.since,
+		})
 	}
 	d.mu.Unlock()
 	slices.SortFunc(all, func(a, b DamagedMessage) int {

@@ -44,9 +44,9 @@ func (h *holds) reach(applied uint64) {
 	}
 }
 
-// DigestAt is Digest of the content as it is at exactly record at. It waits until that is applied, at most for patience, and
-// holds applying there for as long as a checkpoint takes; it is a good idea to write one shortly before. ErrPast if more was
-// applied already, context.DeadlineExceeded if the record does not come in time.
+// DigestAt is Digest of the content as it is at exactly record at. It waits until that is applied, at most for
+// patience, and holds applying there for as long as a checkpoint takes; it is a good idea to write one shortly before.
+// ErrPast if more was applied already, context.DeadlineExceeded if the record does not come in time.
 func (s *Store) DigestAt(ctx context.Context, at uint64, patience time.Duration) (Digest, error) {
 	file, pin, err := s.pinAt(ctx, at, patience)
 	if err != nil {

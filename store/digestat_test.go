@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestDigestAt: two stores that apply the same log at different speeds have the same digest at a record in the middle of it.
+// TestDigestAt: two stores that apply the same log at different speeds have the same digest at a record in the middle
+// of it.
 func TestDigestAt(t *testing.T) {
 	a, b := openNode(t, options(vfs.NewMem())), openNode(t, options(vfs.NewMem()))
 	const records = 400

@@ -29,9 +29,9 @@ type QueueDigest struct {
 	NextSequence, Messages uint64
 }
 
-// QueueDigestsAt returns the digests as they are at exactly record at, for which it waits, at most for patience; 0: as they are now.
-// Cheap: nothing is read, and applying is held only while numbers are copied. ErrPast if more was applied already,
-// context.DeadlineExceeded if the record does not come in time.
+// QueueDigestsAt returns the digests as they are at exactly record at, for which it waits, at most for patience; 0: as
+// they are now. Cheap: nothing is read, and applying is held only while numbers are copied. ErrPast if more was applied
+// already, context.DeadlineExceeded if the record does not come in time.
 func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, patience time.Duration) (QueueDigests, error) {
 	if at != 0 {
 		h, err := s.holdAt(at)
@@ -61,7 +61,8 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, patience time.Dur
 		return QueueDigests{}, err
 	}
 	if at != 0 && out.LSN != at {
-		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrSnapshotGone, out.LSN)
+		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrSnapshotGone,
+			out.LSN)
 	}
 	return out, nil
 }

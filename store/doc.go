@@ -7,15 +7,16 @@
 // (package replication) decides which records are committed, and calls Apply up to that LSN (INV-5). Apply runs the
 // deterministic state machine of package queue; messages stay in memory in the tail of their queue, as slices of the
 // very frames that were appended. A background goroutine, the pager, writes old tail messages to free pages of page.db
-// and, now and then, a checkpoint: one copy-on-write tree with everything that Apply changed, made durable by flipping a
-// meta slot. Then the log before the checkpoint can be recycled.
+// and, now and then, a checkpoint: one copy-on-write tree with everything that Apply changed, made durable by flipping
+// a meta slot. Then the log before the checkpoint can be recycled.
 //
-// A message is written to the log once and, if it is still wanted when the pager comes by, to page.db once. One that was
-// consumed before that never reaches page.db.
+// A message is written to the log once and, if it is still wanted when the pager comes by, to page.db once. One that
+// was consumed before that never reaches page.db.
 //
-// A consumer that is behind reads from page.db, through the system's page cache as far as that holds what it wants. What it does not hold is
-// read past it, in large pieces and ahead of the consumer (readahead.go); so are walks of the whole file (a scan, a backup, a snapshot), which
-// would drive out what others need. Large writes go past it where that is faster, or nobody reads (Options.PageCache).
+// A consumer that is behind reads from page.db, through the system's page cache as far as that holds what it wants.
+// What it does not hold is read past it, in large pieces and ahead of the consumer (readahead.go); so are walks of the
+// whole file (a scan, a backup, a snapshot), which would drive out what others need. Large writes go past it where that
+// is faster, or nobody reads (Options.PageCache).
 //
 // # Locks
 //

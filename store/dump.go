@@ -82,7 +82,8 @@ func DumpPage(fsys vfs.FS, dir string, no page.No) (_ PageDump, err error) {
 		return PageDump{}, fmt.Errorf("page %d: %w; it may be free, or lie in the middle of a run", no, err)
 	}
 	if h.Run.First != no {
-		return PageDump{}, fmt.Errorf("page %d says that it is page %d: it lies in the middle of a run, or its write went astray", no, h.Run.First)
+		return PageDump{}, fmt.Errorf("page %d says that it is page %d: it lies in the middle of a run, or its write "+
+			"went astray", no, h.Run.First)
 	}
 	d := PageDump{Run: h.Run}
 	if d.Kind, d.Payload, err = file.ReadRun(h.Run, nil); err != nil {

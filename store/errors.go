@@ -11,7 +11,8 @@ var (
 	ErrInUse = errors.New("data directory is in use by another process")
 	// ErrIdentity is returned when the identity file is damaged or of a newer format.
 	ErrIdentity = errors.New("identity file cannot be used")
-	// ErrIdentityLost is returned when the identity file is damaged, or is missing beside the data of a node. It is an ErrIdentity.
+	// ErrIdentityLost is returned when the identity file is damaged, or is missing beside the data of a node. It is an
+	// ErrIdentity.
 	ErrIdentityLost = fmt.Errorf("%w: it is damaged or missing", ErrIdentity)
 	// ErrPagesMissing is returned when page.db is missing and the log does not reach back far enough to make it again.
 	ErrPagesMissing = errors.New("page.db is missing")
@@ -27,7 +28,8 @@ var (
 var (
 	// ErrClosed is returned by every call after Close.
 	ErrClosed = errors.New("store is closed")
-	// ErrFailed is returned by every call after a write or fsync failed (INV-7): only a restart can tell what is on disk.
+	// ErrFailed is returned by every call after a write or fsync failed (INV-7): only a restart can tell what is on
+	// disk.
 	ErrFailed = errors.New("store has failed and must be reopened")
 	// ErrFenceLower is returned when a fence below the persisted one is set (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")
@@ -41,8 +43,8 @@ var (
 	ErrNoQueue = errors.New("no such queue or subscription")
 	// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.
 	ErrDataLoss = errors.New("stored message is damaged")
-	// ErrIndexDamaged is returned when a page is damaged that holds no messages but says where they are: the store has to be replaced
-	// by a copy of the other node's.
+	// ErrIndexDamaged is returned when a page is damaged that holds no messages but says where they are: the store has
+	// to be replaced by a copy of the other node's.
 	ErrIndexDamaged = errors.New("the store's index is damaged")
 	// ErrPast is returned when the content at a record is asked for and more was applied already.
 	ErrPast = errors.New("more was applied already")

@@ -36,8 +36,8 @@ func filled(t *testing.T, o store.Options) (*node, *model) {
 	return n, m
 }
 
-// TestInstallIsAtomic stops the machine before each step of putting a snapshot in place. A restart finds the old content
-// or the new one, never a mixture.
+// TestInstallIsAtomic stops the machine before each step of putting a snapshot in place. A restart finds the old
+// content or the new one, never a mixture.
 func TestInstallIsAtomic(t *testing.T) {
 	source, m := filled(t, options(vfs.NewMem()))
 	snap, err := source.s.OpenSnapshot()
@@ -68,7 +68,8 @@ func TestInstallIsAtomic(t *testing.T) {
 	fault.SetHook(func(op vfs.Op) error {
 		mu.Lock()
 		defer mu.Unlock()
-		clones, ops = append(clones, mem.CrashClone(crashRand(rng))), append(ops, fmt.Sprintf("%s %s", op.Kind, op.Name))
+		clones, ops = append(clones, mem.CrashClone(crashRand(rng))),
+			append(ops, fmt.Sprintf("%s %s", op.Kind, op.Name))
 		return nil
 	})
 	require.NoError(t, in.Commit())
@@ -87,7 +88,8 @@ func TestInstallIsAtomic(t *testing.T) {
 		default:
 			require.Equal(t, m.dump(), got, "crash before %s", names[i])
 			require.Equal(t, snap.Header.Position, n.s.End(), "crash before %s", names[i])
-			// A record that names the old content in sync must not match the new one, which ends where the snapshot does (INV-4).
+			// A record that names the old content in sync must not match the new one, which ends where the snapshot
+			// does (INV-4).
 			require.Greater(t, n.s.Identity().Incarnation, incarnation, "crash before %s", names[i])
 			news++
 		}
@@ -98,8 +100,8 @@ func TestInstallIsAtomic(t *testing.T) {
 	require.Positive(t, news)
 }
 
-// TestDamagedPage flips a bit of every page in turn. Check must see it, and a read must fail rather than return what was
-// never published.
+// TestDamagedPage flips a bit of every page in turn. Check must see it, and a read must fail rather than return what
+// was never published.
 func TestDamagedPage(t *testing.T) {
 	mem := vfs.NewMem()
 	n, m := filled(t, options(mem))
@@ -155,7 +157,8 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 	var got []store.Delivery
 	from := uint64(1)
 	for {
-		got, from, err = n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 3}, got)
+		got, from, err = n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 3},
+			got)
 		if err != nil || from > 40 {
 			break
 		}
@@ -216,7 +219,8 @@ func TestFailedSyncIsFinal(t *testing.T) {
 	})
 	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.stranger(t))), syscall.EIO)
 	fault.SetHook(nil)
-	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.stranger(t))), store.ErrFailed, "a later fsync that succeeds proves nothing (INV-7)")
+	require.ErrorIs(t, n.appendTxn(encode(t, nil, m.stranger(t))), store.ErrFailed,
+		"a later fsync that succeeds proves nothing (INV-7)")
 	select {
 	case err := <-told:
 		require.ErrorIs(t, err, syscall.EIO)
@@ -270,7 +274,8 @@ func TestDamagedIdentity(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrIdentity)
 }
 
-// TestMayHaveLost follows INV-6: only another boot, an unclean stop and a lax sync mode together can have lost anything.
+// TestMayHaveLost follows INV-6: only another boot, an unclean stop and a lax sync mode together can have lost
+// anything.
 func TestMayHaveLost(t *testing.T) {
 	for _, c := range []struct {
 		sync, boot string
@@ -305,7 +310,8 @@ func TestMayHaveLost(t *testing.T) {
 	}
 }
 
-// TestReadersDuringCheckpoints reads all the time while messages move from memory to pages and pages are freed and reused.
+// TestReadersDuringCheckpoints reads all the time while messages move from memory to pages and pages are freed and
+// reused.
 func TestReadersDuringCheckpoints(t *testing.T) {
 	n := openNode(t, options(vfs.NewMem()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })

@@ -252,8 +252,9 @@ func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
 	return nil
 }
 
-// remove removes the entries that were found, key by key. That is cheap for a whole prefix of a queue, too, which is what a plain
-// consumer leaves behind, for each delete finds its leaf in memory. An entry may come twice: a run can reach into two ranges.
+// remove removes the entries that were found, key by key. That is cheap for a whole prefix of a queue, too, which is
+// what a plain consumer leaves behind, for each delete finds its leaf in memory. An entry may come twice: a run can
+// reach into two ranges.
 func (d *deadRuns) remove() error {
 	var key []byte
 	for i := range d.dead {

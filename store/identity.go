@@ -42,24 +42,28 @@ type Identity struct {
 	StoreID uuid.UUID
 	// PairID is the pair that the node belongs to; zero until it joined one.
 	PairID uuid.UUID
-	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its content, so that
-	// the pair's record no longer matches it.
+	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its
+	// content, so that the pair's record no longer matches it.
 	Incarnation uint64
 	// Fence is what the node has promised to obey.
 	Fence Fence
-	// Run is the generation of the last run of this store that the pair's record is known to have named (INV-11); zero if there was none.
+	// Run is the generation of the last run of this store that the pair's record is known to have named (INV-11); zero
+	// if there was none.
 	Run uuid.UUID
-	// ClaimedRun is the generation of the run that took part last, while it is not known whether the record names it; zero otherwise.
+	// ClaimedRun is the generation of the run that took part last, while it is not known whether the record names it;
+	// zero otherwise.
 	ClaimedRun uuid.UUID
-	// MayHaveLost is true when acknowledged bytes may be gone (INV-6): a start followed an unclean stop of the operating system
-	// with sync=off or interval, or found the log gone or ending before the checkpoint; or MarkLoss was called. It stays true over
-	// restarts until ClearLoss.
+	// MayHaveLost is true when acknowledged bytes may be gone (INV-6): a start followed an unclean stop of the
+	// operating system with sync=off or interval, or found the log gone or ending before the checkpoint; or MarkLoss
+	// was called. It stays true over restarts until ClearLoss.
 	MayHaveLost bool
-	// Restored names the backup that the content was restored from; empty otherwise, and once the node has joined a pair. Such
-	// a node is no member of anything, but it is not empty: it may seed a new pair, and must not be made a copy of another.
+	// Restored names the backup that the content was restored from; empty otherwise, and once the node has joined a
+	// pair. Such a node is no member of anything, but it is not empty: it may seed a new pair, and must not be made a
+	// copy of another.
 	Restored string
-	// SetAside is the directory in the data directory that keeps what the store held when it could not be opened; empty if that never
-	// happened, and when a snapshot has replaced it. Such a store waits to be filled: it is not empty, and may not begin a pair.
+	// SetAside is the directory in the data directory that keeps what the store held when it could not be opened; empty
+	// if that never happened, and when a snapshot has replaced it. Such a store waits to be filled: it is not empty,
+	// and may not begin a pair.
 	SetAside string
 	// SetAsideWhy says which file could not be opened, and why.
 	SetAsideWhy string
@@ -92,7 +96,8 @@ type identityFile struct {
 	Restored string `json:"restored,omitempty"`
 	// SettingAside is set while what cannot be opened is moved to the directory of that name: see setaside.go.
 	SettingAside string `json:"setting_aside,omitempty"`
-	// SetAside names that directory until a snapshot is installed or the node is in sync, and SetAsideWhy what was wrong.
+	// SetAside names that directory until a snapshot is installed or the node is in sync, and SetAsideWhy what was
+	// wrong.
 	SetAside    string `json:"set_aside,omitempty"`
 	SetAsideWhy string `json:"set_aside_why,omitempty"`
 }
@@ -221,8 +226,9 @@ func (id *identityFile) public() Identity {
 	}
 }
 
-// ClaimRun notes the generation of a run that is about to take part in the pair, and that of the run which the pair's record names now, or
-// zero if it names none. Durable before it returns: the record may name the claimed one from then on (INV-11).
+// ClaimRun notes the generation of a run that is about to take part in the pair, and that of the run which the pair's
+// record names now, or zero if it names none. Durable before it returns: the record may name the claimed one from then
+// on (INV-11).
 func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Run, id.ClaimedRun = named, claimed
@@ -230,8 +236,8 @@ func (s *Store) ClaimRun(named, claimed uuid.UUID) error {
 	})
 }
 
-// ConfirmRun notes that the pair's record names the run in sync. What an earlier store of this directory was set aside for is filled anew
-// by then, whether by a snapshot or from the log. Durable before it returns.
+// ConfirmRun notes that the pair's record names the run in sync. What an earlier store of this directory was set aside
+// for is filled anew by then, whether by a snapshot or from the log. Durable before it returns.
 func (s *Store) ConfirmRun(run uuid.UUID) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.Run, id.ClaimedRun = run, uuid.Nil
@@ -241,8 +247,8 @@ func (s *Store) ConfirmRun(run uuid.UUID) error {
 }
 
 // SetFence persists the configuration and term that the node obeys from now on; durable before it returns (INV-1).
-// Setting the present fence again costs nothing. It returns ErrFenceLower rather than go back. Fences are ordered by Config
-// first: {c, t+1} of a node that tried to take over is passed again by {c+1, t} of the active that won.
+// Setting the present fence again costs nothing. It returns ErrFenceLower rather than go back. Fences are ordered by
+// Config first: {c, t+1} of a node that tried to take over is passed again by {c+1, t} of the active that won.
 func (s *Store) SetFence(f Fence) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		if f.Config < id.Fence.Config || f.Config == id.Fence.Config && f.Term < id.Fence.Term {
@@ -258,8 +264,8 @@ func (s *Store) SetFence(f Fence) error {
 	})
 }
 
-// MarkLoss notes that acknowledged bytes may be gone (INV-6): of a machine that went down, or since the directory was put back to an
-// older image (INV-11, INV-12). Durable before it returns.
+// MarkLoss notes that acknowledged bytes may be gone (INV-6): of a machine that went down, or since the directory was
+// put back to an older image (INV-11, INV-12). Durable before it returns.
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *identityFile) error {
 		id.MayHaveLost = true
@@ -267,8 +273,9 @@ func (s *Store) MarkLoss() error {
 	})
 }
 
-// ClearLoss forgets MayHaveLost and raises the incarnation, so that no record that still trusts this store to be complete
-// can match it again. To be called when the pair's record does not name it in sync any more. Durable before it returns.
+// ClearLoss forgets MayHaveLost and raises the incarnation, so that no record that still trusts this store to be
+// complete can match it again. To be called when the pair's record does not name it in sync any more. Durable before it
+// returns.
 func (s *Store) ClearLoss() error {
 	return s.changeIdentity(func(id *identityFile) error {
 		if id.MayHaveLost {
@@ -285,7 +292,8 @@ func (s *Store) JoinPair(pair uuid.UUID) error {
 	return s.changeIdentity(func(id *identityFile) error {
 		if id.PairID != uuid.Nil && id.PairID != pair {
 			return fmt.Errorf("%w: %s belongs to pair %s, and the coordinator names pair %s; point the node at its own "+
-				"data directory, or at its own pair's prefix in the coordinator", ErrOtherPair, s.o.Dir, id.PairID, pair)
+				"data directory, or at its own pair's prefix in the coordinator", ErrOtherPair, s.o.Dir, id.PairID,
+				pair)
 		}
 		id.PairID, id.Restored = pair, ""
 		return nil

@@ -21,8 +21,8 @@ func DigestFile(ctx context.Context, file *page.File) (Digest, error) {
 	return digestFile(ctx, file, file.Pin(), offlineCacheBytes, nil)
 }
 
-// Messages counts the messages that are stored in the snapshot, those included that nobody wants any more and that share a
-// page with others. It reads the index of messages, not the messages.
+// Messages counts the messages that are stored in the snapshot, those included that nobody wants any more and that
+// share a page with others. It reads the index of messages, not the messages.
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	view := tree.New(sn.file, sn.pin.Meta().Root, tree.Options{CacheBytes: sn.s.o.MemoryBudget / 32}).View()
 	it := view.Scan([]byte{indexLetter}, []byte{indexLetter + 1})

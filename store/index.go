@@ -15,7 +15,8 @@ import (
 //	span, page, pages, born, count, bytes   (uvarints)
 //
 // span is how many sequences the run stands for, count how many messages it really holds: a message that every
-// subscription had acknowledged before its page was written is left out. born is the checkpoint number in the run's header.
+// subscription had acknowledged before its page was written is left out. born is the checkpoint number in the run's
+// header.
 
 const (
 	// indexLetter begins every index key.
@@ -159,7 +160,8 @@ func (r *runReader) next() (seq uint64, record []byte, ok bool, err error) {
 	}
 	delta, n := binary.Uvarint(r.rest)
 	if n <= 0 || len(r.rest) < n+4 {
-		return 0, nil, false, fmt.Errorf("%w: message directory of queue %d, sequence %d", ErrDataLoss, r.queue, r.first)
+		return 0, nil, false, fmt.Errorf("%w: message directory of queue %d, sequence %d", ErrDataLoss, r.queue,
+			r.first)
 	}
 	size := int(binary.LittleEndian.Uint32(r.rest[n:])) + 4
 	if size > len(r.rest)-n {

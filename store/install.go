@@ -14,9 +14,9 @@ import (
 // Install receives another node's snapshot into a file beside page.db and then puts it in its place.
 //
 // The replacement of page.db and of the log must look atomic to a crash. Commit therefore writes a mark with the
-// snapshot's position into the identity file first; then it renames, resets the log, and takes the mark away. A start that
-// finds the mark looks at page.db: if it holds the mark's position, the rename was done and the log reset is done again;
-// if not, nothing had happened yet and the received file is dropped (recoverInstall).
+// snapshot's position into the identity file first; then it renames, resets the log, and takes the mark away. A start
+// that finds the mark looks at page.db: if it holds the mark's position, the rename was done and the log reset is done
+// again; if not, nothing had happened yet and the received file is dropped (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader
@@ -25,7 +25,8 @@ type Install struct {
 	bytes  uint64 // received so far
 }
 
-// BeginInstall starts to receive a snapshot; what an earlier Install left behind is dropped. The node must not be serving.
+// BeginInstall starts to receive a snapshot; what an earlier Install left behind is dropped. The node must not be
+// serving.
 func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
@@ -106,8 +107,8 @@ func (in *Install) Commit() error {
 		return err
 	}
 	s.snapshots.closeAll() // they are of the file that goes away
-	// With the mark the incarnation rises: the snapshot may end before what this store has acknowledged, so a record that
-	// names the old content in sync must not match the new one (INV-4).
+	// With the mark the incarnation rises: the snapshot may end before what this store has acknowledged, so a record
+	// that names the old content in sync must not match the new one (INV-4).
 	if err := s.changeIdentity(func(id *identityFile) error {
 		id.Install = &installMark{Position: in.header.Position}
 		id.Incarnation++
@@ -123,7 +124,8 @@ func (in *Install) Commit() error {
 		s.fail(err)
 		return err
 	}
-	s.o.Logger.Info("snapshot installed", zap.Stringer("position", in.header.Position), zap.Uint64("bytes", in.header.DataBytes))
+	s.o.Logger.Info("snapshot installed", zap.Stringer("position", in.header.Position),
+		zap.Uint64("bytes", in.header.DataBytes))
 	return nil
 }
 
@@ -164,8 +166,8 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	})
 }
 
-// recoverInstall brings a replacement that a crash interrupted to one of its two ends, before anything is opened. emptied
-// tells that the log was removed.
+// recoverInstall brings a replacement that a crash interrupted to one of its two ends, before anything is opened.
+// emptied tells that the log was removed.
 func (s *Store) recoverInstall() (emptied bool, err error) {
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
 	mark := s.id.Install
@@ -199,7 +201,8 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// resetLogAfterInstall removes the log that belonged to the old page.db, if the new one is in place. It tells whether it is.
+// resetLogAfterInstall removes the log that belonged to the old page.db, if the new one is in place. It tells whether
+// it is.
 func (s *Store) resetLogAfterInstall(mark installMark) (bool, error) {
 	file, err := page.Open(s.o.FS, filepath.Join(s.o.Dir, pageFileName), page.Options{ReadOnly: true})
 	if err != nil {

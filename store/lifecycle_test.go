@@ -150,7 +150,8 @@ func TestFailedPageSyncIsFinal(t *testing.T) {
 	require.ErrorIs(t, n.appendTxn(encode(t, nil, createQueue)), store.ErrFailed)
 }
 
-// TestRefusedFramesAreNotFatal appends what does not continue the log, and what is too large: nothing was written, nothing is lost.
+// TestRefusedFramesAreNotFatal appends what does not continue the log, and what is too large: nothing was written,
+// nothing is lost.
 func TestRefusedFramesAreNotFatal(t *testing.T) {
 	n := openNode(t, options(vfs.NewMem()))
 	payload := encode(t, nil, createQueue)
@@ -259,8 +260,8 @@ func receive(t *testing.T, from, to *store.Store) *store.Install {
 	}
 }
 
-// TestSnapshotOfReplacedStore goes on to read a snapshot after the store it was taken of was replaced by another one's. What
-// it would read is of the new file.
+// TestSnapshotOfReplacedStore goes on to read a snapshot after the store it was taken of was replaced by another one's.
+// What it would read is of the new file.
 func TestSnapshotOfReplacedStore(t *testing.T) {
 	source, _ := filled(t, options(vfs.NewMem()))
 	twin, _ := filled(t, options(vfs.NewMem()))

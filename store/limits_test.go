@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestUnappliedFramesAreBounded appends much more than the memory budget without applying anything, as a standby does whose
-// active is stuck.
+// TestUnappliedFramesAreBounded appends much more than the memory budget without applying anything, as a standby does
+// whose active is stuck.
 func TestUnappliedFramesAreBounded(t *testing.T) {
 	const mib, batches = 1 << 20, 96
 	n := openNode(t, store.Options{Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget})
@@ -32,7 +32,8 @@ func TestUnappliedFramesAreBounded(t *testing.T) {
 	}
 	before := heap()
 	for i := range batches {
-		require.NoError(t, n.appendTxn(encode(t, nil, func(b *txn.Builder) { addMessages(b, bytes.Repeat([]byte{byte(i)}, mib)) })))
+		require.NoError(t, n.appendTxn(encode(t, nil,
+			func(b *txn.Builder) { addMessages(b, bytes.Repeat([]byte{byte(i)}, mib)) })))
 		n.raw = nil
 	}
 	require.Less(t, heap(), before+store.MinMemoryBudget)
@@ -55,8 +56,8 @@ func TestUnappliedFramesAreBounded(t *testing.T) {
 	n.check()
 }
 
-// TestCheckpointCountsWhatItHolds asks for a checkpoint while most of the log is not applied: that part still has to lead to a
-// checkpoint of its own once it is.
+// TestCheckpointCountsWhatItHolds asks for a checkpoint while most of the log is not applied: that part still has to
+// lead to a checkpoint of its own once it is.
 func TestCheckpointCountsWhatItHolds(t *testing.T) {
 	o := options(vfs.NewMem())
 	o.CheckpointBytes, o.CheckpointInterval = 256<<10, time.Hour
@@ -75,8 +76,8 @@ func TestCheckpointCountsWhatItHolds(t *testing.T) {
 	}, patience, time.Millisecond)
 }
 
-// TestCheckpointsUnderSteadyLoad publishes without a pause, so that the pager never runs out of messages to write. The log must
-// be checkpointed all the same.
+// TestCheckpointsUnderSteadyLoad publishes without a pause, so that the pager never runs out of messages to write. The
+// log must be checkpointed all the same.
 func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	fault := vfs.NewFault(vfs.NewMem())
 	o := options(fault)
@@ -121,8 +122,8 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	n.check()
 }
 
-// TestFullDiskStillApplies fills the memory's share for messages while no page can be written: acknowledgements, which free
-// space, must still get through.
+// TestFullDiskStillApplies fills the memory's share for messages while no page can be written: acknowledgements, which
+// free space, must still get through.
 func TestFullDiskStillApplies(t *testing.T) {
 	fault := vfs.NewFault(vfs.NewMem())
 	o := options(fault)
@@ -155,7 +156,8 @@ func TestFullDiskStillApplies(t *testing.T) {
 	n.check()
 }
 
-// TestSparseReadReadsLittle has a subscription that wants few messages of many: it reads their pages and not what is between.
+// TestSparseReadReadsLittle has a subscription that wants few messages of many: it reads their pages and not what is
+// between.
 func TestSparseReadReadsLittle(t *testing.T) {
 	fault := vfs.NewFault(vfs.NewMem())
 	n := openNode(t, options(fault))
@@ -189,10 +191,12 @@ func TestSparseReadReadsLittle(t *testing.T) {
 	got, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 2, From: 1, MaxMessages: 1000}, nil)
 	require.NoError(t, err)
 	require.Len(t, got, messages/every)
-	require.LessOrEqual(t, read.Load(), int64(messages/every*4096), "a page of 2048 bytes for each, and some of the tree")
+	require.LessOrEqual(t, read.Load(), int64(messages/every*4096),
+		"a page of 2048 bytes for each, and some of the tree")
 
 	read.Store(0)
-	got, _, err = n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: 1, MaxMessages: messages}, nil)
+	got, _, err = n.s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: 1, MaxMessages: messages},
+		nil)
 	require.NoError(t, err)
 	require.Len(t, got, messages)
 	require.Less(t, read.Load(), int64(2*messages*1100), "one who wants everything reads each page once")
@@ -200,7 +204,10 @@ func TestSparseReadReadsLittle(t *testing.T) {
 
 // TestLargeMessages goes beyond every buffer: a message of the greatest size, among small ones.
 func TestLargeMessages(t *testing.T) {
-	n := openNode(t, store.Options{Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget, SegmentBytes: 1 << 20, PageSize: 2048})
+	n := openNode(t, store.Options{
+		Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget, SegmentBytes: 1 << 20,
+		PageSize: 2048,
+	})
 	n.commit(createQueue)
 	sizes := []int{1, 2000, 2 << 20, txn.MaxBodyBytes, 5, 3<<20 + 1}
 	for i, size := range sizes {

@@ -11,12 +11,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Append writes frames, one or more whole log frames that continue End, to the log as one write. It is not durable before
-// Sync returns. The store keeps the slice: the caller must not touch it again. One goroutine at a time may append.
+// Append writes frames, one or more whole log frames that continue End, to the log as one write. It is not durable
+// before Sync returns. The store keeps the slice: the caller must not touch it again. One goroutine at a time may
+// append.
 //
 // It returns an error that wraps wal.ErrNoSpace when the disk is full: nothing was written, and the same frames can be
-// appended later. Frames that are too large or do not continue End are refused with wal.ErrTooLarge and wal.ErrNotContiguous;
-// nothing was written. Every failed write is final (INV-7).
+// appended later. Frames that are too large or do not continue End are refused with wal.ErrTooLarge and
+// wal.ErrNotContiguous; nothing was written. Every failed write is final (INV-7).
 func (s *Store) Append(frames []byte, end lsn.Position) error {
 	if err := s.usable(); err != nil {
 		return err
@@ -81,15 +82,17 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 // HoldLog keeps the records from n on in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
-// NoteCommitted says that the records up to upTo are committed, as far as they are in the log, before they are applied. The log keeps that,
-// with its next block or, 100 ms later, with one for itself (INV-13). It is cheap; any goroutine may call it.
+// NoteCommitted says that the records up to upTo are committed, as far as they are in the log, before they are applied.
+// The log keeps that, with its next block or, 100 ms later, with one for itself (INV-13). It is cheap; any goroutine
+// may call it.
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
-// Committed is the last record that is known to be committed: never above End, never below Applied. What is known right after Open is what
-// the log and the checkpoint say; it may be a little less than what was known before (store/FORMAT.md). It is about what the
-// store holds: after a snapshot was installed it is the snapshot's position, after a cut it is not above the new end, a store that was
-// restored begins with its checkpoint, and one that was set aside with nothing. ClearLoss leaves it as it is: bytes that are gone do not make
-// those uncommitted that are still there.
+// Committed is the last record that is known to be committed: never above End, never below Applied. What is known right
+// after Open is what the log and the checkpoint say; it may be a little less than what was known before
+// (store/FORMAT.md). It is about what the store holds: after a snapshot was installed it is the snapshot's position,
+// after a cut it is not above the new end, a store that was restored begins with its checkpoint, and one that was set
+// aside with nothing. ClearLoss leaves it as it is: bytes that are gone do not make those uncommitted that are still
+// there.
 func (s *Store) Committed() uint64 {
 	if mutate.Off("INV-13-committed-records-are-cut") {
 		return 0
@@ -105,10 +108,10 @@ type CutReport struct {
 	Aside string
 }
 
-// CutTail removes every record after the given one, which must be in the log, and keeps what it cut in a file aside.
-// It returns ErrApplied if one of them was applied already: a divergence below that needs a snapshot (INV-5). It returns ErrCommitted
-// if one of them is known to be committed (INV-13), unless void tells that a forced failover made them void.
-// Durable before it returns. No append or apply may be under way.
+// CutTail removes every record after the given one, which must be in the log, and keeps what it cut in a file aside. It
+// returns ErrApplied if one of them was applied already: a divergence below that needs a snapshot (INV-5). It returns
+// ErrCommitted if one of them is known to be committed (INV-13), unless void tells that a forced failover made them
+// void. Durable before it returns. No append or apply may be under way.
 func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 	if err := s.usable(); err != nil {
 		return CutReport{}, err
@@ -117,7 +120,8 @@ func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, applied up to %v", ErrApplied, after, applied)
 	}
 	if committed := s.Committed(); after.LSN < committed && !void {
-		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, committed up to LSN %d", ErrCommitted, after, committed)
+		return CutReport{}, fmt.Errorf("%w: cannot cut after %v, committed up to LSN %d", ErrCommitted, after,
+			committed)
 	}
 	if after == s.log.End() {
 		return CutReport{}, nil
@@ -131,9 +135,9 @@ func (s *Store) CutTail(after lsn.Position, void bool) (CutReport, error) {
 	return CutReport{Records: n, Aside: aside}, nil
 }
 
-// KeepTail copies every record behind LSN after, or those of them that the log still has, to a file aside: before the log is replaced
-// although the pair has no copy of them. The report tells how many that are; from the first of them on the file is whole. Durable before it
-// returns. No append may be under way.
+// KeepTail copies every record behind LSN after, or those of them that the log still has, to a file aside: before the
+// log is replaced although the pair has no copy of them. The report tells how many that are; from the first of them on
+// the file is whole. Durable before it returns. No append may be under way.
 func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err error) {
 	if err := s.usable(); err != nil {
 		return CutReport{}, 0, err
@@ -151,5 +155,6 @@ func (s *Store) KeepTail(after uint64) (report CutReport, first uint64, err erro
 
 // asideName is the file that keeps records of the log from an LSN on.
 func (s *Store) asideName(first uint64) string {
-	return filepath.Join(s.o.Dir, fmt.Sprintf(cutPrefix+"%020d-%s.seg", first, time.Now().UTC().Format("20060102T150405.000")))
+	return filepath.Join(s.o.Dir, fmt.Sprintf(cutPrefix+"%020d-%s.seg", first,
+		time.Now().UTC().Format("20060102T150405.000")))
 }

@@ -14,8 +14,9 @@ import (
 var (
 	// ErrMaintenance is returned when a rewrite or a shrink is asked for while one is under way; see MaintenanceError.
 	ErrMaintenance = errors.New("maintenance of the page file is under way")
-	// ErrCanceled is returned by a rewrite or a shrink that was given up before it changed anything, because its context ended, or
-	// because the store was closed or replaced by its peer's. The error of the context is wrapped, too.
+	// ErrCanceled is returned by a rewrite or a shrink that was given up before it changed anything, because its
+	// context ended, or because the store was closed or replaced by its peer's. The error of the context is wrapped,
+	// too.
 	ErrCanceled = errors.New("canceled; page.db is as it was")
 	// ErrNoSpace is returned when a rewrite would not fit on the disk; see SpaceError.
 	ErrNoSpace = errors.New("not enough free space")
@@ -30,7 +31,8 @@ type MaintenanceError struct {
 
 // Error says what is under way and what to do.
 func (e *MaintenanceError) Error() string {
-	return fmt.Sprintf("%v: a %s has been running since %s; wait for it, or cancel it", ErrMaintenance, e.Running, e.Since.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%v: a %s has been running since %s; wait for it, or cancel it", ErrMaintenance, e.Running,
+		e.Since.UTC().Format(time.RFC3339))
 }
 
 // Is makes errors.Is(err, ErrMaintenance) hold.
@@ -38,8 +40,8 @@ func (e *MaintenanceError) Is(target error) bool { return target == ErrMaintenan
 
 // SpaceError has the two figures that a rewrite was refused for, or stopped. errors.Is(err, ErrNoSpace) holds for it.
 type SpaceError struct {
-	// NeedBytes is what the new file takes, 0 when it has its space already, and ReserveBytes what must stay free for the log
-	// meanwhile.
+	// NeedBytes is what the new file takes, 0 when it has its space already, and ReserveBytes what must stay free for
+	// the log meanwhile.
 	NeedBytes, ReserveBytes uint64
 	// AvailableBytes is what this process may still use.
 	AvailableBytes uint64
@@ -48,10 +50,12 @@ type SpaceError struct {
 // Error has the figures.
 func (e *SpaceError) Error() string {
 	if e.NeedBytes == 0 {
-		return fmt.Sprintf("%v: %d bytes must stay free for the log, and %d are available; free some space, or consume messages first",
+		return fmt.Sprintf("%v: %d bytes must stay free for the log, and %d are available; free some space, or "+
+			"consume messages first",
 			ErrNoSpace, e.ReserveBytes, e.AvailableBytes)
 	}
-	return fmt.Sprintf("%v: the new page file takes %d bytes, %d more must stay free for the log, and %d are available; free some space, "+
+	return fmt.Sprintf("%v: the new page file takes %d bytes, %d more must stay free for the log, and %d are "+
+		"available; free some space, "+
 		"or consume messages first", ErrNoSpace, e.NeedBytes, e.ReserveBytes, e.AvailableBytes)
 }
 
@@ -64,16 +68,19 @@ type Progress struct {
 	Phase string
 	// Pages of the present file that were dealt with, and how many there are.
 	Pages, TotalPages uint64
-	// Messages that were read (scan, plan) or written (copy), their bytes, and how many there are as far as that is known.
+	// Messages that were read (scan, plan) or written (copy), their bytes, and how many there are as far as that is
+	// known.
 	Messages, TotalMessages, Bytes, TotalBytes uint64
-	// Elapsed since the phase began, and how long it will still take if it goes on like this; Left is 0 when nothing is known.
+	// Elapsed since the phase began, and how long it will still take if it goes on like this; Left is 0 when nothing is
+	// known.
 	Elapsed, Left time.Duration
 }
 
 const (
 	// progressEvery is how often progress is reported, at most.
 	progressEvery = 100 * time.Millisecond
-	// After so many calls of meter.did, or so many bytes, the clock is looked at. What is slow on purpose reports in time as well.
+	// After so many calls of meter.did, or so many bytes, the clock is looked at. What is slow on purpose reports in
+	// time as well.
 	ticksPerLook = 64
 	bytesPerLook = 32 << 10
 )
@@ -204,7 +211,8 @@ func (s *Store) Maintenance() (what string, since time.Time, ok bool) {
 // retireEvery is how often a replaced page file is looked at for readers.
 const retireEvery = 50 * time.Millisecond
 
-// retire closes a page file that was replaced as soon as nobody reads it any more: a snapshot that was opened before goes on.
+// retire closes a page file that was replaced as soon as nobody reads it any more: a snapshot that was opened before
+// goes on.
 func (m *maintenance) retire(file *page.File, failed func(error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,6 +17,6 @@ func (s *Store) MetaPrefix(prefix string) []queue.MetaEntry {
 	return s.state.MetaPrefix(prefix)
 }
 
-// WatchMeta returns a channel that receives after some of the pair's own entries changed. Signals are coalesced. The caller
-// must call cancel when it is done.
+// WatchMeta returns a channel that receives after some of the pair's own entries changed. Signals are coalesced. The
+// caller must call cancel when it is done.
 func (s *Store) WatchMeta() (changed <-chan struct{}, cancel func()) { return s.Watch(queue.MetaQueue) }

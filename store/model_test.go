@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// TestRandomOperations compares a store with a trivial model over random transactions, checkpoints, restarts and crashes, at
-// several page sizes; the same history must give the same content and digest at each.
+// TestRandomOperations compares a store with a trivial model over random transactions, checkpoints, restarts and
+// crashes, at several page sizes; the same history must give the same content and digest at each.
 func TestRandomOperations(t *testing.T) {
 	for seed := range uint64(4) {
 		var digests []store.Digest
@@ -72,8 +72,8 @@ func randomRun(t *testing.T, seed uint64, pageSize int) store.Digest {
 	return d
 }
 
-// TestCrashEverywhere stops the machine before each write, sync and rename of a run with checkpoints and looks at what a
-// restart makes of what is left: every transaction that was synced, none half, and a sound page file.
+// TestCrashEverywhere stops the machine before each write, sync and rename of a run with checkpoints and looks at what
+// a restart makes of what is left: every transaction that was synced, none half, and a sound page file.
 func TestCrashEverywhere(t *testing.T) {
 	type crash struct {
 		what    string
@@ -93,8 +93,12 @@ func TestCrashEverywhere(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch op.Kind {
-		case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpRemove, vfs.OpAllocate:
-			crashes = append(crashes, crash{fmt.Sprintf("%s %s", op.Kind, op.Name), mem.CrashClone(crashRand(rng)), durable.Load()})
+		case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpRemove,
+			vfs.OpAllocate:
+			crashes = append(crashes, crash{
+				fmt.Sprintf("%s %s", op.Kind, op.Name), mem.CrashClone(crashRand(rng)),
+				durable.Load(),
+			})
 		default:
 		}
 		return nil
@@ -137,8 +141,8 @@ func TestCrashEverywhere(t *testing.T) {
 	t.Logf("%d crashes", len(all))
 }
 
-// TestSnapshotMakesATwin sends a snapshot while the store goes on, installs it elsewhere, and lets the twin catch up from
-// the log.
+// TestSnapshotMakesATwin sends a snapshot while the store goes on, installs it elsewhere, and lets the twin catch up
+// from the log.
 func TestSnapshotMakesATwin(t *testing.T) {
 	ops := rand.New(rand.NewPCG(3, 3))
 	n := openNode(t, options(vfs.NewMem()))

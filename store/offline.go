@@ -12,12 +12,13 @@ import (
 // offlineCacheBytes bounds the tree nodes held by the offline tools.
 const offlineCacheBytes = 32 << 20
 
-// openOffline opens a page file for reading, beside nobody: the data directory's lock is held meanwhile, so that no running
-// node writes to what is being read.
+// openOffline opens a page file for reading, beside nobody: the data directory's lock is held meanwhile, so that no
+// running node writes to what is being read.
 func openOffline(fsys vfs.FS, dir string) (*page.File, func() error, error) {
 	lock, err := fsys.Lock(filepath.Join(dir, lockName))
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %s: %w; stop the node first, or use the admin command of the running node", ErrInUse, dir, err)
+		return nil, nil, fmt.Errorf("%w: %s: %w; stop the node first, or use the admin command of the running node",
+			ErrInUse, dir, err)
 	}
 	file, err := page.Open(fsys, filepath.Join(dir, pageFileName), page.Options{ReadOnly: true})
 	if err != nil {

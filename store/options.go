@@ -26,12 +26,13 @@ const (
 	DefaultMaxFrameBytes      = 128 << 20
 )
 
-// PageCache says whether what is written in large pieces, by checkpoints and to the log, goes through the system's cache.
+// PageCache says whether what is written in large pieces, by checkpoints and to the log, goes through the system's
+// cache.
 type PageCache int
 
 const (
-	// CacheAuto is CacheDrop for page.db while the store does not serve readers (Store.ServeReaders), and otherwise whichever of
-	// CacheKeep and CacheDrop takes less time (vfs.FasterWay).
+	// CacheAuto is CacheDrop for page.db while the store does not serve readers (Store.ServeReaders), and otherwise
+	// whichever of CacheKeep and CacheDrop takes less time (vfs.FasterWay).
 	CacheAuto PageCache = iota
 	// CacheKeep writes through it and leaves it there.
 	CacheKeep
@@ -68,7 +69,8 @@ type Options struct {
 	FS vfs.FS
 	// Dir is the data directory; made if it is not there.
 	Dir string
-	// PageSize is the page size of a page.db that is made now, in bytes: a multiple of 2048. An existing file keeps its own.
+	// PageSize is the page size of a page.db that is made now, in bytes: a multiple of 2048. An existing file keeps its
+	// own.
 	PageSize int
 	// Sync says when an appended record counts as durable.
 	Sync wal.SyncMode
@@ -88,14 +90,15 @@ type Options struct {
 	SegmentBytes int64
 	// MaxFrameBytes bounds one transaction.
 	MaxFrameBytes int
-	// BackgroundPercent of the time is what Scan, Check, Digest, PlanRewrite, Shrink and a backup may work; they pause for the rest,
-	// so that transactions do not feel them (pace.FullSpeed turns that off for one of them). 0 means all of the time.
+	// BackgroundPercent of the time is what Scan, Check, Digest, PlanRewrite, Shrink and a backup may work; they pause
+	// for the rest, so that transactions do not feel them (pace.FullSpeed turns that off for one of them). 0 means all
+	// of the time.
 	BackgroundPercent int
-	// ReplaceDamaged sets a store of a pair aside (damaged-…, beside what takes its place) that is damaged so that it cannot be opened,
-	// and begins an empty one under a new incarnation, to be filled by the other node.
+	// ReplaceDamaged sets a store of a pair aside (damaged-…, beside what takes its place) that is damaged so that it
+	// cannot be opened, and begins an empty one under a new incarnation, to be filled by the other node.
 	ReplaceDamaged bool
-	// ReplaceUnknown does the same when the identity is lost, so that nobody can tell that the store was one of a pair. The empty one
-	// is of another node then.
+	// ReplaceUnknown does the same when the identity is lost, so that nobody can tell that the store was one of a pair.
+	// The empty one is of another node then.
 	ReplaceUnknown bool
 	// BootID names the operating system's boot; empty reads it from the kernel.
 	BootID string
@@ -125,7 +128,8 @@ func (o Options) withDefaults() (Options, error) {
 	setDefault(&o.SegmentBytes, DefaultSegmentBytes)
 	setDefault(&o.MaxFrameBytes, DefaultMaxFrameBytes)
 	if o.MemoryBudget < MinMemoryBudget {
-		return o, fmt.Errorf("store: memory budget of %d bytes is below the minimum of %d", o.MemoryBudget, MinMemoryBudget)
+		return o, fmt.Errorf("store: memory budget of %d bytes is below the minimum of %d", o.MemoryBudget,
+			MinMemoryBudget)
 	}
 	if o.BootID == "" {
 		o.BootID = kernelBootID()

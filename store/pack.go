@@ -7,8 +7,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// packing is the run that is being filled with consecutive messages of one queue. It is the one place that says which messages
-// share a page in a file that is written anew; the scan that predicts such a file uses it, too.
+// packing is the run that is being filled with consecutive messages of one queue. It is the one place that says which
+// messages share a page in a file that is written anew; the scan that predicts such a file uses it, too.
 type packing struct {
 	queue uint64
 	first uint64
@@ -19,7 +19,8 @@ type packing struct {
 
 // takes tells whether a record of size bytes still belongs to the run; room is what one page takes.
 func (p *packing) takes(queueID, seq uint64, size, room int) bool {
-	return p.count > 0 && p.queue == queueID && seq-p.first < queue.MaxRunSpan && p.size+txn.UvarintBytes(seq-p.first)+size <= room
+	return p.count > 0 && p.queue == queueID && seq-p.first < queue.MaxRunSpan &&
+		p.size+txn.UvarintBytes(seq-p.first)+size <= room
 }
 
 // begin empties it for a queue.
@@ -61,8 +62,8 @@ func (x *indexer) put(e indexEntry) error {
 	return x.bulk.Put(x.key, x.value) //nolint:wrapcheck // the caller says what it is about
 }
 
-// simulation finds out how large a page file would become, by doing everything that a rewrite does but the writing: same
-// packing, same tree, same bitmap.
+// simulation finds out how large a page file would become, by doing everything that a rewrite does but the writing:
+// same packing, same tree, same bitmap.
 type simulation struct {
 	packing
 	pageSize int

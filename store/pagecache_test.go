@@ -11,7 +11,8 @@ import (
 func TestPageCachePolicy(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]struct{ serving, standby vfs.CacheUse }{
-		"auto": {vfs.FasterWay, vfs.AvoidCache}, "keep": {vfs.UseCache, vfs.UseCache}, "drop": {vfs.AvoidCache, vfs.AvoidCache},
+		"auto": {vfs.FasterWay, vfs.AvoidCache}, "keep": {vfs.UseCache, vfs.UseCache},
+		"drop": {vfs.AvoidCache, vfs.AvoidCache},
 	} {
 		policy, err := ParsePageCache(name)
 		require.NoError(t, err)

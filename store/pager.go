@@ -33,15 +33,16 @@ type pager struct {
 
 	mu   sync.Mutex // guards the page file, the tree's edits and what is below, against Close and Install
 	last time.Time  // of the last checkpoint
-	// previous is the LSN of the checkpoint before the last one: the log is kept from there, so that a damaged meta slot
-	// costs nothing.
+	// previous is the LSN of the checkpoint before the last one: the log is kept from there, so that a damaged meta
+	// slot costs nothing.
 	previous uint64
 	todo     *work
 	buf      []byte
 	// mended: pages were repaired and no checkpoint has that yet.
 	mended bool
-	// syncing is a checkpoint on its way to the disk, in a goroutine of its own; nil if none is. Tail messages go on being written to
-	// pages meanwhile: at full speed the disk is busy with checkpoints most of the time, and the tail would fill up.
+	// syncing is a checkpoint on its way to the disk, in a goroutine of its own; nil if none is. Tail messages go on
+	// being written to pages meanwhile: at full speed the disk is busy with checkpoints most of the time, and the tail
+	// would fill up.
 	syncing *syncing
 	synced  chan struct{} // signalled when syncing has ended
 }
@@ -141,11 +142,13 @@ func (p *pager) judge(err error) {
 		p.s.o.Logger.Info("the disk has space again: pages are written")
 		return
 	}
-	p.s.o.Logger.Error("the disk is full: messages stay in memory and in the log, and publishing will stop; free some space", zap.Error(err))
+	p.s.o.Logger.Error("the disk is full: messages stay in memory and in the log, and publishing will stop; free "+
+		"some space", zap.Error(err))
 	p.s.wakeRoom() // there is more room now, see tailLimit
 }
 
-// damaged tells whether an error is about a damaged page, which another node may help with: then everything stays in memory for now.
+// damaged tells whether an error is about a damaged page, which another node may help with: then everything stays in
+// memory for now.
 func (p *pager) damaged(err error) bool {
 	if !errors.Is(err, page.ErrDamaged) && !errors.Is(err, ErrIndexDamaged) || p.s.damage.source.Load() == nil {
 		return false
@@ -156,8 +159,8 @@ func (p *pager) damaged(err error) bool {
 	return true
 }
 
-// once does one thing that is due. What is due after it waits for the next round, so that no part of the work, and nobody who
-// asks for a checkpoint, is kept waiting by a steady stream of another.
+// once does one thing that is due. What is due after it waits for the next round, so that no part of the work, and
+// nobody who asks for a checkpoint, is kept waiting by a steady stream of another.
 func (p *pager) once() error {
 	var err error
 	switch {
@@ -235,8 +238,9 @@ func (p *pager) begin() error {
 	return err
 }
 
-// hold is mu.Lock for those who need to know which checkpoint is the last one: none is under way when it returns, and none begins before
-// mu.Unlock. An error of the one that was under way is the pager's: it is fatal, or the checkpoint is still due.
+// hold is mu.Lock for those who need to know which checkpoint is the last one: none is under way when it returns, and
+// none begins before mu.Unlock. An error of the one that was under way is the pager's: it is fatal, or the checkpoint
+// is still due.
 func (p *pager) hold() {
 	p.mu.Lock()
 	if _, err := p.settle(); err != nil {
@@ -279,8 +283,8 @@ func (p *pager) checkpointLocked() (CheckpointInfo, error) {
 	return p.settle()
 }
 
-// beginLocked begins a checkpoint, unless the last one has everything already, which it then describes. mu is held, and no checkpoint is
-// under way.
+// beginLocked begins a checkpoint, unless the last one has everything already, which it then describes. mu is held, and
+// no checkpoint is under way.
 func (p *pager) beginLocked() (last CheckpointInfo, begun bool, err error) {
 	if p.todo != nil {
 		if err := p.finish(); err != nil || p.syncing != nil {
@@ -339,8 +343,8 @@ func (p *pager) sync(w *work, pending *page.PendingCheckpoint) {
 	}()
 }
 
-// settle waits for the checkpoint that is on its way to the disk, if there is one, and draws the consequences. mu is held. After an error
-// the checkpoint before it is still the last one, and another one is due.
+// settle waits for the checkpoint that is on its way to the disk, if there is one, and draws the consequences. mu is
+// held. After an error the checkpoint before it is still the last one, and another one is due.
 func (p *pager) settle() (CheckpointInfo, error) {
 	c := p.syncing
 	if c == nil {
@@ -358,8 +362,8 @@ func (p *pager) settle() (CheckpointInfo, error) {
 	return CheckpointInfo{Checkpoint: c.meta.Checkpoint, Position: c.work.at}, nil
 }
 
-// write puts the batch's messages into pages and everything else into the tree, and publishes both at once. After an error
-// nothing of it was done.
+// write puts the batch's messages into pages and everything else into the tree, and publishes both at once. After an
+// error nothing of it was done.
 func (p *pager) write(b *queue.Batch) error {
 	entries, err := p.writeTails(b.Tails)
 	if err != nil {
@@ -411,9 +415,10 @@ func (p *pager) publish(edit *tree.Edit, b *queue.Batch) error {
 	return nil
 }
 
-// Checkpoint makes everything applied so far durable in page.db and returns when it is. When ctx ends first it returns that
-// error, and the checkpoint may be written all the same. It returns an error that wraps page.ErrFull or syscall.ENOSPC when the
-// disk is full; the store goes on without the checkpoint. Any other failed write is final (INV-7).
+// Checkpoint makes everything applied so far durable in page.db and returns when it is. When ctx ends first it returns
+// that error, and the checkpoint may be written all the same. It returns an error that wraps page.ErrFull or
+// syscall.ENOSPC when the disk is full; the store goes on without the checkpoint. Any other failed write is final
+// (INV-7).
 func (s *Store) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if err := s.usable(); err != nil {
 		return CheckpointInfo{}, err

@@ -22,7 +22,8 @@ type RewritePlan struct {
 	// NeedBytes is what the new file takes, exactly, and ReserveBytes what must stay free besides.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`
-	// AvailableBytes on the disk; OldFileBytes more if the present page.db_old is dropped, which a rewrite does if it must.
+	// AvailableBytes on the disk; OldFileBytes more if the present page.db_old is dropped, which a rewrite does if it
+	// must.
 	AvailableBytes uint64 `json:"available_bytes"`
 	OldFileBytes   uint64 `json:"old_file_bytes"`
 	// Messages that would be copied and their bytes; DeadMessages would be left out.
@@ -38,12 +39,15 @@ func (p *RewritePlan) Err() error {
 	if p.NeedBytes+p.ReserveBytes <= p.AvailableBytes+p.OldFileBytes {
 		return nil
 	}
-	return &SpaceError{NeedBytes: p.NeedBytes, ReserveBytes: p.ReserveBytes, AvailableBytes: p.AvailableBytes + p.OldFileBytes}
+	return &SpaceError{
+		NeedBytes: p.NeedBytes, ReserveBytes: p.ReserveBytes,
+		AvailableBytes: p.AvailableBytes + p.OldFileBytes,
+	}
 }
 
-// PlanRewrite writes a checkpoint and finds out what Rewrite would need; of the options PageSize, ReserveBytes and Progress
-// count. Online: no transaction waits. It returns ErrDataLoss if the rewrite would stop at a damaged page that had
-// to be read. Whether the space is enough is for RewritePlan.Err to say.
+// PlanRewrite writes a checkpoint and finds out what Rewrite would need; of the options PageSize, ReserveBytes and
+// Progress count. Online: no transaction waits. It returns ErrDataLoss if the rewrite would stop at a damaged page that
+// had to be read. Whether the space is enough is for RewritePlan.Err to say.
 func (s *Store) PlanRewrite(ctx context.Context, o RewriteOptions) (RewritePlan, error) {
 	if err := s.checkpointIfRoom(ctx); err != nil {
 		return RewritePlan{}, err
@@ -81,7 +85,8 @@ func PlanRewriteDir(ctx context.Context, fsys vfs.FS, dir string, o RewriteOptio
 
 // planFile plans with a pinned checkpoint and releases the pin.
 func planFile(
-	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, fsys vfs.FS, dir string, o RewriteOptions,
+	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, fsys vfs.FS, dir string,
+	o RewriteOptions,
 ) (RewritePlan, error) {
 	p, err := openPinned(file, pin, cacheBytes, pace)
 	if err != nil {
@@ -89,7 +94,8 @@ func planFile(
 	}
 	defer p.close()
 	v := survey{
-		file: file, view: p.view, meta: p.meta, live: liveness{state: p.state, lock: noLock{}}, meter: meter{report: o.Progress}, pace: pace,
+		file: file, view: p.view, meta: p.meta, live: liveness{state: p.state, lock: noLock{}},
+		meter: meter{report: o.Progress}, pace: pace,
 	}
 	if o.PageSize == 0 {
 		o.PageSize = p.meta.PageSize
@@ -113,7 +119,8 @@ func (v *survey) plan(ctx context.Context, fsys vfs.FS, dir string, pageSize int
 		return RewritePlan{}, err
 	}
 	plan := RewritePlan{
-		FromPageSize: v.meta.PageSize, PageSize: pageSize, ReserveBytes: reserve, NeedBytes: candidates[0].FileBytes, File: candidates[0],
+		FromPageSize: v.meta.PageSize, PageSize: pageSize, ReserveBytes: reserve, NeedBytes: candidates[0].FileBytes,
+		File:     candidates[0],
 		Messages: v.result.Messages, MessageBytes: v.result.MessageBytes, DeadMessages: v.result.DeadMessages,
 	}
 	plan.FileBytes, plan.OldFileBytes, plan.AvailableBytes, err = diskFigures(fsys, dir)

@@ -103,8 +103,8 @@ func (s *Store) Queues(prefix, after string, limit int) []QueueInfo {
 	return out
 }
 
-// Room is what this process may still write to the filesystem, in bytes, and how much of that the next checkpoint will take for messages
-// that are in memory and not yet in pages. It takes a few microseconds.
+// Room is what this process may still write to the filesystem, in bytes, and how much of that the next checkpoint will
+// take for messages that are in memory and not yet in pages. It takes a few microseconds.
 func (s *Store) Room() (freeBytes, tailBytes uint64, err error) {
 	usage, err := s.o.FS.Usage(s.o.Dir)
 	if err != nil {

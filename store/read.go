@@ -41,14 +41,15 @@ type ReadRequest struct {
 	MaxMessages int
 	// MaxBytes ends the read once reached; the first message is returned whatever its size.
 	MaxBytes int
-	// MarkDamaged returns a damaged message without its record instead of ErrDataLoss, so that those behind it can be read.
+	// MarkDamaged returns a damaged message without its record instead of ErrDataLoss, so that those behind it can be
+	// read.
 	MarkDamaged bool
 	// Buffer takes the pages that are read; what was read into it before is overwritten. nil: each Read allocates.
 	Buffer *ReadBuffer
 }
 
-// ReadBuffer is memory that one Read after another uses for pages. Records are in it: they are good until the next Read with the same
-// buffer. The zero value is ready to use; it is for one goroutine at a time, and keeps at most 4 MiB.
+// ReadBuffer is memory that one Read after another uses for pages. Records are in it: they are good until the next Read
+// with the same buffer. The zero value is ready to use; it is for one goroutine at a time, and keeps at most 4 MiB.
 type ReadBuffer struct {
 	block []byte
 	used  int
@@ -86,10 +87,12 @@ func (b *ReadBuffer) reset() {
 // applied at the time of the call, and never holds up a transaction. An empty result means there is nothing at or
 // after From now.
 //
-// A damaged message is repaired from the other node, which may take a moment. If that is not possible, Read returns what comes
-// before it, and the next Read a DamagedMessagesError, which is an ErrDataLoss: behind its last sequence one can go on.
+// A damaged message is repaired from the other node, which may take a moment. If that is not possible, Read returns
+// what comes before it, and the next Read a DamagedMessagesError, which is an ErrDataLoss: behind its last sequence one
+// can go on.
 //
-// It returns ErrNoQueue if the queue or subscription is not there, ErrIndexDamaged if it cannot be known where messages are.
+// It returns ErrNoQueue if the queue or subscription is not there, ErrIndexDamaged if it cannot be known where messages
+// are.
 func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	req.Buffer.reset()
 	for before, tried := len(dst), false; ; tried = true {
@@ -159,8 +162,8 @@ type reading struct {
 	want  []wanted
 }
 
-// fromTail takes messages from memory. When the next one is in the pages instead, it notes which ones to fetch from there,
-// pins what is needed to do so, and returns true.
+// fromTail takes messages from memory. When the next one is in the pages instead, it notes which ones to fetch from
+// there, pins what is needed to do so, and returns true.
 func (r *reading) fromTail() (stored bool, err error) {
 	r.s.mu.RLock()
 	defer r.s.mu.RUnlock()
@@ -206,7 +209,8 @@ func (r *reading) fromTail() (stored bool, err error) {
 	return true, nil
 }
 
-// nextWanted is the first sequence at or after from that sub has not acknowledged, or that any subscription still wants.
+// nextWanted is the first sequence at or after from that sub has not acknowledged, or that any subscription still
+// wants.
 func nextWanted(q *queue.Queue, sub *queue.Sub, from uint64) uint64 {
 	if sub != nil {
 		return sub.NextUnacked(from)
@@ -268,8 +272,8 @@ func (r *reading) damaged(upTo uint64, format string, args ...any) error {
 	return e
 }
 
-// nextGroup finds the run that holds seq and those after it that lie next to it in the file and hold wanted messages, too: a
-// subscription that wants one message here and one there pays for their pages, not for what lies between.
+// nextGroup finds the run that holds seq and those after it that lie next to it in the file and hold wanted messages,
+// too: a subscription that wants one message here and one there pays for their pages, not for what lies between.
 func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
 	key := appendIndexKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
@@ -364,8 +368,8 @@ func (r *reading) readGroup(group []indexEntry) error {
 	return nil
 }
 
-// readNow fills buf with the pages of a group. When that took long, what comes behind them is read ahead, for a reader of much: not every
-// system tells what it has in its cache.
+// readNow fills buf with the pages of a group. When that took long, what comes behind them is read ahead, for a reader
+// of much: not every system tells what it has in its cache.
 func (r *reading) readNow(group []indexEntry, buf []byte) error {
 	begin := time.Now()
 	if err := r.s.file.ReadExactly(group[0].run.First, buf); err != nil {

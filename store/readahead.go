@@ -17,18 +17,19 @@ const (
 	// aheadPart of the memory budget, and at most maxAhead pieces, are for what is read ahead.
 	aheadPart = 16
 	maxAhead  = 32
-	// streamBytes is how much of what is wanted must lie together before more is read than was asked for: whoever wants one message here
-	// and one there is not helped by what lies between.
+	// streamBytes is how much of what is wanted must lie together before more is read than was asked for: whoever wants
+	// one message here and one there is not helped by what lies between.
 	streamBytes = 32 << 10
 	// aheadPatience is for how long what was read ahead waits for its reader.
 	aheadPatience = time.Second
 )
 
-// readAhead reads, for consumers that are behind, what they will want next: beside them, past the system's cache and in pieces that keep
-// a disk busy. The system's own reading ahead is too little for that, and would fill its cache with what is read once.
+// readAhead reads, for consumers that are behind, what they will want next: beside them, past the system's cache and in
+// pieces that keep a disk busy. The system's own reading ahead is too little for that, and would fill its cache with
+// what is read once.
 //
-// What it holds is not protected against being freed and written anew: whoever takes it verifies that it is what the index says
-// (a run's header has its number of birth), and reads the file if it is not.
+// What it holds is not protected against being freed and written anew: whoever takes it verifies that it is what the
+// index says (a run's header has its number of birth), and reads the file if it is not.
 type readAhead struct {
 	mu      sync.Mutex // guards all below
 	pieces  []*aheadPiece
@@ -77,7 +78,8 @@ func (p *aheadPiece) idle(now time.Time) bool {
 	}
 }
 
-// find returns the piece that a page is part of, for copyFrom, or nil. A piece that was just begun is there for aheadPatience at least.
+// find returns the piece that a page is part of, for copyFrom, or nil. A piece that was just begun is there for
+// aheadPatience at least.
 func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -91,8 +93,8 @@ func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 	return nil
 }
 
-// copyFrom fills buf with the pages from no on, as far as the piece has them, and lets go of it. It returns how much that is: nothing if
-// the piece could not be read.
+// copyFrom fills buf with the pages from no on, as far as the piece has them, and lets go of it. It returns how much
+// that is: nothing if the piece could not be read.
 func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	<-p.done
 	n, at := 0, int(no-p.first)*p.file.PageSize() //nolint:gosec // within the piece
@@ -106,7 +108,8 @@ func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	return n
 }
 
-// begin starts to read a piece, in a goroutine of its own. It returns nil when it is there, or others need all the memory for it.
+// begin starts to read a piece, in a goroutine of its own. It returns nil when it is there, or others need all the
+// memory for it.
 func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -177,8 +180,9 @@ func (a *readAhead) close() {
 // aheadPieces is how many pieces there may be.
 func (s *Store) aheadPieces() int { return int(min(s.o.MemoryBudget/aheadPart/aheadBytes, maxAhead)) }
 
-// fromAhead fills buf with the pages of a group if they were read ahead, or should be: the reader wants much that lies together, and the
-// system's cache does not hold it. It returns the part of the group that it has, which may be nothing.
+// fromAhead fills buf with the pages of a group if they were read ahead, or should be: the reader wants much that lies
+// together, and the system's cache does not hold it. It returns the part of the group that it has, which may be
+// nothing.
 func (r *reading) fromAhead(group []indexEntry, buf []byte) []indexEntry {
 	if !r.streams(buf) {
 		return nil
@@ -211,12 +215,14 @@ func (r *reading) fromAhead(group []indexEntry, buf []byte) []indexEntry {
 	return group
 }
 
-// streams tells whether the reader wants much that lies together. Where several subscriptions read, the system's cache may do more.
+// streams tells whether the reader wants much that lies together. Where several subscriptions read, the system's cache
+// may do more.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
 
-// lead has the pieces behind p be read: the one that the reader comes to next, and some for the disk to go on with meanwhile.
+// lead has the pieces behind p be read: the one that the reader comes to next, and some for the disk to go on with
+// meanwhile.
 func (r *reading) lead(p *aheadPiece) {
 	for range aheadDepth {
 		next, begin := r.s.ahead.follower(p)
@@ -231,8 +237,8 @@ func (r *reading) lead(p *aheadPiece) {
 	}
 }
 
-// aheadFrom begins to read the neighbouring runs from the first one at or after a sequence on, unless the system's cache holds them. It
-// returns nil if it does not.
+// aheadFrom begins to read the neighbouring runs from the first one at or after a sequence on, unless the system's
+// cache holds them. It returns nil if it does not.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.s.file, r.req.Queue, seq)
 	if p == nil {
@@ -244,7 +250,8 @@ func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	return r.s.ahead.begin(p, r.s.aheadPieces())
 }
 
-// stretchAt finds neighbouring runs of a queue, the first one at or after a sequence, and describes the piece that they are.
+// stretchAt finds neighbouring runs of a queue, the first one at or after a sequence, and describes the piece that they
+// are.
 func stretchAt(view *tree.View, file *page.File, queueID, seq uint64) *aheadPiece {
 	_, to := indexKeys(queueID)
 	it := view.Scan(appendIndexKey(nil, queueID, seq), to)

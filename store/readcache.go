@@ -12,11 +12,11 @@ const (
 	maxRunCache  = 16 << 20
 )
 
-// runCache keeps what was read last from the pages of queues with several subscriptions: those that fall behind mostly do so together,
-// so that what one reads is read by the others soon. It is read, checked and decoded once.
+// runCache keeps what was read last from the pages of queues with several subscriptions: those that fall behind mostly
+// do so together, so that what one reads is read by the others soon. It is read, checked and decoded once.
 //
-// An entry is good for as long as the index has the very same entry, in the same file: messages never change, so that a page
-// that was used again for the same messages of the same queue has the same content.
+// An entry is good for as long as the index has the very same entry, in the same file: messages never change, so that a
+// page that was used again for the same messages of the same queue has the same content.
 type runCache struct {
 	mu    sync.Mutex // guards all below
 	file  *page.File // that the runs are of
@@ -79,7 +79,8 @@ func (c *runCache) drop(e *indexEntry) {
 	}
 }
 
-// fromCache takes what it can of the first runs of the group. It returns those that must be read: none if it took something.
+// fromCache takes what it can of the first runs of the group. It returns those that must be read: none if it took
+// something.
 func (r *reading) fromCache(group []indexEntry) (toRead []indexEntry) {
 	if !r.shared {
 		return group

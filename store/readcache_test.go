@@ -13,8 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestReadOnce: what one subscription has read from the pages is not read again for the others, as far as the memory goes; a queue with
-// one subscription needs no memory for that. After the pages were written anew it is as if nothing had been read.
+// TestReadOnce: what one subscription has read from the pages is not read again for the others, as far as the memory
+// goes; a queue with one subscription needs no memory for that. After the pages were written anew it is as if nothing
+// had been read.
 func TestReadOnce(t *testing.T) {
 	fs, reads := vfs.NewFault(vfs.NewMem()), atomic.Int64{}
 	fs.SetHook(func(op vfs.Op) error {
@@ -46,7 +47,8 @@ func TestReadOnce(t *testing.T) {
 	_, err := n.s.Checkpoint(t.Context())
 	require.NoError(t, err)
 	read := func(queue uint64, sub uint32, from uint64) (next uint64) {
-		batch, next, err := n.s.Read(t.Context(), store.ReadRequest{Queue: queue, Sub: sub, From: from, MaxMessages: each, MaxBytes: 1 << 20}, nil)
+		batch, next, err := n.s.Read(t.Context(),
+			store.ReadRequest{Queue: queue, Sub: sub, From: from, MaxMessages: each, MaxBytes: 1 << 20}, nil)
 		require.NoError(t, err)
 		require.Len(t, batch, each)
 		for i := range batch {

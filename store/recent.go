@@ -7,8 +7,8 @@ import (
 )
 
 // recentFrames keeps what was appended and is not yet wholly applied, so that applying need not read the log. It is a
-// convenience, bounded in bytes: what does not fit is read from the log when its turn comes. A standby whose active is stuck,
-// or whose pages are slow, would otherwise hold its whole log in memory.
+// convenience, bounded in bytes: what does not fit is read from the log when its turn comes. A standby whose active is
+// stuck, or whose pages are slow, would otherwise hold its whole log in memory.
 type recentFrames struct {
 	mu      sync.Mutex
 	batches []appended // oldest first; there may be gaps between them
@@ -33,8 +33,8 @@ func (r *recentFrames) keep(b appended, limit int64) {
 	r.bytes += int64(len(b.frames))
 }
 
-// after returns frames that begin at or before the record after applied; ok is false if they are not here. What lies wholly
-// behind is dropped.
+// after returns frames that begin at or before the record after applied; ok is false if they are not here. What lies
+// wholly behind is dropped.
 func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Position, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,8 +47,8 @@ func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Po
 	return r.batches[0].frames, r.batches[0].before, true
 }
 
-// trim remembers how far the first batch was applied, so that the next call need not walk it again. rest must be of that
-// batch.
+// trim remembers how far the first batch was applied, so that the next call need not walk it again. rest must be of
+// that batch.
 func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -56,7 +56,8 @@ func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 		return
 	}
 	switch first := &r.batches[0]; {
-	case first.end.LSN <= at.LSN: // wholly applied: it must not keep the next one, perhaps a very large one, from being kept
+	// wholly applied: it must not keep the next one, perhaps a very large one, from being kept
+	case first.end.LSN <= at.LSN:
 		r.drop()
 	case first.before.LSN <= at.LSN:
 		r.bytes -= int64(len(first.frames) - len(rest))

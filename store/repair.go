@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// repairAgain is how long a message whose repair failed is left alone: whoever reads it meanwhile hears at once that it is damaged.
+	// repairAgain is how long a message whose repair failed is left alone: whoever reads it meanwhile hears at once
+	// that it is damaged.
 	repairAgain = 5 * time.Second
 	// lostAgain is the same for a message that is damaged on the other node as well.
 	lostAgain = time.Minute
@@ -31,9 +32,9 @@ const (
 
 // MessageSource is where good copies of messages are: the other node of the pair.
 type MessageSource interface {
-	// FetchMessages returns what the other node has of a queue's messages from sequence first to last. applied is the last record
-	// that this node has applied: the source must make sure that both nodes have the same history up to the lower of that and its
-	// own, since a sequence names the same message only then.
+	// FetchMessages returns what the other node has of a queue's messages from sequence first to last. applied is the
+	// last record that this node has applied: the source must make sure that both nodes have the same history up to the
+	// lower of that and its own, since a sequence names the same message only then.
 	FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (FoundMessages, error)
 }
 
@@ -47,15 +48,16 @@ type FoundMessages struct {
 	Last uint64
 }
 
-// SetMessageSource says whom to ask for good copies of damaged messages. Until it is called there is nobody, and a damaged page that
-// a checkpoint needs is fatal.
+// SetMessageSource says whom to ask for good copies of damaged messages. Until it is called there is nobody, and a
+// damaged page that a checkpoint needs is fatal.
 func (s *Store) SetMessageSource(m MessageSource) { s.damage.source.Store(&m) }
 
 // StandAlone says that there is no other node that could have a good copy: what is damaged is lost.
 func (s *Store) StandAlone() { s.damage.alone.Store(true) }
 
-// CopyMessages returns what this node has of a queue's messages from sequence first to last, for the other node to repair its own
-// with. It returns less at once when they are large (FoundMessages.Last says up to where). What is damaged here is part of the answer.
+// CopyMessages returns what this node has of a queue's messages from sequence first to last, for the other node to
+// repair its own with. It returns less at once when they are large (FoundMessages.Last says up to where). What is
+// damaged here is part of the answer.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (FoundMessages, error) {
 	found := FoundMessages{Last: last}
 	size := 0
@@ -96,8 +98,8 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 // errNoCopy is returned when the other node could not be asked.
 var errNoCopy = errors.New("the other node's copy cannot be had")
 
-// repairMessages makes good what a read found to be damaged, within repairWait. Its error says why it could not. At once is for whoever
-// does not come again and again.
+// repairMessages makes good what a read found to be damaged, within repairWait. Its error says why it could not. At
+// once is for whoever does not come again and again.
 func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError, atOnce bool) error {
 	s.note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
@@ -223,8 +225,8 @@ func (s *Store) indexError(err error) error {
 	return fmt.Errorf("read the index: %w", err)
 }
 
-// repairOne repairs the run that a wanted message is in. nil: it can be read again, or nobody wants it any more. The token of
-// damage.busy is held.
+// repairOne repairs the run that a wanted message is in. nil: it can be read again, or nobody wants it any more. The
+// token of damage.busy is held.
 func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool) error {
 	st, err := s.lookAt(queueID, seq)
 	if err != nil {
@@ -263,7 +265,8 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 		}
 		s.damage.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) }) //nolint:gosec // not negative
 		s.o.Logger.Warn("a damaged page was repaired with the other node's messages", zap.Uint64("queue_id", queueID),
-			zap.Uint64("first", st.entry.first), zap.Uint64("last", st.entry.last()), zap.Int("messages", gained), zap.NamedError("was", st.why))
+			zap.Uint64("first", st.entry.first), zap.Uint64("last", st.entry.last()), zap.Int("messages", gained),
+			zap.NamedError("was", st.why))
 		restored := make([]uint64, 0, len(st.have))
 		for i := range st.have {
 			restored = append(restored, st.have[i].Sequence)
@@ -273,7 +276,8 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 	return s.stillMissing(queueID, seq, &st, &found)
 }
 
-// stillMissing notes what a repair could not bring back. It returns nil if the message that was asked for is not among it.
+// stillMissing notes what a repair could not bring back. It returns nil if the message that was asked for is not among
+// it.
 func (s *Store) stillMissing(queueID, seq uint64, st *runState, found *FoundMessages) error {
 	var lost, later []uint64
 	for _, q := range st.missing() {
@@ -348,7 +352,9 @@ func (s *Store) mayTry(queueID uint64, missing []uint64, why error, atOnce bool)
 }
 
 // fetchAll asks the other node until it has said all that it has.
-func (s *Store) fetchAll(ctx context.Context, source MessageSource, queueID uint64, missing []uint64) (FoundMessages, error) {
+func (s *Store) fetchAll(
+	ctx context.Context, source MessageSource, queueID uint64, missing []uint64,
+) (FoundMessages, error) {
 	first, last := missing[0], missing[len(missing)-1]
 	all := FoundMessages{Last: last}
 	for first <= last {
@@ -375,7 +381,8 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 			continue
 		}
 		if _, err := txn.DecodeMessage(m.Record); err != nil {
-			return 0, fmt.Errorf("%w; and what the other node has for sequence %d is no message: %w", st.why, m.Sequence, err)
+			return 0, fmt.Errorf("%w; and what the other node has for sequence %d is no message: %w", st.why,
+				m.Sequence, err)
 		}
 		st.have = append(st.have, Delivery{Sequence: m.Sequence, Record: bytes.Clone(m.Record)})
 		gained++
@@ -388,15 +395,16 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 			size += txn.UvarintBytes(st.have[i].Sequence-e.first) + len(st.have[i].Record)
 		}
 		if uint64(size) != e.bytes { //nolint:gosec // not negative
-			return 0, fmt.Errorf("%w; and the other node's messages are not the same: they take %d bytes, not %d; run `lockstep verify`",
+			return 0, fmt.Errorf("%w; and the other node's messages are not the same: they take %d bytes, not %d; "+
+				"run `lockstep verify`",
 				st.why, size, e.bytes)
 		}
 	}
 	return gained, nil
 }
 
-// replaceRun writes what can be read of a run to new pages and has the index refer to them. What is visible does not change, and
-// neither does a digest. Nothing is done if the run has gone meanwhile.
+// replaceRun writes what can be read of a run to new pages and has the index refer to them. What is visible does not
+// change, and neither does a digest. Nothing is done if the run has gone meanwhile.
 func (p *pager) replaceRun(st *runState) error {
 	p.hold()
 	defer p.mu.Unlock()
@@ -410,7 +418,8 @@ func (p *pager) replaceRun(st *runState) error {
 	s.mu.RLock()
 	q := s.state.Queue(st.entry.queue)
 	for i := range st.have {
-		// What died meanwhile may have been taken out of the index by the last batch already: nobody would take it out again.
+		// What died meanwhile may have been taken out of the index by the last batch already: nobody would take it out
+		// again.
 		if d := &st.have[i]; q != nil && !q.Dead(d.Sequence) {
 			tail.Records[d.Sequence-tail.First] = d.Record
 		}
@@ -427,7 +436,8 @@ func (p *pager) replaceRun(st *runState) error {
 	if errors.Is(err, errRunGone) {
 		return nil
 	}
-	if err != nil && !errors.Is(err, page.ErrFull) && !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, ErrIndexDamaged) && s.usable() == nil {
+	if err != nil && !errors.Is(err, page.ErrFull) && !errors.Is(err, syscall.ENOSPC) &&
+		!errors.Is(err, ErrIndexDamaged) && s.usable() == nil {
 		s.fail(fmt.Errorf("write repaired pages: %w", err)) // INV-7
 	}
 	return err
@@ -457,7 +467,8 @@ func (p *pager) exchange(old *indexEntry, entries []indexEntry) error {
 		}
 	}
 	for i := range entries {
-		if err := edit.Put(appendIndexKey(nil, entries[i].queue, entries[i].first), entries[i].appendValue(nil)); err != nil {
+		if err := edit.Put(appendIndexKey(nil, entries[i].queue, entries[i].first),
+			entries[i].appendValue(nil)); err != nil {
 			return p.s.indexError(err)
 		}
 	}
@@ -474,8 +485,9 @@ func (p *pager) exchange(old *indexEntry, entries []indexEntry) error {
 	return nil
 }
 
-// lookUpSuspects finds out what the pages are part of that somebody found damaged: messages are noted, to be repaired; the map of used
-// pages is written anew by the next checkpoint. The rest was freed meanwhile, or is a node of the tree, which whoever needs it finds out.
+// lookUpSuspects finds out what the pages are part of that somebody found damaged: messages are noted, to be repaired;
+// the map of used pages is written anew by the next checkpoint. The rest was freed meanwhile, or is a node of the tree,
+// which whoever needs it finds out.
 func (s *Store) lookUpSuspects() error {
 	s.damage.mu.Lock()
 	suspects := maps.Clone(s.damage.suspects)

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestBadSectorsAreRepaired: a page that the disk does not give back (EIO) is as damaged as one with a wrong checksum, and comes from the
-// other node.
+// TestBadSectorsAreRepaired: a page that the disk does not give back (EIO) is as damaged as one with a wrong checksum,
+// and comes from the other node.
 func TestBadSectorsAreRepaired(t *testing.T) {
 	mem := vfs.NewMem()
 	fault := vfs.NewFault(mem)

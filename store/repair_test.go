@@ -31,7 +31,9 @@ type other struct {
 	asked atomic.Int64
 }
 
-func (o *other) FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (store.FoundMessages, error) {
+func (o *other) FetchMessages(
+	ctx context.Context, queue, first, last uint64, applied lsn.Position,
+) (store.FoundMessages, error) {
 	o.asked.Add(1)
 	if o.away.Load() {
 		return store.FoundMessages{}, errAway
@@ -91,8 +93,8 @@ func digestOf(t *testing.T, s *store.Store) store.Digest {
 	return d
 }
 
-// TestScrubRepairsEveryPage flips a bit of every page in turn. The scrub finds each that is in use; messages come from the other node,
-// the file's own map from memory. Nothing that is visible changes.
+// TestScrubRepairsEveryPage flips a bit of every page in turn. The scrub finds each that is in use; messages come from
+// the other node, the file's own map from memory. Nothing that is visible changes.
 func TestScrubRepairsEveryPage(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := digestOf(t, n.s)
@@ -138,7 +140,8 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 	}
 }
 
-// TestDamagedIndex flips a bit of each node of the tree in turn. The store says that it has to be replaced, and is whole again when it was.
+// TestDamagedIndex flips a bit of each node of the tree in turn. The store says that it has to be replaced, and is
+// whole again when it was.
 func TestDamagedIndex(t *testing.T) {
 	first, same, _, _ := pairOf(t)
 	stats, err := first.s.Stats()
@@ -260,7 +263,8 @@ func pageWith(t *testing.T, fs vfs.FS, pageSize int, text string) page.No {
 func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
 	t.Helper()
 	for from := uint64(1); ; {
-		batch, next, err := s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 7, MarkDamaged: true}, nil)
+		batch, next, err := s.Read(context.Background(),
+			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 7, MarkDamaged: true}, nil)
 		require.NoError(t, err)
 		for _, d := range batch {
 			if d.Record == nil {
@@ -276,8 +280,8 @@ func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
 	}
 }
 
-// TestBothCopiesDamaged loses exactly the messages that both nodes have in damaged pages. The pages are cut differently on both, so
-// that a part of a page can be repaired.
+// TestBothCopiesDamaged loses exactly the messages that both nodes have in damaged pages. The pages are cut differently
+// on both, so that a part of a page can be repaired.
 func TestBothCopiesDamaged(t *testing.T) {
 	mem, there := vfs.NewMem(), vfs.NewMem()
 	o := options(there)
@@ -356,7 +360,8 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	n.check()
 }
 
-// TestRewriteRepairs: a rewrite that meets a damaged page has it repaired and begins anew. Without another node it fails, as before.
+// TestRewriteRepairs: a rewrite that meets a damaged page has it repaired and begins anew. Without another node it
+// fails, as before.
 func TestRewriteRepairs(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
 	want := digestOf(t, n.s)
@@ -402,8 +407,8 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 	return 0
 }
 
-// TestDamagedLog flips a bit in each segment of the log that no checkpoint needs, and in the one that is being written: the scrub gives
-// up what a checkpoint holds, and a restart finds a sound log.
+// TestDamagedLog flips a bit in each segment of the log that no checkpoint needs, and in the one that is being written:
+// the scrub gives up what a checkpoint holds, and a restart finds a sound log.
 func TestDamagedLog(t *testing.T) {
 	mem := vfs.NewMem()
 	o := options(mem)
@@ -440,8 +445,8 @@ func TestDamagedLog(t *testing.T) {
 	require.ErrorIs(t, err, wal.ErrTrimmed)
 }
 
-// TestPagerMeetsDamage has the pager need a damaged page of the index. The store does not fail: it waits to be replaced, and goes on
-// applying meanwhile.
+// TestPagerMeetsDamage has the pager need a damaged page of the index. The store does not fail: it waits to be
+// replaced, and goes on applying meanwhile.
 func TestPagerMeetsDamage(t *testing.T) {
 	n, mem, peer, _ := pairOf(t)
 	require.NoError(t, n.s.Close())
@@ -469,8 +474,8 @@ func TestPagerMeetsDamage(t *testing.T) {
 	n.check()
 }
 
-// TestStoreThatCannotBeOpened damages what a start needs. A node of a pair sets the store aside and begins an empty one, which the record
-// cannot name in sync; a node that has no pair refuses to start.
+// TestStoreThatCannotBeOpened damages what a start needs. A node of a pair sets the store aside and begins an empty
+// one, which the record cannot name in sync; a node that has no pair refuses to start.
 func TestStoreThatCannotBeOpened(t *testing.T) {
 	places := map[string]func(t *testing.T, mem vfs.FS){
 		"tree": func(t *testing.T, mem vfs.FS) {
@@ -521,7 +526,8 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 				now := s.Identity()
 				require.Greater(t, now.Incarnation, before.Incarnation)
 				require.True(t, now.MayHaveLost)
-				require.Equal(t, []any{before.NodeID, before.StoreID, before.PairID}, []any{now.NodeID, now.StoreID, now.PairID})
+				require.Equal(t, []any{before.NodeID, before.StoreID, before.PairID},
+					[]any{now.NodeID, now.StoreID, now.PairID})
 				require.True(t, s.End().IsZero())
 				names, err := mem.ReadDir("/data")
 				require.NoError(t, err)

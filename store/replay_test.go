@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// TestReplayOfALongLog starts over a log that is read in several pieces: what was applied from an earlier piece, and is not in pages
-// yet, must not change when a later piece is read.
+// TestReplayOfALongLog starts over a log that is read in several pieces: what was applied from an earlier piece, and is
+// not in pages yet, must not change when a later piece is read.
 func TestReplayOfALongLog(t *testing.T) {
 	mem := vfs.NewMem()
 	first := openNode(t, options(mem))
@@ -35,7 +35,8 @@ func TestReplayOfALongLog(t *testing.T) {
 	second.applyAll()
 	from := uint64(1)
 	for i := 0; i < messages; {
-		got, next, err := second.s.Read(context.Background(), store.ReadRequest{Queue: id, From: from, MaxMessages: 100}, nil)
+		got, next, err := second.s.Read(context.Background(),
+			store.ReadRequest{Queue: id, From: from, MaxMessages: 100}, nil)
 		require.NoError(t, err)
 		require.NotEmpty(t, got)
 		for _, d := range got {
@@ -54,8 +55,8 @@ func TestReplayOfALongLog(t *testing.T) {
 	second.check()
 }
 
-// TestReplayEndsInABatch: what the log holds from before the start is read in pieces, and one of them ends in the middle of a batch that
-// was appended since and is in memory, too. Applying must go on with the rest of that batch.
+// TestReplayEndsInABatch: what the log holds from before the start is read in pieces, and one of them ends in the
+// middle of a batch that was appended since and is in memory, too. Applying must go on with the rest of that batch.
 func TestReplayEndsInABatch(t *testing.T) {
 	mem := vfs.NewMem()
 	first := openNode(t, options(mem))

@@ -15,9 +15,9 @@ import (
 
 // RestoreTarget is a data directory that is being filled from a backup.
 //
-// The identity file is the switch: it is the first thing that is written, with a mark that makes Open refuse the directory
-// (ErrRestoring), and the last thing that is replaced, without the mark. Between the two page.db and the log may be in any
-// state. Who finds the mark may begin the restore again, and nobody else may use the directory.
+// The identity file is the switch: it is the first thing that is written, with a mark that makes Open refuse the
+// directory (ErrRestoring), and the last thing that is replaced, without the mark. Between the two page.db and the log
+// may be in any state. Who finds the mark may begin the restore again, and nobody else may use the directory.
 type RestoreTarget struct {
 	fsys vfs.FS
 	dir  string
@@ -25,9 +25,9 @@ type RestoreTarget struct {
 	id   identityFile
 }
 
-// BeginRestore takes an empty directory, or one in which a restore was interrupted, for a restore of the save-set called
-// source; durable before it returns. What an interrupted restore left is removed. The directory gets a new node and store
-// UUID, no pair and no fence. The caller must end with Commit or Abort, then Close.
+// BeginRestore takes an empty directory, or one in which a restore was interrupted, for a restore of the save-set
+// called source; durable before it returns. What an interrupted restore left is removed. The directory gets a new node
+// and store UUID, no pair and no fence. The caller must end with Commit or Abort, then Close.
 //
 // Errors: ErrNotEmpty if anything else is in the directory, ErrInUse if a process has it open.
 func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
@@ -74,7 +74,8 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 		switch name {
 		case lockName, identityName + ".tmp", "lost+found": // the last one is in the root of a fresh filesystem
 		default:
-			return fmt.Errorf("%w: there is %s; name another directory, or move this one away", ErrNotEmpty, filepath.Join(dir, name))
+			return fmt.Errorf("%w: there is %s; name another directory, or move this one away", ErrNotEmpty,
+				filepath.Join(dir, name))
 		}
 	}
 	return nil
@@ -112,8 +113,8 @@ func (t *RestoreTarget) clear() error {
 	return nil
 }
 
-// Commit makes the directory a node's data directory, which Open takes. page.db and the log are complete and durable. It is
-// durable before it returns.
+// Commit makes the directory a node's data directory, which Open takes. page.db and the log are complete and durable.
+// It is durable before it returns.
 func (t *RestoreTarget) Commit() error {
 	if err := t.fsys.SyncDir(t.dir); err != nil {
 		return fmt.Errorf("end the restore: %w", err)

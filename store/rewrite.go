@@ -18,8 +18,8 @@ import (
 // newFileName is a rewrite under way.
 const newFileName = "page.db_new"
 
-// A rewrite copies the last checkpoint, packed tightly, to page.db_new and then puts that in the place of page.db. What a
-// crash leaves behind, and what the next Open (recoverRewrite) makes of it:
+// A rewrite copies the last checkpoint, packed tightly, to page.db_new and then puts that in the place of page.db. What
+// a crash leaves behind, and what the next Open (recoverRewrite) makes of it:
 //
 //	page.db  page.db_new              page.db is the one; page.db_new, complete or not, is removed
 //	         page.db_new  page.db_old page.db_new is complete and durable: it becomes page.db
@@ -34,11 +34,13 @@ type RewriteOptions struct {
 	PageSize int
 	// ReserveBytes must stay free on the disk besides the new file, for the log; 0 stands for one log segment.
 	ReserveBytes uint64
-	// BytesPerSecond of messages that are copied, 0 for as many as can be. What Apply has to wait for takes longer with a limit.
+	// BytesPerSecond of messages that are copied, 0 for as many as can be. What Apply has to wait for takes longer with
+	// a limit.
 	BytesPerSecond int64
 	// Reason is for the log.
 	Reason string
-	// Progress, if not nil, is called now and then from another goroutine; once more at most after a canceled Rewrite returned.
+	// Progress, if not nil, is called now and then from another goroutine; once more at most after a canceled Rewrite
+	// returned.
 	Progress func(Progress)
 }
 
@@ -59,17 +61,17 @@ type RewriteResult struct {
 	CopyTime time.Duration `json:"copy_time"`
 }
 
-// Rewrite writes page.db anew with another page size (resize) or with the same (compact): the messages that somebody wants,
-// packed tightly, each stored once however many subscriptions want it. The former file is kept as page.db_old until
-// DropOld or the next rewrite. Content, digest and sequence numbers stay as they are.
+// Rewrite writes page.db anew with another page size (resize) or with the same (compact): the messages that somebody
+// wants, packed tightly, each stored once however many subscriptions want it. The former file is kept as page.db_old
+// until DropOld or the next rewrite. Content, digest and sequence numbers stay as they are.
 //
 // Append and Sync go on at full speed meanwhile; Apply waits, and Read reads what was applied before. So it is for a
 // node that nobody waits for: a standby, or one that is starting.
 //
 // A damaged page is repaired from the other node, and the rewrite begun anew, once.
 //
-// It returns a MaintenanceError if a rewrite or shrink is under way, a SpaceError before anything is written if the new file
-// does not fit, ErrDataLoss if a message cannot be read. When ctx ends it returns ErrCanceled at once (within
+// It returns a MaintenanceError if a rewrite or shrink is under way, a SpaceError before anything is written if the new
+// file does not fit, ErrDataLoss if a message cannot be read. When ctx ends it returns ErrCanceled at once (within
 // milliseconds; not at all once the renames have begun) and Apply goes on; page.db_new is removed in the background.
 // Whatever the error, page.db is as it was, unless it is ErrFailed: then a restart finds the one or the other.
 func (s *Store) Rewrite(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
@@ -115,7 +117,8 @@ func (s *Store) rewriteOnce(ctx context.Context, o RewriteOptions) (RewriteResul
 		<-rw.finished
 	}
 	<-u.done // so that the next one can begin
-	if errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded) || errors.Is(rw.err, ErrCanceled) {
+	if errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded) ||
+		errors.Is(rw.err, ErrCanceled) {
 		s.o.Logger.Info("rewrite of page.db canceled", zap.String("reason", o.Reason))
 	}
 	if errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded) {
@@ -144,8 +147,8 @@ type rewrite struct {
 	committed bool // too late for that
 }
 
-// abandon gives the rewrite up, so that Apply goes on at once; what is left to do goes on in the background. It returns false
-// when it is too late.
+// abandon gives the rewrite up, so that Apply goes on at once; what is left to do goes on in the background. It returns
+// false when it is too late.
 func (rw *rewrite) abandon() bool {
 	select {
 	case <-rw.finished:
@@ -242,7 +245,8 @@ func (rw *rewrite) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	s.o.Logger.Info("rewriting page.db", zap.String("reason", rw.o.Reason), zap.Int("from_page_size", plan.FromPageSize),
+	s.o.Logger.Info("rewriting page.db", zap.String("reason", rw.o.Reason),
+		zap.Int("from_page_size", plan.FromPageSize),
 		zap.Int("page_size", plan.PageSize), zap.Uint64("messages", plan.Messages), zap.Uint64("bytes", plan.NeedBytes))
 	begun := time.Now()
 	meta, err := rw.copy(ctx, plan)
@@ -259,7 +263,8 @@ func (rw *rewrite) run(ctx context.Context) error {
 	rw.result.FileBytesAfter = uint64(meta.FileBytes()) //nolint:gosec // not negative
 	rw.resume()
 	rw.meter.phase("done", rw.meter.now.TotalPages)
-	s.o.Logger.Info("page.db was rewritten", zap.Int("page_size", rw.result.PageSize), zap.Uint64("bytes_before", rw.result.FileBytesBefore),
+	s.o.Logger.Info("page.db was rewritten", zap.Int("page_size", rw.result.PageSize),
+		zap.Uint64("bytes_before", rw.result.FileBytesBefore),
 		zap.Uint64("bytes", rw.result.FileBytesAfter), zap.Duration("paused", rw.result.Paused))
 	return nil
 }
@@ -276,8 +281,8 @@ func (rw *rewrite) view() *tree.View {
 	return tree.New(rw.file, rw.pin.Meta().Root, tree.Options{CacheBytes: rw.s.o.MemoryBudget / 32}).View()
 }
 
-// plan finds out what the new file takes, and refuses if that is not there. A former page.db_old, which the rewrite replaces
-// anyway, is dropped if that helps.
+// plan finds out what the new file takes, and refuses if that is not there. A former page.db_old, which the rewrite
+// replaces anyway, is dropped if that helps.
 func (rw *rewrite) plan(ctx context.Context) (RewritePlan, error) {
 	s := rw.s
 	if at := s.Applied(); at != rw.pin.Meta().Position {
@@ -289,7 +294,8 @@ func (rw *rewrite) plan(ctx context.Context) (RewritePlan, error) {
 	if err != nil {
 		return plan, err
 	}
-	rw.result.FromPageSize, rw.result.PageSize, rw.result.FileBytesBefore = plan.FromPageSize, plan.PageSize, plan.FileBytes
+	rw.result.FromPageSize, rw.result.PageSize, rw.result.FileBytesBefore = plan.FromPageSize, plan.PageSize,
+		plan.FileBytes
 	if plan.NeedBytes+plan.ReserveBytes > plan.AvailableBytes && plan.Err() == nil {
 		s.o.Logger.Info("dropping page.db_old to make room for a rewrite", zap.Uint64("bytes", plan.OldFileBytes))
 		if err := s.o.FS.Remove(rw.path(oldFileName)); err != nil {
@@ -324,7 +330,8 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	live := rw.live()
 	live.lock.Lock()
 	defer live.lock.Unlock()
-	if state.Digest() != live.state.Digest() || state.Messages() != live.state.Messages() || state.Applied() != live.state.Applied() {
+	if state.Digest() != live.state.Digest() || state.Messages() != live.state.Messages() ||
+		state.Applied() != live.state.Applied() {
 		return fmt.Errorf("%w: the new file does not hold what it should", ErrDataLoss)
 	}
 	return nil
@@ -472,8 +479,8 @@ func (s *Store) validPageFile(name string) error {
 	return err
 }
 
-// DropOld removes page.db_old, which the last rewrite or the last installation of a snapshot replaced, and returns how many
-// bytes that gave back; 0 if there was none. It returns a MaintenanceError while a rewrite is under way.
+// DropOld removes page.db_old, which the last rewrite or the last installation of a snapshot replaced, and returns how
+// many bytes that gave back; 0 if there was none. It returns a MaintenanceError while a rewrite is under way.
 func (s *Store) DropOld() (uint64, error) {
 	if err := s.usable(); err != nil {
 		return 0, err

@@ -20,9 +20,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// BenchmarkRewrite rewrites a store beside a plain copy and sync of the same file: the goal is half of its speed. A log is
-// appended and synced meanwhile, and the slowest and the mean of these are reported, as is how long a canceled rewrite takes to let
-// go.
+// BenchmarkRewrite rewrites a store beside a plain copy and sync of the same file: the goal is half of its speed. A log
+// is appended and synced meanwhile, and the slowest and the mean of these are reported, as is how long a canceled
+// rewrite takes to let go.
 func BenchmarkRewrite(b *testing.B) {
 	for _, c := range []struct {
 		size, to int

@@ -101,7 +101,8 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 		return page.Run{}, err
 	}
 	if want := c.wanted(); c.messages != want {
-		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was", ErrDataLoss, want, c.messages)
+		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was", ErrDataLoss,
+			want, c.messages)
 	}
 	if err := copyEntries(ctx, view, []byte{indexLetter + 1}, nil, put); err != nil {
 		return page.Run{}, err
@@ -126,7 +127,8 @@ func (c *copier) run(e *indexEntry, payload []byte, err error) error {
 		err = c.live.of(e, &c.alive)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", ErrDataLoss, e.queue, e.first, e.last(), err)
+		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", ErrDataLoss, e.queue, e.first,
+			e.last(), err)
 	}
 	r, err := newRunReader(payload)
 	if err == nil && (r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count) {

@@ -31,8 +31,8 @@ func checkOffline(t *testing.T, fs vfs.FS) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestRewriteRandom rewrites a store now and then, to all kinds of page sizes, between random transactions, restarts and
-// crashes. Content and digest stay those of a store that was never rewritten.
+// TestRewriteRandom rewrites a store now and then, to all kinds of page sizes, between random transactions, restarts
+// and crashes. Content and digest stay those of a store that was never rewritten.
 func TestRewriteRandom(t *testing.T) {
 	ctx := context.Background()
 	for seed := range uint64(3) {
@@ -141,13 +141,16 @@ func TestRewriteKeepsSharingShared(t *testing.T) {
 }
 
 // crashPoints runs do and returns a crash clone from before each change that it makes to the disk.
-func crashPoints(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, seed uint64, do func()) (clones []*vfs.Mem, ops []string) {
+func crashPoints(
+	t *testing.T, mem *vfs.Mem, fault *vfs.Fault, seed uint64, do func(),
+) (clones []*vfs.Mem, ops []string) {
 	t.Helper()
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 9))
 	fault.SetHook(func(op vfs.Op) error {
 		switch op.Kind {
-		case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpRemove, vfs.OpAllocate, vfs.OpPunchHole:
+		case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpRemove,
+			vfs.OpAllocate, vfs.OpPunchHole:
 			mu.Lock()
 			defer mu.Unlock()
 			clones = append(clones, mem.CrashClone(crashRand(rng)), mem.CrashClone(nil))
@@ -164,8 +167,8 @@ func crashPoints(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, seed uint64, do f
 	return append(clones, mem.CrashClone(nil)), append(ops, "the end")
 }
 
-// TestRewriteCrashEverywhere stops the machine before each write, sync and rename of a rewrite. A restart finds exactly one good
-// page.db, every message, and nothing half done beside it.
+// TestRewriteCrashEverywhere stops the machine before each write, sync and rename of a rewrite. A restart finds exactly
+// one good page.db, every message, and nothing half done beside it.
 func TestRewriteCrashEverywhere(t *testing.T) {
 	for seed := range uint64(6) {
 		mem := vfs.NewMem()
@@ -209,8 +212,8 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 	}
 }
 
-// TestRewriteFails fails each change that a rewrite makes to the disk, once with a full disk, once with an I/O error. Either the
-// store goes on with what it has, or it says that it failed and a restart finds everything.
+// TestRewriteFails fails each change that a rewrite makes to the disk, once with a full disk, once with an I/O error.
+// Either the store goes on with what it has, or it says that it failed and a restart finds everything.
 func TestRewriteFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		var failed, went int
@@ -225,7 +228,8 @@ func TestRewriteFails(t *testing.T) {
 				switch op.Kind {
 				case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpAllocate:
 					// Not what the log does to its spare segments in the background.
-					if strings.HasPrefix(op.Name, "/data/page.db_new") || op.Kind == vfs.OpRename && strings.HasPrefix(op.Name, "/data/page.db") ||
+					if strings.HasPrefix(op.Name, "/data/page.db_new") || op.Kind == vfs.OpRename &&
+						strings.HasPrefix(op.Name, "/data/page.db") ||
 						op.Kind == vfs.OpSyncDir && op.Name == "/data" {
 						if count.Add(1) == int64(at+1) {
 							what.Store(fmt.Sprintf("%s %s", op.Kind, op.Name))
@@ -285,8 +289,8 @@ func TestRewriteNeedsSpace(t *testing.T) {
 	n.check()
 }
 
-// TestRewriteStopsAtDamage leaves the old file untouched when a page cannot be read, and everything that can be read stays
-// readable. A scan of the same store says where the damage is.
+// TestRewriteStopsAtDamage leaves the old file untouched when a page cannot be read, and everything that can be read
+// stays readable. A scan of the same store says where the damage is.
 func TestRewriteStopsAtDamage(t *testing.T) {
 	ctx := context.Background()
 	mem := vfs.NewMem()
@@ -311,7 +315,8 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 	after, err := vfs.ReadFile(mem, store.PageFile("/data"), 1<<30)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
-	require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second,
+		time.Millisecond)
 	_, err = mem.Stat("/data/page.db_new")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	n.commit(func(b *txn.Builder) { b.BeginPublish(1); b.Message(1, nil, []byte("goes on")); b.EndPublish() })
@@ -324,8 +329,8 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 	_ = n.s.Close()
 }
 
-// TestRewriteCanceled gives a rewrite up at random points. It returns at once, Apply goes on at once, and nothing is left of
-// it.
+// TestRewriteCanceled gives a rewrite up at random points. It returns at once, Apply goes on at once, and nothing is
+// left of it.
 func TestRewriteCanceled(t *testing.T) {
 	mem := vfs.NewMem()
 	fault := vfs.NewFault(mem)
@@ -360,7 +365,8 @@ func TestRewriteCanceled(t *testing.T) {
 		close(stuck)
 		fault.SetHook(nil)
 		cancel()
-		require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second,
+			time.Millisecond)
 		_, err = mem.Stat("/data/page.db_new")
 		require.ErrorIs(t, err, os.ErrNotExist)
 		require.Equal(t, m.dump(), dumpStore(t, n.s))
@@ -373,8 +379,8 @@ func TestRewriteCanceled(t *testing.T) {
 	checkOffline(t, mem)
 }
 
-// TestLogGoesOnDuringRewrite appends while a rewrite is held up in its middle. Nothing of it is applied before the end, then
-// all is; a second rewrite is refused meanwhile, a checkpoint is not.
+// TestLogGoesOnDuringRewrite appends while a rewrite is held up in its middle. Nothing of it is applied before the end,
+// then all is; a second rewrite is refused meanwhile, a checkpoint is not.
 func TestLogGoesOnDuringRewrite(t *testing.T) {
 	ctx := context.Background()
 	mem := vfs.NewMem()
@@ -391,7 +397,10 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 	var phases []string
 	result := make(chan error, 1)
 	go func() {
-		_, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 4096, Progress: func(p store.Progress) { phases = append(phases, p.Phase) }})
+		_, err := n.s.Rewrite(ctx, store.RewriteOptions{
+			PageSize: 4096,
+			Progress: func(p store.Progress) { phases = append(phases, p.Phase) },
+		})
 		result <- err
 	}()
 	<-reached
@@ -444,11 +453,14 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 			copies := make(chan struct{})
 			result := make(chan error, 1)
 			go func() {
-				_, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 8192, BytesPerSecond: 1 << 10, Progress: func(p store.Progress) {
-					if p.Phase == "copy" && p.Pages == 0 {
-						close(copies)
-					}
-				}})
+				_, err := n.s.Rewrite(ctx, store.RewriteOptions{
+					PageSize: 8192, BytesPerSecond: 1 << 10,
+					Progress: func(p store.Progress) {
+						if p.Phase == "copy" && p.Pages == 0 {
+							close(copies)
+						}
+					},
+				})
 				result <- err
 			}()
 			if name == "canceled" {
@@ -462,7 +474,8 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 			}
 			require.ErrorIs(t, err, store.ErrCanceled)
 			require.ErrorIs(t, err, ctx.Err())
-			require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second,
+				time.Millisecond)
 			_, err = mem.Stat("/data/page.db_new")
 			require.ErrorIs(t, err, os.ErrNotExist)
 		})
@@ -491,7 +504,10 @@ func TestCloseDuringRewrite(t *testing.T) {
 	<-reached
 	require.NoError(t, n.s.Close())
 	if err := <-result; err != nil {
-		require.Condition(t, func() bool { return errors.Is(err, store.ErrCanceled) || errors.Is(err, store.ErrClosed) }, "%v", err)
+		require.Condition(t, func() bool {
+			return errors.Is(err, store.ErrCanceled) ||
+				errors.Is(err, store.ErrClosed)
+		}, "%v", err)
 	}
 	checkOffline(t, mem)
 	again := openNode(t, options(mem))

@@ -24,7 +24,8 @@ const DefaultMaxPageSize = 32 << 10
 
 // ScanOptions say what to look for.
 type ScanOptions struct {
-	// MaxPageSize bounds the recommendation, in bytes: a multiple of 2048, at most 1 MiB; 0 stands for DefaultMaxPageSize.
+	// MaxPageSize bounds the recommendation, in bytes: a multiple of 2048, at most 1 MiB; 0 stands for
+	// DefaultMaxPageSize.
 	MaxPageSize int
 	// Progress, if not nil, is called now and then from the calling goroutine.
 	Progress func(Progress)
@@ -56,10 +57,11 @@ type ScanResult struct {
 	// Recommended page size, and why, in a sentence.
 	Recommended int    `json:"recommended"`
 	Note        string `json:"note"`
-	// GainBytes is by how much a rewrite with the recommended size makes page.db smaller: a resize, or, when it is the present
-	// size, a compact.
+	// GainBytes is by how much a rewrite with the recommended size makes page.db smaller: a resize, or, when it is the
+	// present size, a compact.
 	GainBytes int64 `json:"gain_bytes"`
-	// DamagedMessages are wanted and cannot be read. They are counted with the mean size of their page. Problems say where.
+	// DamagedMessages are wanted and cannot be read. They are counted with the mean size of their page. Problems say
+	// where.
 	DamagedMessages uint64   `json:"damaged_messages"`
 	Problems        []string `json:"problems,omitempty"`
 }
@@ -92,8 +94,8 @@ type Candidate struct {
 	WasteBytes   uint64 `json:"waste_bytes"`
 }
 
-// Scan writes a checkpoint and reads all of its messages to find the page size that suits them. Online: no transaction waits for
-// it. Damage is part of the result; the error says that the scan could not go on.
+// Scan writes a checkpoint and reads all of its messages to find the page size that suits them. Online: no transaction
+// waits for it. Damage is part of the result; the error says that the scan could not go on.
 func (s *Store) Scan(ctx context.Context, o ScanOptions) (ScanResult, error) {
 	if err := s.checkpointIfRoom(ctx); err != nil {
 		return ScanResult{}, err
@@ -113,7 +115,8 @@ func (s *Store) Scan(ctx context.Context, o ScanOptions) (ScanResult, error) {
 	return r, err
 }
 
-// checkpointIfRoom writes a checkpoint, and is content with the last one on a full disk: what is to be done may be the way out.
+// checkpointIfRoom writes a checkpoint, and is content with the last one on a full disk: what is to be done may be the
+// way out.
 func (s *Store) checkpointIfRoom(ctx context.Context) error {
 	_, err := s.Checkpoint(ctx)
 	if errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC) {
@@ -153,7 +156,9 @@ func (r *ScanResult) measure(fsys vfs.FS, dir string) error {
 }
 
 // scanFile scans a pinned checkpoint and releases the pin.
-func scanFile(ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, o ScanOptions) (ScanResult, error) {
+func scanFile(
+	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, o ScanOptions,
+) (ScanResult, error) {
 	if o.MaxPageSize == 0 {
 		o.MaxPageSize = DefaultMaxPageSize
 	}
@@ -440,9 +445,10 @@ func (h *histogram) buckets() []SizeBucket {
 	return out
 }
 
-// recommend picks the page size that makes the smallest file among those that are allowed and cost nothing: no more space than a rewrite
-// with the present size and than page.db has now, and no more reads. The limit bounds what a resize goes to; a present size above
-// it is kept rather than given up at a loss. A gain of less than a hundredth is none: a resize that brings nothing is not worth its I/O.
+// recommend picks the page size that makes the smallest file among those that are allowed and cost nothing: no more
+// space than a rewrite with the present size and than page.db has now, and no more reads. The limit bounds what a
+// resize goes to; a present size above it is kept rather than given up at a loss. A gain of less than a hundredth is
+// none: a resize that brings nothing is not worth its I/O.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
 	if r.Messages+r.DamagedMessages == 0 {
@@ -465,7 +471,8 @@ func (r *ScanResult) recommend() {
 	keep := best == nil || best.FileBytes+current.FileBytes/100 >= current.FileBytes || best.FileBytes > r.FileBytes
 	switch {
 	case !keep:
-		r.choose(best, fmt.Sprintf("a resize to %d makes page.db %d bytes, with the present page size a compact makes it %d", best.PageSize,
+		r.choose(best, fmt.Sprintf("a resize to %d makes page.db %d bytes, with the present page size a compact "+
+			"makes it %d", best.PageSize,
 			best.FileBytes, current.FileBytes))
 	case r.PageSize > r.MaxPageSize:
 		r.choose(current, fmt.Sprintf("the present page size is kept, although it is above the limit of %d: %s; "+
@@ -480,7 +487,8 @@ func (r *ScanResult) recommend() {
 	}
 }
 
-// recommendEmpty is recommend for a store without messages: another page size costs nothing, and brings nothing but what the limit asks for.
+// recommendEmpty is recommend for a store without messages: another page size costs nothing, and brings nothing but
+// what the limit asks for.
 func (r *ScanResult) recommendEmpty(current *Candidate) {
 	if r.PageSize <= r.MaxPageSize {
 		r.choose(current, "no messages are stored: the present page size is kept")
@@ -508,6 +516,7 @@ func (r *ScanResult) choose(c *Candidate, why string) {
 
 // against says what another page size would cost.
 func (c *Candidate) against(other *Candidate) string {
-	return fmt.Sprintf("the smallest page.db that is allowed, with %d, has %d bytes and is read with %d reads, and with %d it has %d bytes and %d reads",
+	return fmt.Sprintf("the smallest page.db that is allowed, with %d, has %d bytes and is read with %d reads, and "+
+		"with %d it has %d bytes and %d reads",
 		other.PageSize, other.FileBytes, other.Runs, c.PageSize, c.FileBytes, c.Runs)
 }

@@ -61,8 +61,8 @@ func TestScanPredictsTheFile(t *testing.T) {
 	n.check()
 }
 
-// TestScanMix is the mixture that the mean size would inflate sevenfold: 40k messages of 15000 bytes, 6k of 512, scaled down.
-// What is recommended makes the file smaller, or the scan says that nothing is gained.
+// TestScanMix is the mixture that the mean size would inflate sevenfold: 40k messages of 15000 bytes, 6k of 512, scaled
+// down. What is recommended makes the file smaller, or the scan says that nothing is gained.
 func TestScanMix(t *testing.T) {
 	mem := vfs.NewMem()
 	n := openNode(t, options(mem))
@@ -101,8 +101,8 @@ func TestScanMix(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestScanRecommendsNoLoss: whatever the present size and the limit, what is recommended makes no larger file than a compact does, nor one
-// that takes more reads.
+// TestScanRecommendsNoLoss: whatever the present size and the limit, what is recommended makes no larger file than a
+// compact does, nor one that takes more reads.
 func TestScanRecommendsNoLoss(t *testing.T) {
 	for _, size := range []int{2 << 10, 8 << 10, 32 << 10, 64 << 10} {
 		o := options(vfs.NewMem())
@@ -157,7 +157,8 @@ func TestScanEmpty(t *testing.T) {
 		result, err := n.s.Rewrite(context.Background(), store.RewriteOptions{})
 		require.NoError(t, err)
 		require.Equal(t, r.Candidates[len(r.Candidates)-1].FileBytes, result.FileBytesAfter)
-		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") }) // twice: a transaction that fails
+		// twice: a transaction that fails
+		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	}
 	n.publishMany(1, 10, 100)
 	n.check()
@@ -178,7 +179,8 @@ func TestScanEmpty(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestScanDamaged scans a store of which each page in turn cannot be read. It reports, and neither fails for good nor panics.
+// TestScanDamaged scans a store of which each page in turn cannot be read. It reports, and neither fails for good nor
+// panics.
 func TestScanDamaged(t *testing.T) {
 	mem := vfs.NewMem()
 	n, _ := filled(t, options(mem))
@@ -189,7 +191,8 @@ func TestScanDamaged(t *testing.T) {
 	for no := uint64(1); no <= clean.Pages; no++ {
 		at := int64(64<<10) + int64(no-1)*2048
 		fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpRead && op.Name == store.PageFile("/data") && op.Offset <= at && at+2048 <= op.Offset+op.Length {
+			if op.Kind == vfs.OpRead && op.Name == store.PageFile("/data") && op.Offset <= at &&
+				at+2048 <= op.Offset+op.Length {
 				return &vfs.FlipBit{Bit: (at-op.Offset)*8 + 300}
 			}
 			return nil

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// scrubBytes is how much a scrub reads under one pin of a checkpoint: what is freed meanwhile takes space no longer than that.
+	// scrubBytes is how much a scrub reads under one pin of a checkpoint: what is freed meanwhile takes space no longer
+	// than that.
 	scrubBytes = 1 << 20
 	// scrubCacheBytes is what it keeps of the tree: next to nothing, since it is there to read from the disk.
 	scrubCacheBytes = 64 << 10
@@ -30,9 +31,10 @@ type ScrubResult struct {
 	DamagedPages, DamagedLog uint64
 }
 
-// Scrub reads every page and all of the log from the disk, at most bytesPerSecond (0: as fast as it can), and repairs what it finds
-// damaged: see DamageStatus, Damaged and IndexDamage for what is left. Online: no transaction waits for it, and what is freed meanwhile
-// is not kept. The error says that it could not go on; what was looked at by then is in the result.
+// Scrub reads every page and all of the log from the disk, at most bytesPerSecond (0: as fast as it can), and repairs
+// what it finds damaged: see DamageStatus, Damaged and IndexDamage for what is left. Online: no transaction waits for
+// it, and what is freed meanwhile is not kept. The error says that it could not go on; what was looked at by then is in
+// the result.
 func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	sc := scrub{s: s, pace: pace.New(pace.Limits{BytesPerSecond: bytesPerSecond})}
 	err := sc.pages(ctx)
@@ -200,9 +202,12 @@ func (sc *scrub) over(file *page.File, err error) error {
 	return fmt.Errorf("scrub: %w", err)
 }
 
-// stretch reads the tree from a key on, and the messages that it leads to, for as long as one pin may be held. next is the key to go on
-// from, nil at the end. What is damaged is returned if it is messages; anything else makes the store one that has to be replaced.
-func (sc *scrub) stretch(ctx context.Context, from []byte) (next []byte, pages uint64, bad []*DamagedMessagesError, err error) {
+// stretch reads the tree from a key on, and the messages that it leads to, for as long as one pin may be held. next is
+// the key to go on from, nil at the end. What is damaged is returned if it is messages; anything else makes the store
+// one that has to be replaced.
+func (sc *scrub) stretch(
+	ctx context.Context, from []byte,
+) (next []byte, pages uint64, bad []*DamagedMessagesError, err error) {
 	file, pin, err := sc.s.pinFile()
 	if err != nil {
 		return nil, 0, nil, err
@@ -294,7 +299,8 @@ func (sc *scrub) log(ctx context.Context) error {
 			return err
 		}
 		return sc.log(ctx) // what is behind it
-	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrCut), errors.Is(err, wal.ErrNotInLog):
+	case errors.Is(err, io.EOF), errors.Is(err, wal.ErrTrimmed), errors.Is(err, wal.ErrCut),
+		errors.Is(err, wal.ErrNotInLog):
 		return nil // to its end; or it goes away faster than it is read
 	case errors.Is(err, wal.ErrClosed):
 		return ErrClosed
@@ -318,8 +324,8 @@ func (s *Store) LogDamaged(err error) {
 	}
 }
 
-// dropDamagedLog gives up the log up to a damaged record, once that is in two checkpoints: nobody needs it then but a standby that is
-// far behind, which gets a snapshot instead. It does nothing while the record is not yet applied.
+// dropDamagedLog gives up the log up to a damaged record, once that is in two checkpoints: nobody needs it then but a
+// standby that is far behind, which gets a snapshot instead. It does nothing while the record is not yet applied.
 func (s *Store) dropDamagedLog(ctx context.Context) error {
 	s.damage.mu.Lock()
 	at := s.damage.log
@@ -343,7 +349,8 @@ func (s *Store) dropDamagedLog(ctx context.Context) error {
 	if s.damage.log == at {
 		s.damage.log = 0
 		s.damage.status.RepairedLog++
-		s.o.Logger.Warn("the damaged part of the log was given up; a checkpoint holds what was in it", zap.Uint64("up_to_lsn", at))
+		s.o.Logger.Warn("the damaged part of the log was given up; a checkpoint holds what was in it",
+			zap.Uint64("up_to_lsn", at))
 	}
 	return nil
 }

@@ -17,19 +17,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// A store of a pair that cannot be opened is set aside: what is in the way is moved to a directory beside it, and the store begins
-// empty, as a standby that the other node has to fill. A crash at any point must leave neither a store that is taken for complete nor
-// a directory that is taken for a new node's. So the identity goes first, and has the mark SettingAside until everything is moved; a
-// start that finds the mark goes on moving.
+// A store of a pair that cannot be opened is set aside: what is in the way is moved to a directory beside it, and the
+// store begins empty, as a standby that the other node has to fill. A crash at any point must leave neither a store
+// that is taken for complete nor a directory that is taken for a new node's. So the identity goes first, and has the
+// mark SettingAside until everything is moved; a start that finds the mark goes on moving.
 //
-// From the first write on, the record does not name this store in sync any more: it has a higher incarnation, or is of another node
-// (INV-4), and may have lost what was acknowledged, so that it waits for an operator if nobody else is in sync (INV-6). SetAside stays
-// in the identity: without a pair's record such a store waits, where a new one would begin a pair (INV-9).
+// From the first write on, the record does not name this store in sync any more: it has a higher incarnation, or is of
+// another node (INV-4), and may have lost what was acknowledged, so that it waits for an operator if nobody else is in
+// sync (INV-6). SetAside stays in the identity: without a pair's record such a store waits, where a new one would begin
+// a pair (INV-9).
 
 // asidePrefix begins the name of the directory in which a store that could not be opened is kept.
 const asidePrefix = "damaged-"
 
-// openOrReplace opens the store. If it is damaged so that it cannot be opened, and the options allow it, what is there is set aside.
+// openOrReplace opens the store. If it is damaged so that it cannot be opened, and the options allow it, what is there
+// is set aside.
 func openOrReplace(o Options) (*Store, error) {
 	s, err := open(o)
 	if err == nil || !cannotOpen(err) {
@@ -40,16 +42,21 @@ func openOrReplace(o Options) (*Store, error) {
 		return nil, errors.Join(err, aerr)
 	}
 	if aside == "" {
-		return nil, fmt.Errorf("%w. No other node is known to hold what was stored here, so nothing was changed. Put the file back if there is "+
-			"a copy of it as it was when the node stopped; or restore a backup into an empty directory (lockstep store restore); or, to "+
-			"begin with nothing, or if this node of a pair may be filled by the other one, move everything in %s elsewhere and start again", err, o.Dir)
+		return nil, fmt.Errorf("%w. No other node is known to hold what was stored here, so nothing was changed. Put "+
+			"the file back if there is "+
+			"a copy of it as it was when the node stopped; or restore a backup into an empty directory (lockstep "+
+			"store restore); or, to "+
+			"begin with nothing, or if this node of a pair may be filled by the other one, move everything in %s "+
+			"elsewhere and start again", err, o.Dir)
 	}
-	o.Logger.Error("the store is damaged and cannot be opened; it was set aside, and this node has to get everything from the other one",
+	o.Logger.Error("the store is damaged and cannot be opened; it was set aside, and this node has to get everything "+
+		"from the other one",
 		zap.String("kept_in", filepath.Join(o.Dir, aside)), zap.Error(err))
 	return open(o)
 }
 
-// cannotOpen tells whether it is what the files hold that keeps the store from being opened, and not, say, who may read them.
+// cannotOpen tells whether it is what the files hold that keeps the store from being opened, and not, say, who may read
+// them.
 func cannotOpen(err error) bool {
 	for _, damage := range []error{
 		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, ErrDataLoss, ErrLogGap, ErrPagesMissing, ErrIdentityLost,
@@ -61,8 +68,8 @@ func cannotOpen(err error) bool {
 	return false
 }
 
-// noContent returns ErrIdentityLost for a directory without an identity that has the files of a node. A new node makes its identity
-// before anything else.
+// noContent returns ErrIdentityLost for a directory without an identity that has the files of a node. A new node makes
+// its identity before anything else.
 func noContent(fsys vfs.FS, dir string) error {
 	if mutate.Off("INV-9-lost-identity-is-a-new-node") {
 		return nil
@@ -82,8 +89,8 @@ func noContent(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// logFiles lists the files of the log, as names in the data directory. What else is in a directory called log is somebody else's: the
-// data directory may be the wrong one.
+// logFiles lists the files of the log, as names in the data directory. What else is in a directory called log is
+// somebody else's: the data directory may be the wrong one.
 func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	all, err := fsys.ReadDir(LogDir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,8 +107,8 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	return names, true, nil
 }
 
-// setAside sets a store aside and returns the name of the directory in which it is kept. "" if it is in no pair, for then nobody else
-// has what is in it.
+// setAside sets a store aside and returns the name of the directory in which it is kept. "" if it is in no pair, for
+// then nobody else has what is in it.
 func setAside(o *Options, why error) (aside string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, lockName))
 	if err != nil {
@@ -114,7 +121,10 @@ func setAside(o *Options, why error) (aside string, err error) {
 	case lost && !o.ReplaceUnknown:
 		return "", nil
 	case lost:
-		id = identityFile{Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), BootID: o.BootID, Sync: o.Sync.String()}
+		id = identityFile{
+			Version: identityVersion, NodeID: uuid.New(), StoreID: uuid.New(), BootID: o.BootID,
+			Sync: o.Sync.String(),
+		}
 	case err != nil:
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
 	case !o.ReplaceDamaged || id.PairID == uuid.Nil && id.SetAside == "":
@@ -176,8 +186,8 @@ func finishSetAside(o *Options, id *identityFile) error {
 	if err != nil {
 		return fail(err)
 	}
-	// The log first: a page file without it is one that may have lost. A rewrite or a snapshot in the making would be taken for the
-	// page file of the new store.
+	// The log first: a page file without it is one that may have lost. A rewrite or a snapshot in the making would be
+	// taken for the page file of the new store.
 	for _, name := range append(names, pageFileName, newFileName, receiveName) {
 		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -43,7 +43,8 @@ func segmentNames(t *testing.T, fsys vfs.FS) (names []string) {
 	return names
 }
 
-// hurt is a way in which what a start needs can be damaged. identity tells that the store cannot know any more who it was.
+// hurt is a way in which what a start needs can be damaged. identity tells that the store cannot know any more who it
+// was.
 type hurt struct {
 	name     string
 	identity bool
@@ -54,35 +55,50 @@ type hurt struct {
 func hurts() []hurt {
 	pages := store.PageFile("/data")
 	return []hurt{
-		{name: "page.db zeroed", says: []string{pages, "not a page file", "zeros"}, do: func(t *testing.T, fsys vfs.FS) {
-			t.Helper()
-			info, err := fsys.Stat(pages)
-			require.NoError(t, err)
-			overwrite(t, fsys, pages, make([]byte, info.SizeBytes))
-		}},
-		{name: "page.db empty", says: []string{pages, "not a page file", "it is empty"}, do: func(t *testing.T, fsys vfs.FS) {
-			t.Helper()
-			overwrite(t, fsys, pages, nil)
-		}},
-		{name: "page.db with a bad header", says: []string{pages, "not a page file"}, do: func(t *testing.T, fsys vfs.FS) {
-			t.Helper()
-			flip(t, fsys, pages, 3)
-		}},
-		{name: "page.db with a damaged header", says: []string{pages, "checksum of the file header"}, do: func(t *testing.T, fsys vfs.FS) {
-			t.Helper()
-			flip(t, fsys, pages, 13)
-		}},
+		{
+			name: "page.db zeroed", says: []string{pages, "not a page file", "zeros"},
+			do: func(t *testing.T, fsys vfs.FS) {
+				t.Helper()
+				info, err := fsys.Stat(pages)
+				require.NoError(t, err)
+				overwrite(t, fsys, pages, make([]byte, info.SizeBytes))
+			},
+		},
+		{
+			name: "page.db empty", says: []string{pages, "not a page file", "it is empty"},
+			do: func(t *testing.T, fsys vfs.FS) {
+				t.Helper()
+				overwrite(t, fsys, pages, nil)
+			},
+		},
+		{
+			name: "page.db with a bad header", says: []string{pages, "not a page file"},
+			do: func(t *testing.T, fsys vfs.FS) {
+				t.Helper()
+				flip(t, fsys, pages, 3)
+			},
+		},
+		{
+			name: "page.db with a damaged header", says: []string{pages, "checksum of the file header"},
+			do: func(t *testing.T, fsys vfs.FS) {
+				t.Helper()
+				flip(t, fsys, pages, 13)
+			},
+		},
 		{name: "page.db missing", says: []string{pages, "page.db is missing"}, do: func(t *testing.T, fsys vfs.FS) {
 			t.Helper()
 			require.NoError(t, fsys.Remove(pages))
 		}},
-		{name: "page.db and log missing", says: []string{pages, "page.db is missing"}, do: func(t *testing.T, fsys vfs.FS) {
-			t.Helper()
-			require.NoError(t, fsys.Remove(pages))
-			for _, name := range segmentNames(t, fsys) {
-				require.NoError(t, fsys.Remove(name))
-			}
-		}},
+		{
+			name: "page.db and log missing", says: []string{pages, "page.db is missing"},
+			do: func(t *testing.T, fsys vfs.FS) {
+				t.Helper()
+				require.NoError(t, fsys.Remove(pages))
+				for _, name := range segmentNames(t, fsys) {
+					require.NoError(t, fsys.Remove(name))
+				}
+			},
+		},
 		{name: "first segment missing", says: []string{"log does not continue"}, do: func(t *testing.T, fsys vfs.FS) {
 			t.Helper()
 			names := segmentNames(t, fsys)
@@ -91,18 +107,27 @@ func hurts() []hurt {
 				require.NoError(t, fsys.Remove(name))
 			}
 		}},
-		{name: "identity flipped", identity: true, says: []string{"/data/identity", "fails its checksum"}, do: func(t *testing.T, fsys vfs.FS) {
-			t.Helper()
-			flip(t, fsys, "/data/identity", 30)
-		}},
-		{name: "identity empty", identity: true, says: []string{"/data/identity", "fails its checksum"}, do: func(t *testing.T, fsys vfs.FS) {
-			t.Helper()
-			overwrite(t, fsys, "/data/identity", nil)
-		}},
-		{name: "identity missing", identity: true, says: []string{"/data/identity is not there"}, do: func(t *testing.T, fsys vfs.FS) {
-			t.Helper()
-			require.NoError(t, fsys.Remove("/data/identity"))
-		}},
+		{
+			name: "identity flipped", identity: true, says: []string{"/data/identity", "fails its checksum"},
+			do: func(t *testing.T, fsys vfs.FS) {
+				t.Helper()
+				flip(t, fsys, "/data/identity", 30)
+			},
+		},
+		{
+			name: "identity empty", identity: true, says: []string{"/data/identity", "fails its checksum"},
+			do: func(t *testing.T, fsys vfs.FS) {
+				t.Helper()
+				overwrite(t, fsys, "/data/identity", nil)
+			},
+		},
+		{
+			name: "identity missing", identity: true, says: []string{"/data/identity is not there"},
+			do: func(t *testing.T, fsys vfs.FS) {
+				t.Helper()
+				require.NoError(t, fsys.Remove("/data/identity"))
+			},
+		},
 	}
 }
 
@@ -123,14 +148,15 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	}
 	n.applyAll()
 	for range 60 {
-		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000))) // a second segment, which the checkpoint at the end does not make superfluous
+		// a second segment, which the checkpoint at the end does not make superfluous
+		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
 	}
 	require.Greater(t, n.s.FirstLSN(), uint64(1))
 	return o, n
 }
 
-// TestCannotOpen damages each thing that a start needs. A store of a pair is set aside and filled anew; any other one is refused, with
-// the file, what is wrong with it and what to do, and nothing is changed.
+// TestCannotOpen damages each thing that a start needs. A store of a pair is set aside and filled anew; any other one
+// is refused, with the file, what is wrong with it and what to do, and nothing is changed.
 func TestCannotOpen(t *testing.T) {
 	for _, h := range hurts() {
 		t.Run(h.name+", in a pair", func(t *testing.T) { setAsideAndFilled(t, h) })
@@ -162,7 +188,8 @@ func setAsideAndFilled(t *testing.T, h hurt) {
 		require.NotEqual(t, before.StoreID, now.StoreID)
 		require.Zero(t, now.PairID)
 	} else {
-		require.Equal(t, []any{before.NodeID, before.StoreID, before.PairID, before.Fence}, []any{now.NodeID, now.StoreID, now.PairID, now.Fence})
+		require.Equal(t, []any{before.NodeID, before.StoreID, before.PairID, before.Fence},
+			[]any{now.NodeID, now.StoreID, now.PairID, now.Fence})
 		require.Greater(t, now.Incarnation, before.Incarnation, "INV-4: the record does not name it any more")
 	}
 	_, err = mem.Stat("/data/" + now.SetAside + "/log")
@@ -241,8 +268,8 @@ func settle(t *testing.T, fsys vfs.FS) {
 	}
 }
 
-// TestSetAsideIsAtomic stops the machine before each step of setting a store aside. Whatever is found then is neither opened as what
-// it was nor taken for a new node.
+// TestSetAsideIsAtomic stops the machine before each step of setting a store aside. Whatever is found then is neither
+// opened as what it was nor taken for a new node.
 func TestSetAsideIsAtomic(t *testing.T) {
 	for _, h := range hurts() {
 		t.Run(h.name, func(t *testing.T) {
@@ -261,7 +288,8 @@ func TestSetAsideIsAtomic(t *testing.T) {
 			fault.SetHook(func(op vfs.Op) error {
 				mu.Lock()
 				defer mu.Unlock()
-				clones, ops = append(clones, mem.CrashClone(crashRand(rng))), append(ops, fmt.Sprintf("%s %s", op.Kind, op.Name))
+				clones, ops = append(clones, mem.CrashClone(crashRand(rng))),
+					append(ops, fmt.Sprintf("%s %s", op.Kind, op.Name))
 				return nil
 			})
 			o.ReplaceDamaged, o.ReplaceUnknown, o.FS = true, true, fault
@@ -276,7 +304,8 @@ func TestSetAsideIsAtomic(t *testing.T) {
 				now := s.Identity()
 				require.True(t, now.MayHaveLost, "crash before %s", ops[i])
 				require.NotEmpty(t, now.SetAside, "crash before %s", ops[i])
-				require.True(t, now.NodeID != before.NodeID || now.Incarnation > before.Incarnation, "crash before %s", ops[i])
+				require.True(t, now.NodeID != before.NodeID || now.Incarnation > before.Incarnation, "crash before %s",
+					ops[i])
 				require.True(t, s.End().IsZero(), "crash before %s", ops[i])
 				require.NoError(t, s.Close())
 			}

@@ -26,8 +26,8 @@ const (
 
 // ShrinkOptions say how to shrink page.db.
 type ShrinkOptions struct {
-	// MoveBytes of messages at most are moved from the end of the file into gaps, so that a few pages at the end do not keep all
-	// the space before them. 0 stands for DefaultMoveBytes, a negative number for none.
+	// MoveBytes of messages at most are moved from the end of the file into gaps, so that a few pages at the end do not
+	// keep all the space before them. 0 stands for DefaultMoveBytes, a negative number for none.
 	MoveBytes int64
 }
 
@@ -55,8 +55,8 @@ type ShrinkResult struct {
 	Held bool `json:"held"`
 }
 
-// PlanShrink writes a checkpoint, as Shrink does, and finds out what Shrink would give back. Online: it reads the index of messages, and no
-// transaction waits.
+// PlanShrink writes a checkpoint, as Shrink does, and finds out what Shrink would give back. Online: it reads the index
+// of messages, and no transaction waits.
 func (s *Store) PlanShrink(ctx context.Context, o ShrinkOptions) (ShrinkPlan, error) {
 	if err := s.checkpointIfRoom(ctx); err != nil {
 		return ShrinkPlan{}, err
@@ -83,12 +83,12 @@ func (s *Store) PlanShrink(ctx context.Context, o ShrinkOptions) (ShrinkPlan, er
 	return plan, nil
 }
 
-// Shrink gives the free end of page.db back to the file system. Online: no transaction waits for it. What lies at the end
-// (the tree, the map of used pages, a bounded number of messages) is moved into gaps further in front before; a compact
-// (Rewrite) does that for the whole file.
+// Shrink gives the free end of page.db back to the file system. Online: no transaction waits for it. What lies at the
+// end (the tree, the map of used pages, a bounded number of messages) is moved into gaps further in front before; a
+// compact (Rewrite) does that for the whole file.
 //
-// It returns a MaintenanceError while a rewrite is under way, and ErrCanceled when ctx ends; then page.db is as large as it
-// was.
+// It returns a MaintenanceError while a rewrite is under way, and ErrCanceled when ctx ends; then page.db is as large
+// as it was.
 func (s *Store) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult, error) {
 	if err := s.usable(); err != nil {
 		return ShrinkResult{}, err
@@ -111,18 +111,20 @@ func (s *Store) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult, erro
 	if r.FileBytesAfter, _, _, err = diskFigures(s.o.FS, s.o.Dir); err != nil {
 		return r, fmt.Errorf("shrink: %w", err)
 	}
-	s.o.Logger.Info("page.db was shrunk", zap.Uint64("bytes_before", r.FileBytesBefore), zap.Uint64("bytes", r.FileBytesAfter),
+	s.o.Logger.Info("page.db was shrunk", zap.Uint64("bytes_before", r.FileBytesBefore),
+		zap.Uint64("bytes", r.FileBytesAfter),
 		zap.Uint64("moved", r.MovedBytes))
 	return r, nil
 }
 
-// shrinkFailed makes a failed write final (INV-7), as the pager does; a full disk, a damaged page and the end of a context are
-// none.
+// shrinkFailed makes a failed write final (INV-7), as the pager does; a full disk, a damaged page and the end of a
+// context are none.
 func (s *Store) shrinkFailed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%w: %w", ErrCanceled, err)
-	case errors.Is(err, page.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, page.ErrDamaged), s.usable() != nil:
+	case errors.Is(err, page.ErrFull), errors.Is(err, syscall.ENOSPC), errors.Is(err, page.ErrDamaged),
+		s.usable() != nil:
 		return err
 	}
 	s.fail(fmt.Errorf("shrink page.db: %w", err))
@@ -300,8 +302,8 @@ func (p *pager) moveRun(edit *tree.Edit, e *indexEntry) (to page.Run, more bool,
 	return to, true, nil
 }
 
-// cutTail moves what lies at the end and is not messages, makes checkpoints until nothing refers to what was left behind, and cuts
-// the file off.
+// cutTail moves what lies at the end and is not messages, makes checkpoints until nothing refers to what was left
+// behind, and cuts the file off.
 func (s *Store) cutTail(ctx context.Context) (held bool, err error) {
 	p := &s.pager
 	p.hold()
@@ -377,7 +379,10 @@ func (p *pager) sameAgain() error {
 		return fmt.Errorf("write the tree: %w", err)
 	}
 	meta := s.file.Meta()
-	if _, err := s.file.Checkpoint(page.Meta{Position: meta.Position, Root: root, CreatedMS: time.Now().UnixMilli(), AppData: meta.AppData}); err != nil {
+	if _, err := s.file.Checkpoint(page.Meta{
+		Position: meta.Position, Root: root, CreatedMS: time.Now().UnixMilli(),
+		AppData: meta.AppData,
+	}); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
 	return nil

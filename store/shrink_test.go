@@ -39,7 +39,10 @@ func grown(t *testing.T, o store.Options, keep ...uint64) *node {
 // TestShrink gives back what a burst left behind, also when a single message at the end is still wanted.
 func TestShrink(t *testing.T) {
 	ctx := context.Background()
-	for name, keep := range map[string][]uint64{"empty": nil, "first": {1}, "last": {1500}, "some": {3, 700, 701, 1200, 1499}} {
+	for name, keep := range map[string][]uint64{
+		"empty": nil, "first": {1}, "last": {1500},
+		"some": {3, 700, 701, 1200, 1499},
+	} {
 		t.Run(name, func(t *testing.T) {
 			mem := vfs.NewMem()
 			n := grown(t, options(mem), keep...)
@@ -50,7 +53,8 @@ func TestShrink(t *testing.T) {
 			require.NoError(t, err)
 			require.Greater(t, r.FileBytesBefore, uint64(1500*1800))
 			require.Equal(t, plan.FileBytes, r.FileBytesBefore)
-			require.InDelta(t, r.FileBytesBefore-r.FileBytesAfter, plan.GainBytes, 100*2048, "the plan knows what was acknowledged a moment ago")
+			require.InDelta(t, r.FileBytesBefore-r.FileBytesAfter, plan.GainBytes, 100*2048,
+				"the plan knows what was acknowledged a moment ago")
 			require.Less(t, r.FileBytesAfter, uint64(64<<10+100*2048), "what is left, and a few free pages")
 			require.False(t, r.Held)
 			require.Equal(t, want, dumpStore(t, n.s))
@@ -227,8 +231,8 @@ func TestShrinkAndRewriteRandom(t *testing.T) {
 	}
 }
 
-// TestShrinkFails fails writes and syncs of a shrink: a full disk leaves the store as it was, anything else is final (INV-7), and
-// a restart finds everything.
+// TestShrinkFails fails writes and syncs of a shrink: a full disk leaves the store as it was, anything else is final
+// (INV-7), and a restart finds everything.
 func TestShrinkFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		for at := int64(1); ; at++ {
@@ -240,7 +244,8 @@ func TestShrinkFails(t *testing.T) {
 			require.NoError(t, err)
 			var count atomic.Int64
 			fault.SetHook(func(op vfs.Op) error {
-				wrong := op.Kind == vfs.OpWrite || op.Kind == vfs.OpTruncate || (op.Kind == vfs.OpSync && !errors.Is(cause, syscall.ENOSPC))
+				wrong := op.Kind == vfs.OpWrite || op.Kind == vfs.OpTruncate ||
+					(op.Kind == vfs.OpSync && !errors.Is(cause, syscall.ENOSPC))
 				if wrong && op.Name == store.PageFile("/data") && count.Add(1) == at {
 					return cause
 				}

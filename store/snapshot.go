@@ -19,8 +19,8 @@ import (
 // snapshotIdle is how long an interrupted transfer can be resumed before its snapshot is let go.
 const snapshotIdle = 2 * time.Minute
 
-// Snapshot is a pinned checkpoint being read for another node. No transaction waits for it, and the log from its position
-// on is held as long as it is open.
+// Snapshot is a pinned checkpoint being read for another node. No transaction waits for it, and the log from its
+// position on is held as long as it is open.
 type Snapshot struct {
 	// ID names it, so that an interrupted transfer can go on.
 	ID string
@@ -36,7 +36,8 @@ type Snapshot struct {
 	mu      sync.Mutex // held while pages are read; guards all below
 	closed  bool
 	expire  *time.Timer
-	// stream verifies what is sent, as long as it is sent from the beginning on and nothing was wrong; next is where that goes on.
+	// stream verifies what is sent, as long as it is sent from the beginning on and nothing was wrong; next is where
+	// that goes on.
 	stream *page.RunStream
 	next   uint64
 }
@@ -66,7 +67,8 @@ func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	if err := s.usable(); err != nil {
 		return nil, err
 	}
-	// First the log, all of it, so that checkpoints that come between the two lines cannot let go of what follows the pinned one.
+	// First the log, all of it, so that checkpoints that come between the two lines cannot let go of what follows the
+	// pinned one.
 	hold := s.log.Hold(1)
 	pin := s.file.Pin()
 	meta := pin.Meta()
@@ -111,10 +113,10 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 	return snap, nil
 }
 
-// ReadNext reads the piece of the page file at or after the offset, at most limit bytes (at least one page), and returns
-// its offset; the next call goes on at that plus the length. The first piece is the checkpoint's description, in the place
-// of the file's own head. io.EOF means that all was read; ErrSnapshotGone that the snapshot, or the store, was closed or
-// that the store's own content was replaced.
+// ReadNext reads the piece of the page file at or after the offset, at most limit bytes (at least one page), and
+// returns its offset; the next call goes on at that plus the length. The first piece is the checkpoint's description,
+// in the place of the file's own head. io.EOF means that all was read; ErrSnapshotGone that the snapshot, or the store,
+// was closed or that the store's own content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
@@ -142,8 +144,8 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	return from, data, nil
 }
 
-// verify looks at what is about to be sent. Damage is sent all the same, since the receiver has nothing better: but it is known on this
-// node, which may still get a good copy. sn.mu is held.
+// verify looks at what is about to be sent. Damage is sent all the same, since the receiver has nothing better: but it
+// is known on this node, which may still get a good copy. sn.mu is held.
 func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
 	size := sn.file.PageSize()
 	begin := uint64(page.OffsetOf(ext.First, size)) //nolint:gosec // not negative

@@ -79,11 +79,12 @@ type Store struct {
 	failOnce sync.Once
 }
 
-// Open opens or makes the store in o.Dir and brings back the last checkpoint. The log beyond it is there, but nothing of it
-// is applied: whether it is committed is for the caller to find out (INV-5).
+// Open opens or makes the store in o.Dir and brings back the last checkpoint. The log beyond it is there, but nothing
+// of it is applied: whether it is committed is for the caller to find out (INV-5).
 //
-// Errors: ErrInUse, ErrIdentity, ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of packages page (not a page file, newer
-// version, damaged) and wal (damaged middle); each says what to do. With Options.ReplaceDamaged a damaged store is set aside instead.
+// Errors: ErrInUse, ErrIdentity, ErrIdentityLost, ErrPagesMissing, ErrLogGap, and those of packages page (not a page
+// file, newer version, damaged) and wal (damaged middle); each says what to do. With Options.ReplaceDamaged a damaged
+// store is set aside instead.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -217,7 +218,8 @@ func (s *Store) openLog(emptied bool) error {
 		return nil
 	}
 	if have, ok := s.log.PositionOf(at.LSN); !ok || have != at {
-		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v", ErrLogGap, at, s.log.First(), end)
+		return fmt.Errorf("%w: page.db holds the checkpoint %v, the log begins at LSN %d and ends at %v", ErrLogGap, at,
+			s.log.First(), end)
 	}
 	s.log.NoteCommitted(at.LSN) // INV-5: a checkpoint holds nothing else
 	return nil
@@ -239,7 +241,8 @@ func (s *Store) mayBegin() error {
 	if len(segments) > 0 && segments[0] == wal.FirstSegment {
 		return nil
 	}
-	return fmt.Errorf("%w: %s is not there, and the log does not have every record from the first one on", ErrPagesMissing, PageFile(s.o.Dir))
+	return fmt.Errorf("%w: %s is not there, and the log does not have every record from the first one on",
+		ErrPagesMissing, PageFile(s.o.Dir))
 }
 
 // segments lists the names of the log's segments, oldest first.
@@ -253,8 +256,8 @@ func (s *Store) segments() ([]string, error) {
 	return names, nil
 }
 
-// logIsMissing tells whether a log that was there once has no segment left: somebody removed it. Then nobody knows what was
-// in it beyond the checkpoint. A directory that never got to be more than new is no such case.
+// logIsMissing tells whether a log that was there once has no segment left: somebody removed it. Then nobody knows what
+// was in it beyond the checkpoint. A directory that never got to be more than new is no such case.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (Fence{}) {
 		return false, nil
@@ -263,7 +266,10 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("look for the log: %w", err)
 	}
-	return !slices.ContainsFunc(names, func(name string) bool { return filepath.Ext(name) == ".seg" || name == "cut.intent" }), nil
+	return !slices.ContainsFunc(names, func(name string) bool {
+		return filepath.Ext(name) == ".seg" ||
+			name == "cut.intent"
+	}), nil
 }
 
 // Close writes a checkpoint, syncs and closes everything. The directory is then marked clean.

@@ -19,9 +19,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestEverythingAtOnce creates, fills, empties and deletes queues while the pager flushes and checkpoints by itself, readers read
-// what is there and what is just going away, snapshots are copied, and the disk is full now and then. Each message names its
-// queue and its sequence, so that a reader notices any mistake; what is left in the end must be sound, without a page too many.
+// TestEverythingAtOnce creates, fills, empties and deletes queues while the pager flushes and checkpoints by itself,
+// readers read what is there and what is just going away, snapshots are copied, and the disk is full now and then. Each
+// message names its queue and its sequence, so that a reader notices any mistake; what is left in the end must be
+// sound, without a page too many.
 func TestEverythingAtOnce(t *testing.T) {
 	mem := vfs.NewMem()
 	fault := vfs.NewFault(mem)
@@ -107,7 +108,10 @@ func randomWork(s *store.Store, b *txn.Builder, rng *rand.Rand) {
 		if floor := q.Subscriptions[k%2].Floor; k%4 < 3 && floor < q.NextSequence {
 			first = floor
 		}
-		b.Ack(q.ID, q.Subscriptions[k%2].ID, txn.Range{First: first, Last: min(first+rng.Uint64N(60), q.NextSequence-1)})
+		b.Ack(q.ID, q.Subscriptions[k%2].ID, txn.Range{
+			First: first,
+			Last:  min(first+rng.Uint64N(60), q.NextSequence-1),
+		})
 	}
 }
 
@@ -132,7 +136,8 @@ func readSome(s *store.Store, rng *rand.Rand) error {
 		}
 		queue, seq := binary.LittleEndian.Uint64(m.Body), binary.LittleEndian.Uint64(m.Body[8:])
 		if queue != q.ID || seq != d.Sequence || seq <= last {
-			return fmt.Errorf("queue %d, sequence %d after %d: got the message %d of queue %d", q.ID, d.Sequence, last, seq, queue)
+			return fmt.Errorf("queue %d, sequence %d after %d: got the message %d of queue %d", q.ID, d.Sequence, last,
+				seq, queue)
 		}
 		last = seq
 	}

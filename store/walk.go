@@ -21,7 +21,8 @@ const (
 	walkPacedBytes = 128 << 10
 )
 
-// walk reads the runs of messages of a checkpoint from the first queue's first one to the last, ahead of who looks at them.
+// walk reads the runs of messages of a checkpoint from the first queue's first one to the last, ahead of who looks at
+// them.
 type walk struct {
 	file *page.File
 	view *tree.View
@@ -57,8 +58,8 @@ type walkRun struct {
 	err     error
 }
 
-// each calls fn for each run in turn, with its payload, valid during the call, or why it cannot be read. A second goroutine
-// reads and verifies meanwhile.
+// each calls fn for each run in turn, with its payload, valid during the call, or why it cannot be read. A second
+// goroutine reads and verifies meanwhile.
 func (w *walk) each(ctx context.Context, fn func(e *indexEntry, payload []byte, err error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	_, buffers := w.part()

@@ -32,7 +32,8 @@ process together (in JSON also of each); disk is what was written to the disk th
 		Args: knownSubcommand,
 		RunE: needsSubcommand,
 	}
-	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchWipe(), a.benchFanout(), a.benchPageSize(), a.benchStore(), a.benchQueues(), a.benchGrowth(),
+	cmd.AddCommand(a.benchPublish(), a.benchConsume(), a.benchFailover(), a.benchWipe(), a.benchFanout(),
+		a.benchPageSize(), a.benchStore(), a.benchQueues(), a.benchGrowth(),
 		a.benchKnobs(), a.benchCompare(), a.benchAll())
 	return cmd
 }
@@ -66,7 +67,8 @@ func (f *benchFlags) register(cmd *cobra.Command) {
 func (f *benchFlags) registerNodes(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.pair, "pair", false, "start a pair for it (the default, unless --addr is given)")
 	cmd.Flags().BoolVar(&f.standalone, "standalone", false, "start one node alone for it")
-	cmd.Flags().StringToStringVar(&f.set, "set", nil, "settings of what is started, such as commit-delay=1ms,limits.delivery-share=10")
+	cmd.Flags().StringToStringVar(&f.set, "set", nil,
+		"settings of what is started, such as commit-delay=1ms,limits.delivery-share=10")
 	cmd.MarkFlagsMutuallyExclusive("pair", "standalone")
 }
 
@@ -80,8 +82,10 @@ func (f *benchFlags) registerStore(cmd *cobra.Command) {
 func (f *benchFlags) registerCommon(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "2KiB", "page size of what is started")
 	cmd.Flags().StringVar(&f.memory, "memory", "512MiB", "memory budget of what is started")
-	cmd.Flags().StringVar(&f.pageCache, "page-cache", "auto", "what becomes of the system's page cache, see memory.page-cache: "+strings.Join(store.PageCacheNames(), ", "))
-	cmd.Flags().StringSliceVar(&f.sizes, "size", []string{"512"}, "bytes of a message; several, such as 512,15000, are measured one after the other")
+	cmd.Flags().StringVar(&f.pageCache, "page-cache", "auto",
+		"what becomes of the system's page cache, see memory.page-cache: "+strings.Join(store.PageCacheNames(), ", "))
+	cmd.Flags().StringSliceVar(&f.sizes, "size", []string{"512"},
+		"bytes of a message; several, such as 512,15000, are measured one after the other")
 	cmd.Flags().IntVar(&f.messages, "messages", 200_000, "messages of a round")
 	cmd.Flags().IntVar(&f.rounds, "rounds", 3, "rounds")
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory for the data; default: a temporary one")
@@ -122,7 +126,9 @@ func (f *benchFlags) parse() (p parsed, err error) {
 }
 
 // withTarget starts what is to be measured, or connects to it, and runs fn.
-func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, p parsed, fn func(bench.Target) error) (err error) {
+func (a *app) withTarget(
+	ctx context.Context, cmd *cobra.Command, f benchFlags, p parsed, fn func(bench.Target) error,
+) (err error) {
 	if cmd.Flags().Changed("addr") && !f.pair && !f.standalone {
 		return a.withClient(ctx, func(ctx context.Context, c *client.Client) error {
 			ctx, cancel := context.WithTimeout(ctx, a.timeout)
@@ -148,7 +154,10 @@ func (a *app) withTarget(ctx context.Context, cmd *cobra.Command, f benchFlags, 
 	for name, value := range f.set {
 		settings[strings.ReplaceAll(name, ".", "-")] = value
 	}
-	nodes, err := pair.Start(ctx, pair.Options{Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links, Settings: settings})
+	nodes, err := pair.Start(ctx, pair.Options{
+		Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links,
+		Settings: settings,
+	})
 	if err != nil {
 		return err
 	}
@@ -212,13 +221,15 @@ func (a *app) printResults(results []bench.Result) error {
 			name = "median"
 		}
 		rows = append(rows, []any{
-			r.Workload + " " + r.Phase, name, r.Setup, r.Sync, r.SizeBytes, r.Messages, fmt.Sprintf("%.0f", r.Rate), fmt.Sprintf("%.1f", r.MB),
+			r.Workload + " " + r.Phase, name, r.Setup, r.Sync, r.SizeBytes, r.Messages, fmt.Sprintf("%.0f", r.Rate),
+			fmt.Sprintf("%.1f", r.MB),
 			digits(r.P50), digits(r.P99), digits(r.P999), digits(r.Max),
 			fmt.Sprintf("%.1f", r.CPU), fmt.Sprintf("%.0f", r.RSS), fmt.Sprintf("%.0f", r.DiskWritten),
 		})
 	}
 	return a.print.Table([]string{
-		"Measured", "Round", "Setup", "Sync", "Bytes", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "CPU s", "RSS MB", "Disk MB",
+		"Measured", "Round", "Setup", "Sync", "Bytes", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms",
+		"max ms", "CPU s", "RSS MB", "Disk MB",
 	}, rows)
 }
 

@@ -20,13 +20,23 @@ type part struct{ short, long string }
 func parts() []part {
 	return []part{
 		{
-			"store --messages 200000 --bursts 6 --sync off --memory 32MiB --memory-limit 512MiB --far --warm --rounds 1",
+			"store --messages 200000 --bursts 6 --sync off --memory 32MiB --memory-limit 512MiB --far --warm " +
+				"--rounds 1",
 			"store --messages 2000000 --bursts 16 --sync off --memory-limit 2GiB --far --warm --rounds 1",
 		},
-		{"fanout --subscriptions 1,10,100 --messages 20000 --memory 64MiB --sync off", "fanout --subscriptions 1,10,100,1000 --messages 200000 --memory 64MiB --sync off --rounds 3"},
+		{
+			"fanout --subscriptions 1,10,100 --messages 20000 --memory 64MiB --sync off",
+			"fanout --subscriptions 1,10,100,1000 --messages 200000 --memory 64MiB --sync off --rounds 3",
+		},
 		{"pagesize --messages 4000 --sync off", "pagesize --messages 40000 --sync off --rounds 3"},
-		{"knobs --knob commit-delay --values 0s,1ms --duration 2s", "knobs --knob commit-delay --duration 10s --rounds 3"},
-		{"knobs --knob checkpoint-bytes --values 64MiB,256MiB --duration 4s", "knobs --knob checkpoint-bytes --duration 40s --rounds 3"},
+		{
+			"knobs --knob commit-delay --values 0s,1ms --duration 2s",
+			"knobs --knob commit-delay --duration 10s --rounds 3",
+		},
+		{
+			"knobs --knob checkpoint-bytes --values 64MiB,256MiB --duration 4s",
+			"knobs --knob checkpoint-bytes --duration 40s --rounds 3",
+		},
 		{"queues --messages 200000", "queues --messages 1000000"},
 		{"growth --levels 100000,1000000", "growth --levels 100000,1000000,10000000,100000000 --slices 10"},
 		{"failover --kills 5", "failover --kills 50"},
@@ -62,7 +72,8 @@ A measurement that fails does not end the others; its error is printed, and the 
   lockstep bench all --only queues,growth`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f.memory, f.pageSize, f.sizes, f.messages, f.rounds, f.sync = "512MiB", "2KiB", []string{"512", "15000"}, 1_000_000, 1, "off"
+			f.memory, f.pageSize, f.sizes, f.messages, f.rounds, f.sync = "512MiB", "2KiB", []string{"512", "15000"},
+				1_000_000, 1, "off"
 			f.duration, f.bursts, f.batch, f.configs = 2*time.Second, 2, 100, []string{"r1", "r3"}
 			if long {
 				f.messages, f.rounds, f.duration, f.bursts = 2_000_000, 5, 10*time.Second, 4

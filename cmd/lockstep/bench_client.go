@@ -11,7 +11,8 @@ func (a *app) benchPublish() *cobra.Command {
 	var o bench.PublishOptions
 	cmd := &cobra.Command{
 		Use: "publish", Short: "Measure publishing: synchronous or pipelined, with one producer or many",
-		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable on both nodes.",
+		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable " +
+			"on both nodes.",
 		Example: `  lockstep bench publish
   lockstep bench publish --publishers 64 --producers 5 --queues 5 --sync off
   lockstep bench publish --producers 5 --queues 5 --window 1000 --duration 10s --standalone --size 512,15000 --output json`,
@@ -21,8 +22,10 @@ func (a *app) benchPublish() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.Producers < 1 || o.Window < 1 || f.queues < 1 || o.Publishers < 0 || o.Publishers > 0 && o.Publishers < o.Producers {
-				return usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least --producers")
+			if o.Producers < 1 || o.Window < 1 || f.queues < 1 || o.Publishers < 0 || o.Publishers > 0 &&
+				o.Publishers < o.Producers {
+				return usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least " +
+					"--producers")
 			}
 			return a.withTarget(cmd.Context(), cmd, f, p, func(t bench.Target) error {
 				return a.rounds(f, p.sizes, func(size int) (bench.Result, error) {

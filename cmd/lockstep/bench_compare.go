@@ -39,8 +39,10 @@ type compareFlags struct {
 
 func (f *compareFlags) register(cmd *cobra.Command, a *app) {
 	dir, _ := a.lookup(envPeers)
-	cmd.Flags().StringVar(&f.peersDir, "peers", dir, "directory with a directory for each peer (environment: "+envPeers+")")
-	cmd.Flags().StringVar(&f.lock, "lock", filepath.Join(os.TempDir(), "bench.lock"), "file whose lock is held while something is measured; empty: none")
+	cmd.Flags().StringVar(&f.peersDir, "peers", dir,
+		"directory with a directory for each peer (environment: "+envPeers+")")
+	cmd.Flags().StringVar(&f.lock, "lock", filepath.Join(os.TempDir(), "bench.lock"),
+		"file whose lock is held while something is measured; empty: none")
 }
 
 // find looks for the peers of that name; what is missing is only noted.
@@ -136,15 +138,18 @@ sync every --batch messages; otherwise ours writes --batch messages in one trans
 	f.register(cmd, a)
 	f.setDefaults(cmd, map[string]string{"messages": "2000000"})
 	cmd.Flags().Lookup("messages").Usage = "chronicle: messages of a burst"
-	cmd.Flags().StringSliceVar(&f.syncs, "sync", []string{"off"}, "sync modes of both sides, one after the other: off, always")
+	cmd.Flags().StringSliceVar(&f.syncs, "sync", []string{"off"},
+		"sync modes of both sides, one after the other: off, always")
 	cmd.Flags().StringVar(&peer, "peer", bench.PeerNATS, "what to compare with: nats or chronicle")
-	cmd.Flags().StringVar(&dir, "peer-dir", "", "directory of the peer's benchmark; default: the one of its name in --peers")
+	cmd.Flags().StringVar(&dir, "peer-dir", "",
+		"directory of the peer's benchmark; default: the one of its name in --peers")
 	cmd.Flags().StringVar(&command, "peer-command", "", "the peer's benchmark, instead of `run` in its directory")
 	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
 	cmd.Flags().DurationVar(&f.duration, "duration", 10*time.Second, "nats: how long each publishing workload runs")
 	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: bursts, each of --messages")
 	cmd.Flags().IntVar(&f.batch, "batch", 100, "chronicle: messages of one transaction of ours, and between two syncs")
-	cmd.Flags().StringVar(&limit, "memory-limit", "", "chronicle: memory of either process and its page cache, such as 2GiB")
+	cmd.Flags().StringVar(&limit, "memory-limit", "",
+		"chronicle: memory of either process and its page cache, such as 2GiB")
 	return cmd
 }
 
@@ -172,7 +177,10 @@ func ourCases() []ourCase {
 		{name: bench.CasePub64, publish: bench.PublishOptions{Producers: 5, Publishers: 64, Window: 1, Queues: 5}},
 		{name: bench.CasePipelined, publish: bench.PublishOptions{Producers: 5, Window: 1000, Queues: 5}},
 		{name: bench.CaseConsume, consume: bench.ConsumeOptions{Consumers: 5, Queues: 5, Prefetch: 1000}},
-		{name: bench.CasePub64One, only: 512, publish: bench.PublishOptions{Producers: 5, Publishers: 64, Window: 1, Queues: 1}},
+		{name: bench.CasePub64One, only: 512, publish: bench.PublishOptions{
+			Producers: 5, Publishers: 64, Window: 1,
+			Queues: 1,
+		}},
 		{name: bench.CaseConsume1, only: 512, consume: bench.ConsumeOptions{Consumers: 5, Queues: 1, Prefetch: 1000}},
 	}
 }
@@ -230,7 +238,10 @@ func (c *comparer) nats(ctx context.Context, configuration, sync string) (err er
 	}
 	defer remove()
 	c.say("nats %s", configuration)
-	results, err := bench.NATS(ctx, p, bench.NATSOptions{Config: configuration, Sizes: c.p.sizes, Duration: c.f.duration, Dir: dir})
+	results, err := bench.NATS(ctx, p, bench.NATSOptions{
+		Config: configuration, Sizes: c.p.sizes,
+		Duration: c.f.duration, Dir: dir,
+	})
 	if err != nil {
 		return err
 	}
@@ -270,7 +281,9 @@ func (c *comparer) ours(ctx context.Context, sync string, size int) error {
 	})
 }
 
-func (c *comparer) ourCase(ctx context.Context, t bench.Target, o ourCase, sync string, size int) (bench.Result, error) {
+func (c *comparer) ourCase(
+	ctx context.Context, t bench.Target, o ourCase, sync string, size int,
+) (bench.Result, error) {
 	if o.consume.Consumers == 0 {
 		o.publish.SizeBytes, o.publish.Duration = size, c.f.duration
 		if o.publish.Window > 1 { // a few MB under way are enough; more would only be latency
@@ -305,7 +318,9 @@ func (c *comparer) chronicleRounds(ctx context.Context) error {
 }
 
 // embedded runs one side in a fresh directory, after as much as it will use was written there and deleted.
-func (c *comparer) embedded(ctx context.Context, sync string, size int, side func(ctx context.Context, dir, sync string, size int) error) error {
+func (c *comparer) embedded(
+	ctx context.Context, sync string, size int, side func(ctx context.Context, dir, sync string, size int) error,
+) error {
 	return c.alone(ctx, func() error {
 		dir, remove, err := benchDir(c.f.dir)
 		if err != nil {
@@ -326,7 +341,8 @@ func (c *comparer) chronicle(ctx context.Context, dir, sync string, size int) er
 	}
 	c.say("chronicle, sync=%s, %d bytes", sync, size)
 	o := bench.ChronicleOptions{
-		SizeBytes: size, Messages: c.f.messages, Bursts: c.f.bursts, MemoryLimit: c.f.limit, Dir: filepath.Join(dir, "queue"),
+		SizeBytes: size, Messages: c.f.messages, Bursts: c.f.bursts, MemoryLimit: c.f.limit,
+		Dir: filepath.Join(dir, "queue"),
 	}
 	if sync == "always" {
 		o.Batch = c.f.batch
@@ -349,8 +365,10 @@ func (c *comparer) chronicle(ctx context.Context, dir, sync string, size int) er
 func (c *comparer) ourStore(ctx context.Context, dir, sync string, size int) error {
 	c.say("lockstep embedded, sync=%s, %d bytes", sync, size)
 	args := []string{
-		"store", "--rounds=1", "--dir=" + dir, "--sync=" + sync, "--size=" + strconv.Itoa(size), "--messages=" + strconv.Itoa(c.f.messages),
-		"--bursts=" + strconv.Itoa(c.f.bursts), "--batch=" + strconv.Itoa(c.f.batch), "--page-size=" + c.f.pageSize, "--memory=" + c.f.memory,
+		"store", "--rounds=1", "--dir=" + dir, "--sync=" + sync, "--size=" + strconv.Itoa(size),
+		"--messages=" + strconv.Itoa(c.f.messages),
+		"--bursts=" + strconv.Itoa(c.f.bursts), "--batch=" + strconv.Itoa(c.f.batch), "--page-size=" + c.f.pageSize,
+		"--memory=" + c.f.memory,
 		"--page-cache=" + c.f.pageCache,
 	}
 	if c.f.limit > 0 {

@@ -58,7 +58,8 @@ func TestBenchAll(t *testing.T) {
 func TestBenchCompare(t *testing.T) {
 	c, dir := cli{t: t}, fakePeers(t)
 	common := []string{"bench", "compare", "--lock", filepath.Join(dir, "lock"), "--peers", dir}
-	lines := c.lines(append(common, "--peer", "nats", "--standalone", "--configs", "r1", "--size", "512", "--duration", "100ms", "--rounds", "1")...)
+	lines := c.lines(append(common, "--peer", "nats", "--standalone", "--configs", "r1", "--size", "512", "--duration",
+		"100ms", "--rounds", "1")...)
 	found := comparisons(lines)
 	require.Len(t, found, 6)
 	first := found[0]["peers"].([]any)[0].(map[string]any)
@@ -69,13 +70,15 @@ func TestBenchCompare(t *testing.T) {
 			require.InDelta(t, 700, l["messages"], 0, "as many as the peer had")
 		}
 	}
-	found = comparisons(c.lines(append(common, "--peer", "chronicle", "--messages", "300", "--bursts", "2", "--rounds", "2", "--sync", "off,always")...))
+	found = comparisons(c.lines(append(common, "--peer", "chronicle", "--messages", "300", "--bursts", "2", "--rounds",
+		"2", "--sync", "off,always")...))
 	require.Len(t, found, 4)
 	require.Equal(t, "always", found[2]["sync"])
 	ours := found[3]["ours"].(map[string]any)
 	require.InDelta(t, 4, ours["rounds"], 0, "two bursts in each of two rounds")
 
-	out := c.ok("bench", "compare", "--peer", "chronicle", "--peers", t.TempDir(), "--lock", "", "--messages", "100", "--bursts", "1", "--rounds", "1")
+	out := c.ok("bench", "compare", "--peer", "chronicle", "--peers", t.TempDir(), "--lock", "", "--messages", "100",
+		"--bursts", "1", "--rounds", "1")
 	require.Contains(t, out, "not installed")
 	require.Contains(t, out, "burst read")
 	_, _, code := c.run("", "bench", "compare", "--peer", "nobody", "--lock", "")

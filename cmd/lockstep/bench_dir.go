@@ -18,7 +18,8 @@ const (
 	benchLock   = "in-use" // held by the process that measures; the system lets go of it when that dies
 )
 
-// benchDir makes the directory for the data, and what removes it. Directories of measurements that were killed are removed as well.
+// benchDir makes the directory for the data, and what removes it. Directories of measurements that were killed are
+// removed as well.
 func benchDir(given string) (dir string, remove func(), err error) {
 	base := given
 	if base == "" {
@@ -35,7 +36,8 @@ func benchDir(given string) (dir string, remove func(), err error) {
 		_ = os.RemoveAll(dir)
 		return "", nil, fmt.Errorf("bench: %w", err)
 	}
-	// A reader that goes away (`lockstep bench … | head`) would end the process on the spot. So it only makes printing fail.
+	// A reader that goes away (`lockstep bench … | head`) would end the process on the spot. So it only makes printing
+	// fail.
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	return dir, func() {
@@ -45,8 +47,8 @@ func benchDir(given string) (dir string, remove func(), err error) {
 	}, nil
 }
 
-// removeLeftovers removes what measurements left in base that could not clean up. What is in use, not ours, or of a release that did not
-// lock its directories, stays.
+// removeLeftovers removes what measurements left in base that could not clean up. What is in use, not ours, or of a
+// release that did not lock its directories, stays.
 func removeLeftovers(base string) {
 	entries, err := os.ReadDir(base)
 	if err != nil {

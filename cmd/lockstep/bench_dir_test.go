@@ -42,8 +42,8 @@ func requireEnded(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// TestBenchCleansUp: however a measurement ends, its data goes: when its reader goes away, when it is asked to stop, and, when it was killed,
-// at the next start. The data of one that runs stays.
+// TestBenchCleansUp: however a measurement ends, its data goes: when its reader goes away, when it is asked to stop,
+// and, when it was killed, at the next start. The data of one that runs stays.
 func TestBenchCleansUp(t *testing.T) {
 	left := func(dir string) []string {
 		names, err := filepath.Glob(filepath.Join(dir, benchPrefix+"*"))

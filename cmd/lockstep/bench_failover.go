@@ -33,10 +33,12 @@ other node; of a switchover, the longest time between two acknowledgements.`,
 			switch {
 			case o.Times < 1:
 				return usage("--kills must be at least 1")
-			case !slices.Contains([]string{bench.FaultKill, bench.FaultFreeze, bench.FaultCut, bench.FaultSwitchover}, o.Fault):
+			case !slices.Contains([]string{bench.FaultKill, bench.FaultFreeze, bench.FaultCut, bench.FaultSwitchover},
+				o.Fault):
 				return usage("--fault %q is none of kill, freeze, cut and switchover", o.Fault)
 			case o.Fault == bench.FaultCut && f.raft:
-				return usage("--fault cut needs --coordinator etcd: the voters of a raft quorum know each other by one address each, which cannot be cut for one of them")
+				return usage("--fault cut needs --coordinator etcd: the voters of a raft quorum know each other by " +
+					"one address each, which cannot be cut for one of them")
 			}
 			f.links = o.Fault == bench.FaultCut
 			f.pair = true
@@ -48,17 +50,20 @@ other node; of a switchover, the longest time between two acknowledgements.`,
 				if err := a.print.Object(r); err != nil {
 					return err
 				}
-				return a.print.Table([]string{"Fault", "Coordinator", "Times", "Median ms", "p99 ms", "Max ms"}, [][]any{
-					{o.Fault, o.Coordinator, r.Messages, digits(r.P50), digits(r.P99), digits(r.Max)},
-				})
+				return a.print.Table([]string{"Fault", "Coordinator", "Times", "Median ms", "p99 ms", "Max ms"},
+					[][]any{
+						{o.Fault, o.Coordinator, r.Messages, digits(r.P50), digits(r.P99), digits(r.Max)},
+					})
 			})
 		},
 	}
 	cmd.Flags().StringVar(&f.sync, "sync", "always", "sync mode of the nodes: always, interval or off")
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory for the data; default: a temporary one")
 	cmd.Flags().IntVar(&o.Times, "kills", 50, "how often")
-	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill, "what is done to the active: kill, freeze, cut or switchover")
-	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd", "what holds the pair's record: etcd, or raft, with a witness process")
+	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill,
+		"what is done to the active: kill, freeze, cut or switchover")
+	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd",
+		"what holds the pair's record: etcd, or raft, with a witness process")
 	f.pageSize, f.memory, f.sizes, f.messages, f.rounds, f.queues = "2KiB", "128MiB", []string{"512"}, 1, 1, 1
 	return cmd
 }

@@ -60,7 +60,8 @@ producers: of each process, it is in the JSON.
 						first = published
 						continue
 					}
-					if err := a.print.Sentence("publishing with %d subscriptions: %.2f × the rate with %d", n, published.Rate/first.Rate, first.Subscriptions); err != nil {
+					if err := a.print.Sentence("publishing with %d subscriptions: %.2f × the rate with %d", n,
+						published.Rate/first.Rate, first.Subscriptions); err != nil {
 						return err
 					}
 				}
@@ -71,14 +72,17 @@ producers: of each process, it is in the JSON.
 	f.register(cmd)
 	f.setDefaults(cmd, map[string]string{"size": "200-500", "messages": "100000", "rounds": "1"})
 	_ = cmd.Flags().MarkHidden("queues")
-	cmd.Flags().IntSliceVar(&subscriptions, "subscriptions", []int{1, 10, 100}, "numbers of subscriptions to measure, one after the other")
+	cmd.Flags().IntSliceVar(&subscriptions, "subscriptions", []int{1, 10, 100},
+		"numbers of subscriptions to measure, one after the other")
 	cmd.Flags().IntVar(&o.Producers, "producers", 50, "producers at the same time")
 	cmd.Flags().IntVar(&o.Window, "window", 16, "messages of one producer that are not yet acknowledged")
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "consumers at the same time")
 	cmd.Flags().BoolVar(&o.Backlog, "backlog", false, "publish everything before the consumers begin")
-	cmd.Flags().IntVar(&o.Turn, "turn", 1000, "messages that a consumer reads before it goes on to another subscription")
+	cmd.Flags().IntVar(&o.Turn, "turn", 1000,
+		"messages that a consumer reads before it goes on to another subscription")
 	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "messages under way to each consumer")
-	cmd.Flags().DurationVar(&o.Drain, "drain", 0, "end deliveries so long after the last message was published; 0: when all are delivered")
+	cmd.Flags().DurationVar(&o.Drain, "drain", 0,
+		"end deliveries so long after the last message was published; 0: when all are delivered")
 	return cmd
 }
 
@@ -99,7 +103,9 @@ func parseSizeRange(sizes []string) (least, most int, err error) {
 }
 
 // fanoutRounds measures one number of subscriptions and returns the median of publishing.
-func (a *app) fanoutRounds(cmd *cobra.Command, t bench.Target, o bench.FanoutOptions, rounds int) (published bench.Result, err error) {
+func (a *app) fanoutRounds(
+	cmd *cobra.Command, t bench.Target, o bench.FanoutOptions, rounds int,
+) (published bench.Result, err error) {
 	phases := map[string][]bench.Result{}
 	for round := range rounds {
 		err := bench.Fanout(cmd.Context(), t, o, func(r bench.Result) error {
@@ -128,11 +134,13 @@ func (a *app) fanoutRounds(cmd *cobra.Command, t bench.Target, o bench.FanoutOpt
 			fair = fmt.Sprintf("%.2f", m.Share)
 		}
 		rows = append(rows, []any{
-			m.Subscriptions, phase, m.Messages, fmt.Sprintf("%.0f", m.Rate), fmt.Sprintf("%.1f", m.MB), digits(m.P50), digits(m.P99), digits(m.Max),
+			m.Subscriptions, phase, m.Messages, fmt.Sprintf("%.0f", m.Rate), fmt.Sprintf("%.1f", m.MB), digits(m.P50),
+			digits(m.P99), digits(m.Max),
 			fair, fmt.Sprintf("%.1f", m.CPU), fmt.Sprintf("%.0f", m.RSS), fmt.Sprintf("%.0f", m.DiskWritten),
 		})
 	}
 	return published, a.print.Table([]string{
-		"Subscriptions", "Phase", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "max ms", "Fairness", "CPU s", "RSS MB", "Disk MB",
+		"Subscriptions", "Phase", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "max ms", "Fairness", "CPU s",
+		"RSS MB", "Disk MB",
 	}, rows)
 }

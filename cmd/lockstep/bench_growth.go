@@ -40,17 +40,20 @@ rate, and the CPU time of a message, are compared with those of the first level.
 				o.Levels = append(o.Levels, n)
 			}
 			o.Messages = f.messages
-			return a.embeddedRounds(cmd, f, p, batch, len(o.Levels), []string{"publish", "ack random"}, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
-				o := o
-				o.EmbeddedOptions = e
-				return bench.Growth(ctx, o, report)
-			})
+			return a.embeddedRounds(cmd, f, p, batch, len(o.Levels), []string{"publish", "ack random"},
+				func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
+					o := o
+					o.EmbeddedOptions = e
+					return bench.Growth(ctx, o, report)
+				})
 		},
 	}
 	f.registerStore(cmd)
 	f.setDefaults(cmd, map[string]string{"sync": "off", "size": "100", "messages": "200000", "rounds": "1"})
-	cmd.Flags().StringVar(&levels, "levels", "100000,1000000,10000000", "messages that are stored before the measurement")
-	cmd.Flags().IntVar(&o.Acks, "acks", 20_000, "messages to acknowledge in a slice, chosen by chance; at most all that there are")
+	cmd.Flags().StringVar(&levels, "levels", "100000,1000000,10000000",
+		"messages that are stored before the measurement")
+	cmd.Flags().IntVar(&o.Acks, "acks", 20_000,
+		"messages to acknowledge in a slice, chosen by chance; at most all that there are")
 	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices of each level")
 	cmd.Flags().IntVar(&batch, "batch", 100, "messages, or acknowledgements, of one transaction")
 	return cmd

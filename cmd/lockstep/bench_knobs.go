@@ -20,18 +20,22 @@ type knob struct {
 	loads   []bench.PublishOptions
 }
 
-// knobs that can be swept: each over two orders of magnitude, with the default among the values, under the loads that feel it.
+// knobs that can be swept: each over two orders of magnitude, with the default among the values, under the loads that
+// feel it.
 func knobs() []knob {
 	return []knob{
 		{
 			// It costs the answer, and saves syncs: what publishers that wait notice.
 			setting: "commit-delay", values: []string{"0s", "100us", "300us", "1ms", "3ms", "10ms"}, sync: "always",
 			loads: []bench.PublishOptions{
-				{Producers: 1, Window: 1, Queues: 1}, {Producers: 5, Publishers: 64, Window: 1, Queues: 5}, {Producers: 5, Window: 1000, Queues: 5},
+				{Producers: 1, Window: 1, Queues: 1},
+				{Producers: 5, Publishers: 64, Window: 1, Queues: 5},
+				{Producers: 5, Window: 1000, Queues: 5},
 			},
 		},
 		{
-			// It costs log, and saves writes of pages: what a stream of messages notices. Only the log's size makes checkpoints here.
+			// It costs log, and saves writes of pages: what a stream of messages notices. Only the log's size makes
+			// checkpoints here.
 			setting: "checkpoint-bytes", values: []string{"16MiB", "64MiB", "256MiB", "1GiB", "2GiB"}, sync: "off",
 			also:  map[string]string{"checkpoint-interval": "24h"},
 			loads: []bench.PublishOptions{{Producers: 5, Window: 1000, Queues: 5}},
@@ -146,7 +150,9 @@ func (a *app) sweep(cmd *cobra.Command, f benchFlags, p parsed, k knob, size int
 }
 
 // knobPoint starts nodes with one value and measures one load.
-func (a *app) knobPoint(ctx context.Context, cmd *cobra.Command, f benchFlags, p parsed, k knob, value string, load bench.PublishOptions) (r bench.Result, err error) {
+func (a *app) knobPoint(
+	ctx context.Context, cmd *cobra.Command, f benchFlags, p parsed, k knob, value string, load bench.PublishOptions,
+) (r bench.Result, err error) {
 	f.sync, f.settings = k.sync, map[string]string{k.setting: value}
 	for name, v := range k.also {
 		f.settings[name] = v
@@ -162,13 +168,16 @@ func (a *app) printKnobs(results []bench.Result) error {
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
 		rows = append(rows, []any{
-			r.Knob, r.Value, load(&r), r.Sync, r.SizeBytes, fmt.Sprintf("%.0f", r.Rate), spread(&r), digits(r.P50), digits(r.P99), digits(r.Max),
-			fmt.Sprintf("%.1f", r.CheckpointsPerMin), fmt.Sprintf("%.0f", r.LogMB), fmt.Sprintf("%.0f", r.PeakRSS), fmt.Sprintf("%.1f", r.CPUPerMessage()),
+			r.Knob, r.Value, load(&r), r.Sync, r.SizeBytes, fmt.Sprintf("%.0f", r.Rate), spread(&r), digits(r.P50),
+			digits(r.P99), digits(r.Max),
+			fmt.Sprintf("%.1f", r.CheckpointsPerMin), fmt.Sprintf("%.0f", r.LogMB), fmt.Sprintf("%.0f", r.PeakRSS),
+			fmt.Sprintf("%.1f", r.CPUPerMessage()),
 			fmt.Sprintf("%.0f", r.DiskWritten),
 		})
 	}
 	return a.print.Table([]string{
-		"Setting", ">Value", "Load", "Sync", ">Bytes", ">Rate/s", ">Spread", ">p50 ms", ">p99 ms", ">max ms", ">Checkpoints/min", ">Log MB", ">Peak MB",
+		"Setting", ">Value", "Load", "Sync", ">Bytes", ">Rate/s", ">Spread", ">p50 ms", ">p99 ms", ">max ms",
+		">Checkpoints/min", ">Log MB", ">Peak MB",
 		">CPU µs each", ">Disk MB",
 	}, rows)
 }

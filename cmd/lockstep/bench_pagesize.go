@@ -70,12 +70,14 @@ its setting memory.budget. --messages is the number of all messages together.`,
 	}
 	f.register(cmd)
 	f.setDefaults(cmd, map[string]string{"size": "15000", "messages": "40000", "queues": "5", "rounds": "1"})
-	cmd.Flags().StringVar(&mix, "mix", "", "messages of several sizes, such as 40000x15000,6000x512, instead of --messages and --size")
+	cmd.Flags().StringVar(&mix, "mix", "", "messages of several sizes, such as 40000x15000,6000x512, instead of "+
+		"--messages and --size")
 	cmd.Flags().IntVar(&o.Senders, "senders", 5, "producers at the same time")
 	cmd.Flags().IntVar(&o.Window, "window", 256, "messages of one sender that are not yet acknowledged")
 	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages under way to each consumer")
 	cmd.Flags().StringVar(&to, "to", "", "page size to compare with; default: what the scan recommends")
-	cmd.Flags().StringVar(&limit, "page-size-max", "", "the scan does not recommend more than this; default: the setting of that name")
+	cmd.Flags().StringVar(&limit, "page-size-max", "",
+		"the scan does not recommend more than this; default: the setting of that name")
 	return cmd
 }
 
@@ -127,12 +129,15 @@ func (a *app) printPageSize(results []bench.Result) error {
 			disk = "?"
 		}
 		rows = append(rows, []any{
-			r.Phase, r.Round, out.Bytes(r.PageSize), fmt.Sprintf("%.2f", r.Seconds), fmt.Sprintf("%.0f", r.Rate), fmt.Sprintf("%.0f", r.MB),
-			fmt.Sprintf("%.1f", r.FileMB), disk, digits(r.P99), fmt.Sprintf("%.1f", r.CPU), fmt.Sprintf("%.0f", r.PeakRSS), cp,
+			r.Phase, r.Round, out.Bytes(r.PageSize), fmt.Sprintf("%.2f", r.Seconds), fmt.Sprintf("%.0f", r.Rate),
+			fmt.Sprintf("%.0f", r.MB),
+			fmt.Sprintf("%.1f", r.FileMB), disk, digits(r.P99), fmt.Sprintf("%.1f", r.CPU),
+			fmt.Sprintf("%.0f", r.PeakRSS), cp,
 		})
 	}
 	err := a.print.Table([]string{
-		"Phase", "Round", ">Pages", ">Seconds", ">Messages/s", ">MB/s", ">page.db MB", ">Disk B per B", ">p99 ms", ">CPU s", ">Peak MB", "",
+		"Phase", "Round", ">Pages", ">Seconds", ">Messages/s", ">MB/s", ">page.db MB", ">Disk B per B", ">p99 ms",
+		">CPU s", ">Peak MB", "",
 	}, rows)
 	if err != nil {
 		return err
@@ -152,8 +157,8 @@ func (a *app) printPageSize(results []bench.Result) error {
 	return nil
 }
 
-// comparePageSizes says, for each round, what memory the rewrite took, and how the rates before and after it compare. The refill counts
-// for producing before it: like the producing after it, it finds a file that has grown.
+// comparePageSizes says, for each round, what memory the rewrite took, and how the rates before and after it compare.
+// The refill counts for producing before it: like the producing after it, it finds a file that has grown.
 func comparePageSizes(results []bench.Result) (lines []string) {
 	before := map[string]bench.Result{}
 	rewritten := 0
@@ -170,12 +175,14 @@ func comparePageSizes(results []bench.Result) (lines []string) {
 				if u.RSSBefore == 0 {
 					had = "just been started, and had" // it rewrites at its start
 				}
-				lines = append(lines, fmt.Sprintf("round %d, rewrite: %s had %s %.0f MB at most", r.Round, u.Name, had, u.PeakRSS))
+				lines = append(lines, fmt.Sprintf("round %d, rewrite: %s had %s %.0f MB at most", r.Round, u.Name, had,
+					u.PeakRSS))
 			}
 		case rewritten != r.Round:
 			before[phase] = r
 		case was.Round == r.Round:
-			lines = append(lines, fmt.Sprintf("round %d, %s: %.0f messages/s with pages of %s, %.0f with %s: %.2f times", r.Round, phase,
+			lines = append(lines, fmt.Sprintf("round %d, %s: %.0f messages/s with pages of %s, %.0f with %s: %.2f "+
+				"times", r.Round, phase,
 				was.Rate, out.Bytes(was.PageSize), r.Rate, out.Bytes(r.PageSize), r.Rate/was.Rate))
 		}
 	}

@@ -46,11 +46,12 @@ beside a plain read of the same file.`,
 				o.MemoryLimit = int64(bytes)
 			}
 			o.Messages = f.messages
-			return a.embeddedRounds(cmd, f, p, o.Batch, 1, []string{"write", "read", "start", "read far"}, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
-				o := o
-				o.EmbeddedOptions = e
-				return bench.Store(ctx, o, report)
-			})
+			return a.embeddedRounds(cmd, f, p, o.Batch, 1, []string{"write", "read", "start", "read far"},
+				func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
+					o := o
+					o.EmbeddedOptions = e
+					return bench.Store(ctx, o, report)
+				})
 		},
 	}
 	f.registerStore(cmd)
@@ -58,7 +59,8 @@ beside a plain read of the same file.`,
 	cmd.Flags().IntVar(&o.Bursts, "bursts", 4, "bursts, each of --messages")
 	cmd.Flags().DurationVar(&o.Pause, "pause", 0, "time between two bursts")
 	cmd.Flags().BoolVar(&o.Warm, "warm", false, "write and delete as much as the run will use before measuring")
-	cmd.Flags().StringVar(&limit, "memory-limit", "", "memory of this process and its page cache, such as 2GiB; empty: no limit")
+	cmd.Flags().StringVar(&limit, "memory-limit", "",
+		"memory of this process and its page cache, such as 2GiB; empty: no limit")
 	cmd.Flags().BoolVar(&o.Far, "far", false, "measure opening the full store, and reading it from its first message")
 	return cmd
 }
@@ -95,18 +97,21 @@ with a --window above 1; the one queue comes first.`,
 			}
 			o.Messages = f.messages
 			phases := []string{"create", "one each", "one queue", "round robin", "start"}
-			return a.embeddedRounds(cmd, f, p, batch, 2, phases, func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
-				o := o
-				o.EmbeddedOptions = e
-				return bench.Queues(ctx, o, report)
-			})
+			return a.embeddedRounds(cmd, f, p, batch, 2, phases,
+				func(ctx context.Context, e bench.EmbeddedOptions, report func(bench.Result) error) error {
+					o := o
+					o.EmbeddedOptions = e
+					return bench.Queues(ctx, o, report)
+				})
 		},
 	}
 	f.registerNodes(cmd)
 	f.registerStore(cmd)
 	f.setDefaults(cmd, map[string]string{"sync": "off", "messages": "500000", "rounds": "1"})
-	cmd.Flags().IntVar(&load.Publishers, "publishers", 64, "with --pair or --standalone: publishers, which share 5 producers")
-	cmd.Flags().IntVar(&load.Window, "window", 1, "with --pair or --standalone: messages of one publisher that are not yet acknowledged")
+	cmd.Flags().IntVar(&load.Publishers, "publishers", 64,
+		"with --pair or --standalone: publishers, which share 5 producers")
+	cmd.Flags().IntVar(&load.Window, "window", 1,
+		"with --pair or --standalone: messages of one publisher that are not yet acknowledged")
 	cmd.Flags().IntVar(&o.Queues, "queues", 100_000, "queues")
 	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices of the embedded store, each of --messages")
 	cmd.Flags().IntVar(&batch, "batch", 100, "messages of one transaction")
@@ -147,7 +152,8 @@ func (a *app) nodeQueues(cmd *cobra.Command, f benchFlags, p parsed, load bench.
 	return nil
 }
 
-// embeddedRounds measures, with so many stores open at once, each size in rounds, each with a directory of its own, and prints them, the medians and how they compare.
+// embeddedRounds measures, with so many stores open at once, each size in rounds, each with a directory of its own, and
+// prints them, the medians and how they compare.
 func (a *app) embeddedRounds(
 	cmd *cobra.Command, f benchFlags, p parsed, batch, stores int, phases []string,
 	run func(context.Context, bench.EmbeddedOptions, func(bench.Result) error) error,
@@ -158,7 +164,8 @@ func (a *app) embeddedRounds(
 		var all []bench.Result
 		for round := range f.rounds {
 			results, err := a.embeddedRound(ctx, f, bench.EmbeddedOptions{
-				SizeBytes: size, Batch: batch, Sync: f.sync, PageSize: int(p.pageSize), MemoryBudget: int64(p.memory), PageCache: p.pageCache,
+				SizeBytes: size, Batch: batch, Sync: f.sync, PageSize: int(p.pageSize), MemoryBudget: int64(p.memory),
+				PageCache: p.pageCache,
 			}, round+1, run)
 			if err != nil {
 				return err
@@ -223,7 +230,10 @@ func mediansOf(all []bench.Result, phases []string) (medians []bench.Result) {
 		}
 		groups[k] = append(groups[k], r)
 	}
-	slices.SortStableFunc(order, func(a, b key) int { return slices.Index(phases, a.phase) - slices.Index(phases, b.phase) })
+	slices.SortStableFunc(order, func(a, b key) int {
+		return slices.Index(phases, a.phase) - slices.Index(phases,
+			b.phase)
+	})
 	for _, k := range order {
 		m := bench.Median(groups[k])
 		if m.Rate == 0 { // a start
@@ -252,12 +262,15 @@ func (a *app) printTrends(results []bench.Result) error {
 		last := bursts[len(bursts)-1]
 		note := fmt.Sprintf("mean rate of the last %d bursts to that of the first 2", len(bursts)-len(bursts)/2)
 		if err := a.print.Object(bench.Result{
-			Workload: last.Workload, Phase: phase + " trend", Setup: last.Setup, Sync: last.Sync, Round: last.Round, SizeBytes: last.SizeBytes,
-			Ratio: ratio, Note: note, MemoryLimitMB: last.MemoryLimitMB, BudgetMB: last.BudgetMB, PeakRSS: last.PeakRSS,
+			Workload: last.Workload, Phase: phase + " trend", Setup: last.Setup, Sync: last.Sync, Round: last.Round,
+			SizeBytes: last.SizeBytes,
+			Ratio:     ratio, Note: note, MemoryLimitMB: last.MemoryLimitMB, BudgetMB: last.BudgetMB,
+			PeakRSS: last.PeakRSS,
 		}); err != nil {
 			return err
 		}
-		if err := a.print.Sentence("%s: %s: %.2f; at most %.0f MB resident, memory.budget is %.0f MB", phase, note, ratio, peak(bursts), last.BudgetMB); err != nil {
+		if err := a.print.Sentence("%s: %s: %.2f; at most %.0f MB resident, memory.budget is %.0f MB", phase, note,
+			ratio, peak(bursts), last.BudgetMB); err != nil {
 			return err
 		}
 	}
@@ -283,12 +296,15 @@ func (a *app) printEmbedded(results []bench.Result) error {
 			name = "median"
 		}
 		rows = append(rows, []any{
-			r.Workload + " " + r.Phase, name, r.Sync, r.SizeBytes, stored(&r), r.Messages, number(r.Rate, 0), spread(&r), number(r.MB, 1),
-			digits(r.P50), digits(r.P99), digits(r.Max), fmt.Sprintf("%.2f", r.CPUPerMessage()), fmt.Sprintf("%.0f", r.PeakRSS), r.Remark(),
+			r.Workload + " " + r.Phase, name, r.Sync, r.SizeBytes, stored(&r), r.Messages, number(r.Rate, 0),
+			spread(&r), number(r.MB, 1),
+			digits(r.P50), digits(r.P99), digits(r.Max), fmt.Sprintf("%.2f", r.CPUPerMessage()),
+			fmt.Sprintf("%.0f", r.PeakRSS), r.Remark(),
 		})
 	}
 	return a.print.Table([]string{
-		"Measured", "Round", "Sync", ">Bytes", ">Stored", ">Messages", ">Rate/s", ">Spread", ">MB/s", ">p50 ms", ">p99 ms", ">max ms", ">CPU µs each", ">Peak MB", "",
+		"Measured", "Round", "Sync", ">Bytes", ">Stored", ">Messages", ">Rate/s", ">Spread", ">MB/s", ">p50 ms",
+		">p99 ms", ">max ms", ">CPU µs each", ">Peak MB", "",
 	}, rows)
 }
 

@@ -34,7 +34,8 @@ The rate of the snapshot is that of its transfer over loopback and its installat
 				return usage("--store: %v", err)
 			}
 			if o.PerSecond < 1 || o.Publishers < 1 || o.Before <= 0 || o.Settle < 0 || size < 1 || o.SizeBytes < 0 {
-				return usage("--store, --per-second, --publishers and --before must be above 0, and --message-size and --settle not below")
+				return usage("--store, --per-second, --publishers and --before must be above 0, and --message-size " +
+					"and --settle not below")
 			}
 			o.StoreBytes = size.Bytes()
 			f.pair = true
@@ -55,8 +56,10 @@ The rate of the snapshot is that of its transfer over loopback and its installat
 	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "bytes of a message that is published meanwhile")
 	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published each second")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "publishers, each of which waits for its acknowledgements")
-	cmd.Flags().DurationVar(&o.Before, "before", 10*time.Second, "for how long it is measured with both nodes, first and at the end")
-	cmd.Flags().DurationVar(&o.Settle, "settle", 20*time.Second, "how long the disk is left alone after the store was filled")
+	cmd.Flags().DurationVar(&o.Before, "before", 10*time.Second,
+		"for how long it is measured with both nodes, first and at the end")
+	cmd.Flags().DurationVar(&o.Settle, "settle", 20*time.Second,
+		"how long the disk is left alone after the store was filled")
 	f.sizes, f.messages, f.rounds, f.queues = []string{"512"}, 1, 1, 1
 	return cmd
 }
@@ -67,7 +70,10 @@ func (a *app) printWipe(r bench.WipeResult) error {
 		return err
 	}
 	row := func(name string, l bench.Latencies) []any {
-		return []any{name, l.Messages, fmt.Sprintf("%.1f", l.Seconds), digits(l.P50), digits(l.P99), digits(l.P999), digits(l.Max)}
+		return []any{
+			name, l.Messages, fmt.Sprintf("%.1f", l.Seconds), digits(l.P50), digits(l.P99), digits(l.P999),
+			digits(l.Max),
+		}
 	}
 	err := a.print.Table([]string{"Phase", "Messages", "Seconds", "p50 ms", "p99 ms", "p99.9 ms", "Max ms"}, [][]any{
 		row("both nodes", r.Before), row("standby wiped", r.While), row("both again", r.After),
@@ -75,6 +81,7 @@ func (a *app) printWipe(r bench.WipeResult) error {
 	if err != nil {
 		return err
 	}
-	return a.print.Sentence("p99 × %.2f; snapshot of %.0f MB in %.1f s: %.0f MB/s; in sync %.1f s after the start of the empty node", r.P99Ratio,
+	return a.print.Sentence("p99 × %.2f; snapshot of %.0f MB in %.1f s: %.0f MB/s; in sync %.1f s after the start of "+
+		"the empty node", r.P99Ratio,
 		r.SnapshotMB, r.SnapshotSeconds, r.SnapshotRate, r.InSyncSeconds)
 }

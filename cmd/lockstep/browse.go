@@ -27,7 +27,8 @@ func (a *app) browseCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "", "only what it has still to acknowledge; default: all that is stored")
+	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "",
+		"only what it has still to acknowledge; default: all that is stored")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "at most this many; 0: all")
 	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "leave the bodies out")
@@ -65,7 +66,8 @@ func (a *app) browse(ctx context.Context, c *client.Client, queue string, o clie
 			continue
 		}
 		rows = append(rows, []any{
-			m.Sequence, m.PublishedAt.Local().Format(time.DateTime), m.DeliveryCount, len(m.Body), propertiesText(m.Properties), bodyText(m.Body),
+			m.Sequence, m.PublishedAt.Local().Format(time.DateTime), m.DeliveryCount, len(m.Body),
+			propertiesText(m.Properties), bodyText(m.Body),
 		})
 		if len(rows) == rowsPerTable {
 			if err := flush(); err != nil {
@@ -76,6 +78,8 @@ func (a *app) browse(ctx context.Context, c *client.Client, queue string, o clie
 	if err := flush(); err != nil || len(damaged) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: %s of %s cannot be read on any node and were left out, beginning with sequence %d; lockstep verify lists them, "+
-		"lockstep queue drop-damaged %s gives them up", client.ErrDataLoss, out.Plural(len(damaged), "message"), queue, damaged[0], queue)
+	return fmt.Errorf("%w: %s of %s cannot be read on any node and were left out, beginning with sequence %d; "+
+		"lockstep verify lists them, "+
+		"lockstep queue drop-damaged %s gives them up", client.ErrDataLoss, out.Plural(len(damaged), "message"), queue,
+		damaged[0], queue)
 }

@@ -103,7 +103,13 @@ func TestNobodyThere(t *testing.T) {
 	require.Contains(t, stderr, "LOCKSTEP_ADDR")
 
 	for _, args := range [][]string{
-		{"queue", "list"}, {"publish", "q", "x"}, {"consume", "q"}, {"browse", "q"}, {"switchover"}, {"verify"}, {"job", "list"},
+		{"queue", "list"},
+		{"publish", "q", "x"},
+		{"consume", "q"},
+		{"browse", "q"},
+		{"switchover"},
+		{"verify"},
+		{"job", "list"},
 	} {
 		began := time.Now()
 		_, stderr, code = c.run("", args...)
@@ -138,7 +144,8 @@ func TestCommands(t *testing.T) {
 	require.Contains(t, c.ok("queue", "create", "orders", "--if-not-exists"), "there already")
 	c.ok("queue", "create", "prices", "-s", "billing", "-s", "audit")
 
-	require.Contains(t, c.ok("publish", "orders", "one", "two", "--property", "kind=test"), "published 2 messages to orders, sequences 1 to 2")
+	require.Contains(t, c.ok("publish", "orders", "one", "two", "--property", "kind=test"),
+		"published 2 messages to orders, sequences 1 to 2")
 	stdout, stderr, code := c.run("three\nfour\n", "publish", "orders", "-o", "json")
 	require.Equal(t, exitOK, code, stderr)
 	require.Equal(t, 2, strings.Count(stdout, `"queue":"orders"`))

@@ -32,7 +32,10 @@ func TestAsksBeforeMessagesGo(t *testing.T) {
 	}
 	fill()
 	for _, args := range [][]string{
-		{"queue", "purge", "q"}, {"queue", "purge", "q", "-s", "one"}, {"queue", "delete", "q"}, {"subscription", "delete", "q", "two"},
+		{"queue", "purge", "q"},
+		{"queue", "purge", "q", "-s", "one"},
+		{"queue", "delete", "q"},
+		{"subscription", "delete", "q", "two"},
 	} {
 		for _, no := range []string{"", "\n", "n\n", "nonsense\n"} {
 			_, stderr, code := c.answering(no, args...)
@@ -83,7 +86,8 @@ func TestSubscriptionList(t *testing.T) {
 func TestDidYouMean(t *testing.T) {
 	c := cli{t: t}
 	for meant, args := range map[string][]string{
-		"status": {"statsu"}, "purge": {"queue", "prge"}, "resize": {"store", "reszie"}, "voters": {"pair", "votesr"}, "list": {"job", "lst"},
+		"status": {"statsu"}, "purge": {"queue", "prge"}, "resize": {"store", "reszie"}, "voters": {"pair", "votesr"},
+		"list": {"job", "lst"},
 	} {
 		_, stderr, code := c.run("", args...)
 		require.Equal(t, exitUsage, code)

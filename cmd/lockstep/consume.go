@@ -26,7 +26,8 @@ type messageJSON struct {
 
 func toMessageJSON(queue string, m client.Stored, body bool) messageJSON {
 	j := messageJSON{
-		Queue: queue, Sequence: m.Sequence, PublishedAt: m.PublishedAt.UTC(), DeliveryCount: m.DeliveryCount, Properties: m.Properties,
+		Queue: queue, Sequence: m.Sequence, PublishedAt: m.PublishedAt.UTC(), DeliveryCount: m.DeliveryCount,
+		Properties: m.Properties,
 	}
 	switch {
 	case !body:
@@ -72,7 +73,8 @@ func (a *app) consumeCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&f.subscription, "subscription", "s", client.DefaultSubscription, "subscription to consume")
 	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "end after this many messages; 0: no limit")
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for more, until Ctrl-C")
-	cmd.Flags().BoolVar(&f.noAck, "no-ack", false, "do not acknowledge: the messages are delivered again, to somebody else")
+	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
+		"do not acknowledge: the messages are delivered again, to somebody else")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: end when no message came for so long")
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "messages that may be under way")
 	return cmd
@@ -94,7 +96,8 @@ func (a *app) consume(ctx context.Context, c *client.Client, queue string, f con
 		return err
 	}
 	err = a.printDeliveries(ctx, co, f)
-	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.timeout) // also after Ctrl-C: what was printed is acknowledged
+	// also after Ctrl-C: what was printed is acknowledged
+	flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.timeout)
 	defer cancel()
 	return errors.Join(err, co.Flush(flush))
 }

@@ -28,8 +28,9 @@ func (a *app) demoCommand() *cobra.Command {
 kills the active node with SIGKILL, starts it again, waits until it has caught up, and compares.
 
 The exit code is 0 only if no acknowledged message was lost or doubled and both stores hold the same.`,
-		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n  lockstep demo --keep",
-		Args:    cobra.NoArgs,
+		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n  lockstep " +
+			"demo --keep",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Duration < time.Second || o.Rate < 1 || o.Rate > 1_000_000 {
 				return usage("--duration must be at least 1s and --rate 1 to 1000000")
@@ -48,7 +49,8 @@ The exit code is 0 only if no acknowledged message was lost or doubled and both 
 	cmd.Flags().IntVar(&o.Rate, "rate", 4000, "messages per second")
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "decides over the content and the moment of the kill; 0: any")
 	cmd.Flags().BoolVar(&keep, "keep", false, "leave the pair running until Ctrl-C")
-	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd", "what holds the pair's record: etcd, or raft, with a witness process")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
+		"what holds the pair's record: etcd, or raft, with a witness process")
 	cmd.AddCommand(a.demoResizeCommand())
 	return cmd
 }

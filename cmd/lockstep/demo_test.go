@@ -13,7 +13,8 @@ import (
 func TestDemo(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	stdout, stderr, code := cli{t: t}.run("", "demo", "--duration", "4s", "--rate", "1000", "--output", "json", "--seed", "7")
+	stdout, stderr, code := cli{t: t}.run("", "demo", "--duration", "4s", "--rate", "1000", "--output", "json",
+		"--seed", "7")
 	require.Equal(t, exitOK, code, "%s%s", stdout, stderr)
 	require.Equal(t, 1, strings.Count(stdout, "\n"), "one object: %s", stdout)
 	var v map[string]any
@@ -37,13 +38,17 @@ func TestDemo(t *testing.T) {
 func TestDemoResize(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	stdout, stderr, code := cli{t: t}.run("", "demo", "resize", "--fill", "32MiB", "--rate", "500", "--output", "json", "--seed", "3")
+	stdout, stderr, code := cli{t: t}.run("", "demo", "resize", "--fill", "32MiB", "--rate", "500", "--output", "json",
+		"--seed", "3")
 	require.Equal(t, exitOK, code, "%s%s", stdout, stderr)
 	var v map[string]any
 	require.NoError(t, json.Unmarshal([]byte(stdout), &v))
 	require.Equal(t, true, v["passed"])
 	require.Equal(t, "done", v["plan"])
-	for _, none := range []string{"lost", "duplicated", "out_of_order", "stock_lost", "stock_duplicated", "fewer_than_two_copies_ms"} {
+	for _, none := range []string{
+		"lost", "duplicated", "out_of_order", "stock_lost", "stock_duplicated",
+		"fewer_than_two_copies_ms",
+	} {
 		require.InDelta(t, 0, v[none], 0, none)
 	}
 	require.Equal(t, []any{2048.0, 2048.0}, v["page_sizes_before"])
@@ -64,7 +69,10 @@ func TestBench(t *testing.T) {
 	c := cli{t: t}
 	for _, args := range [][]string{
 		{"publish", "--standalone", "--messages", "50"},
-		{"publish", "--pair", "--messages", "500", "--window", "100", "--producers", "2", "--queues", "2", "--sync", "off"},
+		{
+			"publish", "--pair", "--messages", "500", "--window", "100", "--producers", "2", "--queues", "2", "--sync",
+			"off",
+		},
 		{"consume", "--standalone", "--messages", "500", "--consumers", "2"},
 		{"store", "--messages", "500", "--bursts", "1"},
 	} {
@@ -72,7 +80,8 @@ func TestBench(t *testing.T) {
 		require.GreaterOrEqual(t, len(lines), 3)
 		for _, l := range lines {
 			for _, field := range []string{
-				"workload", "phase", "size_bytes", "messages", "rate_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms", "max_ms", "cpu_s", "rss_mb", "disk_written_mb",
+				"workload", "phase", "size_bytes", "messages", "rate_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms",
+				"max_ms", "cpu_s", "rss_mb", "disk_written_mb",
 			} {
 				require.Contains(t, l, field)
 			}
@@ -83,7 +92,8 @@ func TestBench(t *testing.T) {
 	for _, setup := range []string{"--pair", "--standalone"} {
 		_, stderr, _ := c.run("", "bench", "pagesize", "--size", "4200", "--queues", "0")
 		require.Contains(t, stderr, "must be at least 1", "a size that is given takes the place of the default")
-		lines := c.lines("bench", "pagesize", "--mix", "400x4200,100x512", "--queues", "2", "--senders", "2", "--sync", "off", setup)
+		lines := c.lines("bench", "pagesize", "--mix", "400x4200,100x512", "--queues", "2", "--senders", "2", "--sync",
+			"off", setup)
 		require.Len(t, lines, 7)
 		require.Equal(t, "rewrite", lines[3]["phase"])
 		require.InDelta(t, 2048, lines[2]["page_size"], 0)
@@ -105,7 +115,8 @@ func TestBench(t *testing.T) {
 	require.InDelta(t, 1000, lines[len(lines)-3]["stored"], 0)
 	lines = c.lines("bench", "store", "--messages", "200", "--bursts", "4", "--rounds", "1", "--far", "--sync", "off")
 	require.Len(t, lines, 2*4+2+2+4)
-	lines = c.lines("bench", "knobs", "--knob", "checkpoint-bytes", "--values", "1MiB,64MiB", "--duration", "300ms", "--standalone")
+	lines = c.lines("bench", "knobs", "--knob", "checkpoint-bytes", "--values", "1MiB,64MiB", "--duration", "300ms",
+		"--standalone")
 	require.Len(t, lines, 4)
 	require.Equal(t, "64MiB", lines[3]["value"])
 	require.Positive(t, lines[3]["log_mb"])

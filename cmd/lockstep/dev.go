@@ -33,11 +33,15 @@ A node that is killed is started again after 5 seconds.`,
 			if err := os.MkdirAll(dir, 0o750); err != nil {
 				return fmt.Errorf("--dir: %w", err)
 			}
-			return a.dev(cmd.Context(), pair.Options{Dir: dir, Listen: [2]string{listenA, listenB}, Settings: smallNodes(), Raft: raft})
+			return a.dev(cmd.Context(), pair.Options{
+				Dir: dir, Listen: [2]string{listenA, listenB},
+				Settings: smallNodes(), Raft: raft,
+			})
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "lockstep-data", "directory for all data")
-	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd", "what holds the pair's record: etcd, or raft, with a witness process")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
+		"what holds the pair's record: etcd, or raft, with a witness process")
 	cmd.Flags().StringVar(&listenA, "listen-a", "127.0.0.1:7420", "address of node a")
 	cmd.Flags().StringVar(&listenB, "listen-b", "127.0.0.1:7421", "address of node b")
 	return cmd

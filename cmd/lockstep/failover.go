@@ -72,11 +72,13 @@ It does nothing without --force and --accept-data-loss, and on a terminal it ask
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&f.force, "force", false, "make a node active that is not in sync")
-	flags.BoolVar(&f.accept, "accept-data-loss", false, "acknowledged messages that only the lost node holds may be lost")
+	flags.BoolVar(&f.accept, "accept-data-loss", false,
+		"acknowledged messages that only the lost node holds may be lost")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only say what would be lost")
 	flags.BoolVar(&f.yes, "yes", false, "do not ask once more")
 	flags.StringVar(&f.reason, "reason", "", "why, for others who look at the status later")
-	flags.StringVar(&f.other, "other", "", "address of the lost node, if the coordinator does not know it (default: another one of --addr)")
+	flags.StringVar(&f.other, "other", "", "address of the lost node, if the coordinator does not know it (default: "+
+		"another one of --addr)")
 	return cmd
 }
 
@@ -102,7 +104,8 @@ func (a *app) nodeToForce(ctx context.Context, c *client.Client, args []string, 
 		case 0:
 			return nil, errors.New("no node answers; are the addresses right (--addr, " + envAddr + ")?")
 		default:
-			return nil, fmt.Errorf("several nodes answer (%s): name the one that is to become active, and stop the other one if it is broken",
+			return nil, fmt.Errorf("several nodes answer (%s): name the one that is to become active, and stop the "+
+				"other one if it is broken",
 				strings.Join(answer, ", "))
 		}
 	}
@@ -137,7 +140,8 @@ func (a *app) forceFailover(ctx context.Context, cmd *cobra.Command, n *client.N
 	if a.print.JSON() {
 		return a.printForce(done)
 	}
-	return a.print.Sentence("done: node %s becomes active in term %d (config %d); lockstep status shows it", forcedName(done), done.GetTerm(), done.GetConfig())
+	return a.print.Sentence("done: node %s becomes active in term %d (config %d); lockstep status shows it",
+		forcedName(done), done.GetTerm(), done.GetConfig())
 }
 
 // confirmForce asks on a terminal. Without one, --yes has to say it.
@@ -147,7 +151,8 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 		return errNotConfirmed
 	}
 	word := forcedName(plan)
-	if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "To give these messages up, type the name of the node that becomes active (%s): ", word); err != nil {
+	if _, err := fmt.Fprintf(cmd.ErrOrStderr(),
+		"To give these messages up, type the name of the node that becomes active (%s): ", word); err != nil {
 		return fmt.Errorf("ask: %w", err)
 	}
 	line, err := bufio.NewReader(in).ReadString('\n')
@@ -180,22 +185,31 @@ func forcedName(r *pb.ForceFailoverResponse) string {
 func (a *app) printForce(r *pb.ForceFailoverResponse) error {
 	if a.print.JSON() {
 		return a.print.Object(map[string]any{
-			"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(), "config": r.GetConfig(),
-			"term": r.GetTerm(), "lost_node_id": r.GetLostNodeId(), "lost_node_name": r.GetLostNodeName(), "lost_address": r.GetLostAddress(),
-			"in_sync": r.GetInSync(), "log_end": map[string]any{"term": r.GetLogEnd().GetTerm(), "lsn": r.GetLogEnd().GetLsn()},
-			"heard_commit_lsn": r.GetHeardCommitLsn(), "lost_from_lsn": r.GetLostFromLsn(), "lost_to_lsn": r.GetLostToLsn(),
-			"warnings": r.GetWarnings(),
+			"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),
+			"config": r.GetConfig(),
+			"term":   r.GetTerm(), "lost_node_id": r.GetLostNodeId(), "lost_node_name": r.GetLostNodeName(),
+			"lost_address": r.GetLostAddress(),
+			"in_sync":      r.GetInSync(), "log_end": map[string]any{
+				"term": r.GetLogEnd().GetTerm(),
+				"lsn":  r.GetLogEnd().GetLsn(),
+			},
+			"heard_commit_lsn": r.GetHeardCommitLsn(), "lost_from_lsn": r.GetLostFromLsn(),
+			"lost_to_lsn": r.GetLostToLsn(),
+			"warnings":    r.GetWarnings(),
 		})
 	}
 	lost := r.GetLostNodeName()
 	if lost == "" {
 		lost = r.GetLostNodeId()
 	}
-	lines := []string{fmt.Sprintf("pair %s, config %d, term %d; in sync: %s", r.GetPairId(), r.GetConfig(), r.GetTerm(), strings.Join(r.GetInSync(), ", "))}
+	lines := []string{fmt.Sprintf("pair %s, config %d, term %d; in sync: %s", r.GetPairId(), r.GetConfig(), r.GetTerm(),
+		strings.Join(r.GetInSync(), ", "))}
 	if lost != "" {
-		lines = append(lines, fmt.Sprintf("the active is node %s (%s); it does not answer at %s and has no lease", lost, r.GetLostNodeId(), r.GetLostAddress()))
+		lines = append(lines, fmt.Sprintf("the active is node %s (%s); it does not answer at %s and has no lease", lost,
+			r.GetLostNodeId(), r.GetLostAddress()))
 	}
-	lines = append(lines, fmt.Sprintf("node %s would become active: what it holds ends with LSN %d of term %d", forcedName(r), r.GetLogEnd().GetLsn(),
+	lines = append(lines, fmt.Sprintf("node %s would become active: what it holds ends with LSN %d of term %d",
+		forcedName(r), r.GetLogEnd().GetLsn(),
 		r.GetLogEnd().GetTerm()), lostRange(r))
 	for _, w := range r.GetWarnings() {
 		lines = append(lines, "WARNING: "+w)
@@ -208,9 +222,11 @@ func lostRange(r *pb.ForceFailoverResponse) string {
 	text := fmt.Sprintf("MAY BE LOST: everything that was acknowledged from LSN %d ", r.GetLostFromLsn())
 	switch {
 	case r.GetLostToLsn() >= r.GetLostFromLsn():
-		return text + fmt.Sprintf("to LSN %d, which this node has heard to be committed, and beyond: how far the lost node went is not known", r.GetLostToLsn())
+		return text + fmt.Sprintf("to LSN %d, which this node has heard to be committed, and beyond: how far the "+
+			"lost node went is not known", r.GetLostToLsn())
 	case r.GetHeardCommitLsn() > 0:
-		return text + fmt.Sprintf("on: this node has heard of commits up to LSN %d, and holds those; how far the lost node went is not known", r.GetHeardCommitLsn())
+		return text + fmt.Sprintf("on: this node has heard of commits up to LSN %d, and holds those; how far the "+
+			"lost node went is not known", r.GetHeardCommitLsn())
 	default:
 		return text + "on: this node has heard of no commit since it was started; how far the lost node went is not known"
 	}

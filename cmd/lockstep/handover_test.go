@@ -70,7 +70,8 @@ func logged(t *testing.T, n *pair.Node) string {
 // inSync waits until both nodes of a pair hold everything, and returns the active and the other one.
 func inSync(t *testing.T, p *pair.Pair, c cli) (active, standby *pair.Node) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(c.ok("status"), "in sync: a and b") }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(c.ok("status"), "in sync: a and b") }, 20*time.Second,
+		10*time.Millisecond)
 	active = p.Find(activeAddress(t, c))
 	for _, n := range p.Nodes {
 		if n != active {
@@ -80,8 +81,8 @@ func inSync(t *testing.T, p *pair.Pair, c cli) (active, standby *pair.Node) {
 	return active, standby
 }
 
-// TestStopHandsOver: an active that is asked to stop gives its role to the standby in sync first. Who publishes meanwhile sees no error, and
-// no longer pause than that of a switchover.
+// TestStopHandsOver: an active that is asked to stop gives its role to the standby in sync first. Who publishes
+// meanwhile sees no error, and no longer pause than that of a switchover.
 func TestStopHandsOver(t *testing.T) {
 	p, c := startNodes(t, false)
 	c.ok("queue", "create", "q")
@@ -113,7 +114,8 @@ func TestStopWithoutHandOver(t *testing.T) {
 	active, standby := inSync(t, p, c)
 	require.NoError(t, active.Stop())
 	require.NotContains(t, logged(t, active), "handed over before the stop")
-	require.Eventually(t, func() bool { return activeAddress(t, c) == standby.Address }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return activeAddress(t, c) == standby.Address }, 20*time.Second,
+		10*time.Millisecond)
 	began := time.Now()
 	require.NoError(t, standby.Stop(), "alone")
 	require.Less(t, time.Since(began), 4*time.Second, "there is nobody to hand over to")
@@ -128,13 +130,15 @@ func TestHangup(t *testing.T) {
 	c.ok("queue", "create", "q", "--timeout", "30s")
 	for _, n := range []*pair.Node{p.Nodes[0], p.Nodes[1], p.Witness} {
 		require.NoError(t, syscall.Kill(n.PID(), syscall.SIGHUP))
-		require.Eventually(t, func() bool { return strings.Contains(logged(t, n), "SIGHUP") }, 10*time.Second, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(logged(t, n), "SIGHUP") }, 10*time.Second,
+			10*time.Millisecond)
 		require.NoError(t, n.Failure())
 		require.NotZero(t, n.PID())
 	}
 }
 
-// TestSwitchoverToANode: with --to and --from the command can be repeated: a role that is where it was wanted stays there.
+// TestSwitchoverToANode: with --to and --from the command can be repeated: a role that is where it was wanted stays
+// there.
 func TestSwitchoverToANode(t *testing.T) {
 	p, c := startNodes(t, false)
 	active, standby := inSync(t, p, c)

@@ -62,7 +62,8 @@ func toJobJSON(j *pb.Job) jobJSON {
 
 func toRunJSON(job string, r *pb.JobRun) runJSON {
 	return runJSON{
-		Job: job, StartedAt: r.GetStartedAt().AsTime(), Seconds: r.GetTook().AsDuration().Seconds(), Outcome: r.GetOutcome(), Detail: r.GetDetail(),
+		Job: job, StartedAt: r.GetStartedAt().AsTime(), Seconds: r.GetTook().AsDuration().Seconds(),
+		Outcome: r.GetOutcome(), Detail: r.GetDetail(),
 		Node: r.GetNode(),
 	}
 }
@@ -101,7 +102,8 @@ func (a *app) jobList() *cobra.Command {
 					rows = append(rows, []any{j.Name, j.Kind, j.On, j.Schedule, next, last})
 				}
 				if len(rows) == 0 {
-					return a.print.Sentence("There are no jobs. One is made with: lockstep job put nightly --kind backup --schedule \"0 2 * * *\"")
+					return a.print.Sentence("There are no jobs. One is made with: lockstep job put nightly --kind " +
+						"backup --schedule \"0 2 * * *\"")
 				}
 				return a.print.Table([]string{"Job", "Kind", "On", "Schedule", "Next run", "Last run"}, rows)
 			})
@@ -150,9 +152,11 @@ A compact is a rolling one.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&job.Schedule, "schedule", "", "when it runs: cron expression with five fields, or @daily and the like")
+	cmd.Flags().StringVar(&job.Schedule, "schedule", "",
+		"when it runs: cron expression with five fields, or @daily and the like")
 	cmd.Flags().StringVar(&job.Kind, "kind", "", "what it does: "+strings.Join(jobKinds(), ", "))
-	cmd.Flags().StringVar(&job.On, "on", "", "the node that does it: standby, active or both; default: what suits the kind")
+	cmd.Flags().StringVar(&job.On, "on", "",
+		"the node that does it: standby, active or both; default: what suits the kind")
 	cmd.Flags().BoolVar(&job.Paused, "paused", false, "keep it and do not run it")
 	return cmd
 }
@@ -252,9 +256,11 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 	return jobs[i].GetHistory()[0], nil
 }
 
-// followRun waits for the end of the run that began after another one. cause is why the answer of the node that began it did not come, if it
-// did not: then there may be no such run.
-func (a *app) followRun(ctx context.Context, c *client.Client, name string, before *pb.JobRun, cause error) (*pb.JobRun, error) {
+// followRun waits for the end of the run that began after another one. cause is why the answer of the node that began
+// it did not come, if it did not: then there may be no such run.
+func (a *app) followRun(
+	ctx context.Context, c *client.Client, name string, before *pb.JobRun, cause error,
+) (*pb.JobRun, error) {
 	ticker := time.NewTicker(runPoll)
 	defer ticker.Stop()
 	for began := time.Now(); ; {
@@ -304,7 +310,10 @@ func (a *app) jobHistory() *cobra.Command {
 					if err := a.print.Object(j); err != nil {
 						return err
 					}
-					rows = append(rows, []any{localTime(j.StartedAt), j.Outcome, fmt.Sprintf("%.1f s", j.Seconds), j.Node, j.Detail})
+					rows = append(rows, []any{
+						localTime(j.StartedAt), j.Outcome, fmt.Sprintf("%.1f s", j.Seconds),
+						j.Node, j.Detail,
+					})
 				}
 				if len(rows) == 0 {
 					return a.print.Sentence("job %s did not run yet", args[0])

@@ -1,5 +1,5 @@
-// Command lockstep is all of Lockstep in one binary: the node, the commands that use and look after a pair, the tools for
-// a stopped node's files, the demonstration and the benchmarks.
+// Command lockstep is all of Lockstep in one binary: the node, the commands that use and look after a pair, the tools
+// for a stopped node's files, the demonstration and the benchmarks.
 //
 // Each file of this directory holds one group of commands; root.go has what they share.
 package main

@@ -31,7 +31,8 @@ type where struct {
 }
 
 func (w *where) register(cmd *cobra.Command, offline bool) {
-	cmd.Flags().StringVar(&w.node, "node", nodeStandby, "the node to do it: standby, active, a node's name, or its address")
+	cmd.Flags().StringVar(&w.node, "node", nodeStandby,
+		"the node to do it: standby, active, a node's name, or its address")
 	if offline {
 		cmd.Flags().StringVar(&w.dataDir, "data-dir", "", "data directory of a stopped node, instead of a running node")
 		cmd.MarkFlagsMutuallyExclusive("node", "data-dir")
@@ -64,14 +65,16 @@ func (a *app) onNode(ctx context.Context, want string, fn func(context.Context, 
 	})
 }
 
-// chooseNode finds the node that --node means. Without a standby the active does what any node can do, and refuses the rest.
+// chooseNode finds the node that --node means. Without a standby the active does what any node can do, and refuses the
+// rest.
 func (a *app) chooseNode(ctx context.Context, c *client.Client, want string) (target, error) {
 	s := a.askStatus(ctx, c, min(a.timeout, 2*time.Second))
 	i := slices.IndexFunc(s.Nodes, func(n nodeJSON) bool {
 		return want == n.Address || n.Error == "" && (want == n.Name || want == n.NodeID || want == baseRole(n.Role))
 	})
 	if i < 0 && want == nodeStandby {
-		if i = slices.IndexFunc(s.Nodes, func(n nodeJSON) bool { return baseRole(n.Role) == nodeActive }); i >= 0 && s.Pair != nil {
+		if i = slices.IndexFunc(s.Nodes, func(n nodeJSON) bool { return baseRole(n.Role) == nodeActive }); i >= 0 &&
+			s.Pair != nil {
 			fmt.Fprintf(a.stderr, "There is no standby now; node %s, the active one, is asked.\n", s.Nodes[i].Name)
 		}
 	}
@@ -84,7 +87,8 @@ func (a *app) chooseNode(ctx context.Context, c *client.Client, want string) (ta
 	case s.answered() == 0:
 		return target{}, errors.New("no node answers; are the addresses right (--addr, " + envAddr + ")?")
 	default:
-		return target{}, usage("--node %q is no node that answers; there are: %s", want, strings.Join(nodeNames(s), ", "))
+		return target{}, usage("--node %q is no node that answers; there are: %s", want,
+			strings.Join(nodeNames(s), ", "))
 	}
 	n, err := nodeAt(c, address)
 	if err != nil {
@@ -117,11 +121,14 @@ func nodeNames(s statusJSON) []string {
 
 // toStep makes of a node's progress what can be shown.
 func toStep(p *pb.Progress) progress.Step {
-	return progress.Step{Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(), Left: p.GetEta().AsDuration()}
+	return progress.Step{
+		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
+		Left: p.GetEta().AsDuration(),
+	}
 }
 
-// withProgress runs a long operation and shows how far it is. After the first Ctrl-C it ends as it ends by itself, safely; a
-// second one ends the program at once, and the node safely gives up all the same.
+// withProgress runs a long operation and shows how far it is. After the first Ctrl-C it ends as it ends by itself,
+// safely; a second one ends the program at once, and the node safely gives up all the same.
 func (a *app) withProgress(ctx context.Context, label string, fn func(show func(progress.Step)) error) error {
 	d := progress.New(a.stderr, isTerminal(a.stderr))
 	bar := d.Bar(label)

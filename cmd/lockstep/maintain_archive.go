@@ -35,7 +35,10 @@ log.archive-interval. A restore can then reach this moment.`,
 				if err != nil {
 					return err
 				}
-				j := archiveJSON{Node: t.label(), Directory: r.GetDirectory(), LastLSN: r.GetLastLsn(), Gap: r.GetGap(), Former: r.GetFormer()}
+				j := archiveJSON{
+					Node: t.label(), Directory: r.GetDirectory(), LastLSN: r.GetLastLsn(), Gap: r.GetGap(),
+					Former: r.GetFormer(),
+				}
 				if r.GetLastTime() != nil {
 					j.LastTime = r.GetLastTime().AsTime()
 				}
@@ -43,12 +46,14 @@ log.archive-interval. A restore can then reach this moment.`,
 					return err
 				}
 				if j.Former != "" {
-					if err := a.print.Sentence("%s: the archive of another history is in %s", j.Node, j.Former); err != nil {
+					if err := a.print.Sentence("%s: the archive of another history is in %s", j.Node,
+						j.Former); err != nil {
 						return err
 					}
 				}
 				if j.Gap != 0 {
-					if err := a.print.Sentence("%s: the archive has a gap before record %d: make a backup", j.Node, j.Gap); err != nil {
+					if err := a.print.Sentence("%s: the archive has a gap before record %d: make a backup", j.Node,
+						j.Gap); err != nil {
 						return err
 					}
 				}
@@ -56,7 +61,8 @@ log.archive-interval. A restore can then reach this moment.`,
 				if !j.LastTime.IsZero() {
 					when = j.LastTime.Format(time.RFC3339Nano)
 				}
-				return a.print.Sentence("%s: %s reaches up to record %s (%s)", j.Node, j.Directory, out.Count(j.LastLSN), when)
+				return a.print.Sentence("%s: %s reaches up to record %s (%s)", j.Node, j.Directory,
+					out.Count(j.LastLSN), when)
 			})
 		},
 	}

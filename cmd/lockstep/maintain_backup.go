@@ -74,13 +74,15 @@ that was interrupted is never taken for a good one.`,
 				if err := a.print.Object(j); err != nil {
 					return err
 				}
-				return a.print.Sentence("%s: %s, %s, in %v", t.label(), j.Path, out.Bytes(j.Bytes), time.Since(start).Round(time.Millisecond))
+				return a.print.Sentence("%s: %s, %s, in %v", t.label(), j.Path, out.Bytes(j.Bytes),
+					time.Since(start).Round(time.Millisecond))
 			})
 		},
 	}
 	w.register(cmd, false)
 	cmd.Flags().StringVar(&path, "path", "", "directory of save-sets on the node; default: the setting backup.path")
-	cmd.Flags().Uint32Var(&keep, "keep-generations", 0, "how many save-sets to keep; 0: the setting backup.keep-generations")
+	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
+		"how many save-sets to keep; 0: the setting backup.keep-generations")
 	cmd.Flags().StringVar(&speed, "rate", "", "read and write at most so much per second, such as 50MiB")
 	registerFullSpeed(cmd, &full)
 	return cmd
@@ -96,7 +98,8 @@ func onNodePath(path string) error {
 
 func toSetJSON(s *pb.SaveSet) setJSON {
 	j := setJSON{
-		Name: s.GetName(), Path: s.GetPath(), PageSize: s.GetPageSize(), Bytes: s.GetBytes(), Complete: s.GetComplete(), Problem: s.GetProblem(),
+		Name: s.GetName(), Path: s.GetPath(), PageSize: s.GetPageSize(), Bytes: s.GetBytes(), Complete: s.GetComplete(),
+		Problem: s.GetProblem(),
 	}
 	if s.GetCreatedAt() != nil {
 		j.CreatedAt = s.GetCreatedAt().AsTime()
@@ -115,7 +118,8 @@ func localSet(s backup.Set) setJSON {
 	}
 	if s.Complete {
 		p := toPositionJSON(s.Manifest.Position)
-		j.CreatedAt, j.Position, j.PageSize, j.Messages = s.Manifest.Created, &p, uint32(s.Manifest.PageSize), s.Manifest.Messages
+		j.CreatedAt, j.Position, j.PageSize, j.Messages = s.Manifest.Created, &p, uint32(s.Manifest.PageSize),
+			s.Manifest.Messages
 		for _, f := range s.Manifest.Files {
 			j.Bytes += uint64(f.Bytes)
 		}
@@ -262,7 +266,8 @@ type restoreFlags struct {
 func (a *app) storeRestore() *cobra.Command {
 	var f restoreFlags
 	cmd := &cobra.Command{
-		Use: "restore SAVE-SET", Short: "Build a data directory from a save-set, and from a log archive up to a point in time",
+		Use: "restore SAVE-SET", Short: "Build a data directory from a save-set, and from a log archive up to a " +
+			"point in time",
 		Long: `Verify a save-set of this machine and fill an empty data directory with it; the page size is that of the set. SAVE-SET is
 its directory, or the directory of all save-sets: then the newest one is taken from which the wanted point can be reached.
 
@@ -278,7 +283,8 @@ the first one of a new pair.`,
 	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "the new data directory; it must be empty or not there")
 	cmd.Flags().StringVar(&f.archive, "archive", "", "directory of a log archive to go on from")
 	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "last record to restore")
-	cmd.Flags().StringVar(&f.toTime, "to-time", "", "restore all transactions up to this time: RFC 3339, or 2026-11-21 09:30:00 in local time")
+	cmd.Flags().StringVar(&f.toTime, "to-time", "",
+		"restore all transactions up to this time: RFC 3339, or 2026-11-21 09:30:00 in local time")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "verify everything and say what would be done; write nothing")
 	cmd.MarkFlagsMutuallyExclusive("to-lsn", "to-time")
 	return cmd
@@ -337,8 +343,9 @@ func (a *app) restore(ctx context.Context, path string, f restoreFlags) error {
 		return err
 	}
 	j := restoreJSON{
-		Set: localSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: toPositionJSON(r.End), EndTime: r.EndTime, ArchiveRecords: r.Records,
-		NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes,
+		Set: localSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: toPositionJSON(r.End), EndTime: r.EndTime,
+		ArchiveRecords: r.Records,
+		NeededBytes:    r.NeededBytes, AvailableBytes: r.AvailableBytes,
 	}
 	if !f.dryRun {
 		j.NodeID, j.StoreID = r.NodeID.String(), r.StoreID.String()
@@ -350,17 +357,20 @@ func (a *app) restore(ctx context.Context, path string, f restoreFlags) error {
 	if f.dryRun {
 		verb = "verified; a restore would give"
 	}
-	after := "" // the messages are those of the set: what the records add and take is known when they are applied, at the start
+	// the messages are those of the set: what the records add and take is known when they are applied, at the start
+	after := ""
 	if r.Records > 0 {
 		after = ", and " + out.Plural(r.Records, "record") + " that came after it,"
 	}
-	err = a.print.Sentence("%s: %s %s in pages of %s%s up to LSN %s of %s", set.Name, verb, out.Plural(r.Manifest.Messages, "message"),
+	err = a.print.Sentence("%s: %s %s in pages of %s%s up to LSN %s of %s", set.Name, verb,
+		out.Plural(r.Manifest.Messages, "message"),
 		out.Bytes(r.Manifest.PageSize), after, out.Count(r.End.LSN), r.EndTime.Local().Format(time.DateTime))
 	if err != nil {
 		return err
 	}
 	if f.dryRun {
-		return a.print.Sentence("  space needed: %s, available: %s", out.Bytes(r.NeededBytes), out.Bytes(r.AvailableBytes))
+		return a.print.Sentence("  space needed: %s, available: %s", out.Bytes(r.NeededBytes),
+			out.Bytes(r.AvailableBytes))
 	}
 	return a.print.Sentence("%s can be started; it belongs to no pair.", f.dataDir)
 }

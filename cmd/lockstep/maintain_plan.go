@@ -37,9 +37,12 @@ type planJSON struct {
 
 func toPlanJSON(p *pb.Plan, name func(string) string) planJSON {
 	j := planJSON{
-		ID: p.GetId(), Kind: rolling.Kind(p.GetKind()), PageSize: p.GetPageSize(), SwitchBack: p.GetSwitchBack(), State: rolling.State(p.GetState()),
-		Reason: p.GetReason(), FirstActive: name(p.GetFirstActive()), DoneNodes: []string{}, Phase: p.GetProgress().GetPhase(),
-		DoneBytes: p.GetProgress().GetDoneBytes(), TotalBytes: p.GetProgress().GetTotalBytes(), Retries: p.GetRetries(), StartedAt: p.GetStartedAt().AsTime(),
+		ID: p.GetId(), Kind: rolling.Kind(p.GetKind()), PageSize: p.GetPageSize(), SwitchBack: p.GetSwitchBack(),
+		State:  rolling.State(p.GetState()),
+		Reason: p.GetReason(), FirstActive: name(p.GetFirstActive()), DoneNodes: []string{},
+		Phase:     p.GetProgress().GetPhase(),
+		DoneBytes: p.GetProgress().GetDoneBytes(), TotalBytes: p.GetProgress().GetTotalBytes(), Retries: p.GetRetries(),
+		StartedAt: p.GetStartedAt().AsTime(),
 	}
 	if p.GetNode() != "" {
 		j.Node = name(p.GetNode())
@@ -112,7 +115,8 @@ func (a *app) printPlan(p *pb.Plan, name func(string) string) error {
 	}
 	ended := "-"
 	if !j.EndedAt.IsZero() {
-		ended = fmt.Sprintf("%s, after %v", j.EndedAt.Local().Format(time.DateTime), j.EndedAt.Sub(j.StartedAt).Round(100*time.Millisecond))
+		ended = fmt.Sprintf("%s, after %v", j.EndedAt.Local().Format(time.DateTime),
+			j.EndedAt.Sub(j.StartedAt).Round(100*time.Millisecond))
 	}
 	done := strings.Join(j.DoneNodes, ", ")
 	if done == "" {
@@ -127,7 +131,10 @@ func (a *app) printPlan(p *pb.Plan, name func(string) string) error {
 		{"Ended", ended},
 	}
 	if j.TotalBytes > 0 {
-		rows = append(rows, [2]string{"Progress", fmt.Sprintf("%s of %s, %s", j.Phase, j.Node, out.Bytes(j.DoneBytes)+" of "+out.Bytes(j.TotalBytes))})
+		rows = append(rows, [2]string{
+			"Progress",
+			fmt.Sprintf("%s of %s, %s", j.Phase, j.Node, out.Bytes(j.DoneBytes)+" of "+out.Bytes(j.TotalBytes)),
+		})
 	}
 	return a.print.Pairs(rows)
 }
@@ -186,8 +193,8 @@ func (a *app) cancelAndFollow(ctx context.Context, c *client.Client, p *pb.Plan)
 // planPollEvery is how often the nodes are asked while a plan is followed.
 const planPollEvery = 150 * time.Millisecond
 
-// followPlan shows both nodes' progress until the plan has ended, and returns it. It goes on through failovers, and while no
-// node answers. When ctx ends it returns the plan as it was, and the context's error.
+// followPlan shows both nodes' progress until the plan has ended, and returns it. It goes on through failovers, and
+// while no node answers. When ctx ends it returns the plan as it was, and the context's error.
 func (a *app) followPlan(ctx context.Context, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	addrs, err := a.addresses()
 	if err != nil {

@@ -29,7 +29,8 @@ type rewriteFlags struct {
 func (f *rewriteFlags) register(cmd *cobra.Command) {
 	f.where.register(cmd, true)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would happen, and what space it needs; change nothing")
-	cmd.Flags().BoolVar(&f.rolling, "rolling", false, "both nodes of the pair, one after the other, with a switchover between them")
+	cmd.Flags().BoolVar(&f.rolling, "rolling", false,
+		"both nodes of the pair, one after the other, with a switchover between them")
 	cmd.Flags().BoolVar(&f.switchBack, "switch-back", false, "with --rolling: give the active role back at the end")
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "with --rolling: start it and do not watch it")
 	cmd.MarkFlagsMutuallyExclusive("rolling", "node")
@@ -57,7 +58,8 @@ The former file stays as page.db_old; lockstep store drop-old removes it. To rev
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.rewrite(cmd.Context(), f) },
 	}
 	f.register(cmd)
-	cmd.Flags().StringVar(&f.pageSize, "page-size", "", "new page size, a multiple of 2KiB; default: what the last scan recommended")
+	cmd.Flags().StringVar(&f.pageSize, "page-size", "",
+		"new page size, a multiple of 2KiB; default: what the last scan recommended")
 	return cmd
 }
 
@@ -86,7 +88,8 @@ func (a *app) rewrite(ctx context.Context, f rewriteFlags) error {
 	case !f.rolling && (f.switchBack || f.detach):
 		return usage("--switch-back and --detach go with --rolling")
 	case f.dataDir != "" && !f.dryRun:
-		return usage("the page file of a stopped node is rewritten by the node itself when it starts: start it with --resize-on-startup or " +
+		return usage("the page file of a stopped node is rewritten by the node itself when it starts: start it with " +
+			"--resize-on-startup or " +
 			"--compact-on-startup; with --dry-run this command says what that would do")
 	case f.dataDir != "" && pageSize == 0 && f.kind == pb.PlanKind_PLAN_KIND_RESIZE:
 		return usage("with --data-dir a --page-size is needed; lockstep store scan --data-dir recommends one")
@@ -98,7 +101,8 @@ func (a *app) rewrite(ctx context.Context, f rewriteFlags) error {
 		case f.rolling && f.dryRun:
 			return a.dryRunBoth(ctx, c, f, pageSize)
 		case f.rolling:
-			return a.rolling(ctx, c, &pb.StartPlanRequest{Kind: f.kind, PageSize: pageSize, SwitchBack: f.switchBack}, f.detach)
+			return a.rolling(ctx, c, &pb.StartPlanRequest{Kind: f.kind, PageSize: pageSize, SwitchBack: f.switchBack},
+				f.detach)
 		}
 		t, err := a.chooseNode(ctx, c, f.node)
 		if err != nil {
@@ -113,18 +117,22 @@ func (a *app) rewrite(ctx context.Context, f rewriteFlags) error {
 }
 
 // rewriteNode rewrites, or would rewrite, the page file of one node.
-func (a *app) rewriteNode(ctx context.Context, t target, f rewriteFlags, pageSize uint32) (r *pb.RewriteResult, err error) {
+func (a *app) rewriteNode(
+	ctx context.Context, t target, f rewriteFlags, pageSize uint32,
+) (r *pb.RewriteResult, err error) {
 	if pageSize == 0 && f.kind == pb.PlanKind_PLAN_KIND_RESIZE {
 		s, err := t.Settings(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if pageSize = s.GetPageSizeRecommended(); pageSize == 0 {
-			return nil, fmt.Errorf("no page size is recommended yet: run `lockstep store scan` first, or give one with --page-size")
+			return nil, fmt.Errorf("no page size is recommended yet: run `lockstep store scan` first, or give one " +
+				"with --page-size")
 		}
 	}
 	err = a.withProgress(ctx, t.label(), func(show func(progress.Step)) (err error) {
-		r, err = t.Rewrite(ctx, &pb.RewriteRequest{PageSize: pageSize, DryRun: f.dryRun}, func(p *pb.Progress) { show(toStep(p)) })
+		r, err = t.Rewrite(ctx, &pb.RewriteRequest{PageSize: pageSize, DryRun: f.dryRun},
+			func(p *pb.Progress) { show(toStep(p)) })
 		return err
 	})
 	return r, err
@@ -139,7 +147,8 @@ func (a *app) dryRunBoth(ctx context.Context, c *client.Client, f rewriteFlags, 
 			return err
 		}
 		if baseRole(t.status.Role) != role {
-			return fmt.Errorf("a rolling operation needs both nodes in sync, and there is no %s now; see lockstep status", role)
+			return fmt.Errorf("a rolling operation needs both nodes in sync, and there is no %s now; see lockstep "+
+				"status", role)
 		}
 		r, err := a.rewriteNode(ctx, t, f, pageSize)
 		if err != nil {
@@ -173,7 +182,8 @@ func (a *app) printRewrite(label string, dryRun bool, r *pb.RewriteResult) error
 	j := rewriteJSON{
 		Store: label, DryRun: dryRun, PageSizeBefore: r.GetPageSizeBefore(), PageSizeAfter: r.GetPageSizeAfter(),
 		FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(),
-		AvailableBytes: r.GetAvailableBytes(), Enough: r.GetNeededBytes() <= r.GetAvailableBytes(), Messages: r.GetMessages(), Seconds: took.Seconds(),
+		AvailableBytes: r.GetAvailableBytes(), Enough: r.GetNeededBytes() <= r.GetAvailableBytes(),
+		Messages: r.GetMessages(), Seconds: took.Seconds(),
 	}
 	if !dryRun && took > 0 {
 		j.MBPerSecond = float64(j.FileBytesAfter) / 1e6 / j.Seconds
@@ -191,16 +201,19 @@ func (a *app) showRewrite(j rewriteJSON, took time.Duration) error {
 		if took > 0 {
 			what += fmt.Sprintf(", in %v (%.0f MB/s)", took.Round(time.Millisecond), j.MBPerSecond)
 		}
-		return a.print.Sentence("%s: %s\nThe former file is kept as page.db_old; lockstep store drop-old removes it.", j.Store, what)
+		return a.print.Sentence("%s: %s\nThe former file is kept as page.db_old; lockstep store drop-old removes it.",
+			j.Store, what)
 	}
 	if err := a.print.Sentence("%s: would be: %s", j.Store, what); err != nil {
 		return err
 	}
-	if err := a.print.Sentence("  space needed meanwhile: %s, available: %s", out.Bytes(j.NeededBytes), out.Bytes(j.AvailableBytes)); err != nil {
+	if err := a.print.Sentence("  space needed meanwhile: %s, available: %s", out.Bytes(j.NeededBytes),
+		out.Bytes(j.AvailableBytes)); err != nil {
 		return err
 	}
 	if !j.Enough {
-		return fmt.Errorf("%s: there is not enough space: %s needed, %s available", j.Store, out.Bytes(j.NeededBytes), out.Bytes(j.AvailableBytes))
+		return fmt.Errorf("%s: there is not enough space: %s needed, %s available", j.Store, out.Bytes(j.NeededBytes),
+			out.Bytes(j.AvailableBytes))
 	}
 	return nil
 }
@@ -209,18 +222,21 @@ func (a *app) showRewrite(j rewriteJSON, took time.Duration) error {
 func (a *app) planOffline(ctx context.Context, dir string, pageSize int) error {
 	var p store.RewritePlan
 	err := a.withProgress(ctx, dir, func(show func(progress.Step)) (err error) {
-		p, err = store.PlanRewriteDir(ctx, vfs.OS(), dir, store.RewriteOptions{PageSize: pageSize, Progress: func(p store.Progress) {
-			showStore(show, p)
-		}})
+		p, err = store.PlanRewriteDir(ctx, vfs.OS(), dir,
+			store.RewriteOptions{PageSize: pageSize, Progress: func(p store.Progress) {
+				showStore(show, p)
+			}})
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	return a.showRewrite(rewriteJSON{
-		Store: dir, DryRun: true, PageSizeBefore: uint32(p.FromPageSize), PageSizeAfter: uint32(p.PageSize), FileBytesBefore: p.FileBytes,
-		FileBytesAfter: p.File.FileBytes, NeededBytes: p.NeedBytes + p.ReserveBytes, AvailableBytes: p.AvailableBytes + p.OldFileBytes,
-		Enough: p.Err() == nil, Messages: p.Messages,
+		Store: dir, DryRun: true, PageSizeBefore: uint32(p.FromPageSize), PageSizeAfter: uint32(p.PageSize),
+		FileBytesBefore: p.FileBytes,
+		FileBytesAfter:  p.File.FileBytes, NeededBytes: p.NeedBytes + p.ReserveBytes,
+		AvailableBytes: p.AvailableBytes + p.OldFileBytes,
+		Enough:         p.Err() == nil, Messages: p.Messages,
 	}, 0)
 }
 
@@ -240,7 +256,8 @@ moved from the end into gaps for that; to move all of them, use lockstep store c
 					return err
 				}
 				err = a.print.Object(map[string]any{
-					"store": t.label(), "dry_run": dryRun, "file_bytes_before": r.GetFileBytesBefore(), "file_bytes_after": r.GetFileBytesAfter(),
+					"store": t.label(), "dry_run": dryRun, "file_bytes_before": r.GetFileBytesBefore(),
+					"file_bytes_after": r.GetFileBytesAfter(),
 				})
 				if err != nil {
 					return err
@@ -251,7 +268,8 @@ moved from the end into gaps for that; to move all of them, use lockstep store c
 				}
 				before, after := r.GetFileBytesBefore(), r.GetFileBytesAfter()
 				if after >= before { // the checkpoints that it makes may even need a little
-					return a.print.Sentence("%s: there is nothing to give back, page.db has %s", t.label(), out.Bytes(after))
+					return a.print.Sentence("%s: there is nothing to give back, page.db has %s", t.label(),
+						out.Bytes(after))
 				}
 				return a.print.Sentence("%s: %spage.db %s", t.label(), would, sizeChange(before, after))
 			})
@@ -267,9 +285,11 @@ func (a *app) storeDropOld() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "drop-old", Short: "Remove page.db_old, which the last rewrite left",
-		Long:    "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The store in use is not touched. On a terminal it asks first.",
-		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n  lockstep store drop-old --data-dir /var/lib/lockstep",
-		Args:    cobra.NoArgs,
+		Long: "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The " +
+			"store in use is not touched. On a terminal it asks first.",
+		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n  lockstep store drop-old " +
+			"--data-dir /var/lib/lockstep",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			show := func(label string, n uint64) error {
 				if err := a.print.Object(map[string]any{"store": label, "bytes": n}); err != nil {

@@ -80,14 +80,16 @@ The result weighs every message: a few huge ones don't spoil it.`,
 		},
 	}
 	w.register(cmd, true)
-	cmd.Flags().StringVar(&limit, "page-size-max", "", "do not recommend more than this; default: the setting of that name, offline 32KiB")
+	cmd.Flags().StringVar(&limit, "page-size-max", "",
+		"do not recommend more than this; default: the setting of that name, offline 32KiB")
 	registerFullSpeed(cmd, &full)
 	return cmd
 }
 
 // registerFullSpeed adds the flag of what is otherwise done with pauses.
 func registerFullSpeed(cmd *cobra.Command, full *bool) {
-	cmd.Flags().BoolVar(full, "full-speed", false, "without the pauses that keep publishers from feeling it (the node's setting maintenance.background-share)")
+	cmd.Flags().BoolVar(full, "full-speed", false,
+		"without the pauses that keep publishers from feeling it (the node's setting maintenance.background-share)")
 }
 
 // scanNode scans a running node.
@@ -103,11 +105,16 @@ func (a *app) scanNode(ctx context.Context, t target, req *pb.ScanRequest) (j sc
 
 func toScanJSON(store string, r *pb.ScanResult) scanJSON {
 	j := scanJSON{
-		Store: store, PageSize: r.GetCurrent(), Recommended: r.GetRecommended(), GainBytes: r.GetGainBytes(), FileBytes: r.GetFileBytes(),
-		Messages: r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(), Histogram: []bucketJSON{}, Candidates: []candidateJSON{},
+		Store: store, PageSize: r.GetCurrent(), Recommended: r.GetRecommended(), GainBytes: r.GetGainBytes(),
+		FileBytes: r.GetFileBytes(),
+		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(), Histogram: []bucketJSON{},
+		Candidates: []candidateJSON{},
 	}
 	for _, b := range r.GetHistogram() {
-		j.Histogram = append(j.Histogram, bucketJSON{FromBytes: b.GetFromBytes(), ToBytes: b.GetToBytes(), Messages: b.GetMessages(), Bytes: b.GetBytes()})
+		j.Histogram = append(j.Histogram, bucketJSON{
+			FromBytes: b.GetFromBytes(), ToBytes: b.GetToBytes(),
+			Messages: b.GetMessages(), Bytes: b.GetBytes(),
+		})
 	}
 	for _, c := range r.GetCandidates() {
 		j.Candidates = append(j.Candidates, candidateJSON{
@@ -121,23 +128,32 @@ func toScanJSON(store string, r *pb.ScanResult) scanJSON {
 func (a *app) scanOffline(ctx context.Context, dir string, largest int) error {
 	var r store.ScanResult
 	err := a.withProgress(ctx, dir, func(show func(progress.Step)) (err error) {
-		r, err = store.ScanDir(ctx, vfs.OS(), dir, store.ScanOptions{MaxPageSize: largest, Progress: func(p store.Progress) {
-			showStore(show, p)
-		}})
+		r, err = store.ScanDir(ctx, vfs.OS(), dir,
+			store.ScanOptions{MaxPageSize: largest, Progress: func(p store.Progress) {
+				showStore(show, p)
+			}})
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	j := scanJSON{
-		Store: dir, PageSize: uint32(r.PageSize), Recommended: uint32(r.Recommended), GainBytes: uint64(max(r.GainBytes, 0)), FileBytes: r.FileBytes,
-		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note, Histogram: []bucketJSON{}, Candidates: []candidateJSON{}, Problems: r.Problems,
+		Store: dir, PageSize: uint32(r.PageSize), Recommended: uint32(r.Recommended),
+		GainBytes: uint64(max(r.GainBytes, 0)), FileBytes: r.FileBytes,
+		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note, Histogram: []bucketJSON{},
+		Candidates: []candidateJSON{}, Problems: r.Problems,
 	}
 	for _, b := range r.Histogram {
-		j.Histogram = append(j.Histogram, bucketJSON{FromBytes: uint64(b.FromBytes), ToBytes: uint64(b.ToBytes), Messages: b.Messages, Bytes: b.Bytes})
+		j.Histogram = append(j.Histogram, bucketJSON{
+			FromBytes: uint64(b.FromBytes), ToBytes: uint64(b.ToBytes),
+			Messages: b.Messages, Bytes: b.Bytes,
+		})
 	}
 	for _, c := range r.Candidates {
-		j.Candidates = append(j.Candidates, candidateJSON{PageSize: uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes})
+		j.Candidates = append(j.Candidates, candidateJSON{
+			PageSize: uint32(c.PageSize), FileBytes: c.FileBytes,
+			Pages: c.Pages, WasteBytes: c.WasteBytes,
+		})
 	}
 	return a.printScan(j)
 }
@@ -164,14 +180,16 @@ func (a *app) printScan(j scanJSON) error {
 		}
 	}
 	if len(j.Histogram) > 0 {
-		if err := a.print.Table([]string{">Message size", ">Messages", ">Bytes", ""}, histogramRows(j.Histogram)); err != nil {
+		if err := a.print.Table([]string{">Message size", ">Messages", ">Bytes", ""},
+			histogramRows(j.Histogram)); err != nil {
 			return err
 		}
 		if err := a.print.Sentence(""); err != nil {
 			return err
 		}
 	}
-	if err := a.print.Table([]string{">Page size", ">page.db", ">To now", ">Pages", ">Unused", ""}, candidateRows(j)); err != nil {
+	if err := a.print.Table([]string{">Page size", ">page.db", ">To now", ">Pages", ">Unused", ""},
+		candidateRows(j)); err != nil {
 		return err
 	}
 	return a.print.Sentence("\n%s", j.advice())
@@ -189,7 +207,8 @@ func histogramRows(buckets []bucketJSON) [][]any {
 	rows := make([][]any, 0, len(buckets))
 	for _, b := range buckets {
 		rows = append(rows, []any{
-			out.Bytes(b.FromBytes) + " – " + out.Bytes(b.ToBytes), out.Count(b.Messages), out.Bytes(b.Bytes), chart(b.Messages, most),
+			out.Bytes(b.FromBytes) + " – " + out.Bytes(b.ToBytes), out.Count(b.Messages), out.Bytes(b.Bytes),
+			chart(b.Messages, most),
 		})
 	}
 	return rows
@@ -219,7 +238,8 @@ func candidateRows(j scanJSON) [][]any {
 			marks = append(marks, "← recommended")
 		}
 		rows = append(rows, []any{
-			out.Bytes(uint64(c.PageSize)), out.Bytes(c.FileBytes), percentChange(j.FileBytes, c.FileBytes), out.Count(c.Pages), out.Bytes(c.WasteBytes),
+			out.Bytes(uint64(c.PageSize)), out.Bytes(c.FileBytes), percentChange(j.FileBytes, c.FileBytes),
+			out.Count(c.Pages), out.Bytes(c.WasteBytes),
 			strings.Join(marks, " "),
 		})
 	}
@@ -252,7 +272,8 @@ func (j scanJSON) advice() string {
 		s += "."
 	case gains:
 		verb = "compact"
-		s += fmt.Sprintf(", as they are. A compact makes page.db %s instead of %s.", out.Bytes(then), out.Bytes(j.FileBytes))
+		s += fmt.Sprintf(", as they are. A compact makes page.db %s instead of %s.", out.Bytes(then),
+			out.Bytes(j.FileBytes))
 	default:
 		return s + ", as they are. Nothing is gained by a resize or a compact."
 	}

@@ -25,35 +25,59 @@ type setting struct {
 func settings() []setting {
 	return []setting{
 		{"page-size-current", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeCurrent() }, nil, "read-only"},
-		{"page-size-recommended", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeRecommended() }, nil, "read-only; set by a scan, 0: none yet"},
-		{"page-size-max", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeMax() }, func(r *pb.UpdateSettingsRequest, v string) error {
-			n, err := parsePageSize("page-size-max", v)
-			r.PageSizeMax = &n
-			return err
-		}, "upper limit of a recommendation"},
-		{"resize-on-startup", func(s *pb.MaintenanceSettings) any { return s.GetResizeOnStartup() }, func(r *pb.UpdateSettingsRequest, v string) error {
-			return setBool(&r.ResizeOnStartup, v)
-		}, "each node resizes once, at its next start"},
-		{"compact-on-startup", func(s *pb.MaintenanceSettings) any { return s.GetCompactOnStartup() }, func(r *pb.UpdateSettingsRequest, v string) error {
-			return setBool(&r.CompactOnStartup, v)
-		}, "each node compacts once, at its next start"},
-		{"backup.path", func(s *pb.MaintenanceSettings) any { return s.GetBackupPath() }, func(r *pb.UpdateSettingsRequest, v string) error {
-			r.BackupPath = &v
-			return nil
-		}, "directory of save-sets on each node"},
-		{"backup.keep-generations", func(s *pb.MaintenanceSettings) any { return s.GetBackupKeepGenerations() }, func(r *pb.UpdateSettingsRequest, v string) error {
-			return setNumber(&r.BackupKeepGenerations, v)
-		}, "how many save-sets are kept"},
-		{"maintenance.autotune.window", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneWindow() }, func(r *pb.UpdateSettingsRequest, v string) error {
-			if v == "off" {
-				v = ""
-			}
-			r.AutotuneWindow = &v
-			return nil
-		}, "when autotune may resize, such as 02:00-05:00; off"},
-		{"maintenance.autotune.min-gain", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneMinGainPercent() }, func(r *pb.UpdateSettingsRequest, v string) error {
-			return setNumber(&r.AutotuneMinGainPercent, strings.TrimSuffix(v, "%"))
-		}, "what autotune must gain at least, in percent"},
+		{
+			"page-size-recommended", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeRecommended() }, nil,
+			"read-only; set by a scan, 0: none yet",
+		},
+		{
+			"page-size-max", func(s *pb.MaintenanceSettings) any { return s.GetPageSizeMax() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				n, err := parsePageSize("page-size-max", v)
+				r.PageSizeMax = &n
+				return err
+			}, "upper limit of a recommendation",
+		},
+		{
+			"resize-on-startup", func(s *pb.MaintenanceSettings) any { return s.GetResizeOnStartup() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				return setBool(&r.ResizeOnStartup, v)
+			}, "each node resizes once, at its next start",
+		},
+		{
+			"compact-on-startup", func(s *pb.MaintenanceSettings) any { return s.GetCompactOnStartup() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				return setBool(&r.CompactOnStartup, v)
+			}, "each node compacts once, at its next start",
+		},
+		{
+			"backup.path", func(s *pb.MaintenanceSettings) any { return s.GetBackupPath() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				r.BackupPath = &v
+				return nil
+			}, "directory of save-sets on each node",
+		},
+		{
+			"backup.keep-generations", func(s *pb.MaintenanceSettings) any { return s.GetBackupKeepGenerations() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				return setNumber(&r.BackupKeepGenerations, v)
+			}, "how many save-sets are kept",
+		},
+		{
+			"maintenance.autotune.window", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneWindow() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				if v == "off" {
+					v = ""
+				}
+				r.AutotuneWindow = &v
+				return nil
+			}, "when autotune may resize, such as 02:00-05:00; off",
+		},
+		{
+			"maintenance.autotune.min-gain", func(s *pb.MaintenanceSettings) any { return s.GetAutotuneMinGainPercent() },
+			func(r *pb.UpdateSettingsRequest, v string) error {
+				return setNumber(&r.AutotuneMinGainPercent, strings.TrimSuffix(v, "%"))
+			}, "what autotune must gain at least, in percent",
+		},
 	}
 }
 
@@ -129,7 +153,8 @@ func (a *app) settingsGet() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", nodeActive, "the node to ask, for page-size-current: standby, active, a node's name, or its address")
+	cmd.Flags().StringVar(&node, "node", nodeActive,
+		"the node to ask, for page-size-current: standby, active, a node's name, or its address")
 	return cmd
 }
 

@@ -26,11 +26,12 @@ func fillForScan(t *testing.T, c cli, messages int) {
 	require.NoError(t, err)
 	body := make([]byte, 4200)
 	for range messages {
-		require.NoError(t, p.PublishAsync(t.Context(), "orders", client.Message{Body: body}, func(_ client.Receipt, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-		}))
+		require.NoError(t, p.PublishAsync(t.Context(), "orders", client.Message{Body: body},
+			func(_ client.Receipt, err error) {
+				if err != nil {
+					t.Error(err)
+				}
+			}))
 	}
 	require.NoError(t, p.Flush(t.Context()))
 }
@@ -45,7 +46,10 @@ func TestMaintenance(t *testing.T) {
 	require.Equal(t, exitError, code)
 	require.Contains(t, stderr, "lockstep store scan")
 	text := c.ok("store", "scan")
-	for _, want := range []string{"(standby): 2,000 messages", "4.0 KiB – 6.0 KiB", "████", "← recommended", "present", "lockstep store resize --rolling"} {
+	for _, want := range []string{
+		"(standby): 2,000 messages", "4.0 KiB – 6.0 KiB", "████", "← recommended", "present",
+		"lockstep store resize --rolling",
+	} {
 		require.Contains(t, text, want)
 	}
 	scan := c.lines("store", "scan")[0]
@@ -117,13 +121,15 @@ func backups(t *testing.T, c cli) {
 	require.Contains(t, c.ok("store", "backups", dir, "--verify"), "verified")
 
 	data := filepath.Join(t.TempDir(), "data")
-	require.Contains(t, c.ok("store", "restore", dir, "--data-dir", data, "--dry-run"), "a restore would give 2,000 messages")
+	require.Contains(t, c.ok("store", "restore", dir, "--data-dir", data, "--dry-run"),
+		"a restore would give 2,000 messages")
 	require.NoDirExists(t, data)
 	restored := c.lines("store", "restore", dir, "--data-dir", data)[0]
 	require.NotEmpty(t, restored["store_id"])
 	require.Contains(t, c.ok("store", "check", data), "is sound: 2,000 messages")
 	require.Contains(t, c.ok("store", "scan", "--data-dir", data), "2,000 messages")
-	require.Contains(t, c.ok("store", "resize", "--data-dir", data, "--page-size", "4KiB", "--dry-run"), "8.0 KiB → 4.0 KiB")
+	require.Contains(t, c.ok("store", "resize", "--data-dir", data, "--page-size", "4KiB", "--dry-run"),
+		"8.0 KiB → 4.0 KiB")
 	require.Contains(t, c.ok("store", "drop-old", "--data-dir", data), "nothing to remove")
 	_, stderr, code = c.run("", "store", "restore", dir, "--data-dir", data)
 	require.Equal(t, exitError, code)
@@ -137,7 +143,8 @@ func TestJobs(t *testing.T) {
 	_, c := startNodes(t, true)
 	fillForScan(t, c, 10)
 	require.Contains(t, c.ok("job", "list"), "no jobs")
-	require.Contains(t, c.ok("job", "put", "nightly", "--kind", "scan", "--schedule", "0 2 * * *"), "job nightly runs next at")
+	require.Contains(t, c.ok("job", "put", "nightly", "--kind", "scan", "--schedule", "0 2 * * *"),
+		"job nightly runs next at")
 	require.Contains(t, c.ok("job", "put", "tidy", "--kind", "shrink", "--schedule", "@daily", "--paused"), "paused")
 	_, stderr, code := c.run("", "job", "put", "broken", "--kind", "scan", "--schedule", "sometimes")
 	require.Equal(t, exitError, code)

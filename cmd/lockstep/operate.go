@@ -53,15 +53,19 @@ command can be repeated, in hooks for instance: if the role is where it was want
 		},
 	}
 	cmd.Flags().DurationVar(&within, "within", 10*time.Second, "undo it when it takes longer")
-	cmd.Flags().StringVar(&req.To, "to", "", "name or UUID of the node that is to be active; if it is already, that is success")
-	cmd.Flags().StringVar(&req.From, "from", "", "name or UUID of the node that is not to be active; if it is not, that is success")
+	cmd.Flags().StringVar(&req.To, "to", "",
+		"name or UUID of the node that is to be active; if it is already, that is success")
+	cmd.Flags().StringVar(&req.From, "from", "",
+		"name or UUID of the node that is not to be active; if it is not, that is success")
 	cmd.MarkFlagsMutuallyExclusive("to", "from")
 	return cmd
 }
 
-// alreadyThere looks whether the role is where it is wanted. The node looks, too, but one of an older release would hand over whatever
-// was asked.
-func alreadyThere(ctx context.Context, n *client.Node, req *pb.SwitchoverRequest) (r *pb.SwitchoverResponse, there bool, err error) {
+// alreadyThere looks whether the role is where it is wanted. The node looks, too, but one of an older release would
+// hand over whatever was asked.
+func alreadyThere(
+	ctx context.Context, n *client.Node, req *pb.SwitchoverRequest,
+) (r *pb.SwitchoverResponse, there bool, err error) {
 	if req.GetTo() == "" && req.GetFrom() == "" {
 		return nil, false, nil
 	}
@@ -98,8 +102,9 @@ func is(node *pb.NodeStatus, called string) bool {
 func (a *app) printSwitchover(r *pb.SwitchoverResponse) error {
 	pause := r.GetPause().AsDuration()
 	err := a.print.Object(map[string]any{
-		"active_node": r.GetActiveNode(), "active_address": r.GetActiveAddress(), "term": r.GetTerm(), "pause_ms": milliseconds(pause),
-		"already": r.GetAlready(),
+		"active_node": r.GetActiveNode(), "active_address": r.GetActiveAddress(), "term": r.GetTerm(),
+		"pause_ms": milliseconds(pause),
+		"already":  r.GetAlready(),
 	})
 	if err != nil {
 		return err
@@ -114,8 +119,9 @@ func (a *app) printSwitchover(r *pb.SwitchoverResponse) error {
 func (a *app) checkpointCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "checkpoint [ADDRESS]", GroupID: "operate",
-		Short:   "Write a checkpoint now, on both nodes or on one",
-		Long:    "Write a checkpoint of the page file now. Nodes do that by themselves; a checkpoint before a stop makes the next start faster.",
+		Short: "Write a checkpoint now, on both nodes or on one",
+		Long: "Write a checkpoint of the page file now. Nodes do that by themselves; a checkpoint before a stop " +
+			"makes the next start faster.",
 		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7421",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -136,10 +142,14 @@ func (a *app) checkpointCommand() *cobra.Command {
 					if err != nil {
 						return err
 					}
-					if err := a.print.Object(map[string]any{"address": addr, "checkpoint": r.GetCheckpoint(), "lsn": r.GetLsn()}); err != nil {
+					if err := a.print.Object(map[string]any{
+						"address": addr, "checkpoint": r.GetCheckpoint(),
+						"lsn": r.GetLsn(),
+					}); err != nil {
 						return err
 					}
-					if err := a.print.Sentence("%s: checkpoint %d at LSN %d", addr, r.GetCheckpoint(), r.GetLsn()); err != nil {
+					if err := a.print.Sentence("%s: checkpoint %d at LSN %d", addr, r.GetCheckpoint(),
+						r.GetLsn()); err != nil {
 						return err
 					}
 				}

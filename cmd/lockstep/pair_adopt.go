@@ -44,7 +44,8 @@ Without --yes it only says what it would do.`,
 			if len(args) > 0 {
 				target = args[0]
 			}
-			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" && i >= 0 {
+			if i := slices.IndexFunc(addrs, func(s string) bool { return s != target }); req.OtherAddress == "" &&
+				i >= 0 {
 				req.OtherAddress = addrs[i]
 			}
 			return a.withTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -72,15 +73,18 @@ Without --yes it only says what it would do.`,
 				if a.print.JSON() {
 					return a.printAdoption(done)
 				}
-				return a.print.Sentence("done: %s is the active of pair %s, config %d, term %d", nameOf(done), done.GetPairId(), done.GetConfig(), done.GetTerm())
+				return a.print.Sentence("done: %s is the active of pair %s, config %d, term %d", nameOf(done),
+					done.GetPairId(), done.GetConfig(), done.GetTerm())
 			})
 		},
 	}
 	f := cmd.Flags()
 	f.BoolVar(&yes, "yes", false, "do it; without this flag it only says what it would do")
-	f.StringVar(&req.OtherAddress, "other", "", "address of the other node, if the coordinator does not know it (default: another one of --addr)")
+	f.StringVar(&req.OtherAddress, "other", "",
+		"address of the other node, if the coordinator does not know it (default: another one of --addr)")
 	f.BoolVar(&req.WithoutOther, "without-other", false, "adopt although the other node cannot be asked")
-	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false, "adopt even though acknowledged messages may be missing on this node")
+	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false,
+		"adopt even though acknowledged messages may be missing on this node")
 	return cmd
 }
 
@@ -102,13 +106,16 @@ func (a *app) printAdoption(r *pb.AdoptRecordResponse) error {
 		found = fmt.Sprintf("a record of config %d", r.GetFoundConfig())
 	}
 	lines := []string{
-		fmt.Sprintf("the coordinator has %s of pair %s; %s has obeyed config %d", found, r.GetPairId(), nameOf(r), r.GetOwnConfig()),
-		fmt.Sprintf("new record: config %d, term %d, active %s, in sync %s", r.GetConfig(), r.GetTerm(), r.GetNodeId(), strings.Join(r.GetInSync(), ", ")),
+		fmt.Sprintf("the coordinator has %s of pair %s; %s has obeyed config %d", found, r.GetPairId(), nameOf(r),
+			r.GetOwnConfig()),
+		fmt.Sprintf("new record: config %d, term %d, active %s, in sync %s", r.GetConfig(), r.GetTerm(), r.GetNodeId(),
+			strings.Join(r.GetInSync(), ", ")),
 		fmt.Sprintf("its log ends at LSN %d of term %d", r.GetLogEnd().GetLsn(), r.GetLogEnd().GetTerm()),
 	}
 	switch other := r.GetOther(); {
 	case other.GetReached():
-		lines = append(lines, fmt.Sprintf("the other node, %s at %s, has config %d; its log ends at LSN %d of term %d: it does not hold more", other.GetName(),
+		lines = append(lines, fmt.Sprintf("the other node, %s at %s, has config %d; its log ends at LSN %d of term "+
+			"%d: it does not hold more", other.GetName(),
 			other.GetAddress(), other.GetConfig(), other.GetLogEnd().GetLsn(), other.GetLogEnd().GetTerm()))
 	case other != nil:
 		lines = append(lines, fmt.Sprintf("the other node does not answer at %s", other.GetAddress()))
@@ -124,13 +131,17 @@ func (a *app) printAdoption(r *pb.AdoptRecordResponse) error {
 // adoptionObject is the form for programs.
 func adoptionObject(r *pb.AdoptRecordResponse) map[string]any {
 	out := map[string]any{
-		"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(), "config": r.GetConfig(),
-		"term": r.GetTerm(), "in_sync": r.GetInSync(), "found_config": r.GetFoundConfig(), "own_config": r.GetOwnConfig(),
-		"log_end": map[string]any{"term": r.GetLogEnd().GetTerm(), "lsn": r.GetLogEnd().GetLsn()}, "warnings": r.GetWarnings(),
+		"done": r.GetDone(), "pair_id": r.GetPairId(), "node_id": r.GetNodeId(), "node_name": r.GetNodeName(),
+		"config": r.GetConfig(),
+		"term":   r.GetTerm(), "in_sync": r.GetInSync(), "found_config": r.GetFoundConfig(),
+		"own_config": r.GetOwnConfig(),
+		"log_end":    map[string]any{"term": r.GetLogEnd().GetTerm(), "lsn": r.GetLogEnd().GetLsn()},
+		"warnings":   r.GetWarnings(),
 	}
 	if o := r.GetOther(); o != nil {
 		out["other"] = map[string]any{
-			"address": o.GetAddress(), "reached": o.GetReached(), "node_id": o.GetNodeId(), "name": o.GetName(), "config": o.GetConfig(),
+			"address": o.GetAddress(), "reached": o.GetReached(), "node_id": o.GetNodeId(), "name": o.GetName(),
+			"config":  o.GetConfig(),
 			"log_end": map[string]any{"term": o.GetLogEnd().GetTerm(), "lsn": o.GetLogEnd().GetLsn()},
 		}
 	}

@@ -15,7 +15,9 @@ import (
 )
 
 // withAdmin runs fn with a connection to the quorum.
-func (a *app) withAdmin(ctx context.Context, f *raftFlags, fn func(context.Context, *raftcoord.Admin) error) (err error) {
+func (a *app) withAdmin(
+	ctx context.Context, f *raftFlags, fn func(context.Context, *raftcoord.Admin) error,
+) (err error) {
 	if len(f.voters) == 0 {
 		if f.voters, err = a.votersOfPair(ctx); err != nil {
 			return err
@@ -98,7 +100,8 @@ func (a *app) pairRemoveCommand() *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "remove ID|ADDRESS", Short: "Take a voter out of the quorum",
-		Long:    "Take a voter out of the quorum. With two voters left both have to be up; to put another one in its place, use replace.",
+		Long: "Take a voter out of the quorum. With two voters left both have to be up; to put another one in its " +
+			"place, use replace.",
 		Example: "  lockstep pair remove 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -159,7 +162,8 @@ in --dir and into the log.`,
 				return err
 			}
 			if !yes {
-				return fmt.Errorf("this can lose the last changes of the record, and must not be done while another voter can come back: %w", errNotConfirmed)
+				return fmt.Errorf("this can lose the last changes of the record, and must not be done while another "+
+					"voter can come back: %w", errNotConfirmed)
 			}
 			r, err := raftcoord.Recover(o)
 			if err != nil {
@@ -199,7 +203,8 @@ func (a *app) votersOfPair(ctx context.Context) (voters []string, err error) {
 				continue
 			}
 			if kind := st.GetPair().GetCoordinator(); kind != config.CoordinatorRaft {
-				return fmt.Errorf("the coordinator of this pair is %s, and has no voters", cmp.Or(kind, "not known to its nodes"))
+				return fmt.Errorf("the coordinator of this pair is %s, and has no voters",
+					cmp.Or(kind, "not known to its nodes"))
 			}
 			voters = st.GetPair().GetCoordinatorAddresses()
 			if len(voters) > 0 {

@@ -63,8 +63,10 @@ some whether they are stored, because nobody answered: the text says how many, a
 			})
 		},
 	}
-	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "publish the content of this file as one message; may be repeated")
-	cmd.Flags().StringArrayVarP(&properties, "property", "p", nil, "property of each message, KEY=VALUE; may be repeated")
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
+		"publish the content of this file as one message; may be repeated")
+	cmd.Flags().StringArrayVarP(&properties, "property", "p", nil,
+		"property of each message, KEY=VALUE; may be repeated")
 	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
 	return cmd
 }
@@ -116,8 +118,10 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 		}
 	}
 	if errors.Is(s.Err(), bufio.ErrTooLong) {
-		return fmt.Errorf("standard input: line %d is longer than %s, which is the most that one message may have: publish it with --file, "+
-			"if the limits of the nodes allow that; the lines before it were published", lines+1, out.Bytes(uint64(maxLineBytes)))
+		return fmt.Errorf("standard input: line %d is longer than %s, which is the most that one message may have: "+
+			"publish it with --file, "+
+			"if the limits of the nodes allow that; the lines before it were published", lines+1,
+			out.Bytes(uint64(maxLineBytes)))
 	}
 	if err := s.Err(); err != nil {
 		return fmt.Errorf("standard input: %w", err)
@@ -181,8 +185,10 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	count, first, last, unknown := p.count, p.first, p.last, p.sent-p.count-p.refused
 	p.mu.Unlock()
 	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
-		err = fmt.Errorf("%w\n%s may or may not be stored, in the order of the input after the %d that were acknowledged. "+
-			"Look with `lockstep browse %s --from %d` which of them are there, and publish only the others: publishing all of them again can "+
+		err = fmt.Errorf("%w\n%s may or may not be stored, in the order of the input after the %d that were "+
+			"acknowledged. "+
+			"Look with `lockstep browse %s --from %d` which of them are there, and publish only the others: "+
+			"publishing all of them again can "+
 			"store some twice", err, out.Plural(unknown, "message"), count, p.queue, last+1)
 	}
 	if count > 0 {
@@ -190,7 +196,8 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		if last != first {
 			sequences = fmt.Sprintf("sequences %d to %d", first, last)
 		}
-		err = errors.Join(err, p.print.Sentence("published %s to %s, %s", out.Plural(count, "message"), p.queue, sequences))
+		err = errors.Join(err, p.print.Sentence("published %s to %s, %s", out.Plural(count, "message"), p.queue,
+			sequences))
 	} else if err == nil {
 		err = p.print.Sentence("nothing to publish")
 	}

@@ -40,7 +40,8 @@ func (m *mute) PublishStream(s pb.QueueService_PublishStreamServer) error {
 	}
 }
 
-// TestPublishUnknown: when nobody answers, publish says how many messages may be stored or not, what to do, and has an exit code for it.
+// TestPublishUnknown: when nobody answers, publish says how many messages may be stored or not, what to do, and has an
+// exit code for it.
 func TestPublishUnknown(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
@@ -53,9 +54,11 @@ func TestPublishUnknown(t *testing.T) {
 	go func() { _ = server.Serve(ln) }()
 	defer server.Stop()
 	var stdout, stderr bytes.Buffer
-	code := execute(ctx, []string{"publish", "orders", "--addr", ln.Addr().String(), "one", "two", "three"}, &environment{
-		stdin: &bytes.Buffer{}, stdout: &stdout, stderr: &stderr, lookup: func(string) (string, bool) { return "", false },
-	})
+	code := execute(ctx, []string{"publish", "orders", "--addr", ln.Addr().String(), "one", "two", "three"},
+		&environment{
+			stdin: &bytes.Buffer{}, stdout: &stdout, stderr: &stderr,
+			lookup: func(string) (string, bool) { return "", false },
+		})
 	require.Equal(t, exitUnknown, code, stderr.String())
 	require.Contains(t, stderr.String(), "3 messages may or may not be stored")
 	require.Contains(t, stderr.String(), "lockstep browse orders --from 1")

@@ -19,7 +19,8 @@ func (a *app) queueCommand() *cobra.Command {
 		Args:  knownSubcommand,
 		RunE:  needsSubcommand,
 	}
-	cmd.AddCommand(a.queueCreate(), a.queueList(), a.queueShow(), a.queueAlter(), a.queueDelete(), a.queuePurge(), a.queueDropDamaged())
+	cmd.AddCommand(a.queueCreate(), a.queueList(), a.queueShow(), a.queueAlter(), a.queueDelete(), a.queuePurge(),
+		a.queueDropDamaged())
 	return cmd
 }
 
@@ -82,8 +83,10 @@ type limitFlags struct {
 }
 
 func (l *limitFlags) register(cmd *cobra.Command) {
-	cmd.Flags().Uint64Var(&l.maxMessages, "max-messages", 0, "refuse publishes while the queue holds this many messages; 0: no limit")
-	cmd.Flags().StringVar(&l.maxBytes, "max-bytes", "0", "refuse publishes while the queue holds this much, such as 64MiB; 0: no limit")
+	cmd.Flags().Uint64Var(&l.maxMessages, "max-messages", 0,
+		"refuse publishes while the queue holds this many messages; 0: no limit")
+	cmd.Flags().StringVar(&l.maxBytes, "max-bytes", "0",
+		"refuse publishes while the queue holds this much, such as 64MiB; 0: no limit")
 }
 
 func (l *limitFlags) config() (client.QueueConfig, error) {
@@ -124,8 +127,10 @@ func (a *app) queueCreate() *cobra.Command {
 		},
 	}
 	limits.register(cmd)
-	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil, "name of a subscription to begin with; may be repeated")
-	cmd.Flags().BoolVar(&o.Topic, "topic", false, "begin without any subscription: messages are kept only for those made later")
+	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil,
+		"name of a subscription to begin with; may be repeated")
+	cmd.Flags().BoolVar(&o.Topic, "topic", false,
+		"begin without any subscription: messages are kept only for those made later")
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when the queue is there already")
 	return cmd
 }
@@ -198,7 +203,8 @@ func (a *app) showQueue(q client.Queue) error {
 		{"Messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
 		{"Next sequence", fmt.Sprint(q.NextSequence)},
 		{"Limits", fmt.Sprintf("messages: %s, bytes: %s",
-			limit(q.Config.MaxMessages, out.Count(q.Config.MaxMessages)), limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)))},
+			limit(q.Config.MaxMessages, out.Count(q.Config.MaxMessages)),
+			limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)))},
 		{"Digest", fmt.Sprintf("%016x", q.Digest)},
 	})
 	if err != nil || len(q.Subscriptions) == 0 {
@@ -288,7 +294,8 @@ func (a *app) queuePurge() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge NAME", Short: "Drop all messages of a queue, or of one subscription",
-		Long:    "Drop all messages of a queue, or those that one subscription has still to acknowledge. On a terminal it asks first if there are any.",
+		Long: "Drop all messages of a queue, or those that one subscription has still to acknowledge. On a " +
+			"terminal it asks first if there are any.",
 		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

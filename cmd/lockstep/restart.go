@@ -29,7 +29,10 @@ with the old one, and nothing is lost: put the old program back and start the no
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return a.rolling(ctx, c, &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART, SwitchBack: switchBack}, detach)
+				return a.rolling(ctx, c, &pb.StartPlanRequest{
+					Kind:       pb.PlanKind_PLAN_KIND_RESTART,
+					SwitchBack: switchBack,
+				}, detach)
 			})
 		},
 	}

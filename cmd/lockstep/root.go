@@ -94,7 +94,8 @@ Start with one of:
 		value          *string
 		name, env, say string
 	}{
-		{&a.tls.ca, "tls-ca", envTLSCA, "file with the authorities that the nodes' certificates are checked against; turns TLS on"},
+		{&a.tls.ca, "tls-ca", envTLSCA, "file with the authorities that the nodes' certificates are checked against; " +
+			"turns TLS on"},
 		{&a.tls.cert, "tls-cert", envTLSCert, "file with the certificate to show to the nodes"},
 		{&a.tls.key, "tls-key", envTLSKey, "file with the key of that certificate"},
 	} {
@@ -105,7 +106,8 @@ Start with one of:
 		f.StringVar(o.value, o.name, value, o.say+" (environment: "+o.env+")")
 	}
 	f.StringVarP(&a.output, "output", "o", "table", "form of the output: table, for people, or json, for programs")
-	f.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long to look for a node that can do it; if it is given, also while nobody listens at any address")
+	f.DurationVar(&a.timeout, "timeout", defaultTimeout,
+		"how long to look for a node that can do it; if it is given, also while nobody listens at any address")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "address" {
 			name = "addr"
@@ -120,7 +122,9 @@ Start with one of:
 	root.AddCommand(
 		a.serveCommand(), a.witnessCommand(), a.devCommand(), a.demoCommand(),
 		a.queueCommand(), a.subscriptionCommand(), a.publishCommand(), a.consumeCommand(), a.browseCommand(),
-		a.statusCommand(), a.switchoverCommand(), a.failoverCommand(), a.restartCommand(), a.pauseCommand(), a.resumeCommand(), a.checkpointCommand(), a.verifyCommand(), a.pairCommand(), a.storeCommand(), a.jobCommand(), a.settingsCommand(), a.benchCommand(),
+		a.statusCommand(), a.switchoverCommand(), a.failoverCommand(), a.restartCommand(), a.pauseCommand(),
+		a.resumeCommand(), a.checkpointCommand(), a.verifyCommand(), a.pairCommand(), a.storeCommand(),
+		a.jobCommand(), a.settingsCommand(), a.benchCommand(),
 		a.versionCommand(),
 	)
 	return root

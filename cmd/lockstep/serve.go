@@ -35,7 +35,8 @@ a setting that does not exist is an error.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// This one is the command line's own, for the other commands.
-			environ := slices.DeleteFunc(slices.Clone(a.environ), func(s string) bool { return strings.HasPrefix(s, envAddr+"=") })
+			environ := slices.DeleteFunc(slices.Clone(a.environ),
+				func(s string) bool { return strings.HasPrefix(s, envAddr+"=") })
 			cfg, err := config.Load(file, environ, cmd.Flags())
 			if err != nil {
 				return err
@@ -51,12 +52,19 @@ a setting that does not exist is an error.`,
 			defer ignoreHangup(cmd.Context(), logger)()
 			defer limitMemory(cmd.Context(), cfg.Memory.Budget)()
 			address := ""
-			err = node.Run(cmd.Context(), cfg, logger, node.Options{Version: versionName(), CanRestart: canRestart, SetLogLevel: level, OnReady: func(r node.Ready) {
-				address = r.Address
-				// Without a reader (a closed pipe) the node serves all the same.
-				_ = a.print.Sentence("lockstep %s serves on %s", versionName(), r.Address)
-				_ = a.print.Object(map[string]string{"address": r.Address, "advertise": r.Advertise, "node_id": r.NodeID})
-			}})
+			err = node.Run(cmd.Context(), cfg, logger,
+				node.Options{
+					Version: versionName(), CanRestart: canRestart, SetLogLevel: level,
+					OnReady: func(r node.Ready) {
+						address = r.Address
+						// Without a reader (a closed pipe) the node serves all the same.
+						_ = a.print.Sentence("lockstep %s serves on %s", versionName(), r.Address)
+						_ = a.print.Object(map[string]string{
+							"address": r.Address, "advertise": r.Advertise,
+							"node_id": r.NodeID,
+						})
+					},
+				})
 			if errors.Is(err, node.ErrRestart) {
 				logger.Info("beginning anew", zap.String("program", program))
 				return beginAnew(program, address)
@@ -102,8 +110,8 @@ func limitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	}
 }
 
-// ignoreHangup keeps SIGHUP from ending this process until stop is called: supervisors and closing terminals send it, and some operators,
-// who expect settings to be read again.
+// ignoreHangup keeps SIGHUP from ending this process until stop is called: supervisors and closing terminals send it,
+// and some operators, who expect settings to be read again.
 func ignoreHangup(ctx context.Context, log *zap.Logger) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -113,7 +121,8 @@ func ignoreHangup(ctx context.Context, log *zap.Logger) (stop func()) {
 		for {
 			select {
 			case <-hangups:
-				log.Info("SIGHUP: this process goes on. Settings are read at the start: lockstep restart restarts both nodes without a pause")
+				log.Info("SIGHUP: this process goes on. Settings are read at the start: lockstep restart restarts " +
+					"both nodes without a pause")
 			case <-ctx.Done():
 				return
 			}

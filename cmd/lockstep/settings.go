@@ -92,7 +92,8 @@ func (a *app) askRunning(ctx context.Context, c *client.Client) ([]*runningJSON,
 			if i < 0 {
 				i = len(list)
 				list = append(list, &runningJSON{
-					Name: s.GetName(), KeptBy: s.GetKeptBy(), Usage: s.GetUsage(), Nodes: map[string]string{}, Configured: map[string]string{},
+					Name: s.GetName(), KeptBy: s.GetKeptBy(), Usage: s.GetUsage(), Nodes: map[string]string{},
+					Configured: map[string]string{},
 				})
 			}
 			r := list[i]
@@ -109,7 +110,8 @@ func (a *app) askRunning(ctx context.Context, c *client.Client) ([]*runningJSON,
 
 func (a *app) runningList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Aliases: []string{"ls"}, Short: "List the settings that can be changed while the nodes run, and who keeps them",
+		Use: "list", Aliases: []string{"ls"}, Short: "List the settings that can be changed while the nodes run, and " +
+			"who keeps them",
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -170,10 +172,12 @@ func (a *app) runningSet() *cobra.Command {
 			"  lockstep settings set min-in-sync 2",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.changeRunning(cmd.Context(), args[0], &pb.ChangeSettingsRequest{Set: map[string]string{args[0]: args[1]}, Node: node})
+			return a.changeRunning(cmd.Context(), args[0],
+				&pb.ChangeSettingsRequest{Set: map[string]string{args[0]: args[1]}, Node: node})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "", "name or UUID of the node, for a setting that is kept by node; default: both")
+	cmd.Flags().StringVar(&node, "node", "",
+		"name or UUID of the node, for a setting that is kept by node; default: both")
 	return cmd
 }
 
@@ -184,10 +188,12 @@ func (a *app) runningUnset() *cobra.Command {
 		Example: "  lockstep settings unset log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.changeRunning(cmd.Context(), args[0], &pb.ChangeSettingsRequest{Unset: []string{args[0]}, Node: node})
+			return a.changeRunning(cmd.Context(), args[0],
+				&pb.ChangeSettingsRequest{Unset: []string{args[0]}, Node: node})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "", "name or UUID of the node, for a setting that is kept by node; default: both")
+	cmd.Flags().StringVar(&node, "node", "",
+		"name or UUID of the node, for a setting that is kept by node; default: both")
 	return cmd
 }
 
@@ -214,7 +220,10 @@ func (a *app) changeRunning(ctx context.Context, name string, req *pb.ChangeSett
 			if s.GetName() != name {
 				continue
 			}
-			err := a.print.Object(map[string]any{"name": name, "active_value": s.GetValue(), "configured": s.GetConfigured(), "kept_by": s.GetKeptBy()})
+			err := a.print.Object(map[string]any{
+				"name": name, "active_value": s.GetValue(),
+				"configured": s.GetConfigured(), "kept_by": s.GetKeptBy(),
+			})
 			if err != nil {
 				return err
 			}
@@ -231,7 +240,9 @@ func (a *app) changeRunning(ctx context.Context, name string, req *pb.ChangeSett
 }
 
 // changeAnywhere asks the first node that answers: no node is active while writes are refused because of min-in-sync.
-func (a *app) changeAnywhere(ctx context.Context, c *client.Client, req *pb.ChangeSettingsRequest) (now []*pb.RunningSetting, err error) {
+func (a *app) changeAnywhere(
+	ctx context.Context, c *client.Client, req *pb.ChangeSettingsRequest,
+) (now []*pb.RunningSetting, err error) {
 	addrs, err := a.addresses()
 	if err != nil {
 		return nil, err

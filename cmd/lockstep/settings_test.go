@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRunningSettings: settings change without a restart, on both nodes or on one, outlive a failover and a restart, and can be taken back.
+// TestRunningSettings: settings change without a restart, on both nodes or on one, outlive a failover and a restart,
+// and can be taken back.
 func TestRunningSettings(t *testing.T) {
 	p, c := startNodes(t, false)
 	active, standby := inSync(t, p, c)
@@ -30,7 +31,8 @@ func TestRunningSettings(t *testing.T) {
 	}
 
 	// Of the pair: a limit holds on whoever is active.
-	require.Contains(t, c.ok("settings", "set", "limits.message-bytes", "1KiB"), "limits.message-bytes is 1KiB on both nodes")
+	require.Contains(t, c.ok("settings", "set", "limits.message-bytes", "1KiB"),
+		"limits.message-bytes is 1KiB on both nodes")
 	_, stderr, code := c.run("", "publish", "q", strings.Repeat("x", 2000))
 	require.Equal(t, exitError, code)
 	require.Contains(t, stderr, "limits.message-bytes is 1KiB")
@@ -66,7 +68,8 @@ func TestRunningMinInSync(t *testing.T) {
 	require.Equal(t, "2\n", c.ok("settings", "get", "min-in-sync"), "whoever becomes active keeps it")
 	require.NoError(t, standby.Stop())
 	// What comes while the one that was stopped is still waited for may be done later: its outcome is unknown.
-	require.Eventually(t, func() bool { return strings.Contains(c.ok("status"), "min-in-sync-refuses") }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(c.ok("status"), "min-in-sync-refuses") },
+		20*time.Second, 10*time.Millisecond)
 	_, stderr, code := c.run("", "queue", "create", "another", "--timeout", "2s")
 	require.Equal(t, exitError, code, stderr)
 	require.Contains(t, stderr, "min_in_sync")

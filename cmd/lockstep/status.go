@@ -148,8 +148,8 @@ type maintenanceJSON struct {
 	TotalBytes uint64    `json:"total_bytes"`
 }
 
-// shownRole is the role as people are to see it: a standby that rewrites its page file stays in sync, but has to drop the rewrite
-// and apply what came in meanwhile before it can take over.
+// shownRole is the role as people are to see it: a standby that rewrites its page file stays in sync, but has to drop
+// the rewrite and apply what came in meanwhile before it can take over.
 func (n *nodeJSON) shownRole() string {
 	if n.Maintenance != nil && n.Maintenance.Operation == "rewrite" {
 		return "maintaining (" + n.Role + ")"
@@ -280,7 +280,8 @@ func roleName(r pb.Role) string {
 
 func toPairJSON(p *pb.PairStatus) *pairJSON {
 	j := &pairJSON{
-		PairID: p.GetPairId(), Config: p.GetConfig(), Term: p.GetTerm(), MinInSync: p.GetMinInSync(), InSync: []string{},
+		PairID: p.GetPairId(), Config: p.GetConfig(), Term: p.GetTerm(), MinInSync: p.GetMinInSync(),
+		InSync:      []string{},
 		Coordinator: p.GetCoordinator(), CoordinatorReachable: p.GetCoordinatorReachable(),
 	}
 	if w := p.GetPaused(); w != nil {
@@ -291,7 +292,8 @@ func toPairJSON(p *pb.PairStatus) *pairJSON {
 	}
 	if f := p.GetForced(); f != nil {
 		j.Forced = &forcedJSON{
-			At: f.GetAt().AsTime(), By: f.GetBy(), Reason: f.GetReason(), NodeID: f.GetNodeId(), Term: f.GetTerm(), AfterLSN: f.GetAfterLsn(), Settled: f.GetSettled(),
+			At: f.GetAt().AsTime(), By: f.GetBy(), Reason: f.GetReason(), NodeID: f.GetNodeId(), Term: f.GetTerm(),
+			AfterLSN: f.GetAfterLsn(), Settled: f.GetSettled(),
 		}
 	}
 	for _, n := range p.GetNodes() {
@@ -309,11 +311,16 @@ func toPairJSON(p *pb.PairStatus) *pairJSON {
 func toNodeJSON(addr string, r *pb.GetStatusResponse) nodeJSON {
 	s := r.GetStore()
 	j := nodeJSON{
-		Address: addr, Name: r.GetNode().GetName(), NodeID: r.GetNode().GetNodeId(), Role: roleName(r.GetRole()), Reason: r.GetReason(),
-		InSync: r.GetNode().GetInSync(), Version: r.GetVersion(), StartedAt: r.GetStartedAt().AsTime(), Term: s.GetLogEnd().GetTerm(),
-		LogEnd: s.GetLogEnd().GetLsn(), LogDurable: s.GetLogDurable().GetLsn(), LogFirst: s.GetLogFirstLsn(), LogBytes: s.GetLogBytes(),
-		Commit: s.GetCommitLsn(), Applied: s.GetAppliedLsn(), Checkpoint: s.GetCheckpoint(), CheckpointLSN: s.GetCheckpointLsn(),
-		PageSize: s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(), Messages: s.GetMessages(),
+		Address: addr, Name: r.GetNode().GetName(), NodeID: r.GetNode().GetNodeId(), Role: roleName(r.GetRole()),
+		Reason: r.GetReason(),
+		InSync: r.GetNode().GetInSync(), Version: r.GetVersion(), StartedAt: r.GetStartedAt().AsTime(),
+		Term:   s.GetLogEnd().GetTerm(),
+		LogEnd: s.GetLogEnd().GetLsn(), LogDurable: s.GetLogDurable().GetLsn(), LogFirst: s.GetLogFirstLsn(),
+		LogBytes: s.GetLogBytes(),
+		Commit:   s.GetCommitLsn(), Applied: s.GetAppliedLsn(), Checkpoint: s.GetCheckpoint(),
+		CheckpointLSN: s.GetCheckpointLsn(),
+		PageSize:      s.GetPageSize(), Pages: s.GetPages(), PagesUsed: s.GetPagesUsed(), Queues: s.GetQueues(),
+		Messages:     s.GetMessages(),
 		MessageBytes: s.GetMessageBytes(), Sync: s.GetSync(), DiskFree: s.GetDiskFree(),
 		Damage: toDamageJSON(r.GetDamage()), Alarms: []alarmJSON{}, LeftBehind: []leftJSON{},
 		conditions: toldConditions(r),
@@ -322,7 +329,10 @@ func toNodeJSON(addr string, r *pb.GetStatusResponse) nodeJSON {
 		j.LeftBehind = append(j.LeftBehind, leftJSON{Path: l.GetPath(), Kind: l.GetKind(), Bytes: l.GetBytes()})
 	}
 	for _, al := range r.GetAlarms() {
-		j.Alarms = append(j.Alarms, alarmJSON{Kind: al.GetKind(), Message: al.GetMessage(), Since: al.GetSince().AsTime()})
+		j.Alarms = append(j.Alarms, alarmJSON{
+			Kind: al.GetKind(), Message: al.GetMessage(),
+			Since: al.GetSince().AsTime(),
+		})
 	}
 	if r.GetStandby() != nil {
 		j.Standby, j.StandbyLag = r.GetStandby().GetState(), r.GetStandby().GetLagRecords()
@@ -330,7 +340,8 @@ func toNodeJSON(addr string, r *pb.GetStatusResponse) nodeJSON {
 	if m := r.GetMaintenance(); m != nil {
 		p := m.GetProgress()
 		j.Maintenance = &maintenanceJSON{
-			Operation: m.GetOperation(), Since: m.GetSince().AsTime(), Phase: p.GetPhase(), DoneBytes: p.GetDoneBytes(), TotalBytes: p.GetTotalBytes(),
+			Operation: m.GetOperation(), Since: m.GetSince().AsTime(), Phase: p.GetPhase(), DoneBytes: p.GetDoneBytes(),
+			TotalBytes: p.GetTotalBytes(),
 		}
 	}
 	return j

@@ -7,7 +7,8 @@ import (
 
 // String is what a person has to know of it.
 func (f *forcedJSON) String() string {
-	text := fmt.Sprintf("at %s by %s; what the other node had acknowledged after LSN %d may be lost, and is kept in a file when that one comes back",
+	text := fmt.Sprintf("at %s by %s; what the other node had acknowledged after LSN %d may be lost, and is kept in "+
+		"a file when that one comes back",
 		localTime(f.At), f.By, f.AfterLSN)
 	if f.Reason != "" {
 		text += " (" + f.Reason + ")"

@@ -37,8 +37,8 @@ func toldConditions(r *pb.GetStatusResponse) []*pb.Condition {
 	return out
 }
 
-// addConditions puts together what the nodes told, each condition once. What one node says of another one counts only if that one does
-// not answer, and of the pair only what those say that know its newest record.
+// addConditions puts together what the nodes told, each condition once. What one node says of another one counts only
+// if that one does not answer, and of the pair only what those say that know its newest record.
 func (s *statusJSON) addConditions(pairs []*pb.PairStatus) {
 	s.Conditions = []conditionJSON{}
 	newest := uint64(0)

@@ -17,19 +17,25 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// Each condition is shown once: from the node that it is about, if that answers, and of the pair from those that know its record.
+// Each condition is shown once: from the node that it is about, if that answers, and of the pair from those that know
+// its record.
 func TestStatusConditions(t *testing.T) {
 	since := timestamppb.New(time.Unix(1_700_000_000, 0))
 	told := func(kind, node string, severity pb.Severity, details string) *pb.Condition {
-		return &pb.Condition{Kind: kind, NodeId: node, NodeName: node, Severity: severity, Details: details, Since: since, Cause: "That means.", Action: "Do this."}
+		return &pb.Condition{
+			Kind: kind, NodeId: node, NodeName: node, Severity: severity, Details: details,
+			Since: since, Cause: "That means.", Action: "Do this.",
+		}
 	}
 	s := statusJSON{Nodes: []nodeJSON{
 		{NodeID: "a", Name: "a", conditions: []*pb.Condition{
-			told("paused", "", pb.Severity_SEVERITY_INFO, ""), told("disk-low", "b", pb.Severity_SEVERITY_CRITICAL, "of old"),
+			told("paused", "", pb.Severity_SEVERITY_INFO, ""),
+			told("disk-low", "b", pb.Severity_SEVERITY_CRITICAL, "of old"),
 			told("disk-low", "c", pb.Severity_SEVERITY_CRITICAL, "does not answer"),
 		}},
 		{NodeID: "b", Name: "b", conditions: []*pb.Condition{
-			told("paused", "", pb.Severity_SEVERITY_INFO, ""), told("disk-low", "b", pb.Severity_SEVERITY_CRITICAL, "just now"),
+			told("paused", "", pb.Severity_SEVERITY_INFO, ""),
+			told("disk-low", "b", pb.Severity_SEVERITY_CRITICAL, "just now"),
 			told("one-copy-only", "", pb.Severity_SEVERITY_CRITICAL, "by an old record"),
 		}},
 	}}
@@ -63,7 +69,10 @@ func TestStatusConditionsOfOlderRelease(t *testing.T) {
 
 // What a condition says to do can be done: each command and flag that it names is there.
 func TestConditionsNameCommands(t *testing.T) {
-	a := &app{environment: &environment{stdout: io.Discard, stderr: io.Discard, lookup: func(string) (string, bool) { return "", false }}}
+	a := &app{environment: &environment{
+		stdout: io.Discard, stderr: io.Discard,
+		lookup: func(string) (string, bool) { return "", false },
+	}}
 	root := a.rootCommand()
 	named := regexp.MustCompile("`lockstep ([^`]*)`")
 	found := 0

@@ -8,12 +8,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// printLeft names what the nodes keep and do not use. It says that something may be removed only when the pair holds what is in it: before
-// both nodes are in sync, a store that was set aside may be the only place of acknowledged messages, and a log tail that was cut always is.
+// printLeft names what the nodes keep and do not use. It says that something may be removed only when the pair holds
+// what is in it: before both nodes are in sync, a store that was set aside may be the only place of acknowledged
+// messages, and a log tail that was cut always is.
 func (a *app) printLeft(s statusJSON) error {
 	removable := "not used any more on %s, may be removed: %s"
 	if !s.settled() {
-		removable = "kept on %s, DO NOT REMOVE it before both nodes are in sync, it may be the only copy of messages: %s"
+		removable = "kept on %s, DO NOT REMOVE it before both nodes are in sync, it may be the only copy of " +
+			"messages: %s"
 	}
 	for _, n := range s.Nodes {
 		var unused, cut []string
@@ -30,7 +32,8 @@ func (a *app) printLeft(s statusJSON) error {
 			paths  []string
 		}{
 			{removable, unused},
-			{"records that are not part of the pair are kept on %s (lockstep store dump-log FILE --messages shows them): %s", cut},
+			{"records that are not part of the pair are kept on %s (lockstep store dump-log FILE --messages shows " +
+				"them): %s", cut},
 		} {
 			if len(line.paths) == 0 {
 				continue
@@ -43,8 +46,8 @@ func (a *app) printLeft(s statusJSON) error {
 	return nil
 }
 
-// settled tells whether the pair holds everything on both nodes, or the node that answers belongs to no pair. A node that is in sync by
-// the record alone and waits with a store that may have lost something has another role.
+// settled tells whether the pair holds everything on both nodes, or the node that answers belongs to no pair. A node
+// that is in sync by the record alone and waits with a store that may have lost something has another role.
 func (s *statusJSON) settled() bool {
 	if s.Pair != nil && (len(s.Pair.InSync) < 2 || s.Pair.Forced != nil && !s.Pair.Forced.Settled) {
 		return false

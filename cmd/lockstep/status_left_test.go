@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 )
 
-// Nobody is told to remove what may be the only copy of messages: a store that was set aside may go when both nodes are in sync, and
-// what was cut from a log is named for what it is.
+// Nobody is told to remove what may be the only copy of messages: a store that was set aside may go when both nodes are
+// in sync, and what was cut from a log is named for what it is.
 func TestStatusKeepsTheOnlyCopy(t *testing.T) {
 	aside := []leftJSON{{Path: "/data/damaged-1", Kind: store.LeftDamagedStore, Bytes: 1024}}
 	both := []string{"a", "b"}
@@ -21,12 +21,32 @@ func TestStatusKeepsTheOnlyCopy(t *testing.T) {
 		nodes  []nodeJSON
 		remove bool
 	}{
-		"both in sync":            {&pairJSON{InSync: both}, []nodeJSON{{Name: "a", Role: "active"}, {Name: "b", Role: "standby", LeftBehind: aside}}, true},
-		"no pair":                 {nil, []nodeJSON{{Name: "a", Role: "active-alone", LeftBehind: aside}}, true},
-		"the only one in sync":    {&pairJSON{InSync: both[1:]}, []nodeJSON{{Name: "b", Role: "recovering", LeftBehind: aside}}, false},
-		"the other one is alone":  {&pairJSON{InSync: both[:1]}, []nodeJSON{{Name: "a", Role: "active-alone"}, {Name: "b", Role: "syncing", LeftBehind: aside}}, false},
-		"waits in sync":           {&pairJSON{InSync: both}, []nodeJSON{{Name: "a", Role: "active"}, {Name: "b", Role: "recovering", LeftBehind: aside}}, false},
-		"forced, not settled":     {&pairJSON{InSync: both, Forced: &forcedJSON{}}, []nodeJSON{{Name: "b", Role: "active", LeftBehind: aside}}, false},
+		"both in sync": {
+			&pairJSON{InSync: both},
+			[]nodeJSON{{Name: "a", Role: "active"}, {Name: "b", Role: "standby", LeftBehind: aside}},
+			true,
+		},
+		"no pair": {nil, []nodeJSON{{Name: "a", Role: "active-alone", LeftBehind: aside}}, true},
+		"the only one in sync": {
+			&pairJSON{InSync: both[1:]},
+			[]nodeJSON{{Name: "b", Role: "recovering", LeftBehind: aside}},
+			false,
+		},
+		"the other one is alone": {
+			&pairJSON{InSync: both[:1]},
+			[]nodeJSON{{Name: "a", Role: "active-alone"}, {Name: "b", Role: "syncing", LeftBehind: aside}},
+			false,
+		},
+		"waits in sync": {
+			&pairJSON{InSync: both},
+			[]nodeJSON{{Name: "a", Role: "active"}, {Name: "b", Role: "recovering", LeftBehind: aside}},
+			false,
+		},
+		"forced, not settled": {
+			&pairJSON{InSync: both, Forced: &forcedJSON{}},
+			[]nodeJSON{{Name: "b", Role: "active", LeftBehind: aside}},
+			false,
+		},
 		"the record is not known": {nil, []nodeJSON{{Name: "b", Role: "recovering", LeftBehind: aside}}, false},
 	} {
 		text := leftText(t, statusJSON{Pair: c.pair, Nodes: c.nodes})
@@ -34,10 +54,14 @@ func TestStatusKeepsTheOnlyCopy(t *testing.T) {
 		require.Equal(t, !c.remove, bytes.Contains(text, []byte("DO NOT REMOVE")), "%s: %s", name, text)
 	}
 	text := leftText(t, statusJSON{Pair: &pairJSON{InSync: both}, Nodes: []nodeJSON{
-		{Name: "a", Role: "active", LeftBehind: []leftJSON{{Path: "/data/cut-1.seg", Kind: store.LeftCutLog}, {Path: "/data/page.db_old", Kind: store.LeftOldPageFile}}},
+		{Name: "a", Role: "active", LeftBehind: []leftJSON{
+			{Path: "/data/cut-1.seg", Kind: store.LeftCutLog},
+			{Path: "/data/page.db_old", Kind: store.LeftOldPageFile},
+		}},
 	}})
 	require.Contains(t, string(text), "may be removed: /data/page.db_old (0 B)\n")
-	require.Contains(t, string(text), "not part of the pair are kept on a (lockstep store dump-log FILE --messages shows them): /data/cut-1.seg (0 B)\n")
+	require.Contains(t, string(text), "not part of the pair are kept on a (lockstep store dump-log FILE --messages "+
+		"shows them): /data/cut-1.seg (0 B)\n")
 }
 
 func leftText(t *testing.T, s statusJSON) []byte {

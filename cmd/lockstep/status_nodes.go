@@ -9,25 +9,30 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
-// The table of the nodes fits a terminal of statusColumns. What is left for the notes depends on the other columns; however long those
-// are, a note of minNote is shown.
+// The table of the nodes fits a terminal of statusColumns. What is left for the notes depends on the other columns;
+// however long those are, a note of minNote is shown.
 const (
 	statusColumns = 120
 	minNote       = 12
 )
 
-// printNodes prints one row for each node. A reason that has no room in its row begins there, and the whole of it is below the table,
-// or in the condition that has the same words.
+// printNodes prints one row for each node. A reason that has no room in its row begins there, and the whole of it is
+// below the table, or in the condition that has the same words.
 func (a *app) printNodes(s statusJSON) error {
-	header := []string{"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", "Queues", "Messages", "Notes"}
+	header := []string{
+		"Node", "Address", "Role", "In sync", "Term", "Durable", "Applied", "Queues", "Messages",
+		"Notes",
+	}
 	rows, notes := make([][]any, 0, len(s.Nodes)), make([]string, 0, len(s.Nodes))
 	for _, n := range s.Nodes {
 		if n.Error != "" {
-			rows, notes = append(rows, []any{"?", n.Address, "unreachable", "", "", "", "", "", ""}), append(notes, n.Error)
+			rows, notes = append(rows, []any{"?", n.Address, "unreachable", "", "", "", "", "", ""}),
+				append(notes, n.Error)
 			continue
 		}
 		rows, notes = append(rows, []any{
-			n.Name, n.Address, n.shownRole(), out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied, n.Queues, out.Count(n.Messages),
+			n.Name, n.Address, n.shownRole(), out.YesNo(n.InSync), n.Term, n.LogDurable, n.Applied, n.Queues,
+			out.Count(n.Messages),
 		}), append(notes, n.notes())
 	}
 	room := noteRoom(header, rows)
@@ -48,7 +53,8 @@ func (a *app) printNodes(s statusJSON) error {
 	return nil
 }
 
-// notes are what is to be known of a node beside its figures: why it waits, how its standby is, and what it does to its page file.
+// notes are what is to be known of a node beside its figures: why it waits, how its standby is, and what it does to its
+// page file.
 func (n *nodeJSON) notes() string {
 	var all []string
 	if n.Standby != "" {

@@ -11,13 +11,17 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
-// The table fits 120 columns, however long the reason of a node is; nothing of the reason is lost, and it is there once.
+// The table fits 120 columns, however long the reason of a node is; nothing of the reason is lost, and it is there
+// once.
 func TestStatusFits(t *testing.T) {
-	reason := "two processes with one identity: this node runs at 127.0.0.1:17420 already, or did when this process started, which takes " +
-		"no part until it is started again. If this data directory is a copy, do not start it: a second node begins with an empty one"
+	reason := "two processes with one identity: this node runs at 127.0.0.1:17420 already, or did when this process " +
+		"started, which takes " +
+		"no part until it is started again. If this data directory is a copy, do not start it: a second node begins " +
+		"with an empty one"
 	failure := "status: " + strings.Repeat("x", 150)
 	active := nodeJSON{
-		Name: "a", Address: "node-a.example.com:7420", Role: "active", InSync: true, Term: 12, LogDurable: 1_234_567_890, Applied: 1_234_567_890,
+		Name: "a", Address: "node-a.example.com:7420", Role: "active", InSync: true, Term: 12,
+		LogDurable: 1_234_567_890, Applied: 1_234_567_890,
 		Queues: 1234, Messages: 123_456_789, Standby: "in-sync",
 	}
 	waiting := nodeJSON{Name: "b", Address: "127.0.0.1:17421", Role: "recovering", Reason: reason}
@@ -37,7 +41,8 @@ func TestStatusFits(t *testing.T) {
 	}
 	require.Regexp(t, `^b .* two.*…$`, lines[3])
 	require.Regexp(t, `^\? .* status.*…$`, lines[4])
-	require.Equal(t, []string{"a: standby in-sync, 0 behind", "b: " + reason, "127.0.0.1:17422: " + failure, ""}, lines[5:])
+	require.Equal(t, []string{"a: standby in-sync, 0 behind", "b: " + reason, "127.0.0.1:17422: " + failure, ""},
+		lines[5:])
 
 	text = shown(statusJSON{
 		Nodes:      []nodeJSON{waiting},
@@ -45,7 +50,10 @@ func TestStatusFits(t *testing.T) {
 	})
 	require.Equal(t, 1, strings.Count(text, reason), "the condition says it")
 
-	text = shown(statusJSON{Nodes: []nodeJSON{{Name: "a", Address: "127.0.0.1:7420", Role: "active", Standby: "in-sync"}}})
+	text = shown(statusJSON{Nodes: []nodeJSON{{
+		Name: "a", Address: "127.0.0.1:7420", Role: "active",
+		Standby: "in-sync",
+	}}})
 	require.Contains(t, text, "standby in-sync, 0 behind\n", "what fits is not cut")
 	require.NotContains(t, text, "…")
 }

@@ -12,7 +12,10 @@ import (
 
 // TestMaintainingRole: people see that a standby rewrites; programs get the role that counts, and what is done, apart.
 func TestMaintainingRole(t *testing.T) {
-	for operation, want := range map[string]string{"": "standby", "scan": "standby", "backup": "standby", "rewrite": "maintaining (standby)"} {
+	for operation, want := range map[string]string{
+		"": "standby", "scan": "standby", "backup": "standby",
+		"rewrite": "maintaining (standby)",
+	} {
 		n := nodeJSON{Role: "standby"}
 		if operation != "" {
 			n.Maintenance = &maintenanceJSON{Operation: operation, Phase: "copy", DoneBytes: 1, TotalBytes: 4}

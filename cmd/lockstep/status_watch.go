@@ -13,8 +13,8 @@ import (
 // clearScreen takes everything off a terminal.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// watchStatus shows the status until ctx ends: on a terminal in place, again and again and with rates, elsewhere whenever it is not what
-// was printed last.
+// watchStatus shows the status until ctx ends: on a terminal in place, again and again and with rates, elsewhere
+// whenever it is not what was printed last.
 func (a *app) watchStatus(ctx context.Context, c *client.Client, interval time.Duration) error {
 	if interval <= 0 {
 		return usage("--interval must be more than 0")
@@ -72,7 +72,8 @@ func (a *app) drawStatus(s statusJSON, now time.Time, rates string) error {
 	return a.print.Raw(b.Bytes())
 }
 
-// rates says what the active did since the last look; empty if that cannot be said: after a change of roles, or when there was none before.
+// rates says what the active did since the last look; empty if that cannot be said: after a change of roles, or when
+// there was none before.
 func rates(before, now *statusJSON, passed time.Duration) string {
 	if before == nil || passed <= 0 {
 		return ""
@@ -86,8 +87,10 @@ func rates(before, now *statusJSON, passed time.Duration) string {
 				continue
 			}
 			per := func(d float64) string { return fmt.Sprintf("%.0f/s", d/passed.Seconds()) }
-			return fmt.Sprintf("\nnode %s: %s transactions, %s messages more, %s stored\n", n.Name, per(float64(n.Commit-old.Commit)),
-				fmt.Sprintf("%+.0f/s", (float64(n.Messages)-float64(old.Messages))/passed.Seconds()), out.Bytes(n.MessageBytes))
+			return fmt.Sprintf("\nnode %s: %s transactions, %s messages more, %s stored\n", n.Name,
+				per(float64(n.Commit-old.Commit)),
+				fmt.Sprintf("%+.0f/s", (float64(n.Messages)-float64(old.Messages))/passed.Seconds()),
+				out.Bytes(n.MessageBytes))
 		}
 	}
 	return ""

@@ -44,7 +44,10 @@ func TestInterrupted(t *testing.T) {
 
 func TestRates(t *testing.T) {
 	look := func(role string, commit, messages uint64) *statusJSON {
-		return &statusJSON{Nodes: []nodeJSON{{Name: "a", NodeID: "1", Role: role, Commit: commit, Messages: messages, MessageBytes: 2048}}}
+		return &statusJSON{Nodes: []nodeJSON{{
+			Name: "a", NodeID: "1", Role: role, Commit: commit, Messages: messages,
+			MessageBytes: 2048,
+		}}}
 	}
 	require.Equal(t, "\nnode a: 50/s transactions, -5/s messages more, 2.0 KiB stored\n",
 		rates(look("active", 100, 20), look("active-alone", 200, 10), 2*time.Second))
@@ -54,7 +57,10 @@ func TestRates(t *testing.T) {
 
 // TestNamesOfAbsentNodes: a plan names a node that does not answer by the name that the other one knows.
 func TestNamesOfAbsentNodes(t *testing.T) {
-	s := statusJSON{Nodes: []nodeJSON{{Name: "a", NodeID: "1"}, {Error: "refused"}}, names: map[string]string{"1": "a", "2": "b"}}
+	s := statusJSON{
+		Nodes: []nodeJSON{{Name: "a", NodeID: "1"}, {Error: "refused"}},
+		names: map[string]string{"1": "a", "2": "b"},
+	}
 	require.Equal(t, "b", s.nodeName("2"))
 	require.Equal(t, "3", s.nodeName("3"))
 	require.Equal(t, "b", toPlanJSON(&pb.Plan{Node: "2"}, s.nodeName).Node)
@@ -75,7 +81,8 @@ func TestVotersAreKnown(t *testing.T) {
 	require.Contains(t, stderr, "the coordinator of this pair is etcd, and has no voters")
 }
 
-// TestDataDir: what reads the files of a stopped node takes the directory as --data-dir, as everything else does, and as an argument.
+// TestDataDir: what reads the files of a stopped node takes the directory as --data-dir, as everything else does, and
+// as an argument.
 func TestDataDir(t *testing.T) {
 	p, c := startNodes(t, true)
 	c.ok("publish", "q", "x", "--create")
@@ -87,10 +94,20 @@ func TestDataDir(t *testing.T) {
 		_, _, code := c.run("", "store", args[0], dir, "--data-dir", dir)
 		require.Equal(t, exitUsage, code, args)
 	}
-	for _, args := range [][]string{{"dump-meta"}, {"dump-log"}, {"dump-page", "1"}, {"dump-page", "--data-dir", dir}, {"check", dir, dir}} {
+	for _, args := range [][]string{
+		{"dump-meta"},
+		{"dump-log"},
+		{"dump-page", "1"},
+		{"dump-page", "--data-dir", dir},
+		{"check", dir, dir},
+	} {
 		_, stderr, code := c.run("", append([]string{"store"}, args...)...)
 		require.Equal(t, exitUsage, code, args)
 		require.Contains(t, stderr, "--help", args)
 	}
-	require.Equal(t, exitOK, func() int { _, _, code := c.run("", "store", "dump-page", "1", "--data-dir", dir); return code }())
+	require.Equal(t, exitOK, func() int {
+		_, _,
+			code := c.run("", "store", "dump-page", "1", "--data-dir", dir)
+		return code
+	}())
 }

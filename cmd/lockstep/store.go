@@ -33,7 +33,8 @@ directory ask the running nodes.`,
 	}
 	cmd.AddGroup(&cobra.Group{ID: "maintain", Title: "Maintain:"}, &cobra.Group{ID: "look", Title: "Look:"})
 	for _, c := range []*cobra.Command{
-		a.storeScan(), a.storeResize(), a.storeCompact(), a.storePlan(), a.storeShrink(), a.storeDropOld(), a.storeBackup(), a.storeBackups(),
+		a.storeScan(), a.storeResize(), a.storeCompact(), a.storePlan(), a.storeShrink(), a.storeDropOld(),
+		a.storeBackup(), a.storeBackups(),
 		a.storeRestore(), a.storeFlushArchive(), a.storeSettings(),
 	} {
 		c.GroupID = "maintain"
@@ -74,8 +75,9 @@ func (a *app) storeCheck() *cobra.Command {
 		Use: "check", Short: "Read a whole store and report what is wrong",
 		Long: `Read everything that the last checkpoint refers to: every page is used once or free, every page and every message
 reads back as it was written, every message that a subscription still wants is there. The exit code is 1 if not.`,
-		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n  lockstep store check --full-speed",
-		Args:    cobra.MaximumNArgs(1),
+		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n  lockstep store " +
+			"check --full-speed",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				r, err := store.CheckDir(cmd.Context(), vfs.OS(), args[0], a.checkProgress())
@@ -83,16 +85,21 @@ reads back as it was written, every message that a subscription still wants is t
 					return err
 				}
 				return a.printCheck(checkJSON{
-					Store: args[0], Problems: r.Problems, Pages: r.Pages, Messages: r.Messages, Checkpoint: r.Checkpoint, LSN: r.LSN,
+					Store: args[0], Problems: r.Problems, Pages: r.Pages, Messages: r.Messages,
+					Checkpoint: r.Checkpoint, LSN: r.LSN,
 				})
 			}
 			return a.onEachNode(cmd.Context(), func(ctx context.Context, n *client.Node) error {
 				progress := a.checkProgress()
-				r, err := n.Check(ctx, &pb.CheckRequest{FullSpeed: full}, func(r progressOf) { progress(r.GetPagesDone(), r.GetPagesTotal()) })
+				r, err := n.Check(ctx, &pb.CheckRequest{FullSpeed: full},
+					func(r progressOf) { progress(r.GetPagesDone(), r.GetPagesTotal()) })
 				if err != nil {
 					return err
 				}
-				return a.printCheck(checkJSON{Store: n.Address(), Problems: r.GetProblems(), Pages: r.GetPagesDone(), Messages: r.GetMessages()})
+				return a.printCheck(checkJSON{
+					Store: n.Address(), Problems: r.GetProblems(), Pages: r.GetPagesDone(),
+					Messages: r.GetMessages(),
+				})
 			})
 		},
 	}
@@ -150,9 +157,11 @@ func (a *app) printCheck(c checkJSON) error {
 		}
 	}
 	if !c.Sound {
-		return fmt.Errorf("%s: found %s; take the store from the other node: stop this one, move its directory away and start it", c.Store, out.Plural(len(c.Problems), "problem"))
+		return fmt.Errorf("%s: found %s; take the store from the other node: stop this one, move its directory away "+
+			"and start it", c.Store, out.Plural(len(c.Problems), "problem"))
 	}
-	return a.print.Sentence("%s is sound: %s in %s", c.Store, out.Plural(c.Messages, "message"), out.Plural(c.Pages, "page"))
+	return a.print.Sentence("%s is sound: %s in %s", c.Store, out.Plural(c.Messages, "message"),
+		out.Plural(c.Pages, "page"))
 }
 
 func (a *app) storeDigest() *cobra.Command {
@@ -237,10 +246,12 @@ func (a *app) storeDumpMeta() *cobra.Command {
 			}
 			m := d.Meta
 			j := metaJSON{
-				Path: d.Path, NodeID: id.NodeID.String(), StoreID: uuid.UUID(d.StoreID).String(), Incarnation: id.Incarnation,
+				Path: d.Path, NodeID: id.NodeID.String(), StoreID: uuid.UUID(d.StoreID).String(),
+				Incarnation: id.Incarnation,
 				FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
-				PageSize: m.PageSize, Pages: m.Pages, PagesUsed: m.UsedPages, Checkpoint: m.Checkpoint, Position: toPositionJSON(m.Position),
-				Root: uint64(m.Root.First), RootPages: m.Root.Pages, CreatedAt: time.UnixMilli(m.CreatedMS).UTC(),
+				PageSize: m.PageSize, Pages: m.Pages, PagesUsed: m.UsedPages, Checkpoint: m.Checkpoint,
+				Position: toPositionJSON(m.Position),
+				Root:     uint64(m.Root.First), RootPages: m.Root.Pages, CreatedAt: time.UnixMilli(m.CreatedMS).UTC(),
 				Slot: d.Recovery.Slot, OtherSlot: "valid",
 			}
 			if id.PairID != uuid.Nil {
@@ -261,9 +272,11 @@ func (a *app) storeDumpMeta() *cobra.Command {
 				{"May have lost", out.YesNo(j.MayHaveLost)},
 				{"Page size", out.Bytes(j.PageSize)},
 				{"Pages", fmt.Sprintf("%s, %s in use", out.Count(j.Pages), out.Count(j.PagesUsed))},
-				{"Checkpoint", fmt.Sprintf("%d, made %s, in slot %d", j.Checkpoint, j.CreatedAt.Local().Format(time.DateTime), j.Slot)},
+				{"Checkpoint", fmt.Sprintf("%d, made %s, in slot %d", j.Checkpoint,
+					j.CreatedAt.Local().Format(time.DateTime), j.Slot)},
 				{"Other slot", j.OtherSlot},
-				{"Position", fmt.Sprintf("LSN %d, term %d, chain %s", j.Position.LSN, j.Position.Term, j.Position.Chain)},
+				{"Position", fmt.Sprintf("LSN %d, term %d, chain %s", j.Position.LSN, j.Position.Term,
+					j.Position.Chain)},
 				{"Root", fmt.Sprintf("page %d, %d pages", j.Root, j.RootPages)},
 			})
 		},
@@ -296,17 +309,24 @@ func (a *app) storeDumpPage() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			j := pageJSON{Page: uint64(d.Run.First), Pages: d.Run.Pages, Born: d.Run.Born, Kind: d.Kind.String(), PayloadBytes: len(d.Payload), Queue: d.Queue}
+			j := pageJSON{
+				Page: uint64(d.Run.First), Pages: d.Run.Pages, Born: d.Run.Born, Kind: d.Kind.String(),
+				PayloadBytes: len(d.Payload), Queue: d.Queue,
+			}
 			rows := make([][]any, 0, len(d.Messages))
 			for _, m := range d.Messages {
 				s := toStored(m.Sequence, m.Message)
 				j.Messages = append(j.Messages, toMessageJSON(fmt.Sprint(d.Queue), s, true))
-				rows = append(rows, []any{s.Sequence, s.PublishedAt.Local().Format(time.DateTime), len(s.Body), propertiesText(s.Properties), bodyText(s.Body)})
+				rows = append(rows, []any{
+					s.Sequence, s.PublishedAt.Local().Format(time.DateTime), len(s.Body),
+					propertiesText(s.Properties), bodyText(s.Body),
+				})
 			}
 			if err := a.print.Object(j); err != nil {
 				return err
 			}
-			err = a.print.Sentence("page %d: %s, %d pages, written for checkpoint %d, %s of payload", j.Page, j.Kind, j.Pages, j.Born, out.Bytes(j.PayloadBytes))
+			err = a.print.Sentence("page %d: %s, %d pages, written for checkpoint %d, %s of payload", j.Page, j.Kind,
+				j.Pages, j.Born, out.Bytes(j.PayloadBytes))
 			if err != nil || len(rows) == 0 {
 				return err
 			}

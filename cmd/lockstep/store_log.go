@@ -57,7 +57,8 @@ names are not in the log of a publish.`,
 	cmd.Flags().Uint64Var(&f.from, "from", 0, "first LSN")
 	cmd.Flags().Uint64Var(&f.to, "to", 0, "last LSN; 0: the end")
 	cmd.Flags().Uint64VarP(&f.limit, "limit", "n", 0, "at most this many records; 0: all")
-	cmd.Flags().BoolVar(&f.seals, "seals", false, "show empty blocks, too, which only say how far the records before are durable and committed")
+	cmd.Flags().BoolVar(&f.seals, "seals", false,
+		"show empty blocks, too, which only say how far the records before are durable and committed")
 	cmd.Flags().BoolVar(&f.messages, "messages", false, "show the published messages as well")
 	cmd.Flags().BoolVar(&f.segments, "segments", false, "only the segments, no records")
 	return cmd
@@ -127,7 +128,8 @@ func (a *app) dumpLog(dir string, f logFlags) error {
 
 func (a *app) printRecord(reader *txn.Reader, it wal.Item, messages bool) error {
 	j := recordJSON{
-		Segment: filepath.Base(it.Segment), Offset: it.Offset, DurableLSN: it.DurableLSN, CommittedLSN: it.CommittedLSN, Kind: "seal",
+		Segment: filepath.Base(it.Segment), Offset: it.Offset, DurableLSN: it.DurableLSN, CommittedLSN: it.CommittedLSN,
+		Kind:         "seal",
 		positionJSON: toPositionJSON(it.Frame.Pos), Bytes: len(it.Frame.Payload),
 	}
 	if !it.Seal {
@@ -155,9 +157,11 @@ func (a *app) printRecord(reader *txn.Reader, it wal.Item, messages bool) error 
 		if m.Body != nil {
 			body = bodyText([]byte(*m.Body))
 		}
-		text += strings.TrimRight(fmt.Sprintf("\n%12s queue %d  %s  %s", "", m.Queue, body, propertiesText(m.Properties)), " ")
+		text += strings.TrimRight(fmt.Sprintf("\n%12s queue %d  %s  %s", "", m.Queue, body,
+			propertiesText(m.Properties)), " ")
 	}
-	return a.print.Sentence("%10d  term %d  %s  %-10s  %-23s  %6d B  %s", j.LSN, j.Term, j.Chain, j.Kind, when, j.Bytes, text)
+	return a.print.Sentence("%10d  term %d  %s  %-10s  %-23s  %6d B  %s", j.LSN, j.Term, j.Chain, j.Kind, when, j.Bytes,
+		text)
 }
 
 // loggedMessages decodes the messages of a publish, as far as they can be.
@@ -169,7 +173,8 @@ func loggedMessages(op *txn.Op) (list []loggedJSON) {
 		}
 		j := toMessageJSON("", toStored(0, m), true)
 		list = append(list, loggedJSON{
-			Queue: op.Queue, PublishedAt: j.PublishedAt, Properties: j.Properties, Body: j.Body, BodyBase64: j.BodyBase64,
+			Queue: op.Queue, PublishedAt: j.PublishedAt, Properties: j.Properties, Body: j.Body,
+			BodyBase64: j.BodyBase64,
 		})
 	}
 	return list
@@ -255,7 +260,8 @@ func (a *app) printSegments(r wal.Report) error {
 	segments := []segmentJSON{}
 	for _, s := range r.Segments {
 		j := segmentJSON{
-			Segment: filepath.Base(s.Name), First: s.First, Last: s.Last.LSN, Records: s.Records, Seals: s.Seals, Bytes: s.SizeBytes, Used: s.UsedBytes,
+			Segment: filepath.Base(s.Name), First: s.First, Last: s.Last.LSN, Records: s.Records, Seals: s.Seals,
+			Bytes: s.SizeBytes, Used: s.UsedBytes,
 		}
 		if s.Stop != nil {
 			j.Stop = fmt.Sprintf("at offset %d, record %d: %v", s.StopOffset, s.StopLSN, s.Stop)
@@ -268,12 +274,14 @@ func (a *app) printSegments(r wal.Report) error {
 		problem = r.Problem.Error()
 	}
 	err := a.print.Object(map[string]any{
-		"log_id": fmt.Sprintf("%x", r.LogID), "segments": segments, "end": toPositionJSON(r.End), "interrupted_cut": r.InterruptedCut, "problem": problem,
+		"log_id": fmt.Sprintf("%x", r.LogID), "segments": segments, "end": toPositionJSON(r.End),
+		"interrupted_cut": r.InterruptedCut, "problem": problem,
 	})
 	if err != nil {
 		return err
 	}
-	if err := a.print.Table([]string{"Segment", "First", "Last", "Records", "Used", "Size", "Ends with"}, rows); err != nil {
+	if err := a.print.Table([]string{"Segment", "First", "Last", "Records", "Used", "Size", "Ends with"},
+		rows); err != nil {
 		return err
 	}
 	if r.Problem != nil {

@@ -49,7 +49,8 @@ func (a *app) subscriptionCreate() *cobra.Command {
 				if !created {
 					return a.print.Sentence("subscription %s of %s is there already", s.Name, args[0])
 				}
-				return a.print.Sentence("created subscription %s of %s, with %s to read", s.Name, args[0], out.Plural(s.Backlog, "message"))
+				return a.print.Sentence("created subscription %s of %s, with %s to read", s.Name, args[0],
+					out.Plural(s.Backlog, "message"))
 			})
 		},
 	}
@@ -62,8 +63,10 @@ func (a *app) subscriptionCreate() *cobra.Command {
 func (a *app) subscriptionDelete() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "delete QUEUE NAME", Aliases: []string{"rm"}, Short: "Delete a subscription; messages that only it had still to read are gone",
-		Long:    "Delete a subscription. Messages that only it had still to read are gone; on a terminal it asks first if it has any to read.",
+		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
+		Short: "Delete a subscription; messages that only it had still to read are gone",
+		Long: "Delete a subscription. Messages that only it had still to read are gone; on a terminal it asks " +
+			"first if it has any to read.",
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -28,8 +28,9 @@ Messages that a node cannot read are listed. One that is damaged on one node is 
 is lost: reading it fails with DATA_LOSS, consumers step over it, and "lockstep queue drop-damaged" gives it up.
 
 The exit code is 1 when the nodes differ or a message cannot be read.`,
-		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --output json | jq '.differences'",
-		Args:    cobra.NoArgs,
+		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --output json | jq " +
+			"'.differences'",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.onActive(cmd.Context(), func(ctx context.Context, n *client.Node) error {
 				if !deep { // otherwise it takes as long as it takes
@@ -119,25 +120,32 @@ type damagedMessageJSON struct {
 
 func toDamageJSON(d *pb.DamageStatus) damageJSON {
 	return damageJSON{
-		ScrubbedPages: d.GetScrubbedPages(), ScrubbedLogBytes: d.GetScrubbedLogBytes(), Scrubs: d.GetScrubs(), FoundPages: d.GetFoundPages(),
-		FoundLog: d.GetFoundLog(), RepairedPages: d.GetRepairedPages(), RepairedLog: d.GetRepairedLog(), RepairedMessages: d.GetRepairedMessages(),
-		DamagedMessages: d.GetDamagedMessages(), LostMessages: d.GetLostMessages(), Index: d.GetIndex(),
+		ScrubbedPages: d.GetScrubbedPages(), ScrubbedLogBytes: d.GetScrubbedLogBytes(), Scrubs: d.GetScrubs(),
+		FoundPages: d.GetFoundPages(),
+		FoundLog:   d.GetFoundLog(), RepairedPages: d.GetRepairedPages(), RepairedLog: d.GetRepairedLog(),
+		RepairedMessages: d.GetRepairedMessages(),
+		DamagedMessages:  d.GetDamagedMessages(), LostMessages: d.GetLostMessages(), Index: d.GetIndex(),
 	}
 }
 
 func toVerificationJSON(r *pb.VerifyResponse) verificationJSON {
 	j := verificationJSON{
-		OK: len(r.GetDifferences()) == 0 && r.GetContentError() == "", Deep: r.GetDeep(), LSN: r.GetLsn(), Queues: r.GetQueues(),
+		OK: len(r.GetDifferences()) == 0 && r.GetContentError() == "", Deep: r.GetDeep(), LSN: r.GetLsn(),
+		Queues:   r.GetQueues(),
 		Messages: r.GetMessages(), Differences: []differenceJSON{}, ContentError: r.GetContentError(),
 	}
 	for _, d := range r.GetDifferences() {
 		j.Differences = append(j.Differences, differenceJSON{Queue: d.GetQueue(), Reason: d.GetReason()})
 	}
 	for _, n := range r.GetNodes() {
-		node := verifiedNodeJSON{NodeID: n.GetNodeId(), Name: n.GetName(), Damage: toDamageJSON(n.GetDamage()), Damaged: []damagedMessageJSON{}}
+		node := verifiedNodeJSON{
+			NodeID: n.GetNodeId(), Name: n.GetName(), Damage: toDamageJSON(n.GetDamage()),
+			Damaged: []damagedMessageJSON{},
+		}
 		for _, m := range n.GetDamaged() {
 			node.Damaged = append(node.Damaged, damagedMessageJSON{
-				Queue: m.GetQueue(), Sequence: m.GetSequence(), Lost: m.GetLost(), Since: m.GetSince().AsTime(), Reason: m.GetReason(),
+				Queue: m.GetQueue(), Sequence: m.GetSequence(), Lost: m.GetLost(), Since: m.GetSince().AsTime(),
+				Reason: m.GetReason(),
 			})
 		}
 		j.OK = j.OK && node.Damage.DamagedMessages == 0 && node.Damage.Index == ""
@@ -168,7 +176,8 @@ func (a *app) printVerificationText(j *verificationJSON) error {
 		if len(j.Nodes) == 1 {
 			what = "there is no other node to compare with"
 		}
-		err := a.print.Sentence("%s at LSN %d: %s, %s", what, j.LSN, out.Plural(j.Queues, "queue"), out.Plural(j.Messages, "message"))
+		err := a.print.Sentence("%s at LSN %d: %s, %s", what, j.LSN, out.Plural(j.Queues, "queue"),
+			out.Plural(j.Messages, "message"))
 		if err != nil {
 			return err
 		}
@@ -183,7 +192,8 @@ func (a *app) printVerificationText(j *verificationJSON) error {
 		}
 	}
 	if j.ContentError != "" {
-		if err := a.print.Sentence("the content of the messages could not be compared: %s", j.ContentError); err != nil {
+		if err := a.print.Sentence("the content of the messages could not be compared: %s",
+			j.ContentError); err != nil {
 			return err
 		}
 	}
@@ -191,13 +201,17 @@ func (a *app) printVerificationText(j *verificationJSON) error {
 	for _, n := range j.Nodes {
 		d := n.Damage
 		counts = append(counts, []any{
-			n.Name, out.Count(d.ScrubbedPages), d.Scrubs, d.FoundPages, d.RepairedPages, d.FoundLog, d.RepairedLog, d.DamagedMessages, d.LostMessages,
+			n.Name, out.Count(d.ScrubbedPages), d.Scrubs, d.FoundPages, d.RepairedPages, d.FoundLog, d.RepairedLog,
+			d.DamagedMessages, d.LostMessages,
 		})
 		for _, m := range n.Damaged {
 			damaged = append(damaged, []any{n.Name, m.Queue, m.Sequence, out.YesNo(m.Lost), m.Reason})
 		}
 	}
-	header := []string{"Node", "Pages read", "Scrubs", "Damaged", "Repaired", "Log damaged", "Given up", "Messages damaged", "Lost"}
+	header := []string{
+		"Node", "Pages read", "Scrubs", "Damaged", "Repaired", "Log damaged", "Given up",
+		"Messages damaged", "Lost",
+	}
 	if err := a.print.Table(header, counts); err != nil || len(damaged) == 0 {
 		return err
 	}
@@ -236,7 +250,8 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 				if dry {
 					did = "would give up"
 				}
-				return a.print.Sentence("%s %s of %s: %s", did, out.Plural(len(sequences), "message"), args[0], fmt.Sprint(sequences))
+				return a.print.Sentence("%s %s of %s: %s", did, out.Plural(len(sequences), "message"), args[0],
+					fmt.Sprint(sequences))
 			})
 		},
 	}
@@ -245,7 +260,8 @@ alone. After a restart a node has to find damage again: "lockstep verify --deep"
 	return cmd
 }
 
-// confirmDropDamaged asks if there are messages to give up, and returns those that were asked about; none if nobody was asked.
+// confirmDropDamaged asks if there are messages to give up, and returns those that were asked about; none if nobody was
+// asked.
 func (a *app) confirmDropDamaged(ctx context.Context, n *client.Node, queue string, yes bool) ([]uint64, error) {
 	if yes || !a.asks() {
 		return nil, nil
@@ -256,6 +272,7 @@ func (a *app) confirmDropDamaged(ctx context.Context, n *client.Node, queue stri
 	if err != nil || len(r.GetSequences()) == 0 {
 		return nil, err
 	}
-	return r.GetSequences(), a.confirm(ctx, yes, "Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
+	return r.GetSequences(), a.confirm(ctx, yes,
+		"Give up %s of queue %s? What cannot be read now could then not be repaired any more.",
 		out.Plural(len(r.GetSequences()), "message"), queue)
 }

@@ -15,8 +15,10 @@ type raftFlags struct {
 }
 
 func (f *raftFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.voters, "voters", nil, "addresses of the voters, comma-separated; commands ask the nodes of --addr if it is not given")
-	cmd.Flags().StringVar(&f.ca, "raft-ca", "", "file with the certificate authority that the voters' certificates come from; turns TLS between voters on")
+	cmd.Flags().StringSliceVar(&f.voters, "voters", nil,
+		"addresses of the voters, comma-separated; commands ask the nodes of --addr if it is not given")
+	cmd.Flags().StringVar(&f.ca, "raft-ca", "",
+		"file with the certificate authority that the voters' certificates come from; turns TLS between voters on")
 	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "file with a certificate from it, good for servers and clients")
 	cmd.Flags().StringVar(&f.key, "raft-key", "", "file with the key of that certificate")
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")

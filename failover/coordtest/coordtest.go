@@ -90,11 +90,16 @@ func testMissing(t *testing.T, f Fixture) {
 	c := connect(t, f)
 	_, _, err := c.Load(timed(t))
 	require.ErrorIs(t, err, failover.ErrNoRecord)
-	await(t, c, "it is missing", func(o failover.Observation) bool { return o.Missing && o.Record == nil && o.Reachable })
+	await(t, c, "it is missing", func(o failover.Observation) bool {
+		return o.Missing && o.Record == nil &&
+			o.Reachable
+	})
 }
 
 // swap repeats a swap until its outcome is known, as whoever uses a coordinator has to: a slow machine is no failure.
-func swap(ctx context.Context, c failover.Coordinator, expect failover.Revision, next failover.Record) (failover.Revision, error) {
+func swap(
+	ctx context.Context, c failover.Coordinator, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
 	for {
 		rev, err := c.Swap(ctx, expect, next)
 		if !errors.Is(err, failover.ErrUnknownOutcome) || ctx.Err() != nil {
@@ -218,7 +223,10 @@ func testWatch(t *testing.T, f Fixture) {
 	rev, err := swap(ctx, a, 0, rec)
 	require.NoError(t, err)
 	for i := range 3 {
-		got := await(t, b, "the record", func(o failover.Observation) bool { return o.Record != nil && o.Record.Config == rec.Config })
+		got := await(t, b, "the record", func(o failover.Observation) bool {
+			return o.Record != nil &&
+				o.Record.Config == rec.Config
+		})
 		require.Equal(t, rec, *got.Record)
 		require.Equal(t, rev, got.Revision)
 		require.False(t, got.Missing)
@@ -275,7 +283,11 @@ func testAnnounce(t *testing.T, f Fixture) {
 	done := make(chan error, 1)
 	go func() { done <- a.Announce(ctx, live) }()
 
-	o := await(t, b, "the liveness key", func(o failover.Observation) bool { _, ok := o.LiveNode(live.Node.ID); return ok })
+	o := await(t, b, "the liveness key", func(o failover.Observation) bool {
+		_,
+			ok := o.LiveNode(live.Node.ID)
+		return ok
+	})
 	require.Equal(t, []failover.Live{live}, o.Live)
 	require.Zero(t, o.LeaseUntil, "a lease belongs to the one who announced itself")
 	o = await(t, a, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() })
@@ -329,7 +341,8 @@ func testOutage(t *testing.T, f Fixture) {
 		_, err = b.Swap(ctx, at, next)
 		return err == nil
 	}, bound, 20*time.Millisecond)
-	await(t, a, "a change after the outage", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "after" })
+	await(t, a, "a change after the outage",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "after" })
 	await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
 	cancel()
 	require.NoError(t, <-done)
@@ -364,8 +377,8 @@ func casModel() porcupine.Model {
 	}
 }
 
-// done gives those swaps of unknown outcome that somebody has seen the result of. They were done at some time until the end; the others
-// changed nothing that anybody has seen.
+// done gives those swaps of unknown outcome that somebody has seen the result of. They were done at some time until the
+// end; the others changed nothing that anybody has seen.
 func done(unknown, history []porcupine.Operation, end int64) []porcupine.Operation {
 	seen := make(map[string]bool)
 	for _, op := range history {
@@ -401,7 +414,10 @@ func testLinearizable(t *testing.T, f Fixture) {
 				ret := time.Since(base)
 				mu.Lock()
 				defer mu.Unlock()
-				history = append(history, porcupine.Operation{ClientId: i, Input: in, Output: out, Call: int64(call), Return: int64(ret)})
+				history = append(history, porcupine.Operation{
+					ClientId: i, Input: in, Output: out, Call: int64(call),
+					Return: int64(ret),
+				})
 			}
 			for n := range rounds {
 				call := time.Since(base)
@@ -419,7 +435,10 @@ func testLinearizable(t *testing.T, f Fixture) {
 				in := casInput{expect: rec.OpID, next: next.OpID}
 				if errors.Is(err, failover.ErrUnknownOutcome) {
 					mu.Lock()
-					unknown = append(unknown, porcupine.Operation{ClientId: clients + len(unknown), Input: in, Output: casOutput{ok: true}, Call: int64(call)})
+					unknown = append(unknown, porcupine.Operation{
+						ClientId: clients + len(unknown), Input: in,
+						Output: casOutput{ok: true}, Call: int64(call),
+					})
 					mu.Unlock()
 					continue
 				}
@@ -429,5 +448,6 @@ func testLinearizable(t *testing.T, f Fixture) {
 	}
 	wg.Wait()
 	history = append(history, done(unknown, history, int64(time.Since(base)))...)
-	require.True(t, porcupine.CheckOperations(casModel(), history), "the history of loads and swaps is not linearizable")
+	require.True(t, porcupine.CheckOperations(casModel(), history),
+		"the history of loads and swaps is not linearizable")
 }

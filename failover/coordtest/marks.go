@@ -65,7 +65,8 @@ func testMark(t *testing.T, f Fixture) {
 	requireMark(ctx, t, a, forced)
 }
 
-// testMarkConcurrent: of marks that are written at once, the highest stays, whoever wrote it; and no one who reads sees it fall.
+// testMarkConcurrent: of marks that are written at once, the highest stays, whoever wrote it; and no one who reads sees
+// it fall.
 func testMarkConcurrent(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	const writers, rounds = 3, 20

@@ -49,7 +49,10 @@ func testTwins(t *testing.T, f Fixture) {
 	first, second := failover.Live{Node: node, Process: "p1"}, failover.Live{Node: node, Process: "p2"}
 	announce(t, other, failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "h:2"}, Process: "p1"})
 	announce(t, a, first)
-	o := await(t, a, "both nodes", func(o failover.Observation) bool { return len(o.Live) == 2 && !o.LeaseUntil.IsZero() })
+	o := await(t, a, "both nodes", func(o failover.Observation) bool {
+		return len(o.Live) == 2 &&
+			!o.LeaseUntil.IsZero()
+	})
 	require.Nil(t, o.Twin)
 
 	// The copy is started, ends, and is started again.
@@ -63,9 +66,13 @@ func testTwins(t *testing.T, f Fixture) {
 		})
 		require.Len(t, o.Live, 2)
 		require.Nil(t, o.Twin)
-		require.Nil(t, await(t, reader, "the nodes", func(o failover.Observation) bool { return len(o.Live) == 2 }).Twin)
+		require.Nil(t, await(t, reader, "the nodes",
+			func(o failover.Observation) bool { return len(o.Live) == 2 }).Twin)
 		until := await(t, a, "a lease", func(o failover.Observation) bool { return is(o, second) }).LeaseUntil
-		await(t, a, "a lease that goes on", func(o failover.Observation) bool { return o.LeaseUntil.After(until) && is(o, second) })
+		await(t, a, "a lease that goes on", func(o failover.Observation) bool {
+			return o.LeaseUntil.After(until) &&
+				is(o, second)
+		})
 
 		end()
 		await(t, a, "no twin", func(o failover.Observation) bool { return o.Twin == nil })
@@ -85,7 +92,11 @@ func testTwinThatWasKilled(t *testing.T, f Fixture) {
 	for attempt := 0; ; attempt++ {
 		killed := f.Connect(t)
 		end := announce(t, killed, dead)
-		await(t, reader, "the first process", func(o failover.Observation) bool { l, ok := o.LiveNode(node.ID); return ok && l == dead })
+		await(t, reader, "the first process", func(o failover.Observation) bool {
+			l,
+				ok := o.LiveNode(node.ID)
+			return ok && l == dead
+		})
 		require.NoError(t, killed.Close()) // it cannot withdraw
 		end()
 
@@ -110,6 +121,7 @@ func testTwinThatWasKilled(t *testing.T, f Fixture) {
 		if left {
 			return
 		}
-		require.Less(t, attempt, 10, "what a dead process has left behind was never seen") // its lease may end before, on a slow machine
+		// its lease may end before, on a slow machine
+		require.Less(t, attempt, 10, "what a dead process has left behind was never seen")
 	}
 }

@@ -24,7 +24,8 @@ type Options struct {
 	Dir string
 	// Address to listen on for clients, host:port. Default 127.0.0.1:0: a free port.
 	Address string
-	// UnsafeNoFsync skips every fsync: for tests and the demo only, since a crash of the machine loses the pair's record.
+	// UnsafeNoFsync skips every fsync: for tests and the demo only, since a crash of the machine loses the pair's
+	// record.
 	UnsafeNoFsync bool
 	// QuotaBytes is how large the database may grow before etcd takes no more writes; 0: etcd's default, 2 GiB.
 	QuotaBytes int64
@@ -55,7 +56,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	cfg.Dir = filepath.Clean(o.Dir)
 	cfg.UnsafeNoFsync = o.UnsafeNoFsync
 	cfg.QuotaBackendBytes = o.QuotaBytes
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(o.Logger.Named("etcd").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(
+		o.Logger.Named("etcd").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))
 	client := url.URL{Scheme: "http", Host: o.Address}
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // nobody connects: there is one member
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
@@ -72,7 +74,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
 		stop()
-		return nil, fmt.Errorf("embedded etcd in %s on %s: %w: is the port in use, or the directory in use by another process?", o.Dir, o.Address, err)
+		return nil, fmt.Errorf("embedded etcd in %s on %s: %w: is the port in use, or the directory in use by "+
+			"another process?", o.Dir, o.Address, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()

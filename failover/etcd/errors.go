@@ -10,11 +10,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// refuses tells whether an error is etcd's own word that it does not do this, as opposed to no answer. (That a swap was not
-// done follows from it, but for ErrNoSpace: see swapFailed.)
+// refuses tells whether an error is etcd's own word that it does not do this, as opposed to no answer. (That a swap was
+// not done follows from it, but for ErrNoSpace: see swapFailed.)
 func refuses(err error) bool {
 	err = rpctypes.Error(err)
-	for _, known := range []error{rpctypes.ErrNoSpace, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed} {
+	for _, known := range []error{
+		rpctypes.ErrNoSpace, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty,
+		rpctypes.ErrAuthFailed,
+	} {
 		if errors.Is(err, known) {
 			return true
 		}
@@ -30,9 +33,11 @@ func cause(err error) string {
 	}
 	switch typed := rpctypes.Error(err); {
 	case errors.Is(typed, rpctypes.ErrNoSpace):
-		return "etcd is out of space (alarm NOSPACE) and takes no writes: compact and defragment it, or raise its quota, then disarm the alarm"
+		return "etcd is out of space (alarm NOSPACE) and takes no writes: compact and defragment it, or raise its " +
+			"quota, then disarm the alarm"
 	case errors.Is(typed, rpctypes.ErrPermissionDenied):
-		return "etcd denies access to the pair's keys: grant the user of coordinator.etcd.username read and write permission for coordinator.etcd.prefix"
+		return "etcd denies access to the pair's keys: grant the user of coordinator.etcd.username read and write " +
+			"permission for coordinator.etcd.prefix"
 	case errors.Is(typed, rpctypes.ErrUserEmpty):
 		return "etcd wants a user: set coordinator.etcd.username and password"
 	case errors.Is(typed, rpctypes.ErrAuthFailed):
@@ -41,11 +46,17 @@ func cause(err error) string {
 	// What goes wrong in a handshake reaches us only as text.
 	text := err.Error()
 	for _, t := range []struct{ has, means string }{
-		{"certificate signed by unknown authority", "etcd's certificate was not issued by the authority in coordinator.etcd.tls.ca"},
-		{"certificate is valid for", "etcd's certificate is for another name than the one in coordinator.etcd.endpoints"},
-		{"cannot validate certificate for", "etcd's certificate does not name the address in coordinator.etcd.endpoints"},
+		{
+			"certificate signed by unknown authority",
+			"etcd's certificate was not issued by the authority in coordinator.etcd.tls.ca",
+		},
+		{"certificate is valid for", "etcd's certificate is for another name than the one in " +
+			"coordinator.etcd.endpoints"},
+		{"cannot validate certificate for", "etcd's certificate does not name the address in " +
+			"coordinator.etcd.endpoints"},
 		{"certificate has expired", "a certificate has expired or is not valid yet: check etcd's, and this machine's clock"},
-		{"tls: unknown certificate authority", "etcd does not trust the authority of the certificate in coordinator.etcd.tls.cert"},
+		{"tls: unknown certificate authority", "etcd does not trust the authority of the certificate in " +
+			"coordinator.etcd.tls.cert"},
 		{"tls: bad certificate", "etcd does not accept the certificate in coordinator.etcd.tls.cert"},
 		{"tls: certificate required", "etcd wants a certificate of its clients: set coordinator.etcd.tls.cert and key"},
 		{"first record does not look like a TLS handshake", "etcd does not use TLS, but coordinator.etcd.tls is set"},
@@ -61,7 +72,8 @@ func cause(err error) string {
 // listen remembers why requests fail, if an operator can do something about it.
 func listen(last *atomic.Value) grpc.UnaryClientInterceptor {
 	return func(
-		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+		ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+		opts ...grpc.CallOption,
 	) error {
 		err := invoke(ctx, method, req, reply, conn, opts...)
 		if what := cause(err); what != "" {

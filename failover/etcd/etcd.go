@@ -1,8 +1,8 @@
 // Package etcd is the coordinator for a pair that has an etcd cluster.
 //
 // It does without etcd's concurrency package: Election.Campaign does not check its own key after waiting, and
-// Session.Done fires up to a second after the key is gone; both have let two clients lead at once. Here the record is a key
-// without a lease that is written by compare-and-swap on its mod revision, and leases are for hints only.
+// Session.Done fires up to a second after the key is gone; both have let two clients lead at once. Here the record is a
+// key without a lease that is written by compare-and-swap on its mod revision, and leases are for hints only.
 package etcd
 
 import (
@@ -78,8 +78,8 @@ type Coordinator struct {
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// Open prepares the connection and starts to watch; it does not wait until etcd answers (Ping does). Errors are about the
-// options only.
+// Open prepares the connection and starts to watch; it does not wait until etcd answers (Ping does). Errors are about
+// the options only.
 func Open(o Options) (*Coordinator, error) {
 	if len(o.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoints: set the addresses of the etcd cluster, host:port")
@@ -101,16 +101,19 @@ func Open(o Options) (*Coordinator, error) {
 	client, err := newClient(o, clientv3.Config{
 		Endpoints: o.Endpoints, TLS: o.TLS,
 		DialTimeout: o.RequestTimeout,
-		// etcd closes connections that ping more often than every 5 s. Until a silent one is noticed, requests go by another
-		// (hedged), and so do the watch and the lease.
+		// etcd closes connections that ping more often than every 5 s. Until a silent one is noticed, requests go by
+		// another (hedged), and so do the watch and the lease.
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		// One try per endpoint and one more; the machine has its own idea of when to try again. (Without any connection a
-		// request waits until its time is up.)
+		// One try per endpoint and one more; the machine has its own idea of when to try again. (Without any connection
+		// a request waits until its time is up.)
 		MaxUnaryRetries: uint(len(o.Endpoints) + 1), //nolint:gosec // a handful
 		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+				Backoff: backoff.Config{
+					BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+					MaxDelay: 500 * time.Millisecond,
+				},
 				MinConnectTimeout: o.RequestTimeout,
 			}),
 			// The client waits for a connection, and then only says that time was up.
@@ -123,8 +126,9 @@ func Open(o Options) (*Coordinator, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Coordinator{
-		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark", livedir: o.Prefix + "/live/",
-		rundir: o.Prefix + "/run/", opts: o, runs: make(map[string]twins.Entry), news: make(map[string]twins.Entry),
+		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark",
+		livedir: o.Prefix + "/live/",
+		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]twins.Entry), news: make(map[string]twins.Entry),
 		stranger: make(chan struct{}, 1),
 		seen:     latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
 	}
@@ -133,8 +137,8 @@ func Open(o Options) (*Coordinator, error) {
 }
 
 // newClient makes etcd's client. With a user, clientv3.New would ask for a token first, and fail while etcd cannot be
-// reached; a node waits for it instead. So the client begins with a token that etcd does not know; when it is told so, it
-// logs in, as it does whenever its token has ended.
+// reached; a node waits for it instead. So the client begins with a token that etcd does not know; when it is told so,
+// it logs in, as it does whenever its token has ended.
 func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
 	if o.Username == "" {
 		return clientv3.New(cfg) //nolint:wrapcheck // Open does
@@ -172,8 +176,8 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 	return resp, err
 }
 
-// attempts of one request: one on each connection, and more, further apart, since what was sent while etcd elects a leader
-// gets no answer at all.
+// attempts of one request: one on each connection, and more, further apart, since what was sent while etcd elects a
+// leader gets no answer at all.
 func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + laterAttempts }
 
 // why puts an error into words, or what was behind it.
@@ -204,7 +208,9 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 }
 
 // Swap implements failover.Coordinator.
-func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next failover.Record) (failover.Revision, error) {
+func (c *Coordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
 	value, err := next.Encode()
 	if err != nil {
 		return 0, fmt.Errorf("swap the pair's record: %w", err)
@@ -248,8 +254,8 @@ func (c *Coordinator) swapFailed(
 	case !errors.Is(err, rpctypes.ErrNoSpace):
 		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
 	}
-	// The write that reaches the quota is done and answered with this error; those after it are not done. Since etcd has
-	// answered, it is not under way any more, and a read tells.
+	// The write that reaches the quota is done and answered with this error; those after it are not done. Since etcd
+	// has answered, it is not under way any more, and a read tells.
 	now, rev, lerr := c.Load(ctx)
 	switch {
 	case lerr == nil && now.OpID == next.OpID:
@@ -305,7 +311,8 @@ func (c *Coordinator) reach(ok bool, trouble string) {
 	case changed && ok:
 		c.log.Info("etcd answers", zap.Strings("endpoints", c.opts.Endpoints))
 	case changed:
-		c.log.Warn("etcd does not answer; role changes are frozen until it does", zap.Strings("endpoints", c.opts.Endpoints),
+		c.log.Warn("etcd does not answer; role changes are frozen until it does",
+			zap.Strings("endpoints", c.opts.Endpoints),
 			zap.String("cause", trouble))
 	}
 }

@@ -44,7 +44,10 @@ func (s *server) stop(t *testing.T) {
 
 func (s *server) connect(t *testing.T, prefix string) *etcd.Coordinator {
 	t.Helper()
-	c, err := etcd.Open(etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: prefix, LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond})
+	c, err := etcd.Open(etcd.Options{
+		Endpoints: s.etcd.Endpoints(), Prefix: prefix, LeaseTTL: time.Second,
+		RequestTimeout: 500 * time.Millisecond,
+	})
 	require.NoError(t, err)
 	return c
 }
@@ -118,7 +121,8 @@ func TestRecordThatCannotBeRead(t *testing.T) {
 		c := s.connect(t, "/p/")
 		_, _, err = c.Load(t.Context())
 		require.ErrorIs(t, err, want, value)
-		o := await(t, c, "that the record cannot be read", func(o failover.Observation) bool { return o.RecordErr != nil })
+		o := await(t, c, "that the record cannot be read",
+			func(o failover.Observation) bool { return o.RecordErr != nil })
 		require.ErrorIs(t, o.RecordErr, want)
 		require.NoError(t, c.Close())
 	}
@@ -140,7 +144,10 @@ func TestUnreachable(t *testing.T) {
 
 func TestEmbeddedErrors(t *testing.T) {
 	s := start(t)
-	_, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), Address: s.etcd.Address(), UnsafeNoFsync: true})
+	_, err := embedded.Start(t.Context(), embedded.Options{
+		Dir: t.TempDir(), Address: s.etcd.Address(),
+		UnsafeNoFsync: true,
+	})
 	require.ErrorContains(t, err, "port in use")
 	_, err = embedded.Start(t.Context(), embedded.Options{})
 	require.ErrorContains(t, err, "no data directory")
@@ -181,7 +188,8 @@ func TestMarkOfAnotherPair(t *testing.T) {
 	require.NoError(t, a.WriteMark(t.Context(), mark))
 }
 
-// A process of 0.1.0 has the node's key only. It is seen when it overwrites this process's; and when it is gone, the key comes back.
+// A process of 0.1.0 has the node's key only. It is seen when it overwrites this process's; and when it is gone, the
+// key comes back.
 func TestTwinOfOlderRelease(t *testing.T) {
 	s := start(t)
 	raw, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
@@ -199,7 +207,10 @@ func TestTwinOfOlderRelease(t *testing.T) {
 	require.NoError(t, err)
 	_, err = raw.Put(t.Context(), "/p/live/"+live.Node.ID.String(), string(value), clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	await(t, c, "the twin", func(o failover.Observation) bool { return o.Twin != nil && o.Twin.Live == old && !o.Twin.Stale })
+	await(t, c, "the twin", func(o failover.Observation) bool {
+		return o.Twin != nil && o.Twin.Live == old &&
+			!o.Twin.Stale
+	})
 	await(t, c, "its own key again", func(o failover.Observation) bool {
 		l, ok := o.LiveNode(live.Node.ID)
 		return o.Twin == nil && ok && l == live

@@ -50,19 +50,23 @@ func TestMembersComeAndGo(t *testing.T) {
 	old := leader()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	require.NoError(t, all[old].Server.MoveLeader(ctx, uint64(all[old].Server.MemberID()), uint64(all[(old+1)%3].Server.MemberID())))
+	require.NoError(t, all[old].Server.MoveLeader(ctx, uint64(all[old].Server.MemberID()),
+		uint64(all[(old+1)%3].Server.MemberID())))
 	rec, rev = swap(t, a, rec, rev, "leader moved")
-	await(t, b, "a change after the leader has moved", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader moved" })
+	await(t, b, "a change after the leader has moved",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader moved" })
 
 	require.Eventually(t, func() bool { i := leader(); return i >= 0 && i != old }, bound, 10*time.Millisecond)
 	began := time.Now()
 	go all[leader()].kill() // the end of the test waits for it
 	_, _ = swap(t, a, rec, rev, "leader killed")
 	t.Logf("a swap after the leader was killed: done after %v", time.Since(began).Round(time.Millisecond))
-	o := await(t, b, "a change after the leader was killed", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader killed" })
+	o := await(t, b, "a change after the leader was killed",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader killed" })
 	require.Len(t, o.Live, 1, "the lease has outlived the leader")
 	until := await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	await(t, a, "a lease that is renewed by the others", func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
+	await(t, a, "a lease that is renewed by the others",
+		func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
 }
 
 // An endpoint that takes connections, or requests, and never answers costs a swap little: another one is asked.
@@ -79,8 +83,8 @@ func TestBlackholedEndpoint(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("first swap with a dead first endpoint: %v", time.Since(began).Round(time.Millisecond))
 
-	// Now both connections are well, and then one of them leads nowhere. That is noticed by keep-alive pings after some seconds;
-	// until then each second request would hang.
+	// Now both connections are well, and then one of them leads nowhere. That is noticed by keep-alive pings after some
+	// seconds; until then each second request would hang.
 	hole.Reset()
 	hole.Heal()
 	other, err := cluster.NewProxy(s.etcd.Address())
@@ -114,7 +118,8 @@ func TestBlackholedEndpoint(t *testing.T) {
 	t.Logf("worst of 20 swaps while one of two endpoints is silent: %v", worst.Round(time.Millisecond))
 	require.Less(t, worst, time.Second, "a swap has waited for the silent endpoint")
 	began = time.Now()
-	o := await(t, watcher, "the last change", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID })
+	o := await(t, watcher, "the last change",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID })
 	t.Logf("the watch had it after another %v", time.Since(began).Round(time.Millisecond))
 	require.True(t, o.Reachable)
 	until := await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
@@ -159,10 +164,16 @@ func TestTLS(t *testing.T) {
 		o    etcd.Options
 		want string
 	}{
-		"wrong authority":       {at("https://", clientTLS(other, &clientCert)), "was not issued by the authority in coordinator.etcd.tls.ca"},
-		"no client certificate": {at("https://", clientTLS(ca, nil)), "etcd wants a certificate of its clients: set coordinator.etcd.tls.cert"},
-		"wrong certificate":     {at("https://", clientTLS(ca, &strange)), "coordinator.etcd.tls.cert"},
-		"no TLS":                {at("", nil), "coordinator.etcd.tls"},
+		"wrong authority": {
+			at("https://", clientTLS(other, &clientCert)),
+			"was not issued by the authority in coordinator.etcd.tls.ca",
+		},
+		"no client certificate": {
+			at("https://", clientTLS(ca, nil)),
+			"etcd wants a certificate of its clients: set coordinator.etcd.tls.cert",
+		},
+		"wrong certificate": {at("https://", clientTLS(ca, &strange)), "coordinator.etcd.tls.cert"},
+		"no TLS":            {at("", nil), "coordinator.etcd.tls"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -174,12 +185,16 @@ func TestTLS(t *testing.T) {
 				require.Error(t, err)
 				return strings.Contains(err.Error(), tt.want)
 			}, bound, time.Millisecond)
-			await(t, c, "the reason in the status", func(o failover.Observation) bool { return !o.Reachable && strings.Contains(o.Trouble, tt.want) })
+			await(t, c, "the reason in the status", func(o failover.Observation) bool {
+				return !o.Reachable &&
+					strings.Contains(o.Trouble, tt.want)
+			})
 		})
 	}
 }
 
-// The tokens that etcd gives for user and password end, or are void after any change of users; the pair must not notice.
+// The tokens that etcd gives for user and password end, or are void after any change of users; the pair must not
+// notice.
 func TestUserAndTokenExpiry(t *testing.T) {
 	t.Parallel()
 	e := members(t, 1, func(cfg *embed.Config) { cfg.AuthTokenTTL, cfg.BcryptCost = 1, 4 })[0]
@@ -191,7 +206,8 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	do(root.UserGrantRole(ctx, "root", "root"))
 	do(root.UserAdd(ctx, "pair", "secret"))
 	do(root.RoleAdd(ctx, "pair"))
-	do(root.RoleGrantPermission(ctx, "pair", "/p/", clientv3.GetPrefixRangeEnd("/p/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+	do(root.RoleGrantPermission(ctx, "pair", "/p/", clientv3.GetPrefixRangeEnd("/p/"),
+		clientv3.PermissionType(clientv3.PermReadWrite)))
 	do(root.UserGrantRole(ctx, "pair", "pair"))
 	do(root.AuthEnable(ctx))
 	admin := administer(t, clientv3.Config{Endpoints: []string{endpoint(e)}, Username: "root", Password: "r"})
@@ -208,12 +224,15 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	idle := time.Now()
 	require.Eventually(t, func() bool { return time.Since(idle) > 2500*time.Millisecond }, bound, 50*time.Millisecond)
 	rec, rev = swap(t, a, rec, rev, "tokens expired")
-	await(t, b, "a change after the tokens have ended", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "tokens expired" })
+	await(t, b, "a change after the tokens have ended",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "tokens expired" })
 	do(admin.UserAdd(ctx, "somebody", "else"))
 	_, _ = swap(t, b, rec, rev, "auth changed")
-	await(t, a, "a change after the users were changed", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "auth changed" })
+	await(t, a, "a change after the users were changed",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "auth changed" })
 	until := await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	obs := await(t, a, "a lease that is still renewed", func(o failover.Observation) bool { return o.LeaseUntil.After(until.Add(time.Second)) })
+	obs := await(t, a, "a lease that is still renewed",
+		func(o failover.Observation) bool { return o.LeaseUntil.After(until.Add(time.Second)) })
 	require.True(t, obs.Reachable)
 	require.Len(t, obs.Live, 1)
 
@@ -238,8 +257,8 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	}
 }
 
-// An etcd that is full refuses swaps, and says so; whether the write that has raised the alarm was done is found out. Reads, the
-// watch and the lease go on, and when the alarm is disarmed, so do swaps.
+// An etcd that is full refuses swaps, and says so; whether the write that has raised the alarm was done is found out.
+// Reads, the watch and the lease go on, and when the alarm is disarmed, so do swaps.
 func TestOutOfSpace(t *testing.T) {
 	e := members(t, 1, func(cfg *embed.Config) { cfg.QuotaBackendBytes = 2 << 20 })[0]
 	admin := administer(t, clientv3.Config{Endpoints: []string{endpoint(e)}})
@@ -282,7 +301,8 @@ func TestOutOfSpace(t *testing.T) {
 	require.Equal(t, rec, now)
 	require.Equal(t, rev, at)
 	until := await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	o := await(t, c, "a lease that is renewed all the same", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
+	o := await(t, c, "a lease that is renewed all the same",
+		func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
 	require.True(t, o.Reachable)
 
 	_, err = admin.Compact(ctx, last, clientv3.WithCompactPhysical())
@@ -308,7 +328,10 @@ func TestTwoPairsInOneEtcd(t *testing.T) {
 		_, err = two.Swap(t.Context(), 0, recTwo)
 		require.NoError(t, err, "the other pair's record is not this one's")
 		for c, want := range map[*etcd.Coordinator]failover.Record{one: recOne, two: recTwo} {
-			o := await(t, c, "its own record", func(o failover.Observation) bool { return o.Record != nil && len(o.Live) > 0 })
+			o := await(t, c, "its own record", func(o failover.Observation) bool {
+				return o.Record != nil &&
+					len(o.Live) > 0
+			})
 			require.Equal(t, want, *o.Record)
 			require.Len(t, o.Live, 1)
 			require.Equal(t, want.OpID, o.Live[0].Node.Name)

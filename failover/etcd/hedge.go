@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	// hedgeDelay after which the next attempt of a request is begun if the one before it has no answer yet. The client spreads
-	// requests over its connections in turn, so the next one takes another. A healthy etcd answers in a few milliseconds.
+	// hedgeDelay after which the next attempt of a request is begun if the one before it has no answer yet. The client
+	// spreads requests over its connections in turn, so the next one takes another. A healthy etcd answers in a few
+	// milliseconds.
 	hedgeDelay = 100 * time.Millisecond
 	// laterAttempts are made besides one per endpoint, each twice as long after the one before as that.
 	laterAttempts = 4
@@ -20,10 +21,12 @@ type outcome[T any] struct {
 }
 
 // hedged makes the same request up to `attempts` times, each on the next connection, until one is answered: an endpoint
-// that takes requests and never answers must not cost a failover the time until it is noticed. It returns the first answer,
-// or the last error. doubt tells that the outcome of some attempt is not known: it was given up, or failed without an
-// answer of etcd's. No attempt is running any more when it returns.
-func hedged[T any](ctx context.Context, attempts int, call func(context.Context) (T, error)) (value T, doubt bool, err error) {
+// that takes requests and never answers must not cost a failover the time until it is noticed. It returns the first
+// answer, or the last error. doubt tells that the outcome of some attempt is not known: it was given up, or failed
+// without an answer of etcd's. No attempt is running any more when it returns.
+func hedged[T any](
+	ctx context.Context, attempts int, call func(context.Context) (T, error),
+) (value T, doubt bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan outcome[T], attempts)
 	begun, ended := 0, 0

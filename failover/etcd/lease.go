@@ -31,7 +31,8 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		return fmt.Errorf("announce: %w", err)
 	}
 	keys := announced{
-		live: c.livedir + live.Node.ID.String(), run: c.rundir + live.Node.ID.String() + "/" + url.PathEscape(live.Process), value: string(value),
+		live: c.livedir + live.Node.ID.String(),
+		run:  c.rundir + live.Node.ID.String() + "/" + url.PathEscape(live.Process), value: string(value),
 	}
 	c.track(func(t *twins.Tracker) { t.Begin(live) })
 	defer c.track((*twins.Tracker).End)
@@ -98,15 +99,16 @@ func (c *Coordinator) track(change func(*twins.Tracker)) {
 	})
 }
 
-// overwritten tells whether the node's liveness key is gone although its process is here: a twin had written it, and is gone as well.
+// overwritten tells whether the node's liveness key is gone although its process is here: a twin had written it, and is
+// gone as well.
 func (c *Coordinator) overwritten(live failover.Live) bool {
 	o := c.seen.Get()
 	_, there := o.LiveNode(live.Node.ID)
 	return o.Reachable && o.LiveKnown && !there
 }
 
-// announceAgain writes this process's own key once more, so that a process that has come since knows that this one runs; and the node's
-// key if there is none.
+// announceAgain writes this process's own key once more, so that a process that has come since knows that this one
+// runs; and the node's key if there is none.
 func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
@@ -133,14 +135,16 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 	defer cancel()
 	sent := time.Now()
 	lease, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.LeaseGrantResponse, error) {
-		return c.client.Grant(ctx, int64((c.opts.LeaseTTL+time.Second-1)/time.Second)) // a superfluous one ends by itself
+		// a superfluous one ends by itself
+		return c.client.Grant(ctx, int64((c.opts.LeaseTTL+time.Second-1)/time.Second))
 	})
 	if err != nil {
 		return clientv3.NoLease, fmt.Errorf("grant: %w", err)
 	}
 	_, _, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return c.client.Txn(ctx).Then(
-			clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(lease.ID)), clientv3.OpPut(keys.run, keys.value, clientv3.WithLease(lease.ID)),
+			clientv3.OpPut(keys.live, keys.value, clientv3.WithLease(lease.ID)),
+			clientv3.OpPut(keys.run, keys.value, clientv3.WithLease(lease.ID)),
 		).Commit()
 	})
 	if err != nil {
@@ -150,8 +154,8 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 	return lease.ID, nil
 }
 
-// keepAlive is a stream that renews a lease. It stays open from one renewal to the next: with users, opening one costs etcd
-// the check of a password.
+// keepAlive is a stream that renews a lease. It stays open from one renewal to the next: with users, opening one costs
+// etcd the check of a password.
 type keepAlive struct {
 	stream etcdserverpb.Lease_LeaseKeepAliveClient // nil: to be opened
 	cancel context.CancelFunc
@@ -176,8 +180,8 @@ func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.L
 	return err
 }
 
-// renewOnce sends one keep-alive and waits for its answer. (The library's KeepAliveOnce waits for a connection and then tries
-// again without a pause until the time is up, whatever goes wrong; here an outage is to be noticed at once.)
+// renewOnce sends one keep-alive and waits for its answer. (The library's KeepAliveOnce waits for a connection and then
+// tries again without a pause until the time is up, whatever goes wrong; here an outage is to be noticed at once.)
 func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	sent := time.Now()
 	limit := c.opts.RequestTimeout / time.Duration(min(len(c.opts.Endpoints), 3))

@@ -19,8 +19,8 @@ type marks struct {
 	now failover.Mark
 }
 
-// WriteMark implements failover.Coordinator. The mark has a key of its own without a lease: it outlives whoever wrote it, and also the
-// record.
+// WriteMark implements failover.Coordinator. The mark has a key of its own without a lease: it outlives whoever wrote
+// it, and also the record.
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
 	k := &c.marks
 	k.mu.Lock()
@@ -41,15 +41,16 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
 	}
 }
 
-// raiseMark writes the mark if nobody else has since this connection has last looked; if somebody has, it notes what is there. Called
-// with c.marks.mu held.
+// raiseMark writes the mark if nobody else has since this connection has last looked; if somebody has, it notes what is
+// there. Called with c.marks.mu held.
 func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, error) {
 	k := &c.marks
 	value, err := json.Marshal(m)
 	if err != nil {
 		return false, fmt.Errorf("write the pair's mark: %w", err)
 	}
-	// It may be sent to several endpoints. One that is done only after a higher mark was written does not meet its condition any more.
+	// It may be sent to several endpoints. One that is done only after a higher mark was written does not meet its
+	// condition any more.
 	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return c.client.Txn(ctx).
 			If(clientv3.Compare(clientv3.ModRevision(c.mark), "=", k.rev)).

@@ -167,7 +167,9 @@ func announce(t *testing.T, c failover.Coordinator, live failover.Live) {
 }
 
 // swap writes the record's next version, again and again until it is done, and returns it with its revision.
-func swap(t *testing.T, c failover.Coordinator, rec failover.Record, rev failover.Revision, op string) (failover.Record, failover.Revision) {
+func swap(
+	t *testing.T, c failover.Coordinator, rec failover.Record, rev failover.Revision, op string,
+) (failover.Record, failover.Revision) {
 	t.Helper()
 	next := rec.Clone()
 	next.Config++

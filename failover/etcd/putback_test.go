@@ -35,12 +35,19 @@ func (s *server) putBack(t *testing.T, image string) {
 	s.run(t, address)
 }
 
-// etcd is put back to an older state under a connection that goes on: what it says from then on is what is there now. (The node refuses a
-// record that is older than its own: INV-9.) Revisions are given out a second time, and a mark that was written is written again.
+// etcd is put back to an older state under a connection that goes on: what it says from then on is what is there now.
+// (The node refuses a record that is older than its own: INV-9.) Revisions are given out a second time, and a mark that
+// was written is written again.
 func TestPutBackUnderConnection(t *testing.T) {
 	s := start(t)
-	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond})
-	b := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond})
+	a := open(t, etcd.Options{
+		Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second,
+		RequestTimeout: 500 * time.Millisecond,
+	})
+	b := open(t, etcd.Options{
+		Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second,
+		RequestTimeout: 500 * time.Millisecond,
+	})
 	live := sampleLive("a")
 	announce(t, a, live)
 	old := coordtest.SampleRecord("old")
@@ -55,12 +62,16 @@ func TestPutBackUnderConnection(t *testing.T) {
 	}
 	require.NoError(t, a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 50}))
 	for _, c := range []*etcd.Coordinator{a, b} {
-		await(t, c, "the newest record", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID })
+		await(t, c, "the newest record", func(o failover.Observation) bool {
+			return o.Record != nil &&
+				o.Record.OpID == rec.OpID
+		})
 	}
 
 	s.putBack(t, image)
 	for _, c := range []*etcd.Coordinator{a, b} {
-		o := await(t, c, "the record that was put back", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" && o.Reachable })
+		o := await(t, c, "the record that was put back",
+			func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" && o.Reachable })
 		require.Less(t, o.Revision, rev)
 	}
 	await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 && o.Live[0] == live })
@@ -77,7 +88,10 @@ func TestPutBackUnderConnection(t *testing.T) {
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 51}, mark)
 	// And so does one who has written a higher one before, and whose next is below that.
 	s.putBack(t, image)
-	require.Eventually(t, func() bool { return a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 40}) == nil }, bound, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return a.WriteMark(t.Context(),
+			failover.Mark{By: 1, Term: 1, LSN: 40}) == nil
+	}, bound, 10*time.Millisecond)
 	mark, err = b.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 40}, mark)
@@ -92,12 +106,15 @@ func TestPutBackUnderConnection(t *testing.T) {
 	_, err = b.Swap(t.Context(), at, next)
 	require.NoError(t, err)
 	for _, c := range []*etcd.Coordinator{a, b} {
-		await(t, c, "what comes after", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "adopted" })
+		await(t, c, "what comes after", func(o failover.Observation) bool {
+			return o.Record != nil &&
+				o.Record.OpID == "adopted"
+		})
 	}
 }
 
-// The connection breaks before etcd goes down, as when its machine dies: the client library then goes on watching from a revision that the
-// etcd that was put back will only reach later, and hears nothing until then.
+// The connection breaks before etcd goes down, as when its machine dies: the client library then goes on watching from
+// a revision that the etcd that was put back will only reach later, and hears nothing until then.
 func TestPutBackUnderBrokenWatch(t *testing.T) {
 	s := start(t)
 	way, err := cluster.NewProxy(s.etcd.Address())
@@ -112,10 +129,14 @@ func TestPutBackUnderBrokenWatch(t *testing.T) {
 	for i := range 20 {
 		rec, rev = swap(t, a, rec, rev, fmt.Sprint("new", i))
 	}
-	await(t, b, "the newest record", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID })
+	await(t, b, "the newest record", func(o failover.Observation) bool {
+		return o.Record != nil &&
+			o.Record.OpID == rec.OpID
+	})
 	way.Cut()
 	way.Reset()
 	s.putBack(t, image)
 	way.Heal()
-	await(t, b, "the record that was put back", func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" })
+	await(t, b, "the record that was put back",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" })
 }

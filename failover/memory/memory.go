@@ -57,16 +57,18 @@ func NewServer(leaseTTL time.Duration) *Server {
 }
 
 // Standalone makes a coordinator for a node without a partner. It holds nothing that the store does not hold: from the
-// store's identity it makes the record that the node must have obeyed last. The node then activates in the next term. A store that
-// is new, or was restored from a backup, has obeyed none: the node makes the first one.
+// store's identity it makes the record that the node must have obeyed last. The node then activates in the next term. A
+// store that is new, or was restored from a backup, has obeyed none: the node makes the first one.
 func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	s := NewServer(0)
 	if id.Empty() || id.Restored {
 		return s
 	}
 	s.record = &failover.Record{
-		Version: failover.RecordVersion, PairID: id.PairID, Config: max(id.Fence.Config, 1), Term: max(id.Fence.Term, id.End.Term, 1),
-		Active: self.ID, InSync: []failover.Member{id.Member()}, MinInSync: 1, OpID: "standalone", Nodes: []failover.NodeInfo{self},
+		Version: failover.RecordVersion, PairID: id.PairID, Config: max(id.Fence.Config, 1),
+		Term:   max(id.Fence.Term, id.End.Term, 1),
+		Active: self.ID, InSync: []failover.Member{id.Member()}, MinInSync: 1, OpID: "standalone",
+		Nodes: []failover.NodeInfo{self},
 	}
 	s.rev = 1
 	return s
@@ -206,7 +208,9 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 }
 
 // Swap implements failover.Coordinator.
-func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next failover.Record) (failover.Revision, error) {
+func (c *Coordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
 	if err := next.Validate(); err != nil {
 		return 0, err
 	}
@@ -298,7 +302,10 @@ func (c *Coordinator) renew(live failover.Live) {
 	who := process{node: live.Node.ID, name: live.Process}
 	old, ok := s.live[who]
 	s.seq++
-	now := lease{live: live, first: s.seq, last: s.seq, until: until, timer: time.AfterFunc(s.ttl, func() { s.expire(who) })}
+	now := lease{
+		live: live, first: s.seq, last: s.seq, until: until,
+		timer: time.AfterFunc(s.ttl, func() { s.expire(who) }),
+	}
 	if ok {
 		old.timer.Stop()
 		now.first = old.first

@@ -56,7 +56,10 @@ func NewAdmin(o AdminOptions) (*Admin, error) {
 	if o.Dial == nil {
 		o.Dial = dialTCP
 	}
-	return &Admin{opts: o, peers: newPeers(&dialer{from: "admin", tls: conf, dial: o.Dial}), known: slices.Clone(o.Voters)}, nil
+	return &Admin{
+		opts: o, peers: newPeers(&dialer{from: "admin", tls: conf, dial: o.Dial}),
+		known: slices.Clone(o.Voters),
+	}, nil
 }
 
 // Members asks the leader. Errors: ErrNoQuorum.

@@ -11,7 +11,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// minVoters is below what a cluster is not made: it could lose nobody any more, or could not be told from one that was cut off.
+// minVoters is below what a cluster is not made: it could lose nobody any more, or could not be told from one that was
+// cut off.
 const minVoters = 2
 
 // changeLimit of one change of the members: raft has to commit it, and before that may have to send the log.
@@ -74,12 +75,15 @@ func (v *Voter) invited(ctx context.Context, address string) (hello, error) {
 	})
 	switch {
 	case err != nil:
-		return hello{}, fmt.Errorf("%w: the voter at %s does not answer; start it first: %w", ErrMembership, address, err)
+		return hello{}, fmt.Errorf("%w: the voter at %s does not answer; start it first: %w", ErrMembership, address,
+			err)
 	case h.Status.Address != address:
-		return hello{}, fmt.Errorf("%w: the voter at %s calls itself %s: use that address, or correct its configuration", ErrMembership, address, h.Status.Address)
+		return hello{}, fmt.Errorf("%w: the voter at %s calls itself %s: use that address, or correct its "+
+			"configuration", ErrMembership, address, h.Status.Address)
 	}
 	if _, member := v.find(h.Status.ID); !member && !h.Empty {
-		return hello{}, fmt.Errorf("%w: the voter at %s (%s) holds the state of a cluster that it is not, or no more, a member of here; stop it, move its "+
+		return hello{}, fmt.Errorf("%w: the voter at %s (%s) holds the state of a cluster that it is not, or no "+
+			"more, a member of here; stop it, move its "+
 			"directory away, and start it anew", ErrMembership, address, h.Status.ID)
 	}
 	return h, nil
@@ -125,7 +129,8 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 // errTooFew is returned when too few of those that would be left answer.
 var errTooFew = errors.New("that is no majority")
 
-// awaitSurvivors is survives, but gives those a moment that have not answered yet: this voter may have been elected just now.
+// awaitSurvivors is survives, but gives those a moment that have not answered yet: this voter may have been elected
+// just now.
 func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced bool) error {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
@@ -135,8 +140,8 @@ func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced boo
 	})
 }
 
-// insist tries something until it is not worth another try, or ctx ends, and returns its last error: of a try that ctx cut off, the one
-// before says more.
+// insist tries something until it is not worth another try, or ctx ends, and returns its last error: of a try that ctx
+// cut off, the one before says more.
 func insist(ctx context.Context, try func() (again bool, err error)) error {
 	var last error
 	for {
@@ -169,9 +174,11 @@ func (v *Voter) survives(without string, replaced bool) error {
 	}
 	switch {
 	case rest < minVoters && !replaced:
-		return fmt.Errorf("%w: %d voters would be left, and a pair needs at least %d: replace the voter instead", ErrMembership, rest, minVoters)
+		return fmt.Errorf("%w: %d voters would be left, and a pair needs at least %d: replace the voter instead",
+			ErrMembership, rest, minVoters)
 	case well < rest/2+1:
-		return fmt.Errorf("%w: of the %d voters that would be left only %d answer, and %w", ErrMembership, rest, well, errTooFew)
+		return fmt.Errorf("%w: of the %d voters that would be left only %d answer, and %w", ErrMembership, rest, well,
+			errTooFew)
 	}
 	return nil
 }
@@ -182,13 +189,16 @@ func (v *Voter) add(id, address string) (Member, error) {
 	known := slices.ContainsFunc(servers, func(s hraft.Server) bool { return string(s.ID) == id })
 	for _, s := range servers {
 		if string(s.Address) == address && string(s.ID) != id {
-			return Member{}, fmt.Errorf("%w: there is another voter (%s) known at %s: replace that one (lockstep pair replace)", ErrMembership, s.ID, address)
+			return Member{}, fmt.Errorf("%w: there is another voter (%s) known at %s: replace that one (lockstep "+
+				"pair replace)", ErrMembership, s.ID, address)
 		}
 	}
 	if !known && len(servers) >= voterCount {
-		return Member{}, fmt.Errorf("%w: there are %d voters already: remove or replace one", ErrMembership, len(servers))
+		return Member{}, fmt.Errorf("%w: there are %d voters already: remove or replace one", ErrMembership,
+			len(servers))
 	}
-	if err := v.committed(v.raft.AddVoter(hraft.ServerID(id), hraft.ServerAddress(address), 0, changeLimit)); err != nil {
+	if err := v.committed(v.raft.AddVoter(hraft.ServerID(id), hraft.ServerAddress(address), 0,
+		changeLimit)); err != nil {
 		return Member{}, err
 	}
 	v.log.Warn("a voter was added", zap.String("id", id), zap.String("address", address))
@@ -204,7 +214,8 @@ func (v *Voter) committed(f hraft.IndexFuture) error {
 	switch err := f.Error(); {
 	case err == nil:
 		return nil
-	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress), errors.Is(err, hraft.ErrEnqueueTimeout):
+	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress),
+		errors.Is(err, hraft.ErrEnqueueTimeout):
 		return fmt.Errorf("%w: %w", errNotLeader, err)
 	default:
 		return fmt.Errorf("%w: %w: ask for the members, and repeat it if need be", errUncertain, err)
@@ -216,8 +227,8 @@ func (v *Voter) Members(ctx context.Context) ([]Member, error) {
 	return askMembers(ctx, v, v.opts.RequestTimeout)
 }
 
-// Add makes the voter that listens on this address a member. Its directory must be empty; its id is asked from it. Errors:
-// ErrMembership, ErrNoQuorum.
+// Add makes the voter that listens on this address a member. Its directory must be empty; its id is asked from it.
+// Errors: ErrMembership, ErrNoQuorum.
 func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }
@@ -228,8 +239,8 @@ func (v *Voter) Remove(ctx context.Context, idOrAddress string) error {
 	return err
 }
 
-// Replace takes a member (by id or address) out and makes the one at newAddress, which may be the same, a member. It can be
-// repeated until it succeeds. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
+// Replace takes a member (by id or address) out and makes the one at newAddress, which may be the same, a member. It
+// can be repeated until it succeeds. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
 func (v *Voter) Replace(ctx context.Context, idOrAddress, newAddress string) (Member, error) {
 	return askChange(ctx, v, change{Remove: idOrAddress, Add: newAddress})
 }

@@ -45,7 +45,8 @@ type link struct {
 
 func newNetwork() *network {
 	return &network{
-		real: make(map[string]string), holes: make(map[string]bool), cut: make(map[[2]string]bool), links: make(map[*link]struct{}),
+		real: make(map[string]string), holes: make(map[string]bool), cut: make(map[[2]string]bool),
+		links: make(map[*link]struct{}),
 	}
 }
 
@@ -108,7 +109,8 @@ func (l *link) lost() bool {
 	return l.n.holes[l.from] || l.n.holes[l.to]
 }
 
-// swallow makes everything from and to a voter vanish without a word, or ends that, and with it the connections that have lost something.
+// swallow makes everything from and to a voter vanish without a word, or ends that, and with it the connections that
+// have lost something.
 func (n *network) swallow(name string, on bool) {
 	n.mu.Lock()
 	n.holes[name] = on
@@ -171,7 +173,8 @@ type cluster struct {
 func newCluster(t *testing.T, tune func(*raftcoord.Options)) *cluster {
 	t.Helper()
 	c := &cluster{
-		t: t, net: newNetwork(), dir: t.TempDir(), tune: tune, voters: make(map[string]*raftcoord.Voter), dirs: make(map[string]string),
+		t: t, net: newNetwork(), dir: t.TempDir(), tune: tune, voters: make(map[string]*raftcoord.Voter),
+		dirs: make(map[string]string),
 	}
 	t.Cleanup(func() {
 		for _, name := range append(names(), spare) {
@@ -189,7 +192,8 @@ func startCluster(t *testing.T) *cluster {
 		c.start(name)
 	}
 	c.awaitLeader(witness)
-	// Who knows the leader by its heartbeats alone has nothing on its disk yet, and counts as a new one after a restart.
+	// Who knows the leader by its heartbeats alone has nothing on its disk yet, and counts as a new one after a
+	// restart.
 	require.Eventually(t, func() bool {
 		for _, v := range c.voters {
 			if !v.Status().Member {
@@ -208,7 +212,8 @@ func (c *cluster) options(name string) raftcoord.Options {
 	}
 	o := raftcoord.Options{
 		Dir: dir, Listen: "127.0.0.1:0", Advertise: name, Voters: names(), Dial: c.net.dialFrom(name),
-		ElectionTimeout: 250 * time.Millisecond, LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond, UnsafeNoFsync: true,
+		ElectionTimeout: 250 * time.Millisecond, LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond,
+		UnsafeNoFsync: true,
 	}
 	if name == spare {
 		o.Voters = []string{nodeA, nodeB, spare}

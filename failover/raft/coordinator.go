@@ -22,8 +22,8 @@ import (
 // renewPause between two attempts to renew the liveness while nobody leads.
 const renewPause = 100 * time.Millisecond
 
-// Coordinator implements failover.Coordinator on the voters, by way of one of them. It works as long as two of the three do,
-// whether or not its own has a vote.
+// Coordinator implements failover.Coordinator on the voters, by way of one of them. It works as long as two of the
+// three do, whether or not its own has a vote.
 type Coordinator struct {
 	v    *Voter
 	owns bool // Close closes the voter too
@@ -42,8 +42,8 @@ type Coordinator struct {
 
 var _ failover.Coordinator = (*Coordinator)(nil)
 
-// Open starts a voter and connects to it; Close of the coordinator closes both. It does not wait for the other voters (Ping
-// does). Errors are about the options, the directory and the port only.
+// Open starts a voter and connects to it; Close of the coordinator closes both. It does not wait for the other voters
+// (Ping does). Errors are about the options, the directory and the port only.
 func Open(o Options) (*Coordinator, error) {
 	v, err := Start(o)
 	if err != nil {
@@ -56,7 +56,10 @@ func Open(o Options) (*Coordinator, error) {
 
 // Connect makes a coordinator that uses this voter. Close it before the voter.
 func (v *Voter) Connect() *Coordinator {
-	c := &Coordinator{v: v, log: v.log, seen: latest.New(failover.Observation{}), stopped: make(chan struct{}), began: time.Now()}
+	c := &Coordinator{
+		v: v, log: v.log, seen: latest.New(failover.Observation{}), stopped: make(chan struct{}),
+		began: time.Now(),
+	}
 	c.wg.Go(c.follow)
 	c.wg.Go(c.lookout)
 	return c
@@ -103,7 +106,8 @@ func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
 	}
 	if got.Record == nil {
-		return failover.Record{}, 0, fmt.Errorf("the voters at %s: %w", strings.Join(c.v.opts.Voters, ", "), failover.ErrNoRecord)
+		return failover.Record{}, 0, fmt.Errorf("the voters at %s: %w", strings.Join(c.v.opts.Voters, ", "),
+			failover.ErrNoRecord)
 	}
 	rec, err := failover.DecodeRecord(got.Record)
 	if err != nil {
@@ -125,7 +129,9 @@ func (c *Coordinator) load(ctx context.Context) (state, error) {
 }
 
 // Swap implements failover.Coordinator.
-func (c *Coordinator) Swap(ctx context.Context, expect failover.Revision, next failover.Record) (failover.Revision, error) {
+func (c *Coordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
 	value, err := next.Encode()
 	if err != nil {
 		return 0, fmt.Errorf("swap the pair's record: %w", err)
@@ -158,7 +164,8 @@ func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	// It may be sent, and done, more than once: the highest mark stays.
-	_, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) error { return s.mark(ctx, m) })
+	_, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout,
+		func(ctx context.Context, s service) error { return s.mark(ctx, m) })
 	if err != nil {
 		return fmt.Errorf("write the pair's mark: %w", err)
 	}
@@ -282,8 +289,10 @@ func merge(older, newer []failover.Live) []failover.Live {
 
 // differs tells whether there is something new in b.
 func differs(a, b failover.Observation) bool {
-	return a.Reachable != b.Reachable || a.Trouble != b.Trouble || !slices.Equal(a.Notices, b.Notices) || a.Revision != b.Revision || a.Missing != b.Missing ||
-		(a.Record == nil) != (b.Record == nil) || (a.RecordErr == nil) != (b.RecordErr == nil) || a.LiveKnown != b.LiveKnown ||
+	return a.Reachable != b.Reachable || a.Trouble != b.Trouble || !slices.Equal(a.Notices, b.Notices) ||
+		a.Revision != b.Revision || a.Missing != b.Missing ||
+		(a.Record == nil) != (b.Record == nil) || (a.RecordErr == nil) != (b.RecordErr == nil) ||
+		a.LiveKnown != b.LiveKnown ||
 		!slices.Equal(a.Live, b.Live) || (a.Twin == nil) != (b.Twin == nil) || a.Twin != nil && *a.Twin != *b.Twin
 }
 
@@ -298,7 +307,8 @@ func (c *Coordinator) unreached() {
 		return news
 	})
 	if was {
-		c.log.Warn("the voters do not answer; role changes are frozen until two of the three do", zap.Strings("voters", c.v.opts.Voters),
+		c.log.Warn("the voters do not answer; role changes are frozen until two of the three do",
+			zap.Strings("voters", c.v.opts.Voters),
 			zap.String("cause", trouble))
 	}
 }
@@ -351,7 +361,10 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 	// So that the other node need not wait for the end of the lease to know.
 	last, end := context.WithTimeout(context.WithoutCancel(ctx), c.v.opts.RequestTimeout/2)
 	defer end()
-	if _, err := atLeader(last, c.v, 0, func(ctx context.Context, s service) error { return s.withdraw(ctx, live) }); err != nil {
+	if _, err := atLeader(last, c.v, 0, func(ctx context.Context, s service) error {
+		return s.withdraw(ctx,
+			live)
+	}); err != nil {
 		c.log.Debug("announce: withdraw", zap.Error(err))
 	}
 	return nil

@@ -51,7 +51,8 @@ func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
 		return nil, fmt.Errorf("raft: %s: %w: stop that one first", dir, ErrInUse)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raft: open %s: %w: if it is damaged, move the directory away and replace this voter (lockstep pair replace)", path, err)
+		return nil, fmt.Errorf("raft: open %s: %w: if it is damaged, move the directory away and replace this voter "+
+			"(lockstep pair replace)", path, err)
 	}
 	d := &disk{dir: dir, store: store, snaps: snaps}
 	if err := d.check(); err != nil {
@@ -75,18 +76,20 @@ func (d *disk) check() error {
 	if err != nil {
 		return fmt.Errorf("raft: the log in %s: %w", d.dir, err)
 	}
-	const hint = ": part of the directory is lost; move it away, start with an empty one, and replace this voter (lockstep pair replace)"
+	const hint = ": part of the directory is lost; move it away, start with an empty one, and replace this voter " +
+		"(lockstep pair replace)"
 	switch {
 	case d.id == "" && (len(list) > 0 || first > 0):
 		return fmt.Errorf("raft: %s has a log or snapshots but no voter's id%s", d.dir, hint)
 	case first > 1 && len(list) == 0:
-		return fmt.Errorf("raft: the log in %s begins at %d and the snapshot of what was before is gone%s", d.dir, first, hint)
+		return fmt.Errorf("raft: the log in %s begins at %d and the snapshot of what was before is gone%s", d.dir,
+			first, hint)
 	}
 	return nil
 }
 
-// empty tells whether this voter has never been told anything by a cluster. Having voted does not count: a vote alone keeps
-// nothing that could be lost.
+// empty tells whether this voter has never been told anything by a cluster. Having voted does not count: a vote alone
+// keeps nothing that could be lost.
 func (d *disk) empty() (bool, error) {
 	if d.used.Load() {
 		return false, nil // for good

@@ -42,7 +42,8 @@ func TestWitnessIsPreferred(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A leader that is cut off with a swap that it has taken: nobody can say what became of it until somebody else has written.
+// A leader that is cut off with a swap that it has taken: nobody can say what became of it until somebody else has
+// written.
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -103,9 +104,11 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 		_, _, err = w.Load(short)
 		return errors.Is(err, failover.ErrUnreachable)
 	}, 20*time.Second, time.Millisecond)
-	observed(t, w.Watch(timed(t)), "it knows that it reaches nobody", func(o failover.Observation) bool { return !o.Reachable })
+	observed(t, w.Watch(timed(t)), "it knows that it reaches nobody",
+		func(o failover.Observation) bool { return !o.Reachable })
 	c.net.isolate(witness, false)
-	o := observed(t, w.Watch(timed(t)), "it reaches the others again", func(o failover.Observation) bool { return o.Reachable })
+	o := observed(t, w.Watch(timed(t)), "it reaches the others again",
+		func(o failover.Observation) bool { return o.Reachable })
 	require.NotNil(t, o.Record)
 }
 
@@ -194,7 +197,8 @@ func TestLivenessOutlivesLeader(t *testing.T) {
 		require.NoError(t, <-done)
 	}()
 	seen := b.Watch(timed(t))
-	observed(t, seen, "the other one hears of it", func(o failover.Observation) bool { return len(o.Live) == 1 && o.LiveKnown })
+	observed(t, seen, "the other one hears of it",
+		func(o failover.Observation) bool { return len(o.Live) == 1 && o.LiveKnown })
 	c.stop(witness)
 	_, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1")) // another leads
 	require.NoError(t, err)
@@ -260,7 +264,8 @@ func model() porcupine.Model {
 	return m.ToModel()
 }
 
-// checkTime is how long the search for an order of the history may take: it takes milliseconds, but for a history that has none.
+// checkTime is how long the search for an order of the history may take: it takes milliseconds, but for a history that
+// has none.
 const checkTime = 20 * time.Second
 
 // Two nodes swap while voters are killed and cut off, one after the other; the history has to be one of a register.
@@ -282,7 +287,10 @@ func TestLinearizableUnderFaults(t *testing.T) {
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				history = append(history, porcupine.Operation{ClientId: i, Input: in, Output: out, Call: int64(call), Return: ret})
+				history = append(history, porcupine.Operation{
+					ClientId: i, Input: in, Output: out, Call: int64(call),
+					Return: ret,
+				})
 			}
 			for n := 0; ; n++ {
 				select {
@@ -306,7 +314,8 @@ func TestLinearizableUnderFaults(t *testing.T) {
 	t.Logf("%d operations, %d swaps done", len(history), done)
 	require.Positive(t, done)
 	result := porcupine.CheckOperationsTimeout(model(), history, checkTime)
-	require.Equal(t, porcupine.Ok, result, "the history of loads and swaps is not linearizable, or that could not be found out within %v", checkTime)
+	require.Equal(t, porcupine.Ok, result, "the history of loads and swaps is not linearizable, or that could not be "+
+		"found out within %v", checkTime)
 }
 
 func swapOnce(k *raftcoord.Coordinator, op string, base time.Time, note func(input, output, time.Duration)) {
@@ -321,11 +330,12 @@ func swapOnce(k *raftcoord.Coordinator, op string, base time.Time, note func(inp
 	next := coordtest.SampleRecord(op)
 	call = time.Since(base)
 	_, err = k.Swap(ctx, rev, next)
-	note(input{expect: rec.OpID, next: op}, output{ok: err == nil, unknown: err != nil && !errors.Is(err, failover.ErrConflict)}, call)
+	note(input{expect: rec.OpID, next: op}, output{ok: err == nil, unknown: err != nil &&
+		!errors.Is(err, failover.ErrConflict)}, call)
 }
 
-// faults cuts off and kills the leader, again and again. The two nodes' own voters are only cut off: their coordinators are
-// in use.
+// faults cuts off and kills the leader, again and again. The two nodes' own voters are only cut off: their coordinators
+// are in use.
 func faults(t *testing.T, c *cluster) {
 	t.Helper()
 	works := func() {

@@ -48,7 +48,8 @@ func (v *Voter) hello() (hello, error) {
 		return hello{}, err
 	}
 	h := hello{
-		Status: v.Status(), Empty: empty, Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout, Stalled: v.stalled(),
+		Status: v.Status(), Empty: empty, Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout,
+		Stalled: v.stalled(),
 	}
 	if !v.opts.older {
 		h.Features = []string{featureMark}
@@ -59,8 +60,8 @@ func (v *Voter) hello() (hello, error) {
 	return h, nil
 }
 
-// lookAround asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it is in
-// none, and to know whether the witness is well.
+// lookAround asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it
+// is in none, and to know whether the witness is well.
 func (v *Voter) lookAround(ctx context.Context) {
 	for {
 		v.considerPutBack(nil)
@@ -154,7 +155,8 @@ func (v *Voter) consider() {
 	v.hearOut(known)
 	own := v.Status()
 	if by, ok := superseded(own, known); ok && !fenced {
-		v.fence(FencedRecovered, fmt.Sprintf("a lost quorum was recovered by force at %s, without this voter: it takes no part any more. Move its directory "+
+		v.fence(FencedRecovered, fmt.Sprintf("a lost quorum was recovered by force at %s, without this voter: it "+
+			"takes no part any more. Move its directory "+
 			"%s away, start it anew, and make it a member (lockstep pair add)", by, v.opts.Dir))
 		fenced = true
 	}
@@ -172,7 +174,8 @@ func (v *Voter) consider() {
 		return
 	case fenced:
 	case gone:
-		v.setTrouble(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s away, start it anew and "+
+		v.setTrouble(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
+			"away, start it anew and "+
 			"make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
 	default:
 		v.setTrouble(v.whyWaiting(own, known, silent))
@@ -183,7 +186,8 @@ func (v *Voter) consider() {
 // removed tells whether a leader has a cluster in which this voter, which was in one, is no more.
 func removed(own Status, known map[string]hello) bool {
 	for _, h := range known {
-		if own.Member && h.Status.State == hraft.Leader.String() && h.Status.Member && h.Status.LastIndex > own.LastIndex && !lists(h.Status, own.ID) {
+		if own.Member && h.Status.State == hraft.Leader.String() && h.Status.Member &&
+			h.Status.LastIndex > own.LastIndex && !lists(h.Status, own.ID) {
 			return true
 		}
 	}
@@ -195,7 +199,8 @@ func lists(s Status, id string) bool {
 	return slices.ContainsFunc(s.Voters, func(m Member) bool { return m.ID == id })
 }
 
-// superseded tells whether somebody's cluster was recovered by force from one that this voter was in, without this voter.
+// superseded tells whether somebody's cluster was recovered by force from one that this voter was in, without this
+// voter.
 func superseded(own Status, known map[string]hello) (string, bool) {
 	for address, h := range known {
 		if len(own.Voters) > 0 && h.Status.Recoveries > own.Recoveries && h.Status.Member && !lists(h.Status, own.ID) {
@@ -217,9 +222,9 @@ func (v *Voter) fence(why fencing, text string) {
 	v.port.drop()
 }
 
-// mayForm tells whether this voter is to form the cluster: all three answer, all are empty, all name the same three, and
-// this one has the lowest address. So a voter whose disk was wiped never forms a second cluster as long as any other
-// knows one, and never by itself.
+// mayForm tells whether this voter is to form the cluster: all three answer, all are empty, all name the same three,
+// and this one has the lowest address. So a voter whose disk was wiped never forms a second cluster as long as any
+// other knows one, and never by itself.
 func (v *Voter) mayForm(known map[string]hello) bool {
 	if empty, err := v.disk.empty(); err != nil || !empty || v.opts.Advertise != v.opts.Voters[0] {
 		return false
@@ -233,12 +238,15 @@ func (v *Voter) mayForm(known map[string]hello) bool {
 	return true
 }
 
-// form begins the cluster. The others learn of it from this voter's log; until one of them has, nothing is decided, and if
-// this disk is lost before that, forming it again is harmless.
+// form begins the cluster. The others learn of it from this voter's log; until one of them has, nothing is decided, and
+// if this disk is lost before that, forming it again is harmless.
 func (v *Voter) form(known map[string]hello) {
 	servers := []hraft.Server{{ID: hraft.ServerID(v.disk.id), Address: hraft.ServerAddress(v.opts.Advertise)}}
 	for _, address := range v.opts.Voters[1:] {
-		servers = append(servers, hraft.Server{ID: hraft.ServerID(known[address].Status.ID), Address: hraft.ServerAddress(address)})
+		servers = append(servers, hraft.Server{
+			ID:      hraft.ServerID(known[address].Status.ID),
+			Address: hraft.ServerAddress(address),
+		})
 	}
 	if err := v.raft.BootstrapCluster(hraft.Configuration{Servers: servers}).Error(); err != nil {
 		v.setTrouble("the cluster of the three voters cannot be formed: " + err.Error())
@@ -282,8 +290,10 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		}
 		for _, m := range h.Status.Voters {
 			if m.Address == own.Address && m.ID != own.ID {
-				return fmt.Sprintf("this voter (%s) is new, and the cluster knows another one at its address (%s): the disk was lost or replaced. "+
-					"It has no vote until it takes the place of the old one: lockstep pair replace %s %s", own.ID, m.ID, m.ID, own.Address)
+				return fmt.Sprintf("this voter (%s) is new, and the cluster knows another one at its address (%s): "+
+					"the disk was lost or replaced. "+
+					"It has no vote until it takes the place of the old one: lockstep pair replace %s %s", own.ID, m.ID,
+					m.ID, own.Address)
 			}
 		}
 		return fmt.Sprintf("this voter (%s) is not a member of the cluster: lockstep pair add %s", own.ID, own.Address)
@@ -293,15 +303,19 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		switch {
 		case address == own.Address:
 		case !ok && silent[address].cause != "":
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s cannot be talked to: %s", address, silent[address].cause)
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s cannot be talked to: %s", address,
+				silent[address].cause)
 		case !ok:
 			return fmt.Sprintf("the cluster has not been formed: the voter at %s does not answer", address)
 		case !slices.Equal(h.Configured, v.opts.Voters):
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s is configured with other voters: %v, here: %v", address, h.Configured, v.opts.Voters)
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s is configured with other voters: "+
+				"%v, here: %v", address, h.Configured, v.opts.Voters)
 		case h.Status.Address != address:
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s calls itself %s", address, h.Status.Address)
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s calls itself %s", address,
+				h.Status.Address)
 		case !h.Empty:
-			return fmt.Sprintf("the cluster has not been formed: the voter at %s has the state of an older one, and this voter is not in it", address)
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s has the state of an older one, and "+
+				"this voter is not in it", address)
 		}
 	}
 	return ""
@@ -311,7 +325,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 func (v *Voter) unwell(own Status, known map[string]hello, silent map[string]silence) string {
 	for _, address := range slices.Sorted(maps.Keys(known)) {
 		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
-			return fmt.Sprintf("the voter at %s has an election timeout of %s, here it is %s: make them the same, or elections take long",
+			return fmt.Sprintf("the voter at %s has an election timeout of %s, here it is %s: make them the same, or "+
+				"elections take long",
 				address, h.ElectionTimeout, v.opts.ElectionTimeout)
 		}
 	}
@@ -332,16 +347,18 @@ func (v *Voter) unwell(own Status, known map[string]hello, silent map[string]sil
 	case len(gone) == 0:
 		return ""
 	case len(gone) < (len(own.Voters)+1)/2:
-		return fmt.Sprintf("the voter at %s does not answer: start it, or replace it if it is gone for good (lockstep pair replace); "+
+		return fmt.Sprintf("the voter at %s does not answer: start it, or replace it if it is gone for good "+
+			"(lockstep pair replace); "+
 			"without another one no role can change", strings.Join(gone, " and "))
 	default:
-		return fmt.Sprintf("the voters at %s do not answer, and without a majority no role can change: start them; if they are gone for good, "+
+		return fmt.Sprintf("the voters at %s do not answer, and without a majority no role can change: start them; "+
+			"if they are gone for good, "+
 			"see the manual on a lost quorum", strings.Join(gone, " and "))
 	}
 }
 
-// setTrouble notes what an operator can do something about. It is logged when it has lasted: when three processes are started
-// one after the other, each of them has something to complain about for a moment.
+// setTrouble notes what an operator can do something about. It is logged when it has lasted: when three processes are
+// started one after the other, each of them has something to complain about for a moment.
 func (v *Voter) setTrouble(text string) {
 	v.mu.Lock()
 	if v.trouble != text {

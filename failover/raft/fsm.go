@@ -15,8 +15,8 @@ import (
 // maxStateBytes bounds a snapshot that is restored. A real one has a few KiB.
 const maxStateBytes = 1 << 20
 
-// state is everything that the voters agree on: the pair's record, as bytes that they do not look into. Who is alive is not
-// in here: that needs a clock, and three clocks do not agree.
+// state is everything that the voters agree on: the pair's record, as bytes that they do not look into. Who is alive is
+// not in here: that needs a clock, and three clocks do not agree.
 type state struct {
 	// Revision of the newest record; +1 with each write.
 	Revision int64 `json:"revision"`
@@ -46,8 +46,8 @@ func (s state) at() int64 {
 	return s.Revision
 }
 
-// command is a log entry: a compare-and-swap of the record or, without a record, a mark. A voter of 0.1.0 takes an entry without a
-// record for none and changes nothing; see Voter.mark on how it never gets one.
+// command is a log entry: a compare-and-swap of the record or, without a record, a mark. A voter of 0.1.0 takes an
+// entry without a record for none and changes nothing; see Voter.mark on how it never gets one.
 type command struct {
 	Expect int64           `json:"expect"`
 	OpID   string          `json:"op_id"`
@@ -119,7 +119,8 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	s := f.now.Get()
 	if f.recovering {
 		s.Recoveries++
-		// What the lost voters have written without this one may bear the next revisions; none of them may be taken for ours.
+		// What the lost voters have written without this one may bear the next revisions; none of them may be taken for
+		// ours.
 		s.Revision += 1 << 32
 	}
 	return snapshot(s), nil

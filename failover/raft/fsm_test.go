@@ -76,13 +76,20 @@ func TestFSMMark(t *testing.T) {
 	require.Equal(t, swapped{revision: 1}, f.Apply(entry(t, command{OpID: "x", Record: json.RawMessage(`{"a":1}`)})))
 	before := f.now.Get()
 	high := failover.Mark{By: 2, Term: 1, LSN: 9}
-	for _, m := range []failover.Mark{{By: 1, Term: 1, LSN: 3}, high, {By: 2, Term: 1, LSN: 8}, {By: 1, Term: 1, LSN: 99}, {}} {
+	for _, m := range []failover.Mark{
+		{By: 1, Term: 1, LSN: 3},
+		high,
+		{By: 2, Term: 1, LSN: 8},
+		{By: 1, Term: 1, LSN: 99},
+		{},
+	} {
 		require.Equal(t, swapped{}, f.Apply(entry(t, command{Mark: &m})), "%v", m)
 	}
 	require.Equal(t, high, f.now.Get().mark())
 	require.Equal(t, before.Revision, f.now.Get().Revision)
 	require.Equal(t, before.Record, f.now.Get().Record)
-	require.Equal(t, swapped{revision: 2}, f.Apply(entry(t, command{Expect: 1, OpID: "y", Record: json.RawMessage(`{"b":1}`)})))
+	require.Equal(t, swapped{revision: 2}, f.Apply(
+		entry(t, command{Expect: 1, OpID: "y", Record: json.RawMessage(`{"b":1}`)})))
 	require.Equal(t, high, f.now.Get().mark())
 
 	snap, err := f.Snapshot()
@@ -94,6 +101,7 @@ func TestFSMMark(t *testing.T) {
 	require.Equal(t, f.now.Get(), g.now.Get())
 
 	// As 0.1.0 wrote it.
-	require.NoError(t, g.Restore(io.NopCloser(bytes.NewReader([]byte(`{"revision":4,"op_id":"z","record":{"c":1},"recoveries":0}`)))))
+	require.NoError(t, g.Restore(io.NopCloser(
+		bytes.NewReader([]byte(`{"revision":4,"op_id":"z","record":{"c":1},"recoveries":0}`)))))
 	require.Equal(t, failover.Mark{}, g.now.Get().mark())
 }

@@ -69,7 +69,8 @@ func (v *Voter) takeTurns(ctx context.Context) {
 				continue
 			}
 			l := &leadership{
-				began: time.Now(), term: v.raft.CurrentTerm(), ready: make(chan struct{}), gone: make(chan struct{}), live: latest.New(liveness{}),
+				began: time.Now(), term: v.raft.CurrentTerm(), ready: make(chan struct{}), gone: make(chan struct{}),
+				live: latest.New(liveness{}),
 			}
 			done = make(chan struct{})
 			v.leading.Store(l)
@@ -218,13 +219,15 @@ func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 func (v *Voter) wellWitness() (hraft.Server, bool) {
 	for _, s := range v.servers() {
 		id := string(s.ID)
-		if kindOf(id) != KindWitness || s.Suffrage != hraft.Voter || time.Since(v.trans.lastContact(id)) > v.opts.ElectionTimeout {
+		if kindOf(id) != KindWitness || s.Suffrage != hraft.Voter ||
+			time.Since(v.trans.lastContact(id)) > v.opts.ElectionTimeout {
 			continue
 		}
 		v.mu.Lock()
 		h, ok := v.heard[string(s.Address)]
 		v.mu.Unlock()
-		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < lookSeldom+v.opts.RequestTimeout && h.hello.Status.LastIndex+snapshotSlack >= v.raft.LastIndex() {
+		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < lookSeldom+v.opts.RequestTimeout &&
+			h.hello.Status.LastIndex+snapshotSlack >= v.raft.LastIndex() {
 			return s, true
 		}
 	}
@@ -234,8 +237,8 @@ func (v *Voter) wellWitness() (hraft.Server, bool) {
 // snapshotSlack is how many entries a witness may lack: raft sends them before it hands over.
 const snapshotSlack = 32
 
-// wait waits for a future of raft, or until ctx ends. (Raft's futures know no context; each ends at the latest when this
-// voter ceases to lead, or stops.)
+// wait waits for a future of raft, or until ctx ends. (Raft's futures know no context; each ends at the latest when
+// this voter ceases to lead, or stops.)
 func wait(ctx context.Context, f hraft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()

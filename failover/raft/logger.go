@@ -13,9 +13,9 @@ import (
 // quietFor is how long the same message of the raft library is not repeated as a warning.
 const quietFor = time.Minute
 
-// raftLog hands what the raft library logs to zap. The library tells of every heartbeat that gets no answer, and of each
-// step of an election; here all of that is for debugging, since this package tells in its own words when a leader comes and
-// goes. What the library calls an error is a warning, once a minute for each message.
+// raftLog hands what the raft library logs to zap. The library tells of every heartbeat that gets no answer, and of
+// each step of an election; here all of that is for debugging, since this package tells in its own words when a leader
+// comes and goes. What the library calls an error is a warning, once a minute for each message.
 type raftLog struct {
 	hclog.Logger // the methods that say nothing
 
@@ -28,7 +28,8 @@ type raftLog struct {
 
 func newRaftLog(log *zap.Logger) raftLog {
 	return raftLog{
-		Logger: hclog.NewNullLogger(), log: log.WithOptions(zap.WithCaller(false)), mu: new(sync.Mutex), last: make(map[string]time.Time),
+		Logger: hclog.NewNullLogger(), log: log.WithOptions(zap.WithCaller(false)), mu: new(sync.Mutex),
+		last: make(map[string]time.Time),
 	}
 }
 
@@ -49,8 +50,10 @@ func (l raftLog) Log(level hclog.Level, msg string, args ...any) {
 // aboutPeer tells whether a message says no more than that another voter does not answer.
 func aboutPeer(msg string) bool {
 	for _, prefix := range []string{
-		"failed to heartbeat", "failed to appendEntries", "failed to make request", "failed to pipeline", "failed to start pipeline",
-		"failed to send snapshot", "failed to flush", "failed to decode incoming", "failed to accept", "peer has newer term",
+		"failed to heartbeat", "failed to appendEntries", "failed to make request", "failed to pipeline",
+		"failed to start pipeline",
+		"failed to send snapshot", "failed to flush", "failed to decode incoming", "failed to accept",
+		"peer has newer term",
 	} {
 		if strings.HasPrefix(msg, prefix) {
 			return true

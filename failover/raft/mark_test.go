@@ -30,7 +30,8 @@ func TestMarkOutlivesRestart(t *testing.T) {
 	require.NoError(t, err)
 	writeMark(t, k, failover.Mark{By: 1, Term: 1, LSN: 60})
 	for _, name := range names() {
-		require.True(t, awaitTrue(func() bool { return c.voters[name].TakeSnapshot() == nil }), "%s has applied nothing", name)
+		require.True(t, awaitTrue(func() bool { return c.voters[name].TakeSnapshot() == nil }),
+			"%s has applied nothing", name)
 	}
 	writeMark(t, k, mark)
 	require.NoError(t, k.Close())
@@ -49,7 +50,8 @@ func TestMarkOutlivesRestart(t *testing.T) {
 		c.awaitLeader(witness)
 		if round == 0 { // the second time they start from a snapshot that has it
 			for _, name := range names() {
-				require.True(t, awaitTrue(func() bool { return c.voters[name].TakeSnapshot() == nil }), "%s has applied nothing new", name)
+				require.True(t, awaitTrue(func() bool { return c.voters[name].TakeSnapshot() == nil }),
+					"%s has applied nothing new", name)
 			}
 		}
 	}

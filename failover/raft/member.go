@@ -7,7 +7,8 @@ import (
 
 // Errors of voters and of Admin.
 var (
-	// ErrNoQuorum is returned when no leader was found in time: two of three voters have to be up and to reach each other.
+	// ErrNoQuorum is returned when no leader was found in time: two of three voters have to be up and to reach each
+	// other.
 	ErrNoQuorum = errors.New("the voters have no leader: two of the three have to be up and to reach each other")
 	// ErrNotMember is returned when an id or address is not the one of a member.
 	ErrNotMember = errors.New("no voter of the cluster has this id or address")
@@ -42,7 +43,8 @@ type Member struct {
 	Leader bool `json:"leader"`
 	// Voter is false for one that still catches up before it may vote.
 	Voter bool `json:"voter"`
-	// LastContact is when it last answered the leader; now for the leader itself; zero if never. Only the leader knows it.
+	// LastContact is when it last answered the leader; now for the leader itself; zero if never. Only the leader knows
+	// it.
 	LastContact time.Time `json:"last_contact"`
 }
 

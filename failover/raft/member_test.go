@@ -60,7 +60,8 @@ func TestDifferentConfigurations(t *testing.T) {
 	c.awaitTrouble(nodeB, "make them the same")
 }
 
-// A voter that comes back with an empty disk has no vote until an operator gives it one, and never forms a second cluster.
+// A voter that comes back with an empty disk has no vote until an operator gives it one, and never forms a second
+// cluster.
 func TestWipedVoter(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -99,7 +100,8 @@ func TestWipedVoter(t *testing.T) {
 	require.Equal(t, fresh.ID(), m.ID)
 	_, err = fresh.Replace(timed(t), old, nodeA)
 	require.NoError(t, err, "it can be repeated")
-	require.Eventually(t, func() bool { s := fresh.Status(); return s.Member && s.Trouble == "" }, bound, time.Millisecond)
+	require.Eventually(t, func() bool { s := fresh.Status(); return s.Member && s.Trouble == "" }, bound,
+		time.Millisecond)
 	c.stop(witness)
 	rec.Config, rec.OpID = 2, "op2"
 	_, err = a.Swap(timed(t), rev, rec)

@@ -42,21 +42,28 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 		switch {
 		case m.ID == own.ID:
 			if own.Fenced == "" && behindOthers(own, known) {
-				add(failover.NoticeVoterBehind, "the voter here (%s) lacks entries of the log that others have", m.Address)
+				add(failover.NoticeVoterBehind, "the voter here (%s) lacks entries of the log that others have",
+					m.Address)
 			}
 		case !heard && isSilent:
-			n := failover.Notice{Kind: failover.NoticeVoterMissing, Details: fmt.Sprintf("the %s's voter at %s does not answer", m.Kind, m.Address), Since: mute.since}
+			n := failover.Notice{
+				Kind:    failover.NoticeVoterMissing,
+				Details: fmt.Sprintf("the %s's voter at %s does not answer", m.Kind, m.Address), Since: mute.since,
+			}
 			if mute.cause != "" {
 				n.Details += ": " + mute.cause
 			}
 			out = append(out, n)
 		case !heard:
 		case h.Status.ID != m.ID:
-			add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: lockstep pair replace %s %s",
+			add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: lockstep pair "+
+				"replace %s %s",
 				m.Address, m.ID, h.Status.ID, m.ID, m.Address)
 		case h.Status.Fenced == FencedPutBack:
-			add(failover.NoticeVoterPutBack, "the disk of the voter at %s was put back to an older state: stop it, move its raft directory away (of a node: 'raft' in "+
-				"the data directory, and nothing else of that), start it anew, and: lockstep pair replace %s %s", m.Address, m.ID, m.Address)
+			add(failover.NoticeVoterPutBack, "the disk of the voter at %s was put back to an older state: stop it, "+
+				"move its raft directory away (of a node: 'raft' in "+
+				"the data directory, and nothing else of that), start it anew, and: lockstep pair replace %s %s",
+				m.Address, m.ID, m.Address)
 		case h.Stalled:
 			add(failover.NoticeVoterBehind, "the disk of the voter at %s does not answer", m.Address)
 		case h.Status.LastIndex+snapshotSlack < own.LastIndex:

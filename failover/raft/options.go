@@ -22,7 +22,8 @@ const (
 // voterCount is how many voters a pair has: the two data nodes and the witness.
 const voterCount = 3
 
-// Kind tells a data node's voter from a witness. It is part of the voter's id, so that everybody knows it without asking.
+// Kind tells a data node's voter from a witness. It is part of the voter's id, so that everybody knows it without
+// asking.
 type Kind string
 
 // The kinds of a voter.
@@ -50,22 +51,22 @@ type Options struct {
 	Listen string
 	// Advertise is the host:port that the other voters reach this one by. Default Listen.
 	Advertise string
-	// Voters are the advertised addresses of the three voters, this one included; the same on all three. They are used to
-	// form the cluster and to find it; after that its members are what Members says.
+	// Voters are the advertised addresses of the three voters, this one included; the same on all three. They are used
+	// to form the cluster and to find it; after that its members are what Members says.
 	Voters []string
 	// Kind of this voter. Default KindNode.
 	Kind Kind
 	// TLS for all connections; nil: none, and then whoever reaches the port can change the record.
 	TLS *TLS
-	// ElectionTimeout is how long a voter without a word from the leader waits before it stands for election. It must be the
-	// same on all voters. Default 500 ms.
+	// ElectionTimeout is how long a voter without a word from the leader waits before it stands for election. It must
+	// be the same on all voters. Default 500 ms.
 	ElectionTimeout time.Duration
 	// LeaseTTL of the liveness key. Default 3 s.
 	LeaseTTL time.Duration
 	// RequestTimeout of the requests that this package makes by itself, and of one try of a request. Default 1 s.
 	RequestTimeout time.Duration
-	// UnsafeNoFsync skips the fsync of votes and log: for tests and the demo only, since a crash of the machine can then
-	// lose a vote, and with it the pair's record.
+	// UnsafeNoFsync skips the fsync of votes and log: for tests and the demo only, since a crash of the machine can
+	// then lose a vote, and with it the pair's record.
 	UnsafeNoFsync bool
 	// Dial makes a connection to another voter. Default TCP. Tests put faults in here.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
@@ -116,7 +117,8 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Voters = voters
 	if !slices.Contains(o.Voters, o.Advertise) {
-		return o, fmt.Errorf("raft: this voter's own address %s is not among the voters %s", o.Advertise, strings.Join(o.Voters, ", "))
+		return o, fmt.Errorf("raft: this voter's own address %s is not among the voters %s", o.Advertise,
+			strings.Join(o.Voters, ", "))
 	}
 	return o, nil
 }
@@ -130,7 +132,8 @@ func checkVoters(voters []string) ([]string, error) {
 	}
 	voters = slices.Sorted(slices.Values(voters))
 	if len(voters) != voterCount || len(slices.Compact(slices.Clone(voters))) != voterCount {
-		return nil, fmt.Errorf("raft: %d voters (%s); name three different ones: the two nodes and the witness", len(voters), strings.Join(voters, ", "))
+		return nil, fmt.Errorf("raft: %d voters (%s); name three different ones: the two nodes and the witness",
+			len(voters), strings.Join(voters, ", "))
 	}
 	return voters, nil
 }

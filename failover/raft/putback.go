@@ -30,8 +30,8 @@ func (v *Voter) introduce(g *greeting) error {
 	return nil
 }
 
-// acquaint compares what two voters have with what they know of each other, before they talk. That covers a voter that nobody could
-// warn when it started.
+// acquaint compares what two voters have with what they know of each other, before they talk. That covers a voter that
+// nobody could warn when it started.
 func (v *Voter) acquaint(g greeting) error {
 	if g.Seen != nil {
 		have, err := v.disk.standing()
@@ -66,7 +66,8 @@ func (v *Voter) lookNow() {
 	}
 }
 
-// considerPutBack tells whether this voter's disk is older than what others know of it, and takes it out of the cluster if so.
+// considerPutBack tells whether this voter's disk is older than what others know of it, and takes it out of the cluster
+// if so.
 func (v *Voter) considerPutBack(known map[string]hello) bool {
 	v.mu.Lock()
 	missing, fenced := v.suspect, v.fenced
@@ -91,7 +92,8 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 	if err := v.disk.notePutBack(missing); err != nil {
 		v.log.Error("it could not be noted that this voter's disk was put back", zap.Error(err))
 	}
-	text := fmt.Sprintf("the disk of this voter (%s) was put back to an older state: %s. Its votes and its log count no more, and it takes no part "+
+	text := fmt.Sprintf("the disk of this voter (%s) was put back to an older state: %s. Its votes and its log count "+
+		"no more, and it takes no part "+
 		"until it is replaced: stop it, move its directory %s away, start it anew, and: lockstep pair replace %s %s",
 		v.disk.id, missing, v.opts.Dir, v.disk.id, v.opts.Advertise)
 	v.log.Error("this voter takes no part any more", zap.String("cause", text))
@@ -112,21 +114,25 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 		return ""
 	case len(back) < (len(own.Voters)+1)/2:
 		m := back[0]
-		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop it, move its raft directory away "+
-			"(of a node: 'raft' in the data directory, and nothing else of that), start it anew, and: lockstep pair replace %s %s", m.Address, m.ID, m.Address)
+		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop "+
+			"it, move its raft directory away "+
+			"(of a node: 'raft' in the data directory, and nothing else of that), start it anew, and: lockstep pair "+
+			"replace %s %s", m.Address, m.ID, m.Address)
 	default:
 		var at []string
 		for _, m := range back {
 			at = append(at, m.Address)
 		}
-		return fmt.Sprintf("the disks of the voters at %s were put back to an older state, and without a majority no role can change. What this voter (%s) "+
-			"has is newer: make it the only one (lockstep pair recover-quorum), and add the others anew", strings.Join(at, " and "), own.Address)
+		return fmt.Sprintf("the disks of the voters at %s were put back to an older state, and without a majority no "+
+			"role can change. What this voter (%s) "+
+			"has is newer: make it the only one (lockstep pair recover-quorum), and add the others anew",
+			strings.Join(at, " and "), own.Address)
 	}
 }
 
-// hearOut ends the time in which this voter only asks, once it has heard enough: from each of the other members or, if one of them does
-// not answer, from one and after a while. One has to: alone it could do nothing anyway. If it could not hear the one who knows better,
-// that one says so when they connect (see acquaint).
+// hearOut ends the time in which this voter only asks, once it has heard enough: from each of the other members or, if
+// one of them does not answer, from one and after a while. One has to: alone it could do nothing anyway. If it could
+// not hear the one who knows better, that one says so when they connect (see acquaint).
 func (v *Voter) hearOut(known map[string]hello) {
 	members := v.otherMembers()
 	heard := 0

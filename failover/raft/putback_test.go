@@ -148,7 +148,8 @@ func TestPutBackVoter(t *testing.T) {
 			require.Equal(t, rec, got)
 			require.NoError(t, k.Close())
 
-			// It has no vote: without one of the others there is no majority. Nor has it one after another start, alone with one of them.
+			// It has no vote: without one of the others there is no majority. Nor has it one after another start, alone
+			// with one of them.
 			third := map[string]string{nodeA: witness, nodeB: witness, witness: nodeB}[name]
 			c.stop(third)
 			c.stop(name)
@@ -168,13 +169,15 @@ func TestPutBackVoter(t *testing.T) {
 			fresh := c.start(name)
 			_, err = c.voters[other].Replace(timed(t), id, name)
 			require.NoError(t, err)
-			require.True(t, awaitTrue(func() bool { s := fresh.Status(); return s.Member && s.Trouble == "" }), "%+v", fresh.Status())
+			require.True(t, awaitTrue(func() bool { s := fresh.Status(); return s.Member && s.Trouble == "" }), "%+v",
+				fresh.Status())
 		})
 	}
 }
 
-// While all three are down, one of the two that hold the newest record is put back to before it. It starts first, together with the one
-// that never had the record; the third, which has it, comes a moment later. The record must not be forgotten.
+// While all three are down, one of the two that hold the newest record is put back to before it. It starts first,
+// together with the one that never had the record; the third, which has it, comes a moment later. The record must not
+// be forgotten.
 func TestPutBackForgetsNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, func(o *raftcoord.Options) { o.RequestTimeout = 4 * time.Second })
@@ -200,7 +203,10 @@ func TestPutBackForgetsNothing(t *testing.T) {
 				if out.ok {
 					done++
 				}
-				history = append(history, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call), Return: ret})
+				history = append(history, porcupine.Operation{
+					ClientId: client, Input: in, Output: out,
+					Call: int64(call), Return: ret,
+				})
 			})
 		}
 	}
@@ -275,7 +281,8 @@ func TestTwoPutBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// All three are put back to the same moment: nobody is left who knows, and they go on from there. (The nodes know: INV-9.)
+// All three are put back to the same moment: nobody is left who knows, and they go on from there. (The nodes know:
+// INV-9.)
 func TestAllPutBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -315,7 +322,8 @@ func TestStartHearsOthers(t *testing.T) {
 		c.stop(name)
 	}
 	a := c.start(nodeA)
-	require.Never(t, func() bool { return a.Status().State != "Follower" }, time.Second, 5*time.Millisecond, "it stands for election alone")
+	require.Never(t, func() bool { return a.Status().State != "Follower" }, time.Second, 5*time.Millisecond,
+		"it stands for election alone")
 	c.start(nodeB)
 	swapNext(t, a, "op2")
 	swapNext(t, c.voters[nodeB], "op3")

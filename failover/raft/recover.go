@@ -24,7 +24,8 @@ type RecoverOptions struct {
 	Logger *zap.Logger
 }
 
-// Recovery is what Recover has done. It is also what the marker holds: the file recovery-<n>.json in the voter's directory.
+// Recovery is what Recover has done. It is also what the marker holds: the file recovery-<n>.json in the voter's
+// directory.
 type Recovery struct {
 	Time   time.Time `json:"time"`
 	By     string    `json:"by"`
@@ -46,12 +47,13 @@ type Recovery struct {
 	Marker string `json:"-"`
 }
 
-// Recover makes a surviving voter the only member of its cluster: the way out when the other two are gone for good. What
-// they have committed without it is lost, so that the record may be an old one; a node then refuses it if it has obeyed a
-// newer one (INV-9). It is the operator's word that the two never come back with what they have on their disks.
+// Recover makes a surviving voter the only member of its cluster: the way out when the other two are gone for good.
+// What they have committed without it is lost, so that the record may be an old one; a node then refuses it if it has
+// obeyed a newer one (INV-9). It is the operator's word that the two never come back with what they have on their
+// disks.
 //
-// The voter gets a new id, so that nothing that is left of the old cluster can talk to it; and a voter of the old cluster
-// that hears of the recovery takes no part any more. Errors: ErrInUse, ErrNoState.
+// The voter gets a new id, so that nothing that is left of the old cluster can talk to it; and a voter of the old
+// cluster that hears of the recovery takes no part any more. Errors: ErrInUse, ErrNoState.
 func Recover(o RecoverOptions) (_ Recovery, err error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()
@@ -75,17 +77,24 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 	if err != nil {
 		return Recovery{}, fmt.Errorf("recover %s: the members are not known (%s): %w", o.Dir, addr, err)
 	}
-	rec := Recovery{Time: time.Now().UTC(), By: o.By, Reason: o.Reason, OldID: d.id, Address: o.Address, Lost: []Member{}}
+	rec := Recovery{
+		Time: time.Now().UTC(), By: o.By, Reason: o.Reason, OldID: d.id, Address: o.Address,
+		Lost: []Member{},
+	}
 	for _, s := range before.Servers {
 		switch {
 		case string(s.ID) != d.id:
-			rec.Lost = append(rec.Lost, Member{ID: string(s.ID), Address: string(s.Address), Kind: kindOf(string(s.ID)), Voter: s.Suffrage == hraft.Voter})
+			rec.Lost = append(rec.Lost, Member{
+				ID: string(s.ID), Address: string(s.Address), Kind: kindOf(string(s.ID)),
+				Voter: s.Suffrage == hraft.Voter,
+			})
 		case o.Address == "":
 			rec.Address = string(s.Address)
 		}
 	}
 	if err := checkAddress(rec.Address); err != nil {
-		return Recovery{}, fmt.Errorf("recover %s: this voter was no member, so its address has to be named: %w", o.Dir, err)
+		return Recovery{}, fmt.Errorf("recover %s: this voter was no member, so its address has to be named: %w", o.Dir,
+			err)
 	}
 	if err := d.recover(&rec, rlog, o.Logger); err != nil {
 		return Recovery{}, err
@@ -109,7 +118,10 @@ func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
 	conf := raftConfig(d.id, DefaultElectionTimeout, rlog)
 	_, trans := hraft.NewInmemTransport("")
 	defer trans.Close()
-	alone := hraft.Configuration{Servers: []hraft.Server{{ID: hraft.ServerID(d.id), Address: hraft.ServerAddress(rec.Address)}}}
+	alone := hraft.Configuration{Servers: []hraft.Server{{
+		ID:      hraft.ServerID(d.id),
+		Address: hraft.ServerAddress(rec.Address),
+	}}}
 	if err := hraft.RecoverCluster(conf, f, d.store, d.store, d.snaps, trans, alone); err != nil {
 		return fmt.Errorf("recover %s: %w", d.dir, err)
 	}
@@ -123,6 +135,7 @@ func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
 	if err := os.WriteFile(rec.Marker, append(raw, '\n'), 0o600); err != nil {
 		return fmt.Errorf("recover %s: the voter is recovered, but the marker could not be written: %w", d.dir, err)
 	}
-	log.Warn("a lost quorum was recovered by force: this voter is the only member of the cluster", zap.Any("recovery", rec))
+	log.Warn("a lost quorum was recovered by force: this voter is the only member of the cluster",
+		zap.Any("recovery", rec))
 	return nil
 }

@@ -50,9 +50,11 @@ func (v *Voter) moved(ctx context.Context, from string) {
 	}
 }
 
-// atLeader does something at the leader, whoever that is by then, until it is done or refused, or ctx ends. A try ends when
-// another leader is known, or after `limit` (0: never). inDoubt: some try got no answer and may have been done.
-func atLeader(ctx context.Context, g guide, limit time.Duration, do func(context.Context, service) error) (inDoubt bool, err error) {
+// atLeader does something at the leader, whoever that is by then, until it is done or refused, or ctx ends. A try ends
+// when another leader is known, or after `limit` (0: never). inDoubt: some try got no answer and may have been done.
+func atLeader(
+	ctx context.Context, g guide, limit time.Duration, do func(context.Context, service) error,
+) (inDoubt bool, err error) {
 	last := ErrNoQuorum
 	for pause := againMin; ctx.Err() == nil; pause = min(2*pause, againMax) {
 		s, address := g.whoLeads(ctx)
@@ -94,7 +96,8 @@ func once(ctx context.Context, g guide, limit time.Duration, address string, do 
 
 // final tells whether asking again would change nothing.
 func final(err error) bool {
-	return errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrRefused) || errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)
+	return errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrRefused) ||
+		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)
 }
 
 // undone tells whether it is certain that nothing was done: nobody was reached, or somebody who does not lead.

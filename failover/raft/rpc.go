@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// The API of a voter is JSON over HTTP, inside connections that were greeted (see port). It is for voters, coordinators and
-// Admin of the same version or the one before; a field that is not known is ignored.
+// The API of a voter is JSON over HTTP, inside connections that were greeted (see port). It is for voters, coordinators
+// and Admin of the same version or the one before; a field that is not known is ignored.
 const (
 	pathHello    = "/v1/hello"
 	pathLoad     = "/v1/load"
@@ -50,8 +50,9 @@ type code struct {
 	err  error
 }
 
-// codes in the order in which they count when an error is more than one of them: an outcome that is not known stays unknown, whatever
-// else is said of it, and "not the leader" means that nothing was done and another one is to be asked.
+// codes in the order in which they count when an error is more than one of them: an outcome that is not known stays
+// unknown, whatever else is said of it, and "not the leader" means that nothing was done and another one is to be
+// asked.
 func codes() []code {
 	return []code{
 		{"uncertain", errUncertain},
@@ -118,8 +119,8 @@ func (a *api) close() {
 	a.wg.Wait()
 }
 
-// serving is who does what a request asks for: this voter, or the leader if the request is to be handed on. It is handed on
-// once.
+// serving is who does what a request asks for: this voter, or the leader if the request is to be handed on. It is
+// handed on once.
 func (v *Voter) serving(r *http.Request) service {
 	l := v.leaders.Get()
 	if r.Header.Get(headerHandOn) == "" || l.address == "" || l.via != "" || l.id == v.disk.id {
@@ -129,7 +130,9 @@ func (v *Voter) serving(r *http.Request) service {
 }
 
 // handle registers a request with an answer.
-func handle[Req, Resp any](mux *http.ServeMux, v *Voter, path string, do func(context.Context, service, Req) (Resp, error)) {
+func handle[Req, Resp any](
+	mux *http.ServeMux, v *Voter, path string, do func(context.Context, service, Req) (Resp, error),
+) {
 	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 		var req Req
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
@@ -217,7 +220,8 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	switch path {
 	case pathHello, pathLoad, pathMark, pathRenew, pathMembers, pathWatch:
-		// May be done twice: a connection that was kept, and whose other end was restarted meanwhile, is then no failure.
+		// May be done twice: a connection that was kept, and whose other end was restarted meanwhile, is then no
+		// failure.
 		hr.Header["Idempotency-Key"] = nil // not sent; see http.Transport
 	}
 	if r.handOn {
@@ -234,7 +238,8 @@ func (r *remote) post(ctx context.Context, path string, req any) (*http.Response
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusNotFound {
-		return nil, fmt.Errorf("%w: the voter at %s is of an older release and does not know %s: upgrade it", failover.ErrRefused, r.address, path)
+		return nil, fmt.Errorf("%w: the voter at %s is of an older release and does not know %s: upgrade it",
+			failover.ErrRefused, r.address, path)
 	}
 	var f failure
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&f); err != nil {

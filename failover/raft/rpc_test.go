@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// An error that is two of those with a code is always answered with the same one: an outcome that is not known stays unknown.
+// An error that is two of those with a code is always answered with the same one: an outcome that is not known stays
+// unknown.
 func TestFailureOfTwo(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{

@@ -35,7 +35,8 @@ type sight struct {
 	Revision int64           `json:"revision"`
 	Record   json.RawMessage `json:"record,omitempty"` // nil: there is none
 	Live     []failover.Live `json:"live"`
-	// Runs are all processes that announce themselves; nil from a leader of 0.1.0. Reign is the one in which their numbers are comparable.
+	// Runs are all processes that announce themselves; nil from a leader of 0.1.0. Reign is the one in which their
+	// numbers are comparable.
 	Runs  []twins.Entry `json:"runs"`
 	Reign uint64        `json:"reign"`
 	// Settled is false while a new leader may not have heard from everybody.
@@ -77,8 +78,8 @@ func (v *Voter) load(ctx context.Context) (state, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return state{}, err
 	}
-	// Whatever anybody was told before the call is applied here: by this leader, which answers after it has applied, or by
-	// another before it, since this one became ready after a barrier.
+	// Whatever anybody was told before the call is applied here: by this leader, which answers after it has applied, or
+	// by another before it, since this one became ready after a barrier.
 	return v.fsm.now.Get(), nil
 }
 
@@ -101,9 +102,9 @@ func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
 // featureMark is the command with a mark: in the hellos of voters that know it.
 const featureMark = "mark"
 
-// mark implements service. A voter of an older release passes over an entry with a mark, and its snapshots have none: the voters would
-// not agree any more on what there is. So the first mark waits until each of the three has said that it knows marks; that one is in the
-// log means that they all do, also while one of them is away.
+// mark implements service. A voter of an older release passes over an entry with a mark, and its snapshots have none:
+// the voters would not agree any more on what there is. So the first mark waits until each of the three has said that
+// it knows marks; that one is in the log means that they all do, also while one of them is away.
 func (v *Voter) mark(ctx context.Context, m failover.Mark) error {
 	if _, err := v.reigning(ctx); err != nil {
 		return err
@@ -133,7 +134,8 @@ func (v *Voter) allKnow(feature string) error {
 		h, ok := v.heard[string(s.Address)]
 		switch {
 		case !ok || h.hello.Status.ID != string(s.ID):
-			return fmt.Errorf("%w: the voter at %s has not said yet what its release knows", failover.ErrRefused, s.Address)
+			return fmt.Errorf("%w: the voter at %s has not said yet what its release knows", failover.ErrRefused,
+				s.Address)
 		case !slices.Contains(h.hello.Features, feature):
 			return fmt.Errorf("%w: the voter at %s is of an older release: upgrade it", failover.ErrRefused, s.Address)
 		}
@@ -150,7 +152,8 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	f := v.raft.Apply(entry, v.opts.RequestTimeout)
 	err = wait(ctx, f)
 	switch {
-	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress), errors.Is(err, hraft.ErrEnqueueTimeout):
+	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress),
+		errors.Is(err, hraft.ErrEnqueueTimeout):
 		return swapped{}, fmt.Errorf("%w: %w", errNotLeader, err) // raft has not taken the entry
 	case err != nil:
 		return swapped{}, fmt.Errorf("%w: %w", errUncertain, err)
@@ -166,8 +169,8 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	}
 }
 
-// renew implements service. A majority has confirmed this leader after the request was made, so that a lease also says that
-// its holder was not cut off together with a leader that is none any more.
+// renew implements service. A majority has confirmed this leader after the request was made, so that a lease also says
+// that its holder was not cut off together with a leader that is none any more.
 func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, error) {
 	l, err := v.confirmed(ctx)
 	if err != nil {
@@ -209,7 +212,10 @@ func (v *Voter) watch(ctx context.Context, see func(sight)) error {
 	defer alive.Stop()
 	for {
 		s, live := v.fsm.now.Get(), l.live.Get()
-		see(sight{Revision: s.at(), Record: s.Record, Live: live.lives(), Runs: live.entries(), Reign: l.term, Settled: live.settled})
+		see(sight{
+			Revision: s.at(), Record: s.Record, Live: live.lives(), Runs: live.entries(), Reign: l.term,
+			Settled: live.settled,
+		})
 		select {
 		case <-records:
 		case <-lives:

@@ -14,21 +14,23 @@ import (
 	boltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// A voter's promises are worth something only as long as its disk keeps them, and a disk can be put back: the snapshot of a virtual
-// machine holds the voter's vote and log, too. A voter that has forgotten a vote can give it a second time in the same term, and two
-// would lead in it; one that has forgotten entries can elect a leader that lacks what the others hold to be committed.
+// A voter's promises are worth something only as long as its disk keeps them, and a disk can be put back: the snapshot
+// of a virtual machine holds the voter's vote and log, too. A voter that has forgotten a vote can give it a second time
+// in the same term, and two would lead in it; one that has forgotten entries can elect a leader that lacks what the
+// others hold to be committed.
 //
-// A voter cannot know that by itself, so that the others remember for it. Each keeps, on its own disk, the highest that it has heard of
-// every other: what that one has promised by raft's own messages. A vote is on the disk before raft counts it. An acknowledged entry is
-// there a moment later: waiting for it would double the time of each swap, and what it leaves open is that this voter dies in that moment
-// and the other one is put back as well. Whoever connects says what it knows of the other side, and a voter that has just started hears the others out before it
-// takes part. One that finds itself below what is known of it takes no part any more, and says so; it is replaced like one whose disk was
-// lost.
+// A voter cannot know that by itself, so that the others remember for it. Each keeps, on its own disk, the highest that
+// it has heard of every other: what that one has promised by raft's own messages. A vote is on the disk before raft
+// counts it. An acknowledged entry is there a moment later: waiting for it would double the time of each swap, and what
+// it leaves open is that this voter dies in that moment and the other one is put back as well. Whoever connects says
+// what it knows of the other side, and a voter that has just started hears the others out before it takes part. One
+// that finds itself below what is known of it takes no part any more, and says so; it is replaced like one whose disk
+// was lost.
 //
-// None of what is compared ever falls on a disk that was not put back: the term of a voter's last vote only rises, and within the term
-// in which an entry was acknowledged nobody cuts it. (The end of the log alone would not do: a new leader may cut it. Neither would the
-// term: to have been in it is no promise, and the library lets it fall by one when a heartbeat, which it handles beside everything else,
-// arrives just as the voter stands for an election.)
+// None of what is compared ever falls on a disk that was not put back: the term of a voter's last vote only rises, and
+// within the term in which an entry was acknowledged nobody cuts it. (The end of the log alone would not do: a new
+// leader may cut it. Neither would the term: to have been in it is no promise, and the library lets it fall by one when
+// a heartbeat, which it handles beside everything else, arrives just as the voter stands for an election.)
 
 const (
 	// soon is when what was acknowledged is written to the disk: two followers' acknowledgements are one write.
@@ -58,7 +60,8 @@ type sighting struct {
 	Term uint64 `json:"term,omitempty"`
 	// Voted is the term of a vote that it has given.
 	Voted uint64 `json:"voted,omitempty"`
-	// Acked is the last entry that it was known to have in AckTerm: as a follower to that term's leader, or as that leader.
+	// Acked is the last entry that it was known to have in AckTerm: as a follower to that term's leader, or as that
+	// leader.
 	AckTerm uint64 `json:"ack_term,omitempty"`
 	Acked   uint64 `json:"acked,omitempty"`
 }
@@ -129,7 +132,8 @@ func (d *disk) notePutBack(why string) error {
 type kept struct {
 	// Seen are the other voters, by id.
 	Seen map[string]sighting `json:"seen"`
-	// LedBy is the leader of LedTerm, the newest one that has sent entries: it has at least what this voter has of that term.
+	// LedBy is the leader of LedTerm, the newest one that has sent entries: it has at least what this voter has of that
+	// term.
 	LedTerm uint64 `json:"led_term"`
 	LedBy   string `json:"led_by"`
 }
@@ -156,7 +160,8 @@ func openSightings(d *disk) (*sightings, error) {
 		err = json.Unmarshal(raw, &s.known)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("raft: read %s in %s: %w: if it is damaged, move the directory away and replace this voter (lockstep pair replace)",
+		return nil, fmt.Errorf("raft: read %s in %s: %w: if it is damaged, move the directory away and replace this "+
+			"voter (lockstep pair replace)",
 			sightingsKey, d.dir, err)
 	}
 	if s.known.Seen == nil {

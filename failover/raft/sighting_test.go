@@ -31,7 +31,8 @@ func TestSightingLacks(t *testing.T) {
 	require.Empty(t, sighting{}.lacks(standing{}), "a voter of 0.1.0 tells nothing")
 	require.Empty(t, sighting{Term: 6, Voted: 4, AckTerm: 5, Acked: 10}.lacks(standing{Term: 5, Voted: 4, Last: 10}),
 		"a heartbeat of the leader that it stood against has set the term back: it was in it, and promised nothing")
-	require.Equal(t, sighting{Term: 7, Voted: 4, AckTerm: 6, Acked: 3}, seen.with(sighting{Term: 7, Voted: 2, AckTerm: 6, Acked: 3}))
+	require.Equal(t, sighting{Term: 7, Voted: 4, AckTerm: 6, Acked: 3},
+		seen.with(sighting{Term: 7, Voted: 2, AckTerm: 6, Acked: 3}))
 	require.Equal(t, seen, seen.with(sighting{AckTerm: 4, Acked: 99}))
 }
 

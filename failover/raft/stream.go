@@ -15,14 +15,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// Everything between voters goes over one port. A connection begins with a hello and its answer, inside TLS if there is one:
+// Everything between voters goes over one port. A connection begins with a hello and its answer, inside TLS if there is
+// one:
 //
 //	dialler:  magic "LKS1" │ kind 1 │ length 2 │ JSON {from, to}
 //	listener: 0 │ length 2 = 0        or   1 │ length 2 │ why it is refused
 //
-// `to` is the id of the voter that is meant. Raft itself knows voters by address only, once connected: without the check, a
-// voter whose disk was wiped would be taken for the one that it was, vote a second time in the same term, and lose what the
-// old one had promised to keep.
+// `to` is the id of the voter that is meant. Raft itself knows voters by address only, once connected: without the
+// check, a voter whose disk was wiped would be taken for the one that it was, vote a second time in the same term, and
+// lose what the old one had promised to keep.
 const (
 	magic        = "LKS1"
 	kindRaft     = 'r'
@@ -43,8 +44,8 @@ var errRefused = errors.New("the voter refuses the connection")
 type greeting struct {
 	From string `json:"from"`
 	To   string `json:"to,omitempty"` // empty: whoever listens there
-	// Have is what the one who connects has on its disk, and Seen what it knows of the other one; for raft's connections. A voter of
-	// 0.1.0 neither says nor looks at them.
+	// Have is what the one who connects has on its disk, and Seen what it knows of the other one; for raft's
+	// connections. A voter of 0.1.0 neither says nor looks at them.
 	Have *standing `json:"have,omitempty"`
 	Seen *sighting `json:"seen,omitempty"`
 }
@@ -149,7 +150,9 @@ type port struct {
 }
 
 // newPort takes over the listener. admit says whether a connection is wanted.
-func newPort(ln net.Listener, conf *tls.Config, advertise string, limit time.Duration, admit func(byte, greeting) error, log *zap.Logger) *port {
+func newPort(ln net.Listener, conf *tls.Config, advertise string, limit time.Duration, admit func(byte, greeting) error,
+	log *zap.Logger,
+) *port {
 	addr := address(advertise)
 	p := &port{
 		ln: ln, tls: conf, limit: limit, admit: admit, log: log, raft: newInbox(addr), api: newInbox(addr),
@@ -250,7 +253,8 @@ func (p *port) refused(from net.Addr, err error) {
 	}
 	p.mu.Unlock()
 	if due {
-		p.log.Warn("a connection to this voter was refused; the next minute's are not logged", zap.Stringer("from", from),
+		p.log.Warn("a connection to this voter was refused; the next minute's are not logged",
+			zap.Stringer("from", from),
 			zap.String("cause", cause(err)), zap.Error(err))
 	}
 }

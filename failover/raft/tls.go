@@ -45,8 +45,8 @@ func tlsClient(conf *tls.Config, address string) *tls.Config {
 	return conf
 }
 
-// cause puts an error that only an operator can end into words; empty for any other. What goes wrong in a handshake on the
-// other side reaches us only as text.
+// cause puts an error that only an operator can end into words; empty for any other. What goes wrong in a handshake on
+// the other side reaches us only as text.
 func cause(err error) string {
 	if err == nil {
 		return ""
@@ -56,7 +56,8 @@ func cause(err error) string {
 		{"certificate signed by unknown authority", "its certificate was not issued by the authority in tls.ca"},
 		{"certificate is valid for", "its certificate is for another name than the one in the voter's address"},
 		{"cannot validate certificate for", "its certificate does not name the host in the voter's address"},
-		{"certificate has expired", "a certificate has expired or is not valid yet: check both voters' certificates and clocks"},
+		{"certificate has expired", "a certificate has expired or is not valid yet: check both voters' certificates " +
+			"and clocks"},
 		{"tls: unknown certificate authority", "it does not trust the authority of the certificate in tls.cert"},
 		{"tls: bad certificate", "it does not accept the certificate in tls.cert"},
 		{"tls: certificate required", "it wants a certificate: set tls.cert and tls.key"},

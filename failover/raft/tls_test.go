@@ -53,15 +53,19 @@ func (a *authority) issue(t *testing.T, address string) *raftcoord.TLS {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: host}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature, DNSNames: []string{host},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: host},
+		NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:  time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature, DNSNames: []string{host},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	require.NoError(t, err)
 	keyDER, err := x509.MarshalECPrivateKey(key)
 	require.NoError(t, err)
-	return &raftcoord.TLS{CA: a.file, Cert: pemFile(t, "cert.pem", "CERTIFICATE", der), Key: pemFile(t, "key.pem", "EC PRIVATE KEY", keyDER)}
+	return &raftcoord.TLS{
+		CA: a.file, Cert: pemFile(t, "cert.pem", "CERTIFICATE", der),
+		Key: pemFile(t, "key.pem", "EC PRIVATE KEY", keyDER),
+	}
 }
 
 func pemFile(t *testing.T, name, kind string, der []byte) string {
@@ -103,7 +107,10 @@ func TestTLS(t *testing.T) {
 	}
 	c.awaitTrouble(nodeB, "cannot be talked to")
 
-	admin, err := raftcoord.NewAdmin(raftcoord.AdminOptions{Voters: []string{nodeA}, TLS: others.issue(t, nodeA), Dial: c.net.dialFrom("admin")})
+	admin, err := raftcoord.NewAdmin(raftcoord.AdminOptions{
+		Voters: []string{nodeA}, TLS: others.issue(t, nodeA),
+		Dial: c.net.dialFrom("admin"),
+	})
 	require.NoError(t, err)
 	defer admin.Close()
 	_, err = admin.Status(timed(t), nodeA)
@@ -118,7 +125,8 @@ func TestTLSSilentVoter(t *testing.T) {
 	mine := ours.issue(t, name)
 	pair, err := tls.LoadX509KeyPair(mine.Cert, mine.Key)
 	require.NoError(t, err)
-	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
+	ln, err := tls.Listen("tcp", "127.0.0.1:0",
+		&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
 	require.NoError(t, err)
 	defer ln.Close()
 
@@ -214,7 +222,10 @@ func TestHalfADirectory(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
-	for _, text := range []string{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01", "LKS1x\x00\x02{}", "LKS1a\xff\xff", "LKS1r\x00\x02{}"} {
+	for _, text := range []string{
+		"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01", "LKS1x\x00\x02{}",
+		"LKS1a\xff\xff", "LKS1r\x00\x02{}",
+	} {
 		conn, err := net.Dial("tcp", c.voters[witness].ListenAddress())
 		require.NoError(t, err)
 		_, err = conn.Write([]byte(text))

@@ -23,8 +23,8 @@ var errDiskStalled = errors.New("the disk under the voter's log does not answer"
 
 // transport is raft's, but for four things: it says which voter it means (see greeting); it goes on trying as long as a
 // voter cannot be reached, since the library would wait up to ten seconds before it tries again, and for so long a
-// voter that is back would not count; a leader whose disk does not answer falls silent, so that another is elected; and what
-// other voters promise is noted before raft counts it (see sighting).
+// voter that is back would not count; a leader whose disk does not answer falls silent, so that another is elected; and
+// what other voters promise is noted before raft counts it (see sighting).
 type transport struct {
 	*hraft.NetworkTransport
 
@@ -32,7 +32,8 @@ type transport struct {
 	inbound chan hraft.RPC
 	wg      sync.WaitGroup
 
-	leads   func(term uint64, id hraft.ServerID) bool // whether this voter still leads in the term, and id is one of its followers
+	// whether this voter still leads in the term, and id is one of its followers
+	leads   func(term uint64, id hraft.ServerID) bool
 	stalled func() bool
 	closed  chan struct{}
 	once    sync.Once
@@ -53,7 +54,9 @@ func newTransport(p *port, d *dialer, seen *sightings, limit time.Duration, log 
 	t := &transport{
 		NetworkTransport: hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 			Stream: streamLayer{inbox: p.raft, d: d}, MaxPool: 2, Timeout: limit, Logger: log,
-			MaxRPCsInFlight: 1, // no pipeline, which would be a second way to the others; there is nothing to be gained with one small record
+			// no pipeline, which would be a second way to the others; there is nothing to be gained with one small
+			// record
+			MaxRPCsInFlight: 1,
 		}),
 		seen: seen, inbound: make(chan hraft.RPC),
 		closed: make(chan struct{}), contact: make(map[hraft.ServerID]time.Time),
@@ -118,8 +121,8 @@ func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	})
 }
 
-// settle waits for the heartbeats that are being answered. The library answers them in goroutines that its Shutdown does not wait for, and
-// panics in one of them if it cannot write the term any more; after Shutdown it begins no other.
+// settle waits for the heartbeats that are being answered. The library answers them in goroutines that its Shutdown
+// does not wait for, and panics in one of them if it cannot write the term any more; after Shutdown it begins no other.
 func (t *transport) settle() {
 	t.beats.Lock()
 	t.beats.Unlock() //nolint:staticcheck,gocritic // only to wait
@@ -136,7 +139,8 @@ func (t *transport) lastContact(id string) time.Time {
 func (t *transport) AppendEntries(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse,
 ) error {
-	heartbeat := args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && len(args.Entries) == 0 && args.LeaderCommitIndex == 0
+	heartbeat := args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && len(args.Entries) == 0 &&
+		args.LeaderCommitIndex == 0
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {
 		if t.stalled() {
 			return errDiskStalled
@@ -183,14 +187,16 @@ func (t *transport) RequestVote(
 
 // RequestPreVote implements raft.WithPreVote.
 func (t *transport) RequestPreVote(
-	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestPreVoteRequest, resp *hraft.RequestPreVoteResponse,
+	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestPreVoteRequest,
+	resp *hraft.RequestPreVoteResponse,
 ) error {
 	return t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp) //nolint:wrapcheck // a wrapper
 }
 
 // InstallSnapshot implements raft.Transport.
 func (t *transport) InstallSnapshot(
-	id hraft.ServerID, target hraft.ServerAddress, args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse, data io.Reader,
+	id hraft.ServerID, target hraft.ServerAddress, args *hraft.InstallSnapshotRequest,
+	resp *hraft.InstallSnapshotResponse, data io.Reader,
 ) error {
 	return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data) //nolint:wrapcheck // a wrapper
 }
@@ -202,8 +208,8 @@ func (t *transport) TimeoutNow(
 	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp) //nolint:wrapcheck // a wrapper
 }
 
-// named puts the id into the address, by which the library keeps its connections: one to the former owner of an address is
-// not used for its successor.
+// named puts the id into the address, by which the library keeps its connections: one to the former owner of an address
+// is not used for its successor.
 func named(id hraft.ServerID, target hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(id) + "@" + target
 }

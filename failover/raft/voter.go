@@ -128,7 +128,8 @@ func Start(o Options) (_ *Voter, err error) {
 	v := &Voter{
 		opts: o, log: o.Logger, disk: d, fsm: newFSM(), logs: watchLog(d.store), change: make(chan struct{}, 1),
 		leaders: latest.New(leader{}), notify: make(chan bool, 16), heard: make(map[string]heard),
-		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, hearing: true, suspect: why, look: make(chan struct{}, 1), rlog: rlog,
+		silent: make(map[string]silence), lastLed: time.Now(), seen: seen, hearing: true, suspect: why,
+		look: make(chan struct{}, 1), rlog: rlog,
 	}
 	dial := &dialer{from: d.id, tls: conf, dial: o.Dial, about: v.introduce}
 	v.peers = newPeers(dial)
@@ -141,7 +142,8 @@ func Start(o Options) (_ *Voter, err error) {
 	if err != nil {
 		_ = v.trans.Close()
 		v.port.Close()
-		return nil, fmt.Errorf("raft: start with %s: %w: if it is damaged, move it away and replace this voter (lockstep pair replace)", o.Dir, err)
+		return nil, fmt.Errorf("raft: start with %s: %w: if it is damaged, move it away and replace this voter "+
+			"(lockstep pair replace)", o.Dir, err)
 	}
 	v.run(r)
 	return v, nil
@@ -164,7 +166,10 @@ func (v *Voter) run(r *hraft.Raft) {
 	v.wg.Go(func() { v.takeTurns(ctx) })
 	v.wg.Go(func() { v.lookAround(ctx) })
 	v.wg.Go(func() {
-		v.seen.run(ctx, func(err error) { v.log.Error("what is known of the other voters cannot be written", zap.Error(err)) })
+		v.seen.run(ctx, func(err error) {
+			v.log.Error("what is known of the other voters cannot be written",
+				zap.Error(err))
+		})
 	})
 }
 
@@ -234,7 +239,8 @@ func (v *Voter) Status() Status {
 	lead := v.leaders.Get()
 	s.LeaderID, s.LeaderAddress = lead.id, lead.address
 	if r := v.engine(); r != nil {
-		s.State, s.Term, s.LastIndex, s.AppliedIndex = r.State().String(), r.CurrentTerm(), r.LastIndex(), r.AppliedIndex()
+		s.State, s.Term, s.LastIndex, s.AppliedIndex = r.State().String(), r.CurrentTerm(), r.LastIndex(),
+			r.AppliedIndex()
 	}
 	for _, srv := range v.servers() {
 		m := v.member(srv)
@@ -317,7 +323,8 @@ func (v *Voter) setLeader(now leader) {
 		return before != now
 	})
 	if before != now && now.id != "" {
-		v.log.Info("the voters have a leader", zap.String("leader", now.id), zap.String("address", now.address), zap.String("via", now.via))
+		v.log.Info("the voters have a leader", zap.String("leader", now.id), zap.String("address", now.address),
+			zap.String("via", now.via))
 	} else if before != now {
 		v.log.Info("the voters have no leader at the moment", zap.String("was", before.id))
 	}

@@ -1,10 +1,11 @@
-// Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf like everybody else, and decodes the messages
-// that carry message bodies (publish requests, deliveries, log records, pages) with a few allocations each instead of several for each
-// body: the bodies are slices of one buffer, and what surrounds them comes in slabs. What is sent is encoded into buffers that are used again, and may
-// encode itself (Appender). What is large is not even copied, but sent from where it is.
+// Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf like everybody else, and
+// decodes the messages that carry message bodies (publish requests, deliveries, log records, pages) with a few
+// allocations each instead of several for each body: the bodies are slices of one buffer, and what surrounds them comes
+// in slabs. What is sent is encoded into buffers that are used again, and may encode itself (Appender). What is large
+// is not even copied, but sent from where it is.
 //
-// What it does not expect (a field that it does not know, a field twice, a wire type that does not fit, text that is not UTF-8) it leaves to the protobuf
-// library, so that the result, or the error, is the library's.
+// What it does not expect (a field that it does not know, a field twice, a wire type that does not fit, text that is
+// not UTF-8) it leaves to the protobuf library, so that the result, or the error, is the library's.
 package codec
 
 import (
@@ -62,8 +63,8 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.library(data, v) // it resets v first
 }
 
-// join returns all of data in one piece, which must not be changed. A string's memory is the only one that Go hands out without setting it
-// to zero before.
+// join returns all of data in one piece, which must not be changed. A string's memory is the only one that Go hands out
+// without setting it to zero before.
 func join(data mem.BufferSlice) []byte {
 	var b strings.Builder
 	b.Grow(data.Len())
@@ -87,7 +88,8 @@ func (c codec) library(data mem.BufferSlice, v any) error {
 	return fmt.Errorf("protobuf: %w", err)
 }
 
-// mark is the only unknown field of a message that could not be decoded: the highest field that there can be, which nobody uses.
+// mark is the only unknown field of a message that could not be decoded: the highest field that there can be, which
+// nobody uses.
 func mark() protoreflect.RawFields {
 	return protowire.AppendVarint(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.VarintType), 1)
 }
@@ -95,7 +97,8 @@ func mark() protoreflect.RawFields {
 // markBytes is the length of mark.
 const markBytes = 6
 
-// Undecodable tells whether a server with MarkingServerOptions could not decode a request, and what it should have been.
+// Undecodable tells whether a server with MarkingServerOptions could not decode a request, and what it should have
+// been.
 func Undecodable(v any) (name protoreflect.FullName, bad bool) {
 	m, ok := v.(protobuf.Message)
 	if !ok {

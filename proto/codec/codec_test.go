@@ -23,23 +23,27 @@ func examples() []protobuf.Message {
 		},
 	}
 	return []protobuf.Message{
-		publish, &pb.PublishRequest{Producer: &pb.Producer{Id: "me", Sequence: 1, Retry: true}}, &pb.PublishRequest{}, &pb.PublishStreamRequest{}, &pb.PublishStreamRequest{Correlation: 9, Publish: publish},
+		publish, &pb.PublishRequest{Producer: &pb.Producer{Id: "me", Sequence: 1, Retry: true}}, &pb.PublishRequest{},
+		&pb.PublishStreamRequest{}, &pb.PublishStreamRequest{Correlation: 9, Publish: publish},
 		&pb.PublishStreamRequest{Publish: &pb.PublishRequest{Producer: &pb.Producer{}}},
 		&pb.PublishStreamRequest{Correlation: 1, Publish: publish, TakesMore: true, More: []*pb.PublishStreamRequest{
 			{Correlation: 2, Publish: publish}, {}, {Publish: &pb.PublishRequest{}}, {Correlation: 3, TakesMore: true},
 		}},
 		&pb.PublishStreamRequest{More: []*pb.PublishStreamRequest{{More: []*pb.PublishStreamRequest{{Correlation: 1}}}}},
-		&pb.ConsumeResponse{}, &pb.ConsumeResponse{Attached: true}, &pb.ConsumeResponse{Confirmed: 5, Messages: []*pb.StoredMessage{
+		&pb.ConsumeResponse{}, &pb.ConsumeResponse{Attached: true},
+		&pb.ConsumeResponse{Confirmed: 5, Messages: []*pb.StoredMessage{
 			{
 				Sequence: 3, PublishedAt: &timestamppb.Timestamp{Seconds: -1, Nanos: 5}, DeliveryCount: 2,
 				Message: &pb.Message{Body: []byte("x"), Properties: map[string]string{"k": "v"}},
 			}, {Message: &pb.Message{}}, {},
 		}},
 		&pb.ReplicateResponse{}, &pb.ReplicateResponse{
-			Config: 1, Term: 2, Previous: &pb.Position{Term: 2, Lsn: 7, Chain: 9}, Records: make([]byte, 3000), Last: &pb.Position{Lsn: 8}, CommitLsn: 6,
+			Config: 1, Term: 2, Previous: &pb.Position{Term: 2, Lsn: 7, Chain: 9}, Records: make([]byte, 3000),
+			Last: &pb.Position{Lsn: 8}, CommitLsn: 6,
 			AckRequired: true,
 		}, &pb.ReplicateResponse{Welcome: &pb.Welcome{Reason: "because"}},
-		&pb.FetchSnapshotResponse{Offset: 1 << 40, Data: make([]byte, 3000), Checksum: 77}, &pb.FetchSnapshotResponse{Finished: true},
+		&pb.FetchSnapshotResponse{Offset: 1 << 40, Data: make([]byte, 3000), Checksum: 77},
+		&pb.FetchSnapshotResponse{Finished: true},
 	}
 }
 
@@ -115,7 +119,8 @@ func TestAllocations(t *testing.T) {
 	for range 100 {
 		m := &pb.Message{Body: make([]byte, 512)}
 		request.Publish.Messages = append(request.Publish.Messages, m)
-		response.Messages = append(response.Messages, &pb.StoredMessage{Message: m, PublishedAt: &timestamppb.Timestamp{Seconds: 1}})
+		response.Messages = append(response.Messages,
+			&pb.StoredMessage{Message: m, PublishedAt: &timestamppb.Timestamp{Seconds: 1}})
 	}
 	for _, m := range []protobuf.Message{request, response} {
 		b, err := protobuf.Marshal(m)

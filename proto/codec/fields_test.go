@@ -16,14 +16,15 @@ import (
 
 // touched are the messages that the codec decodes by itself.
 var touched = []proto.Message{
-	&pb.PublishStreamRequest{}, &pb.PublishRequest{}, &pb.ConsumeResponse{}, &pb.ReplicateResponse{}, &pb.FetchSnapshotResponse{},
+	&pb.PublishStreamRequest{}, &pb.PublishRequest{}, &pb.ConsumeResponse{}, &pb.ReplicateResponse{},
+	&pb.FetchSnapshotResponse{},
 }
 
 // filler sets fields to random values, as the descriptors name them.
 type filler struct {
 	rng *rand.Rand
-	// strange is how many messages, counted as they are met, are passed before one gets a field that no descriptor knows; below 0: none
-	// does.
+	// strange is how many messages, counted as they are met, are passed before one gets a field that no descriptor
+	// knows; below 0: none does.
 	strange int
 	met     int
 }
@@ -124,7 +125,8 @@ func survives(t *testing.T, want proto.Message) {
 	require.True(t, proto.Equal(want, got), "a field was lost:\n%v\n%v", want, got)
 }
 
-// TestEveryFieldSurvives: of each message that the codec decodes by itself, every field that the descriptors name arrives, however deep.
+// TestEveryFieldSurvives: of each message that the codec decodes by itself, every field that the descriptors name
+// arrives, however deep.
 func TestEveryFieldSurvives(t *testing.T) {
 	for _, m := range touched {
 		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {
@@ -138,7 +140,8 @@ func TestEveryFieldSurvives(t *testing.T) {
 	}
 }
 
-// TestStrangeFieldSurvives: a field that a later release adds, to any of the messages in them, is not dropped on its way.
+// TestStrangeFieldSurvives: a field that a later release adds, to any of the messages in them, is not dropped on its
+// way.
 func TestStrangeFieldSurvives(t *testing.T) {
 	for _, m := range touched {
 		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {

@@ -61,8 +61,8 @@ func (o *Output) pieces(whole mem.Buffer) mem.BufferSlice {
 
 // Marshal encodes v, a protobuf message or an Appender, into a buffer that is used again once gRPC has sent it.
 //
-// The codec that comes with gRPC does the same, but sets the whole of each buffer to zero before, and its buffers for messages of more
-// than 32 KiB have 1 MiB: for a delivery of 128 small messages that was most of the work.
+// The codec that comes with gRPC does the same, but sets the whole of each buffer to zero before, and its buffers for
+// messages of more than 32 KiB have 1 MiB: for a delivery of 128 small messages that was most of the work.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(Appender); ok {
 		return c.encode(m.EncodedBytes(), func(o *Output) error {
@@ -100,7 +100,8 @@ func (c codec) records(m *pb.ReplicateResponse) (mem.BufferSlice, error) {
 	head := protowire.SizeTag(replicateRecords) + protowire.SizeVarint(uint64(len(records)))
 	return c.encode(size+head, func(o *Output) error {
 		err := o.message(m)
-		o.B = protowire.AppendVarint(protowire.AppendTag(o.B, replicateRecords, protowire.BytesType), uint64(len(records)))
+		o.B = protowire.AppendVarint(protowire.AppendTag(o.B, replicateRecords, protowire.BytesType),
+			uint64(len(records)))
 		o.Refer(records)
 		return err
 	})

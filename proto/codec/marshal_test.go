@@ -100,7 +100,8 @@ func TestRefer(t *testing.T) {
 func TestRecords(t *testing.T) {
 	for _, size := range []int{0, 1, ReferBytes - 1, ReferBytes, 1 << 20} {
 		m := &pb.ReplicateResponse{
-			Config: 1, Term: 2, Previous: &pb.Position{Term: 2, Lsn: 7, Chain: 9}, Records: bytes.Repeat([]byte("r"), size), Last: &pb.Position{Lsn: 8},
+			Config: 1, Term: 2, Previous: &pb.Position{Term: 2, Lsn: 7, Chain: 9},
+			Records: bytes.Repeat([]byte("r"), size), Last: &pb.Position{Lsn: 8},
 		}
 		data, err := New().Marshal(m)
 		require.NoError(t, err)

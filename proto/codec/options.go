@@ -5,7 +5,8 @@ import (
 	"google.golang.org/grpc/experimental"
 )
 
-// DialOptions have a connection use the codec for all calls, and its buffers for what it receives: gRPC's own are set to zero before each use.
+// DialOptions have a connection use the codec for all calls, and its buffers for what it receives: gRPC's own are set
+// to zero before each use.
 func DialOptions() []grpc.DialOption {
 	c := newCodec()
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}
@@ -17,8 +18,8 @@ func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(c), experimental.BufferPool(c.buffers)}
 }
 
-// MarkingServerOptions are ServerOptions for a server whose handlers ask Undecodable of each request: gRPC would end the call, with INTERNAL,
-// before they could say anything.
+// MarkingServerOptions are ServerOptions for a server whose handlers ask Undecodable of each request: gRPC would end
+// the call, with INTERNAL, before they could say anything.
 func MarkingServerOptions() []grpc.ServerOption {
 	c := newCodec()
 	c.marks = true

@@ -8,13 +8,13 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxMessages is how many messages of a request are looked at: one more than the server takes, so that it can refuse the request and
-// nothing was allocated for the rest.
+// maxMessages is how many messages of a request are looked at: one more than the server takes, so that it can refuse
+// the request and nothing was allocated for the rest.
 const maxMessages = 10_001
 
-// fields calls fn for each field. fn says whether the field is as it should be, and one that it does not know never is: the library keeps
-// what this code would drop. fields stops and returns false when it is not, or when
-// the bytes are no message. Of a field that has a length, value is what it holds; of a varint, number is the value. Other types are
+// fields calls fn for each field. fn says whether the field is as it should be, and one that it does not know never is:
+// the library keeps what this code would drop. fields stops and returns false when it is not, or when the bytes are no
+// message. Of a field that has a length, value is what it holds; of a varint, number is the value. Other types are
 // given as they are.
 func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, number uint64) bool) bool {
 	for len(b) > 0 {

@@ -14,8 +14,8 @@ const (
 // maxRest is how much a message may have beside its large field.
 const maxRest = 4 << 10
 
-// split takes a field of bytes, which is there once at most, out of a message, and has the library decode the rest into m. The field
-// becomes a part of b.
+// split takes a field of bytes, which is there once at most, out of a message, and has the library decode the rest into
+// m. The field becomes a part of b.
 func split(b []byte, large protowire.Number, m proto.Message, field *[]byte) bool {
 	var value []byte
 	rest := make([]byte, 0, 128)

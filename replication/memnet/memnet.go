@@ -1,5 +1,5 @@
-// Package memnet is a network in memory for replication, for tests and simulation: it carries the same messages as gRPC,
-// without sockets, and its links can be cut, so that silence, resets and refusals can be told apart on purpose.
+// Package memnet is a network in memory for replication, for tests and simulation: it carries the same messages as
+// gRPC, without sockets, and its links can be cut, so that silence, resets and refusals can be told apart on purpose.
 package memnet
 
 import (
@@ -128,8 +128,8 @@ func (d dialer) Dial(ctx context.Context, address string) (replication.Conn, err
 	return c, nil
 }
 
-// conn is a connection. The dialer's end is local, the listener's end remote; each can go without the other one noticing
-// before the link is open.
+// conn is a connection. The dialer's end is local, the listener's end remote; each can go without the other one
+// noticing before the link is open.
 type conn struct {
 	n          *Network
 	l          *Listener
@@ -219,7 +219,8 @@ func (c *conn) Replicate(ctx context.Context) (replication.ActiveStream, error) 
 	}
 	s := &stream{
 		c: c, ctx: ctx,
-		up: make(chan *replication.StandbyMessage, streamMessages), down: make(chan *replication.ActiveMessage, streamMessages),
+		up:   make(chan *replication.StandbyMessage, streamMessages),
+		down: make(chan *replication.ActiveMessage, streamMessages),
 	}
 	s.gone = c.serve(ctx, func(ctx context.Context) error { return service.Replicate(ctx, &serverStream{s, ctx}) })
 	return s, nil

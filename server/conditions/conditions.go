@@ -1,9 +1,9 @@
-// Package conditions is the one list of what an operator may have to know about a node or its pair: what each condition means, how
-// serious it is, and what to do. Status, health service, metrics and log all tell what a Book holds, and docs/runbook.md has a section
-// for each kind.
+// Package conditions is the one list of what an operator may have to know about a node or its pair: what each condition
+// means, how serious it is, and what to do. Status, health service, metrics and log all tell what a Book holds, and
+// docs/runbook.md has a section for each kind.
 //
-// The package finds out nothing by itself: whoever knows something reports it with Book.Set, all at once and again and again, and the
-// Book knows what is new and what is over. It knows neither gRPC nor Prometheus.
+// The package finds out nothing by itself: whoever knows something reports it with Book.Set, all at once and again and
+// again, and the Book knows what is new and what is over. It knows neither gRPC nor Prometheus.
 package conditions
 
 import (
@@ -65,7 +65,8 @@ type Definition struct {
 	Scope Scope
 	// After is how long it has to last, without interruption, before it is told.
 	After time.Duration
-	// Alarm is the name that GetStatusResponse.alarms has for it, where that was another one before there were conditions.
+	// Alarm is the name that GetStatusResponse.alarms has for it, where that was another one before there were
+	// conditions.
 	Alarm string
 	// Cause says what is the case and what that means.
 	Cause string
@@ -87,8 +88,8 @@ type Report struct {
 	Node Node
 	// Details say what exactly is the case here and now.
 	Details string
-	// Since when; zero if that is not known: then since the first report. One with a time is told at once, whatever Definition.After says,
-	// because whoever reports it has seen to that.
+	// Since when; zero if that is not known: then since the first report. One with a time is told at once, whatever
+	// Definition.After says, because whoever reports it has seen to that.
 	Since time.Time
 	// By is the id of the node that found it; empty for the one that has the book.
 	By string
@@ -128,8 +129,8 @@ type entry struct {
 	told      bool
 }
 
-// NewBook makes an empty book. onChange, if not nil, is called for each condition that is raised or cleared, one after the other, by
-// whoever calls Set; it must not use the book.
+// NewBook makes an empty book. onChange, if not nil, is called for each condition that is raised or cleared, one after
+// the other, by whoever calls Set; it must not use the book.
 func NewBook(onChange func(c Condition, raised bool)) *Book {
 	return &Book{onChange: onChange, known: make(map[key]*entry)}
 }

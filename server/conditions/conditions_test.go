@@ -55,7 +55,8 @@ func TestBookOfTwoNodes(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	a, c := conditions.Node{ID: "1", Name: "a"}, conditions.Node{ID: "2", Name: "b"}
 	b.Set(now, []conditions.Report{
-		{Kind: conditions.DiskLow, Node: a, Since: now.Add(-time.Hour)}, {Kind: conditions.DiskLow, Node: c, Since: now.Add(-2 * time.Hour)},
+		{Kind: conditions.DiskLow, Node: a, Since: now.Add(-time.Hour)},
+		{Kind: conditions.DiskLow, Node: c, Since: now.Add(-2 * time.Hour)},
 	})
 	all := b.Now()
 	require.Len(t, all, 2)
@@ -72,7 +73,8 @@ func TestTable(t *testing.T) {
 		require.Regexp(t, kebab, name)
 		require.False(t, seen[name], "%s is in the table twice", name)
 		seen[name] = true
-		require.Contains(t, []conditions.Severity{conditions.Info, conditions.Warning, conditions.Critical}, d.Severity, name)
+		require.Contains(t, []conditions.Severity{conditions.Info, conditions.Warning, conditions.Critical}, d.Severity,
+			name)
 		require.Contains(t, []conditions.Scope{conditions.OfNode, conditions.OfPair}, d.Scope, name)
 		for _, text := range []string{d.Cause, d.Action} {
 			require.Greater(t, len(text), 20, "%s: %q", name, text)

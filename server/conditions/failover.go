@@ -64,15 +64,19 @@ func fromRecord(st *failover.Status) []Report {
 	}
 	if f := r.Forced; f != nil && !f.Settled {
 		out = append(out, Report{Kind: ForcedUnsettled, Since: f.At, Details: fmt.Sprintf(
-			"node %s was made active by %s; what the other one had acknowledged after LSN %d may be lost", nameOf(st, f.Node), f.By, f.After,
+			"node %s was made active by %s; what the other one had acknowledged after LSN %d may be lost",
+			nameOf(st, f.Node), f.By, f.After,
 		)})
 	}
 	if r.Switchover != nil {
 		out = append(out, Report{Kind: SwitchoverStuck, Details: "to node " + nameOf(st, r.Switchover.To)})
 	}
 	if n, ok := st.Third(); ok {
-		out = append(out, Report{Kind: ForeignNode, Details: fmt.Sprintf("node %s at %s asks to join, and the pair has its two nodes already",
-			cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an address that it does not say"))})
+		out = append(out, Report{
+			Kind: ForeignNode,
+			Details: fmt.Sprintf("node %s at %s asks to join, and the pair has its two nodes already",
+				cmp.Or(n.Name, n.ID.String()), cmp.Or(n.Address, "an address that it does not say")),
+		})
 	}
 	if a, b, differ := releases(st); differ {
 		out = append(out, Report{Kind: DifferentReleases, Details: a + " and " + b})
@@ -83,7 +87,8 @@ func fromRecord(st *failover.Status) []Report {
 // waits tells whether a node in this role is of no use to anybody at the moment.
 func waits(r failover.Role) bool {
 	switch r {
-	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing, failover.RoleCatchingUp:
+	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing,
+		failover.RoleCatchingUp:
 		return false
 	default:
 		return true

@@ -17,10 +17,14 @@ func TestFromFailover(t *testing.T) {
 	a, b := uuid.New(), uuid.New()
 	healthy := func() failover.Status {
 		return failover.Status{
-			Role: failover.RoleActive, Self: failover.NodeInfo{ID: a, Name: "a"}, Coordinator: "etcd", CoordinatorReachable: true, Serve: true, Deliver: true,
+			Role: failover.RoleActive, Self: failover.NodeInfo{ID: a, Name: "a"}, Coordinator: "etcd",
+			CoordinatorReachable: true, Serve: true, Deliver: true,
 			Record: &failover.Record{
 				Active: a, InSync: []failover.Member{{Node: a}, {Node: b}}, MinInSync: 1,
-				Nodes: []failover.NodeInfo{{ID: a, Name: "a", Version: "1", Address: "a:1"}, {ID: b, Name: "b", Version: "1", Address: "b:1"}},
+				Nodes: []failover.NodeInfo{
+					{ID: a, Name: "a", Version: "1", Address: "a:1"},
+					{ID: b, Name: "b", Version: "1", Address: "b:1"},
+				},
 			},
 		}
 	}
@@ -37,10 +41,20 @@ func TestFromFailover(t *testing.T) {
 		conditions.Superseded:         func(st *failover.Status) { st.Superseded = true },
 		conditions.TwoProcesses:       func(st *failover.Status) { st.Twin = &failover.Live{Process: "p"} },
 		conditions.HistoriesDiverged:  func(st *failover.Status) { st.Ahead = "why" },
-		conditions.Paused:             func(st *failover.Status) { st.Record.Paused = &failover.Pause{Since: since, Reason: "why"} },
-		conditions.ForcedUnsettled:    func(st *failover.Status) { st.Record.Forced = &failover.Forced{At: since, Node: a} },
-		conditions.SwitchoverStuck:    func(st *failover.Status) { st.Record.Switchover = &failover.Switchover{To: b} },
-		conditions.DifferentReleases:  func(st *failover.Status) { st.Record.Nodes[1].Version = "2" },
+		conditions.Paused: func(st *failover.Status) {
+			st.Record.Paused = &failover.Pause{
+				Since:  since,
+				Reason: "why",
+			}
+		},
+		conditions.ForcedUnsettled: func(st *failover.Status) {
+			st.Record.Forced = &failover.Forced{
+				At:   since,
+				Node: a,
+			}
+		},
+		conditions.SwitchoverStuck:   func(st *failover.Status) { st.Record.Switchover = &failover.Switchover{To: b} },
+		conditions.DifferentReleases: func(st *failover.Status) { st.Record.Nodes[1].Version = "2" },
 		conditions.ForeignNode: func(st *failover.Status) {
 			st.Live = []failover.Live{{Node: failover.NodeInfo{ID: uuid.New(), Name: "c", Address: "c:1"}}}
 		},
@@ -54,7 +68,8 @@ func TestFromFailover(t *testing.T) {
 		require.Len(t, got, 1, want)
 		require.Equal(t, want, got[0].Kind)
 		scope := conditions.Find(want).Scope
-		require.Equal(t, scope == conditions.OfNode, got[0].Node.ID != "", "%s is of the node if the table says so", want)
+		require.Equal(t, scope == conditions.OfNode, got[0].Node.ID != "", "%s is of the node if the table says so",
+			want)
 	}
 	st := healthy()
 	st.Record.InSync, st.Record.MinInSync = st.Record.InSync[:1], 2
@@ -64,7 +79,8 @@ func TestFromFailover(t *testing.T) {
 // The names that failover gives its notices are kinds of conditions.
 func TestNoticesAreKinds(t *testing.T) {
 	for _, name := range []string{
-		failover.NoticeSuperseded, failover.NoticeTwoProcesses, failover.NoticeStorePutBack, failover.NoticeHistoriesDiverged,
+		failover.NoticeSuperseded, failover.NoticeTwoProcesses, failover.NoticeStorePutBack,
+		failover.NoticeHistoriesDiverged,
 		failover.NoticeVoterMissing, failover.NoticeVoterBehind, failover.NoticeVoterPutBack, failover.NoticeVoterWiped,
 	} {
 		require.NotNil(t, conditions.Find(conditions.Kind(name)), name)

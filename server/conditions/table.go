@@ -7,7 +7,8 @@ import (
 
 // All returns the table: each kind once, in the order of docs/runbook.md.
 func All() []Definition {
-	return slices.Concat(ofThePair(), ofIdentity(), ofTheCoordinator(), ofWork(), ofTheDisk(), ofTheContent(), ofTheMachine())
+	return slices.Concat(ofThePair(), ofIdentity(), ofTheCoordinator(), ofWork(), ofTheDisk(), ofTheContent(),
+		ofTheMachine())
 }
 
 // table finds a definition by its kind. It is never changed.
@@ -27,30 +28,36 @@ func ofThePair() []Definition {
 	return []Definition{
 		{
 			Kind: OneCopyOnly, Severity: Critical, Scope: OfPair,
-			Cause: "Only one node holds everything that was acknowledged: if it is lost, messages are lost, and while it is down, nobody can take over.",
+			Cause: "Only one node holds everything that was acknowledged: if it is lost, messages are lost, and " +
+				"while it is down, nobody can take over.",
 			Action: "Start the other node, or see in its log and status why it does not follow; it gets in sync by itself. " +
 				"Do not stop or restart the node that is in sync.",
 		},
 		{
 			Kind: StandbyAbsent, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
-			Cause:  "No standby has been connected to the active for some time.",
-			Action: "Look whether the other node's process runs and whether it reaches the active's address; its log and `lockstep status` say what it waits for.",
+			Cause: "No standby has been connected to the active for some time.",
+			Action: "Look whether the other node's process runs and whether it reaches the active's address; its log " +
+				"and `lockstep status` say what it waits for.",
 		},
 		{
 			Kind: StandbyCatchingUp, Severity: Warning, Scope: OfPair, After: 5 * time.Minute,
-			Cause: "The standby is connected but has not come into sync for some time: it fetches a snapshot or the log, or the active writes faster than it can follow.",
-			Action: "Watch the lag in `lockstep status --watch`. If it does not shrink, look at disk and network of the standby; " +
+			Cause: "The standby is connected but has not come into sync for some time: it fetches a snapshot or the " +
+				"log, or the active writes faster than it can follow.",
+			Action: "Watch the lag in `lockstep status --watch`. If it does not shrink, look at disk and network of " +
+				"the standby; " +
 				"`maintenance.snapshot-rate` limits how fast a snapshot comes.",
 		},
 		{
 			Kind: ActiveUnreachable, Severity: Critical, Scope: OfNode, After: 3 * time.Second,
-			Cause:  "This node does not see the active: what it says of the pair may be out of date, and it falls behind.",
-			Action: "Ask the active itself: `lockstep status` with both addresses. If the active serves, mend the network between the nodes.",
+			Cause: "This node does not see the active: what it says of the pair may be out of date, and it falls behind.",
+			Action: "Ask the active itself: `lockstep status` with both addresses. If the active serves, mend the " +
+				"network between the nodes.",
 		},
 		{
 			Kind: NotServing, Severity: Critical, Scope: OfNode, After: 5 * time.Second,
-			Cause:  "This node neither serves clients nor follows an active that does.",
-			Action: "The details say what it waits for. With both nodes up and the coordinator reachable it goes away by itself; otherwise see docs/failover.md.",
+			Cause: "This node neither serves clients nor follows an active that does.",
+			Action: "The details say what it waits for. With both nodes up and the coordinator reachable it goes " +
+				"away by itself; otherwise see docs/failover.md.",
 		},
 		{
 			Kind: MinInSyncRefuses, Severity: Critical, Scope: OfPair,
@@ -59,13 +66,17 @@ func ofThePair() []Definition {
 		},
 		{
 			Kind: RecordRefused, Severity: Critical, Scope: OfNode,
-			Cause:  "The coordinator has no record of the pair, or an older one than this node has obeyed: it was restored, wiped, or is another one.",
-			Action: "Find out which coordinator this node is configured with. If it is the right one and its record is lost, `lockstep pair adopt` writes it anew.",
+			Cause: "The coordinator has no record of the pair, or an older one than this node has obeyed: it was " +
+				"restored, wiped, or is another one.",
+			Action: "Find out which coordinator this node is configured with. If it is the right one and its record " +
+				"is lost, `lockstep pair adopt` writes it anew.",
 		},
 		{
 			Kind: ForcedUnsettled, Severity: Warning, Scope: OfPair,
-			Cause:  "A node was made active by force and the other one has not been in sync since: what only that one had acknowledged may be lost.",
-			Action: "Bring the other node back. What it has beyond the fork is kept in a file in its data directory before it follows again.",
+			Cause: "A node was made active by force and the other one has not been in sync since: what only that " +
+				"one had acknowledged may be lost.",
+			Action: "Bring the other node back. What it has beyond the fork is kept in a file in its data directory " +
+				"before it follows again.",
 		},
 		{
 			Kind: Paused, Severity: Info, Scope: OfPair,
@@ -74,8 +85,9 @@ func ofThePair() []Definition {
 		},
 		{
 			Kind: DifferentReleases, Severity: Info, Scope: OfPair,
-			Cause:  "The two nodes run different releases.",
-			Action: "That is fine during an upgrade. Upgrade the other node when this one has proved itself; what only the newer release knows is refused until then.",
+			Cause: "The two nodes run different releases.",
+			Action: "That is fine during an upgrade. Upgrade the other node when this one has proved itself; what " +
+				"only the newer release knows is refused until then.",
 		},
 	}
 }
@@ -84,38 +96,51 @@ func ofIdentity() []Definition {
 	return []Definition{
 		{
 			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
-			Cause:  "A node that does not belong to this pair tries to connect: it is of another pair, or a third one, or speaks a protocol that this release does not know.",
-			Action: "Find it by the name or id in the details, and stop it or correct its coordinator settings. This pair goes on undisturbed.",
+			Cause: "A node that does not belong to this pair tries to connect: it is of another pair, or a third " +
+				"one, or speaks a protocol that this release does not know.",
+			Action: "Find it by the name or id in the details, and stop it or correct its coordinator settings. This " +
+				"pair goes on undisturbed.",
 		},
 		{
 			Kind: TwoProcesses, Severity: Critical, Scope: OfNode,
-			Cause:  "Two processes run with the identity of one node: somebody has started a copy of a data directory, or the same one twice.",
-			Action: "Stop the one that was started last, and keep its directory aside. A node is added with an empty directory, never with a copy.",
+			Cause: "Two processes run with the identity of one node: somebody has started a copy of a data " +
+				"directory, or the same one twice.",
+			Action: "Stop the one that was started last, and keep its directory aside. A node is added with an empty " +
+				"directory, never with a copy.",
 		},
 		{
 			Kind: Superseded, Severity: Critical, Scope: OfNode,
-			Cause: "The pair's record names this node, but was written by another run of it: this process has no right to act any more and acknowledges nothing.",
-			Action: "Find the other process with this node's identity: what the pair has acknowledged since is there. Stop this one, and keep its directory aside. " +
+			Cause: "The pair's record names this node, but was written by another run of it: this process has no " +
+				"right to act any more and acknowledges nothing.",
+			Action: "Find the other process with this node's identity: what the pair has acknowledged since is " +
+				"there. Stop this one, and keep its directory aside. " +
 				"If it is the other one that has to go, first see to it that the pair's other node is in sync.",
 		},
 		{
 			Kind: StorePutBack, Severity: Critical, Scope: OfNode,
-			Cause: "This node's store ends before what it is known to have committed: an older image of its disk was put back. It has left the in-sync set.",
-			Action: "If the other node is up, this one fetches what is missing by itself. If not, bring the other node or the newer image back. " +
+			Cause: "This node's store ends before what it is known to have committed: an older image of its disk was " +
+				"put back. It has left the in-sync set.",
+			Action: "If the other node is up, this one fetches what is missing by itself. If not, bring the other " +
+				"node or the newer image back. " +
 				"Only if both are lost for good: `lockstep failover --force`.",
 		},
 		{
 			Kind: HistoriesDiverged, Severity: Critical, Scope: OfPair,
-			Cause: "The active lacks committed records that the other node has: one of them was put back or cut, and neither cuts what is committed.",
-			Action: "Force nothing before you have decided which of the two goes on: each may have acknowledged messages that the other one lacks, and more LSNs do not " +
+			Cause: "The active lacks committed records that the other node has: one of them was put back or cut, and " +
+				"neither cuts what is committed.",
+			Action: "Force nothing before you have decided which of the two goes on: each may have acknowledged " +
+				"messages that the other one lacks, and more LSNs do not " +
 				"mean more of them. Then do what docs/failover.md says under \"When histories differ\".",
 		},
 		{
 			Kind: StoreMayHaveLost, Severity: Critical, Scope: OfNode,
-			Cause: "This store may have lost acknowledged transactions, since its machine went down without a clean stop and `sync` is not \"always\", " +
+			Cause: "This store may have lost acknowledged transactions, since its machine went down without a clean " +
+				"stop and `sync` is not \"always\", " +
 				"its files were damaged and set aside, or it is another store than the record expects here.",
-			Action: "If the other node is in sync, this one fetches everything from it by itself. If not, bring the other node back, or mend " +
-				"this one's files (`damaged-…` in its data directory, see docs/maintenance.md). Only if neither can be done, restore a backup, " +
+			Action: "If the other node is in sync, this one fetches everything from it by itself. If not, bring the " +
+				"other node back, or mend " +
+				"this one's files (`damaged-…` in its data directory, see docs/maintenance.md). Only if neither can " +
+				"be done, restore a backup, " +
 				"or go on without what is lost: `lockstep failover --force`.",
 		},
 	}
@@ -125,8 +150,10 @@ func ofTheCoordinator() []Definition {
 	return []Definition{
 		{
 			Kind: CoordinatorLost, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
-			Cause:  "This node does not reach the coordinator: no role can change, and if the other node is lost, too, writes stop.",
-			Action: "Look at the coordinator's processes and at the network to them. A pair that serves goes on serving meanwhile.",
+			Cause: "This node does not reach the coordinator: no role can change, and if the other node is lost, " +
+				"too, writes stop.",
+			Action: "Look at the coordinator's processes and at the network to them. A pair that serves goes on " +
+				"serving meanwhile.",
 		},
 		{
 			Kind: CoordinatorTrouble, Severity: Critical, Scope: OfNode,
@@ -135,23 +162,28 @@ func ofTheCoordinator() []Definition {
 		},
 		{
 			Kind: VoterMissing, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause:  "One of the three voters does not answer. The quorum stands, but the next loss of a voter takes the coordinator away.",
+			Cause: "One of the three voters does not answer. The quorum stands, but the next loss of a voter takes " +
+				"the coordinator away.",
 			Action: "Start the voter, or replace it: `lockstep pair replace`.",
 		},
 		{
 			Kind: VoterBehind, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
-			Cause:  "One of the three voters lags behind the others: if another one is lost, changes of role wait for it.",
-			Action: "Look at disk and network of that voter. It catches up by itself; if it does not, replace it: `lockstep pair replace`.",
+			Cause: "One of the three voters lags behind the others: if another one is lost, changes of role wait for it.",
+			Action: "Look at disk and network of that voter. It catches up by itself; if it does not, replace it: " +
+				"`lockstep pair replace`.",
 		},
 		{
 			Kind: VoterPutBack, Severity: Critical, Scope: OfPair,
-			Cause: "A voter's disk was put back to an older state: it has forgotten votes or records that it had given, and takes no part any more.",
-			Action: "Stop it, move the voter's directory away, start it and `lockstep pair replace` it. Of a node that directory is " +
+			Cause: "A voter's disk was put back to an older state: it has forgotten votes or records that it had " +
+				"given, and takes no part any more.",
+			Action: "Stop it, move the voter's directory away, start it and `lockstep pair replace` it. Of a node " +
+				"that directory is " +
 				"`coordinator.raft.dir`, by default `raft` in the data directory: leave the store beside it where it is.",
 		},
 		{
 			Kind: VoterWiped, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause:  "At the address of one of the three voters another voter answers, or one that is in no cluster: its directory was lost or replaced.",
+			Cause: "At the address of one of the three voters another voter answers, or one that is in no cluster: " +
+				"its directory was lost or replaced.",
 			Action: "Replace the old voter by the new one: `lockstep pair replace`.",
 		},
 	}
@@ -161,52 +193,63 @@ func ofWork() []Definition {
 	return []Definition{
 		{
 			Kind: SwitchoverFailed, Severity: Warning, Scope: OfNode,
-			Cause:  "The last switchover that this node was asked for was not done; the role is where it was.",
-			Action: "The details say why. Mend that and ask again; the condition ends with the next switchover that succeeds, or after ten minutes.",
+			Cause: "The last switchover that this node was asked for was not done; the role is where it was.",
+			Action: "The details say why. Mend that and ask again; the condition ends with the next switchover that " +
+				"succeeds, or after ten minutes.",
 		},
 		{
 			Kind: SwitchoverStuck, Severity: Warning, Scope: OfPair, After: 15 * time.Second,
-			Cause:  "A switchover was asked for and has neither been done nor been refused for longer than it may take.",
-			Action: "Look whether the standby is in sync and the coordinator reachable. The active gives up by itself and goes on.",
+			Cause: "A switchover was asked for and has neither been done nor been refused for longer than it may take.",
+			Action: "Look whether the standby is in sync and the coordinator reachable. The active gives up by " +
+				"itself and goes on.",
 		},
 		{
 			Kind: PlanFailed, Severity: Warning, Scope: OfPair,
-			Cause:  "The last rolling operation (resize, compact or restart) has failed. Both nodes go on as they are.",
-			Action: "`lockstep store plan` says at which step and why. Mend that and start it again; the condition ends with the next plan.",
+			Cause: "The last rolling operation (resize, compact or restart) has failed. Both nodes go on as they are.",
+			Action: "`lockstep store plan` says at which step and why. Mend that and start it again; the condition " +
+				"ends with the next plan.",
 		},
 		{
 			Kind: PlanStuck, Severity: Warning, Scope: OfPair,
-			Cause:  "A rolling operation waits or repeats the same step for long.",
-			Action: "The details say what it waits for. It goes on by itself as soon as it can; `lockstep store plan --cancel` ends it.",
+			Cause: "A rolling operation waits or repeats the same step for long.",
+			Action: "The details say what it waits for. It goes on by itself as soon as it can; `lockstep store plan " +
+				"--cancel` ends it.",
 		},
 		{
 			Kind: JobFailed, Severity: Warning, Scope: OfPair,
-			Cause:  "The last run of a scheduled job has failed.",
-			Action: "`lockstep job history` has the runs and their reasons. Run it again with `lockstep job run`; the condition ends with a run that succeeds.",
+			Cause: "The last run of a scheduled job has failed.",
+			Action: "`lockstep job history` has the runs and their reasons. Run it again with `lockstep job run`; " +
+				"the condition ends with a run that succeeds.",
 		},
 		{
 			Kind: JobStuck, Severity: Warning, Scope: OfPair,
-			Cause:  "A run of a scheduled job has not ended although its next run is due.",
-			Action: "Look with `lockstep status` at what it does now. If it hangs, restart the node that it runs on: the run is begun anew.",
+			Cause: "A run of a scheduled job has not ended although its next run is due.",
+			Action: "Look with `lockstep status` at what it does now. If it hangs, restart the node that it runs on: " +
+				"the run is begun anew.",
 		},
 		{
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,
-			Cause:  "A job makes backups, and none of its runs that are remembered has succeeded: there is nothing to restore from.",
-			Action: "See with `lockstep job history` why its runs fail, and make one now: `lockstep job run` or `lockstep store backup`.",
+			Cause: "A job makes backups, and none of its runs that are remembered has succeeded: there is nothing " +
+				"to restore from.",
+			Action: "See with `lockstep job history` why its runs fail, and make one now: `lockstep job run` or " +
+				"`lockstep store backup`.",
 		},
 		{
 			Kind: BackupOld, Severity: Warning, Scope: OfPair,
-			Cause:  "The last good backup is older than two intervals of the job that makes backups.",
-			Action: "See with `lockstep job history` why its last runs failed or were not done, and make one now: `lockstep job run` or `lockstep store backup`.",
+			Cause: "The last good backup is older than two intervals of the job that makes backups.",
+			Action: "See with `lockstep job history` why its last runs failed or were not done, and make one now: " +
+				"`lockstep job run` or `lockstep store backup`.",
 		},
 		{
 			Kind: ArchiveGap, Severity: Critical, Scope: OfNode,
-			Cause:  "The archive of this node's log has a gap: a restore to a point in time cannot pass it.",
-			Action: "Make a backup now; points in time after it can be restored again. Give the archive more space, or raise `log.archive-hold-bytes`.",
+			Cause: "The archive of this node's log has a gap: a restore to a point in time cannot pass it.",
+			Action: "Make a backup now; points in time after it can be restored again. Give the archive more space, " +
+				"or raise `log.archive-hold-bytes`.",
 		},
 		{
 			Kind: ArchiveLag, Severity: Warning, Scope: OfNode, After: time.Minute,
-			Cause:  "This node's log is not archived at present; it is held back until `log.archive-hold-bytes`, and beyond that the archive gets a gap.",
+			Cause: "This node's log is not archived at present; it is held back until `log.archive-hold-bytes`, and " +
+				"beyond that the archive gets a gap.",
 			Action: "The details say what failed: give the archive's directory space, or make it writable again.",
 		},
 	}
@@ -216,23 +259,28 @@ func ofTheDisk() []Definition {
 	return []Definition{
 		{
 			Kind: DiskLow, Severity: Critical, Scope: OfNode,
-			Cause:  "The filesystem of this node's store has less space than `disk.low-watermark`.",
-			Action: "Free or add space on that machine, have consumers acknowledge what waits, and use `lockstep store compact` or `lockstep store shrink` to give pages back.",
+			Cause: "The filesystem of this node's store has less space than `disk.low-watermark`.",
+			Action: "Free or add space on that machine, have consumers acknowledge what waits, and use `lockstep " +
+				"store compact` or `lockstep store shrink` to give pages back.",
 		},
 		{
 			Kind: PublishesRefused, Severity: Critical, Scope: OfPair,
-			Cause:  "Publishes are refused, because the active's disk is below `disk.low-watermark`. Consumers go on, and make room.",
-			Action: "Free or add space on the active's machine. If the standby has more room, `lockstep switchover` lets publishers go on at once.",
+			Cause: "Publishes are refused, because the active's disk is below `disk.low-watermark`. Consumers go " +
+				"on, and make room.",
+			Action: "Free or add space on the active's machine. If the standby has more room, `lockstep switchover` " +
+				"lets publishers go on at once.",
 		},
 		{
 			Kind: ReplicationHeld, Severity: Critical, Scope: OfNode,
-			Cause: "This standby takes nothing in, because its disk is nearly full: it has left the active before the disk is full, and keeps what it has. " +
+			Cause: "This standby takes nothing in, because its disk is nearly full: it has left the active before " +
+				"the disk is full, and keeps what it has. " +
 				"The active goes on alone, or refuses writes with `min-in-sync: 2`.",
 			Action: "Free or add space on that machine; the node follows again by itself when there is room.",
 		},
 		{
 			Kind: DiskStalled, Severity: Critical, Scope: OfNode,
-			Cause:  "A write or sync of this node's log has not come back for longer than `disk.stall-timeout`: the node has stopped its heartbeats.",
+			Cause: "A write or sync of this node's log has not come back for longer than `disk.stall-timeout`: the " +
+				"node has stopped its heartbeats.",
 			Action: "Look at the disk and at the machine's kernel log. The other node takes over, if it is in sync.",
 		},
 		{
@@ -242,13 +290,17 @@ func ofTheDisk() []Definition {
 		},
 		{
 			Kind: SyncOff, Severity: Info, Scope: OfNode,
-			Cause:  "`sync` is not \"always\": what is acknowledged is in the memory of both machines and reaches their disks a little later.",
-			Action: "Nothing, if that was meant: one node can be lost without a loss, but not the power of both at once. Otherwise set `sync: always`.",
+			Cause: "`sync` is not \"always\": what is acknowledged is in the memory of both machines and reaches " +
+				"their disks a little later.",
+			Action: "Nothing, if that was meant: one node can be lost without a loss, but not the power of both at " +
+				"once. Otherwise set `sync: always`.",
 		},
 		{
 			Kind: PageCacheOnly, Severity: Info, Scope: OfNode,
-			Cause:  "The filesystem does not let this node write past the page cache (O_DIRECT), which `memory.page-cache` asks for: writes go through the cache.",
-			Action: "Nothing has to be done: it is safe, and only slower. Use ext4 or xfs, or set `memory.page-cache: keep`.",
+			Cause: "The filesystem does not let this node write past the page cache (O_DIRECT), which " +
+				"`memory.page-cache` asks for: writes go through the cache.",
+			Action: "Nothing has to be done: it is safe, and only slower. Use ext4 or xfs, or set " +
+				"`memory.page-cache: keep`.",
 		},
 	}
 }
@@ -257,12 +309,14 @@ func ofTheContent() []Definition {
 	return []Definition{
 		{
 			Kind: DamagedMessages, Severity: Critical, Scope: OfNode,
-			Cause:  "Messages on this node cannot be read.",
-			Action: "They are fetched from the other node by itself. `lockstep verify` lists them; `lockstep queue drop-damaged` gives up those that both nodes have lost.",
+			Cause: "Messages on this node cannot be read.",
+			Action: "They are fetched from the other node by itself. `lockstep verify` lists them; `lockstep queue " +
+				"drop-damaged` gives up those that both nodes have lost.",
 		},
 		{
 			Kind: DamagedIndex, Severity: Critical, Scope: OfNode,
-			Cause:  "This node's page file is damaged in a way that only a copy of the other node's store can mend; until then nothing can be written to it.",
+			Cause: "This node's page file is damaged in a way that only a copy of the other node's store can mend; " +
+				"until then nothing can be written to it.",
 			Action: "Bring the other node into sync: the store is replaced by itself then. Look at the disk.",
 		},
 		{
@@ -272,8 +326,9 @@ func ofTheContent() []Definition {
 		},
 		{
 			Kind: DigestsDiffer, Severity: Critical, Scope: OfPair, Alarm: "differ",
-			Cause:  "The two nodes do not hold the same.",
-			Action: "Find out which one is right before you switch over; `lockstep verify --deep` compares them again. This is a bug: please report it.",
+			Cause: "The two nodes do not hold the same.",
+			Action: "Find out which one is right before you switch over; `lockstep verify --deep` compares them " +
+				"again. This is a bug: please report it.",
 		},
 	}
 }
@@ -282,13 +337,15 @@ func ofTheMachine() []Definition {
 	return []Definition{
 		{
 			Kind: MemoryOverBudget, Severity: Warning, Scope: OfNode, After: 30 * time.Second,
-			Cause:  "The process has more memory in use than `memory.budget` allows.",
-			Action: "Raise `memory.budget`, or have fewer and smaller messages under way: `limits.pending-bytes`, `limits.outstanding`, fewer consumers.",
+			Cause: "The process has more memory in use than `memory.budget` allows.",
+			Action: "Raise `memory.budget`, or have fewer and smaller messages under way: `limits.pending-bytes`, " +
+				"`limits.outstanding`, fewer consumers.",
 		},
 		{
 			Kind: CertificateExpires, Severity: Warning, Scope: OfNode,
-			Cause:  "A certificate that this node uses ends within 14 days.",
-			Action: "Replace the file, and restart the node: the standby first, then `lockstep switchover`, then the other one.",
+			Cause: "A certificate that this node uses ends within 14 days.",
+			Action: "Replace the file, and restart the node: the standby first, then `lockstep switchover`, then the " +
+				"other one.",
 		},
 		{
 			Kind: CertificateExpired, Severity: Critical, Scope: OfNode,
@@ -297,7 +354,8 @@ func ofTheMachine() []Definition {
 		},
 		{
 			Kind: ClocksApart, Severity: Warning, Scope: OfPair,
-			Cause:  "The clocks of the two nodes differ by more than two seconds. No acknowledgement depends on that, but expiry, schedules and times in logs do.",
+			Cause: "The clocks of the two nodes differ by more than two seconds. No acknowledgement depends on " +
+				"that, but expiry, schedules and times in logs do.",
 			Action: "Look at the time synchronisation (chrony, ntpd) of both machines.",
 		},
 	}

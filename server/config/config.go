@@ -208,9 +208,15 @@ func Default() Config {
 		SyncEvery: Duration(100 * time.Millisecond),
 		Memory:    Memory{Budget: 512 << 20, PageCache: "auto"},
 		PageSize:  2 << 10, PageSizeMax: 32 << 10,
-		Checkpoint:  Checkpoint{Bytes: 128 << 20, Interval: Duration(30 * time.Second)},
-		Log:         Log{KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveEvery: Duration(15 * time.Second), ArchiveHold: 4 << 30, Level: "info", Format: "text"},
-		Failover:    Failover{Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond), FailbackDelay: Duration(time.Minute)},
+		Checkpoint: Checkpoint{Bytes: 128 << 20, Interval: Duration(30 * time.Second)},
+		Log: Log{
+			KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveEvery: Duration(15 * time.Second),
+			ArchiveHold: 4 << 30, Level: "info", Format: "text",
+		},
+		Failover: Failover{
+			Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond),
+			FailbackDelay: Duration(time.Minute),
+		},
 		MinInSync:   1,
 		Shutdown:    Shutdown{Handover: true, HandoverTimeout: Duration(5 * time.Second)},
 		Disk:        Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},

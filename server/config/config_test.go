@@ -72,7 +72,8 @@ func TestStandaloneFlagAndLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, config.CoordinatorNone, c.Coordinator.Type)
 
-	c, err = load(t, "maintenance: {autotune: {window: 23:00-01:30, min-gain: 15%}}\ncompact-on-startup: true\n", nil, []string{"--resize-on-startup"})
+	c, err = load(t, "maintenance: {autotune: {window: 23:00-01:30, min-gain: 15%}}\ncompact-on-startup: true\n", nil,
+		[]string{"--resize-on-startup"})
 	require.NoError(t, err)
 	require.True(t, c.Resize && c.Compact)
 	require.Equal(t, config.Percent(15), c.Maintenance.Autotune.MinGain)
@@ -93,15 +94,20 @@ func TestSyncOffIsText(t *testing.T) {
 func TestPasswordFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(path, []byte("s3cret\n"), 0o600))
-	c, err := load(t, "", nil, []string{"--coordinator-etcd-username=lockstep", "--coordinator-etcd-password-file=" + path})
+	c, err := load(t, "", nil, []string{
+		"--coordinator-etcd-username=lockstep",
+		"--coordinator-etcd-password-file=" + path,
+	})
 	require.NoError(t, err)
 	require.Equal(t, "s3cret", c.Coordinator.Etcd.Password)
 }
 
-// TestUnknownVariable: one that is a mistyped setting is refused; others, such as Kubernetes makes for a service of that name, are not ours.
+// TestUnknownVariable: one that is a mistyped setting is refused; others, such as Kubernetes makes for a service of
+// that name, are not ours.
 func TestUnknownVariable(t *testing.T) {
 	for mistyped, meant := range map[string]string{
-		"LOCKSTEP_DATA_DRI": "LOCKSTEP_DATA_DIR", "LOCKSTEP_LISTENN": "LOCKSTEP_LISTEN", "LOCKSTEP_MIN_INSYNC": "LOCKSTEP_MIN_IN_SYNC",
+		"LOCKSTEP_DATA_DRI": "LOCKSTEP_DATA_DIR", "LOCKSTEP_LISTENN": "LOCKSTEP_LISTEN",
+		"LOCKSTEP_MIN_INSYNC":    "LOCKSTEP_MIN_IN_SYNC",
 		"LOCKSTEP_LOG_KEEPBYTES": "LOCKSTEP_LOG_KEEP_BYTES",
 	} {
 		_, err := load(t, "", []string{mistyped + "=/x"}, nil)
@@ -109,7 +115,8 @@ func TestUnknownVariable(t *testing.T) {
 		require.ErrorContains(t, err, mistyped+" is no setting; did you mean "+meant+"?")
 	}
 	for _, other := range []string{
-		"LOCKSTEP_PORT", "LOCKSTEP_SERVICE_HOST", "LOCKSTEP_SERVICE_PORT", "LOCKSTEP_PORT_7420_TCP", "LOCKSTEP_PORT_7420_TCP_ADDR", "LOCKSTEP_CHAOS",
+		"LOCKSTEP_PORT", "LOCKSTEP_SERVICE_HOST", "LOCKSTEP_SERVICE_PORT", "LOCKSTEP_PORT_7420_TCP",
+		"LOCKSTEP_PORT_7420_TCP_ADDR", "LOCKSTEP_CHAOS",
 	} {
 		c, err := load(t, "", []string{other + "=x"}, nil)
 		require.NoError(t, err, other)
@@ -125,37 +132,106 @@ func TestRefusals(t *testing.T) {
 		args    []string
 		want    []string
 	}{
-		"misspelt key":          {file: "node:\n  nmae: a\n", want: []string{"node.yaml:2: node.nmae is no setting; did you mean node.name?"}},
-		"unknown group":         {file: "sink:\n  a: 1\n", want: []string{"node.yaml:1: sink is no setting"}},
-		"two at once":           {file: "synk: always\ndata: {dri: x}\n", want: []string{"synk is no setting; did you mean sync?", "did you mean data.dir?"}},
-		"value for a group":     {file: "node: a\n", want: []string{"node.yaml:1: node must be a group of settings"}},
-		"list for a value":      {file: "listen: [a, b]\n", want: []string{"listen (node.yaml:1): one value is expected"}},
-		"not YAML":              {file: "a: [\n", want: []string{"node.yaml is not YAML"}},
-		"twice":                 {file: "sync: off\nsync: always\n", want: []string{"already defined at line 1"}},
-		"duration without unit": {file: "failover: {timeout: 2}\n", want: []string{"failover.timeout (node.yaml:1)", "600ms, 5s or 1m"}},
-		"size nonsense":         {args: []string{"--memory-budget=much"}, want: []string{"memory.budget (flag --memory-budget)", "such as 64MiB"}},
-		"size overflow":         {args: []string{"--memory-budget=9000000TiB"}, want: []string{"too large to be counted"}},
-		"negative size":         {args: []string{"--memory-budget=-1"}, want: []string{"not a size"}},
-		"bad sync":              {environ: []string{"LOCKSTEP_SYNC=allways"}, want: []string{"sync (environment variable LOCKSTEP_SYNC)", "did you mean always?"}},
-		"page size":             {args: []string{"--page-size=3000"}, want: []string{"page-size (flag --page-size): 3000 is not a multiple of 2KiB"}},
-		"page size max":         {args: []string{"--page-size-max=3000"}, want: []string{"page-size-max (flag --page-size-max): 3000 is not a multiple"}},
-		"bool":                  {args: []string{"--resize-on-startup=maybe"}, want: []string{`"maybe" is neither true nor false`}},
-		"percent":               {args: []string{"--maintenance-autotune-min-gain=much"}, want: []string{`"much" is not a share`}},
-		"no gain":               {args: []string{"--maintenance-autotune-min-gain=0%"}, want: []string{"0 is not between 1 and 99"}},
-		"no share":              {args: []string{"--maintenance-background-share=0%"}, want: []string{"0 is not between 1 and 100"}},
-		"rewrite rate":          {args: []string{"--maintenance-rewrite-rate=1KiB"}, want: []string{"1KiB is not between 2KiB and"}},
-		"window":                {args: []string{"--maintenance-autotune-window=2-5"}, want: []string{`"2-5" is no time of day`}},
-		"generations":           {args: []string{"--backup-keep-generations=0"}, want: []string{"0 is not between 1 and 10000"}},
-		"page size too large":   {args: []string{"--page-size=2MiB"}, want: []string{"between 2KiB and 1MiB"}},
-		"listen":                {args: []string{"--listen=here"}, want: []string{`"here" is not host:port`}},
-		"port":                  {args: []string{"--listen=:70000"}, want: []string{"is not a port number"}},
-		"advertise any":         {args: []string{"--advertise=0.0.0.0:1"}, want: []string{"no address that others can reach"}},
-		"drop timeout":          {args: []string{"--failover-drop-timeout=1s"}, want: []string{"is not below failover.timeout"}},
-		"alone with two":        {args: []string{"--standalone", "--min-in-sync=2"}, want: []string{"would refuse every write"}},
-		"half a certificate":    {args: []string{"--coordinator-etcd-tls-cert=x"}, want: []string{"cert and key go together"}},
-		"transaction too small": {args: []string{"--limits-transaction-bytes=64MiB", "--limits-message-bytes=64MiB"}, want: []string{"cannot hold a message of limits.message-bytes"}},
-		"number":                {args: []string{"--limits-queues=many"}, want: []string{`"many" is not a whole number`}},
-		"password file":         {args: []string{"--coordinator-etcd-password-file=/not/there"}, want: []string{"password-file cannot be read"}},
+		"misspelt key": {
+			file: "node:\n  nmae: a\n",
+			want: []string{"node.yaml:2: node.nmae is no setting; did you mean node.name?"},
+		},
+		"unknown group": {file: "sink:\n  a: 1\n", want: []string{"node.yaml:1: sink is no setting"}},
+		"two at once": {
+			file: "synk: always\ndata: {dri: x}\n",
+			want: []string{"synk is no setting; did you mean sync?", "did you mean data.dir?"},
+		},
+		"value for a group": {file: "node: a\n", want: []string{"node.yaml:1: node must be a group of settings"}},
+		"list for a value": {
+			file: "listen: [a, b]\n",
+			want: []string{"listen (node.yaml:1): one value is expected"},
+		},
+		"not YAML": {file: "a: [\n", want: []string{"node.yaml is not YAML"}},
+		"twice":    {file: "sync: off\nsync: always\n", want: []string{"already defined at line 1"}},
+		"duration without unit": {
+			file: "failover: {timeout: 2}\n",
+			want: []string{"failover.timeout (node.yaml:1)", "600ms, 5s or 1m"},
+		},
+		"size nonsense": {
+			args: []string{"--memory-budget=much"},
+			want: []string{"memory.budget (flag --memory-budget)", "such as 64MiB"},
+		},
+		"size overflow": {
+			args: []string{"--memory-budget=9000000TiB"},
+			want: []string{"too large to be counted"},
+		},
+		"negative size": {args: []string{"--memory-budget=-1"}, want: []string{"not a size"}},
+		"bad sync": {
+			environ: []string{"LOCKSTEP_SYNC=allways"},
+			want:    []string{"sync (environment variable LOCKSTEP_SYNC)", "did you mean always?"},
+		},
+		"page size": {
+			args: []string{"--page-size=3000"},
+			want: []string{"page-size (flag --page-size): 3000 is not a multiple of 2KiB"},
+		},
+		"page size max": {
+			args: []string{"--page-size-max=3000"},
+			want: []string{"page-size-max (flag --page-size-max): 3000 is not a multiple"},
+		},
+		"bool": {
+			args: []string{"--resize-on-startup=maybe"},
+			want: []string{`"maybe" is neither true nor false`},
+		},
+		"percent": {
+			args: []string{"--maintenance-autotune-min-gain=much"},
+			want: []string{`"much" is not a share`},
+		},
+		"no gain": {
+			args: []string{"--maintenance-autotune-min-gain=0%"},
+			want: []string{"0 is not between 1 and 99"},
+		},
+		"no share": {
+			args: []string{"--maintenance-background-share=0%"},
+			want: []string{"0 is not between 1 and 100"},
+		},
+		"rewrite rate": {
+			args: []string{"--maintenance-rewrite-rate=1KiB"},
+			want: []string{"1KiB is not between 2KiB and"},
+		},
+		"window": {
+			args: []string{"--maintenance-autotune-window=2-5"},
+			want: []string{`"2-5" is no time of day`},
+		},
+		"generations": {
+			args: []string{"--backup-keep-generations=0"},
+			want: []string{"0 is not between 1 and 10000"},
+		},
+		"page size too large": {args: []string{"--page-size=2MiB"}, want: []string{"between 2KiB and 1MiB"}},
+		"listen":              {args: []string{"--listen=here"}, want: []string{`"here" is not host:port`}},
+		"port":                {args: []string{"--listen=:70000"}, want: []string{"is not a port number"}},
+		"advertise any": {
+			args: []string{"--advertise=0.0.0.0:1"},
+			want: []string{"no address that others can reach"},
+		},
+		"drop timeout": {
+			args: []string{"--failover-drop-timeout=1s"},
+			want: []string{"is not below failover.timeout"},
+		},
+		"alone with two": {
+			args: []string{"--standalone", "--min-in-sync=2"},
+			want: []string{"would refuse every write"},
+		},
+		"half a certificate": {
+			args: []string{"--coordinator-etcd-tls-cert=x"},
+			want: []string{"cert and key go together"},
+		},
+		"transaction too small": {
+			args: []string{"--limits-transaction-bytes=64MiB", "--limits-message-bytes=64MiB"},
+			want: []string{"cannot hold a message of limits.message-bytes"},
+		},
+		"number": {
+			args: []string{"--limits-queues=many"},
+			want: []string{`"many" is not a whole number`},
+		},
+		"password file": {
+			args: []string{"--coordinator-etcd-password-file=/not/there"},
+			want: []string{"password-file cannot be read"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := load(t, tc.file, tc.environ, tc.args)
@@ -193,7 +269,8 @@ func TestMissingFile(t *testing.T) {
 
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]config.Size{
-		"0": 0, "1": 1, "2048": 2048, "2KiB": 2048, "2 kib": 2048, "64MiB": 64 << 20, "1GB": 1e9, "3b": 3, "1TiB": 1 << 40,
+		"0": 0, "1": 1, "2048": 2048, "2KiB": 2048, "2 kib": 2048, "64MiB": 64 << 20, "1GB": 1e9, "3b": 3,
+		"1TiB": 1 << 40,
 	} {
 		got, err := config.ParseSize(text)
 		require.NoError(t, err, text)

@@ -46,10 +46,10 @@ func (v *flagValue) String() string        { return v.text }
 func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
-// Load reads the settings: defaults, then the YAML file at path (empty: none), then the environment (as from os.Environ),
-// then the flags that were given (nil: none). It fails with ErrInvalid for a key that does not exist, a value that
-// cannot be read, and values that do not go together. Unknown LOCKSTEP_* variables are only warned about: container
-// platforms set some of their own accord.
+// Load reads the settings: defaults, then the YAML file at path (empty: none), then the environment (as from
+// os.Environ), then the flags that were given (nil: none). It fails with ErrInvalid for a key that does not exist, a
+// value that cannot be read, and values that do not go together. Unknown LOCKSTEP_* variables are only warned about:
+// container platforms set some of their own accord.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l := newLoader()
 	if path != "" {
@@ -126,9 +126,9 @@ func (l *loader) environment(environ []string) error {
 	return nil
 }
 
-// strangeVariable says what is wrong with a variable that begins like a setting and is none. One that is most like a mistyped setting is
-// refused, as a key of the file is; others may belong to somebody else (Kubernetes makes some for a service called lockstep), and only
-// deserve a warning.
+// strangeVariable says what is wrong with a variable that begins like a setting and is none. One that is most like a
+// mistyped setting is refused, as a key of the file is; others may belong to somebody else (Kubernetes makes some for a
+// service called lockstep), and only deserve a warning.
 func (l *loader) strangeVariable(name string, known map[string]string) (problems []string) {
 	names := make([]string, 0, len(known))
 	for n := range known {

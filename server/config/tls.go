@@ -14,8 +14,8 @@ const (
 	ClientAuthNone    = "none"
 )
 
-// NodeTLS secures the node's own port: clients, the command line and the other node. The other node is connected to with the same
-// files.
+// NodeTLS secures the node's own port: clients, the command line and the other node. The other node is connected to
+// with the same files.
 type NodeTLS struct {
 	Cert       string `koanf:"cert" usage:"file with this node's certificate, for its port and towards the other node; turns TLS on"`
 	Key        string `koanf:"key" usage:"file with the key of that certificate"`
@@ -50,8 +50,9 @@ func (t NodeTLS) Client() (*tls.Config, error) {
 	return ClientTLS(t.CA, t.Cert, t.Key)
 }
 
-// ClientTLS makes the configuration of a connection from files in PEM: ca to check the server's certificate against (empty: the
-// system's authorities), cert and key to show (empty: none). It is nil if all are empty. Errors name the file that cannot be used.
+// ClientTLS makes the configuration of a connection from files in PEM: ca to check the server's certificate against
+// (empty: the system's authorities), cert and key to show (empty: none). It is nil if all are empty. Errors name the
+// file that cannot be used.
 func ClientTLS(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
 		return nil, nil //nolint:nilnil // no TLS is no error
@@ -90,6 +91,7 @@ func (c *Config) checkTLS(k *checker) {
 		k.fail("tls.ca", "it is set, but tls.cert is not: the node has no certificate to show")
 	}
 	if t.On() && t.CA == "" && t.ClientAuth != ClientAuthNone {
-		k.fail("tls.ca", "with tls.client-auth require an authority is needed that the certificates of clients are checked against; or set client-auth to none")
+		k.fail("tls.ca", "with tls.client-auth require an authority is needed that the certificates of clients are "+
+			"checked against; or set client-auth to none")
 	}
 }

@@ -147,7 +147,8 @@ func (c *Config) checkCoordinator(k *checker) {
 	k.timeBetween("failover.drop-timeout", c.Failover.DropTimeout, 50*time.Millisecond, 10*time.Minute)
 	k.timeBetween("shutdown.handover-timeout", c.Shutdown.HandoverTimeout, 10*time.Millisecond, 10*time.Minute)
 	if c.Failover.DropTimeout >= c.Failover.Timeout {
-		k.fail("failover.drop-timeout", "%s is not below failover.timeout (%s); the active must drop a silent standby before the standby takes over",
+		k.fail("failover.drop-timeout", "%s is not below failover.timeout (%s); the active must drop a silent "+
+			"standby before the standby takes over",
 			c.Failover.DropTimeout, c.Failover.Timeout)
 	}
 }
@@ -181,7 +182,8 @@ func (c *Config) checkRaft(k *checker) {
 		k.address("coordinator.raft.voters", v, false)
 	}
 	if len(r.Voters) != voterCount {
-		k.fail("coordinator.raft.voters", "three addresses are needed, of this node, the other node and the witness, such as 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430")
+		k.fail("coordinator.raft.voters", "three addresses are needed, of this node, the other node and the witness, "+
+			"such as 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430")
 	}
 	switch {
 	case r.Listen == "":
@@ -192,7 +194,8 @@ func (c *Config) checkRaft(k *checker) {
 	if r.Advertise != "" {
 		k.address("coordinator.raft.advertise", r.Advertise, false)
 	}
-	if own := cmp.Or(r.Advertise, r.Listen); own != "" && len(r.Voters) == voterCount && !slices.Contains(r.Voters, own) {
+	if own := cmp.Or(r.Advertise, r.Listen); own != "" && len(r.Voters) == voterCount &&
+		!slices.Contains(r.Voters, own) {
 		k.fail("coordinator.raft.voters", "this node's own address %s is not among them", own)
 	}
 	if (r.TLS.Cert == "") != (r.TLS.Key == "") || (r.TLS.CA == "") != (r.TLS.Cert == "") {
@@ -282,6 +285,7 @@ func (c *Config) checkLimits(k *checker) {
 	k.sizeBetween("limits.pending-bytes", l.PendingBytes, 1<<20, 1<<40)
 	k.between("limits.delivery-share", int(l.DeliveryShare), 1, 100)
 	if l.PendingBytes < l.TransactionBytes {
-		k.fail("limits.pending-bytes", "%s cannot hold one transaction of limits.transaction-bytes (%s)", l.PendingBytes, l.TransactionBytes)
+		k.fail("limits.pending-bytes", "%s cannot hold one transaction of limits.transaction-bytes (%s)",
+			l.PendingBytes, l.TransactionBytes)
 	}
 }

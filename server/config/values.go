@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Size is a number of bytes. Written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or a plain number of bytes.
+// Size is a number of bytes. Written as "64MiB", "512KiB", "1GB" (powers of ten without the i) or a plain number of
+// bytes.
 type Size int64
 
 // sizeUnits is ordered so that the longest suffix is tried first.

@@ -37,16 +37,18 @@ func (c *Consumer) AddCredit(n uint32) error {
 	defer d.mu.Unlock()
 	limit := d.registry.limits.Load().Outstanding
 	if int(n) > limit || c.credit+int(n) > limit {
-		return fmt.Errorf("%w: %d more than the %d there are would exceed limits.outstanding (%d)", ErrTooMuchCredit, n, c.credit, limit)
+		return fmt.Errorf("%w: %d more than the %d there are would exceed limits.outstanding (%d)", ErrTooMuchCredit, n,
+			c.credit, limit)
 	}
 	c.credit += int(n)
 	signal(d.wake)
 	return nil
 }
 
-// Settle acknowledges and gives back messages. It returns at once, or waits while too much waits to be committed; Next tells
-// when the acks and nacks of this call and of all before it are committed, if confirm is not 0. Acks of messages that are
-// not with this consumer are committed as well (they may have been delivered before a failover); such nacks do nothing.
+// Settle acknowledges and gives back messages. It returns at once, or waits while too much waits to be committed; Next
+// tells when the acks and nacks of this call and of all before it are committed, if confirm is not 0. Acks of messages
+// that are not with this consumer are committed as well (they may have been delivered before a failover); such nacks do
+// nothing.
 func (c *Consumer) Settle(ctx context.Context, acks, nacks []Range, confirm uint64) error {
 	d := c.d
 	if err := d.checkDelivered(acks, nacks); err != nil {
@@ -104,8 +106,8 @@ func (c *Consumer) Fail(err error) {
 	signal(c.notify)
 }
 
-// Next waits for something to send. It returns ErrFinished after Finish, the reason when the consumer was ended otherwise,
-// and ctx's error.
+// Next waits for something to send. It returns ErrFinished after Finish, the reason when the consumer was ended
+// otherwise, and ctx's error.
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()
@@ -201,8 +203,8 @@ func (c *Consumer) give(m Message, more int) {
 	signal(c.notify)
 }
 
-// drop takes the sequences of r out of the consumer's hands, appends those that it had to held, unless that is nil, and returns their
-// number. It costs the smaller of the range and of what the consumer has. The dispatcher's lock is held.
+// drop takes the sequences of r out of the consumer's hands, appends those that it had to held, unless that is nil, and
+// returns their number. It costs the smaller of the range and of what the consumer has. The dispatcher's lock is held.
 func (c *Consumer) drop(r Range, held *[]uint64) (n uint64) {
 	dropOne := func(sequence uint64, sent bool) {
 		n++

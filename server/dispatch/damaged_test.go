@@ -17,7 +17,9 @@ type damagedQueue struct {
 	damaged map[uint64]bool // guarded by memoryQueue.mu
 }
 
-func (q *damagedQueue) Read(ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message) ([]dispatch.Message, uint64, error) {
+func (q *damagedQueue) Read(
+	ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
+) ([]dispatch.Message, uint64, error) {
 	dst, next, err := q.memoryQueue.Read(ctx, key, from, maxMessages, maxBytes, dst)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -29,11 +31,15 @@ func (q *damagedQueue) Read(ctx context.Context, key dispatch.Key, from uint64, 
 	return dst, next, err
 }
 
-// TestDamagedMessagesAreSteppedOver: those behind them are delivered at once, they themselves when they can be read again.
+// TestDamagedMessagesAreSteppedOver: those behind them are delivered at once, they themselves when they can be read
+// again.
 func TestDamagedMessagesAreSteppedOver(t *testing.T) {
 	q := &damagedQueue{memoryQueue: newMemoryQueue(), damaged: map[uint64]bool{1: true, 3: true, 4: true, 6: true}}
 	q.publish("one", "two", "three", "four", "five", "six")
-	r := dispatch.NewRegistry(q, q, dispatch.Limits{Consumers: 10, Outstanding: 100, BatchBytes: 1 << 20, OutboxBytes: 1 << 20}, zap.NewNop())
+	r := dispatch.NewRegistry(q, q, dispatch.Limits{
+		Consumers: 10, Outstanding: 100, BatchBytes: 1 << 20,
+		OutboxBytes: 1 << 20,
+	}, zap.NewNop())
 	defer r.Close(nil)
 	c, err := r.Attach(dispatch.Key{Queue: 1, Sub: 1})
 	require.NoError(t, err)

@@ -1,9 +1,9 @@
 // Package dispatch hands the messages of a subscription to the consumers that share it.
 //
-// There is one dispatcher for each subscription that has consumers. It reads forward through the queue in batches, gives
-// each message to the next consumer in turn that has credit, and remembers who has what. Messages that were given back
-// (nack, lost consumer) go out again before new ones, lowest sequence first. Acknowledgements of all consumers of a
-// subscription gather while a transaction with earlier ones is being committed, and go into the next one.
+// There is one dispatcher for each subscription that has consumers. It reads forward through the queue in batches,
+// gives each message to the next consumer in turn that has credit, and remembers who has what. Messages that were given
+// back (nack, lost consumer) go out again before new ones, lowest sequence first. Acknowledgements of all consumers of
+// a subscription gather while a transaction with earlier ones is being committed, and go into the next one.
 //
 // # Invariants
 //
@@ -61,10 +61,11 @@ type Message = store.Delivery
 
 // Source is what a dispatcher reads from.
 type Source interface {
-	// Read appends to dst the messages of the subscription that are not acknowledged, from sequence `from` on, in order:
-	// at most maxMessages, and no more once maxBytes are reached, but at least one if there is one. A message that is damaged comes
-	// without its record. next is where to go on.
-	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message, next uint64, err error)
+	// Read appends to dst the messages of the subscription that are not acknowledged, from sequence `from` on, in
+	// order: at most maxMessages, and no more once maxBytes are reached, but at least one if there is one. A message
+	// that is damaged comes without its record. next is where to go on.
+	Read(ctx context.Context, key Key, from uint64, maxMessages, maxBytes int, dst []Message) (messages []Message,
+		next uint64, err error)
 	// NextSequence is the sequence that the queue's next message will get.
 	NextSequence(queue uint64) (uint64, bool)
 	// Watch returns a channel that receives after the queue changed; coalesced. cancel ends it.
@@ -87,20 +88,21 @@ type Limits struct {
 	BatchBytes int
 	// OutboxBytes is about how much waits for one consumer's connection.
 	OutboxBytes int
-	// Busy tells whether others want the processors that deliveries use. It is called before each read, by any goroutine. nil: they
-	// never do.
+	// Busy tells whether others want the processors that deliveries use. It is called before each read, by any
+	// goroutine. nil: they never do.
 	Busy func() bool
-	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy; 1: nothing holds them
-	// back. They may always use as much as it takes to deliver each message once.
+	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy; 1: nothing
+	// holds them back. They may always use as much as it takes to deliver each message once.
 	Share float64
 	// Counters are added to; nil: nobody wants to know.
 	Counters *Counters
 }
 
-// Counters count what was handed to consumers. They outlive the registries that add to them. Each addition is for all messages that were
-// handed out together.
+// Counters count what was handed to consumers. They outlive the registries that add to them. Each addition is for all
+// messages that were handed out together.
 type Counters struct {
-	// Delivered messages and their bytes, redelivered ones among them. Redelivered were given back before, or their consumer was lost.
+	// Delivered messages and their bytes, redelivered ones among them. Redelivered were given back before, or their
+	// consumer was lost.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 }
 
@@ -126,7 +128,10 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 	if limits.Counters == nil {
 		limits.Counters = new(Counters)
 	}
-	r := &Registry{source: source, settler: settler, log: logger, byKey: make(map[Key]*dispatcher), pacer: newPacer(limits.Busy, 0)}
+	r := &Registry{
+		source: source, settler: settler, log: logger, byKey: make(map[Key]*dispatcher),
+		pacer: newPacer(limits.Busy, 0),
+	}
 	r.counters = limits.Counters
 	r.SetLimits(limits)
 	return r
@@ -176,7 +181,8 @@ func (r *Registry) start(d *dispatcher) {
 	}()
 }
 
-// SetPaused stops deliveries, or lets them go on. Nothing is handed out by Next after SetPaused(true) has returned (INV-2).
+// SetPaused stops deliveries, or lets them go on. Nothing is handed out by Next after SetPaused(true) has returned
+// (INV-2).
 func (r *Registry) SetPaused(paused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,8 +207,8 @@ func (r *Registry) Close(reason error) {
 	r.running.Wait()
 }
 
-// Settled tells that a transaction from elsewhere acknowledged or released messages of a subscription, so that they no longer
-// count as being with a consumer. It must be called after the transaction was applied and before it is answered.
+// Settled tells that a transaction from elsewhere acknowledged or released messages of a subscription, so that they no
+// longer count as being with a consumer. It must be called after the transaction was applied and before it is answered.
 func (r *Registry) Settled(key Key, acks, releases []Range) {
 	r.mu.Lock()
 	d := r.byKey[key]

@@ -45,7 +45,9 @@ func (q *memoryQueue) publish(bodies ...string) {
 	}
 }
 
-func (q *memoryQueue) Read(_ context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message) ([]dispatch.Message, uint64, error) {
+func (q *memoryQueue) Read(
+	_ context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
+) ([]dispatch.Message, uint64, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if key.Queue != 1 {
@@ -168,7 +170,8 @@ func (f *fixture) take(c *dispatch.Consumer, n int) []dispatch.Message {
 	return got
 }
 
-// nothing checks that the consumer gets nothing, once everything that could cause a delivery has been seen by the others.
+// nothing checks that the consumer gets nothing, once everything that could cause a delivery has been seen by the
+// others.
 func (f *fixture) nothing(c *dispatch.Consumer) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.ctx, 30*time.Millisecond)
@@ -281,7 +284,8 @@ func TestLastConsumerLeavesAndComesBack(t *testing.T) {
 	require.Equal(t, uint32(1), again[0].DeliveryCount)
 }
 
-// TestAcksGather: what is acknowledged while a transaction is being committed goes into one more, and `confirmed` waits for it.
+// TestAcksGather: what is acknowledged while a transaction is being committed goes into one more, and `confirmed` waits
+// for it.
 func TestAcksGather(t *testing.T) {
 	f := newFixture(t, limits())
 	hold := make(chan struct{})
@@ -422,8 +426,8 @@ func TestOutboxIsBounded(t *testing.T) {
 	f.take(c, 100)
 }
 
-// TestRandom: many consumers that ack, nack and leave; in the end every message was acknowledged, and no message was ever
-// with two consumers at a time.
+// TestRandom: many consumers that ack, nack and leave; in the end every message was acknowledged, and no message was
+// ever with two consumers at a time.
 func TestRandom(t *testing.T) {
 	const messages = 3000
 	f := newFixture(t, limits())

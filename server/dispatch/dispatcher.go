@@ -35,9 +35,10 @@ type dispatcher struct {
 	next      uint64    // first sequence not yet read
 	ready     []Message // read, not yet given to anybody
 	redeliver sequences // given back; not yet given out again
-	damaged   sequences // could not be read; tried again now and then, and skipped meanwhile so that they hold nobody up
-	returning bool      // a lost consumer's messages are about to be given back: nothing newer goes out before them
-	reading   bool      // a read is going on, outside the lock
+	// could not be read; tried again now and then, and skipped meanwhile so that they hold nobody up
+	damaged   sequences
+	returning bool // a lost consumer's messages are about to be given back: nothing newer goes out before them
+	reading   bool // a read is going on, outside the lock
 	pending   settlement
 	// ackedInRead was acknowledged while the read was going on: its result may still hold it.
 	ackedInRead []Range
@@ -193,7 +194,9 @@ func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool
 }
 
 // readOn reads new messages and hands them out.
-func (d *dispatcher) readOn(ctx context.Context, want, maxBytes int) (messages []Message, progressed, end bool, err error) {
+func (d *dispatcher) readOn(
+	ctx context.Context, want, maxBytes int,
+) (messages []Message, progressed, end bool, err error) {
 	from := d.next // only this goroutine changes it
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, want, maxBytes, nil)
 	d.mu.Lock()
@@ -211,7 +214,8 @@ func (d *dispatcher) readOn(ctx context.Context, want, maxBytes int) (messages [
 }
 
 // demand gives out what is ready and tells how many more messages the consumers can take: those in `again` first, which
-// were given back, and otherwise new ones; not more than most. Unless want is 0 the caller must now read, and end with endRead.
+// were given back, and otherwise new ones; not more than most. Unless want is 0 the caller must now read, and end with
+// endRead.
 func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -289,7 +293,8 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 		last := sequences[run-1]
 		for from := sequences[0]; from <= last; {
 			left := int(last-from) + 1 //nolint:gosec // at most maxReadMessages
-			messages, next, err := d.registry.source.Read(ctx, d.key, from, left, d.registry.limits.Load().BatchBytes, nil)
+			messages, next, err := d.registry.source.Read(ctx, d.key, from, left, d.registry.limits.Load().BatchBytes,
+				nil)
 			if err != nil {
 				return nil, err
 			}
@@ -326,7 +331,8 @@ func (d *dispatcher) handOutAgain(messages []Message) {
 	}
 }
 
-// settled takes messages out of the hands of whoever has them, because they were acknowledged or released from elsewhere.
+// settled takes messages out of the hands of whoever has them, because they were acknowledged or released from
+// elsewhere.
 func (d *dispatcher) settled(acks, releases []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -375,8 +381,8 @@ func (d *dispatcher) giveBack(sequences []uint64) {
 	signal(d.wake)
 }
 
-// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed; what it
-// was not yet sent goes out again at once.
+// detach removes a consumer. What it was sent counts as one more delivery and goes out again once that is committed;
+// what it was not yet sent goes out again at once.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()
 	at := slices.Index(d.consumers, c)
@@ -405,7 +411,8 @@ func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Unlock()
 	if len(sent) > 0 {
 		d.registry.log.Debug("consumer left with unacknowledged messages; they are given back",
-			zap.Uint64("queue_id", d.key.Queue), zap.Uint32("subscription_id", d.key.Sub), zap.Int("messages", len(sent)))
+			zap.Uint64("queue_id", d.key.Queue), zap.Uint32("subscription_id", d.key.Sub),
+			zap.Int("messages", len(sent)))
 	}
 	d.registry.detached()
 }

@@ -8,32 +8,35 @@ import (
 	"time"
 )
 
-// Deliveries are unbounded work: each message goes to every subscription, and a backlog can be as large as the disk. While others want
-// the processors, too (Limits.Busy), the dispatchers therefore take turns, each of them small, and all of them together keep to a
-// part of the time: what it takes to deliver each message that is published once, so that the consumers of a queue can keep up with
-// its publishers, however many subscriptions there are besides; and at least Limits.Share. Otherwise nothing holds them back.
+// Deliveries are unbounded work: each message goes to every subscription, and a backlog can be as large as the disk.
+// While others want the processors, too (Limits.Busy), the dispatchers therefore take turns, each of them small, and
+// all of them together keep to a part of the time: what it takes to deliver each message that is published once, so
+// that the consumers of a queue can keep up with its publishers, however many subscriptions there are besides; and at
+// least Limits.Share. Otherwise nothing holds them back.
 const (
-	// turnMessages and turnBytes bound a turn: with many subscriptions none waits for long until all the others have had theirs.
+	// turnMessages and turnBytes bound a turn: with many subscriptions none waits for long until all the others have
+	// had theirs.
 	turnMessages = 256
 	turnBytes    = 128 << 10
-	// What a turn, a message and each KiB of it cost a node in time of a processor, about: measured with 350 B, 128 at a time, from
-	// reading them to the connection, with their acknowledgements. It is not measured as it goes, since a clock would also count the
-	// time in which others had the processor, the more the busier the node is.
+	// What a turn, a message and each KiB of it cost a node in time of a processor, about: measured with 350 B, 128 at
+	// a time, from reading them to the connection, with their acknowledgements. It is not measured as it goes, since a
+	// clock would also count the time in which others had the processor, the more the busier the node is.
 	turnCost    = 20 * time.Microsecond
 	messageCost = time.Microsecond
 	kibCost     = 400 * time.Nanosecond
 	// fullTurn is the price of a turn that was as long as it may be.
 	fullTurn = turnCost + turnMessages*messageCost + turnBytes/1024*kibCost
-	// rateEvery is how often it is looked how much is published, and rateWeight what part of the opinion the last look is.
+	// rateEvery is how often it is looked how much is published, and rateWeight what part of the opinion the last look
+	// is.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
 	// late is how much time the dispatchers may be behind and make up for: on a busy machine nobody wakes up in time.
 	late = 5 * time.Millisecond
 )
 
-// pacer says when the next turn may begin. All turns are paid for from one budget, and whoever had one waits in proportion to its price:
-// every dispatcher that has something to do gets as much as the others, and one that has little does not wait for those that have
-// much.
+// pacer says when the next turn may begin. All turns are paid for from one budget, and whoever had one waits in
+// proportion to its price: every dispatcher that has something to do gets as much as the others, and one that has
+// little does not wait for those that have much.
 type pacer struct {
 	busy      func() bool  // nil: never
 	free      atomic.Bool  // nothing holds deliveries back
@@ -79,7 +82,8 @@ func (p *pacer) isBusy() bool {
 	return false
 }
 
-// pay waits after a turn that gave out the messages. It returns at once while nobody else wants the processors, and soon when ctx ends.
+// pay waits after a turn that gave out the messages. It returns at once while nobody else wants the processors, and
+// soon when ctx ends.
 func (p *pacer) pay(ctx context.Context, messages []Message) {
 	if len(messages) == 0 || !p.isBusy() {
 		return

@@ -19,7 +19,8 @@ func ofBytes(messages, bytes int) []Message {
 	return out
 }
 
-// TestPacerShare: all turns together take the share, and everybody gets as much as the others, whether in large turns or in small ones.
+// TestPacerShare: all turns together take the share, and everybody gets as much as the others, whether in large turns
+// or in small ones.
 func TestPacerShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const share, dispatchers = 0.25, 20
@@ -32,7 +33,8 @@ func TestPacerShare(t *testing.T) {
 			turn := ofBytes(turnMessages>>(i%3), 200)
 			running.Go(func() {
 				for ctx.Err() == nil {
-					cost[i] += turnCost + time.Duration(len(turn))*messageCost + time.Duration(len(turn)*200)*kibCost/1024
+					cost[i] += turnCost + time.Duration(len(turn))*messageCost +
+						time.Duration(len(turn)*200)*kibCost/1024
 					p.pay(ctx, turn)
 				}
 			})

@@ -84,7 +84,8 @@ func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, er
 	}
 	space, reads := gains(&r)
 	if max(space, reads) < minGain {
-		return fmt.Sprintf("page size %d gives %d %% of space and %d %% of reads, and %d %% are asked for: nothing to do", r.Recommended, space, reads,
+		return fmt.Sprintf("page size %d gives %d %% of space and %d %% of reads, and %d %% are asked for: nothing "+
+			"to do", r.Recommended, space, reads,
 			minGain), nil
 	}
 	kind, size := PlanResize, r.Recommended
@@ -103,15 +104,17 @@ func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, er
 
 // tuned says which operation autotune has begun, and why.
 func tuned(kind PlanKind, r *store.ScanResult, space, reads, minGain int) string {
-	gain := fmt.Sprintf("%d %% of the space and %d %% of the reads are saved, and %d %% of either are asked for", space, reads, minGain)
+	gain := fmt.Sprintf("%d %% of the space and %d %% of the reads are saved, and %d %% of either are asked for", space,
+		reads, minGain)
 	if kind == PlanCompact {
-		return fmt.Sprintf("compact: the page size of %d bytes is the best one, and packing the pages anew saves enough: %s", r.PageSize, gain)
+		return fmt.Sprintf("compact: the page size of %d bytes is the best one, and packing the pages anew saves "+
+			"enough: %s", r.PageSize, gain)
 	}
 	return fmt.Sprintf("resize from pages of %d bytes to %d: %s", r.PageSize, r.Recommended, gain)
 }
 
-// gains tells what a rewrite with the recommended page size saves, in percent: of the file, and of the reads that it takes to
-// read all messages.
+// gains tells what a rewrite with the recommended page size saves, in percent: of the file, and of the reads that it
+// takes to read all messages.
 func gains(r *store.ScanResult) (space, reads int) {
 	if r.FileBytes > 0 && r.GainBytes > 0 {
 		space = int(min(uint64(r.GainBytes)*100/r.FileBytes, 100)) //nolint:gosec // at most 100

@@ -23,8 +23,8 @@ func (m *Manager) Partner() (failover.NodeInfo, error) {
 	return other, nil
 }
 
-// CompareContent reads the content of both nodes as it is at one record, and returns ErrDiffer if it is not the same. It returns
-// in words what was compared.
+// CompareContent reads the content of both nodes as it is at one record, and returns ErrDiffer if it is not the same.
+// It returns in words what was compared.
 func (m *Manager) CompareContent(ctx context.Context) (string, error) {
 	_, detail, err := m.performVerify(ctx)
 	return detail, err

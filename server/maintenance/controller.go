@@ -19,12 +19,13 @@ import (
 const (
 	// retryFactor bounds how much longer than the first one a wait between two attempts becomes.
 	retryFactor = 30
-	// maxFailures is how many attempts of a step may fail, one after the other and for no reason that passes by itself, before
-	// the plan is given up.
+	// maxFailures is how many attempts of a step may fail, one after the other and for no reason that passes by itself,
+	// before the plan is given up.
 	maxFailures = 10
 	// standbyPoll is how often the active looks whether its standby has applied enough.
 	standbyPoll = 20 * time.Millisecond
-	// catchUpLimit is how long a standby may take to apply what came in during its rewrite before the plan says so again.
+	// catchUpLimit is how long a standby may take to apply what came in during its rewrite before the plan says so
+	// again.
 	catchUpLimit = 10 * time.Second
 	// handOverLimit bounds one attempt of a switchover.
 	handOverLimit = 10 * time.Second
@@ -82,8 +83,8 @@ func (m *Manager) foreign(p *Plan) bool {
 	return m.node.Alone() || m.node.Pair().Record != nil && p.Pair != m.pair()
 }
 
-// attempt tries the next step and says when to look again (negative: at once, 0: when something changes), and how many attempts
-// have failed in a row.
+// attempt tries the next step and says when to look again (negative: at once, 0: when something changes), and how many
+// attempts have failed in a row.
 func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time.Duration, failed int) {
 	stepCtx, stop := m.whileServing(ctx, func() error {
 		if now, ok := m.planToDrive(); !ok || now.ID != p.ID {
@@ -126,14 +127,17 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 
 // final tells whether an error will not pass by itself.
 func final(err error) bool {
-	return errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrDataLoss) || errors.Is(err, page.ErrDamaged) || errors.Is(err, ErrSetting)
+	return errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrDataLoss) || errors.Is(err, page.ErrDamaged) ||
+		errors.Is(err, ErrSetting)
 }
 
 // passes tells whether an error says only that now is not the time.
 func passes(err error) bool {
 	for _, e := range []error{
-		ErrBusy, ErrRole, ErrGaveWay, store.ErrMaintenance, store.ErrCanceled, store.ErrClosed, failover.ErrSwitchover, failover.ErrStopped,
-		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, ErrUnreachable, context.Canceled,
+		ErrBusy, ErrRole, ErrGaveWay, store.ErrMaintenance, store.ErrCanceled, store.ErrClosed, failover.ErrSwitchover,
+		failover.ErrStopped,
+		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, ErrUnreachable,
+		context.Canceled,
 		context.DeadlineExceeded,
 	} {
 		if errors.Is(err, e) {
@@ -190,7 +194,8 @@ func (m *Manager) finish(ctx context.Context, p *Plan) error {
 	})
 }
 
-// members gives the stores of this node and of the standby as the record names them; the zero value for one that it does not name.
+// members gives the stores of this node and of the standby as the record names them; the zero value for one that it
+// does not name.
 func (m *Manager) members() (self, other failover.Member) {
 	st := m.node.Pair()
 	if st.Record == nil {
@@ -229,12 +234,14 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	if err := m.enter(ctx, p.ID, PlanRewriting, other.ID, "node "+name(other)+" rewrites its page file"); err != nil {
 		return err
 	}
-	r, err := m.o.Peers.At(other.Address).Rewrite(ctx, RewriteRequest{PageSize: p.PageSize, PlanID: p.ID}, func(now Progress) { m.progress.Store(&now) })
+	r, err := m.o.Peers.At(other.Address).Rewrite(ctx, RewriteRequest{PageSize: p.PageSize, PlanID: p.ID},
+		func(now Progress) { m.progress.Store(&now) })
 	if err != nil {
 		return fmt.Errorf("rewrite on node %s: %w", name(other), err)
 	}
 	m.log.Info("the other node has rewritten its page file", zap.String("plan", p.ID), zap.String("node", name(other)),
-		zap.Int("page_size", r.PageSizeAfter), zap.Uint64("bytes_before", r.FileBytesBefore), zap.Uint64("bytes", r.FileBytesAfter),
+		zap.Int("page_size", r.PageSizeAfter), zap.Uint64("bytes_before", r.FileBytesBefore),
+		zap.Uint64("bytes", r.FileBytesAfter),
 		zap.Duration("took", r.Took))
 	return m.advance(ctx, p.ID, func(p *Plan) error {
 		p.did(member)
@@ -243,8 +250,8 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	})
 }
 
-// catchUp waits until the standby has applied what was committed when this began. What came in since is so little that a
-// switchover drains it.
+// catchUp waits until the standby has applied what was committed when this began. What came in since is so little that
+// a switchover drains it.
 func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	s, ok := m.node.Standby()
 	if !ok {
@@ -256,14 +263,16 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 	tick := time.NewTicker(standbyPoll)
 	defer tick.Stop()
 	for s.AppliedLSN < goal {
-		if err := m.enter(ctx, p.ID, PlanCatchingUp, other.ID, "node "+name(other)+" applies what came in meanwhile"); err != nil {
+		if err := m.enter(ctx, p.ID, PlanCatchingUp, other.ID,
+			"node "+name(other)+" applies what came in meanwhile"); err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err() //nolint:wrapcheck // the caller looks at its cause
 		case <-limit.C:
-			return fmt.Errorf("%w: node %s has applied %d of %d records", ErrUnreachable, name(other), s.AppliedLSN, goal)
+			return fmt.Errorf("%w: node %s has applied %d of %d records", ErrUnreachable, name(other), s.AppliedLSN,
+				goal)
 		case <-tick.C:
 		}
 		if s, ok = m.node.Standby(); !ok {

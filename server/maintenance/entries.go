@@ -30,13 +30,14 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 		return v, false, nil
 	}
 	if err := json.Unmarshal(raw, &v); err != nil {
-		return v, false, fmt.Errorf("the pair's entry %s cannot be read; it was written by another version: %w", key, err)
+		return v, false, fmt.Errorf("the pair's entry %s cannot be read; it was written by another version: %w", key,
+			err)
 	}
 	return v, true, nil
 }
 
-// change reads an entry (the zero value if there is none), lets fn change it, and commits it. When fn returns an error nothing
-// is committed; errUnchanged is no error. It returns what the entry is now.
+// change reads an entry (the zero value if there is none), lets fn change it, and commits it. When fn returns an error
+// nothing is committed; errUnchanged is no error. It returns what the entry is now.
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		var none T

@@ -12,7 +12,8 @@ var (
 	ErrBusy = errors.New("another operation of maintenance is under way on this node")
 	// ErrRole is returned when the node's role does not allow the operation.
 	ErrRole = errors.New("not possible in this node's role")
-	// ErrGaveWay is returned by a rewrite that was dropped because the node changes its role. The page file is as it was.
+	// ErrGaveWay is returned by a rewrite that was dropped because the node changes its role. The page file is as it
+	// was.
 	ErrGaveWay = errors.New("the rewrite was dropped, because the node changes its role; page.db is as it was")
 	// ErrNoBackupPath is returned when there is nowhere to put a backup.
 	ErrNoBackupPath = errors.New("no directory for backups: set backup.path")

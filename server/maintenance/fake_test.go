@@ -21,8 +21,9 @@ import (
 
 const patience = 10 * time.Second
 
-// pair is a real store, whose entries the pair shares, and two nodes that are played: self, where the Manager runs, and the other
-// one, whose operations are functions. After a hand-over the Manager is the other node's: it goes on with what is in the store.
+// pair is a real store, whose entries the pair shares, and two nodes that are played: self, where the Manager runs, and
+// the other one, whose operations are functions. After a hand-over the Manager is the other node's: it goes on with
+// what is in the store.
 type pair struct {
 	t     *testing.T
 	store *store.Store
@@ -45,7 +46,10 @@ type pair struct {
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	s, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/data", SegmentBytes: 256 << 10, MaxFrameBytes: 1 << 20, BootID: "boot"})
+	s, err := store.Open(store.Options{
+		FS: vfs.NewMem(), Dir: "/data", SegmentBytes: 256 << 10, MaxFrameBytes: 1 << 20,
+		BootID: "boot",
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	p := &pair{
@@ -66,7 +70,8 @@ func newPair(t *testing.T) *pair {
 func (p *pair) manager() *Manager {
 	p.t.Helper()
 	m, err := New(Options{
-		Store: p.store, Node: p, Peers: p, FS: vfs.NewMem(), DataDir: "/", Retry: time.Millisecond, Tick: time.Millisecond, Now: p.clock,
+		Store: p.store, Node: p, Peers: p, FS: vfs.NewMem(), DataDir: "/", Retry: time.Millisecond,
+		Tick: time.Millisecond, Now: p.clock,
 		Defaults: Defaults{PageSizeMax: 32768, BackupKeep: 3, AutotuneMinGain: 20},
 	})
 	require.NoError(p.t, err)

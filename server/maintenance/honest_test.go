@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestCompactRunEndsWithItsPlan: the run of a job that starts a rolling plan is over when the plan is, whichever node is active by
-// then, and says how that ended.
+// TestCompactRunEndsWithItsPlan: the run of a job that starts a rolling plan is over when the plan is, whichever node
+// is active by then, and says how that ended.
 func TestCompactRunEndsWithItsPlan(t *testing.T) {
 	p := newPair(t)
 	reached, goOn := make(chan struct{}, 2), make(chan struct{})
@@ -92,7 +92,10 @@ func TestPlanOfAnotherPair(t *testing.T) {
 func TestBackupPaths(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
-	for path, want := range map[string]error{"": ErrNoBackupPath, "backups": ErrSetting, "../b": ErrSetting, "/data/../within": ErrSetting} {
+	for path, want := range map[string]error{
+		"": ErrNoBackupPath, "backups": ErrSetting, "../b": ErrSetting,
+		"/data/../within": ErrSetting,
+	} {
 		_, err := m.Backup(t.Context(), BackupRequest{Path: path}, nil)
 		require.ErrorIs(t, err, want, path)
 		_, err = m.Backups(path)
@@ -108,7 +111,10 @@ func TestBackupPathInDataDir(t *testing.T) {
 	require.NoError(t, os.Symlink(data, filepath.Join(root, "link")))
 	m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: vfs.NewMem(), DataDir: data})
 	require.NoError(t, err)
-	for _, path := range []string{data, filepath.Join(data, "sets"), filepath.Join(root, "link"), filepath.Join(root, "link", "sets", "deep"), data + "/../data/x"} {
+	for _, path := range []string{
+		data, filepath.Join(data, "sets"), filepath.Join(root, "link"),
+		filepath.Join(root, "link", "sets", "deep"), data + "/../data/x",
+	} {
 		require.ErrorIs(t, m.checkBackupPath(path), ErrSetting, path)
 		_, err := m.Update(t.Context(), Change{BackupPath: &path})
 		require.ErrorIs(t, err, ErrSetting, path)

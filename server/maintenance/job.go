@@ -50,7 +50,8 @@ const (
 type Job struct {
 	// Name, unique in the pair.
 	Name string `json:"name"`
-	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h"; local time of the active.
+	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h"; local time of the
+	// active.
 	Schedule string `json:"schedule"`
 	Kind     string `json:"kind"`
 	// On is where it runs; empty means the default of its kind.
@@ -113,10 +114,12 @@ func (j *Job) where() (place string, said bool) {
 
 func (j *Job) check() error {
 	if err := txn.CheckName(j.Name); err != nil || len(j.Name) > maxJobNameBytes {
-		return fmt.Errorf("%w: the job's name: 1 to %d characters of A-Z a-z 0-9 . _ / - are possible: %w", ErrSetting, maxJobNameBytes, err)
+		return fmt.Errorf("%w: the job's name: 1 to %d characters of A-Z a-z 0-9 . _ / - are possible: %w", ErrSetting,
+			maxJobNameBytes, err)
 	}
 	if !slices.Contains([]string{JobScan, JobShrink, JobBackup, JobCompact, JobVerify}, j.Kind) {
-		return fmt.Errorf("%w: %q is no kind of job; there are scan, shrink, backup, compact and verify", ErrSetting, j.Kind)
+		return fmt.Errorf("%w: %q is no kind of job; there are scan, shrink, backup, compact and verify", ErrSetting,
+			j.Kind)
 	}
 	if !slices.Contains([]string{"", OnStandby, OnActive, OnBoth}, j.On) {
 		return fmt.Errorf("%w: a job runs on the standby, the active or both, not on %q", ErrSetting, j.On)
@@ -133,7 +136,8 @@ func (j *Job) check() error {
 func parseSchedule(text string) (cron.Schedule, error) {
 	s, err := cron.ParseStandard(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the schedule %q: %w; write minute, hour, day, month and weekday, such as \"30 2 * * 0\", or @daily",
+		return nil, fmt.Errorf("%w: the schedule %q: %w; write minute, hour, day, month and weekday, such as \"30 2 "+
+			"* * 0\", or @daily",
 			ErrSetting, text, err)
 	}
 	return s, nil
@@ -191,8 +195,8 @@ func (m *Manager) addPlan(runs []Run) error {
 	return nil
 }
 
-// since is the time after which the next run is due: when the job was put or the last run was over, whichever is later. For a run
-// that still runs, now.
+// since is the time after which the next run is due: when the job was put or the last run was over, whichever is later.
+// For a run that still runs, now.
 func (j *JobInfo) since(now time.Time) time.Time {
 	if len(j.History) == 0 {
 		return j.UpdatedAt

@@ -22,8 +22,8 @@ const (
 	keptSteps = 16
 )
 
-// localState is what a node knows for itself: which steps it has done. It is written after a step was done, so that a crash in
-// between does the step once more: that costs time, and changes nothing.
+// localState is what a node knows for itself: which steps it has done. It is written after a step was done, so that a
+// crash in between does the step once more: that costs time, and changes nothing.
 type localState struct {
 	fs   vfs.FS
 	path string
@@ -51,8 +51,8 @@ type doneStep struct {
 	Process string `json:"process,omitempty"`
 }
 
-// openLocal reads maintenance.json. One that cannot be understood is put aside: all that is lost is that a step may be done once
-// more.
+// openLocal reads maintenance.json. One that cannot be understood is put aside: all that is lost is that a step may be
+// done once more.
 func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error) {
 	l := &localState{fs: fsys, path: filepath.Join(dir, localFile), v: localContent{Version: 1}}
 	raw, err := vfs.ReadFile(fsys, l.path, localMaxBytes)
@@ -74,7 +74,8 @@ func openLocal(fsys vfs.FS, dir string, logger *zap.Logger) (*localState, error)
 func (l *localState) done(id string, incarnation uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return id != "" && slices.ContainsFunc(l.v.Done, func(d doneStep) bool { return d.ID == id && d.Incarnation == incarnation })
+	return id != "" && slices.ContainsFunc(l.v.Done,
+		func(d doneStep) bool { return d.ID == id && d.Incarnation == incarnation })
 }
 
 // restarted tells whether a process before this one was told to restart for a plan, and whether this one was.
@@ -98,7 +99,8 @@ func (l *localState) mark(step doneStep) error {
 	})
 }
 
-// config gives what is still to be done of what the configuration asks for, and forgets what it does not ask for any more.
+// config gives what is still to be done of what the configuration asks for, and forgets what it does not ask for any
+// more.
 func (l *localState) config(resize, compact bool) (wantResize, wantCompact bool, err error) {
 	err = l.change(func(v *localContent) bool {
 		before := *v

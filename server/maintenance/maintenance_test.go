@@ -44,7 +44,10 @@ func TestWindow(t *testing.T) {
 			require.Equal(t, tc.day, day)
 		}
 	}
-	for _, bad := range []string{"2:00-5:00", "02:00", "02:00-02:00", "24:00-05:00", "02:60-05:00", "02:00-05:00x", "night"} {
+	for _, bad := range []string{
+		"2:00-5:00", "02:00", "02:00-02:00", "24:00-05:00", "02:60-05:00", "02:00-05:00x",
+		"night",
+	} {
 		_, err := ParseWindow(bad)
 		require.ErrorIs(t, err, ErrSetting, bad)
 	}
@@ -142,7 +145,8 @@ func TestPlanGoesOn(t *testing.T) {
 	p.rewrite = func(_ context.Context, req RewriteRequest) (RewriteResult, error) {
 		require.Equal(t, 8192, req.PageSize)
 		if calls.Add(1)%8 != 0 {
-			return RewriteResult{}, fmt.Errorf("try: %w", []error{ErrUnreachable, ErrBusy, ErrGaveWay, ErrRole}[calls.Load()%4])
+			return RewriteResult{}, fmt.Errorf("try: %w",
+				[]error{ErrUnreachable, ErrBusy, ErrGaveWay, ErrRole}[calls.Load()%4])
 		}
 		return RewriteResult{PageSizeAfter: 8192}, nil
 	}
@@ -208,7 +212,8 @@ func (p *pair) history(m *Manager, name string) []Run {
 	return j.History
 }
 
-// TestJobNotTwice: a job that still runs is not started again, by the schedule or by hand; what was due meanwhile is not made up for.
+// TestJobNotTwice: a job that still runs is not started again, by the schedule or by hand; what was due meanwhile is
+// not made up for.
 func TestJobNotTwice(t *testing.T) {
 	p := newPair(t)
 	var calls atomic.Int32
@@ -258,8 +263,8 @@ func (m *Manager) dueNow(t *testing.T, name string) bool {
 	return due
 }
 
-// TestMissedRunsAfterTakeover: a run that was missed just now is made up for, once; one of hours ago is noted as skipped; one that was
-// under way has failed.
+// TestMissedRunsAfterTakeover: a run that was missed just now is made up for, once; one of hours ago is noted as
+// skipped; one that was under way has failed.
 func TestMissedRunsAfterTakeover(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
@@ -276,7 +281,8 @@ func TestMissedRunsAfterTakeover(t *testing.T) {
 		return len(h) == 1 && h[0].Outcome == RunOK
 	}, patience, time.Millisecond, "four were missed; the one of 5 o'clock is made up for")
 	require.Equal(t, 5, p.history(m, "hourly")[0].Scheduled.Hour())
-	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience,
+		time.Millisecond)
 	require.Contains(t, p.history(m, "nightly")[0].Detail, "stopped being the active one")
 
 	p.set(func() { p.serving = false })
@@ -289,7 +295,8 @@ func TestMissedRunsAfterTakeover(t *testing.T) {
 	require.Contains(t, p.history(m, "nightly")[0].Detail, "too long ago")
 }
 
-// TestRunMeetsSwitchover: a run that was under way when the role moved is begun again by the new active, a few times at most.
+// TestRunMeetsSwitchover: a run that was under way when the role moved is begun again by the new active, a few times at
+// most.
 func TestRunMeetsSwitchover(t *testing.T) {
 	p := newPair(t)
 	m := p.manager()
@@ -313,14 +320,16 @@ func TestRunMeetsSwitchover(t *testing.T) {
 	again.Attempt = maxAttempts - 1
 	require.NoError(t, m.noteRun(t.Context(), "nightly", again))
 	p.set(func() { p.term = 3 })
-	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return p.history(m, "nightly")[0].Outcome == RunFailed }, patience,
+		time.Millisecond)
 	require.Len(t, p.history(m, "nightly"), 3)
 }
 
 // Autotune says which operation it begins, and why.
 func TestAutotuneSaysWhatAndWhy(t *testing.T) {
 	r := store.ScanResult{PageSize: 2048, Recommended: 8192}
-	require.Equal(t, "resize from pages of 2048 bytes to 8192: 30 % of the space and 5 % of the reads are saved, and 20 % of either are asked for",
+	require.Equal(t, "resize from pages of 2048 bytes to 8192: 30 % of the space and 5 % of the reads are saved, and "+
+		"20 % of either are asked for",
 		tuned(PlanResize, &r, 30, 5, 20))
 	r.Recommended = 2048
 	require.Contains(t, tuned(PlanCompact, &r, 30, 5, 20), "compact: the page size of 2048 bytes is the best one")
@@ -374,7 +383,8 @@ func TestAutotune(t *testing.T) {
 	require.Equal(t, PlanResize, plan.Kind)
 	require.Equal(t, 8192, plan.PageSize)
 	require.Equal(t, 2, count())
-	require.Eventually(t, func() bool { return entry(m).Outcome != "" && entry(m).Day == "2026-03-02" }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return entry(m).Outcome != "" && entry(m).Day == "2026-03-02" }, patience,
+		time.Millisecond)
 	require.Contains(t, entry(m).Outcome, plan.ID)
 }
 
@@ -404,7 +414,8 @@ func (l liar) Digest(ctx context.Context, at uint64) (store.Digest, error) {
 	return d, err
 }
 
-// TestChangeWaitsNoLongerThanAsked: a change waits for the one before it, which waits for the standby, and not beyond its own context.
+// TestChangeWaitsNoLongerThanAsked: a change waits for the one before it, which waits for the standby, and not beyond
+// its own context.
 func TestChangeWaitsNoLongerThanAsked(t *testing.T) {
 	m := newPair(t).manager()
 	require.NoError(t, m.committing.Acquire(t.Context(), 1))

@@ -31,8 +31,8 @@ type Options struct {
 	DataDir string
 	// Defaults are what this node's configuration says; they hold where the pair has set nothing.
 	Defaults Defaults
-	// RewriteBytesPerSecond bounds what a rewrite of this node's page file copies, asked for when one begins; 0, and nil, mean that
-	// nothing does.
+	// RewriteBytesPerSecond bounds what a rewrite of this node's page file copies, asked for when one begins; 0, and
+	// nil, mean that nothing does.
 	RewriteBytesPerSecond func() int64
 	// ArchiveDir of this node's log; empty for none.
 	ArchiveDir string
@@ -42,8 +42,8 @@ type Options struct {
 	Software string
 	// Logger gets what an operator should know; nil means none.
 	Logger *zap.Logger
-	// Retry is how long a step of a plan that failed waits before it is tried again, the first time; it doubles up to 30
-	// times that. 0 means 1 s.
+	// Retry is how long a step of a plan that failed waits before it is tried again, the first time; it doubles up to
+	// 30 times that. 0 means 1 s.
 	Retry time.Duration
 	// Tick is how often the schedule is looked at; 0 means 500 ms.
 	Tick time.Duration
@@ -53,8 +53,8 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Manager does the maintenance of one node and, while the node is active, of the pair. Its methods may be called from any
-// goroutine.
+// Manager does the maintenance of one node and, while the node is active, of the pair. Its methods may be called from
+// any goroutine.
 type Manager struct {
 	o     Options
 	log   *zap.Logger
@@ -64,7 +64,8 @@ type Manager struct {
 	// process tells runs of this node apart.
 	process string
 
-	// committing is held from reading one of the pair's entries until its change is committed: for as long as the standby takes.
+	// committing is held from reading one of the pair's entries until its change is committed: for as long as the
+	// standby takes.
 	committing *semaphore.Weighted
 
 	mu        sync.Mutex // guards what follows
@@ -101,13 +102,14 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	return &Manager{
-		o: o, log: o.Logger, store: o.Store, node: o.Node, local: local, process: uuid.NewString(), jobs: make(map[string]bool),
+		o: o, log: o.Logger, store: o.Store, node: o.Node, local: local, process: uuid.NewString(),
+		jobs: make(map[string]bool),
 		held: make(map[uint64]context.CancelCauseFunc), committing: semaphore.NewWeighted(1),
 	}, nil
 }
 
-// Run drives the pair's plan, jobs and autotune while this node is active, and does what is asked for its start, until ctx
-// ends.
+// Run drives the pair's plan, jobs and autotune while this node is active, and does what is asked for its start, until
+// ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { m.drive(ctx) })
@@ -116,7 +118,8 @@ func (m *Manager) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// wait waits until the role, the pair's entries or the time (if not 0) may ask for something. It returns false when ctx ended.
+// wait waits until the role, the pair's entries or the time (if not 0) may ask for something. It returns false when ctx
+// ended.
 func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, limit time.Duration) bool {
 	var timeout <-chan time.Time
 	if limit > 0 {
@@ -136,8 +139,8 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 // errLeft is why a step or a job is given up when its node is not the active one any more.
 var errLeft = errors.New("this node is not the active one any more")
 
-// whileServing gives a context that ends when this node stops serving, or when keep (if not nil) says so after a change of the
-// pair's entries. stop must be called.
+// whileServing gives a context that ends when this node stops serving, or when keep (if not nil) says so after a change
+// of the pair's entries. stop must be called.
 func (m *Manager) whileServing(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entries, unwatch := m.store.WatchMeta()

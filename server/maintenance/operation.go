@@ -34,8 +34,11 @@ const (
 	opDropOld = "drop-old"
 )
 
-// begin registers an operation, or says why it cannot be now. The context ends with ctx and with GiveWay; end must be called.
-func (m *Manager) begin(ctx context.Context, kind, planID string, tell func(Progress)) (context.Context, *operation, error) {
+// begin registers an operation, or says why it cannot be now. The context ends with ctx and with GiveWay; end must be
+// called.
+func (m *Manager) begin(
+	ctx context.Context, kind, planID string, tell func(Progress),
+) (context.Context, *operation, error) {
 	role := m.node.Pair().Role
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,7 +49,10 @@ func (m *Manager) begin(ctx context.Context, kind, planID string, tell func(Prog
 		return nil, nil, m.refuseRewrite(role)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	op := &operation{kind: kind, planID: planID, since: time.Now(), cancel: cancel, done: make(chan struct{}), tell: tell}
+	op := &operation{
+		kind: kind, planID: planID, since: time.Now(), cancel: cancel, done: make(chan struct{}),
+		tell: tell,
+	}
 	m.running = op
 	return ctx, op, nil
 }
@@ -58,9 +64,11 @@ func follows(r failover.Role) bool {
 
 func (m *Manager) refuseRewrite(role failover.Role) error {
 	if m.node.Alone() {
-		return fmt.Errorf("%w: this node runs alone and serves; set resize-on-startup or compact-on-startup and start it again", ErrRole)
+		return fmt.Errorf("%w: this node runs alone and serves; set resize-on-startup or compact-on-startup and "+
+			"start it again", ErrRole)
 	}
-	return fmt.Errorf("%w: only a standby rewrites its page file, and this node is %s; use a rolling plan, or ask the other node", ErrRole, role)
+	return fmt.Errorf("%w: only a standby rewrites its page file, and this node is %s; use a rolling plan, or ask "+
+		"the other node", ErrRole, role)
 }
 
 // end is called when nothing of the operation is left.
@@ -122,11 +130,12 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 	}
 }
 
-// giveWayLimit is when a rewrite that does not give way is told of. Past its last point of return it needs a few renames.
+// giveWayLimit is when a rewrite that does not give way is told of. Past its last point of return it needs a few
+// renames.
 const giveWayLimit = time.Second
 
-// GiveWay drops a rewrite that is under way and lets none begin until Following is called. It returns when the store applies
-// again: after milliseconds, or, if the new file is being put in place, after that.
+// GiveWay drops a rewrite that is under way and lets none begin until Following is called. It returns when the store
+// applies again: after milliseconds, or, if the new file is being put in place, after that.
 func (m *Manager) GiveWay() {
 	m.mu.Lock()
 	m.following, m.starting = false, false
@@ -145,8 +154,10 @@ func (m *Manager) GiveWay() {
 	select {
 	case <-op.done:
 	case <-timer.C:
-		m.log.Warn("the rewrite of page.db takes long to give way to a change of this node's role", zap.Stringer("rewrite", op.activity()))
+		m.log.Warn("the rewrite of page.db takes long to give way to a change of this node's role",
+			zap.Stringer("rewrite", op.activity()))
 		<-op.done
 	}
-	m.log.Warn("the rewrite of page.db gave way to a change of this node's role", zap.Duration("waited", time.Since(began)))
+	m.log.Warn("the rewrite of page.db gave way to a change of this node's role",
+		zap.Duration("waited", time.Since(began)))
 }

@@ -18,8 +18,8 @@ import (
 
 var _ Operations = (*Manager)(nil)
 
-// Scan reads a snapshot of this node's page file and recommends a page size, which the pair is told. Online. maxPageSize 0
-// means the setting; with any other one the pair is not told.
+// Scan reads a snapshot of this node's page file and recommends a page size, which the pair is told. Online.
+// maxPageSize 0 means the setting; with any other one the pair is not told.
 func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (store.ScanResult, error) {
 	settings, err := m.Settings()
 	if err != nil {
@@ -48,7 +48,8 @@ func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progr
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
 	err := m.report(ctx, Report{Node: m.node.Pair().Self.ID, Recommended: pageSize})
 	if err != nil {
-		m.log.Warn("the pair could not be told the page size that a scan recommends", zap.Int("page_size", pageSize), zap.Error(err))
+		m.log.Warn("the pair could not be told the page size that a scan recommends", zap.Int("page_size", pageSize),
+			zap.Error(err))
 	}
 }
 
@@ -72,13 +73,17 @@ func (m *Manager) pageProgress(op *operation) func(store.Progress) {
 		pageSize = uint64(stats.PageSize) //nolint:gosec // at most 1 MiB
 	}
 	return func(p store.Progress) {
-		op.report(Progress{Phase: p.Phase, Done: p.Pages * pageSize, Total: p.TotalPages * pageSize, Messages: p.Messages, Left: p.Left})
+		op.report(Progress{
+			Phase: p.Phase, Done: p.Pages * pageSize, Total: p.TotalPages * pageSize,
+			Messages: p.Messages, Left: p.Left,
+		})
 	}
 }
 
-// Rewrite writes this node's page file anew. Only while the node follows an active, or at the start of one that stands alone:
-// ErrRole otherwise. ErrBusy while another operation runs, store.ErrNoSpace with both figures, store.ErrDataLoss for a page
-// that is damaged; ErrGaveWay when the node changed its role meanwhile. Whatever the error, the page file is as it was.
+// Rewrite writes this node's page file anew. Only while the node follows an active, or at the start of one that stands
+// alone: ErrRole otherwise. ErrBusy while another operation runs, store.ErrNoSpace with both figures, store.ErrDataLoss
+// for a page that is damaged; ErrGaveWay when the node changed its role meanwhile. Whatever the error, the page file is
+// as it was.
 func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error) {
 	if req.DryRun {
 		return m.planRewrite(ctx, req, progress)
@@ -109,19 +114,23 @@ func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func
 	}
 	if req.PlanID != "" {
 		// A crash before this is written makes the step be done once more.
-		err = m.local.mark(doneStep{ID: req.PlanID, PageSize: r.PageSize, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation})
+		err = m.local.mark(doneStep{
+			ID: req.PlanID, PageSize: r.PageSize, At: m.o.Now(),
+			Incarnation: m.store.Identity().Incarnation,
+		})
 	}
 	return RewriteResult{
-		PageSizeBefore: r.FromPageSize, PageSizeAfter: r.PageSize, FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter,
-		NeededBytes: r.FileBytesAfter, Messages: r.Messages, Took: time.Since(began),
+		PageSizeBefore: r.FromPageSize, PageSizeAfter: r.PageSize, FileBytesBefore: r.FileBytesBefore,
+		FileBytesAfter: r.FileBytesAfter,
+		NeededBytes:    r.FileBytesAfter, Messages: r.Messages, Took: time.Since(began),
 	}, err
 }
 
 // awaitPlanLimit bounds the wait for the plan.
 const awaitPlanLimit = time.Second
 
-// awaitPlan waits until this node, which follows, has applied the plan that it is to do a step of: while it rewrites it applies
-// nothing, and could not say what it is doing. It is no harm if it does not come.
+// awaitPlan waits until this node, which follows, has applied the plan that it is to do a step of: while it rewrites it
+// applies nothing, and could not say what it is doing. It is no harm if it does not come.
 func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	if id == "" {
 		return
@@ -153,8 +162,10 @@ func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress 
 		return RewriteResult{}, cause(ctx, err)
 	}
 	return RewriteResult{
-		PageSizeBefore: p.FromPageSize, PageSizeAfter: p.PageSize, FileBytesBefore: p.FileBytes, FileBytesAfter: p.NeedBytes,
-		NeededBytes: p.NeedBytes + p.ReserveBytes, AvailableBytes: p.AvailableBytes + p.OldFileBytes, Messages: p.Messages,
+		PageSizeBefore: p.FromPageSize, PageSizeAfter: p.PageSize, FileBytesBefore: p.FileBytes,
+		FileBytesAfter: p.NeedBytes,
+		NeededBytes:    p.NeedBytes + p.ReserveBytes, AvailableBytes: p.AvailableBytes + p.OldFileBytes,
+		Messages: p.Messages,
 	}, nil
 }
 
@@ -166,7 +177,8 @@ func (m *Manager) unchanged() (RewriteResult, error) {
 	}
 	bytes := stats.Pages * uint64(stats.PageSize) //nolint:gosec // at most 1 MiB
 	return RewriteResult{
-		PageSizeBefore: stats.PageSize, PageSizeAfter: stats.PageSize, FileBytesBefore: bytes, FileBytesAfter: bytes, Messages: stats.Messages,
+		PageSizeBefore: stats.PageSize, PageSizeAfter: stats.PageSize, FileBytesBefore: bytes, FileBytesAfter: bytes,
+		Messages: stats.Messages,
 	}, nil
 }
 
@@ -179,7 +191,8 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	defer m.end(op)
 	if dryRun {
 		p, err := m.store.PlanShrink(ctx, store.ShrinkOptions{})
-		return ShrinkResult{FileBytesBefore: p.FileBytes, FileBytesAfter: p.FileBytes - min(p.GainBytes, p.FileBytes)}, cause(ctx, err)
+		return ShrinkResult{FileBytesBefore: p.FileBytes, FileBytesAfter: p.FileBytes - min(p.GainBytes, p.FileBytes)},
+			cause(ctx, err)
 	}
 	r, err := m.store.Shrink(ctx, store.ShrinkOptions{})
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
@@ -195,7 +208,8 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.DropOld() //nolint:wrapcheck // says what it is
 }
 
-// FlushArchive archives this node's log up to now, and tells where and how far. ErrNoArchive when this node has no archive.
+// FlushArchive archives this node's log up to now, and tells where and how far. ErrNoArchive when this node has no
+// archive.
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
@@ -210,7 +224,8 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 // Backup copies a snapshot of this node to a save-set. Online. ErrNoBackupPath when it is not said where to.
 func (m *Manager) Backup(ctx context.Context, req BackupRequest, progress func(Progress)) (backup.Set, error) {
 	o := backup.Options{
-		Path: req.Path, KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, ArchiveDir: m.o.ArchiveDir, Software: m.o.Software,
+		Path: req.Path, KeepGenerations: req.Keep, BytesPerSecond: req.BytesPerSecond, ArchiveDir: m.o.ArchiveDir,
+		Software: m.o.Software,
 	}
 	settings, err := m.Settings()
 	if err != nil {
@@ -254,14 +269,15 @@ func (m *Manager) Backups(path string) ([]backup.Set, error) {
 	return backup.List(nil, path) //nolint:wrapcheck // says what it is
 }
 
-// checkBackupPath refuses what cannot be meant: a path that depends on where somebody started the node, and one that the
-// store would be copied into itself with.
+// checkBackupPath refuses what cannot be meant: a path that depends on where somebody started the node, and one that
+// the store would be copied into itself with.
 func (m *Manager) checkBackupPath(path string) error {
 	switch {
 	case path == "":
 		return ErrNoBackupPath
 	case !filepath.IsAbs(path):
-		return fmt.Errorf("%w: the backup path %q is relative; give the whole path of a directory on the node", ErrSetting, path)
+		return fmt.Errorf("%w: the backup path %q is relative; give the whole path of a directory on the node",
+			ErrSetting, path)
 	}
 	data, err := filepath.Abs(m.o.DataDir)
 	if err != nil {
@@ -269,7 +285,8 @@ func (m *Manager) checkBackupPath(path string) error {
 	}
 	in, err := filepath.Rel(withoutLinks(data), withoutLinks(path))
 	if err == nil && in != ".." && !strings.HasPrefix(in, ".."+string(filepath.Separator)) {
-		return fmt.Errorf("%w: the backup path %q is in the data directory %s; what is there goes with the disk that a backup is for",
+		return fmt.Errorf("%w: the backup path %q is in the data directory %s; what is there goes with the disk that "+
+			"a backup is for",
 			ErrSetting, path, data)
 	}
 	return nil
@@ -292,9 +309,10 @@ func withoutLinks(path string) string {
 // activityLimit bounds the question what the other node does.
 const activityLimit = time.Second
 
-// MaySwitchOver says whether a switchover should be tried now: not while the standby, this node or the other one, rewrites its
-// page file, because it applies nothing until that has ended, and what it has not applied it cannot serve. The error wraps
-// failover.ErrSwitchover. When the other node cannot be asked the answer is yes: then failover will find out.
+// MaySwitchOver says whether a switchover should be tried now: not while the standby, this node or the other one,
+// rewrites its page file, because it applies nothing until that has ended, and what it has not applied it cannot serve.
+// The error wraps failover.ErrSwitchover. When the other node cannot be asked the answer is yes: then failover will
+// find out.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, why := m.partner(); !ok && why == "" {
@@ -307,7 +325,8 @@ func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	if !ok || a.Operation != opRewrite {
 		return nil
 	}
-	return fmt.Errorf("%w: the standby is busy with %s, and has to apply what comes in meanwhile before it can take over; wait for it, or "+
+	return fmt.Errorf("%w: the standby is busy with %s, and has to apply what comes in meanwhile before it can take "+
+		"over; wait for it, or "+
 		"cancel it", failover.ErrSwitchover, a)
 }
 

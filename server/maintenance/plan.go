@@ -58,8 +58,9 @@ type Plan struct {
 	State       PlanState `json:"state"`
 	// Reason for State, in words.
 	Reason string `json:"reason,omitempty"`
-	// Done are the stores whose page file was rewritten, or whose node has restarted, one for each node at most: all that a new active needs to know. A store that
-	// was replaced since, by a snapshot of the other node for instance, is another one, and not done.
+	// Done are the stores whose page file was rewritten, or whose node has restarted, one for each node at most: all
+	// that a new active needs to know. A store that was replaced since, by a snapshot of the other node for instance,
+	// is another one, and not done.
 	Done []failover.Member `json:"done,omitempty"`
 	// Node that is worked on.
 	Node      uuid.UUID `json:"node"`
@@ -113,8 +114,8 @@ func (m *Manager) Plan() (*Plan, error) {
 	return &p, nil
 }
 
-// WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or fn returns an
-// error.
+// WatchPlan calls fn with the plan now and after each change, also of its progress, until it has ended, ctx ends, or fn
+// returns an error.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	entries, unwatch := m.store.WatchMeta()
 	defer unwatch()
@@ -138,11 +139,12 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 // AwaitPlan waits, for a moment at most, until this node has applied a plan that the active has begun or ended.
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
-// StartPlan begins a plan. pageSize is for PlanResize; 0 means the recommended one. Only on the active of a pair. ErrPlanRuns,
-// ErrNoRecommendation, ErrRole (a node alone), ErrSetting (the page size).
+// StartPlan begins a plan. pageSize is for PlanResize; 0 means the recommended one. Only on the active of a pair.
+// ErrPlanRuns, ErrNoRecommendation, ErrRole (a node alone), ErrSetting (the page size).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {
-		return nil, fmt.Errorf("start a plan: %w: this node runs alone; set resize-on-startup or compact-on-startup and start it again", ErrRole)
+		return nil, fmt.Errorf("start a plan: %w: this node runs alone; set resize-on-startup or compact-on-startup "+
+			"and start it again", ErrRole)
 	}
 	switch {
 	case kind != PlanResize && kind != PlanCompact && kind != PlanRestart:
@@ -168,8 +170,9 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 			}
 		}
 		*p = Plan{
-			ID: uuid.NewString(), Pair: m.pair(), Kind: kind, PageSize: pageSize, SwitchBack: switchBack, FirstActive: m.node.Pair().Self.ID,
-			State: PlanWaiting, Reason: "begins", StartedAt: m.o.Now(),
+			ID: uuid.NewString(), Pair: m.pair(), Kind: kind, PageSize: pageSize, SwitchBack: switchBack,
+			FirstActive: m.node.Pair().Self.ID,
+			State:       PlanWaiting, Reason: "begins", StartedAt: m.o.Now(),
 		}
 		return nil
 	})
@@ -179,14 +182,15 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	return &p, nil
 }
 
-// CancelPlan ends the plan: a rewrite that is under way is dropped, a switchover that has begun is not undone. Only on the
-// active. ErrNoPlan when none is under way.
+// CancelPlan ends the plan: a rewrite that is under way is dropped, a switchover that has begun is not undone. Only on
+// the active. ErrNoPlan when none is under way.
 func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID == "" || p.State.Ended() {
 			return ErrNoPlan
 		}
-		p.end(PlanCancelled, fmt.Sprintf("cancelled while %s; %d of %d nodes were done", p.State, len(p.Done), pairSize), m.o.Now())
+		p.end(PlanCancelled, fmt.Sprintf("cancelled while %s; %d of %d nodes were done", p.State, len(p.Done),
+			pairSize), m.o.Now())
 		return nil
 	})
 	if err != nil {

@@ -9,10 +9,11 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// TestOutdatedPart: the part of a node whose store was replaced since is undone, whichever node is active; one that the record does not
-// name now keeps its part.
+// TestOutdatedPart: the part of a node whose store was replaced since is undone, whichever node is active; one that the
+// record does not name now keeps its part.
 func TestOutdatedPart(t *testing.T) {
-	a, b := failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}, failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}
+	a, b := failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1},
+		failover.Member{Node: uuid.New(), Store: uuid.New(), Incarnation: 1}
 	p := &Plan{Done: []failover.Member{a, b}}
 	require.False(t, p.outdated(a, b))
 	require.False(t, p.outdated(a, failover.Member{}), "b is away")

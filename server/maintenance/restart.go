@@ -15,8 +15,9 @@ import (
 // restartPoll is how often the active looks whether its standby has restarted.
 const restartPoll = 100 * time.Millisecond
 
-// Restart has this node begin anew as a step of a plan. Only while it follows an active: ErrRole otherwise, also for a node that
-// cannot restart itself. done is true in the process that came of it; until then every call asks for it again.
+// Restart has this node begin anew as a step of a plan. Only while it follows an active: ErrRole otherwise, also for a
+// node that cannot restart itself. done is true in the process that came of it; until then every call asks for it
+// again.
 func (m *Manager) Restart(_ context.Context, planID string) (done bool, err error) {
 	if planID == "" {
 		return false, fmt.Errorf("restart: %w: it is a step of a plan, and none is named", ErrSetting)
@@ -45,16 +46,19 @@ func (m *Manager) Restart(_ context.Context, planID string) (done bool, err erro
 		}
 	}
 	if m.o.Restart == nil { // noted all the same: a process that somebody starts by hand is the next one, too
-		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process by hand, and the plan goes on", ErrRole)
+		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process by hand, and the "+
+			"plan goes on", ErrRole)
 	}
 	m.log.Info("restarting for a plan", zap.String("plan", planID))
 	m.o.Restart()
 	return false, nil
 }
 
-// restartOn has the other node restart. It is asked again until it says that it has; meanwhile it is away, and the plan waits
-// until it is in sync again.
-func (m *Manager) restartOn(ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo) (time.Duration, error) {
+// restartOn has the other node restart. It is asked again until it says that it has; meanwhile it is away, and the plan
+// waits until it is in sync again.
+func (m *Manager) restartOn(
+	ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo,
+) (time.Duration, error) {
 	asked := p.State == PlanRestarting && p.Node == other.ID
 	if !asked {
 		if err := m.enter(ctx, p.ID, PlanRestarting, other.ID, "node "+name(other)+" restarts"); err != nil {
@@ -63,7 +67,8 @@ func (m *Manager) restartOn(ctx context.Context, p *Plan, member failover.Member
 	}
 	done, err := m.o.Peers.At(other.Address).Restart(ctx, p.ID)
 	if asked && errors.Is(err, ErrUnreachable) { // as is to be expected: nothing has to be begun again
-		return restartPoll, m.enter(ctx, p.ID, PlanRestarting, other.ID, "node "+name(other)+" restarts, and does not answer meanwhile")
+		return restartPoll, m.enter(ctx, p.ID, PlanRestarting, other.ID,
+			"node "+name(other)+" restarts, and does not answer meanwhile")
 	}
 	if err != nil {
 		return 0, fmt.Errorf("restart of node %s: %w", name(other), err)

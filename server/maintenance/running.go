@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// This file keeps the settings that were changed while the nodes run: with the pair's messages, so that both nodes have them, also after a
-// restart and in a new copy of the store.
+// This file keeps the settings that were changed while the nodes run: with the pair's messages, so that both nodes have
+// them, also after a restart and in a new copy of the store.
 
 // KeyRunning is the entry.
 const KeyRunning = "settings/running"

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// missedGrace: a run that was missed for less than this, because no node was active, is made up for. An older one is noted as
-	// skipped: a backup of 2 o'clock at night is not wanted at noon.
+	// missedGrace: a run that was missed for less than this, because no node was active, is made up for. An older one
+	// is noted as skipped: a backup of 2 o'clock at night is not wanted at noon.
 	missedGrace = 10 * time.Minute
 	// autotuneCheck is how often the window of autotune is looked at.
 	autotuneCheck = 10 * time.Second
@@ -71,8 +71,9 @@ type interrupted struct {
 	run Run
 }
 
-// closeRuns notes the end of runs that the active of another term has started: they ended with it. It returns those that are to be begun
-// again: if some node was active until a moment ago (active), the run has met a switchover or a failover, which is no fault of its own.
+// closeRuns notes the end of runs that the active of another term has started: they ended with it. It returns those
+// that are to be begun again: if some node was active until a moment ago (active), the run has met a switchover or a
+// failover, which is no fault of its own.
 func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -84,9 +85,11 @@ func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) 
 				continue
 			}
 			next := r
-			r.Outcome, r.Detail = RunFailed, "the node that had started it stopped being the active one; the next run is not affected"
+			r.Outcome, r.Detail = RunFailed, "the node that had started it stopped being the active one; the next "+
+				"run is not affected"
 			now := m.o.Now()
-			if recent := now.Sub(active) <= missedGrace || now.Sub(r.StartedAt) <= missedGrace; recent && r.Attempt+1 < maxAttempts {
+			if recent := now.Sub(active) <= missedGrace || now.Sub(r.StartedAt) <= missedGrace; recent &&
+				r.Attempt+1 < maxAttempts {
 				r.Outcome, r.Detail = RunSkipped, "the active role moved while it ran: it is begun again"
 				next.ID, next.StartedAt, next.Term, next.Attempt = uuid.NewString(), now, term, r.Attempt+1
 				again = append(again, interrupted{job: j.Job, run: next})
@@ -118,7 +121,8 @@ func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *
 	}
 }
 
-// endPlanned ends the runs whose plan has ended. Whichever node is active then does it: a rolling plan hands the role over.
+// endPlanned ends the runs whose plan has ended. Whichever node is active then does it: a rolling plan hands the role
+// over.
 func (m *Manager) endPlanned(ctx context.Context) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -172,7 +176,8 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 		}
 		run := m.newRun(term, at)
 		if now.Sub(at) > missedGrace {
-			run.Outcome, run.Detail = RunSkipped, "no node was active at "+at.Format(time.RFC3339)+"; too long ago to make up for"
+			run.Outcome, run.Detail = RunSkipped, "no node was active at "+
+				""+at.Format(time.RFC3339)+"; too long ago to make up for"
 		}
 		if err := m.noteRun(ctx, j.Name, run); err != nil {
 			m.log.Warn("a job cannot be started", zap.String("job", j.Name), zap.Error(err))
@@ -207,8 +212,8 @@ func (m *Manager) release(name string) {
 	delete(m.jobs, name)
 }
 
-// RunJob runs a job now and gives the run when it is over. Only on the active. ErrNoJob, ErrJobRuns. A run that failed is no
-// error.
+// RunJob runs a job now and gives the run when it is over. Only on the active. ErrNoJob, ErrJobRuns. A run that failed
+// is no error.
 func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	term, ok := m.node.Serving()
 	if !ok {
@@ -255,7 +260,8 @@ func (m *Manager) finishRun(ctx context.Context, j Job, run Run) Run {
 
 // noteEnd notes how a run ended, or that its plan has begun.
 func (m *Manager) noteEnd(ctx context.Context, j Job, run Run) Run {
-	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome), zap.String("node", run.Node),
+	m.log.Info("job", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
+		zap.String("node", run.Node),
 		zap.String("detail", run.Detail), zap.Duration("took", run.Took))
 	// Also when the caller has gone away meanwhile: the history must not say that it still runs.
 	noteCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteLimit)
@@ -331,7 +337,8 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 		if err != nil {
 			return "", err //nolint:wrapcheck // the caller says where
 		}
-		return fmt.Sprintf("%d messages, page size %d, recommended %d, which saves %d bytes of %d", r.Messages, r.PageSize, r.Recommended,
+		return fmt.Sprintf("%d messages, page size %d, recommended %d, which saves %d bytes of %d", r.Messages,
+			r.PageSize, r.Recommended,
 			max(r.GainBytes, 0), r.FileBytes), nil
 	case JobShrink:
 		r, err := t.ops.Shrink(ctx, false)
@@ -350,7 +357,8 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	}
 }
 
-// startCompact starts a rolling plan. The run goes on with it, see endPlanned: the plan outlives the active, which a run does not.
+// startCompact starts a rolling plan. The run goes on with it, see endPlanned: the plan outlives the active, which a
+// run does not.
 func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	p, err := m.StartPlan(ctx, PlanCompact, 0, false)
 	if errors.Is(err, ErrRole) {

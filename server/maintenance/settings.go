@@ -88,9 +88,11 @@ func (m *Manager) effective(p *pairSettings) (Settings, error) {
 	}
 	d := &m.o.Defaults
 	s := Settings{
-		PageSizeCurrent: stats.PageSize, PageSizeRecommended: p.Recommended, PageSizeMax: or(p.PageSizeMax, d.PageSizeMax),
-		BackupPath: or(p.BackupPath, d.BackupPath), BackupKeep: or(p.BackupKeep, d.BackupKeep),
-		AutotuneWindow: or(p.AutotuneWindow, d.AutotuneWindow), AutotuneMinGain: or(p.AutotuneMinGain, d.AutotuneMinGain),
+		PageSizeCurrent: stats.PageSize, PageSizeRecommended: p.Recommended,
+		PageSizeMax: or(p.PageSizeMax, d.PageSizeMax),
+		BackupPath:  or(p.BackupPath, d.BackupPath), BackupKeep: or(p.BackupKeep, d.BackupKeep),
+		AutotuneWindow:  or(p.AutotuneWindow, d.AutotuneWindow),
+		AutotuneMinGain: or(p.AutotuneMinGain, d.AutotuneMinGain),
 	}
 	if p.Startup != nil {
 		s.ResizeOnStartup, s.CompactOnStartup = p.Startup.Resize, p.Startup.Compact
@@ -105,7 +107,8 @@ func or[T any](v *T, def T) T {
 	return def
 }
 
-// Update changes settings of the pair. Only on the active. ErrSetting for a value that cannot be used; then nothing is changed.
+// Update changes settings of the pair. Only on the active. ErrSetting for a value that cannot be used; then nothing is
+// changed.
 func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 	if err := c.check(); err != nil {
 		return Settings{}, err
@@ -136,19 +139,23 @@ func set[T any](dst **T, v *T) {
 	}
 }
 
-// ask changes the request for the next start. Something that was not asked for before begins a new request: a node that has
-// done the old one has not done this.
+// ask changes the request for the next start. Something that was not asked for before begins a new request: a node that
+// has done the old one has not done this.
 func (p *pairSettings) ask(resize, compact *bool) {
 	var now startupRequest
 	if p.Startup != nil {
 		now = *p.Startup
 	}
-	next := startupRequest{ID: now.ID, Resize: or(resize, now.Resize), Compact: or(compact, now.Compact), Done: now.Done}
+	next := startupRequest{
+		ID: now.ID, Resize: or(resize, now.Resize), Compact: or(compact, now.Compact),
+		Done: now.Done,
+	}
 	switch {
 	case !next.Resize && !next.Compact:
 		p.Startup = nil
 		return
-	case next.Resize && !now.Resize || next.Compact && !now.Compact || len(now.Done) > 0 && (resize != nil || compact != nil):
+	case next.Resize && !now.Resize || next.Compact && !now.Compact || len(now.Done) > 0 &&
+		(resize != nil || compact != nil):
 		next.ID, next.Done = uuid.NewString(), nil
 	}
 	p.Startup = &next
@@ -159,11 +166,13 @@ func (c *Change) check() error {
 	case c.PageSizeMax != nil && page.CheckPageSize(*c.PageSizeMax) != nil:
 		return fmt.Errorf("%w: page-size-max: %w", ErrSetting, page.CheckPageSize(*c.PageSizeMax))
 	case c.BackupPath != nil && *c.BackupPath != "" && !filepath.IsAbs(*c.BackupPath):
-		return fmt.Errorf("%w: backup.path: %q is not absolute, and each node has its own working directory", ErrSetting, *c.BackupPath)
+		return fmt.Errorf("%w: backup.path: %q is not absolute, and each node has its own working directory",
+			ErrSetting, *c.BackupPath)
 	case c.BackupKeep != nil && (*c.BackupKeep < 1 || *c.BackupKeep > 10_000):
 		return fmt.Errorf("%w: backup.keep-generations: %d is not between 1 and 10000", ErrSetting, *c.BackupKeep)
 	case c.AutotuneMinGain != nil && (*c.AutotuneMinGain < 1 || *c.AutotuneMinGain > 99):
-		return fmt.Errorf("%w: maintenance.autotune.min-gain: %d is not between 1 and 99 percent", ErrSetting, *c.AutotuneMinGain)
+		return fmt.Errorf("%w: maintenance.autotune.min-gain: %d is not between 1 and 99 percent", ErrSetting,
+			*c.AutotuneMinGain)
 	}
 	if c.AutotuneWindow != nil {
 		if _, err := ParseWindow(*c.AutotuneWindow); err != nil {
@@ -203,7 +212,8 @@ const pairSize = 2
 // Window is a time of day. The zero Window is none.
 type Window struct{ from, to time.Duration }
 
-// ParseWindow reads a window such as "02:00-05:00" or "23:00-01:30"; empty text gives none. ErrSetting if it is not one.
+// ParseWindow reads a window such as "02:00-05:00" or "23:00-01:30"; empty text gives none. ErrSetting if it is not
+// one.
 func ParseWindow(text string) (Window, error) {
 	if text == "" {
 		return Window{}, nil
@@ -211,8 +221,10 @@ func ParseWindow(text string) (Window, error) {
 	var h1, m1, h2, m2 int
 	n, err := fmt.Sscanf(text, "%d:%d-%d:%d", &h1, &m1, &h2, &m2)
 	w := Window{from: clock(h1, m1), to: clock(h2, m2)}
-	if err != nil || n != 4 || fmt.Sprintf("%02d:%02d-%02d:%02d", h1, m1, h2, m2) != text || w.from < 0 || w.to < 0 || w.from == w.to {
-		return Window{}, fmt.Errorf("%w: maintenance.autotune.window: %q is no time of day such as 02:00-05:00", ErrSetting, text)
+	if err != nil || n != 4 || fmt.Sprintf("%02d:%02d-%02d:%02d", h1, m1, h2, m2) != text || w.from < 0 || w.to < 0 ||
+		w.from == w.to {
+		return Window{}, fmt.Errorf("%w: maintenance.autotune.window: %q is no time of day such as 02:00-05:00",
+			ErrSetting, text)
 	}
 	return w, nil
 }

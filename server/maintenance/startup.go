@@ -26,8 +26,9 @@ type wish struct {
 
 func (w *wish) any() bool { return w.resize || w.compact || w.configResize || w.configCompact }
 
-// BeforeServing does, on a node that stands alone, what is asked for its start. Everything durable is committed there, so that
-// it can be applied first. What cannot be done is logged, asked for still, and does not keep the node from serving.
+// BeforeServing does, on a node that stands alone, what is asked for its start. Everything durable is committed there,
+// so that it can be applied first. What cannot be done is logged, asked for still, and does not keep the node from
+// serving.
 func (m *Manager) BeforeServing(ctx context.Context) error {
 	if err := m.store.Apply(m.store.Durable().LSN, nil); err != nil {
 		return fmt.Errorf("apply the log: %w", err)
@@ -41,13 +42,14 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 		m.starting = false
 	}()
 	if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
-		m.log.Error("what was asked for the start of this node could not be done; it is asked for still", zap.Error(err))
+		m.log.Error("what was asked for the start of this node could not be done; it is asked for still",
+			zap.Error(err))
 	}
 	return nil
 }
 
-// afterStart does, on a node of a pair, what is asked for its start: once it is a standby in sync for the first time. Then it
-// tells the active. A node that becomes active first does nothing: its next start may find it a standby.
+// afterStart does, on a node of a pair, what is asked for its start: once it is a standby in sync for the first time.
+// Then it tells the active. A node that becomes active first does nothing: its next start may find it a standby.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()
@@ -62,15 +64,16 @@ func (m *Manager) afterStart(ctx context.Context) {
 	if !m.node.Alone() {
 		m.awaitApplied(ctx)
 		if _, err := m.fulfil(ctx); err != nil && ctx.Err() == nil {
-			m.log.Error("what was asked for the start of this node could not be done; it is asked for still", zap.Error(err))
+			m.log.Error("what was asked for the start of this node could not be done; it is asked for still",
+				zap.Error(err))
 			return
 		}
 	}
 	m.tellStartDone(ctx)
 }
 
-// awaitApplied waits until this node, which has become a standby, has applied the log that it had by then: what is asked for may
-// be in it, behind the last checkpoint. It waits as long as the node is a standby.
+// awaitApplied waits until this node, which has become a standby, has applied the log that it had by then: what is
+// asked for may be in it, behind the last checkpoint. It waits as long as the node is a standby.
 func (m *Manager) awaitApplied(ctx context.Context) {
 	tick := time.NewTicker(standbyPoll)
 	defer tick.Stop()
@@ -127,9 +130,11 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 	case w.compact || w.configCompact:
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PlanID: w.id})
 	case why != "":
-		m.log.Warn("a resize is asked for this start, and it would be a loss: nothing is done; scan again", zap.String("why", why))
+		m.log.Warn("a resize is asked for this start, and it would be a loss: nothing is done; scan again",
+			zap.String("why", why))
 	default:
-		m.log.Info("a resize is asked for this start, and nothing needs to be done: the page size is the recommended one, or there is none",
+		m.log.Info("a resize is asked for this start, and nothing needs to be done: the page size is the recommended "+
+			"one, or there is none",
 			zap.Int("page_size", settings.PageSizeCurrent), zap.Int("recommended", size))
 	}
 	if err != nil {
@@ -146,7 +151,8 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 	return err == nil, err
 }
 
-// lossAtStart says why a resize to what the last scan recommended would make page.db larger, as it is by now; "" if it would not.
+// lossAtStart says why a resize to what the last scan recommended would make page.db larger, as it is by now; "" if it
+// would not.
 func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
 	p, err := m.store.PlanRewrite(ctx, store.RewriteOptions{PageSize: pageSize})
 	switch {
@@ -155,7 +161,8 @@ func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error)
 	case err != nil:
 		return "", fmt.Errorf("plan the resize: %w", err)
 	case p.NeedBytes > p.FileBytes:
-		return fmt.Sprintf("with a page size of %d page.db takes %d bytes, and %d now", pageSize, p.NeedBytes, p.FileBytes), nil
+		return fmt.Sprintf("with a page size of %d page.db takes %d bytes, and %d now", pageSize, p.NeedBytes,
+			p.FileBytes), nil
 	default:
 		return "", nil
 	}
@@ -165,7 +172,8 @@ func (m *Manager) rewriteAtStart(ctx context.Context, req RewriteRequest) (Rewri
 	m.log.Info("rewriting page.db, as was asked for this start", zap.Int("page_size", req.PageSize))
 	r, err := m.Rewrite(ctx, req, nil)
 	if err == nil {
-		m.log.Info("page.db was rewritten at the start", zap.Int("page_size", r.PageSizeAfter), zap.Uint64("bytes_before", r.FileBytesBefore),
+		m.log.Info("page.db was rewritten at the start", zap.Int("page_size", r.PageSizeAfter),
+			zap.Uint64("bytes_before", r.FileBytesBefore),
 			zap.Uint64("bytes", r.FileBytesAfter), zap.Duration("took", r.Took))
 	}
 	return r, err

@@ -19,8 +19,9 @@ type Node interface {
 	Changed() <-chan struct{}
 	// Alone is true for a node that is in no pair.
 	Alone() bool
-	// Serving gives the term in which the node is the active one and lets clients in; ok is false when it does not. While it
-	// is true, everything that was ever committed is applied. It may be blocked for a moment: then Commit waits or fails.
+	// Serving gives the term in which the node is the active one and lets clients in; ok is false when it does not.
+	// While it is true, everything that was ever committed is applied. It may be blocked for a moment: then Commit
+	// waits or fails.
 	Serving() (term uint64, ok bool)
 	// Commit commits a transaction on the serving active. The errors are replication's.
 	Commit(ctx context.Context, payload []byte) (*txn.Result, error)
@@ -40,8 +41,8 @@ type Standby struct {
 	AppliedLSN, CommitLSN uint64
 }
 
-// Operations are what can be asked of a node's page file: of this one's, or of the other's over the network. A progress function
-// may be nil; it is called from any goroutine, and perhaps once more after the operation has returned.
+// Operations are what can be asked of a node's page file: of this one's, or of the other's over the network. A progress
+// function may be nil; it is called from any goroutine, and perhaps once more after the operation has returned.
 type Operations interface {
 	// Scan recommends a page size.
 	Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (store.ScanResult, error)

@@ -17,8 +17,8 @@ import (
 var ErrDiffer = errors.New("the two nodes differ")
 
 const (
-	// The first record that both nodes are asked to stop at is so far ahead; when it has gone by before they could, it is
-	// farther the next time.
+	// The first record that both nodes are asked to stop at is so far ahead; when it has gone by before they could, it
+	// is farther the next time.
 	verifyAhead    = 8
 	verifyFarther  = 8
 	verifyAttempts = 5
@@ -54,14 +54,18 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 			return both, "", err
 		}
 		if mine.Content != theirs.Content {
-			m.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right", zap.Uint64("lsn", at),
+			m.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right",
+				zap.Uint64("lsn", at),
 				zap.Uint64("messages", mine.Messages), zap.Uint64("messages_there", theirs.Messages))
-			return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby", ErrDiffer, at,
+			return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby",
+				ErrDiffer, at,
 				mine.Content[:8], mine.Messages, theirs.Content[:8], theirs.Messages)
 		}
-		return both, fmt.Sprintf("both nodes hold the same %d messages at LSN %d, digest %x", mine.Messages, at, mine.Content[:8]), nil
+		return both, fmt.Sprintf("both nodes hold the same %d messages at LSN %d, digest %x", mine.Messages, at,
+			mine.Content[:8]), nil
 	}
-	return both, "", fmt.Errorf("%w: the log goes on faster than both nodes can be asked to stop at one record", errSkip)
+	return both, "", fmt.Errorf("%w: the log goes on faster than both nodes can be asked to stop at one record",
+		errSkip)
 }
 
 // digests asks both nodes at once, and pushes the log on until they have come to the record.
@@ -108,8 +112,8 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 	}
 }
 
-// Digest hashes this node's content as it is at exactly record atLSN, for which it waits; 0 means as it is now. store.ErrPast if
-// more was applied already.
+// Digest hashes this node's content as it is at exactly record atLSN, for which it waits; 0 means as it is now.
+// store.ErrPast if more was applied already.
 func (m *Manager) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
 	if atLSN == 0 {
 		return m.store.Digest(ctx) //nolint:wrapcheck // says what it is

@@ -76,7 +76,10 @@ func newCollector(source Source, s *store.Store, queues int) *collector {
 
 // storeUsable is the one that is there when nothing else is.
 func storeUsable() Metric {
-	return Metric{Name: namespace + "_store_usable", Type: Gauge, Help: "0 when the store has failed and the node is about to end."}
+	return Metric{
+		Name: namespace + "_store_usable", Type: Gauge,
+		Help: "0 when the store has failed and the node is about to end.",
+	}
 }
 
 // Describe is for Prometheus.
@@ -95,7 +98,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		return // what is wrong with the store is in the log
 	}
 	s := snapshot{
-		node: c.source.State(), more: c.source.More(), low: c.source.DiskLow(), store: stats, damage: c.store.DamageStatus(),
+		node: c.source.State(), more: c.source.More(), low: c.source.DiskLow(), store: stats,
+		damage: c.store.DamageStatus(),
 		queues: c.busiest(),
 	}
 	for i := range c.families {

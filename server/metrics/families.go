@@ -11,21 +11,23 @@ import (
 
 func ofThePair() []family {
 	return []family{
-		gaugeOf("condition", "", "1 while the condition is the case on this node, in its pair or, as far as this node knows, on the other one; "+
+		gaugeOf("condition", "", "1 while the condition is the case on this node, in its pair or, as far as this "+
+			"node knows, on the other one; "+
 			"docs/runbook.md describes each.", []string{"condition", "severity"}, func(s *snapshot, put putFunc) {
 			for _, d := range conditions.All() {
 				put(truth(s.isSo(d.Kind)), string(d.Kind), d.Severity.String())
 			}
 		}),
-		gauge("alarms", "Conditions that are a warning or critical; lockstep_condition says which ones they are.", func(s *snapshot) float64 {
-			n := 0
-			for i := range s.node.Conditions {
-				if s.node.Conditions[i].Definition.Severity >= conditions.Warning {
-					n++
+		gauge("alarms", "Conditions that are a warning or critical; lockstep_condition says which ones they are.",
+			func(s *snapshot) float64 {
+				n := 0
+				for i := range s.node.Conditions {
+					if s.node.Conditions[i].Definition.Severity >= conditions.Warning {
+						n++
+					}
 				}
-			}
-			return float64(n)
-		}),
+				return float64(n)
+			}),
 		gaugeOf("role", "", "1 for the role that the node has now.", []string{"role"}, func(s *snapshot, put putFunc) {
 			for r := failover.RoleRecovering; r <= failover.RoleFenced; r++ {
 				put(truth(r == s.node.Pair.Role), r.String())
@@ -37,22 +39,26 @@ func ofThePair() []family {
 			}
 			return float64(s.node.Pair.Record.Term)
 		}),
-		gauge("in_sync_nodes", "Nodes that hold every committed transaction, by the record that the node knows.", func(s *snapshot) float64 {
-			if s.node.Pair.Record == nil {
-				return 0
-			}
-			return float64(len(s.node.Pair.Record.InSync))
-		}),
-		gauge("coordinator_reachable", "1 if the coordinator answered the last time that it was asked.", func(s *snapshot) float64 {
-			return truth(s.node.Pair.CoordinatorReachable)
-		}),
-		gaugeOf("voter_up", whenRaft, "1 for each voter that answers as the one that it should be.", []string{"voter", "kind"},
+		gauge("in_sync_nodes", "Nodes that hold every committed transaction, by the record that the node knows.",
+			func(s *snapshot) float64 {
+				if s.node.Pair.Record == nil {
+					return 0
+				}
+				return float64(len(s.node.Pair.Record.InSync))
+			}),
+		gauge("coordinator_reachable", "1 if the coordinator answered the last time that it was asked.",
+			func(s *snapshot) float64 {
+				return truth(s.node.Pair.CoordinatorReachable)
+			}),
+		gaugeOf("voter_up", whenRaft, "1 for each voter that answers as the one that it should be.",
+			[]string{"voter", "kind"},
 			func(s *snapshot, put putFunc) {
 				for _, v := range s.more.Voters {
 					put(truth(v.Up), v.Address, v.Kind)
 				}
 			}),
-		gaugeOf("voter_lag_entries", whenRaft, "Entries of its log that a voter which answers has behind the one that has the most.",
+		gaugeOf("voter_lag_entries", whenRaft, "Entries of its log that a voter which answers has behind the one "+
+			"that has the most.",
 			[]string{"voter", "kind"}, func(s *snapshot, put putFunc) {
 				for _, v := range s.more.Voters {
 					if v.Up {
@@ -75,14 +81,16 @@ func ofTheStandby() []family {
 		gauge("standby_connected", "1 on the active while a standby is connected.", func(s *snapshot) float64 {
 			return truth(s.node.Primary != nil && s.node.Primary.Standby != nil)
 		}),
-		gauge("standby_lag_records", "Records that the active has and its standby has not yet; 0 on a node that is not active.",
+		gauge("standby_lag_records", "Records that the active has and its standby has not yet; 0 on a node that is "+
+			"not active.",
 			func(s *snapshot) float64 {
 				if p := s.node.Primary; p != nil && p.Standby != nil && p.End.LSN > p.Standby.Durable.LSN {
 					return float64(p.End.LSN - p.Standby.Durable.LSN)
 				}
 				return 0
 			}),
-		lag("standby_lag_bytes", "Log that the standby has not yet; told by the mean size of the records if it is far behind.",
+		lag("standby_lag_bytes", "Log that the standby has not yet; told by the mean size of the records if it is "+
+			"far behind.",
 			func(_ *replication.PrimaryStatus, st *replication.StandbyStatus) float64 { return float64(st.LagBytes) }),
 		lag("standby_lag_seconds", "Age of the oldest record that the standby has not yet, to the second; 600 at most.",
 			func(_ *replication.PrimaryStatus, st *replication.StandbyStatus) float64 { return st.LagTime.Seconds() }),
@@ -101,26 +109,37 @@ func ofMessages() []family {
 	return []family{
 		counter("messages_published_total", "Messages that were published and applied on this node, since it was started.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Published) }),
-		counter("published_bytes_total", "Their bytes, as they are stored.", func(s *snapshot) float64 { return float64(s.store.Counts.PublishedBytes) }),
-		counter("messages_acknowledged_total", "Acknowledgements of messages that were applied on this node since it was started: one for each subscription.",
+		counter("published_bytes_total", "Their bytes, as they are stored.",
+			func(s *snapshot) float64 { return float64(s.store.Counts.PublishedBytes) }),
+		counter("messages_acknowledged_total", "Acknowledgements of messages that were applied on this node since it "+
+			"was started: one for each subscription.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Acknowledged) }),
-		counter("messages_released_total", "Messages that consumers gave back or left behind, applied on this node since it was started.",
+		counter("messages_released_total", "Messages that consumers gave back or left behind, applied on this node "+
+			"since it was started.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Released) }),
-		counter("messages_delivered_total", "Messages that this node has handed to consumers since it was started, redelivered ones among them.",
+		counter("messages_delivered_total", "Messages that this node has handed to consumers since it was started, "+
+			"redelivered ones among them.",
 			func(s *snapshot) float64 { return float64(s.more.Delivered) }),
-		counter("delivered_bytes_total", "Their bytes.", func(s *snapshot) float64 { return float64(s.more.DeliveredBytes) }),
-		counter("messages_redelivered_total", "Messages that were handed out again, because they were given back or their consumer was lost.",
+		counter("delivered_bytes_total", "Their bytes.",
+			func(s *snapshot) float64 { return float64(s.more.DeliveredBytes) }),
+		counter("messages_redelivered_total", "Messages that were handed out again, because they were given back or "+
+			"their consumer was lost.",
 			func(s *snapshot) float64 { return float64(s.more.Redelivered) }),
 		counter("transactions_total", "Transactions that were applied on this node since it was started.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Transactions) }),
-		counter("transactions_refused_total", "Transactions that were committed and changed nothing, because a limit or a check refused them.",
+		counter("transactions_refused_total", "Transactions that were committed and changed nothing, because a limit "+
+			"or a check refused them.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Refused) }),
-		gauge("messages", "Messages that some subscription still wants.", func(s *snapshot) float64 { return float64(s.store.Messages) }),
+		gauge("messages", "Messages that some subscription still wants.",
+			func(s *snapshot) float64 { return float64(s.store.Messages) }),
 		gauge("message_bytes", "Their bytes.", func(s *snapshot) float64 { return float64(s.store.MessageBytes) }),
-		gauge("memory_message_bytes", "Messages in memory that are not yet in pages.", func(s *snapshot) float64 { return float64(s.store.TailBytes) }),
+		gauge("memory_message_bytes", "Messages in memory that are not yet in pages.",
+			func(s *snapshot) float64 { return float64(s.store.TailBytes) }),
 		gauge("queues", "Queues.", func(s *snapshot) float64 { return float64(s.store.Queues) }),
-		gauge("consumers", "Consumers that are attached to this node.", func(s *snapshot) float64 { return float64(s.more.Consumers) }),
-		gauge("publishes_refused", "1 while this node is the active and refuses publishes because its disk is nearly full.", func(s *snapshot) float64 {
+		gauge("consumers", "Consumers that are attached to this node.",
+			func(s *snapshot) float64 { return float64(s.more.Consumers) }),
+		gauge("publishes_refused", "1 while this node is the active and refuses publishes because its disk is nearly "+
+			"full.", func(s *snapshot) float64 {
 			return truth(s.isSo(conditions.PublishesRefused))
 		}),
 	}
@@ -128,17 +147,21 @@ func ofMessages() []family {
 
 func ofQueues() []family {
 	of := func(name, kind, help string, read func(q *queueSnapshot) (float64, bool)) family {
-		return family{Metric{Name: name, Type: kind, Help: help, Labels: []string{"queue"}, When: whenQueues}, func(s *snapshot, put putFunc) {
-			for i := range s.queues {
-				if v, ok := read(&s.queues[i]); ok {
-					put(v, s.queues[i].Name)
+		return family{
+			Metric{Name: name, Type: kind, Help: help, Labels: []string{"queue"}, When: whenQueues},
+			func(s *snapshot, put putFunc) {
+				for i := range s.queues {
+					if v, ok := read(&s.queues[i]); ok {
+						put(v, s.queues[i].Name)
+					}
 				}
-			}
-		}}
+			},
+		}
 	}
 	subscriptions := func(name, kind, help string, read func(q *queueSnapshot, at int) float64) family {
 		return family{Metric{
-			Name: name, Type: kind, Help: help, Labels: []string{"queue", "subscription"}, When: whenQueues + ", and as many of its subscriptions",
+			Name: name, Type: kind, Help: help, Labels: []string{"queue", "subscription"},
+			When: whenQueues + ", and as many of its subscriptions",
 		}, func(s *snapshot, put putFunc) {
 			for i := range s.queues {
 				q := &s.queues[i]
@@ -151,79 +174,108 @@ func ofQueues() []family {
 	return []family{
 		of("queue_messages", Gauge, "Messages of the queue that some subscription still wants.",
 			func(q *queueSnapshot) (float64, bool) { return float64(q.Messages), true }),
-		of("queue_bytes", Gauge, "Their bytes.", func(q *queueSnapshot) (float64, bool) { return float64(q.Bytes), true }),
+		of("queue_bytes", Gauge, "Their bytes.",
+			func(q *queueSnapshot) (float64, bool) { return float64(q.Bytes), true }),
 		of("queue_oldest_message_age_seconds", Gauge, "Age of the oldest of them; 0 if there is none.",
 			func(q *queueSnapshot) (float64, bool) { return q.age.Seconds(), q.ageKnown }),
 		of("queue_messages_published_total", Counter, "Messages that were ever published to the queue.",
 			func(q *queueSnapshot) (float64, bool) { return float64(q.NextSequence - 1), true }),
 		subscriptions("subscription_backlog_messages", Gauge, "Messages that the subscription has not acknowledged.",
 			func(q *queueSnapshot, at int) float64 { return float64(q.Subscriptions[at].Backlog) }),
-		subscriptions("subscription_messages_settled_total", Counter, "Messages that the subscription has acknowledged, or that were purged.",
+		subscriptions("subscription_messages_settled_total", Counter,
+			"Messages that the subscription has acknowledged, or that were purged.",
 			func(q *queueSnapshot, at int) float64 {
 				sub := &q.Subscriptions[at]
-				return float64(q.NextSequence - min(sub.Start, q.NextSequence) - min(sub.Backlog, q.NextSequence-min(sub.Start, q.NextSequence)))
+				return float64(q.NextSequence - min(sub.Start, q.NextSequence) - min(sub.Backlog,
+					q.NextSequence-min(sub.Start, q.NextSequence)))
 			}),
 	}
 }
 
 func ofTheStore() []family {
 	return []family{
-		gauge("log_end_lsn", "LSN of the last record in the log.", func(s *snapshot) float64 { return float64(s.store.End.LSN) }),
-		gauge("log_durable_lsn", "LSN of the last record that is durable on this node.", func(s *snapshot) float64 { return float64(s.store.Durable.LSN) }),
-		gauge("applied_lsn", "LSN of the last record that was applied.", func(s *snapshot) float64 { return float64(s.store.Applied.LSN) }),
-		counter("checkpoints_total", "Checkpoints that page.db ever had.", func(s *snapshot) float64 { return float64(s.store.Checkpoint) }),
-		gauge("checkpoint_lsn", "LSN that the last checkpoint holds.", func(s *snapshot) float64 { return float64(s.store.CheckpointLSN) }),
-		gauge("checkpoint_timestamp_seconds", "When the last checkpoint was made, in Unix time; 0 if there was none.", func(s *snapshot) float64 {
-			return unix(s.store.CheckpointAt)
-		}),
+		gauge("log_end_lsn", "LSN of the last record in the log.",
+			func(s *snapshot) float64 { return float64(s.store.End.LSN) }),
+		gauge("log_durable_lsn", "LSN of the last record that is durable on this node.",
+			func(s *snapshot) float64 { return float64(s.store.Durable.LSN) }),
+		gauge("applied_lsn", "LSN of the last record that was applied.",
+			func(s *snapshot) float64 { return float64(s.store.Applied.LSN) }),
+		counter("checkpoints_total", "Checkpoints that page.db ever had.",
+			func(s *snapshot) float64 { return float64(s.store.Checkpoint) }),
+		gauge("checkpoint_lsn", "LSN that the last checkpoint holds.",
+			func(s *snapshot) float64 { return float64(s.store.CheckpointLSN) }),
+		gauge("checkpoint_timestamp_seconds", "When the last checkpoint was made, in Unix time; 0 if there was none.",
+			func(s *snapshot) float64 {
+				return unix(s.store.CheckpointAt)
+			}),
 		gauge("log_bytes", "Log on disk.", func(s *snapshot) float64 { return float64(s.store.LogBytes) }),
-		gauge("page_size_bytes", "Page size of page.db.", func(s *snapshot) float64 { return float64(s.store.PageSize) }),
+		gauge("page_size_bytes", "Page size of page.db.",
+			func(s *snapshot) float64 { return float64(s.store.PageSize) }),
 		gauge("pages", "Pages of page.db.", func(s *snapshot) float64 { return float64(s.store.Pages) }),
-		gauge("pages_used", "Pages of page.db that hold something.", func(s *snapshot) float64 { return float64(s.store.PagesUsed) }),
-		gaugeOf("archive_lag_records", whenArchive, "Records that are applied and not archived yet.", nil, func(s *snapshot, put putFunc) {
-			if a := s.more.Archive; a != nil {
-				put(float64(a.Behind))
-			}
-		}),
-		gaugeOf("archive_lsn", whenArchive, "LSN of the last record that is archived.", nil, func(s *snapshot, put putFunc) {
-			if a := s.more.Archive; a != nil {
-				put(float64(a.Last.LSN))
-			}
-		}),
-		gaugeOf("archive_failing", whenArchive, "1 while archiving does not go on.", nil, func(s *snapshot, put putFunc) {
-			if a := s.more.Archive; a != nil {
-				put(truth(a.Err != nil))
-			}
-		}),
+		gauge("pages_used", "Pages of page.db that hold something.",
+			func(s *snapshot) float64 { return float64(s.store.PagesUsed) }),
+		gaugeOf("archive_lag_records", whenArchive, "Records that are applied and not archived yet.", nil,
+			func(s *snapshot, put putFunc) {
+				if a := s.more.Archive; a != nil {
+					put(float64(a.Behind))
+				}
+			}),
+		gaugeOf("archive_lsn", whenArchive, "LSN of the last record that is archived.", nil,
+			func(s *snapshot, put putFunc) {
+				if a := s.more.Archive; a != nil {
+					put(float64(a.Last.LSN))
+				}
+			}),
+		gaugeOf("archive_failing", whenArchive, "1 while archiving does not go on.", nil,
+			func(s *snapshot, put putFunc) {
+				if a := s.more.Archive; a != nil {
+					put(truth(a.Err != nil))
+				}
+			}),
 	}
 }
 
 func ofTheDisk() []family {
 	return []family{
-		gauge("disk_free_bytes", "What may still be written to the filesystem of the store.", func(s *snapshot) float64 { return float64(s.store.DiskFree) }),
-		gauge("disk_size_bytes", "Size of the filesystem of the store.", func(s *snapshot) float64 { return float64(s.store.DiskTotal) }),
-		gauge("disk_low_watermark_bytes", "disk.low-watermark.", func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),
-		gauge("disk_low", "1 while less than disk.low-watermark is free; publishes are refused then on the active.", func(s *snapshot) float64 {
-			return truth(s.low)
-		}),
+		gauge("disk_free_bytes", "What may still be written to the filesystem of the store.",
+			func(s *snapshot) float64 { return float64(s.store.DiskFree) }),
+		gauge("disk_size_bytes", "Size of the filesystem of the store.",
+			func(s *snapshot) float64 { return float64(s.store.DiskTotal) }),
+		gauge("disk_low_watermark_bytes", "disk.low-watermark.",
+			func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),
+		gauge("disk_low", "1 while less than disk.low-watermark is free; publishes are refused then on the active.",
+			func(s *snapshot) float64 {
+				return truth(s.low)
+			}),
 	}
 }
 
 func ofDamage() []family {
 	return []family{
-		gauge("nodes_differ", "1 when the last comparison found that the two nodes do not hold the same.", func(s *snapshot) float64 {
-			return truth(s.isSo(conditions.DigestsDiffer))
-		}),
-		gauge("damaged_messages", "Messages that are wanted and cannot be read on this node.", func(s *snapshot) float64 { return float64(s.damage.DamagedMessages) }),
-		gauge("lost_messages", "Of those, the ones that are damaged on both nodes.", func(s *snapshot) float64 { return float64(s.damage.LostMessages) }),
-		gauge("index_damaged", "1 when the store has to be replaced by a copy of the other node's.", func(s *snapshot) float64 { return truth(s.damage.Index != nil) }),
-		counter("scrubbed_pages_total", "Pages that the scrub has read.", func(s *snapshot) float64 { return float64(s.damage.ScrubbedPages) }),
-		counter("scrubbed_log_bytes_total", "Log that the scrub has read.", func(s *snapshot) float64 { return float64(s.damage.ScrubbedLogBytes) }),
-		counter("damaged_pages_found_total", "Damaged stretches of pages that were found.", func(s *snapshot) float64 { return float64(s.damage.FoundPages) }),
-		counter("damaged_log_found_total", "Damaged places in the log that were found.", func(s *snapshot) float64 { return float64(s.damage.FoundLog) }),
-		counter("repaired_pages_total", "Damaged stretches of pages that were made good.", func(s *snapshot) float64 { return float64(s.damage.RepairedPages) }),
-		counter("repaired_messages_total", "Messages that came from the other node for that.", func(s *snapshot) float64 { return float64(s.damage.RepairedMessages) }),
-		counter("repaired_log_total", "Damaged places in the log that were given up because checkpoints hold what was there.",
+		gauge("nodes_differ", "1 when the last comparison found that the two nodes do not hold the same.",
+			func(s *snapshot) float64 {
+				return truth(s.isSo(conditions.DigestsDiffer))
+			}),
+		gauge("damaged_messages", "Messages that are wanted and cannot be read on this node.",
+			func(s *snapshot) float64 { return float64(s.damage.DamagedMessages) }),
+		gauge("lost_messages", "Of those, the ones that are damaged on both nodes.",
+			func(s *snapshot) float64 { return float64(s.damage.LostMessages) }),
+		gauge("index_damaged", "1 when the store has to be replaced by a copy of the other node's.",
+			func(s *snapshot) float64 { return truth(s.damage.Index != nil) }),
+		counter("scrubbed_pages_total", "Pages that the scrub has read.",
+			func(s *snapshot) float64 { return float64(s.damage.ScrubbedPages) }),
+		counter("scrubbed_log_bytes_total", "Log that the scrub has read.",
+			func(s *snapshot) float64 { return float64(s.damage.ScrubbedLogBytes) }),
+		counter("damaged_pages_found_total", "Damaged stretches of pages that were found.",
+			func(s *snapshot) float64 { return float64(s.damage.FoundPages) }),
+		counter("damaged_log_found_total", "Damaged places in the log that were found.",
+			func(s *snapshot) float64 { return float64(s.damage.FoundLog) }),
+		counter("repaired_pages_total", "Damaged stretches of pages that were made good.",
+			func(s *snapshot) float64 { return float64(s.damage.RepairedPages) }),
+		counter("repaired_messages_total", "Messages that came from the other node for that.",
+			func(s *snapshot) float64 { return float64(s.damage.RepairedMessages) }),
+		counter("repaired_log_total", "Damaged places in the log that were given up because checkpoints hold what "+
+			"was there.",
 			func(s *snapshot) float64 { return float64(s.damage.RepairedLog) }),
 	}
 }
@@ -240,7 +292,8 @@ func ofWork() []family {
 		})
 	}
 	return []family{
-		gaugeOf("maintenance_progress_ratio", whenWork, "How much of the maintenance operation under way is done, 0 to 1.", []string{"operation"},
+		gaugeOf("maintenance_progress_ratio", whenWork,
+			"How much of the maintenance operation under way is done, 0 to 1.", []string{"operation"},
 			func(s *snapshot, put putFunc) {
 				if m := s.node.Maintenance; m != nil && m.Progress.Total > 0 {
 					put(float64(m.Progress.Done)/float64(m.Progress.Total), m.Operation)
@@ -259,12 +312,14 @@ func ofWork() []family {
 				}
 				return unix(j.History[0].StartedAt), true
 			}),
-		job("job_last_success_timestamp_seconds", "When the last run of the job that succeeded was started, in Unix time; 0 if none is remembered.",
+		job("job_last_success_timestamp_seconds",
+			"When the last run of the job that succeeded was started, in Unix time; 0 if none is remembered.",
 			func(j *maintenance.JobInfo) (float64, bool) {
 				at, _ := j.LastGood()
 				return unix(at), true
 			}),
-		gaugeOf("backup_last_success_timestamp_seconds", whenBackups, "When the last good backup of a job was begun, in Unix time; 0 if none is remembered.",
+		gaugeOf("backup_last_success_timestamp_seconds", whenBackups,
+			"When the last good backup of a job was begun, in Unix time; 0 if none is remembered.",
 			nil, func(s *snapshot, put putFunc) {
 				var last time.Time
 				makes := false
@@ -285,19 +340,25 @@ func ofWork() []family {
 
 func ofTheProcess() []family {
 	return []family{
-		gauge("start_time_seconds", "When the process started, in Unix time.", func(s *snapshot) float64 { return unix(s.node.StartedAt) }),
-		gaugeOf("build_info", "", "1, with the version of the software.", []string{"version"}, func(s *snapshot, put putFunc) { put(1, s.node.Version) }),
-		gauge("connections", "Connections to the node's port: of clients, of the command line, and of the other node.", func(s *snapshot) float64 {
-			return float64(s.more.Connections)
-		}),
-		counter("connections_accepted_total", "Connections that were ever accepted.", func(s *snapshot) float64 { return float64(s.more.Accepted) }),
-		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS, "When a certificate that the node uses ends, in Unix time.", []string{"file"},
+		gauge("start_time_seconds", "When the process started, in Unix time.",
+			func(s *snapshot) float64 { return unix(s.node.StartedAt) }),
+		gaugeOf("build_info", "", "1, with the version of the software.", []string{"version"},
+			func(s *snapshot, put putFunc) { put(1, s.node.Version) }),
+		gauge("connections", "Connections to the node's port: of clients, of the command line, and of the other node.",
+			func(s *snapshot) float64 {
+				return float64(s.more.Connections)
+			}),
+		counter("connections_accepted_total", "Connections that were ever accepted.",
+			func(s *snapshot) float64 { return float64(s.more.Accepted) }),
+		gaugeOf("certificate_expiry_timestamp_seconds", whenTLS,
+			"When a certificate that the node uses ends, in Unix time.", []string{"file"},
 			func(s *snapshot, put putFunc) {
 				for _, c := range s.more.Certificates {
 					put(unix(c.Ends), c.File)
 				}
 			}),
-		gauge("memory_budget_bytes", "memory.budget.", func(s *snapshot) float64 { return float64(s.more.MemoryBudget) }),
+		gauge("memory_budget_bytes", "memory.budget.",
+			func(s *snapshot) float64 { return float64(s.more.MemoryBudget) }),
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// nativeFactor is how much wider each bucket of a native histogram is than the one before: 1.1 tells a time to about 5 %.
+// nativeFactor is how much wider each bucket of a native histogram is than the one before: 1.1 tells a time to about 5
+// %.
 const nativeFactor = 1.1
 
-// Latencies are histograms of how long things take. They are native histograms for a Prometheus that asks for these, with classic buckets
-// for others. An observation takes some 100 ns and allocates nothing; there is one for each batch, not for each message.
+// Latencies are histograms of how long things take. They are native histograms for a Prometheus that asks for these,
+// with classic buckets for others. An observation takes some 100 ns and allocates nothing; there is one for each batch,
+// not for each message.
 type Latencies struct {
 	commit, replicate, write prometheus.Histogram
 }
@@ -33,9 +35,13 @@ func histograms() []histogram {
 		return histogram{Metric{Name: namespace + "_" + name, Type: Histogram, When: when, Help: help}, buckets}
 	}
 	return []histogram{
-		describe("commit_duration_seconds", whenActive, "From when the first transaction of a batch was accepted until the batch was committed on every node that must have it."),
-		describe("replication_ack_duration_seconds", whenStandby, "From when a batch was sent to the standby until the standby has acknowledged it."),
-		describe("log_write_duration_seconds", "", "Time to write to this node's log what waited, and to sync it with sync=always; on either node."),
+		describe("commit_duration_seconds", whenActive,
+			"From when the first transaction of a batch was accepted until the batch was committed on every node "+
+				"that must have it."),
+		describe("replication_ack_duration_seconds", whenStandby,
+			"From when a batch was sent to the standby until the standby has acknowledged it."),
+		describe("log_write_duration_seconds", "",
+			"Time to write to this node's log what waited, and to sync it with sync=always; on either node."),
 	}
 }
 
@@ -45,7 +51,8 @@ func NewLatencies() *Latencies {
 	for _, h := range histograms() {
 		made = append(made, prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: h.Name, Help: h.Help, Buckets: h.buckets,
-			NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour,
+			NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: 160,
+			NativeHistogramMinResetDuration: time.Hour,
 		}))
 	}
 	return &Latencies{commit: made[0], replicate: made[1], write: made[2]}

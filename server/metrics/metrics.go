@@ -1,8 +1,8 @@
-// Package metrics tells a monitoring system how a node is: Prometheus metrics, three probes and Go's profiles, over HTTP on a
-// port of their own.
+// Package metrics tells a monitoring system how a node is: Prometheus metrics, three probes and Go's profiles, over
+// HTTP on a port of their own.
 //
-// Everything is read when it is asked for, from the same sources as `lockstep status`: between two scrapes the metrics cost
-// nothing, and they cannot disagree with the status.
+// Everything is read when it is asked for, from the same sources as `lockstep status`: between two scrapes the metrics
+// cost nothing, and they cannot disagree with the status.
 package metrics
 
 import (
@@ -101,7 +101,8 @@ func Listen(ctx context.Context, o Options, source Source, s *store.Store) (*Ser
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(source, s, o.Queues),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newCollector(source, s, o.Queues),
 	)
 	if o.Latencies != nil {
 		o.Latencies.register(registry)
@@ -156,11 +157,13 @@ func ready(w http.ResponseWriter, source Source) {
 	_, _ = fmt.Fprintf(w, "%s: %s\n", st.Pair.Role, st.Pair.Reason)
 }
 
-// active answers 200 on the one node that serves clients, and only while it does: for proxies that are to send clients there. Nothing else
-// may be concluded from it: a node that was stopped or cut off a moment ago may have answered 200 just before.
+// active answers 200 on the one node that serves clients, and only while it does: for proxies that are to send clients
+// there. Nothing else may be concluded from it: a node that was stopped or cut off a moment ago may have answered 200
+// just before.
 func active(w http.ResponseWriter, source Source) {
 	st := source.State()
-	if !st.Pair.Serve || !st.Pair.Deliver || st.Pair.Role != failover.RoleActive && st.Pair.Role != failover.RoleActiveAlone {
+	if !st.Pair.Serve || !st.Pair.Deliver || st.Pair.Role != failover.RoleActive &&
+		st.Pair.Role != failover.RoleActiveAlone {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	_, _ = fmt.Fprintf(w, "%s: %s\n", st.Pair.Role, st.Pair.Reason)

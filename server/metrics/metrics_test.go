@@ -31,7 +31,8 @@ func serve(t *testing.T, src *source) func(path string) (int, string) {
 	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	m, err := metrics.Listen(ctx, metrics.Options{Address: "127.0.0.1:0", Queues: 5, Latencies: metrics.NewLatencies()}, src, s)
+	m, err := metrics.Listen(ctx, metrics.Options{Address: "127.0.0.1:0", Queues: 5, Latencies: metrics.NewLatencies()},
+		src, s)
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
@@ -61,7 +62,8 @@ func TestMetrics(t *testing.T) {
 	code, body := get("/metrics")
 	require.Equal(t, http.StatusOK, code)
 	for _, line := range []string{
-		`lockstep_role{role="STANDBY"} 1`, `lockstep_role{role="ACTIVE"} 0`, "lockstep_page_size_bytes 2048", "lockstep_disk_low 1",
+		`lockstep_role{role="STANDBY"} 1`, `lockstep_role{role="ACTIVE"} 0`, "lockstep_page_size_bytes 2048",
+		"lockstep_disk_low 1",
 		`lockstep_maintenance_progress_ratio{operation="rewrite"} 0.25`, "lockstep_store_usable 1", "go_goroutines",
 	} {
 		require.Contains(t, body, line)
@@ -90,7 +92,8 @@ func TestTable(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o600))
 		return
 	}
-	require.Equal(t, b.String(), table, "docs/metrics.md is not what a node exports: LOCKSTEP_UPDATE=1 go test ./server/metrics -run TestTable")
+	require.Equal(t, b.String(), table, "docs/metrics.md is not what a node exports: LOCKSTEP_UPDATE=1 go test "+
+		"./server/metrics -run TestTable")
 }
 
 // An observation is made for each batch, while others wait: it allocates nothing.
@@ -145,12 +148,32 @@ func TestActiveProbe(t *testing.T) {
 		pair          failover.Status
 		ready, active int
 	}{
-		"active":         {failover.Status{Role: failover.RoleActive, Serve: true, Deliver: true}, http.StatusOK, http.StatusOK},
-		"active alone":   {failover.Status{Role: failover.RoleActiveAlone, Serve: true, Deliver: true}, http.StatusOK, http.StatusOK},
-		"standby":        {failover.Status{Role: failover.RoleStandby}, http.StatusOK, http.StatusServiceUnavailable},
-		"blocked":        {failover.Status{Role: failover.RoleBlocked, Deliver: true}, http.StatusServiceUnavailable, http.StatusServiceUnavailable},
-		"catching up":    {failover.Status{Role: failover.RoleCatchingUp}, http.StatusServiceUnavailable, http.StatusServiceUnavailable},
-		"may be no more": {failover.Status{Role: failover.RoleActive, Serve: true}, http.StatusOK, http.StatusServiceUnavailable},
+		"active": {
+			failover.Status{Role: failover.RoleActive, Serve: true, Deliver: true},
+			http.StatusOK,
+			http.StatusOK,
+		},
+		"active alone": {
+			failover.Status{Role: failover.RoleActiveAlone, Serve: true, Deliver: true},
+			http.StatusOK,
+			http.StatusOK,
+		},
+		"standby": {failover.Status{Role: failover.RoleStandby}, http.StatusOK, http.StatusServiceUnavailable},
+		"blocked": {
+			failover.Status{Role: failover.RoleBlocked, Deliver: true},
+			http.StatusServiceUnavailable,
+			http.StatusServiceUnavailable,
+		},
+		"catching up": {
+			failover.Status{Role: failover.RoleCatchingUp},
+			http.StatusServiceUnavailable,
+			http.StatusServiceUnavailable,
+		},
+		"may be no more": {
+			failover.Status{Role: failover.RoleActive, Serve: true},
+			http.StatusOK,
+			http.StatusServiceUnavailable,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := &source{}

@@ -46,8 +46,8 @@ type family struct {
 // putFunc takes one series: its value, and the values of its labels.
 type putFunc func(v float64, labels ...string)
 
-// All returns the table of everything that a node exports besides what the Go runtime and the process tell of themselves. docs/metrics.md
-// is made from it.
+// All returns the table of everything that a node exports besides what the Go runtime and the process tell of
+// themselves. docs/metrics.md is made from it.
 func All() []Metric {
 	var out []Metric
 	for _, f := range families() {
@@ -64,7 +64,8 @@ func All() []Metric {
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
-		ofThePair(), ofTheStandby(), ofMessages(), ofQueues(), ofTheStore(), ofTheDisk(), ofDamage(), ofWork(), ofTheProcess(),
+		ofThePair(), ofTheStandby(), ofMessages(), ofQueues(), ofTheStore(), ofTheDisk(), ofDamage(), ofWork(),
+		ofTheProcess(),
 	} {
 		for i := range part {
 			part[i].Name = fmt.Sprintf("%s_%s", namespace, part[i].Name)

@@ -21,8 +21,10 @@ func (n *node) Find(ctx context.Context) (failover.Found, error) {
 
 // Adopt writes the pair's record anew.
 func (n *node) Adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
-	n.log.Warn("an operator has this node adopt its pair", zap.Uint64("found_config", req.Found.Record.Config), zap.Stringer("other_fence", req.Above),
-		zap.Bool("accept_data_loss", req.AcceptLoss), zap.Bool("without_other", req.WithoutOther), zap.Stringer("log_end", n.store.End()))
+	n.log.Warn("an operator has this node adopt its pair", zap.Uint64("found_config", req.Found.Record.Config),
+		zap.Stringer("other_fence", req.Above),
+		zap.Bool("accept_data_loss", req.AcceptLoss), zap.Bool("without_other", req.WithoutOther),
+		zap.Stringer("log_end", n.store.End()))
 	rec, err := n.runner.Adopt(ctx, req)
 	if err != nil {
 		n.log.Error("the pair was not adopted", zap.Error(err))

@@ -14,14 +14,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Surroundings is what a simulation gives a node in place of the real network, coordinator and machine, so that all the rest of a node
-// can be run as it is. What is not set is real.
+// Surroundings is what a simulation gives a node in place of the real network, coordinator and machine, so that all the
+// rest of a node can be run as it is. What is not set is real.
 type Surroundings struct {
 	// Listen binds the node's port.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	// Dial connects to a port of the other node. An error that is syscall.ECONNREFUSED says that its process is gone.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Coordinator connects to the pair's coordinator, in place of the one that coordinator.type names. The node closes it.
+	// Coordinator connects to the pair's coordinator, in place of the one that coordinator.type names. The node closes
+	// it.
 	Coordinator func(self failover.NodeInfo) (failover.Coordinator, error)
 	// BootID names the boot of the machine (INV-6).
 	BootID string

@@ -20,8 +20,8 @@ import (
 // lookInterval is how often the node looks what is the case, if nobody asks.
 const lookInterval = time.Second
 
-// lookout finds out what an operator may have to know: on this node, of the pair, and of the other node. What it found is in the book,
-// which status, health and metrics read; what is new or over goes to the log.
+// lookout finds out what an operator may have to know: on this node, of the pair, and of the other node. What it found
+// is in the book, which status, health and metrics read; what is new or over goes to the log.
 type lookout struct {
 	n      *node
 	book   *conditions.Book
@@ -152,7 +152,8 @@ func (l *lookout) replication(f *findings, pair *failover.Status) {
 	}
 	if follower != nil {
 		l.writes(f, follower.Disk)
-		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role, pair.Reason)
+		f.node(!follower.Connected && !l.other.reachable(), conditions.ActiveUnreachable, "%s: %s", pair.Role,
+			pair.Reason)
 	}
 }
 
@@ -176,7 +177,8 @@ const slowSync = 100 * time.Millisecond
 // writes says how this node's log takes what is written to it.
 func (l *lookout) writes(f *findings, d replication.DiskStatus) {
 	f.node(d.Stalled, conditions.DiskStalled, "")
-	f.node(d.Mean > slowSync, conditions.SyncSlow, "a write to the log with its sync took %s in the mean of the last few", d.Mean.Round(time.Millisecond))
+	f.node(d.Mean > slowSync, conditions.SyncSlow,
+		"a write to the log with its sync took %s in the mean of the last few", d.Mean.Round(time.Millisecond))
 }
 
 // disk says what is the matter with the disk of this node.
@@ -199,7 +201,8 @@ func (l *lookout) disk(f *findings, pair *failover.Status) {
 // content says what is damaged.
 func (l *lookout) content(f *findings) {
 	st := l.n.store.DamageStatus()
-	f.node(st.DamagedMessages > 0, conditions.DamagedMessages, "%d messages cannot be read, %d of them are damaged on both nodes",
+	f.node(st.DamagedMessages > 0, conditions.DamagedMessages,
+		"%d messages cannot be read, %d of them are damaged on both nodes",
 		st.DamagedMessages, st.LostMessages)
 	f.node(st.Index != nil, conditions.DamagedIndex, "%v", st.Index)
 	f.node(st.DamagedLogLSN != 0, conditions.DamagedLog, "record %d cannot be read", st.DamagedLogLSN)
@@ -221,7 +224,10 @@ func (l *lookout) showHealth(all []conditions.Condition) {
 
 // tell says what is new and what is over, in the log.
 func (l *lookout) tell(c conditions.Condition, raised bool) {
-	fields := []zap.Field{zap.String("condition", string(c.Definition.Kind)), zap.Stringer("severity", c.Definition.Severity)}
+	fields := []zap.Field{
+		zap.String("condition", string(c.Definition.Kind)),
+		zap.Stringer("severity", c.Definition.Severity),
+	}
 	if c.Node.Name != "" {
 		fields = append(fields, zap.String("on", c.Node.Name))
 	}
@@ -229,7 +235,8 @@ func (l *lookout) tell(c conditions.Condition, raised bool) {
 		fields = append(fields, zap.String("details", c.Details))
 	}
 	if !raised {
-		l.n.log.Info("condition is over", append(fields, zap.Duration("lasted", time.Since(c.Since).Round(time.Millisecond)))...)
+		l.n.log.Info("condition is over", append(fields,
+			zap.Duration("lasted", time.Since(c.Since).Round(time.Millisecond)))...)
 		return
 	}
 	fields = append(fields, zap.String("means", c.Definition.Cause), zap.String("do", c.Definition.Action))

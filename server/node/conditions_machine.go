@@ -22,12 +22,13 @@ type certificate struct {
 	ends time.Time
 }
 
-// certificates are those of the files that are configured, as they are now: the ones that the node uses until it is started again. A
-// file that cannot be used is an error elsewhere.
+// certificates are those of the files that are configured, as they are now: the ones that the node uses until it is
+// started again. A file that cannot be used is an error elsewhere.
 func certificates(c *config.Config) []certificate {
 	var out []certificate
 	for _, file := range []string{
-		c.TLS.Cert, c.TLS.CA, c.Coordinator.Raft.TLS.Cert, c.Coordinator.Raft.TLS.CA, c.Coordinator.Etcd.TLS.Cert, c.Coordinator.Etcd.TLS.CA,
+		c.TLS.Cert, c.TLS.CA, c.Coordinator.Raft.TLS.Cert, c.Coordinator.Raft.TLS.CA, c.Coordinator.Etcd.TLS.Cert,
+		c.Coordinator.Etcd.TLS.CA,
 	} {
 		if file == "" {
 			continue
@@ -58,11 +59,13 @@ func (l *lookout) machine(f *findings, now time.Time) {
 	for _, c := range l.certs { // the first of each kind that is found is told
 		left := c.ends.Sub(now)
 		f.node(left <= 0, conditions.CertificateExpired, "%s has ended at %s", c.file, c.ends.Format(time.RFC3339))
-		f.node(left > 0 && left < certificateWarning, conditions.CertificateExpires, "%s ends at %s", c.file, c.ends.Format(time.RFC3339))
+		f.node(left > 0 && left < certificateWarning, conditions.CertificateExpires, "%s ends at %s", c.file,
+			c.ends.Format(time.RFC3339))
 	}
 	f.node(l.cacheOnly, conditions.PageCacheOnly, "memory.page-cache is %s", l.n.cfg.Memory.PageCache)
 	used, allowed := memoryInUse(), memoryAllowed(l.n.cfg.Memory.Budget.Bytes())
-	f.node(used > allowed, conditions.MemoryOverBudget, "%s in use, memory.budget is %s", config.Size(used), l.n.cfg.Memory.Budget)
+	f.node(used > allowed, conditions.MemoryOverBudget, "%s in use, memory.budget is %s", config.Size(used),
+		l.n.cfg.Memory.Budget)
 }
 
 // fallsBack tells whether the filesystem of the store refuses what memory.page-cache asks for.

@@ -88,7 +88,8 @@ func (l *lookout) askOther(ctx context.Context) {
 	if known {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
-		if got, err := l.n.peers.Status(ctx, other.Address); err == nil && got.GetNode().GetNodeId() == other.ID.String() {
+		if got, err := l.n.peers.Status(ctx, other.Address); err == nil &&
+			got.GetNode().GetNodeId() == other.ID.String() {
 			answer = got
 		}
 	}
@@ -144,7 +145,10 @@ func (l *lookout) fromOlder(f *findings, answer *pb.GetStatusResponse, node cond
 	}
 	for _, a := range answer.GetAlarms() {
 		if kind := conditions.Kind(a.GetKind()); conditions.Find(kind) != nil {
-			f.all = append(f.all, conditions.Report{Kind: kind, Node: node, Details: a.GetMessage(), Since: a.GetSince().AsTime(), By: node.ID})
+			f.all = append(f.all, conditions.Report{
+				Kind: kind, Node: node, Details: a.GetMessage(),
+				Since: a.GetSince().AsTime(), By: node.ID,
+			})
 		}
 	}
 }

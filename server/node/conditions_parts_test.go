@@ -50,21 +50,50 @@ func TestJobConditions(t *testing.T) {
 		runs   []maintenance.Run
 		want   []conditions.Kind
 	}{
-		"fine":                   {kind: maintenance.JobBackup, put: 100, runs: []maintenance.Run{ran(1, maintenance.RunOK)}},
-		"one missed":             {kind: maintenance.JobBackup, put: 100, runs: []maintenance.Run{ran(9, maintenance.RunOK)}},
-		"failed once":            {kind: maintenance.JobBackup, put: 100, runs: []maintenance.Run{ran(1, maintenance.RunFailed), ran(7, maintenance.RunOK)}, want: []conditions.Kind{conditions.JobFailed}},
-		"two missed":             {kind: maintenance.JobBackup, put: 100, runs: []maintenance.Run{ran(1, maintenance.RunFailed), ran(13, maintenance.RunOK)}, want: []conditions.Kind{conditions.JobFailed, conditions.BackupOld}},
-		"never":                  {kind: maintenance.JobBackup, put: 100, want: []conditions.Kind{conditions.BackupMissing}},
-		"put a moment ago":       {kind: maintenance.JobBackup, put: 1},
-		"paused":                 {kind: maintenance.JobBackup, put: 100, paused: true, runs: []maintenance.Run{ran(50, maintenance.RunFailed)}},
-		"no backup":              {kind: maintenance.JobScan, put: 100},
-		"runs":                   {kind: maintenance.JobScan, put: 100, runs: []maintenance.Run{ran(1, maintenance.RunRunning)}},
-		"runs past the next one": {kind: maintenance.JobScan, put: 100, runs: []maintenance.Run{ran(7, maintenance.RunRunning)}, want: []conditions.Kind{conditions.JobStuck}},
+		"fine": {
+			kind: maintenance.JobBackup, put: 100,
+			runs: []maintenance.Run{ran(1, maintenance.RunOK)},
+		},
+		"one missed": {
+			kind: maintenance.JobBackup, put: 100,
+			runs: []maintenance.Run{ran(9, maintenance.RunOK)},
+		},
+		"failed once": {
+			kind: maintenance.JobBackup, put: 100,
+			runs: []maintenance.Run{ran(1, maintenance.RunFailed), ran(7, maintenance.RunOK)},
+			want: []conditions.Kind{conditions.JobFailed},
+		},
+		"two missed": {
+			kind: maintenance.JobBackup, put: 100,
+			runs: []maintenance.Run{ran(1, maintenance.RunFailed), ran(13, maintenance.RunOK)},
+			want: []conditions.Kind{conditions.JobFailed, conditions.BackupOld},
+		},
+		"never": {
+			kind: maintenance.JobBackup, put: 100,
+			want: []conditions.Kind{conditions.BackupMissing},
+		},
+		"put a moment ago": {kind: maintenance.JobBackup, put: 1},
+		"paused": {
+			kind: maintenance.JobBackup, put: 100, paused: true,
+			runs: []maintenance.Run{ran(50, maintenance.RunFailed)},
+		},
+		"no backup": {kind: maintenance.JobScan, put: 100},
+		"runs": {
+			kind: maintenance.JobScan, put: 100,
+			runs: []maintenance.Run{ran(1, maintenance.RunRunning)},
+		},
+		"runs past the next one": {
+			kind: maintenance.JobScan, put: 100,
+			runs: []maintenance.Run{ran(7, maintenance.RunRunning)}, want: []conditions.Kind{conditions.JobStuck},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var f findings
 			job(&f, &maintenance.JobInfo{
-				Job:     maintenance.Job{Name: "j", Kind: tt.kind, Schedule: "@every 6h", Paused: tt.paused, UpdatedAt: now.Add(-time.Duration(tt.put) * time.Hour)},
+				Job: maintenance.Job{
+					Name: "j", Kind: tt.kind, Schedule: "@every 6h", Paused: tt.paused,
+					UpdatedAt: now.Add(-time.Duration(tt.put) * time.Hour),
+				},
 				History: tt.runs,
 			}, now)
 			require.ElementsMatch(t, tt.want, kinds(&f))
@@ -102,7 +131,10 @@ func TestCertificateConditions(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	write := func(ends time.Time) string {
-		template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-1000 * time.Hour), NotAfter: ends}
+		template := &x509.Certificate{
+			SerialNumber: big.NewInt(1), NotBefore: now.Add(-1000 * time.Hour),
+			NotAfter: ends,
+		}
 		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 		require.NoError(t, err)
 		file := filepath.Join(t.TempDir(), "cert.pem")
@@ -189,12 +221,18 @@ func TestJudgeVoters(t *testing.T) {
 		{member: m("b"), status: raftcoord.Status{ID: "b", Member: true, LastIndex: 7}},
 		{member: m("c"), err: errors.New("does not answer")},
 		{member: m("d"), status: raftcoord.Status{ID: "another", Member: true, LastIndex: 9}},
-		{member: m("e"), status: raftcoord.Status{ID: "e", Member: true, LastIndex: 9, Fenced: raftcoord.FencedPutBack}},
+		{member: m("e"), status: raftcoord.Status{
+			ID: "e", Member: true, LastIndex: 9,
+			Fenced: raftcoord.FencedPutBack,
+		}},
 	})
 	up := func(id string, up bool, behind uint64) metrics.Voter {
 		return metrics.Voter{Address: id + ":1", Kind: "node", Up: up, Behind: behind}
 	}
-	require.Equal(t, []metrics.Voter{up("a", true, 0), up("b", true, 3), up("c", false, 0), up("d", false, 0), up("e", false, 0)}, got)
+	require.Equal(t, []metrics.Voter{
+		up("a", true, 0), up("b", true, 3), up("c", false, 0), up("d", false, 0),
+		up("e", false, 0),
+	}, got)
 }
 
 // noDirect is a disk whose filesystem knows no O_DIRECT.

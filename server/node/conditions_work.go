@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// planStuckAfter is how long a plan may be at the same step without any progress, planRetries how often it may begin one again.
+	// planStuckAfter is how long a plan may be at the same step without any progress, planRetries how often it may
+	// begin one again.
 	planStuckAfter = 10 * time.Minute
 	planRetries    = 5
 	// switchoverTold is how long a switchover that failed is told, if none succeeds before.
@@ -45,7 +46,10 @@ func (l *lookout) switchoverEnded(err error) {
 // maintenance says what has failed or does not move of what is done to the pair. mu is held.
 func (l *lookout) maintenance(f *findings, now time.Time) {
 	if s := l.switched; s.why != "" && now.Sub(s.at) < switchoverTold {
-		f.all = append(f.all, conditions.Report{Kind: conditions.SwitchoverFailed, Node: f.self, Details: s.why, Since: s.at})
+		f.all = append(f.all, conditions.Report{
+			Kind: conditions.SwitchoverFailed, Node: f.self, Details: s.why,
+			Since: s.at,
+		})
 	}
 	if p, err := l.n.maintenance.Plan(); err == nil && p != nil {
 		l.plan(f, p, now)
@@ -87,7 +91,8 @@ func job(f *findings, j *maintenance.JobInfo, now time.Time) {
 		last := &j.History[0]
 		f.pair(last.Outcome == maintenance.RunFailed, conditions.JobFailed, "job %s: %s", j.Name, last.Detail)
 		next, known := j.After(last.StartedAt)
-		f.pair(last.Outcome == maintenance.RunRunning && known && now.After(next), conditions.JobStuck, "job %s runs since %s",
+		f.pair(last.Outcome == maintenance.RunRunning && known && now.After(next), conditions.JobStuck,
+			"job %s runs since %s",
 			j.Name, last.StartedAt.Format(time.RFC3339))
 	}
 	if j.Kind != maintenance.JobBackup {
@@ -123,6 +128,7 @@ func (l *lookout) archive(f *findings, now time.Time) {
 	case st.Err != nil:
 		f.node(true, conditions.ArchiveLag, "%d records behind: %v", st.Behind, st.Err)
 	case now.Sub(l.work.archivedAt) > archiveStuckAfter:
-		f.node(true, conditions.ArchiveLag, "%d records behind, and none was archived since %s", st.Behind, l.work.archivedAt.Format(time.RFC3339))
+		f.node(true, conditions.ArchiveLag, "%d records behind, and none was archived since %s", st.Behind,
+			l.work.archivedAt.Format(time.RFC3339))
 	}
 }

@@ -49,8 +49,8 @@ func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
 	}
 }
 
-// TestDamagedMessagesAlone: a node that stands alone has nobody to repair from. Browsing steps over what is damaged, verify lists it, and
-// it can be given up.
+// TestDamagedMessagesAlone: a node that stands alone has nobody to repair from. Browsing steps over what is damaged,
+// verify lists it, and it can be given up.
 func TestDamagedMessagesAlone(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Memory.Budget = 32 << 20 })
 	n.createQueue("orders")
@@ -98,8 +98,8 @@ func TestDamagedMessagesAlone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestFlushArchive: what was acknowledged is in the archive as soon as it is asked for, and a node that was wiped begins another archive
-// beside the one that it finds.
+// TestFlushArchive: what was acknowledged is in the archive as soon as it is asked for, and a node that was wiped
+// begins another archive beside the one that it finds.
 func TestFlushArchive(t *testing.T) {
 	archive := filepath.Join(t.TempDir(), "archive")
 	n := startAlone(t, func(c *config.Config) {

@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 )
 
-// disk is a filesystem that a test breaks from outside, if the environment says how it is reached. No product is built with this.
+// disk is a filesystem that a test breaks from outside, if the environment says how it is reached. No product is built
+// with this.
 func disk() (vfs.FS, error) {
 	address := os.Getenv(faultdisk.Variable)
 	if address == "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestStandbyLeavesBeforeItsDiskIsFull: a standby whose disk fills up leaves the active in order, and does not die of it; the active goes on and
-// knows. The standby can be restarted meanwhile, and comes back when there is room.
+// TestStandbyLeavesBeforeItsDiskIsFull: a standby whose disk fills up leaves the active in order, and does not die of
+// it; the active goes on and knows. The standby can be restarted meanwhile, and comes back when there is room.
 func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
@@ -50,7 +50,8 @@ func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	b.stop()
 	b = startOn(t, small, disk)
 	b.waitFor(pb.Role_ROLE_CATCHING_UP)
-	require.Never(t, func() bool { return b.status().GetStandby() != nil || b.role() == pb.Role_ROLE_STANDBY }, 300*time.Millisecond, 10*time.Millisecond)
+	require.Never(t, func() bool { return b.status().GetStandby() != nil || b.role() == pb.Role_ROLE_STANDBY },
+		300*time.Millisecond, 10*time.Millisecond)
 
 	leave(1 << 30)
 	b.waitFor(pb.Role_ROLE_STANDBY)

@@ -49,15 +49,16 @@ func (n *node) lookAtDisk() {
 	besides := zap.Stringer("in_memory", config.Size(tail)) //nolint:gosec // below 2^63
 	limit := zap.Stringer("disk.low-watermark", n.live().Disk.LowWatermark)
 	if low {
-		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed", free, besides, limit)
+		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed",
+			free, besides, limit)
 	} else {
 		n.log.Info("the disk has room again: publishes are accepted", free, besides, limit)
 	}
 }
 
-// room tells whether a standby may take in what the active sends. It leaves the active when less than half of disk.low-watermark is free
-// besides what the messages in memory will take in page.db, so that there is enough left to write checkpoints, to stop and to start. It
-// comes back when there is an eighth of it more.
+// room tells whether a standby may take in what the active sends. It leaves the active when less than half of
+// disk.low-watermark is free besides what the messages in memory will take in page.db, so that there is enough left to
+// write checkpoints, to stop and to start. It comes back when there is an eighth of it more.
 func (n *node) room(bytes int) error {
 	free, tail, err := n.store.Room()
 	if err != nil {

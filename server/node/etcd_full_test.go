@@ -13,10 +13,11 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// An etcd that is out of space costs a pair no write as long as no role has to change. When the standby goes, the active cannot
-// release it; it waits, says why, and goes on as soon as etcd takes writes again.
+// An etcd that is out of space costs a pair no write as long as no role has to change. When the standby goes, the
+// active cannot release it; it waits, says why, and goes on as soon as etcd takes writes again.
 func TestEtcdOutOfSpace(t *testing.T) {
-	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 2 << 20})
+	etcd, err := embedded.Start(t.Context(),
+		embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 2 << 20})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
 	active, standby := startPair(t, etcd)
@@ -41,7 +42,8 @@ func TestEtcdOutOfSpace(t *testing.T) {
 
 	standby.stop()
 	active.waitFor(pb.Role_ROLE_BLOCKED)
-	require.Eventually(t, func() bool { return strings.Contains(active.status().GetReason(), "alarm NOSPACE") }, patience, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return strings.Contains(active.status().GetReason(), "alarm NOSPACE") },
+		patience, 10*time.Millisecond,
 		"the status says what to do")
 
 	_, err = operator.Compact(t.Context(), last, clientv3.WithCompactPhysical())

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// TestFailback: the preferred node comes back, and gets the role when it has been in sync for the delay; not while the pair is paused, nor
-// while it rewrites its page file. The status of the active says when.
+// TestFailback: the preferred node comes back, and gets the role when it has been in sync for the delay; not while the
+// pair is paused, nor while it rewrites its page file. The status of the active says when.
 func TestFailback(t *testing.T) {
 	p := startUpkeepPair(t)
 	for _, n := range p.nodes {

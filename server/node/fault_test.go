@@ -109,7 +109,8 @@ func TestOtherPairsData(t *testing.T) {
 	c.Coordinator.Etcd.Prefix = "/lockstep/empty"
 	lost := start(t, c)
 	lost.waitFor(pb.Role_ROLE_RECOVERING)
-	require.Eventually(t, func() bool { return strings.Contains(lost.status().GetReason(), "lockstep pair adopt") }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(lost.status().GetReason(), "lockstep pair adopt") },
+		patience, 10*time.Millisecond)
 }
 
 // TestPairsDataAlone: a node of a pair must not be served without the coordinator by mistake.
@@ -159,7 +160,8 @@ func TestCoordinatorGone(t *testing.T) {
 	active, _ := startPair(t, etcd)
 	active.createQueue("q")
 	require.NoError(t, etcd.Close())
-	require.Eventually(t, func() bool { return !active.status().GetPair().GetCoordinatorReachable() }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !active.status().GetPair().GetCoordinatorReachable() }, patience,
+		10*time.Millisecond)
 	active.publish("q", "x")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, active.role())
 }
@@ -191,8 +193,8 @@ func TestStopsOnRequest(t *testing.T) {
 	require.Less(t, time.Since(began), 5*time.Second)
 }
 
-// TestFailedSync is INV-7: the node stops with an error, nothing of the failed write is acknowledged, and the other node
-// takes over with everything that was.
+// TestFailedSync is INV-7: the node stops with an error, nothing of the failed write is acknowledged, and the other
+// node takes over with everything that was.
 func TestFailedSync(t *testing.T) {
 	etcd := startEtcd(t)
 	faults := vfs.NewFault(vfs.OS())
@@ -232,10 +234,14 @@ func TestFailedSync(t *testing.T) {
 	require.Equal(t, []string{"one", "two"}, bodies(b.consume("q", 10).take(2)))
 }
 
-// TestSilentConnection: whoever connects and says nothing, or only half of what makes a connection, is cut off after a few seconds.
+// TestSilentConnection: whoever connects and says nothing, or only half of what makes a connection, is cut off after a
+// few seconds.
 func TestSilentConnection(t *testing.T) {
 	n := startAlone(t, nil)
-	silent := map[string]string{"nothing": "", "half of the preface": "PRI * HTTP/2.0\r\n", "preface alone": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"}
+	silent := map[string]string{
+		"nothing": "", "half of the preface": "PRI * HTTP/2.0\r\n",
+		"preface alone": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+	}
 	open := make(map[string]net.Conn)
 	for name, sent := range silent {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", n.ready.Address)

@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// failbackCheck is how often the active looks whether something speaks against giving the role to the preferred node, while it is about to.
+// failbackCheck is how often the active looks whether something speaks against giving the role to the preferred node,
+// while it is about to.
 const failbackCheck = time.Second
 
 // MayForce tells whether Force would be done now.
@@ -28,7 +29,8 @@ func (n *node) Force(ctx context.Context, req failover.ForceRequest) (failover.R
 		return failover.Record{}, fmt.Errorf("%w: this node runs alone, and is always active", failover.ErrForce)
 	}
 	log := n.log.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
-	log.Warn("FORCED FAILOVER: an operator makes this node active; what it does not hold is lost", zap.Stringer("log_end", n.store.End()))
+	log.Warn("FORCED FAILOVER: an operator makes this node active; what it does not hold is lost",
+		zap.Stringer("log_end", n.store.End()))
 	req.Committed = n.store.Committed()
 	rec, err := n.runner.Force(ctx, req)
 	if err != nil {
@@ -47,8 +49,8 @@ func void(f *failover.Forced) replication.Void {
 	return replication.Void{Term: f.Term, After: f.After}
 }
 
-// watchFailback tells the machine what speaks against giving the role to the preferred node now: a plan, which moves the roles by itself, or
-// a standby that rewrites its page file and could not serve at once.
+// watchFailback tells the machine what speaks against giving the role to the preferred node now: a plan, which moves
+// the roles by itself, or a standby that rewrites its page file and could not serve at once.
 func (n *node) watchFailback(ctx context.Context) {
 	ticker := time.NewTicker(failbackCheck)
 	defer ticker.Stop()

@@ -20,19 +20,21 @@ import (
 )
 
 const (
-	// guardTick is how often the node looks whether its index is damaged: then every moment counts, since pages cannot be written.
+	// guardTick is how often the node looks whether its index is damaged: then every moment counts, since pages cannot
+	// be written.
 	guardTick = 100 * time.Millisecond
 	// repairInterval is how often it is tried to repair what could not be repaired before.
 	repairInterval = 2 * time.Second
-	// firstScrub is when the first scrub begins after a start, firstVerify the first comparison: not in the middle of a restart.
+	// firstScrub is when the first scrub begins after a start, firstVerify the first comparison: not in the middle of a
+	// restart.
 	firstScrub  = time.Minute
 	firstVerify = 10 * time.Second
 	// handOverAgain is how soon a hand-over that failed is tried again.
 	handOverAgain = time.Second
 )
 
-// guard looks after what the node holds: it scrubs, has damage repaired from the other node, compares both nodes, and says what is
-// wrong.
+// guard looks after what the node holds: it scrubs, has damage repaired from the other node, compares both nodes, and
+// says what is wrong.
 type guard struct {
 	n        *node
 	scrubbed sync.Mutex // held during a scrub
@@ -102,8 +104,8 @@ func (g *guard) scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, e
 	return g.n.store.Scrub(ctx, rate) //nolint:wrapcheck // says what it is
 }
 
-// watchIndex has a store replaced whose index is damaged: that of a standby by a snapshot of the active. An active hands over first. One
-// that has nobody to hand over to goes on for as long as what it has in memory suffices.
+// watchIndex has a store replaced whose index is damaged: that of a standby by a snapshot of the active. An active
+// hands over first. One that has nobody to hand over to goes on for as long as what it has in memory suffices.
 func (g *guard) watchIndex(ctx context.Context) {
 	ticker := time.NewTicker(guardTick)
 	defer ticker.Stop()
@@ -152,7 +154,9 @@ type otherNode struct{ n *node }
 var errNoOther = errors.New("the other node is not known, or not there")
 
 // FetchMessages asks the other node, whatever its role.
-func (o otherNode) FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (store.FoundMessages, error) {
+func (o otherNode) FetchMessages(
+	ctx context.Context, queue, first, last uint64, applied lsn.Position,
+) (store.FoundMessages, error) {
 	st := o.n.runner.Status()
 	if st.Record == nil {
 		return store.FoundMessages{}, errNoOther
@@ -218,7 +222,8 @@ func (n *node) DropDamaged(ctx context.Context, name string, only []uint64, dryR
 	for _, sub := range info.Subscriptions {
 		session.Consumers.Settled(dispatch.Key{Queue: info.ID, Sub: sub.ID}, ranges, nil)
 	}
-	n.log.Warn("messages that no node can read were given up", zap.String("queue", name), zap.Uint64s("sequences", sequences))
+	n.log.Warn("messages that no node can read were given up", zap.String("queue", name),
+		zap.Uint64s("sequences", sequences))
 	return sequences, nil
 }
 

@@ -17,13 +17,14 @@ const (
 	successorLimit = time.Second
 	// successorPoll is how often it is asked.
 	successorPoll = 2 * time.Millisecond
-	// successorGrace is how long this node stays its standby then: so that who waited has an answer before the next pause.
+	// successorGrace is how long this node stays its standby then: so that who waited has an answer before the next
+	// pause.
 	successorGrace = 50 * time.Millisecond
 )
 
-// handOverBeforeStop gives the active role to a standby in sync, so that clients see no more of the stop than a switchover. Whatever stands
-// in the way of that does not keep the node from stopping: then the standby takes over, as from a node that died. An error is one of the
-// store, which came meanwhile.
+// handOverBeforeStop gives the active role to a standby in sync, so that clients see no more of the stop than a
+// switchover. Whatever stands in the way of that does not keep the node from stopping: then the standby takes over, as
+// from a node that died. An error is one of the store, which came meanwhile.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
@@ -43,10 +44,12 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	}
 	result, err := n.Switchover(ctx, other.Node)
 	if err != nil {
-		n.log.Warn("this node stops as the active: it could not hand over first", zap.Duration("after", time.Since(began)), zap.Error(err))
+		n.log.Warn("this node stops as the active: it could not hand over first",
+			zap.Duration("after", time.Since(began)), zap.Error(err))
 	} else {
 		n.waitForSuccessor(ctx, result.Active.Address)
-		n.log.Info("handed over before the stop", zap.String("active", result.Active.Name), zap.Duration("pause", result.Pause))
+		n.log.Info("handed over before the stop", zap.String("active", result.Active.Name),
+			zap.Duration("pause", result.Pause))
 	}
 	select {
 	case err := <-n.fatal:
@@ -56,8 +59,8 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	}
 }
 
-// waitForSuccessor waits until the new active serves, with this node as its standby. It takes one write of the record to go on without this
-// node: that pause must not come on top of the one of the switchover.
+// waitForSuccessor waits until the new active serves, with this node as its standby. It takes one write of the record
+// to go on without this node: that pause must not come on top of the one of the switchover.
 func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, successorLimit)
 	defer cancel()

@@ -52,9 +52,11 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	}
 	n.maintenance, err = maintenance.New(maintenance.Options{
 		Restart: restart,
-		Store:   n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir, ArchiveDir: n.cfg.Log.Archive,
-		Archiver: n.archiver,
-		Software: "lockstep " + n.version, Logger: n.log.Named("maintenance"), RewriteBytesPerSecond: func() int64 { return n.live().Maintenance.RewriteRate.Bytes() },
+		Store:   n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir,
+		ArchiveDir: n.cfg.Log.Archive,
+		Archiver:   n.archiver,
+		Software:   "lockstep " + n.version, Logger: n.log.Named("maintenance"),
+		RewriteBytesPerSecond: func() int64 { return n.live().Maintenance.RewriteRate.Bytes() },
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,
 			BackupPath: n.cfg.Backup.Path, BackupKeep: n.cfg.Backup.KeepGenerations,
@@ -106,7 +108,8 @@ func (u upkept) Pair() failover.Status    { return u.n.runner.Status() }
 func (u upkept) Changed() <-chan struct{} { return u.n.runner.Changed() }
 func (u upkept) Alone() bool              { return u.n.alone() }
 
-// session returns what the node serves with, if it is active. It may be blocked at the moment: then commits wait or fail.
+// session returns what the node serves with, if it is active. It may be blocked at the moment: then commits wait or
+// fail.
 func (u upkept) session() (s *server.Session, ok bool) {
 	p := u.n.plane
 	p.mu.Lock()
@@ -143,7 +146,8 @@ func (u upkept) Standby() (maintenance.Standby, bool) {
 		return maintenance.Standby{}, false
 	}
 	return maintenance.Standby{
-		Node: st.Standby.Member.Node, Required: st.Standby.Required, AppliedLSN: st.Standby.AppliedLSN, CommitLSN: st.CommitLSN,
+		Node: st.Standby.Member.Node, Required: st.Standby.Required, AppliedLSN: st.Standby.AppliedLSN,
+		CommitLSN: st.CommitLSN,
 	}, true
 }
 

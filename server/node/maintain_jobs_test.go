@@ -67,7 +67,8 @@ func TestJobs(t *testing.T) {
 	require.Contains(t, run.GetDetail(), "recommended")
 	put(&pb.Job{Name: "tick", Schedule: "@every 1s", Kind: "scan", Paused: true})
 	require.NotEmpty(t, a.job("tick").GetHistory(), "its history stays")
-	require.Eventually(t, func() bool { return a.job("tick").GetHistory()[0].GetOutcome() != "running" }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return a.job("tick").GetHistory()[0].GetOutcome() != "running" }, patience,
+		5*time.Millisecond)
 
 	saved := a.run("save")
 	require.Equal(t, "ok", saved.GetOutcome(), saved.GetDetail())
@@ -104,7 +105,10 @@ func TestJobs(t *testing.T) {
 func TestJobWhileRewriting(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
-	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{Name: "look", Schedule: "@daily", Kind: "scan"}})
+	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
+		Name: "look", Schedule: "@daily",
+		Kind: "scan",
+	}})
 	require.NoError(t, err)
 	reached := p.gates[1].shut()
 	var done sync.WaitGroup
@@ -185,14 +189,16 @@ func TestResizeOnStartupPair(t *testing.T) {
 	p.nodes[0].waitFor(pb.Role_ROLE_STANDBY)
 	require.Equal(t, uint32(2048), p.nodes[0].pageSize(), "not without a start")
 	p.restart(0)
-	require.Eventually(t, func() bool { return p.nodes[0].pageSize() == want && !asked(1) && !asked(0) }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return p.nodes[0].pageSize() == want && !asked(1) && !asked(0) }, patience,
+		10*time.Millisecond)
 	require.Equal(t, uint64(200), p.same())
 }
 
 // TestVerifyUnderLoad: the digests of both nodes are taken at one record, however fast the log goes on.
 func TestVerifyUnderLoad(t *testing.T) {
 	p := startUpkeepPair(t)
-	_, err := p.nodes[0].upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{Name: "same", Schedule: "@weekly", Kind: "verify"}})
+	_, err := p.nodes[0].upkeep.PutJob(t.Context(),
+		&pb.PutJobRequest{Job: &pb.Job{Name: "same", Schedule: "@weekly", Kind: "verify"}})
 	require.NoError(t, err)
 	p.load()
 	for range 3 {

@@ -11,17 +11,22 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// TestRestoredStore: a backup that a job made in the middle of a plan begins a pair, or serves alone. The plan is ended there, the job's
-// run, which the backup holds as one under way, is closed, and the flags and messages are those of the backup.
+// TestRestoredStore: a backup that a job made in the middle of a plan begins a pair, or serves alone. The plan is ended
+// there, the job's run, which the backup holds as one under way, is closed, and the flags and messages are those of the
+// backup.
 func TestRestoredStore(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
 	reached := p.gates[1].shut()
-	started, err := a.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
+	started, err := a.upkeep.StartPlan(t.Context(),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_REWRITING)
-	_, err = a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{Name: "save", Schedule: "@yearly", Kind: "backup", On: "active"}})
+	_, err = a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
+		Name: "save", Schedule: "@yearly",
+		Kind: "backup", On: "active",
+	}})
 	require.NoError(t, err)
 	saved := a.run("save")
 	require.Equal(t, "ok", saved.GetOutcome(), saved.GetDetail())
@@ -47,7 +52,8 @@ func TestRestoredStore(t *testing.T) {
 		require.Equal(t, started.GetPlan().GetId(), plan.GetId())
 		require.Contains(t, plan.GetReason(), "another pair")
 		require.Equal(t, uint32(2048), n.pageSize(), "that of the set")
-		require.Eventually(t, func() bool { return n.job("save").GetHistory()[0].GetOutcome() == "failed" }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return n.job("save").GetHistory()[0].GetOutcome() == "failed" }, patience,
+			10*time.Millisecond)
 	}
 	alone := settings(t, "alone")
 	alone.Data.Dir = restore()

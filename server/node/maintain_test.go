@@ -203,7 +203,8 @@ func (p *upkeepPair) load() (stop func() []string) {
 	return stop
 }
 
-// publishAnywhere tries both nodes, with the same producer sequence, until one answers. One of them may be gone for good.
+// publishAnywhere tries both nodes, with the same producer sequence, until one answers. One of them may be gone for
+// good.
 func publishAnywhere(ctx context.Context, nodes []*testNode, sequence uint64, acknowledged chan<- string) {
 	body := fmt.Sprint(sequence)
 	for try := 0; ctx.Err() == nil; try++ {
@@ -244,7 +245,8 @@ func (n *testNode) holds(acknowledged []string) {
 
 func ptr[T any](v T) *T { return &v }
 
-// TestSettingsSurviveFailover: settings are the pair's: asked of any node, there on both, and after a takeover and a restart.
+// TestSettingsSurviveFailover: settings are the pair's: asked of any node, there on both, and after a takeover and a
+// restart.
 func TestSettingsSurviveFailover(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
@@ -257,7 +259,8 @@ func TestSettingsSurviveFailover(t *testing.T) {
 	require.Empty(t, before.GetSettings().GetAutotuneWindow())
 
 	changed, err := b.upkeep.UpdateSettings(t.Context(), &pb.UpdateSettingsRequest{
-		PageSizeMax: ptr(uint32(65536)), BackupKeepGenerations: ptr(uint32(7)), BackupPath: ptr("/backups"), AutotuneWindow: ptr("02:00-05:00"),
+		PageSizeMax: ptr(uint32(65536)), BackupKeepGenerations: ptr(uint32(7)), BackupPath: ptr("/backups"),
+		AutotuneWindow: ptr("02:00-05:00"),
 	})
 	require.NoError(t, err, "the standby passes it on")
 	require.Equal(t, uint32(65536), changed.GetSettings().GetPageSizeMax())
@@ -279,7 +282,8 @@ func TestSettingsSurviveFailover(t *testing.T) {
 		require.Eventually(t, func() bool {
 			s, err := n.upkeep.GetSettings(t.Context(), &pb.GetSettingsRequest{})
 			require.NoError(t, err)
-			return s.GetSettings().GetPageSizeRecommended() == r.GetRecommended() && s.GetSettings().GetBackupPath() == "/backups" &&
+			return s.GetSettings().GetPageSizeRecommended() == r.GetRecommended() &&
+				s.GetSettings().GetBackupPath() == "/backups" &&
 				s.GetSettings().GetBackupKeepGenerations() == 7 && s.GetSettings().GetAutotuneWindow() == "02:00-05:00"
 		}, patience, 5*time.Millisecond)
 	}
@@ -293,8 +297,8 @@ func TestSettingsSurviveFailover(t *testing.T) {
 	check(p.nodes[0])
 }
 
-// TestStandbyRewrites: the standby that rewrites stays in sync under load; meanwhile no second rewrite, no switchover, and none at
-// all on the active.
+// TestStandbyRewrites: the standby that rewrites stays in sync under load; meanwhile no second rewrite, no switchover,
+// and none at all on the active.
 func TestStandbyRewrites(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
@@ -327,7 +331,8 @@ func TestStandbyRewrites(t *testing.T) {
 		require.ErrorContains(t, err, "rewrite")
 	}
 	before := a.status().GetStore().GetCommitLsn()
-	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+100 }, patience, 5*time.Millisecond,
+	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+100 }, patience,
+		5*time.Millisecond,
 		"commits go on, each of them durable on the standby as well")
 	require.Equal(t, pb.Role_ROLE_STANDBY, b.role())
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
@@ -357,7 +362,8 @@ func TestStandbyRewrites(t *testing.T) {
 	b.holds(acknowledged)
 }
 
-// TestTakeoverDuringRewrite: the active goes away while its standby rewrites. The rewrite is dropped and the standby takes over.
+// TestTakeoverDuringRewrite: the active goes away while its standby rewrites. The rewrite is dropped and the standby
+// takes over.
 func TestTakeoverDuringRewrite(t *testing.T) {
 	p := startUpkeepPair(t)
 	a, b := p.nodes[0], p.nodes[1]
@@ -368,7 +374,8 @@ func TestTakeoverDuringRewrite(t *testing.T) {
 	done.Go(func() { _, _, rewriteErr = b.rewrite(&pb.RewriteRequest{PageSize: 16384}) })
 	<-reached
 	before := a.status().GetStore().GetCommitLsn()
-	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+50 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return a.status().GetStore().GetCommitLsn() > before+50 }, patience,
+		5*time.Millisecond)
 	a.stop()
 	began := time.Now()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
@@ -378,7 +385,8 @@ func TestTakeoverDuringRewrite(t *testing.T) {
 	require.ErrorIs(t, kind(rewriteErr), maintenance.ErrGaveWay)
 	require.Equal(t, uint32(2048), b.pageSize())
 	before = b.status().GetStore().GetCommitLsn()
-	require.Eventually(t, func() bool { return b.status().GetStore().GetCommitLsn() > before+50 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return b.status().GetStore().GetCommitLsn() > before+50 }, patience,
+		5*time.Millisecond)
 	acknowledged := stop()
 	b.holds(acknowledged)
 	p.gates[1].release()
@@ -435,7 +443,8 @@ func TestRollingResize(t *testing.T) {
 	want := b.scan().GetRecommended()
 	stop := p.load()
 	p.gates[1].shut() // until it was seen that it rewrites
-	started, err := b.upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
+	started, err := b.upkeep.StartPlan(t.Context(),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, SwitchBack: true})
 	require.NoError(t, err, "the standby passes it on")
 	require.Equal(t, a.ready.NodeID, started.GetPlan().GetFirstActive())
 	require.Equal(t, want, started.GetPlan().GetPageSize())
@@ -474,18 +483,21 @@ func TestRollingResize(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err))
 }
 
-// TestPlanSurvivesRestarts: the standby is stopped in the middle of its rewrite, and later the active in the middle of the other's.
+// TestPlanSurvivesRestarts: the standby is stopped in the middle of its rewrite, and later the active in the middle of
+// the other's.
 func TestPlanSurvivesRestarts(t *testing.T) {
 	p := startUpkeepPair(t)
 	reached := p.gates[1].shut()
-	started, err := p.nodes[0].upkeep.StartPlan(t.Context(), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
+	started, err := p.nodes[0].upkeep.StartPlan(t.Context(),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
 	p.waitForPlan(0, pb.PlanState_PLAN_STATE_REWRITING)
 	require.Equal(t, started.GetPlan().GetId(), p.nodes[1].status().GetMaintenance().GetPlanId())
 	secondReached := p.gates[0].shut()
 	p.restart(1) // the standby: its rewrite is begun again
-	// Now node b gets done, the roles are switched, and node a comes to its gate. The active goes away: node a takes over.
+	// Now node b gets done, the roles are switched, and node a comes to its gate. The active goes away: node a takes
+	// over.
 	<-secondReached
 	p.waitForPlan(1, pb.PlanState_PLAN_STATE_REWRITING)
 	require.Equal(t, uint32(8192), p.nodes[1].pageSize())

@@ -20,7 +20,8 @@ func (n *node) meter() replication.Meter {
 // More is what only metrics tell.
 func (n *node) More() metrics.More {
 	m := metrics.More{
-		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(), Redelivered: n.deliveries.Redelivered.Load(),
+		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
+		Redelivered: n.deliveries.Redelivered.Load(),
 		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.lookout.votersSeen(),
 		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), //nolint:gosec // not negative
 	}

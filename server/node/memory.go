@@ -13,24 +13,25 @@ import (
 )
 
 const (
-	// memoryBesides is what a process takes at most besides what the store may have: stacks, connections, requests under way. Of a small
-	// budget it is a part.
+	// memoryBesides is what a process takes at most besides what the store may have: stacks, connections, requests
+	// under way. Of a small budget it is a part.
 	memoryBesides = 64 << 20
 	// memoryTick is how often LimitMemory looks at what is in use.
 	memoryTick = 2 * time.Second
-	// memorySlack is how much more than what is in use the collector may always let lie, in percent: a limit close to what is in use
-	// would have it run all the time.
+	// memorySlack is how much more than what is in use the collector may always let lie, in percent: a limit close to
+	// what is in use would have it run all the time.
 	memorySlack = 25
 )
 
-// StoreMemory is how much of memory.budget is the store's. The rest is for requests and deliveries under way, and for what the collector has
-// not yet collected.
+// StoreMemory is how much of memory.budget is the store's. The rest is for requests and deliveries under way, and for
+// what the collector has not yet collected.
 func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinMemoryBudget) }
 
-// LimitMemory keeps the process within memory.budget until ctx ends, as far as that can be: near it, garbage is collected as often as need be, instead of
-// only when the heap has doubled. It is cheap, since most of the heap is message bytes, which the collector does not look into. A store
-// that needs more, for its queues and producers, gets it: the limit follows what is in use. GOMEMLIMIT in the environment is
-// stronger. It is for a process that is a node and nothing else.
+// LimitMemory keeps the process within memory.budget until ctx ends, as far as that can be: near it, garbage is
+// collected as often as need be, instead of only when the heap has doubled. It is cheap, since most of the heap is
+// message bytes, which the collector does not look into. A store that needs more, for its queues and producers, gets
+// it: the limit follows what is in use. GOMEMLIMIT in the environment is stronger. It is for a process that is a node
+// and nothing else.
 func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -54,8 +55,8 @@ func memoryLimit(budgetBytes, usedBytes int64) int64 {
 	return max(StoreMemory(budgetBytes), usedBytes+usedBytes/100*memorySlack) + min(memoryBesides, budgetBytes/4)
 }
 
-// limitsWithin bounds what is under way by the memory that there is. With the default budget the default limits are below that. One
-// transaction, however large, is always possible.
+// limitsWithin bounds what is under way by the memory that there is. With the default budget the default limits are
+// below that. One transaction, however large, is always possible.
 func limitsWithin(l config.Limits, budgetBytes int64) config.Limits {
 	l.PendingBytes = min(l.PendingBytes, max(config.Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
 	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(config.Size(budgetBytes/8), 1<<20))

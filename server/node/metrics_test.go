@@ -42,8 +42,8 @@ func scrape(t *testing.T, address string) (values map[string]float64, types map[
 	return values, types
 }
 
-// TestMetricsOfAPair: what two nodes that do everything export is what the table of docs/metrics.md says, no more and no less, and the counters
-// count.
+// TestMetricsOfAPair: what two nodes that do everything export is what the table of docs/metrics.md says, no more and
+// no less, and the counters count.
 func TestMetricsOfAPair(t *testing.T) {
 	etcd := startEtcd(t)
 	addresses := make([]string, 2)
@@ -65,7 +65,10 @@ func TestMetricsOfAPair(t *testing.T) {
 	}
 	a.publish("small", "one")
 	a.publish("large", "one", "two", "three", "four")
-	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{Name: "nightly", Schedule: "0 3 * * *", Kind: "backup"}})
+	_, err := a.upkeep.PutJob(t.Context(), &pb.PutJobRequest{Job: &pb.Job{
+		Name: "nightly", Schedule: "0 3 * * *",
+		Kind: "backup",
+	}})
 	require.NoError(t, err)
 	c := a.consume("large", 10)
 	got := c.take(4)
@@ -128,7 +131,8 @@ func TestMetricsOfAPair(t *testing.T) {
 	require.True(t, age > 0 && age < patience.Seconds(), "%v", age)
 	require.Eventually(t, func() bool { // it applies a little later
 		standby, _ := scrape(t, addresses[1])
-		return standby["lockstep_messages_published_total"] == 5 && standby["lockstep_messages_acknowledged_total"] == 2 &&
+		return standby["lockstep_messages_published_total"] == 5 &&
+			standby["lockstep_messages_acknowledged_total"] == 2 &&
 			standby["lockstep_messages_delivered_total"] == 0
 	}, patience, 10*time.Millisecond)
 	// A counter counts what came since the start, and not again what the log still has.

@@ -1,8 +1,8 @@
 // Package node runs one node of a pair: it opens the store, listens, joins the pair through the coordinator and serves,
 // and takes everything down in reverse. Run is the whole life of the process; read it from top to bottom.
 //
-// The node itself decides nothing about roles: package failover does, and calls the dataPlane (plane.go), which starts and
-// stops replication's Primary and Follower and, with them, the Session that clients are served with.
+// The node itself decides nothing about roles: package failover does, and calls the dataPlane (plane.go), which starts
+// and stops replication's Primary and Follower and, with them, the Session that clients are served with.
 package node
 
 import (
@@ -70,9 +70,9 @@ type Options struct {
 	Around Surroundings
 }
 
-// Run runs a node until ctx ends (then it returns nil after a clean stop) or the node cannot go on. What a wrong setting
-// or a directory that cannot be used costs is an error before anything is served; a coordinator that cannot be reached is
-// waited for, with the reason in the status.
+// Run runs a node until ctx ends (then it returns nil after a clean stop) or the node cannot go on. What a wrong
+// setting or a directory that cannot be used costs is an error before anything is served; a coordinator that cannot be
+// reached is waited for, with the reason in the status.
 func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) (err error) {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -83,8 +83,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	cfg.Limits = limitsWithin(cfg.Limits, cfg.Memory.Budget.Bytes())
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
-		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1), canRestart: o.CanRestart,
-		around: o.Around, setLogLevel: o.SetLogLevel,
+		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
+		canRestart: o.CanRestart,
+		around:     o.Around, setLogLevel: o.SetLogLevel,
 	}
 	n.running.Store(&cfg)
 	n.guard, n.lookout = newGuard(n), newLookout(n)
@@ -202,7 +203,8 @@ func (n *node) failed(err error) {
 func (n *node) join(fs vfs.FS) (err error) {
 	identity := n.store.Identity()
 	self := failover.NodeInfo{
-		ID: identity.NodeID, Name: n.cfg.Node.Name, Address: n.advertise, Version: n.version, Features: failover.KnownFeatures(),
+		ID: identity.NodeID, Name: n.cfg.Node.Name, Address: n.advertise, Version: n.version,
+		Features: failover.KnownFeatures(),
 	}
 	n.plane = newDataPlane(n, self)
 	if n.coordinator, err = n.around.coordinator(n.cfg, fs, n.plane.Identity(), self, n.log); err != nil {
@@ -211,7 +213,8 @@ func (n *node) join(fs vfs.FS) (err error) {
 	n.runner, err = failover.New(failover.Options{
 		Coordinator: n.coordinator, Data: n.plane, Self: self, Logger: n.log,
 		Settings: failover.Settings{
-			FailoverTimeout: n.cfg.Failover.Timeout.Std(), StandbyWait: n.cfg.Failover.DropTimeout.Std(), MinInSync: n.cfg.MinInSync,
+			FailoverTimeout: n.cfg.Failover.Timeout.Std(), StandbyWait: n.cfg.Failover.DropTimeout.Std(),
+			MinInSync: n.cfg.MinInSync,
 			Preferred: n.cfg.Failover.Preferred, FailbackDelay: n.cfg.Failover.FailbackDelay.Std(),
 			AcceptLoss: n.cfg.Coordinator.Type == config.CoordinatorNone,
 		},
@@ -219,8 +222,10 @@ func (n *node) join(fs vfs.FS) (err error) {
 	if err != nil {
 		return errors.Join(fmt.Errorf("node: %w", err), n.coordinator.Close())
 	}
-	n.log.Info("node", zap.Stringer("node_id", identity.NodeID), zap.String("name", self.Name), zap.String("address", self.Address),
-		zap.String("data", n.cfg.Data.Dir), zap.String("coordinator", n.cfg.Coordinator.Type), zap.Stringer("log_end", n.store.End()))
+	n.log.Info("node", zap.Stringer("node_id", identity.NodeID), zap.String("name", self.Name),
+		zap.String("address", self.Address),
+		zap.String("data", n.cfg.Data.Dir), zap.String("coordinator", n.cfg.Coordinator.Type),
+		zap.Stringer("log_end", n.store.End()))
 	return nil
 }
 
@@ -256,7 +261,10 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		})
 	}
 	if onReady != nil {
-		onReady(Ready{Address: listener.Addr().String(), Advertise: n.advertise, NodeID: n.store.Identity().NodeID.String()})
+		onReady(Ready{
+			Address: listener.Addr().String(), Advertise: n.advertise,
+			NodeID: n.store.Identity().NodeID.String(),
+		})
 	}
 
 	err := n.wait(asked, ctx, machine)
@@ -344,7 +352,8 @@ func (n *node) Closing() <-chan struct{} { return n.closing }
 // Switchover hands the active role to one node, or, with uuid.Nil, to the one that does not have it.
 func (n *node) Switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	if n.cfg.Coordinator.Type == config.CoordinatorNone {
-		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node runs alone (coordinator.type is none)", failover.ErrSwitchover)
+		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node runs alone (coordinator.type is none)",
+			failover.ErrSwitchover)
 	}
 	if err := n.maintenance.MaySwitchOver(ctx); err != nil {
 		return failover.SwitchoverResult{}, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)

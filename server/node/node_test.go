@@ -91,7 +91,10 @@ func startOn(t *testing.T, c config.Config, fs vfs.FS) *testNode {
 	}
 	go func() {
 		defer close(n.done)
-		n.err = node.Run(ctx, c, logger, node.Options{Version: "test", FS: fs, OnReady: func(r node.Ready) { ready <- r }})
+		n.err = node.Run(ctx, c, logger, node.Options{
+			Version: "test", FS: fs,
+			OnReady: func(r node.Ready) { ready <- r },
+		})
 	}()
 	t.Cleanup(n.stop)
 	select {
@@ -143,7 +146,8 @@ func (n *testNode) role() pb.Role {
 // waitFor waits until the node has the role.
 func (n *testNode) waitFor(role pb.Role) {
 	n.t.Helper()
-	require.Eventually(n.t, func() bool { return n.role() == role }, patience, 5*time.Millisecond, "%s should become %s", n.config.Node.Name, role)
+	require.Eventually(n.t, func() bool { return n.role() == role }, patience, 5*time.Millisecond,
+		"%s should become %s", n.config.Node.Name, role)
 	if role != pb.Role_ROLE_ACTIVE {
 		return
 	}

@@ -39,11 +39,14 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w: %s is in use by another process; stop that one, or set listen to another port: %w", ErrListen, address, err)
+		return nil, fmt.Errorf("%w: %s is in use by another process; stop that one, or set listen to another port: %w",
+			ErrListen, address, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%w: this machine has no address %s; set listen to one of its own: %w", ErrListen, address, err)
+		return nil, fmt.Errorf("%w: this machine has no address %s; set listen to one of its own: %w", ErrListen,
+			address, err)
 	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("%w: no permission for %s; ports below 1024 need a privilege, set listen to a higher one: %w", ErrListen, address, err)
+		return nil, fmt.Errorf("%w: no permission for %s; ports below 1024 need a privilege, set listen to a higher "+
+			"one: %w", ErrListen, address, err)
 	default:
 		return nil, fmt.Errorf("%w on %s: %w", ErrListen, address, err)
 	}
@@ -64,14 +67,17 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 	}
 	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
 		if host, err = os.Hostname(); err != nil {
-			return "", fmt.Errorf("%w: listen names no host and the machine's name cannot be read; set advertise: %w", ErrListen, err)
+			return "", fmt.Errorf("%w: listen names no host and the machine's name cannot be read; set advertise: %w",
+				ErrListen, err)
 		}
 	}
 	return net.JoinHostPort(host, port), nil
 }
 
 // openStore opens the data directory and explains why it cannot.
-func openStore(cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, failed func(error)) (*store.Store, error) {
+func openStore(
+	cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, failed func(error),
+) (*store.Store, error) {
 	mode, err := wal.ParseSyncMode(cfg.Sync)
 	if err != nil {
 		return nil, fmt.Errorf("%w: sync: %w", config.ErrInvalid, err)
@@ -82,12 +88,14 @@ func openStore(cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, 
 	}
 	s, err := store.Open(store.Options{
 		FS: fs, Dir: cfg.Data.Dir, PageSize: int(cfg.PageSize), Sync: mode, SyncInterval: cfg.SyncEvery.Std(),
-		MemoryBudget: StoreMemory(cfg.Memory.Budget.Bytes()), PageCache: cache, CheckpointBytes: cfg.Checkpoint.Bytes.Bytes(),
+		MemoryBudget: StoreMemory(cfg.Memory.Budget.Bytes()), PageCache: cache,
+		CheckpointBytes:    cfg.Checkpoint.Bytes.Bytes(),
 		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: logKeepBytes(cfg),
 		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,
 		ReplaceUnknown:    cfg.Coordinator.Type != config.CoordinatorNone && !markedStandalone(fs, cfg.Data.Dir),
-		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Logger: logger.Named("store"), OnFatal: failed,
+		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Logger: logger.Named("store"),
+		OnFatal: failed,
 	})
 	if err == nil {
 		return s, nil
@@ -95,7 +103,8 @@ func openStore(cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, 
 	hint := ""
 	switch {
 	case errors.Is(err, page.ErrNewerVersion), errors.Is(err, wal.ErrNewerVersion):
-		hint = "; the data was written by a newer version of lockstep: start that one, or wipe the directory to copy everything from the other node"
+		hint = "; the data was written by a newer version of lockstep: start that one, or wipe the directory to copy " +
+			"everything from the other node"
 	case errors.Is(err, store.ErrIdentityLost):
 		hint = ". If this is not the directory of a node at all, data.dir names the wrong one"
 	case errors.Is(err, os.ErrPermission):
@@ -151,7 +160,8 @@ func (n *node) secure() error {
 // openRaft starts this node's voter, and connects to the quorum through it.
 func openRaft(r config.Raft, dataDir string, logger *zap.Logger) (failover.Coordinator, error) {
 	o := raftcoord.Options{
-		Dir: r.Dir, Listen: r.Listen, Advertise: r.Advertise, Voters: r.Voters, Kind: raftcoord.KindNode, Logger: logger.Named("raft"),
+		Dir: r.Dir, Listen: r.Listen, Advertise: r.Advertise, Voters: r.Voters, Kind: raftcoord.KindNode,
+		Logger: logger.Named("raft"),
 	}
 	if o.Dir == "" {
 		o.Dir = filepath.Join(dataDir, "raft")
@@ -169,7 +179,8 @@ func openRaft(r config.Raft, dataDir string, logger *zap.Logger) (failover.Coord
 // standaloneMark is a file in the data directory of a node that was made without a coordinator.
 const standaloneMark = "standalone"
 
-// markedStandalone tells whether a directory has the mark. What cannot be looked at counts as marked: nothing is set aside then.
+// markedStandalone tells whether a directory has the mark. What cannot be looked at counts as marked: nothing is set
+// aside then.
 func markedStandalone(fs vfs.FS, dir string) bool {
 	_, err := fs.Stat(filepath.Join(dir, standaloneMark))
 	return !errors.Is(err, os.ErrNotExist)
@@ -186,7 +197,8 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	}
 	// A restored store is of no pair: there is no other node that could serve its queues.
 	if !id.Empty() && !id.Restored {
-		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it with its coordinator, "+
+		return fmt.Errorf("%w: %s was used by pair %s, whose other node may be serving the same queues; start it "+
+			"with its coordinator, "+
 			"or, if that pair is gone for good, make an empty file %s", ErrStandaloneData, dir, id.PairID, name)
 	}
 	f, err := fs.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)

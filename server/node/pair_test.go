@@ -109,11 +109,15 @@ func TestHealthAndReflection(t *testing.T) {
 	for _, s := range resp.GetListServicesResponse().GetService() {
 		names = append(names, s.GetName())
 	}
-	for _, want := range []string{queues, "lockstep.v1.AdminService", "lockstep.v1.ReplicationService", "grpc.health.v1.Health"} {
+	for _, want := range []string{
+		queues, "lockstep.v1.AdminService", "lockstep.v1.ReplicationService",
+		"grpc.health.v1.Health",
+	} {
 		require.Contains(t, names, want)
 	}
 	active.stop()
-	require.Eventually(t, func() bool { return standby.health(queues) == healthpb.HealthCheckResponse_SERVING }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return standby.health(queues) == healthpb.HealthCheckResponse_SERVING },
+		patience, 5*time.Millisecond)
 }
 
 func TestStatus(t *testing.T) {
@@ -277,7 +281,10 @@ func (c *crowd) consume(ctx context.Context, n *testNode) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := n.queues.Consume(ctx)
-	if err != nil || stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", Subscription: "work"}, Credit: 10}) != nil {
+	if err != nil || stream.Send(&pb.ConsumeRequest{
+		Attach: &pb.Attach{Queue: "q", Subscription: "work"},
+		Credit: 10,
+	}) != nil {
 		return
 	}
 	for {
@@ -333,11 +340,12 @@ func (c *crowd) restart(place int) {
 	c.nodes[place].Store(start(c.t, n.config))
 }
 
-// TestPublishersAndConsumersAcrossRoles: a crowd works while the role moves to and fro, and both nodes are restarted in between. Nothing
-// that was acknowledged is lost, nothing is there twice, and both stores end alike.
+// TestPublishersAndConsumersAcrossRoles: a crowd works while the role moves to and fro, and both nodes are restarted in
+// between. Nothing that was acknowledged is lost, nothing is there twice, and both stores end alike.
 func TestPublishersAndConsumersAcrossRoles(t *testing.T) {
 	a, b := startPair(t, startEtcd(t))
-	_, err := a.queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q", Subscriptions: []string{"default", "work"}})
+	_, err := a.queues.CreateQueue(t.Context(),
+		&pb.CreateQueueRequest{Name: "q", Subscriptions: []string{"default", "work"}})
 	require.NoError(t, err)
 	const publishers = 6
 	c := startCrowd(t, publishers, 2, a, b)
@@ -399,7 +407,8 @@ func TestMaintenanceCalls(t *testing.T) {
 		active.publish("q", fmt.Sprint(i))
 	}
 	for _, n := range []*testNode{active, standby} {
-		require.Eventually(t, func() bool { return n.status().GetStore().GetMessages() == 100 }, patience, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return n.status().GetStore().GetMessages() == 100 }, patience,
+			5*time.Millisecond)
 		cp, err := n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
 		require.NoError(t, err)
 		require.NotZero(t, cp.GetLsn())
@@ -445,7 +454,8 @@ func TestTwoRequired(t *testing.T) {
 		return c
 	}
 	a := start(t, two("a"))
-	require.Eventually(t, func() bool { return strings.Contains(a.status().GetReason(), "min_in_sync") }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(a.status().GetReason(), "min_in_sync") }, patience,
+		5*time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err := a.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q"})

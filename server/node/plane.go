@@ -49,7 +49,8 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	p.tuning = replication.Tuning{
 		StandbyTimeout: n.cfg.Failover.DropTimeout.Std(), ActiveTimeout: n.cfg.Failover.Timeout.Std(),
 		Heartbeat:        heartbeat(n.cfg.Failover),
-		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(), CommitDelay: n.cfg.CommitDelay.Std(),
+		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(),
+		CommitDelay:            n.cfg.CommitDelay.Std(),
 		TailBytes:              tailMemory(n.cfg.Memory.Budget.Bytes()),
 		SnapshotBytesPerSecond: func() int64 { return n.live().Maintenance.SnapshotRate.Bytes() },
 	}
@@ -72,8 +73,9 @@ func (p *dataPlane) Identity() failover.Identity {
 	}
 	return failover.Identity{
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
-		Fence: failover.Fence{Config: id.Fence.Config, Term: id.Fence.Term}, End: p.node.store.End(), MayHaveLost: id.MayHaveLost,
-		Restored: id.Restored != "", SetAside: aside, Run: id.Run, ClaimedRun: id.ClaimedRun,
+		Fence: failover.Fence{Config: id.Fence.Config, Term: id.Fence.Term}, End: p.node.store.End(),
+		MayHaveLost: id.MayHaveLost,
+		Restored:    id.Restored != "", SetAside: aside, Run: id.Run, ClaimedRun: id.ClaimedRun,
 		Committed: p.node.store.Committed(),
 	}
 }
@@ -136,7 +138,10 @@ func (n *node) introduction() replication.Introduction {
 // met notes that another process runs under this node's identity.
 func (n *node) met(from replication.Introduction) {
 	if me := n.introduction(); from.Node == me.Node && from.Process != me.Process {
-		n.runner.Knock(failover.Live{Node: failover.NodeInfo{ID: from.Node, Address: from.Address}, Process: from.Process})
+		n.runner.Knock(failover.Live{
+			Node:    failover.NodeInfo{ID: from.Node, Address: from.Address},
+			Process: from.Process,
+		})
 	}
 }
 
@@ -181,7 +186,8 @@ func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, pos
 	}
 	p.node.store.ServeReaders(true)
 	primary, err := replication.StartPrimary(replication.PrimaryOptions{
-		Store: p.node.store, Term: spec.Term, Config: activeConfig(spec.ActiveConfig), Logger: p.node.log.Named("primary"), Tuning: p.tuning,
+		Store: p.node.store, Term: spec.Term, Config: activeConfig(spec.ActiveConfig),
+		Logger: p.node.log.Named("primary"), Tuning: p.tuning,
 		Events: func(e replication.Event) { p.report(e, post) }, Meter: p.node.meter(),
 	})
 	if err != nil {
@@ -201,7 +207,8 @@ func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 		post(event)
 	}
 	if _, stalled := e.(replication.DiskStalled); stalled {
-		p.node.log.Error("a write or sync of the log does not come back; the heartbeats are stopped, so that the other node takes over",
+		p.node.log.Error("a write or sync of the log does not come back; the heartbeats are stopped, so that the "+
+			"other node takes over",
 			zap.Duration("after", p.tuning.DiskStallTimeout))
 	}
 }
@@ -213,7 +220,8 @@ func (p *dataPlane) letIn() {
 	if p.primary == nil || p.session != nil {
 		return
 	}
-	p.session = server.NewSession(p.primary, p.node.store, p.node.live().Limits, &p.node.deliveries, p.node.log.Named("consumers"))
+	p.session = server.NewSession(p.primary, p.node.store, p.node.live().Limits, &p.node.deliveries,
+		p.node.log.Named("consumers"))
 	p.session.SetPaused(!p.serving.Deliver)
 	p.showHealth()
 }
@@ -267,8 +275,10 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 	}
 	p.node.store.ServeReaders(false)
 	p.follower = replication.StartFollower(replication.FollowerOptions{
-		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"), Tuning: p.tuning,
-		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced), Room: p.node.room, Meter: p.node.meter(),
+		Store: p.node.store, Dialer: p.dialer, Address: spec.Active.Address, Logger: p.node.log.Named("follower"),
+		Tuning: p.tuning,
+		Events: func(e replication.Event) { p.report(e, post) }, Void: void(spec.Forced), Room: p.node.room,
+		Meter: p.node.meter(),
 	})
 	p.idleCh = make(chan struct{})
 	p.node.maintenance.Following()

@@ -35,7 +35,8 @@ func TestQueueAdministration(t *testing.T) {
 	require.False(t, again.GetCreated())
 	require.Equal(t, created.GetQueue().GetId(), again.GetQueue().GetId())
 
-	altered, err := n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "orders", Config: &pb.QueueConfig{MaxBytes: 100}})
+	altered, err := n.queues.AlterQueue(ctx,
+		&pb.AlterQueueRequest{Name: "orders", Config: &pb.QueueConfig{MaxBytes: 100}})
 	require.NoError(t, err)
 	require.Equal(t, uint64(100), altered.GetQueue().GetConfig().GetMaxBytes())
 	require.Zero(t, altered.GetQueue().GetConfig().GetMaxMessages())
@@ -69,7 +70,8 @@ func TestListQueues(t *testing.T) {
 	var names []string
 	token := ""
 	for {
-		page, err := n.queues.ListQueues(t.Context(), &pb.ListQueuesRequest{Prefix: "a/", PageSize: 3, PageToken: token})
+		page, err := n.queues.ListQueues(t.Context(),
+			&pb.ListQueuesRequest{Prefix: "a/", PageSize: 3, PageToken: token})
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(page.GetQueues()), 3)
 		for _, q := range page.GetQueues() {
@@ -92,13 +94,15 @@ func TestSubscriptions(t *testing.T) {
 	for name, start := range map[string]pb.StartPosition{
 		"late": pb.StartPosition_START_POSITION_UNSPECIFIED, "early": pb.StartPosition_START_POSITION_EARLIEST,
 	} {
-		resp, err := n.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "events", Name: name, Start: start})
+		resp, err := n.queues.CreateSubscription(ctx,
+			&pb.CreateSubscriptionRequest{Queue: "events", Name: name, Start: start})
 		require.NoError(t, err)
 		require.True(t, resp.GetCreated())
 	}
 	_, err := n.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "events", Name: "late"})
 	require.ErrorIs(t, kind(err), txn.ErrSubscriptionExists)
-	resp, err := n.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "events", Name: "late", IfNotExists: true})
+	resp, err := n.queues.CreateSubscription(ctx,
+		&pb.CreateSubscriptionRequest{Queue: "events", Name: "late", IfNotExists: true})
 	require.NoError(t, err)
 	require.False(t, resp.GetCreated())
 	_, err = n.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "events", Name: "x", Start: 9})
@@ -141,21 +145,42 @@ func TestPublishRefusals(t *testing.T) {
 		want error
 		text string
 	}{
-		"no queue":     {&pb.PublishRequest{Queue: "none", Messages: batch("x")}, txn.ErrQueueNotFound, `"none"`},
-		"no name":      {&pb.PublishRequest{Messages: batch("x")}, txn.ErrInvalidName, "empty"},
-		"bad name":     {&pb.PublishRequest{Queue: "a b", Messages: batch("x")}, txn.ErrInvalidName, "only A-Z"},
-		"long name":    {&pb.PublishRequest{Queue: strings.Repeat("x", 256), Messages: batch("x")}, txn.ErrInvalidName, "255"},
-		"no messages":  {&pb.PublishRequest{Queue: "q"}, server.ErrInvalid, "1 to 10000"},
-		"many":         {&pb.PublishRequest{Queue: "q", Messages: batch(make([]string, 10_001)...)}, server.ErrInvalid, "10001 messages"},
-		"large":        {&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Body: big}}}, txn.ErrTooLarge, "limits.message-bytes is 1MiB"},
-		"large batch":  {&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{third, third, third}}, txn.ErrTooLarge, "limits.transaction-bytes is 2MiB"},
-		"property key": {&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Properties: map[string]string{"": "x"}}}}, txn.ErrInvalidName, "property key"},
+		"no queue": {&pb.PublishRequest{Queue: "none", Messages: batch("x")}, txn.ErrQueueNotFound, `"none"`},
+		"no name":  {&pb.PublishRequest{Messages: batch("x")}, txn.ErrInvalidName, "empty"},
+		"bad name": {&pb.PublishRequest{Queue: "a b", Messages: batch("x")}, txn.ErrInvalidName, "only A-Z"},
+		"long name": {
+			&pb.PublishRequest{Queue: strings.Repeat("x", 256), Messages: batch("x")}, txn.ErrInvalidName,
+			"255",
+		},
+		"no messages": {&pb.PublishRequest{Queue: "q"}, server.ErrInvalid, "1 to 10000"},
+		"many": {
+			&pb.PublishRequest{Queue: "q", Messages: batch(make([]string, 10_001)...)}, server.ErrInvalid,
+			"10001 messages",
+		},
+		"large": {
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Body: big}}}, txn.ErrTooLarge,
+			"limits.message-bytes is 1MiB",
+		},
+		"large batch": {
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{third, third, third}}, txn.ErrTooLarge,
+			"limits.transaction-bytes is 2MiB",
+		},
+		"property key": {&pb.PublishRequest{
+			Queue:    "q",
+			Messages: []*pb.Message{{Properties: map[string]string{"": "x"}}},
+		}, txn.ErrInvalidName, "property key"},
 		"properties": {
 			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Properties: map[string]string{"x": strings.Repeat("x", 65<<10)}}}},
 			txn.ErrTooLarge, "properties",
 		},
-		"producer id":  {&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Sequence: 1}}, txn.ErrMalformed, "producer id"},
-		"producer seq": {&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Id: "p"}}, txn.ErrMalformed, "begins at 1"},
+		"producer id": {
+			&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Sequence: 1}},
+			txn.ErrMalformed, "producer id",
+		},
+		"producer seq": {
+			&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Id: "p"}},
+			txn.ErrMalformed, "begins at 1",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := n.queues.Publish(t.Context(), tc.req)
@@ -165,7 +190,8 @@ func TestPublishRefusals(t *testing.T) {
 	}
 	after, err := n.admin.GetStatus(t.Context(), &pb.GetStatusRequest{})
 	require.NoError(t, err)
-	require.Equal(t, before.GetStore().GetLogEnd().GetLsn(), after.GetStore().GetLogEnd().GetLsn(), "nothing was logged")
+	require.Equal(t, before.GetStore().GetLogEnd().GetLsn(), after.GetStore().GetLogEnd().GetLsn(),
+		"nothing was logged")
 }
 
 func TestQueueLimits(t *testing.T) {
@@ -259,14 +285,18 @@ func TestRetries(t *testing.T) {
 	require.Equal(t, codes.OutOfRange, status.Code(err))
 
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{
-		Operations: []*pb.Operation{publishOp("q", "a"), publishOp("q", "b")}, Producer: &pb.Producer{Id: "p", Epoch: 2, Sequence: 301},
+		Operations: []*pb.Operation{publishOp("q", "a"), publishOp("q", "b")},
+		Producer:   &pb.Producer{Id: "p", Epoch: 2, Sequence: 301},
 	})
 	require.ErrorIs(t, kind(err), server.ErrSequenceReused)
 	require.ErrorContains(t, err, "used for another transaction")
 }
 
 func publishOp(queue string, bodies ...string) *pb.Operation {
-	return &pb.Operation{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{Queue: queue, Messages: batch(bodies...)}}}
+	return &pb.Operation{Kind: &pb.Operation_Publish{Publish: &pb.PublishOperation{
+		Queue:    queue,
+		Messages: batch(bodies...),
+	}}}
 }
 
 func ackOp(queue string, first, last uint64) *pb.Operation {
@@ -274,7 +304,10 @@ func ackOp(queue string, first, last uint64) *pb.Operation {
 }
 
 func releaseOp(queue string, first, last uint64) *pb.Operation {
-	return &pb.Operation{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{Queue: queue, Ranges: span(first, last)}}}
+	return &pb.Operation{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{
+		Queue:  queue,
+		Ranges: span(first, last),
+	}}}
 }
 
 func TestCommit(t *testing.T) {
@@ -297,7 +330,10 @@ func TestCommit(t *testing.T) {
 	require.Equal(t, uint32(1), again[0].GetDeliveryCount())
 
 	// All or none: the second operation is refused, so the first does nothing.
-	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{publishOp("out", "c"), ackOp("in", 9, 9)}})
+	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{
+		publishOp("out", "c"),
+		ackOp("in", 9, 9),
+	}})
 	require.ErrorIs(t, kind(err), txn.ErrBeyondEnd)
 	q, err := n.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: "out"})
 	require.NoError(t, err)
@@ -361,7 +397,10 @@ func testPublishStream(t *testing.T, together uint64) {
 			if i == 100 {
 				queue = "none"
 			}
-			req := &pb.PublishStreamRequest{Correlation: i, Publish: &pb.PublishRequest{Queue: queue, Messages: batch(fmt.Sprint(i))}}
+			req := &pb.PublishStreamRequest{
+				Correlation: i,
+				Publish:     &pb.PublishRequest{Queue: queue, Messages: batch(fmt.Sprint(i))},
+			}
 			if i == 200 {
 				req.Publish = nil
 			}
@@ -483,7 +522,8 @@ func TestConsumeRefusals(t *testing.T) {
 	require.ErrorIs(t, open(&pb.ConsumeRequest{Credit: 1}), server.ErrInvalid)
 	require.ErrorIs(t, open(attach, attach), server.ErrInvalid)
 	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "none"}}), txn.ErrQueueNotFound)
-	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", Subscription: "none"}}), txn.ErrSubscriptionNotFound)
+	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", Subscription: "none"}}),
+		txn.ErrSubscriptionNotFound)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Credit: 101}), dispatch.ErrTooMuchCredit)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), server.ErrInvalid)
 	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), "never delivered")

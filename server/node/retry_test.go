@@ -23,8 +23,8 @@ func settled(err error) bool {
 	return false
 }
 
-// TestRetryIsDecidedByTheLog: a request that says that it was sent before may be in the log by now, so that a look at the queue proves
-// nothing. What refuses it is kept: no attempt with that sequence is carried out any more.
+// TestRetryIsDecidedByTheLog: a request that says that it was sent before may be in the log by now, so that a look at
+// the queue proves nothing. What refuses it is kept: no attempt with that sequence is carried out any more.
 func TestRetryIsDecidedByTheLog(t *testing.T) { // INV-10
 	n := startAlone(t, nil)
 	ctx := t.Context()
@@ -40,7 +40,10 @@ func TestRetryIsDecidedByTheLog(t *testing.T) { // INV-10
 		})
 		return err
 	}
-	full, err := n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "full", Config: &pb.QueueConfig{MaxMessages: 1}})
+	full, err := n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{
+		Name:   "full",
+		Config: &pb.QueueConfig{MaxMessages: 1},
+	})
 	require.NoError(t, err)
 	n.publish("full", "1")
 	other := &pb.AckOperation{Queue: "full", Subscription: "other", Ranges: span(1, 1)}
@@ -53,9 +56,18 @@ func TestRetryIsDecidedByTheLog(t *testing.T) { // INV-10
 	}{
 		{"queue full", func(s uint64, retry bool) error { return publish("full", s, retry) }, txn.ErrQueueFull},
 		{"no queue", func(s uint64, retry bool) error { return publish("later", 10+s, retry) }, txn.ErrQueueNotFound},
-		{"transaction, queue full", func(s uint64, retry bool) error { return commit(20+s, retry, publishOp("full", "x")) }, txn.ErrQueueFull},
-		{"transaction, no queue", func(s uint64, retry bool) error { return commit(30+s, retry, publishOp("later", "x")) }, txn.ErrQueueNotFound},
-		{"transaction, no subscription", func(s uint64, retry bool) error { return commit(40+s, retry, ackOther) }, txn.ErrSubscriptionNotFound},
+		{"transaction, queue full", func(s uint64, retry bool) error {
+			return commit(20+s, retry,
+				publishOp("full", "x"))
+		}, txn.ErrQueueFull},
+		{"transaction, no queue", func(s uint64, retry bool) error {
+			return commit(30+s, retry,
+				publishOp("later", "x"))
+		}, txn.ErrQueueNotFound},
+		{
+			"transaction, no subscription", func(s uint64, retry bool) error { return commit(40+s, retry, ackOther) },
+			txn.ErrSubscriptionNotFound,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := c.send(1, false)
@@ -94,12 +106,14 @@ func TestRetryIsDecidedByTheLog(t *testing.T) { // INV-10
 	require.NoError(t, publish("later", 12, true), "a first attempt that did not come is carried out")
 }
 
-// TestAdministrationIsRepeated: a repetition is answered with the original result, whatever has happened since, and changes nothing of it.
+// TestAdministrationIsRepeated: a repetition is answered with the original result, whatever has happened since, and
+// changes nothing of it.
 func TestAdministrationIsRepeated(t *testing.T) { // INV-10
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	sequence := uint64(0)
-	// twice makes a request, lets something happen, and repeats the request: as somebody who says so, and as somebody who does not.
+	// twice makes a request, lets something happen, and repeats the request: as somebody who says so, and as somebody
+	// who does not.
 	twice := func(send func(p *pb.Producer) (any, error), meanwhile func()) {
 		t.Helper()
 		sequence++
@@ -144,7 +158,10 @@ func TestAdministrationIsRepeated(t *testing.T) { // INV-10
 		return nil, err
 	}
 	alter := func(p *pb.Producer) (any, error) {
-		_, err := n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "q", Config: &pb.QueueConfig{MaxMessages: 1}, Producer: p})
+		_, err := n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{
+			Name: "q", Config: &pb.QueueConfig{MaxMessages: 1},
+			Producer: p,
+		})
 		return nil, err
 	}
 
@@ -184,8 +201,9 @@ func TestAdministrationIsRepeated(t *testing.T) { // INV-10
 	require.Zero(t, messages("q"))
 }
 
-// TestRetryWithAnotherBody: a request with the sequence of another one is refused, and not answered with the other one's result; nothing of
-// it is stored. What differs from attempt to attempt by itself, such as the time, is no difference.
+// TestRetryWithAnotherBody: a request with the sequence of another one is refused, and not answered with the other
+// one's result; nothing of it is stored. What differs from attempt to attempt by itself, such as the time, is no
+// difference.
 func TestRetryWithAnotherBody(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
@@ -274,7 +292,8 @@ func TestRetryWithAnotherBody(t *testing.T) {
 	}
 }
 
-// TestAcksOfAnotherQueue: what was delivered from a queue that is gone is not acknowledged in the one that has its name now.
+// TestAcksOfAnotherQueue: what was delivered from a queue that is gone is not acknowledged in the one that has its name
+// now.
 func TestAcksOfAnotherQueue(t *testing.T) {
 	n := startAlone(t, nil)
 	ctx := t.Context()
@@ -283,7 +302,10 @@ func TestAcksOfAnotherQueue(t *testing.T) {
 	attach := func(id uint64) (*pb.ConsumeResponse, error) {
 		stream, err := n.queues.Consume(ctx)
 		require.NoError(t, err)
-		require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", QueueId: id}, Ack: span(1, 1), Confirm: 1}))
+		require.NoError(t, stream.Send(&pb.ConsumeRequest{
+			Attach: &pb.Attach{Queue: "q", QueueId: id}, Ack: span(1, 1),
+			Confirm: 1,
+		}))
 		first, err := stream.Recv()
 		if err != nil {
 			return nil, err
@@ -307,8 +329,14 @@ func TestAcksOfAnotherQueue(t *testing.T) {
 	require.ErrorContains(t, err, "made anew")
 	for _, retry := range []bool{false, true} {
 		for i, op := range []*pb.Operation{
-			{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{Queue: "q", Ranges: span(1, 1), QueueId: first.GetQueueId()}}},
-			{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{Queue: "q", Ranges: span(1, 1), QueueId: first.GetQueueId()}}},
+			{Kind: &pb.Operation_Ack{Ack: &pb.AckOperation{
+				Queue: "q", Ranges: span(1, 1),
+				QueueId: first.GetQueueId(),
+			}}},
+			{Kind: &pb.Operation_Release{Release: &pb.ReleaseOperation{
+				Queue: "q", Ranges: span(1, 1),
+				QueueId: first.GetQueueId(),
+			}}},
 		} {
 			_, err = n.queues.Commit(ctx, &pb.CommitRequest{
 				Operations: []*pb.Operation{op}, Producer: &pb.Producer{Id: "p", Sequence: uint64(i) + 1, Retry: retry},

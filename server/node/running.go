@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 )
 
-// This file has the settings changed while the node runs. They are kept with the pair's messages, but for min-in-sync, which is in the
-// pair's record: it has to be changeable while writes are refused because of it.
+// This file has the settings changed while the node runs. They are kept with the pair's messages, but for min-in-sync,
+// which is in the pair's record: it has to be changeable while writes are refused because of it.
 
 const (
 	// runningPoll is how often a node looks whether a setting was changed.
@@ -53,7 +53,8 @@ func (n *node) applyRunning() {
 	n.runningRaw, n.runningSeen = bytes.Clone(raw), true
 	kept, err := n.maintenance.Running()
 	if err != nil {
-		n.log.Error("the settings that were changed while the nodes ran cannot be read; those of the configuration hold", zap.Error(err))
+		n.log.Error("the settings that were changed while the nodes ran cannot be read; those of the configuration "+
+			"hold", zap.Error(err))
 		return
 	}
 	next, err := n.cfg.With(kept.Of(n.store.Identity().NodeID))
@@ -98,7 +99,8 @@ func (n *node) RunningSettings() []server.RunningSetting {
 	for _, r := range config.RunningSettings() {
 		_, changed := values[r.Key]
 		s := server.RunningSetting{
-			Key: r.Key, Usage: r.Usage, Scope: string(r.Scope), Value: now.Text(r.Key), Configured: n.cfg.Text(r.Key), Changed: changed && err == nil,
+			Key: r.Key, Usage: r.Usage, Scope: string(r.Scope), Value: now.Text(r.Key), Configured: n.cfg.Text(r.Key),
+			Changed: changed && err == nil,
 		}
 		if rec := n.runner.Status().Record; r.Key == keyMin && rec != nil {
 			s.Value, s.Changed = strconv.Itoa(rec.MinInSync), rec.MinInSyncSet != 0

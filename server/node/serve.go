@@ -48,7 +48,8 @@ func (n *node) newServer() *grpc.Server {
 	pb.RegisterQueueServiceServer(services, n.queues)
 	pb.RegisterAdminServiceServer(services, server.NewAdminServer(n, n.store))
 	pb.RegisterMaintenanceServiceServer(services, server.NewMaintenanceServer(n, n.maintenance, n.peers))
-	pb.RegisterReplicationServiceServer(services, replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
+	pb.RegisterReplicationServiceServer(services,
+		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	healthpb.RegisterHealthServer(services, n.health)
 	reflection.Register(services)
 	return s
@@ -63,7 +64,8 @@ func (n *node) explain(ctx context.Context) {
 		if st.Reason != last && st.Reason != "" && !serves(st.Role) {
 			fields := []zap.Field{zap.Stringer("role", st.Role), zap.String("reason", st.Reason)}
 			if !st.CoordinatorReachable {
-				fields = append(fields, zap.String("coordinator", n.cfg.Coordinator.Type), zap.Strings("coordinator_addresses", n.coordinatorAddresses()))
+				fields = append(fields, zap.String("coordinator", n.cfg.Coordinator.Type),
+					zap.Strings("coordinator_addresses", n.coordinatorAddresses()))
 			}
 			n.log.Info("waiting", fields...)
 		}

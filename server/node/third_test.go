@@ -32,13 +32,15 @@ func (n *testNode) says(texts ...string) {
 	require.NotContains(n.t, reason, "--force")
 }
 
-// TestThirdNode: a node that was given the prefix of a healthy pair is told that the pair has its two nodes, and so is whoever looks at the
-// active. Nobody is advised to force anything. When one of the two has left, it takes that one's place.
+// TestThirdNode: a node that was given the prefix of a healthy pair is told that the pair has its two nodes, and so is
+// whoever looks at the active. Nobody is advised to force anything. When one of the two has left, it takes that one's
+// place.
 func TestThirdNode(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)
 	c := start(t, settingsOfPair(t, "c", etcd))
-	c.says("the pair has its two nodes already", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")", "stop that one first")
+	c.says("the pair has its two nodes already", "a ("+a.ready.Address+")", "b ("+b.ready.Address+")",
+		"stop that one first")
 	a.says("the pair has its two nodes already", "c ("+c.ready.Address+")")
 	require.Equal(t, pb.Role_ROLE_ACTIVE, a.role())
 	for _, n := range []*testNode{a, b} {
@@ -51,8 +53,9 @@ func TestThirdNode(t *testing.T) {
 	require.Eventually(t, func() bool { return a.status().GetReason() == "" }, patience, 5*time.Millisecond)
 }
 
-// TestWipedActive: the data directory of the only node in sync is gone, and an empty node starts in its place. Neither node may act, and each
-// says what fits its own place; the force that the other one then needs is refused for as long as the empty node runs, with the reason.
+// TestWipedActive: the data directory of the only node in sync is gone, and an empty node starts in its place. Neither
+// node may act, and each says what fits its own place; the force that the other one then needs is refused for as long
+// as the empty node runs, with the reason.
 func TestWipedActive(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)
@@ -67,7 +70,8 @@ func TestWipedActive(t *testing.T) {
 	empty := start(t, wiped)
 	older := start(t, b.config)
 	empty.says("data directory was wiped or replaced", "Bring that directory back", "node b (", "never here")
-	older.says("a ("+a.ready.Address+")", "data directory was wiped or replaced", "stop the new node", "lockstep failover --dry-run")
+	older.says("a ("+a.ready.Address+")", "data directory was wiped or replaced", "stop the new node",
+		"lockstep failover --dry-run")
 
 	_, err := older.admin.ForceFailover(t.Context(), &pb.ForceFailoverRequest{})
 	require.ErrorContains(t, err, "not the node that held everything")

@@ -21,8 +21,8 @@ func secured(t *testing.T, c config.Config, ca *certs.Authority) config.Config {
 	return c
 }
 
-// Clients, and the nodes among themselves, show each other certificates; whoever has none, or one of another authority, is not
-// let in, not even as the other node.
+// Clients, and the nodes among themselves, show each other certificates; whoever has none, or one of another authority,
+// is not let in, not even as the other node.
 func TestMutualTLS(t *testing.T) {
 	etcd := startEtcd(t)
 	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
@@ -57,7 +57,10 @@ func TestMutualTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			secure, err := config.ClientTLS(tt.ca, tt.cert, tt.key)
 			require.NoError(t, err)
-			c, err := client.Open(t.Context(), client.Options{Addresses: []string{a.ready.Address, b.ready.Address}, TLS: secure})
+			c, err := client.Open(t.Context(), client.Options{
+				Addresses: []string{a.ready.Address, b.ready.Address},
+				TLS:       secure,
+			})
 			require.NoError(t, err)
 			defer func() { require.NoError(t, c.Close()) }()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// The record that both nodes are compared at is so far ahead at first, and farther each time it has gone by before both were asked.
+	// The record that both nodes are compared at is so far ahead at first, and farther each time it has gone by before
+	// both were asked.
 	compareAhead    = 8
 	compareFarther  = 8
 	compareAttempts = 6
@@ -30,7 +31,8 @@ const (
 	compareHeld = 10 * time.Second
 	// comparePushKey is deleted, over and over, to push the log on; it never exists.
 	comparePushKey = "verify/push"
-	// indexWait is how long a deep comparison waits for a store that is being replaced, and indexAgain how often it looks.
+	// indexWait is how long a deep comparison waits for a store that is being replaced, and indexAgain how often it
+	// looks.
 	indexWait  = 20 * time.Second
 	indexAgain = 100 * time.Millisecond
 )
@@ -42,16 +44,18 @@ func (n *node) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDiges
 	return n.store.QueueDigestsAt(ctx, atLSN, compareHeld) //nolint:wrapcheck // says what it is
 }
 
-// Verify compares both nodes. A deep one finds damage, and what it finds in an index has that node's store replaced, which takes a moment:
-// then it begins again.
+// Verify compares both nodes. A deep one finds damage, and what it finds in an index has that node's store replaced,
+// which takes a moment: then it begins again.
 func (n *node) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if n.alone() {
 		return n.verifyAlone(ctx, deep, fullSpeed)
 	}
 	for began, replaced := time.Now(), false; ; {
 		resp, err := n.verifyPair(ctx, deep, fullSpeed)
-		replaced = replaced || errors.Is(err, store.ErrIndexDamaged) || errors.Is(err, maintenance.ErrNoPartner) && n.catchesUp()
-		if err == nil || !deep || !replaced || time.Since(began) > indexWait || errors.Is(err, replication.ErrNotActive) {
+		replaced = replaced || errors.Is(err, store.ErrIndexDamaged) || errors.Is(err, maintenance.ErrNoPartner) &&
+			n.catchesUp()
+		if err == nil || !deep || !replaced || time.Since(began) > indexWait ||
+			errors.Is(err, replication.ErrNotActive) {
 			return resp, err
 		}
 		select {
@@ -101,7 +105,8 @@ func (n *node) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verify
 	return resp, nil
 }
 
-// verifyAlone tells what a node that stands alone has, and what of it cannot be read. There is nothing to compare it with.
+// verifyAlone tells what a node that stands alone has, and what of it cannot be read. There is nothing to compare it
+// with.
 func (n *node) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if deep {
 		if _, err := n.Scrub(ctx, fullSpeed); err != nil {
@@ -231,7 +236,8 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 		case !ok:
 			add(q.Name, "the standby does not have it")
 		case o != q:
-			add(q.Name, "digest %016x, next sequence %d, %d messages on the active; %s, digest %016x, next sequence %d, %d messages on the standby",
+			add(q.Name, "digest %016x, next sequence %d, %d messages on the active; %s, digest %016x, next sequence "+
+				"%d, %d messages on the standby",
 				q.Digest, q.NextSequence, q.Messages, o.Name, o.Digest, o.NextSequence, o.Messages)
 		}
 	}
@@ -266,7 +272,8 @@ func (g *guard) compared(found []*pb.QueueDifference) {
 	g.differ = text
 	g.mu.Unlock()
 	if text != "" {
-		g.n.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right", zap.String("differences", text))
+		g.n.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right",
+			zap.String("differences", text))
 	}
 	g.n.lookout.look() // who asked for this finds it in the status
 }
@@ -281,7 +288,8 @@ func (g *guard) verifyNow(ctx context.Context) {
 	case err != nil && ctx.Err() == nil:
 		g.n.log.Warn("the two nodes could not be compared", zap.Error(err))
 	case err == nil && len(resp.GetDifferences()) == 0:
-		g.n.log.Info("both nodes hold the same", zap.Uint64("lsn", resp.GetLsn()), zap.Uint64("queues", resp.GetQueues()),
+		g.n.log.Info("both nodes hold the same", zap.Uint64("lsn", resp.GetLsn()),
+			zap.Uint64("queues", resp.GetQueues()),
 			zap.Uint64("messages", resp.GetMessages()))
 	}
 }

@@ -32,8 +32,8 @@ func flipNodes(t *testing.T, name string, pageSize int) {
 	require.Positive(t, found)
 }
 
-// TestVerifyWhileIndexIsReplaced: a deep comparison that finds the standby's index damaged waits until the standby has another store, and
-// then compares.
+// TestVerifyWhileIndexIsReplaced: a deep comparison that finds the standby's index damaged waits until the standby has
+// another store, and then compares.
 func TestVerifyWhileIndexIsReplaced(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("orders")

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// falsify changes the digest of a queue in the checkpoint of a node that is not running, with all checksums as they should be: what a bug
-// would do, not a disk.
+// falsify changes the digest of a queue in the checkpoint of a node that is not running, with all checksums as they
+// should be: what a bug would do, not a disk.
 func falsify(t *testing.T, dir string, queue uint64) {
 	t.Helper()
 	f, err := page.Open(vfs.OS(), store.PageFile(dir), page.Options{})
@@ -43,8 +43,8 @@ func falsify(t *testing.T, dir string, queue uint64) {
 	require.NoError(t, f.Close())
 }
 
-// TestVerify compares two nodes that hold the same, and then two that do not: that is an alarm in status, health and on schedule, until they
-// do again.
+// TestVerify compares two nodes that hold the same, and then two that do not: that is an alarm in status, health and on
+// schedule, until they do again.
 func TestVerify(t *testing.T) {
 	etcd := startEtcd(t)
 	often := func(name string) config.Config {
@@ -90,7 +90,8 @@ func TestVerify(t *testing.T) {
 	active.waitFor(pb.Role_ROLE_ACTIVE)
 	// Nobody asks: the schedule finds it.
 	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, patience, 10*time.Millisecond)
-	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(), "the name that it had before there were conditions")
+	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(),
+		"the name that it had before there were conditions")
 	require.Equal(t, "digests-differ", active.status().GetConditions()[0].GetKind())
 	require.Eventually(t, func() bool {
 		return active.health(server.AlarmService) == healthpb.HealthCheckResponse_NOT_SERVING

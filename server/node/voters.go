@@ -85,7 +85,8 @@ func (l *lookout) lookAtVoters(ctx context.Context, own raftcoord.Status, admin 
 	l.voters.voters = voters
 }
 
-// judgeVoters says how the voters are. What an operator has to know of them the coordinator itself tells (failover.Status.Notices).
+// judgeVoters says how the voters are. What an operator has to know of them the coordinator itself tells
+// (failover.Status.Notices).
 func judgeVoters(answers []voterAnswer) []metrics.Voter {
 	newest := uint64(0)
 	for i := range answers {

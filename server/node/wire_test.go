@@ -47,8 +47,8 @@ func TestUndecodable(t *testing.T) {
 	}
 }
 
-// TestConsumeLimit: what is larger together than the consumer can receive comes in several responses; what is larger by itself is an error
-// that says what to do, instead of one of the consumer's own gRPC library.
+// TestConsumeLimit: what is larger together than the consumer can receive comes in several responses; what is larger by
+// itself is an error that says what to do, instead of one of the consumer's own gRPC library.
 func TestConsumeLimit(t *testing.T) {
 	n := startAlone(t, nil)
 	n.createQueue("q")
@@ -61,7 +61,10 @@ func TestConsumeLimit(t *testing.T) {
 	consumeFrom := func(queue string, want int, limit uint32, receive int) (messages int, err error) {
 		stream, err := n.queues.Consume(t.Context(), grpc.MaxCallRecvMsgSize(receive))
 		require.NoError(t, err)
-		require.NoError(t, stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: queue, MaxResponseBytes: limit}, Credit: 100}))
+		require.NoError(t, stream.Send(&pb.ConsumeRequest{
+			Attach: &pb.Attach{Queue: queue, MaxResponseBytes: limit},
+			Credit: 100,
+		}))
 		for messages < want {
 			resp, err := stream.Recv()
 			if err != nil {

@@ -32,9 +32,9 @@ import (
 //	| 8 bytes  | u64     | u64     u64    u32     | u32 | ms i64     | ms i64     |u32 | u32 |
 //	+----------+---------+------------------------+-----+------------+------------+----+-----+
 //
-// before is the position that the first frame follows. The times are those of the first and the last transaction in the file; 0
-// if there is none. crc is the CRC-32C of the 60 bytes before it. The frames carry their own checksums, which are chained: a file
-// continues another one if its before is the other's last.
+// before is the position that the first frame follows. The times are those of the first and the last transaction in the
+// file; 0 if there is none. crc is the CRC-32C of the 60 bytes before it. The frames carry their own checksums, which
+// are chained: a file continues another one if its before is the other's last.
 const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
@@ -84,7 +84,8 @@ func putPosition(b []byte, p lsn.Position) {
 
 func getPosition(b []byte) lsn.Position {
 	return lsn.Position{
-		Term: binary.LittleEndian.Uint64(b), LSN: binary.LittleEndian.Uint64(b[8:]), Chain: binary.LittleEndian.Uint32(b[16:]),
+		Term: binary.LittleEndian.Uint64(b), LSN: binary.LittleEndian.Uint64(b[8:]),
+		Chain: binary.LittleEndian.Uint32(b[16:]),
 	}
 }
 
@@ -94,7 +95,8 @@ func seal(b []byte) []byte {
 }
 
 func sealed(b []byte, magic string) bool {
-	return string(b[:8]) == magic && crc32.Checksum(b[:60], crc32.MakeTable(crc32.Castagnoli)) == binary.LittleEndian.Uint32(b[60:])
+	return string(b[:8]) == magic && crc32.Checksum(b[:60],
+		crc32.MakeTable(crc32.Castagnoli)) == binary.LittleEndian.Uint32(b[60:])
 }
 
 func (f *ArchiveFile) head() []byte {
@@ -124,7 +126,8 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 		return fmt.Errorf("%w: %s does not begin and end like a file of the archive", ErrArchiveDamaged, f.Path)
 	}
 	if v := binary.LittleEndian.Uint32(head[8:]); v != archiveVersion {
-		return fmt.Errorf("%s is of version %d, this program knows version %d: %w; use the newer program", f.Path, v, archiveVersion,
+		return fmt.Errorf("%s is of version %d, this program knows version %d: %w; use the newer program", f.Path, v,
+			archiveVersion,
 			ErrNewerVersion)
 	}
 	f.StoreID = [16]byte(head[16:32])
@@ -134,7 +137,8 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 		f.FirstTime, f.LastTime = time.UnixMilli(int64(first)).UTC(), time.UnixMilli(int64(last)).UTC() //nolint:gosec // the bits of an int64
 	}
 	if f.Records == 0 || f.Last.LSN != f.Before.LSN+f.Records {
-		return fmt.Errorf("%w: %s: %d records do not lead from %v to %v", ErrArchiveDamaged, f.Path, f.Records, f.Before, f.Last)
+		return fmt.Errorf("%w: %s: %d records do not lead from %v to %v", ErrArchiveDamaged, f.Path, f.Records,
+			f.Before, f.Last)
 	}
 	return nil
 }
@@ -163,8 +167,9 @@ func readEnds(fsys vfs.FS, path string) (_ ArchiveFile, err error) {
 	return a, err
 }
 
-// ListArchive returns the files of an archive, oldest first. A directory that is not there has none. A file that cannot be
-// understood is an error: ErrArchiveDamaged, ErrNewerVersion. The frames are not read. fsys may be nil for the operating system's.
+// ListArchive returns the files of an archive, oldest first. A directory that is not there has none. A file that cannot
+// be understood is an error: ErrArchiveDamaged, ErrNewerVersion. The frames are not read. fsys may be nil for the
+// operating system's.
 func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
 	if fsys == nil {
 		fsys = vfs.OS()
@@ -197,9 +202,9 @@ func ListArchive(fsys vfs.FS, dir string) ([]ArchiveFile, error) {
 	return files, nil
 }
 
-// PruneArchive removes files that hold no record after beforeLSN, and, if olderThan is not zero, no transaction from that
-// time on. The newest file always stays: an Archiver goes on from it. It returns how many it removed. The files go oldest first
-// and durably, so that a crash leaves no gap.
+// PruneArchive removes files that hold no record after beforeLSN, and, if olderThan is not zero, no transaction from
+// that time on. The newest file always stays: an Archiver goes on from it. It returns how many it removed. The files go
+// oldest first and durably, so that a crash leaves no gap.
 func PruneArchive(fsys vfs.FS, dir string, beforeLSN uint64, olderThan time.Time) (int, error) {
 	if fsys == nil {
 		fsys = vfs.OS()
@@ -209,7 +214,8 @@ func PruneArchive(fsys vfs.FS, dir string, beforeLSN uint64, olderThan time.Time
 		return 0, err
 	}
 	removed := 0
-	for len(files) > 1 && files[0].Last.LSN <= beforeLSN && (olderThan.IsZero() || files[0].LastTime.Before(olderThan)) {
+	for len(files) > 1 && files[0].Last.LSN <= beforeLSN &&
+		(olderThan.IsZero() || files[0].LastTime.Before(olderThan)) {
 		if err := fsys.Remove(files[0].Path); err != nil {
 			return removed, fmt.Errorf("remove old log from the archive: %w", err)
 		}

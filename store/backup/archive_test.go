@@ -116,7 +116,8 @@ func damageArchive(t *testing.T, mem *vfs.Mem, set backup.Set) {
 		files, err := backup.ListArchive(fsys, "/archive")
 		require.NoError(t, err)
 		// The last files: all of them are needed.
-		changeFile(t, fsys, files[len(files)-1-rng.IntN(4)].Path, func(b []byte) []byte { return flip(b, rng.IntN(len(b)*8)) })
+		changeFile(t, fsys, files[len(files)-1-rng.IntN(4)].Path,
+			func(b []byte) []byte { return flip(b, rng.IntN(len(b)*8)) })
 		_, err = backup.VerifyArchive(ctx, fsys, "/archive")
 		require.True(t, errorsIs(err, backup.ErrArchiveDamaged) || errorsIs(err, backup.ErrNewerVersion), "%v", err)
 		_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: fsys, ArchiveDir: "/archive"})
@@ -156,7 +157,8 @@ func TestArchiveOnlyApplied(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestArchiveRestarts: whatever is restarted, the archive has no gap, although the log is recycled as early as possible.
+// TestArchiveRestarts: whatever is restarted, the archive has no gap, although the log is recycled as early as
+// possible.
 func TestArchiveRestarts(t *testing.T) {
 	mem := vfs.NewMem()
 	n := openNode(t, mem, "/data", 2048)
@@ -226,8 +228,8 @@ func TestCrashArchive(t *testing.T) {
 	})
 }
 
-// TestArchiveFails: the log is held while the archive cannot be written, and everything is archived afterwards; with a limit it is
-// let go, and the gap is reported.
+// TestArchiveFails: the log is held while the archive cannot be written, and everything is archived afterwards; with a
+// limit it is let go, and the gap is reported.
 func TestArchiveFails(t *testing.T) {
 	ctx := context.Background()
 	for _, limit := range []int64{0, 200_000} {
@@ -307,8 +309,8 @@ func moved(t *testing.T, fsys vfs.FS, from, to string) {
 	}
 }
 
-// TestOtherHistory: a store that was restored to an older state does not go on in the old archive but in a new one, and the old archive does not
-// lead on from a backup of the new history.
+// TestOtherHistory: a store that was restored to an older state does not go on in the old archive but in a new one, and
+// the old archive does not lead on from a backup of the new history.
 func TestOtherHistory(t *testing.T) {
 	ctx := context.Background()
 	mem := vfs.NewMem()
@@ -325,8 +327,9 @@ func TestOtherHistory(t *testing.T) {
 	o := n.o
 	o.Dir = "/restored"
 	b := &node{
-		t: t, fs: mem, dir: o.Dir, o: o, rng: rand.New(rand.NewPCG(9, 9)), acked: map[uint64]bool{}, history: map[uint64]string{},
-		raw: map[uint64][]byte{}, ends: map[uint64]lsn.Position{},
+		t: t, fs: mem, dir: o.Dir, o: o, rng: rand.New(rand.NewPCG(9, 9)), acked: map[uint64]bool{},
+		history: map[uint64]string{},
+		raw:     map[uint64][]byte{}, ends: map[uint64]lsn.Position{},
 	}
 	b.open()
 	defer func() { _ = b.s.Close() }()
@@ -355,14 +358,16 @@ func TestOtherHistory(t *testing.T) {
 	c := startArchiver(t, b, "/archive-2")
 	b.steps(10)
 	require.NoError(t, c.Close())
-	res, err := backup.Restore(ctx, set.Path, "/branch", backup.RestoreOptions{FS: mem, ArchiveDir: "/archive-2", SegmentBytes: 64 << 10})
+	res, err := backup.Restore(ctx, set.Path, "/branch",
+		backup.RestoreOptions{FS: mem, ArchiveDir: "/archive-2", SegmentBytes: 64 << 10})
 	require.NoError(t, err, "the new archive has what was restored, and the new history behind it")
 	require.Equal(t, b.s.End(), res.End)
 	n.steps(20)
 	d := startArchiver(t, n, "/archive")
 	require.NoError(t, d.Close())
 	require.Greater(t, d.Status().Last.LSN, wrong.Manifest.Position.LSN)
-	_, err = backup.Restore(ctx, wrong.Path, "/again", backup.RestoreOptions{FS: mem, ArchiveDir: "/archive", SegmentBytes: 64 << 10})
+	_, err = backup.Restore(ctx, wrong.Path, "/again",
+		backup.RestoreOptions{FS: mem, ArchiveDir: "/archive", SegmentBytes: 64 << 10})
 	require.ErrorIs(t, err, backup.ErrOtherHistory)
 }
 
@@ -389,7 +394,8 @@ func TestPruneArchive(t *testing.T) {
 	need := sets[3].Manifest.Position.LSN
 	require.LessOrEqual(t, files[0].First(), need+1)
 	require.Greater(t, files[0].Last.LSN, need)
-	res, err := backup.Restore(ctx, sets[3].Path, "/restored", backup.RestoreOptions{FS: mem, ArchiveDir: "/archive", SegmentBytes: 64 << 10})
+	res, err := backup.Restore(ctx, sets[3].Path, "/restored",
+		backup.RestoreOptions{FS: mem, ArchiveDir: "/archive", SegmentBytes: 64 << 10})
 	require.NoError(t, err)
 	require.Equal(t, n.s.End(), res.End)
 

@@ -38,8 +38,9 @@ type ArchiveOptions struct {
 	Interval time.Duration
 	// FileBytes is the size at which a file is ended; 0 means DefaultArchiveFileBytes.
 	FileBytes int64
-	// MaxHoldBytes is how much log is held while archiving fails. Beyond that the log is let go, so that the node goes on: the
-	// archive gets a gap, and point-in-time restore needs a backup made after it. 0 means that the log is held until the disk is full.
+	// MaxHoldBytes is how much log is held while archiving fails. Beyond that the log is let go, so that the node goes
+	// on: the archive gets a gap, and point-in-time restore needs a backup made after it. 0 means that the log is held
+	// until the disk is full.
 	MaxHoldBytes int64
 	// Logger gets what an operator should know; nil means none.
 	Logger *zap.Logger
@@ -57,7 +58,8 @@ type ArchiveStatus struct {
 	Gap uint64
 	// Err is why archiving does not go on at present; nil if it does.
 	Err error
-	// Former is the directory to which this Archiver has moved the archive of another history that it found; empty if there was none.
+	// Former is the directory to which this Archiver has moved the archive of another history that it found; empty if
+	// there was none.
 	Former string
 }
 
@@ -82,9 +84,10 @@ type Archiver struct {
 
 // StartArchiver opens an archive, holds the log from its end on, and archives in the background until Close.
 //
-// It is to be called after store.Open and before anything is applied: only then is it certain that nothing is recycled before it
-// is archived. Errors: ErrBusy, ErrArchiveDamaged. An archive that is not of this store's history, as when the store was wiped or
-// restored to an older state, is moved to a directory in it, other-<time>, where a restore can use it, and a new one is begun.
+// It is to be called after store.Open and before anything is applied: only then is it certain that nothing is recycled
+// before it is archived. Errors: ErrBusy, ErrArchiveDamaged. An archive that is not of this store's history, as when
+// the store was wiped or restored to an older state, is moved to a directory in it, other-<time>, where a restore can
+// use it, and a new one is begun.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" {
 		return nil, errors.New("log archive: no directory given")
@@ -139,11 +142,12 @@ func (a *Archiver) open() error {
 	return err
 }
 
-// formerPrefix begins the name of the directory, in that of the archive, to which an archive of another history is moved.
+// formerPrefix begins the name of the directory, in that of the archive, to which an archive of another history is
+// moved.
 const formerPrefix = "other-"
 
-// startOver moves the files of the archive to a directory of their own and begins a new archive: two histories must not be mixed, and
-// neither may be lost. A crash in the middle leaves the files in two places, whole.
+// startOver moves the files of the archive to a directory of their own and begins a new archive: two histories must not
+// be mixed, and neither may be lost. A crash in the middle leaves the files in two places, whole.
 func (a *Archiver) startOver(why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; and it cannot be moved out of the way: %w", why, err) }
 	files, err := ListArchive(a.o.FS, a.o.Dir)
@@ -163,9 +167,14 @@ func (a *Archiver) startOver(why error) error {
 		return fail(err)
 	}
 	a.last, a.known = ArchiveFile{}, true
-	a.setStatus(func(st *ArchiveStatus) { st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0, to })
-	a.o.Logger.Warn("the log archive is of another history than the store, which was wiped, restored or replaced; it was moved, and a new "+
-		"one is begun: make a backup now, which the new one can go on from", zap.String("archive", a.o.Dir), zap.String("moved_to", to), zap.Error(why))
+	a.setStatus(func(st *ArchiveStatus) {
+		st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0,
+			to
+	})
+	a.o.Logger.Warn("the log archive is of another history than the store, which was wiped, restored or replaced; it "+
+		"was moved, and a new "+
+		"one is begun: make a backup now, which the new one can go on from", zap.String("archive", a.o.Dir),
+		zap.String("moved_to", to), zap.Error(why))
 	return nil
 }
 
@@ -186,11 +195,12 @@ func (a *Archiver) compare(files []ArchiveFile) error {
 		return nil
 	}
 	if a.last.StoreID != [16]byte(a.s.Identity().StoreID) {
-		return fmt.Errorf("%w: %s reaches up to record %d of another store, this one only to %d", ErrOtherHistory, a.o.Dir, a.last.Last.LSN,
+		return fmt.Errorf("%w: %s reaches up to record %d of another store, this one only to %d", ErrOtherHistory,
+			a.o.Dir, a.last.Last.LSN,
 			applied.LSN)
 	}
-	// With sync=off the end of the log may have been lost, and come back from the peer: to be compared when it is there. The
-	// same is true when not everything in the log is applied again yet.
+	// With sync=off the end of the log may have been lost, and come back from the peer: to be compared when it is
+	// there. The same is true when not everything in the log is applied again yet.
 	return nil
 }
 
@@ -254,7 +264,8 @@ func (a *Archiver) Flush(ctx context.Context) error {
 	})
 	switch {
 	case err != nil && before == nil:
-		a.o.Logger.Error("the log cannot be archived; it is held back meanwhile", zap.String("archive", a.o.Dir), zap.Error(err))
+		a.o.Logger.Error("the log cannot be archived; it is held back meanwhile", zap.String("archive", a.o.Dir),
+			zap.Error(err))
 	case err == nil && before != nil:
 		a.o.Logger.Info("the log is archived again", zap.String("archive", a.o.Dir))
 	}
@@ -292,8 +303,10 @@ func (a *Archiver) flush(ctx context.Context) error {
 		}
 		if before != a.last.Last && a.last.Records > 0 {
 			a.setStatus(func(st *ArchiveStatus) { st.Gap = f.First() })
-			a.o.Logger.Warn("the log archive has a gap: records were gone from the log before they were archived; make a backup now",
-				zap.String("archive", a.o.Dir), zap.Stringer("archived_up_to", a.last.Last), zap.Uint64("goes_on_at", f.First()))
+			a.o.Logger.Warn("the log archive has a gap: records were gone from the log before they were archived; "+
+				"make a backup now",
+				zap.String("archive", a.o.Dir), zap.Stringer("archived_up_to", a.last.Last),
+				zap.Uint64("goes_on_at", f.First()))
 		}
 		a.last = f
 	}
@@ -301,13 +314,14 @@ func (a *Archiver) flush(ctx context.Context) error {
 	return nil
 }
 
-// next returns the position behind which the next file begins: the end of the archive, or, if the log does not reach back that far
-// any more, what comes before the oldest record in it.
+// next returns the position behind which the next file begins: the end of the archive, or, if the log does not reach
+// back that far any more, what comes before the oldest record in it.
 func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	if a.last.Records > 0 {
 		if at, ok := a.s.PositionOf(a.last.Last.LSN); ok {
 			if at != a.last.Last {
-				return at, fmt.Errorf("%w: it ends with %v, and the store has %v there", ErrOtherHistory, a.last.Last, at)
+				return at, fmt.Errorf("%w: it ends with %v, and the store has %v there", ErrOtherHistory, a.last.Last,
+					at)
 			}
 			return at, nil
 		}
@@ -468,8 +482,9 @@ func (a *Archiver) setStatus(change func(*ArchiveStatus)) {
 	change(&a.status)
 }
 
-// Close archives what is applied and ends the background work. It goes before the Close of the store. The log stays held until
-// the store closes it, so that the checkpoint of that Close recycles nothing that is not archived. A second call does nothing.
+// Close archives what is applied and ends the background work. It goes before the Close of the store. The log stays
+// held until the store closes it, so that the checkpoint of that Close recycles nothing that is not archived. A second
+// call does nothing.
 func (a *Archiver) Close() (err error) {
 	a.once.Do(func() {
 		close(a.stop)

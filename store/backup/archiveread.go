@@ -18,12 +18,14 @@ import (
 // errEnough ends a walk before the end of the archive.
 var errEnough = errors.New("enough")
 
-// walkArchive calls fn for each archived record after a position, verified: each one continues the one before, beginning with
-// the position itself. raw are the bytes that are in the log. Both are valid during the call. errEnough from fn ends it.
+// walkArchive calls fn for each archived record after a position, verified: each one continues the one before,
+// beginning with the position itself. raw are the bytes that are in the log. Both are valid during the call. errEnough
+// from fn ends it.
 //
-// It returns the last position that fn accepted. When the archive does not continue there, that is no error: only the caller
-// knows how far it has to reach. gap is the LSN at which it goes on, or 0 if it ends.
-func walkArchive(ctx context.Context, fsys vfs.FS, files []ArchiveFile, after lsn.Position, fn func(f wal.Frame, raw []byte) error,
+// It returns the last position that fn accepted. When the archive does not continue there, that is no error: only the
+// caller knows how far it has to reach. gap is the LSN at which it goes on, or 0 if it ends.
+func walkArchive(ctx context.Context, fsys vfs.FS, files []ArchiveFile, after lsn.Position,
+	fn func(f wal.Frame, raw []byte) error,
 ) (at lsn.Position, gap uint64, err error) {
 	at = after
 	for i := range files {
@@ -46,7 +48,8 @@ func walkArchive(ctx context.Context, fsys vfs.FS, files []ArchiveFile, after ls
 }
 
 // walkFile shows the records of one file that follow a position in it.
-func walkFile(ctx context.Context, fsys vfs.FS, a *ArchiveFile, after lsn.Position, fn func(f wal.Frame, raw []byte) error,
+func walkFile(ctx context.Context, fsys vfs.FS, a *ArchiveFile, after lsn.Position,
+	fn func(f wal.Frame, raw []byte) error,
 ) (lsn.Position, error) {
 	at := after
 	prev := a.Before

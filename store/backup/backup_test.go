@@ -43,7 +43,8 @@ func TestRoundTrip(t *testing.T) {
 				require.Regexp(t, `^20261121T004730Z-lsn000150-ps(2048|16384)$`, set.Name)
 				m := set.Manifest
 				id := n.s.Identity()
-				require.Equal(t, []uuid.UUID{id.PairID, id.StoreID, id.NodeID}, []uuid.UUID{m.PairID, m.StoreID, m.NodeID})
+				require.Equal(t, []uuid.UUID{id.PairID, id.StoreID, id.NodeID},
+					[]uuid.UUID{m.PairID, m.StoreID, m.NodeID})
 				require.Equal(t, n.s.End(), m.Position)
 				require.Equal(t, pageSize, m.PageSize)
 				require.Equal(t, epoch().Add(149*time.Second), m.LastTime)
@@ -57,11 +58,13 @@ func TestRoundTrip(t *testing.T) {
 
 				n.steps(10) // after the backup
 				target := in(root, "restored")
-				dry, err := backup.Restore(ctx, set.Path, target, backup.RestoreOptions{FS: fsys, SegmentBytes: 64 << 10, DryRun: true})
+				dry, err := backup.Restore(ctx, set.Path, target,
+					backup.RestoreOptions{FS: fsys, SegmentBytes: 64 << 10, DryRun: true})
 				require.NoError(t, err)
 				_, err = fsys.Stat(target)
 				require.ErrorIs(t, err, fs.ErrNotExist)
-				res, err := backup.Restore(ctx, set.Path, target, backup.RestoreOptions{FS: fsys, SegmentBytes: 64 << 10})
+				res, err := backup.Restore(ctx, set.Path, target,
+					backup.RestoreOptions{FS: fsys, SegmentBytes: 64 << 10})
 				require.NoError(t, err)
 				require.Equal(t, dry.NeededBytes, res.NeededBytes)
 
@@ -101,7 +104,8 @@ func requireNewIdentity(t *testing.T, old store.Identity, s *store.Store, res ba
 func TestEmptyStore(t *testing.T) {
 	n := openNode(t, vfs.NewMem(), "/data", 4096)
 	set := n.backup("/backups")
-	_, err := backup.Restore(context.Background(), set.Path, "/restored", backup.RestoreOptions{FS: n.fs, SegmentBytes: 64 << 10})
+	_, err := backup.Restore(context.Background(), set.Path, "/restored",
+		backup.RestoreOptions{FS: n.fs, SegmentBytes: 64 << 10})
 	require.NoError(t, err)
 	require.Equal(t, n.s.End(), restored(t, n.fs, "/restored").End())
 }
@@ -124,7 +128,8 @@ func TestOnline(t *testing.T) {
 		at := set.Manifest.Position.LSN
 		require.Less(t, at, n.s.End().LSN)
 		target := "/restored-" + set.Name
-		_, err = backup.Restore(context.Background(), set.Path, target, backup.RestoreOptions{FS: mem, SegmentBytes: 64 << 10})
+		_, err = backup.Restore(context.Background(), set.Path, target,
+			backup.RestoreOptions{FS: mem, SegmentBytes: 64 << 10})
 		require.NoError(t, err)
 		s := restored(t, mem, target)
 		require.Equal(t, n.history[at], dumpStore(t, s))
@@ -142,7 +147,8 @@ func TestGenerations(t *testing.T) {
 	first := other.backup("/backups")
 	require.NoError(t, mem.MkdirAll("/backups/notes", 0o700))
 	require.NoError(t, mem.MkdirAll("/backups/.partial-20261121T004500Z-lsn000001-ps2048", 0o700))
-	require.NoError(t, vfs.WriteFileAtomic(mem, "/backups/.partial-20261121T004500Z-lsn000001-ps2048/pages.pack", []byte("x")))
+	require.NoError(t, vfs.WriteFileAtomic(mem, "/backups/.partial-20261121T004500Z-lsn000001-ps2048/pages.pack",
+		[]byte("x")))
 	_, bad := mustList(t, mem, "/backups")
 	require.Len(t, bad, 1)
 	var names []string
@@ -235,7 +241,8 @@ func TestFullDisk(t *testing.T) {
 	full := func(prefix string, after uint64) func(vfs.Op) error {
 		var writes uint64
 		return func(op vfs.Op) error {
-			if len(op.Name) < len(prefix) || op.Name[:len(prefix)] != prefix || op.Kind != vfs.OpWrite && op.Kind != vfs.OpSync {
+			if len(op.Name) < len(prefix) || op.Name[:len(prefix)] != prefix || op.Kind != vfs.OpWrite &&
+				op.Kind != vfs.OpSync {
 				return nil
 			}
 			if writes++; writes <= after {
@@ -281,7 +288,8 @@ func TestNoSpaceBefore(t *testing.T) {
 	_, err = backup.Run(context.Background(), n.s, n.options("/backups"))
 	require.ErrorIs(t, err, backup.ErrNoSpace)
 	require.ErrorContains(t, err, "are needed")
-	res, err := backup.Restore(context.Background(), set.Path, "/restored", backup.RestoreOptions{FS: mem, SegmentBytes: 64 << 10})
+	res, err := backup.Restore(context.Background(), set.Path, "/restored",
+		backup.RestoreOptions{FS: mem, SegmentBytes: 64 << 10})
 	require.ErrorIs(t, err, backup.ErrNoSpace)
 	require.Greater(t, res.NeededBytes, res.AvailableBytes)
 	_, err = mem.Stat("/restored")

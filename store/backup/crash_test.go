@@ -18,7 +18,8 @@ import (
 // changes tells whether an operation changes the disk.
 func changes(k vfs.OpKind) bool {
 	switch k {
-	case vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpTruncate, vfs.OpAllocate, vfs.OpPunchHole, vfs.OpRemove, vfs.OpRename,
+	case vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpTruncate, vfs.OpAllocate, vfs.OpPunchHole, vfs.OpRemove,
+		vfs.OpRename,
 		vfs.OpMkdir, vfs.OpSyncDir:
 		return true
 	default:
@@ -26,7 +27,8 @@ func changes(k vfs.OpKind) bool {
 	}
 }
 
-// crashEverywhere runs do and gives to check what a power failure would leave before each of its changes and at the end.
+// crashEverywhere runs do and gives to check what a power failure would leave before each of its changes and at the
+// end.
 func crashEverywhere(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, do func(), check func(step int, after *vfs.Mem)) {
 	t.Helper()
 	var mu sync.Mutex // the log prepares segments in the background
@@ -110,7 +112,8 @@ func TestCrashBackup(t *testing.T) {
 	})
 }
 
-// TestCrashRestore crashes at every step of a restore: what is left is nothing, or refused and can be restored again, or whole.
+// TestCrashRestore crashes at every step of a restore: what is left is nothing, or refused and can be restored again,
+// or whole.
 func TestCrashRestore(t *testing.T) {
 	ctx := context.Background()
 	mem := vfs.NewMem()
@@ -154,7 +157,8 @@ func TestCrashRestore(t *testing.T) {
 	require.Len(t, counts, 3, "%v", counts)
 }
 
-// TestFailRestore fails each operation of a restore once: the directory is empty again, or refused and can be restored again.
+// TestFailRestore fails each operation of a restore once: the directory is empty again, or refused and can be restored
+// again.
 func TestFailRestore(t *testing.T) {
 	ctx := context.Background()
 	mem := vfs.NewMem()
@@ -188,7 +192,8 @@ func TestFailRestore(t *testing.T) {
 			_, err := store.ReadIdentity(target, "/restored")
 			require.NoError(t, err)
 		} else {
-			_, err = backup.Restore(ctx, set.Path, "/restored", backup.RestoreOptions{FS: target, SegmentBytes: 16 << 10})
+			_, err = backup.Restore(ctx, set.Path, "/restored",
+				backup.RestoreOptions{FS: target, SegmentBytes: 16 << 10})
 			require.NoError(t, err)
 		}
 		s := restored(t, target, "/restored")

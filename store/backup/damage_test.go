@@ -116,7 +116,8 @@ func TestDamagedDuringRestore(t *testing.T) {
 		}
 		return nil
 	})
-	_, err := backup.Restore(context.Background(), set.Path, "/restored", backup.RestoreOptions{FS: fault, SegmentBytes: 64 << 10})
+	_, err := backup.Restore(context.Background(), set.Path, "/restored",
+		backup.RestoreOptions{FS: fault, SegmentBytes: 64 << 10})
 	require.ErrorIs(t, err, backup.ErrDamagedSet)
 	names, err := mem.ReadDir("/restored")
 	require.NoError(t, err)

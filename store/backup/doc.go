@@ -1,5 +1,5 @@
-// Package backup copies a running store to a save-set, checks save-sets, keeps an archive of the log, and builds a new data
-// directory from them.
+// Package backup copies a running store to a save-set, checks save-sets, keeps an archive of the log, and builds a new
+// data directory from them.
 //
 // # Save-sets
 //
@@ -9,27 +9,27 @@
 //	  pages.pack      the pages in use of one checkpoint (see pack.go)
 //	  manifest.json   what it is, with the size and SHA-256 of the other file, and its own
 //
-// Run reads a pinned checkpoint, so that no transaction waits for it, and verifies the checksum of every page as it goes by:
-// a page that is damaged at the source ends the backup, and never pushes a good generation out. The set is written as
-// .partial-<name>; its files and its directory are synced before it gets its name, and older generations go only after that
-// is durable. What is listed as good was therefore written completely. What a crash leaves behind under a name with a dot is
-// removed by the next Run.
+// Run reads a pinned checkpoint, so that no transaction waits for it, and verifies the checksum of every page as it
+// goes by: a page that is damaged at the source ends the backup, and never pushes a good generation out. The set is
+// written as .partial-<name>; its files and its directory are synced before it gets its name, and older generations go
+// only after that is durable. What is listed as good was therefore written completely. What a crash leaves behind under
+// a name with a dot is removed by the next Run.
 //
 // # The archive of the log
 //
-// An Archiver copies records that are applied, hence committed for good, from the log to files of their own, each complete and
-// durable before it gets its name. It holds the log from the first record that is not archived: nothing is recycled before.
-// Frames are archived as they are; their chain of checksums proves that the archive is without a gap and that it continues
-// exactly the checkpoint of a save-set.
+// An Archiver copies records that are applied, hence committed for good, from the log to files of their own, each
+// complete and durable before it gets its name. It holds the log from the first record that is not archived: nothing is
+// recycled before. Frames are archived as they are; their chain of checksums proves that the archive is without a gap
+// and that it continues exactly the checkpoint of a save-set.
 //
 // # Restore
 //
-// Restore verifies the set and the part of the archive that it needs before it changes anything, and then fills an empty
-// directory with a page file and, behind it, a log that ends with the last wanted record. store.Open and Apply up to the end
-// give the state at that record. The identity is new: no member of the old pair, nobody's standby.
+// Restore verifies the set and the part of the archive that it needs before it changes anything, and then fills an
+// empty directory with a page file and, behind it, a log that ends with the last wanted record. store.Open and Apply up
+// to the end give the state at that record. The identity is new: no member of the old pair, nobody's standby.
 //
 // # Sharing
 //
-// A backup path may be shared by several nodes: generations are counted for each pair on its own, and one Run at a time works
-// in it. An archive belongs to one node.
+// A backup path may be shared by several nodes: generations are counted for each pair on its own, and one Run at a time
+// works in it. An archive belongs to one node.
 package backup

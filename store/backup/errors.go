@@ -20,7 +20,8 @@ var (
 	ErrIncomplete = errors.New("save-set is incomplete")
 	// ErrDamagedSet is returned when a save-set, or what is in it, is not what was written.
 	ErrDamagedSet = errors.New("save-set is damaged")
-	// ErrNewerVersion is returned when a save-set or an archive was written in a format that this program does not know.
+	// ErrNewerVersion is returned when a save-set or an archive was written in a format that this program does not
+	// know.
 	ErrNewerVersion = errors.New("written in a newer format")
 	// ErrTarget is returned when the wanted record or time cannot be reached from this save-set with this archive.
 	ErrTarget = errors.New("the wanted point in time cannot be restored")
@@ -32,8 +33,8 @@ var (
 	ErrArchiveDamaged = errors.New("log archive is damaged")
 	// ErrArchiveGap is returned when records are missing in the archive.
 	ErrArchiveGap = errors.New("log archive has a gap")
-	// ErrOtherHistory is returned when the archive and the store's log hold different records under the same LSN, as after the
-	// restore of an older state: they must not be mixed.
+	// ErrOtherHistory is returned when the archive and the store's log hold different records under the same LSN, as
+	// after the restore of an older state: they must not be mixed.
 	ErrOtherHistory = errors.New("log archive belongs to another history")
 )
 

@@ -46,7 +46,8 @@ func openNode(t *testing.T, fsys vfs.FS, dir string, pageSize int) *node {
 		t: t, fs: fsys, dir: dir, rng: rand.New(rand.NewPCG(1, uint64(pageSize))), acked: map[uint64]bool{},
 		history: map[uint64]string{}, raw: map[uint64][]byte{}, ends: map[uint64]lsn.Position{},
 		o: store.Options{
-			FS: fsys, Dir: dir, PageSize: pageSize, SegmentBytes: 64 << 10, LogKeepBytes: 1, BootID: "boot", MaxFrameBytes: 1 << 20,
+			FS: fsys, Dir: dir, PageSize: pageSize, SegmentBytes: 64 << 10, LogKeepBytes: 1, BootID: "boot",
+			MaxFrameBytes:      1 << 20,
 			CheckpointInterval: time.Hour,
 		},
 	}
@@ -142,7 +143,8 @@ func dumpStore(t *testing.T, s *store.Store) string {
 	t.Helper()
 	var b strings.Builder
 	for from := uint64(1); ; {
-		got, next, err := s.Read(context.Background(), store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 50, MaxBytes: 1 << 20}, nil)
+		got, next, err := s.Read(context.Background(),
+			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 50, MaxBytes: 1 << 20}, nil)
 		require.NoError(t, err)
 		if len(got) == 0 {
 			return b.String()
@@ -181,7 +183,10 @@ func (n *node) options(path string) backup.Options {
 // restored opens a restored directory, applies everything in it and returns the store.
 func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 	t.Helper()
-	s, err := store.Open(store.Options{FS: fsys, Dir: dir, SegmentBytes: 64 << 10, BootID: "boot", MaxFrameBytes: 1 << 20})
+	s, err := store.Open(store.Options{
+		FS: fsys, Dir: dir, SegmentBytes: 64 << 10, BootID: "boot",
+		MaxFrameBytes: 1 << 20,
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	require.Equal(t, s.End().LSN, s.Committed(), "nothing else is restored")

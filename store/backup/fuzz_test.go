@@ -122,7 +122,8 @@ func FuzzManifest(f *testing.F) {
 // FuzzArchiveEnds: head and tail of an archived file.
 func FuzzArchiveEnds(f *testing.F) {
 	a := ArchiveFile{
-		StoreID: uuid.UUID{2}, Before: lsn.Position{Term: 1, LSN: 4, Chain: 5}, Last: lsn.Position{Term: 2, LSN: 7, Chain: 6}, Records: 3,
+		StoreID: uuid.UUID{2}, Before: lsn.Position{Term: 1, LSN: 4, Chain: 5},
+		Last: lsn.Position{Term: 2, LSN: 7, Chain: 6}, Records: 3,
 		FirstTime: time.UnixMilli(5).UTC(), LastTime: time.UnixMilli(6).UTC(),
 	}
 	f.Add(a.head(), a.tail())
@@ -160,7 +161,10 @@ func FuzzPack(f *testing.F) {
 		mem := vfs.NewMem()
 		require.NoError(t, vfs.WriteFileAtomic(mem, "/"+packName, b))
 		s := sha256.Sum256(b)
-		m := Manifest{PageSize: 2048, Files: []FileSum{{Name: packName, Bytes: int64(len(b)), SHA256: hex.EncodeToString(s[:])}}}
+		m := Manifest{PageSize: 2048, Files: []FileSum{{
+			Name: packName, Bytes: int64(len(b)),
+			SHA256: hex.EncodeToString(s[:]),
+		}}}
 		r, err := openPack(mem, "/", &m)
 		if err != nil {
 			return

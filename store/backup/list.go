@@ -19,8 +19,8 @@ type Set struct {
 	// Name and Path of the directory.
 	Name string
 	Path string
-	// Complete is true when the manifest is good and the files have the sizes that it says. Whether their content is good, too,
-	// is for Verify to find out.
+	// Complete is true when the manifest is good and the files have the sizes that it says. Whether their content is
+	// good, too, is for Verify to find out.
 	Complete bool
 	// Problem says why it is not complete.
 	Problem error
@@ -28,8 +28,8 @@ type Set struct {
 	Manifest Manifest
 }
 
-// List returns what is in a backup path, oldest first, incomplete sets included. A path that is not there has none. fsys may be
-// nil for the operating system's.
+// List returns what is in a backup path, oldest first, incomplete sets included. A path that is not there has none.
+// fsys may be nil for the operating system's.
 func List(fsys vfs.FS, path string) ([]Set, error) {
 	if fsys == nil {
 		fsys = vfs.OS()
@@ -76,7 +76,8 @@ func Load(fsys vfs.FS, dir string) (Set, error) {
 	}
 	name := filepath.Base(filepath.Clean(dir))
 	if isLeftover(name) {
-		return Set{}, fmt.Errorf("%w: %s is what an interrupted backup left; the next one removes it", ErrIncomplete, dir)
+		return Set{}, fmt.Errorf("%w: %s is what an interrupted backup left; the next one removes it", ErrIncomplete,
+			dir)
 	}
 	m, err := loadFiles(fsys, dir)
 	if err != nil {
@@ -97,16 +98,17 @@ func loadFiles(fsys vfs.FS, dir string) (Manifest, error) {
 			return Manifest{}, fmt.Errorf("%w: %s: %w", ErrIncomplete, dir, err)
 		}
 		if info.SizeBytes != want.Bytes || info.IsDir {
-			return Manifest{}, fmt.Errorf("%w: %s has %d bytes, the manifest says %d", ErrIncomplete, join(dir, want.Name), info.SizeBytes,
+			return Manifest{}, fmt.Errorf("%w: %s has %d bytes, the manifest says %d", ErrIncomplete,
+				join(dir, want.Name), info.SizeBytes,
 				want.Bytes)
 		}
 	}
 	return m, nil
 }
 
-// Choose returns the newest complete set of a list from which a record and a time can be reached: one that holds no record
-// after toLSN (0: any) and none that is later than toTime (zero: any). pair narrows it to one pair, unless it is zero.
-// ErrTarget if there is none.
+// Choose returns the newest complete set of a list from which a record and a time can be reached: one that holds no
+// record after toLSN (0: any) and none that is later than toTime (zero: any). pair narrows it to one pair, unless it is
+// zero. ErrTarget if there is none.
 func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, error) {
 	for _, s := range slices.Backward(sets) {
 		switch m := &s.Manifest; {
@@ -178,8 +180,8 @@ func Remove(fsys vfs.FS, set Set) error {
 	return removeSet(fsys, gone)
 }
 
-// prune removes the generations that are too many, and the archived log that no generation needs. newest was just made. The
-// path's lock is held.
+// prune removes the generations that are too many, and the archived log that no generation needs. newest was just made.
+// The path's lock is held.
 func prune(o Options, newest Manifest) error {
 	if o.KeepGenerations == 0 {
 		return nil

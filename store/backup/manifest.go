@@ -109,7 +109,8 @@ func decodeManifest(b []byte) (Manifest, error) {
 		return damaged("%v", err)
 	}
 	if format.Format > manifestFormat {
-		return Manifest{}, fmt.Errorf("save-set of format %d, this program knows up to %d: %w; use the newer program", format.Format,
+		return Manifest{}, fmt.Errorf("save-set of format %d, this program knows up to %d: %w; use the newer program",
+			format.Format,
 			manifestFormat, ErrNewerVersion)
 	}
 	var m Manifest
@@ -120,7 +121,8 @@ func decodeManifest(b []byte) (Manifest, error) {
 		return damaged("%s", reason)
 	}
 	if m.PageFormat > page.FormatVersion || m.TxnFormat > txn.Version {
-		return Manifest{}, fmt.Errorf("page format %d and transaction format %d, this program knows up to %d and %d: %w; use the newer program",
+		return Manifest{}, fmt.Errorf("page format %d and transaction format %d, this program knows up to %d and %d: "+
+			"%w; use the newer program",
 			m.PageFormat, m.TxnFormat, page.FormatVersion, txn.Version, ErrNewerVersion)
 	}
 	return m, nil
@@ -132,7 +134,8 @@ func (m *Manifest) implausible() string {
 	switch {
 	case m.Format < 1:
 		return "format 0"
-	case !ok || name.lsn != m.Position.LSN || name.pageSize != m.PageSize || !name.created.Equal(m.Created.Truncate(time.Second)):
+	case !ok || name.lsn != m.Position.LSN || name.pageSize != m.PageSize ||
+		!name.created.Equal(m.Created.Truncate(time.Second)):
 		return fmt.Sprintf("the name %q does not fit the rest", m.Name)
 	case page.CheckPageSize(m.PageSize) != nil:
 		return page.CheckPageSize(m.PageSize).Error()

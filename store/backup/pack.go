@@ -40,8 +40,8 @@ const (
 	// pieceBytes bounds the data of a record; a page always fits.
 	pieceBytes = page.MaxPageBytes
 	// packWriteBytes is how much is written at once, packSyncBytes how much at most waits in the page cache: a sync of
-	// everything at the end would keep the log's syncs on the same disk waiting. gentleBytes and gentleSyncBytes take their place
-	// in a backup that is to be felt by nobody.
+	// everything at the end would keep the log's syncs on the same disk waiting. gentleBytes and gentleSyncBytes take
+	// their place in a backup that is to be felt by nobody.
 	packWriteBytes  = 1 << 20
 	packSyncBytes   = 16 << 20
 	gentleBytes     = 128 << 10
@@ -72,7 +72,8 @@ func createPack(fsys vfs.FS, name string, pageSize int, gentle bool) (*packWrite
 		return nil, fmt.Errorf("write the backup: %w", err)
 	}
 	w := &packWriter{
-		file: file, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes), most: packWriteBytes, mostOpen: packSyncBytes,
+		file: file, sum: sha256.New(), buf: make([]byte, 0, packWriteBytes+pieceBytes+packEntryBytes),
+		most: packWriteBytes, mostOpen: packSyncBytes,
 	}
 	if gentle {
 		w.most, w.mostOpen = gentleBytes, gentleSyncBytes
@@ -183,7 +184,8 @@ func (r *packReader) begin(pageSize int) error {
 		return r.damaged("it does not begin like a pack")
 	}
 	if v := binary.LittleEndian.Uint32(head[8:]); v != packVersion {
-		return fmt.Errorf("%s is of version %d, this program knows version %d: %w", r.file.Name(), v, packVersion, ErrNewerVersion)
+		return fmt.Errorf("%s is of version %d, this program knows version %d: %w", r.file.Name(), v, packVersion,
+			ErrNewerVersion)
 	}
 	r.pageSize = int(binary.LittleEndian.Uint32(head[12:]))
 	if r.pageSize != pageSize {
@@ -207,8 +209,8 @@ func (r *packReader) read(b []byte) error {
 	return nil
 }
 
-// piece returns the next record: its place in the page file, its data (valid until the next call), and where that lies in the
-// pack. io.EOF means that all was read and that size and checksum are what the manifest says.
+// piece returns the next record: its place in the page file, its data (valid until the next call), and where that lies
+// in the pack. io.EOF means that all was read and that size and checksum are what the manifest says.
 func (r *packReader) piece() (offset uint64, data []byte, at int64, err error) {
 	var entry [packEntryBytes]byte
 	if err := r.read(entry[:]); err != nil {
@@ -245,7 +247,8 @@ func (r *packReader) checkPlace(offset uint64, length uint32) error {
 		return nil
 	}
 	size := uint64(r.pageSize)
-	if offset < max(r.next, page.DataOffset) || (offset-page.DataOffset)%size != 0 || uint64(length)%size != 0 || offset > 1<<62 {
+	if offset < max(r.next, page.DataOffset) || (offset-page.DataOffset)%size != 0 || uint64(length)%size != 0 ||
+		offset > 1<<62 {
 		return r.damaged("a record with %d bytes for offset %d is out of place", length, offset)
 	}
 	return nil

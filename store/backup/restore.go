@@ -26,9 +26,9 @@ type RestoreOptions struct {
 	ArchiveDir string
 	// ToLSN is the last record to be restored. 0: see ToTime.
 	ToLSN uint64
-	// ToTime is the time of the last transaction to be restored, in the time of the active that committed it: everything is
-	// restored up to, and not including, the first transaction that is later. If neither ToLSN nor ToTime is given, everything
-	// that the archive has without a gap is restored.
+	// ToTime is the time of the last transaction to be restored, in the time of the active that committed it:
+	// everything is restored up to, and not including, the first transaction that is later. If neither ToLSN nor ToTime
+	// is given, everything that the archive has without a gap is restored.
 	ToTime time.Time
 	// DryRun verifies everything and says what would be done; nothing is written.
 	DryRun bool
@@ -57,17 +57,19 @@ type RestoreResult struct {
 	NeededBytes, AvailableBytes uint64
 }
 
-// Restore builds a data directory from a save-set, and from a log archive if one is given. The set, and the part of the archive
-// that is needed, are verified before anything is written; when Restore returns nil everything is durable and the new page
-// file has been checked as a whole. The page size is that of the set.
+// Restore builds a data directory from a save-set, and from a log archive if one is given. The set, and the part of the
+// archive that is needed, are verified before anything is written; when Restore returns nil everything is durable and
+// the new page file has been checked as a whole. The page size is that of the set.
 //
-// dir must be empty, not there, or hold a Restore that was interrupted, which is then begun again. Until Restore is done,
-// store.Open refuses dir with store.ErrRestoring. After an error dir is empty again, as far as that was possible.
+// dir must be empty, not there, or hold a Restore that was interrupted, which is then begun again. Until Restore is
+// done, store.Open refuses dir with store.ErrRestoring. After an error dir is empty again, as far as that was possible.
 //
-// Node and store UUID are new; there is no pair and no fence: the result is a member of nothing, and can seed a new pair.
+// Node and store UUID are new; there is no pair and no fence: the result is a member of nothing, and can seed a new
+// pair.
 //
-// Errors: store.ErrNotEmpty, ErrIncomplete, ErrDamagedSet, ErrArchiveDamaged, ErrArchiveGap, ErrOtherHistory (the archive does not
-// continue this set), ErrTarget (the wanted point lies before the set or behind the archive), ErrNoSpace, the context's.
+// Errors: store.ErrNotEmpty, ErrIncomplete, ErrDamagedSet, ErrArchiveDamaged, ErrArchiveGap, ErrOtherHistory (the
+// archive does not continue this set), ErrTarget (the wanted point lies before the set or behind the archive),
+// ErrNoSpace, the context's.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -132,7 +134,8 @@ func (j *restoreJob) prepare(ctx context.Context) error {
 	}
 	j.res.AvailableBytes = usage.AvailableBytes
 	if j.res.NeededBytes > j.res.AvailableBytes {
-		return fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, j.dir, j.res.NeededBytes, j.res.AvailableBytes)
+		return fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, j.dir, j.res.NeededBytes,
+			j.res.AvailableBytes)
 	}
 	return nil
 }
@@ -157,7 +160,8 @@ func (j *restoreJob) plan(ctx context.Context) error {
 		return fmt.Errorf("%w: the backup holds everything up to %s already, %s is wanted; take an older backup",
 			ErrTarget, m.LastTime.Format(time.RFC3339Nano), o.ToTime.UTC().Format(time.RFC3339Nano))
 	case o.ArchiveDir == "" && (o.ToLSN > m.Position.LSN || !o.ToTime.IsZero()):
-		return fmt.Errorf("%w: the backup ends with record %d; what follows needs the log archive", ErrTarget, m.Position.LSN)
+		return fmt.Errorf("%w: the backup ends with record %d; what follows needs the log archive", ErrTarget,
+			m.Position.LSN)
 	case o.ArchiveDir == "" || o.ToLSN == m.Position.LSN && o.ToLSN != 0:
 		return nil
 	}
@@ -196,18 +200,23 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 	if reached {
 		return nil
 	}
-	have := fmt.Sprintf("backup and archive reach up to record %d (%s)", j.res.End.LSN, j.res.EndTime.Format(time.RFC3339Nano))
+	have := fmt.Sprintf("backup and archive reach up to record %d (%s)", j.res.End.LSN,
+		j.res.EndTime.Format(time.RFC3339Nano))
 	if gap != 0 {
-		return fmt.Errorf("%w: %s, and the archive goes on with record %d; take a backup made after that, or restore to record %d",
+		return fmt.Errorf("%w: %s, and the archive goes on with record %d; take a backup made after that, or restore "+
+			"to record %d",
 			ErrArchiveGap, have, gap, j.res.End.LSN)
 	}
-	const when = "the node archives what is new every log.archive-interval (15 s by default) and when it is told: lockstep store flush-archive"
+	const when = "the node archives what is new every log.archive-interval (15 s by default) and when it is told: " +
+		"lockstep store flush-archive"
 	switch {
 	case j.o.ToLSN != 0:
-		return fmt.Errorf("%w: %s, and the records %d to %d are missing. If the pair has them, they will be in the archive soon: %s. "+
+		return fmt.Errorf("%w: %s, and the records %d to %d are missing. If the pair has them, they will be in the "+
+			"archive soon: %s. "+
 			"Or restore to record %d to get all that is there", ErrTarget, have, last.LSN+1, j.o.ToLSN, when, last.LSN)
 	case !j.o.ToTime.IsZero():
-		return fmt.Errorf("%w: %s, and nothing after that tells that this is all up to %s. If it is, because nothing was committed since, leave "+
+		return fmt.Errorf("%w: %s, and nothing after that tells that this is all up to %s. If it is, because nothing "+
+			"was committed since, leave "+
 			"the time out, or restore to record %d; otherwise what is missing will be in the archive soon: %s",
 			ErrTarget, have, j.o.ToTime.Format(time.RFC3339Nano), last.LSN, when)
 	default:
@@ -275,12 +284,13 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 	return imp.Finish()
 }
 
-// writeLog makes the log behind the page file; durable when it returns. It is made even if nothing is in it: to a node, a log
-// that is not there is a log that was lost.
+// writeLog makes the log behind the page file; durable when it returns. It is made even if nothing is in it: to a node,
+// a log that is not there is a log that was lost.
 func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err error) {
 	log, err := wal.Open(wal.Options{
-		FS: j.o.FS, Dir: store.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes, MaxFrameBytes: wal.MaxPayloadBytes,
-		Sync: wal.SyncAlways, SealAfter: -1, KeepBytes: math.MaxInt64, Start: j.res.Manifest.Position,
+		FS: j.o.FS, Dir: store.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes,
+		MaxFrameBytes: wal.MaxPayloadBytes,
+		Sync:          wal.SyncAlways, SealAfter: -1, KeepBytes: math.MaxInt64, Start: j.res.Manifest.Position,
 	})
 	if err != nil {
 		return fmt.Errorf("make the log: %w", err)
@@ -303,7 +313,8 @@ func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err 
 		err = w.flush()
 	}
 	if err == nil && last != j.res.End {
-		err = fmt.Errorf("%w: it ended with %v when it was looked at, and ends with %v now", ErrArchiveDamaged, j.res.End, last)
+		err = fmt.Errorf("%w: it ended with %v when it was looked at, and ends with %v now", ErrArchiveDamaged,
+			j.res.End, last)
 	}
 	if err != nil {
 		return err

@@ -29,16 +29,16 @@ type Options struct {
 	FS vfs.FS
 	// Path is the directory that holds the save-sets; made if it is not there. Required.
 	Path string
-	// KeepGenerations is how many complete save-sets of this pair (or, without a pair, of this store) are kept; older ones are
-	// removed when the new one is durable. 0 keeps all.
+	// KeepGenerations is how many complete save-sets of this pair (or, without a pair, of this store) are kept; older
+	// ones are removed when the new one is durable. 0 keeps all.
 	KeepGenerations int
 	// BytesPerSecond limits reading and writing; 0 means no limit but the store's (store.Options.BackgroundPercent).
 	BytesPerSecond int64
-	// Verify reads the set back and checks it like Verify before it gets its name. The checksums of the pages are verified
-	// in any case, while they are copied.
+	// Verify reads the set back and checks it like Verify before it gets its name. The checksums of the pages are
+	// verified in any case, while they are copied.
 	Verify bool
-	// ArchiveDir is the archive of this node's log: what is older than the oldest save-set that is kept is removed from it.
-	// Empty: nothing is.
+	// ArchiveDir is the archive of this node's log: what is older than the oldest save-set that is kept is removed from
+	// it. Empty: nothing is.
 	ArchiveDir string
 	// Software is noted in the manifest, such as "lockstep 1.2.3".
 	Software string
@@ -53,7 +53,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, errors.New("backup: no path given")
 	}
 	if o.KeepGenerations < 0 || o.BytesPerSecond < 0 {
-		return o, fmt.Errorf("backup: %d generations at %d bytes per second make no sense", o.KeepGenerations, o.BytesPerSecond)
+		return o, fmt.Errorf("backup: %d generations at %d bytes per second make no sense", o.KeepGenerations,
+			o.BytesPerSecond)
 	}
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -83,12 +84,12 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// Run writes a checkpoint and copies it to a new save-set, which is durable when it returns. Online: no transaction waits for
-// it. The store must not be closed meanwhile; if it is, or if a snapshot of the peer replaces it, Run fails.
+// Run writes a checkpoint and copies it to a new save-set, which is durable when it returns. Online: no transaction
+// waits for it. The store must not be closed meanwhile; if it is, or if a snapshot of the peer replaces it, Run fails.
 //
-// A failed Run leaves no set behind and removes no generation. Only the removal of old generations may fail after the set was
-// made: then both the set and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrDamaged when a page of the store
-// itself is damaged, the context's.
+// A failed Run leaves no set behind and removes no generation. Only the removal of old generations may fail after the
+// set was made: then both the set and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrDamaged when a page
+// of the store itself is damaged, the context's.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -175,7 +176,8 @@ func needSpace(fsys vfs.FS, dir string, bytes uint64) error {
 		return fmt.Errorf("look at the free space of %s: %w", dir, err)
 	}
 	if usage.AvailableBytes < bytes {
-		return fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, dir, bytes, usage.AvailableBytes)
+		return fmt.Errorf("%w in %s: %d bytes are needed, %d are available", ErrNoSpace, dir, bytes,
+			usage.AvailableBytes)
 	}
 	return nil
 }
@@ -192,8 +194,10 @@ func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
 	id, h := j.s.Identity(), snap.Header
 	j.m = Manifest{
 		Format: manifestFormat, Created: j.o.Now().UTC().Truncate(time.Millisecond), Software: j.o.Software,
-		PageFormat: page.FormatVersion, TxnFormat: txn.Version, PairID: id.PairID, StoreID: id.StoreID, NodeID: id.NodeID,
-		Position: h.Position, Checkpoint: j.meta.Checkpoint, PageSize: h.PageSize, FileBytes: h.FileBytes, DataBytes: h.DataBytes,
+		PageFormat: page.FormatVersion, TxnFormat: txn.Version, PairID: id.PairID, StoreID: id.StoreID,
+		NodeID:   id.NodeID,
+		Position: h.Position, Checkpoint: j.meta.Checkpoint, PageSize: h.PageSize, FileBytes: h.FileBytes,
+		DataBytes: h.DataBytes,
 	}
 	j.m.LastTime = timeOfRecord(j.s, h.Position)
 	if j.m.LastTime.IsZero() && j.meta.CreatedMS > 0 {

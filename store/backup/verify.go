@@ -33,9 +33,9 @@ type VerifyReport struct {
 	Pages    uint64
 }
 
-// Verify reads a save-set: the manifest must be good, the files what the manifest says, and what is in the pages must be
-// sound in the sense of store.Check. It changes nothing. nil means that the set can be restored. Errors: ErrIncomplete,
-// ErrDamagedSet with what is wrong, ErrNewerVersion, the context's.
+// Verify reads a save-set: the manifest must be good, the files what the manifest says, and what is in the pages must
+// be sound in the sense of store.Check. It changes nothing. nil means that the set can be restored. Errors:
+// ErrIncomplete, ErrDamagedSet with what is wrong, ErrNewerVersion, the context's.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -68,13 +68,17 @@ func judge(dir string, m *Manifest, found *store.Report) error {
 		return fmt.Errorf("%w: %s: %d problems, the first: %s", ErrDamagedSet, dir, n, found.Problems[0])
 	}
 	if found.Messages != m.Messages {
-		return fmt.Errorf("%w: %s: there are %d messages, the manifest says %d", ErrDamagedSet, dir, found.Messages, m.Messages)
+		return fmt.Errorf("%w: %s: there are %d messages, the manifest says %d", ErrDamagedSet, dir, found.Messages,
+			m.Messages)
 	}
 	return nil
 }
 
-// verifyPack reads the pack once: all checksums, and that it is what the manifest says. It returns where everything lies.
-func verifyPack(ctx context.Context, dir string, m *Manifest, o VerifyOptions) (meta page.Meta, extents []extent, err error) {
+// verifyPack reads the pack once: all checksums, and that it is what the manifest says. It returns where everything
+// lies.
+func verifyPack(
+	ctx context.Context, dir string, m *Manifest, o VerifyOptions,
+) (meta page.Meta, extents []extent, err error) {
 	r, err := openPack(o.FS, dir, m)
 	if err != nil {
 		return meta, nil, err
@@ -114,7 +118,8 @@ func decodeMeta(raw []byte, m *Manifest) (page.Meta, error) {
 	if meta.Position != m.Position || meta.PageSize != m.PageSize || uint64(meta.FileBytes()) != m.FileBytes ||
 		meta.Checkpoint != m.Checkpoint {
 		return meta, fmt.Errorf("%w: %s holds checkpoint %d at %v with pages of %d bytes, the manifest says %d at %v with %d",
-			ErrDamagedSet, packName, meta.Checkpoint, meta.Position, meta.PageSize, m.Checkpoint, m.Position, m.PageSize)
+			ErrDamagedSet, packName, meta.Checkpoint, meta.Position, meta.PageSize, m.Checkpoint, m.Position,
+			m.PageSize)
 	}
 	return meta, nil
 }

@@ -3,9 +3,10 @@ package iolock
 
 import "sync"
 
-// Mutex is a mutex for locks that are held during I/O. Whoever waits for it is parked on a condition, and so counts as idle in
-// a simulation (testing/synctest) in which the I/O takes simulated time: a goroutine that waits for a sync.Mutex would stop the
-// clock that the I/O waits for. Two uncontended locks more are nothing beside a write. The zero Mutex is unlocked.
+// Mutex is a mutex for locks that are held during I/O. Whoever waits for it is parked on a condition, and so counts as
+// idle in a simulation (testing/synctest) in which the I/O takes simulated time: a goroutine that waits for a
+// sync.Mutex would stop the clock that the I/O waits for. Two uncontended locks more are nothing beside a write. The
+// zero Mutex is unlocked.
 type Mutex struct {
 	mu   sync.Mutex // guards what follows
 	free sync.Cond

@@ -1,5 +1,5 @@
-// Package pace keeps long work in the background from being felt in the foreground: it makes the work pause, so that it takes a
-// share of the time, copies so many bytes per second, or both.
+// Package pace keeps long work in the background from being felt in the foreground: it makes the work pause, so that it
+// takes a share of the time, copies so many bytes per second, or both.
 package pace
 
 import (
@@ -12,10 +12,11 @@ import (
 )
 
 const (
-	// slice is how long work goes on before it pauses. It is short, because whoever wants the processor or the disk meanwhile may
-	// have to wait for its end.
+	// slice is how long work goes on before it pauses. It is short, because whoever wants the processor or the disk
+	// meanwhile may have to wait for its end.
 	slice = 2 * time.Millisecond
-	// longest bounds a pause: after a slow disk, for which a piece of work took seconds, it need not stand still for as long.
+	// longest bounds a pause: after a slow disk, for which a piece of work took seconds, it need not stand still for as
+	// long.
 	longest = time.Second
 	// burstTime is how much of its rate a limited work may be ahead, burstLeast and burstMost bound the bytes of that.
 	burstTime  = 100 * time.Millisecond
@@ -31,8 +32,8 @@ type Limits struct {
 	BytesPerSecond int64
 }
 
-// Pacer makes a piece of work keep its limits. A nil Pacer has none. Its methods may be called from any goroutine; the share of the
-// time is that of all of them together, as long as only one of them works at a time.
+// Pacer makes a piece of work keep its limits. A nil Pacer has none. Its methods may be called from any goroutine; the
+// share of the time is that of all of them together, as long as only one of them works at a time.
 type Pacer struct {
 	percent int
 	bytes   *rate.Limiter // nil: no limit
@@ -66,8 +67,8 @@ func New(l Limits) *Pacer {
 	return p
 }
 
-// Did is called between two pieces of the work, often, with the bytes that the last one read or wrote. It pauses when it is
-// time to. It returns the error of the context as soon as that ends.
+// Did is called between two pieces of the work, often, with the bytes that the last one read or wrote. It pauses when
+// it is time to. It returns the error of the context as soon as that ends.
 func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	if p == nil {
 		return nil

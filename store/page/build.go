@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// syncEveryBytes is how much a Builder writes between two syncs. They go on beside the writing, so that neither a large
-	// heap of unwritten pages builds up in the system, behind which another file's sync would have to wait, nor the last sync
-	// takes long.
+	// syncEveryBytes is how much a Builder writes between two syncs. They go on beside the writing, so that neither a
+	// large heap of unwritten pages builds up in the system, behind which another file's sync would have to wait, nor
+	// the last sync takes long.
 	syncEveryBytes = 4 << 20
 )
 
@@ -47,8 +47,8 @@ type Builder struct {
 	sync  backgroundSync
 }
 
-// NewBuilder begins to build a file at path; what is under that name is dropped. It returns ErrFull if there is not enough
-// space for FileBytes.
+// NewBuilder begins to build a file at path; what is under that name is dropped. It returns ErrFull if there is not
+// enough space for FileBytes.
 func NewBuilder(fsys vfs.FS, path string, o BuildOptions) (*Builder, error) {
 	if err := CheckPageSize(o.PageSize); err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func (b *Builder) Pages() uint64 { return uint64(b.next) - 1 }
 // again when it is given to End.
 func (b *Builder) Begin() []byte { return append(b.buf, make([]byte, RunHeaderBytes)...) }
 
-// End makes what was appended to the buffer that Begin returned the payload of a run in as many pages as it takes. The run is
-// written now or later, in large pieces. After an error only Abort can be called.
+// End makes what was appended to the buffer that Begin returned the payload of a run in as many pages as it takes. The
+// run is written now or later, in large pieces. After an error only Abort can be called.
 func (b *Builder) End(buf []byte, kind Kind) (Run, error) {
 	start := len(b.buf)
 	payload := len(buf) - start - RunHeaderBytes
@@ -139,8 +139,8 @@ func (b *Builder) flush() error {
 }
 
 // Finish writes the bitmap, makes the pages durable, then the file a page file with m as its only checkpoint, and
-// closes it. Of m it takes Position, Root, CreatedMS and AppData. When it returns nil, all is durable, the name included.
-// After an error the building is over, and the file removed.
+// closes it. Of m it takes Position, Root, CreatedMS and AppData. When it returns nil, all is durable, the name
+// included. After an error the building is over, and the file removed.
 func (b *Builder) Finish(m Meta) (Meta, error) {
 	m.Checkpoint, m.PageSize, m.StoreID = b.o.Checkpoint, b.o.PageSize, b.o.StoreID
 	err := b.writeBitmap(&m)
@@ -246,9 +246,10 @@ func (b *Builder) Abort() {
 
 // backgroundSync syncs a file beside the goroutine that writes it, which is at most one sync ahead.
 type backgroundSync struct {
-	file    vfs.File
-	bytes   int   // since the last sync began
-	dropped int64 // what lies before it is not in the system's cache any more: a copy may be larger than memory, and is not read yet
+	file  vfs.File
+	bytes int // since the last sync began
+	// what lies before it is not in the system's cache any more: a copy may be larger than memory, and is not read yet
+	dropped int64
 	running sync.WaitGroup
 	err     error // of the last one; valid after running.Wait
 }

@@ -17,7 +17,10 @@ func TestBuilder(t *testing.T) {
 	mem := vfs.NewMem()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	require.NoError(t, mem.SyncDir("/"))
-	b, err := page.NewBuilder(mem, "/d/p", page.BuildOptions{PageSize: 2048, Checkpoint: 41, StoreID: [16]byte{5}, FileBytes: 1 << 20})
+	b, err := page.NewBuilder(mem, "/d/p", page.BuildOptions{
+		PageSize: 2048, Checkpoint: 41, StoreID: [16]byte{5},
+		FileBytes: 1 << 20,
+	})
 	require.NoError(t, err)
 	var runs []page.Run
 	for i := range 3000 {

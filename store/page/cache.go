@@ -7,9 +7,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The system keeps what was written in its page cache, for whoever reads it. Where nobody will, as on a standby, that takes memory from
-// those who need it, and the memory must first be found: on a virtual machine whose host takes back what lay idle, writing to a page that
-// is new to the cache takes some twenty times as long as writing to one that has just become free.
+// The system keeps what was written in its page cache, for whoever reads it. Where nobody will, as on a standby, that
+// takes memory from those who need it, and the memory must first be found: on a virtual machine whose host takes back
+// what lay idle, writing to a page that is new to the cache takes some twenty times as long as writing to one that has
+// just become free.
 
 // stretch is a part of the file, in bytes.
 type stretch struct{ from, to int64 }
@@ -26,8 +27,8 @@ func (f *File) written(s stretch) {
 	}
 }
 
-// UseCache says whether what a checkpoint writes goes through the system's cache, as it does until told otherwise. With vfs.AvoidCache what
-// has to (small pieces) leaves it once it is durable.
+// UseCache says whether what a checkpoint writes goes through the system's cache, as it does until told otherwise. With
+// vfs.AvoidCache what has to (small pieces) leaves it once it is durable.
 func (f *File) UseCache(use vfs.CacheUse) {
 	f.past.Use(use)
 	f.drops.Store(use == vfs.AvoidCache)
@@ -55,8 +56,8 @@ func dropCache(file vfs.File, s stretch) {
 	}
 }
 
-// writeBehind has the system begin to write what will be synced later: a sync that finds little to write holds up those of the log on the
-// same disk for less long.
+// writeBehind has the system begin to write what will be synced later: a sync that finds little to write holds up those
+// of the log on the same disk for less long.
 func writeBehind(file vfs.File, s stretch) {
 	if c, ok := file.(vfs.Cached); ok {
 		c.WriteBehind(s.from, s.to-s.from)
@@ -79,12 +80,13 @@ func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	return n >= bytes-bytes/16, known // one page of the system's more or less is no reason to go to the disk
 }
 
-// cachedAhead is how far ahead, in bytes, CachedAhead looks: further than a system reads by itself, which is up to twice what it is set to
-// (read_ahead_kb of the disk: mostly 128, but 8192 was seen).
+// cachedAhead is how far ahead, in bytes, CachedAhead looks: further than a system reads by itself, which is up to
+// twice what it is set to (read_ahead_kb of the disk: mostly 128, but 8192 was seen).
 const cachedAhead = 64 << 20
 
-// CachedAhead tells whether the system seems to hold what lies behind a page, and not merely what it has read ahead by itself, which looks the
-// same to a reader who is always right behind. It looks here and there. known is false where the system does not say.
+// CachedAhead tells whether the system seems to hold what lies behind a page, and not merely what it has read ahead by
+// itself, which looks the same to a reader who is always right behind. It looks here and there. known is false where
+// the system does not say.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)
@@ -101,7 +103,8 @@ func (f *File) CachedAhead(first No) (yes, known bool) {
 	return true, true
 }
 
-// ReadExactly is ReadPages that has the system read nothing else: for a reader who does not go on behind, or reads ahead by other means.
+// ReadExactly is ReadPages that has the system read nothing else: for a reader who does not go on behind, or reads
+// ahead by other means.
 func (f *File) ReadExactly(first No, buf []byte) error {
 	c, ok := f.file.(vfs.Cached)
 	if !ok {
@@ -110,8 +113,8 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 	return f.readPages(first, buf, c.ReadExactly)
 }
 
-// ReadOnce is ReadPages for one who goes through the whole file: what the system does not have in its cache is not put there, where it
-// would drive out what consumers read. It returns the pages; room is as for ReadUncached.
+// ReadOnce is ReadPages for one who goes through the whole file: what the system does not have in its cache is not put
+// there, where it would drive out what consumers read. It returns the pages; room is as for ReadUncached.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
 		return room[:bytes], f.ReadPages(first, room[:bytes])
@@ -122,8 +125,8 @@ func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 // UncachedRoom is how much longer the memory must be that ReadUncached reads into than what it reads.
 const UncachedRoom = 2 * vfs.UncachedAlign
 
-// ReadUncached is ReadPages that leaves nothing in the system's cache where that is possible. It returns the pages, which are somewhere in
-// room: a vfs.AlignedBlock with UncachedRoom more bytes than they have.
+// ReadUncached is ReadPages that leaves nothing in the system's cache where that is possible. It returns the pages,
+// which are somewhere in room: a vfs.AlignedBlock with UncachedRoom more bytes than they have.
 func (f *File) ReadUncached(first No, bytes int, room []byte) ([]byte, error) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || first == 0 {

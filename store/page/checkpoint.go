@@ -11,12 +11,14 @@ const writeBytes = 1 << 20
 // Checkpoint makes everything that was allocated, written and freed so far one durable checkpoint, and returns its
 // description. Of m it takes Position, Root, CreatedMS and AppData; Root must be allocated and written, or zero.
 //
-// It must not return nil until the checkpoint is durable: pages first, then a meta slot that refers to them. A crash at any
-// instant leaves the previous checkpoint or this one. Its cost is that of what changed: a page of bitmap for each part of
-// the file (16128 pages of 2 KiB) with changes in it, two syncs, and the pages that the system has not yet written.
+// It must not return nil until the checkpoint is durable: pages first, then a meta slot that refers to them. A crash at
+// any instant leaves the previous checkpoint or this one. Its cost is that of what changed: a page of bitmap for each
+// part of the file (16128 pages of 2 KiB) with changes in it, two syncs, and the pages that the system has not yet
+// written.
 //
-// Alloc, Free and writes during the call are allowed and belong to the checkpoint after it. After ErrFull, or when pages could
-// not be written, the previous checkpoint stays the durable one and a later try can succeed; a failed sync is final (ErrFailed).
+// Alloc, Free and writes during the call are allowed and belong to the checkpoint after it. After ErrFull, or when
+// pages could not be written, the previous checkpoint stays the durable one and a later try can succeed; a failed sync
+// is final (ErrFailed).
 func (f *File) Checkpoint(m Meta) (Meta, error) {
 	p, err := f.BeginCheckpoint(m)
 	if err != nil {
@@ -25,8 +27,9 @@ func (f *File) Checkpoint(m Meta) (Meta, error) {
 	return p.Finish()
 }
 
-// BeginCheckpoint is the first part of Checkpoint: it fixes what is in it and writes nothing. What is allocated, written and freed from
-// then on belongs to the checkpoint after it. Finish must be called; until then no other checkpoint can begin.
+// BeginCheckpoint is the first part of Checkpoint: it fixes what is in it and writes nothing. What is allocated,
+// written and freed from then on belongs to the checkpoint after it. Finish must be called; until then no other
+// checkpoint can begin.
 func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
 	f.checkpointing.Lock()
 	err := f.writable()
@@ -91,7 +94,8 @@ type write struct {
 func (f *File) prepare(m Meta) (*plan, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if root := m.Root; !root.IsZero() && (!root.within(f.space.pages) || !f.space.isLive(uint64(root.First)-1, uint64(root.Pages))) {
+	if root := m.Root; !root.IsZero() && (!root.within(f.space.pages) ||
+		!f.space.isLive(uint64(root.First)-1, uint64(root.Pages))) {
 		return nil, fmt.Errorf("%w: the root %v is not allocated", ErrMisuse, root)
 	}
 	if err := f.relocate(); err != nil {
@@ -117,8 +121,9 @@ func (f *File) prepare(m Meta) (*plan, error) {
 }
 
 // relocate gives each part of the bitmap that changed a new place, and each page of the directory that refers to such a
-// part. That in itself changes the bitmap: the new place is used, the old one is not. So it goes on until every part that
-// changed has its new place; none is moved twice, and the new places are mostly in one part, so there are few rounds.
+// part. That in itself changes the bitmap: the new place is used, the old one is not. So it goes on until every part
+// that changed has its new place; none is moved twice, and the new places are mostly in one part, so there are few
+// rounds.
 func (f *File) relocate() error {
 	building, perLeaf := f.building.Load(), int(f.geo.leafChunks())
 	for {

@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// crasher clones the filesystem before each operation that changes something, as crashes at that instant could leave it.
+// crasher clones the filesystem before each operation that changes something, as crashes at that instant could leave
+// it.
 type crasher struct {
 	mem    *vfs.Mem
 	fault  *vfs.Fault
@@ -55,8 +56,8 @@ func (c *crasher) stop() []crashed {
 	return c.found
 }
 
-// TestCrash crashes at every operation of rounds of changes and checkpoints. What is found then must be the previous checkpoint
-// or the new one, whole, and work must go on from there, crash again, and still be right.
+// TestCrash crashes at every operation of rounds of changes and checkpoints. What is found then must be the previous
+// checkpoint or the new one, whole, and work must go on from there, crash again, and still be right.
 func TestCrash(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		for seed := range int64(3) {
@@ -89,7 +90,8 @@ func (w *world) afterCrash(crash crashed, previous uint64) (newer int) {
 	require.NoError(w.t, err, "crash before %s", crash.op)
 	at, err := w.verify(f)
 	require.NoError(w.t, err, "crash before %s", crash.op)
-	require.True(w.t, at == previous || at == previous+1, "crash before %s: checkpoint %d, %d or %d were expected", crash.op, at, previous,
+	require.True(w.t, at == previous || at == previous+1, "crash before %s: checkpoint %d, %d or %d were expected",
+		crash.op, at, previous,
 		previous+1)
 	if crash.op == "the end" {
 		require.Equal(w.t, previous+1, at, "a checkpoint that was reported is lost")
@@ -147,8 +149,8 @@ func TestCrashInCreate(t *testing.T) {
 	require.Positive(t, there)
 }
 
-// TestLyingSync: even if the device loses what was said to be synced in the last checkpoint, the older one, which shares no page
-// with what was written since, is found or the damage is reported; wrong content is never given out.
+// TestLyingSync: even if the device loses what was said to be synced in the last checkpoint, the older one, which
+// shares no page with what was written since, is found or the damage is reported; wrong content is never given out.
 func TestLyingSync(t *testing.T) {
 	older := 0
 	for seed := range int64(30) {

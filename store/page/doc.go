@@ -1,5 +1,5 @@
-// Package page is the page file: fixed-size pages, handed out in runs, of which a checkpoint is a consistent and durable
-// set. It knows nothing about what the pages hold.
+// Package page is the page file: fixed-size pages, handed out in runs, of which a checkpoint is a consistent and
+// durable set. It knows nothing about what the pages hold.
 //
 // # Layout
 //
@@ -8,9 +8,9 @@
 //	offset 32 KiB   meta slot 1, 16 KiB   / the last durable checkpoint
 //	offset 64 KiB   page 1, page 2, …
 //
-// A run is 1..n neighbouring pages with one 32-byte header in the first; it is the unit of writing, reading and freeing.
-// A bitmap with one bit per page says which pages a checkpoint uses. It is kept in pages itself, in chunks of one page;
-// directory pages say where the chunks are, and the meta slot says where the directory pages are.
+// A run is 1..n neighbouring pages with one 32-byte header in the first; it is the unit of writing, reading and
+// freeing. A bitmap with one bit per page says which pages a checkpoint uses. It is kept in pages itself, in chunks of
+// one page; directory pages say where the chunks are, and the meta slot says where the directory pages are.
 //
 // # What holds at any instant
 //
@@ -25,6 +25,6 @@
 //
 // # Use
 //
-// One goroutine allocates, writes, frees and calls Checkpoint; any number of them read. Every method is safe to be called
-// at any time, but what Alloc and Free did belongs to the next Checkpoint call, whoever makes it.
+// One goroutine allocates, writes, frees and calls Checkpoint; any number of them read. Every method is safe to be
+// called at any time, but what Alloc and Free did belongs to the next Checkpoint call, whoever makes it.
 package page

@@ -32,8 +32,8 @@ type File struct {
 	drops    atomic.Bool // see UseCache
 
 	checkpointing sync.Mutex // held during a whole Checkpoint; taken before mu
-	// writing is held while something is written: nothing is written through the system's cache beside what goes past it (vfs.Bypass). It is
-	// taken after every other.
+	// writing is held while something is written: nothing is written through the system's cache beside what goes past
+	// it (vfs.Bypass). It is taken after every other.
 	writing iolock.Mutex
 	past    vfs.Bypass
 
@@ -109,7 +109,8 @@ func writeEmpty(fsys vfs.FS, name string, meta Meta) error {
 	return errors.Join(err, file.Close())
 }
 
-// writeIdentity makes a file a page file: after it returns, header and slots are durable, and so is what was written before.
+// writeIdentity makes a file a page file: after it returns, header and slots are durable, and so is what was written
+// before.
 func writeIdentity(file vfs.File, meta Meta) error {
 	if _, err := file.WriteAt(encodeHeader(header{pageSize: meta.PageSize, storeID: meta.StoreID}), 0); err != nil {
 		return err
@@ -122,8 +123,8 @@ func writeIdentity(file vfs.File, meta Meta) error {
 	return file.Sync()
 }
 
-// Open opens a page file at its last durable checkpoint. Its time depends on the size of the bitmap: 1 byte for 8 pages of
-// the file. It returns ErrNotPageFile, ErrNewerVersion or ErrDamaged, or what the file system says.
+// Open opens a page file at its last durable checkpoint. Its time depends on the size of the bitmap: 1 byte for 8 pages
+// of the file. It returns ErrNotPageFile, ErrNewerVersion or ErrDamaged, or what the file system says.
 //
 // Unless read-only, it writes one meta slot: a new checkpoint with the same content (see the package comment).
 func Open(fsys vfs.FS, path string, o Options) (*File, error) {
@@ -183,7 +184,8 @@ func (f *File) readIdentity() error {
 	if size < f.durable.FileBytes() {
 		return &DamagedError{
 			Path: f.path, Offset: size,
-			Reason: fmt.Sprintf("the file ends here; checkpoint %d has %d bytes", f.durable.Checkpoint, f.durable.FileBytes()),
+			Reason: fmt.Sprintf("the file ends here; checkpoint %d has %d bytes", f.durable.Checkpoint,
+				f.durable.FileBytes()),
 		}
 	}
 	return nil
@@ -205,8 +207,8 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	return m, nil
 }
 
-// begin loads the bitmap and begins a new checkpoint number. After that both slots have the same content, so that every page
-// which it does not use is free.
+// begin loads the bitmap and begins a new checkpoint number. After that both slots have the same content, so that every
+// page which it does not use is free.
 func (f *File) begin() error {
 	if err := f.loadSpace(); err != nil {
 		return err
@@ -241,14 +243,15 @@ func (f *File) loadSpace() error {
 	if f.space.live != f.durable.UsedPages {
 		return &DamagedError{
 			Path: f.path, Offset: slotOffset(f.slot),
-			Reason: fmt.Sprintf("checkpoint %d has %d pages in use, its bitmap has %d", f.durable.Checkpoint, f.durable.UsedPages, f.space.live),
+			Reason: fmt.Sprintf("checkpoint %d has %d pages in use, its bitmap has %d", f.durable.Checkpoint,
+				f.durable.UsedPages, f.space.live),
 		}
 	}
 	return nil
 }
 
-// writeSlot writes a meta slot and makes it durable. A failure leaves it open which checkpoint is the durable one, and is
-// therefore final.
+// writeSlot writes a meta slot and makes it durable. A failure leaves it open which checkpoint is the durable one, and
+// is therefore final.
 func (f *File) writeSlot(slot int, meta Meta) error {
 	if err := f.write(meta.Encode(), slotOffset(slot)); err != nil {
 		return f.fail(fmt.Errorf("write meta slot %d: %w", slot, err))

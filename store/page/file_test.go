@@ -16,8 +16,8 @@ import (
 
 var pageSizes = []int{2048, 4096, 32768}
 
-// TestRandom does random things, with checkpoints and reopening in between: a checkpoint is always what was put into it, and
-// uses exactly the pages that it refers to.
+// TestRandom does random things, with checkpoints and reopening in between: a checkpoint is always what was put into
+// it, and uses exactly the pages that it refers to.
 func TestRandom(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		for seed := range int64(4) {
@@ -45,7 +45,10 @@ func TestOS(t *testing.T) {
 	dir := t.TempDir()
 	f, err := Create(vfs.OS(), dir+"/page.db", CreateOptions{PageSize: 4096})
 	require.NoError(t, err)
-	w := &world{t: t, f: f, rng: rand.New(rand.NewSource(1)), runs: map[uint64]Run{}, next: 1, states: map[uint64]map[uint64]Run{0: {}}}
+	w := &world{
+		t: t, f: f, rng: rand.New(rand.NewSource(1)), runs: map[uint64]Run{}, next: 1,
+		states: map[uint64]map[uint64]Run{0: {}},
+	}
 	for range 5 {
 		w.step()
 		w.checkpoint()
@@ -233,7 +236,8 @@ func requireDamagedAt(t *testing.T, err error, page No) {
 	require.Equal(t, pageFile, d.Path)
 }
 
-// TestLostAndMisdirectedWrites lets each write of a run get lost, or go to another place, where before something valid was.
+// TestLostAndMisdirectedWrites lets each write of a run get lost, or go to another place, where before something valid
+// was.
 func TestLostAndMisdirectedWrites(t *testing.T) {
 	mem := newMem(t)
 	fault := vfs.NewFault(mem)
@@ -286,7 +290,8 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestLostAfterCrash: pages of a checkpoint that a crash prevented must not be taken for those written later in their place.
+// TestLostAfterCrash: pages of a checkpoint that a crash prevented must not be taken for those written later in their
+// place.
 func TestLostAfterCrash(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 1)
@@ -387,8 +392,8 @@ func TestWriteFails(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// TestWriteFailsFarAway: what a failed checkpoint did not write of the bitmap is written by the next one, even if nothing changed
-// there in the meantime.
+// TestWriteFailsFarAway: what a failed checkpoint did not write of the bitmap is written by the next one, even if
+// nothing changed there in the meantime.
 func TestWriteFailsFarAway(t *testing.T) {
 	mem := newMem(t)
 	fault := vfs.NewFault(mem)
@@ -459,14 +464,16 @@ func TestMisuse(t *testing.T) {
 	w.checkpoint()
 	durable := w.runs[1]
 	require.ErrorIs(t, w.f.WriteRun(durable, KindLarge, nil), ErrMisuse, "a durable checkpoint refers to it")
-	require.ErrorIs(t, w.f.WriteRun(Run{First: durable.First, Pages: 1, Born: 99}, KindLarge, nil), ErrMisuse, "of the future")
+	require.ErrorIs(t, w.f.WriteRun(Run{First: durable.First, Pages: 1, Born: 99}, KindLarge, nil), ErrMisuse,
+		"of the future")
 	run, err := w.f.Alloc(2)
 	require.NoError(t, err)
 	require.ErrorIs(t, w.f.WriteRun(run, KindLarge, make([]byte, 4096)), ErrMisuse, "too long")
 	require.ErrorIs(t, w.f.WriteRun(run, 0, nil), ErrMisuse, "no kind")
 	require.NoError(t, w.f.WriteRun(run, KindLarge, make([]byte, w.f.Capacity(2))))
 	require.ErrorIs(t, w.f.WriteRuns(run.First, make([]byte, 4096)), ErrMisuse, "no header")
-	require.ErrorIs(t, w.f.WriteRun(Run{First: run.First + 100, Pages: 1, Born: run.Born}, KindLarge, nil), ErrMisuse, "not allocated")
+	require.ErrorIs(t, w.f.WriteRun(Run{First: run.First + 100, Pages: 1, Born: run.Born}, KindLarge, nil), ErrMisuse,
+		"not allocated")
 	_, err = w.f.Alloc(0)
 	require.ErrorIs(t, err, ErrMisuse)
 	_, err = w.f.Checkpoint(Meta{Root: Run{First: 1 << 30, Pages: 1}})

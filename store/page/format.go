@@ -29,8 +29,8 @@ const (
 	slotBytes   = 16 << 10
 )
 
-// slotOffset is where a meta slot begins. The two are 16 KiB apart and 16 KiB long, so that no device sector, whatever its
-// size up to 16 KiB, holds a part of both.
+// slotOffset is where a meta slot begins. The two are 16 KiB apart and 16 KiB long, so that no device sector, whatever
+// its size up to 16 KiB, holds a part of both.
 func slotOffset(slot int) int64 { return int64(16<<10) * int64(slot+1) }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -105,7 +105,8 @@ func decodeHeader(b []byte) (header, error) {
 		return header{}, &DamagedError{Reason: "the checksum of the file header does not match"}
 	}
 	if v := binary.LittleEndian.Uint32(b[12:]); v != FormatVersion {
-		return header{}, fmt.Errorf("%w: it is version %d, this program knows version %d; use a newer program", ErrNewerVersion, v,
+		return header{}, fmt.Errorf("%w: it is version %d, this program knows version %d; use a newer program",
+			ErrNewerVersion, v,
 			FormatVersion)
 	}
 	h := header{pageSize: int(binary.LittleEndian.Uint32(b[16:]))}

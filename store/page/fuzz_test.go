@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A checksum keeps random bytes away from the decoders; these targets put a good one in, so that everything behind it is
-// reached: it must not crash, not allocate without bound, and what it accepts must make sense.
+// A checksum keeps random bytes away from the decoders; these targets put a good one in, so that everything behind it
+// is reached: it must not crash, not allocate without bound, and what it accepts must make sense.
 
 func FuzzHeader(f *testing.F) {
 	f.Add(encodeHeader(header{pageSize: 4096, storeID: [16]byte{1}}), true)

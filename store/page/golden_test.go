@@ -11,11 +11,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// TestGolden compares the bytes on disk with those in testdata/format-1.txt. If it fails, files of version 1 cannot be read any
-// more: the change needs a new FormatVersion and a new file beside the old one.
+// TestGolden compares the bytes on disk with those in testdata/format-1.txt. If it fails, files of version 1 cannot be
+// read any more: the change needs a new FormatVersion and a new file beside the old one.
 func TestGolden(t *testing.T) {
 	meta := Meta{
-		Checkpoint: 5, Position: lsn.Position{Term: 3, LSN: 1234, Chain: 0xcafe}, Root: Run{First: 3, Pages: 2, Born: 4},
+		Checkpoint: 5, Position: lsn.Position{Term: 3, LSN: 1234, Chain: 0xcafe},
+		Root:      Run{First: 3, Pages: 2, Born: 4},
 		CreatedMS: 1_700_000_000_000, PageSize: 2048, StoreID: [16]byte{0xaa, 15: 0xbb}, Pages: 512, UsedPages: 17,
 		leaves: []ref{{page: 9, born: 5}},
 	}

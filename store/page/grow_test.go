@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestGrow: a file grows in ever larger steps, never by more than an eighth; one that was opened or shrunk a moment ago does not
-// take an eighth for its first new page.
+// TestGrow: a file grows in ever larger steps, never by more than an eighth; one that was opened or shrunk a moment ago
+// does not take an eighth for its first new page.
 func TestGrow(t *testing.T) {
 	mem := newMem(t)
 	f, err := Create(mem, pageFile, CreateOptions{PageSize: 2048})

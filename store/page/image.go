@@ -2,13 +2,14 @@ package page
 
 import "github.com/lockstep-mq/lockstep/store/vfs"
 
-// OpenImage reads a checkpoint whose pages lie somewhere else than in a page file, such as in a backup: image answers reads
-// at the offsets that the pages have in a page file, and meta describes the checkpoint. The result is read-only and owns
-// image. Nothing is verified before it is read.
+// OpenImage reads a checkpoint whose pages lie somewhere else than in a page file, such as in a backup: image answers
+// reads at the offsets that the pages have in a page file, and meta describes the checkpoint. The result is read-only
+// and owns image. Nothing is verified before it is read.
 func OpenImage(path string, image vfs.File, meta Meta) *File {
 	f := &File{
-		path: path, file: image, geo: geometry{pageSize: meta.PageSize}, storeID: meta.StoreID, readOnly: true, durable: meta,
-		older: meta.Checkpoint,
+		path: path, file: image, geo: geometry{pageSize: meta.PageSize}, storeID: meta.StoreID, readOnly: true,
+		durable: meta,
+		older:   meta.Checkpoint,
 	}
 	f.readers.guards, f.readers.pins = make(map[uint64]int), make(map[uint64]int)
 	f.building.Store(meta.Checkpoint + 1)

@@ -21,8 +21,8 @@ type ImportOptions struct {
 	StoreID [16]byte
 }
 
-// Importer builds a page file from the used pages of another one's checkpoint. Until Finish it is no page file: whatever
-// interrupts the import, Open refuses what is there. It is safe for concurrent use.
+// Importer builds a page file from the used pages of another one's checkpoint. Until Finish it is no page file:
+// whatever interrupts the import, Open refuses what is there. It is safe for concurrent use.
 type Importer struct {
 	fsys vfs.FS
 	path string
@@ -30,21 +30,21 @@ type Importer struct {
 
 	mu   sync.Mutex // guards what follows
 	file vfs.File   // nil when it is over
-	// from and to are where what was written and not yet handed to the disk begins and ends; to is 0 when nothing was. window is how far they
-	// may be apart.
+	// from and to are where what was written and not yet handed to the disk begins and ends; to is 0 when nothing was.
+	// window is how far they may be apart.
 	from, to, window int64
 	past             vfs.Bypass // nobody reads the file before it is finished
 }
 
-// importWindow is how much of an import is written before it is handed to the disk. All of it at the end would hold up, for as long as that
-// takes, whoever syncs a log on the same disk.
+// importWindow is how much of an import is written before it is handed to the disk. All of it at the end would hold up,
+// for as long as that takes, whoever syncs a log on the same disk.
 const importWindow = 4 << 20
 
 // errImportOver is the reason why an importer takes nothing any more.
 var errImportOver = errors.New("the import is over")
 
-// NewImporter begins an import into path; what is under that name is dropped. It returns ErrDamaged or ErrNewerVersion if the
-// description does not make sense, ErrFull if there is not enough space for the whole file.
+// NewImporter begins an import into path; what is under that name is dropped. It returns ErrDamaged or ErrNewerVersion
+// if the description does not make sense, ErrFull if there is not enough space for the whole file.
 func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	meta, err := DecodeMeta(o.Meta)
 	if err != nil {
@@ -52,7 +52,8 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	}
 	if (o.PageSize != 0 && o.PageSize != meta.PageSize) || (o.FileBytes != 0 && o.FileBytes != meta.FileBytes()) {
 		return nil, fmt.Errorf("import page file: %w", &DamagedError{Reason: fmt.Sprintf(
-			"%d bytes with pages of %d are announced, the checkpoint has %d with pages of %d", o.FileBytes, o.PageSize, meta.FileBytes(), meta.PageSize)})
+			"%d bytes with pages of %d are announced, the checkpoint has %d with pages of %d", o.FileBytes, o.PageSize,
+			meta.FileBytes(), meta.PageSize)})
 	}
 	meta.StoreID = o.StoreID
 	file, err := fsys.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
@@ -71,8 +72,8 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 // Meta describes the checkpoint that is imported.
 func (im *Importer) Meta() Meta { return im.meta }
 
-// WriteAt stores a piece of the other file at the same offset. It refuses with ErrMisuse what is not in the range of the pages.
-// Pages are verified when they are read, as ever. After ErrFailed the import is to be aborted.
+// WriteAt stores a piece of the other file at the same offset. It refuses with ErrMisuse what is not in the range of
+// the pages. Pages are verified when they are read, as ever. After ErrFailed the import is to be aborted.
 func (im *Importer) WriteAt(offset int64, data []byte) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -80,7 +81,8 @@ func (im *Importer) WriteAt(offset int64, data []byte) error {
 		return fmt.Errorf("import page file: %w", errImportOver)
 	}
 	if offset < DataOffset || offset > im.meta.FileBytes() || int64(len(data)) > im.meta.FileBytes()-offset {
-		return fmt.Errorf("import page file: %w: %d bytes at offset %d, the pages lie from %d to %d", ErrMisuse, len(data), offset, DataOffset,
+		return fmt.Errorf("import page file: %w: %d bytes at offset %d, the pages lie from %d to %d", ErrMisuse,
+			len(data), offset, DataOffset,
 			im.meta.FileBytes())
 	}
 	if _, err := im.past.Write(im.file, offset, data); err != nil {
@@ -106,8 +108,8 @@ func (im *Importer) wrote(offset, length int64) error {
 	return nil
 }
 
-// Finish makes the pages durable, then the file a page file, and closes it. It verifies that the bitmap arrived. When it
-// returns nil, all is durable, the name included. After an error the import is over.
+// Finish makes the pages durable, then the file a page file, and closes it. It verifies that the bitmap arrived. When
+// it returns nil, all is durable, the name included. After an error the import is over.
 func (im *Importer) Finish() error {
 	im.mu.Lock()
 	defer im.mu.Unlock()

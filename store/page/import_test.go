@@ -37,7 +37,10 @@ func TestImport(t *testing.T) {
 		}
 		pin := source.f.Pin()
 		target := newMem(t)
-		o := ImportOptions{Meta: pin.Meta().Encode(), PageSize: pageSize, FileBytes: pin.Meta().FileBytes(), StoreID: [16]byte{77}}
+		o := ImportOptions{
+			Meta: pin.Meta().Encode(), PageSize: pageSize, FileBytes: pin.Meta().FileBytes(),
+			StoreID: [16]byte{77},
+		}
 		im, err := NewImporter(target, importFile, o)
 		require.NoError(t, err)
 		send(t, source.f, pin, im, func() {

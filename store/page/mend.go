@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// RenewOwn has the next Checkpoint write a page of the file's own, bitmap or directory, to a new place: its content is in memory, so that
-// damage on the disk is no loss. It returns false if no such page is at that place.
+// RenewOwn has the next Checkpoint write a page of the file's own, bitmap or directory, to a new place: its content is
+// in memory, so that damage on the disk is no loss. It returns false if no such page is at that place.
 func (f *File) RenewOwn(n No) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -29,8 +29,9 @@ func (f *File) RenewOwn(n No) bool {
 	return false
 }
 
-// ReadHead reads header and meta slots as the next Open will. A damaged header is written anew at once. A damaged meta slot is returned
-// as damage: the next two Checkpoints write both. It returns what was wrong, even if it is right again.
+// ReadHead reads header and meta slots as the next Open will. A damaged header is written anew at once. A damaged meta
+// slot is returned as damage: the next two Checkpoints write both. It returns what was wrong, even if it is right
+// again.
 func (f *File) ReadHead() (damage, err error) {
 	f.checkpointing.Lock() // a slot that is being written is neither old nor new
 	defer f.checkpointing.Unlock()

@@ -11,8 +11,8 @@ import (
 // AppDataBytes is the length of Meta.AppData.
 const AppDataBytes = 64
 
-// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData; the file fills in the
-// rest.
+// Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData; the file fills in
+// the rest.
 type Meta struct {
 	// Checkpoint number: larger than that of every checkpoint before. Numbers may be left out.
 	Checkpoint uint64
@@ -123,7 +123,8 @@ func DecodeMeta(b []byte) (Meta, error) {
 		return damaged("the checksum does not match")
 	}
 	if v := binary.LittleEndian.Uint32(b[16:]); v != FormatVersion {
-		return Meta{}, fmt.Errorf("%w: meta slot of version %d, this program knows version %d", ErrNewerVersion, v, FormatVersion)
+		return Meta{}, fmt.Errorf("%w: meta slot of version %d, this program knows version %d", ErrNewerVersion, v,
+			FormatVersion)
 	}
 	m := Meta{
 		PageSize:   int(binary.LittleEndian.Uint32(b[20:])),
@@ -149,7 +150,10 @@ func DecodeMeta(b []byte) (Meta, error) {
 		return damaged("%d directory pages in %d bytes", leaves, length)
 	}
 	for at := metaFields; at < len(b); at += 16 {
-		m.leaves = append(m.leaves, ref{page: No(binary.LittleEndian.Uint64(b[at:])), born: binary.LittleEndian.Uint64(b[at+8:])})
+		m.leaves = append(m.leaves, ref{
+			page: No(binary.LittleEndian.Uint64(b[at:])),
+			born: binary.LittleEndian.Uint64(b[at+8:]),
+		})
 	}
 	if reason := m.implausible(); reason != "" {
 		return damaged("%s", reason)
@@ -196,7 +200,8 @@ func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chun
 
 func (g geometry) leavesFor(pages uint64) uint64 { return divideUp(g.chunksFor(pages), g.leafChunks()) }
 
-// maxPages is how many pages a file can have: 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and more with larger ones.
+// maxPages is how many pages a file can have: 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and more with
+// larger ones.
 func (g geometry) maxPages() uint64 {
 	most := maxLeaves * g.leafChunks() * g.chunkPages()
 	if limit := uint64(1<<62) / uint64(g.pageSize); most > limit {

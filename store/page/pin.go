@@ -12,8 +12,8 @@ type Pin struct {
 	done atomic.Bool
 }
 
-// Pin pins the last durable checkpoint. The caller must call Release; until then the pages that the checkpoint uses take space,
-// even if they are freed. Pages that are allocated later are not held back.
+// Pin pins the last durable checkpoint. The caller must call Release; until then the pages that the checkpoint uses
+// take space, even if they are freed. Pages that are allocated later are not held back.
 func (f *File) Pin() *Pin {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -31,8 +31,8 @@ func (p *Pin) Release() {
 	}
 }
 
-// UsedExtents yields the pages that a pinned checkpoint uses, in rising order, in stretches as long as possible: all that a
-// copy of it must have. A Run's Born is not set. The bitmap is read as it goes; an error ends it.
+// UsedExtents yields the pages that a pinned checkpoint uses, in rising order, in stretches as long as possible: all
+// that a copy of it must have. A Run's Born is not set. The bitmap is read as it goes; an error ends it.
 func (f *File) UsedExtents(pin *Pin) iter.Seq2[Run, error] {
 	return func(yield func(Run, error) bool) {
 		b := bitmapReader{f: f, meta: pin.meta}
@@ -67,8 +67,8 @@ func (f *File) UsedExtents(pin *Pin) iter.Seq2[Run, error] {
 
 func extent(from, to uint64) Run { return Run{First: No(from + 1), Pages: uint32(to - from)} }
 
-// OwnRuns lists the runs of a pinned checkpoint that belong to the file itself: bitmap and directory. Together with what is
-// reachable from Meta.Root these are all pages in use.
+// OwnRuns lists the runs of a pinned checkpoint that belong to the file itself: bitmap and directory. Together with
+// what is reachable from Meta.Root these are all pages in use.
 func (f *File) OwnRuns(pin *Pin) ([]Run, error) {
 	var runs []Run
 	for _, l := range pin.meta.leaves {
@@ -140,7 +140,8 @@ func (b *bitmapReader) chunk(chunk int) ([]uint64, ref, error) {
 func (b *bitmapReader) read(at ref, want Kind) ([]byte, error) {
 	kind, payload, err := b.f.ReadRun(at.run(), nil)
 	if err == nil && kind != want {
-		err = b.f.explain(&DamagedError{Reason: "a " + kind.String() + " where a " + want.String() + " is expected"}, at.page,
+		err = b.f.explain(&DamagedError{Reason: "a " + kind.String() + " where a " + want.String() + " is expected"},
+			at.page,
 			b.f.geo.offset(at.page))
 	}
 	if err != nil {

@@ -37,8 +37,8 @@ func (q *quarantine) add(f freed) {
 	q.queue = append(q.queue, f)
 }
 
-// sweep lets go of the pages that nobody can look at any more. older is the number of the older of the two checkpoints in
-// the meta slots.
+// sweep lets go of the pages that nobody can look at any more. older is the number of the older of the two checkpoints
+// in the meta slots.
 func (q *quarantine) sweep(older uint64, blocked func(freed) bool, release func(freed)) {
 	held := q.held[:0]
 	for _, f := range q.held {
@@ -133,8 +133,8 @@ func (r *readers) count() (guards, pins int) {
 	return guards, pins
 }
 
-// Guard keeps pages that are freed after it was taken from being overwritten, for as long as it is held. It is meant for
-// one short read: take the guard first, then look up where to read (tree.View, index), read, release.
+// Guard keeps pages that are freed after it was taken from being overwritten, for as long as it is held. It is meant
+// for one short read: take the guard first, then look up where to read (tree.View, index), read, release.
 type Guard struct {
 	file  *File
 	epoch uint64

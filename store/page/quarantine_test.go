@@ -88,7 +88,10 @@ func TestQuarantine(t *testing.T) {
 		mem := newMem(t)
 		fault := vfs.NewFault(mem)
 		w := newWorld(t, fault, 2048, seed)
-		a := &watcher{w: w, slots: map[uint64]map[No]bool{}, pins: map[*Pin]map[No]bool{}, looks: map[*Guard]map[No]bool{}}
+		a := &watcher{
+			w: w, slots: map[uint64]map[No]bool{}, pins: map[*Pin]map[No]bool{},
+			looks: map[*Guard]map[No]bool{},
+		}
 		fault.SetHook(a.check)
 		for range 150 {
 			w.step()

@@ -16,9 +16,9 @@ type Run struct {
 	First No
 	// Pages is how many there are.
 	Pages uint32
-	// Born is the checkpoint that was being built when the run was allocated. It is part of what is written, and reading
-	// with a Run that has it set notices when the pages hold an older run, because a write was lost. 0 means unknown:
-	// then this is not checked.
+	// Born is the checkpoint that was being built when the run was allocated. It is part of what is written, and
+	// reading with a Run that has it set notices when the pages hold an older run, because a write was lost. 0 means
+	// unknown: then this is not checked.
 	Born uint64
 }
 
@@ -96,11 +96,12 @@ func PagesFor(pageSize, payloadBytes int) uint32 {
 	return uint32(divideUp(uint64(payloadBytes)+RunHeaderBytes, uint64(pageSize)))
 }
 
-// AppendRun appends the bytes of a run, whole pages, to dst. It returns ErrMisuse if the payload does not fit in the run, or
-// if the run was not returned by Alloc: both must not reach the disk.
+// AppendRun appends the bytes of a run, whole pages, to dst. It returns ErrMisuse if the payload does not fit in the
+// run, or if the run was not returned by Alloc: both must not reach the disk.
 func AppendRun(dst []byte, pageSize int, run Run, kind Kind, payload []byte) ([]byte, error) {
 	if run.First == 0 || run.Born == 0 || !kind.known() || PagesFor(pageSize, len(payload)) > run.Pages {
-		return dst, fmt.Errorf("%w: %d bytes of kind %v for run %v of checkpoint %d, with pages of %d bytes", ErrMisuse, len(payload), kind,
+		return dst, fmt.Errorf("%w: %d bytes of kind %v for run %v of checkpoint %d, with pages of %d bytes", ErrMisuse,
+			len(payload), kind,
 			run, run.Born, pageSize)
 	}
 	start, size := len(dst), int(run.Pages)*pageSize

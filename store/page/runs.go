@@ -7,16 +7,17 @@ import (
 	"syscall"
 )
 
-// How the file grows, in bytes: by as much as it has grown since it was opened, within these limits, and by no more than an eighth
-// of what it has. A file that was just rewritten or shrunk to save space is not made an eighth larger for its first new page.
+// How the file grows, in bytes: by as much as it has grown since it was opened, within these limits, and by no more
+// than an eighth of what it has. A file that was just rewritten or shrunk to save space is not made an eighth larger
+// for its first new page.
 const (
 	minGrowBytes = 1 << 20
 	maxGrowBytes = 256 << 20
 )
 
 // Alloc hands out a run of neighbouring pages, whose content is undefined until it is written. The run belongs to the
-// checkpoint that is being built: it must be reachable from the Root of the next Checkpoint, or freed before that. It returns
-// ErrFull, ErrFailed, ErrReadOnly or ErrClosed.
+// checkpoint that is being built: it must be reachable from the Root of the next Checkpoint, or freed before that. It
+// returns ErrFull, ErrFailed, ErrReadOnly or ErrClosed.
 func (f *File) Alloc(pages uint32) (Run, error) {
 	runs, err := f.AllocRuns([]uint32{pages})
 	if err != nil {
@@ -25,8 +26,8 @@ func (f *File) Alloc(pages uint32) (Run, error) {
 	return runs[0], nil
 }
 
-// AllocRuns hands out one run for each of the sizes (in pages), next to each other as far as the free space allows, so that
-// they can be written with few large writes. On an error none is handed out. Otherwise it is like Alloc.
+// AllocRuns hands out one run for each of the sizes (in pages), next to each other as far as the free space allows, so
+// that they can be written with few large writes. On an error none is handed out. Otherwise it is like Alloc.
 func (f *File) AllocRuns(pages []uint32) ([]Run, error) {
 	if err := f.writable(); err != nil {
 		return nil, err
@@ -101,7 +102,8 @@ func (f *File) makeRoom(pages uint64) error {
 	step := max(min(f.grown, f.space.pages/8, maxGrowBytes/size), minGrowBytes/size, 1)
 	room := f.geo.maxPages() - f.space.pages
 	if pages > room {
-		return fmt.Errorf("%w: a page file has at most %d pages of %d bytes; a larger page size allows more", ErrFull, f.geo.maxPages(), size)
+		return fmt.Errorf("%w: a page file has at most %d pages of %d bytes; a larger page size allows more", ErrFull,
+			f.geo.maxPages(), size)
 	}
 	grow := min(max(step, pages), room)
 	err := f.growLocked(grow)
@@ -132,9 +134,9 @@ func (f *File) growLocked(pages uint64) error {
 	return nil
 }
 
-// Free gives a run back, or a part of one. Call it when nobody can newly find a way to the run any more (the tree's View
-// without it is published), and before the Checkpoint whose Root does not refer to it. The pages are not reused until the
-// checkpoint after that is durable and until every Pin and Guard is released that may still look at them.
+// Free gives a run back, or a part of one. Call it when nobody can newly find a way to the run any more (the tree's
+// View without it is published), and before the Checkpoint whose Root does not refer to it. The pages are not reused
+// until the checkpoint after that is durable and until every Pin and Guard is released that may still look at them.
 //
 // Pages that are not in use cannot be freed; an attempt is a bug that would destroy data, and makes the file fail.
 func (f *File) Free(run Run) {
@@ -149,7 +151,8 @@ func (f *File) Free(run Run) {
 func (f *File) freeLocked(run Run) {
 	at, n := uint64(run.First)-1, uint64(run.Pages)
 	if !run.within(f.space.pages) || !f.space.isLive(at, n) {
-		_ = f.fail(fmt.Errorf("%w: run %v is freed, but not all of it is in use", ErrMisuse, run)) // the next call returns it
+		// the next call returns it
+		_ = f.fail(fmt.Errorf("%w: run %v is freed, but not all of it is in use", ErrMisuse, run))
 		return
 	}
 	f.space.drop(at, n)
@@ -166,9 +169,9 @@ func (f *File) Encode(dst []byte, run Run, kind Kind, payload []byte) ([]byte, e
 	return AppendRun(dst, f.geo.pageSize, run, kind, payload)
 }
 
-// WriteRuns writes neighbouring runs, which Encode put into buf one after the other, with one write. They are durable after
-// the next Checkpoint. It refuses with ErrMisuse to write where a durable checkpoint may look, or to pages that are not
-// allocated. After another error the content of the pages is undefined; they can be written again, or freed.
+// WriteRuns writes neighbouring runs, which Encode put into buf one after the other, with one write. They are durable
+// after the next Checkpoint. It refuses with ErrMisuse to write where a durable checkpoint may look, or to pages that
+// are not allocated. After another error the content of the pages is undefined; they can be written again, or freed.
 func (f *File) WriteRuns(first No, buf []byte) error {
 	if err := f.writable(); err != nil {
 		return err
@@ -210,7 +213,8 @@ func (f *File) checkWrite(first No, buf []byte) error {
 		}
 		if h.Run.Born <= f.durable.Checkpoint || h.Run.Born > f.building.Load() || !h.Run.within(f.space.pages) ||
 			!f.space.isLive(uint64(first)-1, uint64(h.Run.Pages)) {
-			return fmt.Errorf("%w: run %v of checkpoint %d is to be written, but it is not newly allocated", ErrMisuse, h.Run, h.Run.Born)
+			return fmt.Errorf("%w: run %v of checkpoint %d is to be written, but it is not newly allocated", ErrMisuse,
+				h.Run, h.Run.Born)
 		}
 		first, buf = h.Run.End(), buf[size:]
 	}
@@ -227,11 +231,12 @@ func (f *File) WriteRun(run Run, kind Kind, payload []byte) error {
 	return f.WriteRuns(run.First, buf)
 }
 
-// ReadRun reads and verifies a run. It uses buf if that is large enough; payload aliases it. It returns a DamagedError if the
-// pages do not hold what was written to this run, ErrClosed, or what the file system says.
+// ReadRun reads and verifies a run. It uses buf if that is large enough; payload aliases it. It returns a DamagedError
+// if the pages do not hold what was written to this run, ErrClosed, or what the file system says.
 func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err error) {
 	if !run.within(f.pages.Load()) {
-		return 0, nil, f.explain(&DamagedError{Reason: "a reference to a run outside of the file"}, run.First, f.geo.offset(run.First))
+		return 0, nil, f.explain(&DamagedError{Reason: "a reference to a run outside of the file"}, run.First,
+			f.geo.offset(run.First))
 	}
 	size := int(run.Pages) * f.geo.pageSize
 	if cap(buf) < size {
@@ -243,8 +248,8 @@ func (f *File) ReadRun(run Run, buf []byte) (kind Kind, payload []byte, err erro
 	return f.DecodeRun(run, buf[:size])
 }
 
-// ReadPages fills buf, a whole number of pages, from page first on, without verifying anything: for several neighbouring runs
-// at once, each then decoded with DecodeRun, or for a copy of the file.
+// ReadPages fills buf, a whole number of pages, from page first on, without verifying anything: for several
+// neighbouring runs at once, each then decoded with DecodeRun, or for a copy of the file.
 func (f *File) ReadPages(first No, buf []byte) error { return f.readPages(first, buf, f.file.ReadAt) }
 
 func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, error)) error {
@@ -259,7 +264,10 @@ func (f *File) readPages(first No, buf []byte, read func([]byte, int64) (int, er
 		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
-		return &DamagedError{Path: f.path, Page: first, Offset: f.geo.offset(first), Reason: "the file ends before the end of the run"}
+		return &DamagedError{
+			Path: f.path, Page: first, Offset: f.geo.offset(first),
+			Reason: "the file ends before the end of the run",
+		}
 	}
 	return fmt.Errorf("read %d bytes at page %d of %s: %w", len(buf), first, f.path, err)
 }
@@ -277,7 +285,8 @@ func (f *File) DecodeRun(run Run, b []byte) (kind Kind, payload []byte, err erro
 	return kind, payload, nil
 }
 
-// OnDamage has fn called, from whatever goroutine it is, whenever a run turns out to be damaged when it is read. fn must be quick.
+// OnDamage has fn called, from whatever goroutine it is, whenever a run turns out to be damaged when it is read. fn
+// must be quick.
 func (f *File) OnDamage(fn func(first No, err error)) { f.onDamage.Store(&fn) }
 
 // Stats says how full the file is. All counts are in pages.

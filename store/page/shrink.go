@@ -2,12 +2,12 @@ package page
 
 import "fmt"
 
-// trimSpare is how many free pages a Trim leaves below the end if there are not as many elsewhere: the next checkpoint needs
-// a few, and should not have to enlarge the file again for them.
+// trimSpare is how many free pages a Trim leaves below the end if there are not as many elsewhere: the next checkpoint
+// needs a few, and should not have to enlarge the file again for them.
 const trimSpare = 64
 
-// AllocLow makes the next allocations take the first free pages of the file rather than those behind the last ones handed
-// out.
+// AllocLow makes the next allocations take the first free pages of the file rather than those behind the last ones
+// handed out.
 func (f *File) AllocLow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -37,7 +37,8 @@ func (f *File) SinkBitmap(from No) {
 	}
 }
 
-// FreeTail returns how many pages at the end of the file are free: neither in use nor held back for a checkpoint or a reader.
+// FreeTail returns how many pages at the end of the file are free: neither in use nor held back for a checkpoint or a
+// reader.
 func (f *File) FreeTail() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,12 +49,12 @@ func (f *File) FreeTail() uint64 {
 	return f.space.pages - f.space.end()
 }
 
-// Trim gives the free pages at the end of the file back to the file system, and returns how many bytes that are. It makes two
-// checkpoints with the content of the last one, so that no meta slot refers to what is cut off; the cut itself comes last. A crash
-// at any instant leaves a file that is as long as it was, or shorter, and valid.
+// Trim gives the free pages at the end of the file back to the file system, and returns how many bytes that are. It
+// makes two checkpoints with the content of the last one, so that no meta slot refers to what is cut off; the cut
+// itself comes last. A crash at any instant leaves a file that is as long as it was, or shorter, and valid.
 //
-// There must be nothing that waits for a Checkpoint: no run allocated or freed since the last one that it does not hold.
-// After an error of a kind that Checkpoint can go on from, so can this.
+// There must be nothing that waits for a Checkpoint: no run allocated or freed since the last one that it does not
+// hold. After an error of a kind that Checkpoint can go on from, so can this.
 func (f *File) Trim() (int64, error) {
 	if err := f.writable(); err != nil {
 		return 0, err
@@ -66,7 +67,10 @@ func (f *File) Trim() (int64, error) {
 		}
 	}
 	for range 2 {
-		if _, err := f.Checkpoint(Meta{Position: meta.Position, Root: meta.Root, CreatedMS: meta.CreatedMS, AppData: meta.AppData}); err != nil {
+		if _, err := f.Checkpoint(Meta{
+			Position: meta.Position, Root: meta.Root, CreatedMS: meta.CreatedMS,
+			AppData: meta.AppData,
+		}); err != nil {
 			return 0, fmt.Errorf("trim: %w", err)
 		}
 	}
@@ -108,8 +112,8 @@ func (f *File) overhangLocked() (int64, error) {
 	return max(size-f.geo.offset(No(f.space.pages+1)), 0), nil
 }
 
-// truncate cuts the file off behind its last page, where that is now: it may have grown again. Neither meta slot refers to
-// anything there.
+// truncate cuts the file off behind its last page, where that is now: it may have grown again. Neither meta slot refers
+// to anything there.
 func (f *File) truncate() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,8 +146,8 @@ func (s *space) end() uint64 {
 	return 0
 }
 
-// shrink makes the file end after that many pages; the pages behind must be free. It returns where parts of the bitmap are
-// stored that are not needed any more.
+// shrink makes the file end after that many pages; the pages behind must be free. It returns where parts of the bitmap
+// are stored that are not needed any more.
 func (s *space) shrink(pages uint64) []ref {
 	var gone []ref
 	size, chunks, leaves := s.geo.chunkPages(), int(s.geo.chunksFor(pages)), int(s.geo.leavesFor(pages))

@@ -7,12 +7,13 @@ import (
 
 // space knows which pages are used. It counts pages from 0: page number - 1.
 //
-// There are two bits for each page. live: the checkpoint that is being built refers to it; this is what is written to disk.
-// busy: it may not be handed out, because it is live, or was live a short while ago, or does not exist. A page is
+// There are two bits for each page. live: the checkpoint that is being built refers to it; this is what is written to
+// disk. busy: it may not be handed out, because it is live, or was live a short while ago, or does not exist. A page is
 // allocated when both are set, freed when live is cleared, and reusable when busy is cleared.
 //
 // The bits are kept in chunks, each of as many as one page of the file holds. What a chunk knows about itself lets a
-// search pass it by without looking at its bits. In memory a terabyte takes 128 MiB with pages of 2 KiB, 8 MiB with 32 KiB.
+// search pass it by without looking at its bits. In memory a terabyte takes 128 MiB with pages of 2 KiB, 8 MiB with 32
+// KiB.
 type space struct {
 	geo    geometry
 	pages  uint64
@@ -108,9 +109,9 @@ func (s *space) search(n, from, to uint64) (uint64, bool) {
 	return 0, false
 }
 
-// search looks at the bits [off, end) for a free stretch of n, run of which lie before off. If there is one, it has left
-// pages before the bit at, which is in [off, end). If there is none, at is end, left is how many pages before end are
-// free, and longest is the longest free stretch inside.
+// search looks at the bits [off, end) for a free stretch of n, run of which lie before off. If there is one, it has
+// left pages before the bit at, which is in [off, end). If there is none, at is end, left is how many pages before end
+// are free, and longest is the longest free stretch inside.
 func (c *chunk) search(n, run, off, end uint64) (at, left, longest uint64) {
 	for i := off; i < end; {
 		stop := nextBit(c.busy, i, end)
@@ -204,13 +205,18 @@ func (s *space) leafPayload(dst []byte, index int) []byte {
 // decodeLeaf decodes a directory page that describes that many chunks of a file of that many pages.
 func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 	if len(payload) != chunks*16 {
-		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory of %d bytes, %d were expected", len(payload), chunks*16)}
+		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory of %d bytes, %d were expected", len(payload),
+			chunks*16)}
 	}
 	refs := make([]ref, chunks)
 	for i := range refs {
-		r := ref{page: No(binary.LittleEndian.Uint64(payload[16*i:])), born: binary.LittleEndian.Uint64(payload[16*i+8:])}
+		r := ref{
+			page: No(binary.LittleEndian.Uint64(payload[16*i:])),
+			born: binary.LittleEndian.Uint64(payload[16*i+8:]),
+		}
 		if r != (ref{}) && !r.run().within(pages) {
-			return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory refers to page %d, outside of the file", r.page)}
+			return nil, &DamagedError{Reason: fmt.Sprintf("bitmap directory refers to page %d, outside of the file",
+				r.page)}
 		}
 		refs[i] = r
 	}
@@ -220,7 +226,8 @@ func decodeLeaf(payload []byte, chunks int, pages uint64) ([]ref, error) {
 // decodeChunk decodes a page of bitmap; pages is how many of its bits stand for pages that exist.
 func decodeChunk(payload []byte, geo geometry, pages uint64) ([]uint64, error) {
 	if uint64(len(payload))*8 != geo.chunkPages() {
-		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap of %d bytes, %d were expected", len(payload), geo.chunkPages()/8)}
+		return nil, &DamagedError{Reason: fmt.Sprintf("bitmap of %d bytes, %d were expected", len(payload),
+			geo.chunkPages()/8)}
 	}
 	words := make([]uint64, len(payload)/8)
 	for i := range words {

@@ -38,7 +38,8 @@ func (m naive) set(at, n int, to byte) {
 	}
 }
 
-// TestSpaceModel compares the allocator with the naive one, over several chunks and with stretches across their borders.
+// TestSpaceModel compares the allocator with the naive one, over several chunks and with stretches across their
+// borders.
 func TestSpaceModel(t *testing.T) {
 	for seed := range int64(6) {
 		rng := rand.New(rand.NewSource(seed))
@@ -161,7 +162,8 @@ func TestBits(t *testing.T) {
 	}
 }
 
-// BenchmarkAlloc hands out pages of a file of 64 GiB (pages of 2 KiB) in which one page in 64 is free, in stretches of 4.
+// BenchmarkAlloc hands out pages of a file of 64 GiB (pages of 2 KiB) in which one page in 64 is free, in stretches of
+// 4.
 func BenchmarkAlloc(b *testing.B) {
 	for _, n := range []uint64{1, 4, 100} {
 		b.Run(fmt.Sprintf("pages=%d", n), func(b *testing.B) {

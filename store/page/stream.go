@@ -7,7 +7,8 @@ import (
 )
 
 // RunStream verifies used pages as they go by in rising order, as in a copy of a checkpoint. All pages in use belong to
-// some run, so that every byte that anybody will ever read is covered by a checksum. It keeps nothing but a few numbers.
+// some run, so that every byte that anybody will ever read is covered by a checksum. It keeps nothing but a few
+// numbers.
 type RunStream struct {
 	pageSize int
 	next     No     // the page that must come, if left is not 0

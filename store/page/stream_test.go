@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// streamRuns feeds a checkpoint's pages to a RunStream in pieces of a random size, with one byte changed if spoil is not negative.
+// streamRuns feeds a checkpoint's pages to a RunStream in pieces of a random size, with one byte changed if spoil is
+// not negative.
 func streamRuns(t *testing.T, rng *rand.Rand, f *File, spoil int) error {
 	t.Helper()
 	pin := f.Pin()

@@ -153,8 +153,8 @@ func (w *world) step() {
 	}
 }
 
-// verify reads everything that a checkpoint of f refers to and proves that it is one that was made, and that it uses exactly the
-// pages that it refers to. It returns its state.
+// verify reads everything that a checkpoint of f refers to and proves that it is one that was made, and that it uses
+// exactly the pages that it refers to. It returns its state.
 func (w *world) verify(f *File) (uint64, error) {
 	pin := f.Pin()
 	defer pin.Release()
@@ -234,7 +234,8 @@ func (w *world) verifyUsed(f *File, pin *Pin, refs map[No]bool, claim func(Run) 
 		}
 	}
 	if used != len(refs) || pin.Meta().UsedPages != uint64(used) {
-		return fmt.Errorf("%d pages are in use by the bitmap, %d by references, %d by the meta slot", used, len(refs), pin.Meta().UsedPages)
+		return fmt.Errorf("%d pages are in use by the bitmap, %d by references, %d by the meta slot", used, len(refs),
+			pin.Meta().UsedPages)
 	}
 	return nil
 }

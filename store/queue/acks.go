@@ -27,8 +27,8 @@ type ackSlot struct {
 	stored bool // the tree has a key for it
 }
 
-// ackSet is a set of acknowledged sequences: all below floor, and those whose bits are set. No bit below floor is set, so
-// that equal sets are equal bytes. Sequence 0 does not exist and counts as acknowledged.
+// ackSet is a set of acknowledged sequences: all below floor, and those whose bits are set. No bit below floor is set,
+// so that equal sets are equal bytes. Sequence 0 does not exist and counts as acknowledged.
 type ackSet struct {
 	floor uint64
 	above uint64 // acknowledged sequences at or above floor

@@ -2,7 +2,8 @@ package queue
 
 import "github.com/lockstep-mq/lockstep/store/txn"
 
-// Counts are how much was applied to a state since CountAfter. They are kept in memory only, and are no part of the state.
+// Counts are how much was applied to a state since CountAfter. They are kept in memory only, and are no part of the
+// state.
 type Counts struct {
 	// Transactions that changed something, and those that were refused.
 	Transactions, Refused uint64
@@ -17,7 +18,8 @@ type Counts struct {
 // Counts are what was applied since CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
-// CountAfter has the records after lsn counted: those up to it were counted before, by a run of the process that has ended.
+// CountAfter has the records after lsn counted: those up to it were counted before, by a run of the process that has
+// ended.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
 // CountOn goes on with the counts of a state that this one replaces.

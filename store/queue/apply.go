@@ -19,7 +19,8 @@ import (
 // understand may be something to its partner.
 func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	if lsn <= s.applied {
-		panic(fmt.Sprintf("queue: record %d is to be applied after record %d: a history must be applied in order and once", lsn, s.applied))
+		panic(fmt.Sprintf("queue: record %d is to be applied after record %d: a history must be applied in order and "+
+			"once", lsn, s.applied))
 	}
 	r := txn.Result{LSN: lsn, Op: -1}
 	r.Code = codeOf(s.reader.Reset(payload))
@@ -82,8 +83,8 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// check looks at all operations and gives the first one that cannot be done. Limits are checked against the state before
-// the transaction and what its publishes add; what its acknowledgements free does not count.
+// check looks at all operations and gives the first one that cannot be done. Limits are checked against the state
+// before the transaction and what its publishes add; what its acknowledgements free does not count.
 func (s *State) check() (op int, code txn.Code) {
 	released := 0
 	clear(s.pending)
@@ -120,7 +121,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return txn.ErrQueueNotFound
 	}
 	var sub *Sub
-	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpPurge && o.Sub != 0 {
+	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpPurge &&
+		o.Sub != 0 {
 		if sub = q.Sub(o.Sub); sub == nil {
 			return txn.ErrSubscriptionNotFound
 		}

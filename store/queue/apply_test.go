@@ -77,19 +77,34 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 		op   int
 		fill func(b *txn.Builder)
 	}{
-		"queue exists":       {txn.ErrQueueExists, 0, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}) }},
-		"too many queues":    {txn.ErrTooManyQueues, 0, func(b *txn.Builder) { b.CreateQueue("third", txn.Config{}) }},
-		"no queue":           {txn.ErrQueueNotFound, 1, func(b *txn.Builder) { r13(b); publish(b, 77, 1, 1) }},
-		"no queue to alter":  {txn.ErrQueueNotFound, 0, func(b *txn.Builder) { b.AlterQueue(77, txn.Config{}) }},
-		"not empty":          {txn.ErrQueueNotEmpty, 0, func(b *txn.Builder) { b.DeleteQueue(q.id, true) }},
-		"full of messages":   {txn.ErrQueueFull, 2, func(b *txn.Builder) { r13(b); publish(b, q.id, 3, 1); publish(b, q.id, 3, 1) }},
-		"full of bytes":      {txn.ErrQueueFull, 1, func(b *txn.Builder) { r13(b); publish(b, q.id, 1, 990) }},
-		"subscription there": {txn.ErrSubscriptionExists, 0, func(b *txn.Builder) { b.CreateSubscription(q.id, "a", txn.StartLatest) }},
-		"no subscription":    {txn.ErrSubscriptionNotFound, 1, func(b *txn.Builder) { r13(b); b.Ack(q.id, 2, txn.Range{First: 1, Last: 1}) }},
-		"none to purge":      {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.Purge(q.id, 2) }},
-		"none to delete":     {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.DeleteSubscription(q.id, 2) }},
-		"beyond the end":     {txn.ErrBeyondEnd, 1, func(b *txn.Builder) { publish(b, q.id, 1, 1); b.Ack(q.id, 1, txn.Range{First: 6, Last: 6}) }},
-		"far beyond":         {txn.ErrBeyondEnd, 0, func(b *txn.Builder) { b.Release(q.id, 1, txn.Range{First: 1, Last: 1<<64 - 1}) }},
+		"queue exists":      {txn.ErrQueueExists, 0, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}) }},
+		"too many queues":   {txn.ErrTooManyQueues, 0, func(b *txn.Builder) { b.CreateQueue("third", txn.Config{}) }},
+		"no queue":          {txn.ErrQueueNotFound, 1, func(b *txn.Builder) { r13(b); publish(b, 77, 1, 1) }},
+		"no queue to alter": {txn.ErrQueueNotFound, 0, func(b *txn.Builder) { b.AlterQueue(77, txn.Config{}) }},
+		"not empty":         {txn.ErrQueueNotEmpty, 0, func(b *txn.Builder) { b.DeleteQueue(q.id, true) }},
+		"full of messages": {
+			txn.ErrQueueFull, 2,
+			func(b *txn.Builder) { r13(b); publish(b, q.id, 3, 1); publish(b, q.id, 3, 1) },
+		},
+		"full of bytes": {txn.ErrQueueFull, 1, func(b *txn.Builder) { r13(b); publish(b, q.id, 1, 990) }},
+		"subscription there": {
+			txn.ErrSubscriptionExists, 0,
+			func(b *txn.Builder) { b.CreateSubscription(q.id, "a", txn.StartLatest) },
+		},
+		"no subscription": {
+			txn.ErrSubscriptionNotFound, 1,
+			func(b *txn.Builder) { r13(b); b.Ack(q.id, 2, txn.Range{First: 1, Last: 1}) },
+		},
+		"none to purge":  {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.Purge(q.id, 2) }},
+		"none to delete": {txn.ErrSubscriptionNotFound, 0, func(b *txn.Builder) { b.DeleteSubscription(q.id, 2) }},
+		"beyond the end": {
+			txn.ErrBeyondEnd, 1,
+			func(b *txn.Builder) { publish(b, q.id, 1, 1); b.Ack(q.id, 1, txn.Range{First: 6, Last: 6}) },
+		},
+		"far beyond": {
+			txn.ErrBeyondEnd, 0,
+			func(b *txn.Builder) { b.Release(q.id, 1, txn.Range{First: 1, Last: 1<<64 - 1}) },
+		},
 		"twice the same name": {txn.ErrQueueExists, 0, func(b *txn.Builder) {
 			b.CreateQueue("q", txn.Config{}, "x", "x")
 		}},
@@ -128,7 +143,8 @@ func TestMalformedAndNewerRecords(t *testing.T) {
 	r = d.s.Apply(10, []byte{1, 0})
 	require.ErrorIs(t, r.Err(), txn.ErrMalformed)
 	require.Equal(t, uint64(10), d.s.Applied())
-	require.PanicsWithValue(t, "queue: record 10 is to be applied after record 10: a history must be applied in order and once",
+	require.PanicsWithValue(t, "queue: record 10 is to be applied after record 10: a history must be applied in "+
+		"order and once",
 		func() { d.s.Apply(10, nil) })
 	d.s.Advance(12)
 	require.Equal(t, uint64(12), d.s.Applied())

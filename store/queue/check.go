@@ -40,7 +40,8 @@ func (q *Queue) check(report func(string, ...any)) {
 			alive := published(chunk, w, q.nextSeq) &^ q.ackedByAll(nil, chunk, w)
 			counted := c.group(w)
 			if uint64(ones(alive)) != counted.alive() {
-				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w), counted.alive())
+				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w),
+					counted.alive())
 			}
 			n += int(counted.alive()) //nolint:gosec // at most 255
 			bytes += counted.bytes()
@@ -87,7 +88,8 @@ func (s *Sub) check(bad func(string, ...any)) {
 		above += uint64(n)
 	}
 	if above != s.acks.above || s.acks.floor > s.q.nextSeq || above > s.q.nextSeq-s.acks.floor {
-		bad("subscription %d has %d acknowledgements above its floor %d, %d are counted", s.id, above, s.acks.floor, s.acks.above)
+		bad("subscription %d has %d acknowledgements above its floor %d, %d are counted", s.id, above, s.acks.floor,
+			s.acks.above)
 	}
 	if s.acks.floor < s.q.nextSeq && s.acks.has(s.acks.floor) {
 		bad("the floor %d of subscription %d is acknowledged", s.acks.floor, s.id)

@@ -18,8 +18,8 @@ type Batch struct {
 	// DeletedQueues are queues of which everything has to go: QueueKeys, and the index with its pages. Messages of one
 	// may come in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
-	// Tails are the messages to be written, in order for each queue. One queue's messages can come in several runs; they
-	// follow each other, each continuing where the one before ended.
+	// Tails are the messages to be written, in order for each queue. One queue's messages can come in several runs;
+	// they follow each other, each continuing where the one before ended.
 	Tails []TailRun
 	// TailBytes is the memory that Tails takes.
 	TailBytes int64
@@ -43,9 +43,9 @@ type TailRun struct {
 // Last is the sequence of the last record.
 func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 
-// Collect hands out what is to be written to the page file. With everything it is a checkpoint at Applied: all keys that
-// changed since the last such call, and all messages that are not in pages. Without, it is a round of the flusher: only
-// messages, those of the queues first that have been waiting longest, at most about maxTailBytes of them.
+// Collect hands out what is to be written to the page file. With everything it is a checkpoint at Applied: all keys
+// that changed since the last such call, and all messages that are not in pages. Without, it is a round of the flusher:
+// only messages, those of the queues first that have been waiting longest, at most about maxTailBytes of them.
 //
 // The messages stay in memory, and can be read, until Flushed is called for them. The owner must have made those calls
 // for one batch before it collects the next. A batch that cannot be written is lost: the owner must then stop.
@@ -97,8 +97,8 @@ func (s *State) takeDirty() []*Queue {
 	return list
 }
 
-// Flushed tells that a queue's messages up to upTo, which Collect handed out, can be read from pages now: they leave the
-// memory, and the batch.
+// Flushed tells that a queue's messages up to upTo, which Collect handed out, can be read from pages now: they leave
+// the memory, and the batch.
 func (s *State) Flushed(queue, upTo uint64) {
 	q := s.queues.get(queue)
 	if q == nil || q.tail.n == 0 {

@@ -24,7 +24,8 @@ type countEntry struct {
 }
 
 func (c *countChunk) find(offset uint16) (int, bool) {
-	return slices.BinarySearchFunc(c.entries, offset, func(e countEntry, o uint16) int { return int(e.offset) - int(o) })
+	return slices.BinarySearchFunc(c.entries, offset,
+		func(e countEntry, o uint16) int { return int(e.offset) - int(o) })
 }
 
 func (cs *countSet) get(seq uint64) uint32 {

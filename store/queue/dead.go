@@ -21,8 +21,9 @@ type DeadRange struct {
 	died   uint64 // with groups: those of the chunk in which messages died
 }
 
-// Parts iterates over the parts of the range that have to be looked at, first and last sequence of each: a run in which a message died
-// overlaps one of them. When some messages of a large queue are acknowledged out of order, that is far less than the range.
+// Parts iterates over the parts of the range that have to be looked at, first and last sequence of each: a run in which
+// a message died overlaps one of them. When some messages of a large queue are acknowledged out of order, that is far
+// less than the range.
 func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	if d.died == 0 {
 		yield(d.First, d.Last)
@@ -44,8 +45,8 @@ func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	}
 }
 
-// AllDead tells whether all of the messages first to first+span-1 were dead when the batch was made. It knows about runs
-// that touch one of the Parts and span at most MaxRunSpan; for any other the answer may be false.
+// AllDead tells whether all of the messages first to first+span-1 were dead when the batch was made. It knows about
+// runs that touch one of the Parts and span at most MaxRunSpan; for any other the answer may be false.
 func (d *DeadRange) AllDead(first, span uint64) bool {
 	if span == 0 {
 		return true
@@ -130,8 +131,8 @@ func (q *Queue) deadChunks(r chunkRange) DeadRange {
 	return d
 }
 
-// deadGroups describes groups of one chunk, from the first one to the last one, and what is around them as far as a run can reach that is
-// all dead: on each side up to the first group that is not.
+// deadGroups describes groups of one chunk, from the first one to the last one, and what is around them as far as a run
+// can reach that is all dead: on each side up to the first group that is not.
 func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) } //nolint:gosec // less than chunkWords
 	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))                                    //nolint:gosec // not negative

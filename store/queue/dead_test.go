@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// TestDeadRunsAreFound: whatever is acknowledged, and however messages are divided into runs, the batches lead to all runs that are dead
-// and to no other.
+// TestDeadRunsAreFound: whatever is acknowledged, and however messages are divided into runs, the batches lead to all
+// runs that are dead and to no other.
 func TestDeadRunsAreFound(t *testing.T) {
 	for seed := range uint64(12) {
 		rng := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be the same each time
@@ -20,7 +20,8 @@ func TestDeadRunsAreFound(t *testing.T) {
 		q := d.queue("q", txn.Config{}, "a", "b")
 		var pages fakePages
 		pages.runs = map[uint64][]fakeRun{}
-		published, most := uint64(0), []uint64{300, 2 * ChunkSize, 5 * ChunkSize}[seed%3] // few messages: many acknowledgements of each run
+		// few messages: many acknowledgements of each run
+		published, most := uint64(0), []uint64{300, 2 * ChunkSize, 5 * ChunkSize}[seed%3]
 		for range 60 {
 			if published < most && rng.IntN(3) == 0 {
 				n := 1 + rng.Uint64N(most/2)
@@ -80,8 +81,8 @@ func TestFewAcknowledgementsFewParts(t *testing.T) {
 	require.LessOrEqual(t, span, uint64(4*64))
 }
 
-// TestQueueFitsItsSizeClass holds what a queue and a subscription take: there can be a million. What the limits are is the next size class of
-// the allocator, beyond which each would cost more at once.
+// TestQueueFitsItsSizeClass holds what a queue and a subscription take: there can be a million. What the limits are is
+// the next size class of the allocator, beyond which each would cost more at once.
 func TestQueueFitsItsSizeClass(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Queue{}), uintptr(240))
 	require.LessOrEqual(t, unsafe.Sizeof(Sub{}), uintptr(128))

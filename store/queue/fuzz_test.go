@@ -7,8 +7,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// FuzzApply applies anything at all to two states, one of which goes through the tree after each step: they must stay the
-// same, and sound.
+// FuzzApply applies anything at all to two states, one of which goes through the tree after each step: they must stay
+// the same, and sound.
 func FuzzApply(f *testing.F) {
 	seed := func(p *txn.Producer, fill func(b *txn.Builder)) []byte {
 		var b txn.Builder
@@ -27,7 +27,8 @@ func FuzzApply(f *testing.F) {
 		b.Ack(1, 1, txn.Range{First: 1, Last: 60}, txn.Range{First: 62, Last: 65})
 		b.Release(1, 2, txn.Range{First: 3, Last: 9})
 	})...))
-	f.Add(append(append(append([]byte{}, create...), some...), seed(nil, func(b *txn.Builder) { b.DeleteSubscription(1, 2) })...))
+	f.Add(append(append(append([]byte{}, create...), some...),
+		seed(nil, func(b *txn.Builder) { b.DeleteSubscription(1, 2) })...))
 	f.Add(append(append(append([]byte{}, create...), some...), seed(nil, func(b *txn.Builder) { b.Purge(1, 0) })...))
 	f.Add(append(append(append([]byte{}, create...), seed(nil, func(b *txn.Builder) {
 		b.PutMeta("k", []byte("v"))

@@ -7,8 +7,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The state as keys and values, in a tree that package store keeps in pages. Numbers in keys are big endian, so that the
-// order of the keys is the order of the numbers; store/FORMAT.md has the values.
+// The state as keys and values, in a tree that package store keeps in pages. Numbers in keys are big endian, so that
+// the order of the keys is the order of the numbers; store/FORMAT.md has the values.
 //
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
 //	b queue(8) chunk(8)          messages and bytes alive in a chunk

@@ -14,15 +14,15 @@ const (
 	// ProducerWindow is the number of results that are kept for a producer: the number of transactions it may have
 	// outstanding at most.
 	ProducerWindow = 256
-	// MaxProducers is the number of producers that are remembered. The one that was used longest ago, in the order of the
-	// log, is forgotten first: no clock is involved.
+	// MaxProducers is the number of producers that are remembered. The one that was used longest ago, in the order of
+	// the log, is forgotten first: no clock is involved.
 	MaxProducers = 100_000
 
 	// maxProducerOps is the number of operations' results that are kept for one producer: it bounds the memory of one
 	// whose transactions have many.
 	maxProducerOps = 4096
-	// maxProducersOps is the same over all producers. Beyond it the producers that were used longest ago lose their results,
-	// but not their sequence: their retries are answered with ErrTooOld.
+	// maxProducersOps is the same over all producers. Beyond it the producers that were used longest ago lose their
+	// results, but not their sequence: their retries are answered with ErrTooOld.
 	maxProducersOps = 1 << 19
 )
 

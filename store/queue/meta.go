@@ -12,8 +12,8 @@ import (
 // MetaQueue is the number that TakeTouched gives for the pair's own entries. No queue ever has it.
 const MetaQueue = 0
 
-// metaEntries are small values under names that the pair keeps for itself (settings, a plan, jobs): on both nodes, in the
-// log and in checkpoints like everything else, and seen by no client.
+// metaEntries are small values under names that the pair keeps for itself (settings, a plan, jobs): on both nodes, in
+// the log and in checkpoints like everything else, and seen by no client.
 type metaEntries struct {
 	byKey   map[string]*metaEntry
 	dirty   map[string]bool // set or removed since the last Collect
@@ -34,8 +34,8 @@ type MetaEntry struct {
 	Value []byte
 }
 
-// Meta gives the value of one of the pair's own entries; ok is false if there is none. The value is not to be changed, and
-// may be kept.
+// Meta gives the value of one of the pair's own entries; ok is false if there is none. The value is not to be changed,
+// and may be kept.
 func (s *State) Meta(key string) (value []byte, ok bool) {
 	e := s.meta.byKey[key]
 	if e == nil {
@@ -55,8 +55,8 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 	return out
 }
 
-// checkPutMeta counts an entry that is not there yet each time it is set: what a transaction removes does not make room for
-// what it adds.
+// checkPutMeta counts an entry that is not there yet each time it is set: what a transaction removes does not make room
+// for what it adds.
 func (s *State) checkPutMeta(o *txn.Op) txn.Code {
 	if s.meta.byKey[string(o.Name)] != nil {
 		return txn.OK
@@ -71,7 +71,8 @@ func (s *State) checkPutMeta(o *txn.Op) txn.Code {
 // changeMeta sets or removes an entry and gives 1, or 0 if there was nothing to remove.
 func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 	m, key := &s.meta, string(o.Name)
-	s.digest = mix(mix(s.digest, uint64(o.Code)), uint64(crc32.Checksum(o.Name, s.crc))<<32|uint64(crc32.Checksum(o.Raw, s.crc)))
+	s.digest = mix(mix(s.digest, uint64(o.Code)),
+		uint64(crc32.Checksum(o.Name, s.crc))<<32|uint64(crc32.Checksum(o.Raw, s.crc)))
 	e := m.byKey[key]
 	if e == nil && o.Code == txn.OpDeleteMeta {
 		return 0
@@ -125,7 +126,8 @@ func (l *Loader) meta(k, v *cursor) {
 	value := slices.Clone(v.b)
 	v.b = nil
 	m := &l.s.meta
-	if key == "" || len(key) > txn.MaxMetaKeyBytes || len(value) > txn.MaxMetaValueBytes || m.byKey[key] != nil || len(m.byKey) >= MaxMeta {
+	if key == "" || len(key) > txn.MaxMetaKeyBytes || len(value) > txn.MaxMetaValueBytes || m.byKey[key] != nil ||
+		len(m.byKey) >= MaxMeta {
 		k.fail("an entry that is impossible or there already")
 		return
 	}

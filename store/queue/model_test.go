@@ -139,7 +139,10 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 			return
 		}
 	}
-	q := &modelQueue{id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{}, records: map[uint64][]byte{}}
+	q := &modelQueue{
+		id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{},
+		records: map[uint64][]byte{},
+	}
 	m.nextID++
 	m.queues[q.id] = q
 	for _, s := range subs {
@@ -235,7 +238,9 @@ func (m *model) transaction(b *txn.Builder, want *txn.Result) {
 	}
 }
 
-func (m *model) operation(b *txn.Builder, q *modelQueue, added map[uint64]uint64, want *txn.Result, i int) (txn.Code, func()) {
+func (m *model) operation(
+	b *txn.Builder, q *modelQueue, added map[uint64]uint64, want *txn.Result, i int,
+) (txn.Code, func()) {
 	s := m.pickSub(q)
 	k := m.rng.IntN(10)
 	if m.rng.IntN(12) == 0 {
@@ -291,7 +296,9 @@ func (m *model) changeMeta(b *txn.Builder, want *txn.Result, i int) func() {
 	}
 }
 
-func (m *model) publish(b *txn.Builder, q *modelQueue, added map[uint64]uint64, want *txn.Result, i int) (txn.Code, func()) {
+func (m *model) publish(
+	b *txn.Builder, q *modelQueue, added map[uint64]uint64, want *txn.Result, i int,
+) (txn.Code, func()) {
 	n := 1 + m.rng.IntN(5)
 	if m.rng.IntN(10) == 0 {
 		n = 1 + m.rng.IntN(3000)
@@ -401,7 +408,8 @@ func (ws *modelSub) check(t *testing.T, s *Sub, next uint64) {
 	for seq := s.NextUnacked(1); seq < next; seq = s.NextUnacked(seq + 1) {
 		count, ok := ws.needs[seq]
 		if !ok || s.Acked(seq) || count != s.DeliveryCount(seq) {
-			require.Failf(t, "unacknowledged", "message %d: needed %v, acked %v, count %d", seq, ok, s.Acked(seq), count)
+			require.Failf(t, "unacknowledged", "message %d: needed %v, acked %v, count %d", seq, ok, s.Acked(seq),
+				count)
 		}
 		n++
 	}

@@ -13,14 +13,16 @@ const maxPart = 512
 
 // find gives the part and the place in it where name is or belongs.
 func (l *nameList) find(name string) (part, at int) {
-	part, ok := slices.BinarySearchFunc(l.parts, name, func(p []*Queue, n string) int { return strings.Compare(p[0].name, n) })
+	part, ok := slices.BinarySearchFunc(l.parts, name,
+		func(p []*Queue, n string) int { return strings.Compare(p[0].name, n) })
 	if !ok && part > 0 {
 		part--
 	}
 	if part == len(l.parts) {
 		return part, 0
 	}
-	at, _ = slices.BinarySearchFunc(l.parts[part], name, func(q *Queue, n string) int { return strings.Compare(q.name, n) })
+	at, _ = slices.BinarySearchFunc(l.parts[part], name,
+		func(q *Queue, n string) int { return strings.Compare(q.name, n) })
 	return part, at
 }
 

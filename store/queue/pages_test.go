@@ -218,7 +218,8 @@ func (r *replica) checkCheckpoint(b *Batch) {
 			continue
 		}
 		for _, run := range runs {
-			require.False(r.t, q.AllDead(run.first, run.span), "queue %d: run %d+%d is dead and still there", id, run.first, run.span)
+			require.False(r.t, q.AllDead(run.first, run.span), "queue %d: run %d+%d is dead and still there", id,
+				run.first, run.span)
 		}
 	}
 }

@@ -45,7 +45,8 @@ type keptResult struct {
 	lsn      uint64
 	code     txn.Code
 	op       int16
-	// fingerprint of what was asked for; 0 when it is not known, as after the state was loaded. It is no part of the state.
+	// fingerprint of what was asked for; 0 when it is not known, as after the state was loaded. It is no part of the
+	// state.
 	fingerprint uint32
 	one         txn.OpResult
 	more        []txn.OpResult // instead of one, when there is more than one
@@ -80,14 +81,14 @@ func (p *producer) find(sequence uint64) (int, bool) {
 	})
 }
 
-// lookup tells what is to be done with a transaction of producer p: apply it (OK and no result), answer it with an earlier
-// result, or refuse it.
+// lookup tells what is to be done with a transaction of producer p: apply it (OK and no result), answer it with an
+// earlier result, or refuse it.
 func (ps *producers) lookup(p txn.Producer) (known *producer, prior *keptResult, code txn.Code) {
 	known = ps.byID[string(p.ID)]
 	switch {
 	case known == nil && ps.forgotten > 0 && p.Sequence > uint64(ps.limits.forgottenThreshold):
-		// It may have been known. A new producer's first sequences are let in, because some of its transactions may have
-		// been refused before they came to the log, so that its first one here needs not be number 1.
+		// It may have been known. A new producer's first sequences are let in, because some of its transactions may
+		// have been refused before they came to the log, so that its first one here needs not be number 1.
 		return nil, nil, txn.ErrProducerForgotten
 	case known == nil || p.Epoch > known.epoch:
 		return known, nil, txn.OK

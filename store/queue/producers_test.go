@@ -170,8 +170,8 @@ func TestOldProducersLoseResultsAndAreForgotten(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// TestRetryOfAForgottenProducer: a low sequence of an unknown producer is taken for a new producer's, unless it says that it was sent
-// before.
+// TestRetryOfAForgottenProducer: a low sequence of an unknown producer is taken for a new producer's, unless it says
+// that it was sent before.
 func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
 	d := newDriver(t)
 	d.s.setLimits(small())

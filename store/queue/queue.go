@@ -37,9 +37,10 @@ type Queue struct {
 
 // leaving is what the page file has to give up at the next checkpoint.
 type leaving struct {
-	keys  [][]byte     // of subscriptions that were deleted
-	sizes []uint64     // stored chunks that were dropped
-	died  []chunkRange // chunks that were dropped after messages died in them that were handed out; see sizeChunk for the others
+	keys  [][]byte // of subscriptions that were deleted
+	sizes []uint64 // stored chunks that were dropped
+	// chunks that were dropped after messages died in them that were handed out; see sizeChunk for the others
+	died []chunkRange
 }
 
 func (q *Queue) leave() *leaving {
@@ -144,7 +145,8 @@ func (s *Sub) Backlog() uint64 { return s.q.nextSeq - s.acks.floor - s.acks.abov
 // Acked tells whether a published sequence is acknowledged.
 func (s *Sub) Acked(seq uint64) bool { return s.acks.has(seq) }
 
-// NextUnacked gives the first sequence from from on that is not acknowledged; the queue's NextSequence when there is none.
+// NextUnacked gives the first sequence from from on that is not acknowledged; the queue's NextSequence when there is
+// none.
 func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nextSeq) }
 
 // DeliveryCount tells how many times a message that is not acknowledged was released.
@@ -282,7 +284,8 @@ func (s *State) die(q *Queue, chunk uint64, w int, mask uint64) {
 	}
 }
 
-// markDied remembers that the store has to look for pages that are not needed any more, in a chunk that was dropped. Chunks mostly die in order.
+// markDied remembers that the store has to look for pages that are not needed any more, in a chunk that was dropped.
+// Chunks mostly die in order.
 func (q *Queue) markDied(chunk uint64) {
 	l := q.leave()
 	if n := len(l.died); n > 0 {

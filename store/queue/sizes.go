@@ -5,9 +5,9 @@ import "math/bits"
 // sizeChunk counts the messages of a chunk that are alive, and their bytes, in groups of 64 sequences.
 //
 // The bytes of each single message are not in memory, because memory is a budget and not a function of what is stored.
-// When some messages of a group die, they take their share of the group's bytes with them, as if all of the group were of
-// one size. The count of bytes is exact when a group is all alive or all dead, or its messages are of one size, and it is
-// the same on both nodes.
+// When some messages of a group die, they take their share of the group's bytes with them, as if all of the group were
+// of one size. The count of bytes is exact when a group is all alive or all dead, or its messages are of one size, and
+// it is the same on both nodes.
 //
 // Most queues are small: there is memory only for the groups from the first one that was used to the last one.
 type sizeChunk struct {
@@ -95,8 +95,8 @@ func (z *sizeSet) add(p *pool[sizeChunk], seq, size uint64) {
 	s.c.n++
 }
 
-// remove takes away n messages of a group and gives their share of its bytes. empty tells that they were the last ones of
-// the chunk, which is dropped; then trim is to be called.
+// remove takes away n messages of a group and gives their share of its bytes. empty tells that they were the last ones
+// of the chunk, which is dropped; then trim is to be called.
 func (z *sizeSet) remove(p *pool[sizeChunk], chunk uint64, w, n int) (share uint64, empty bool) {
 	s := z.slot(chunk)
 	g := s.c.at(w)

@@ -95,7 +95,8 @@ func (s *State) Queue(id uint64) *Queue { return s.queues.get(id) }
 // QueueByName gives a queue by its name; nil if there is none.
 func (s *State) QueueByName(name string) *Queue { return s.byName[name] }
 
-// List appends to dst up to limit queues whose names begin with prefix and come after after, in the order of their names.
+// List appends to dst up to limit queues whose names begin with prefix and come after after, in the order of their
+// names.
 func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 	s.names.from(max(prefix, after), func(q *Queue) bool {
 		if limit <= 0 || len(q.name) < len(prefix) || q.name[:len(prefix)] != prefix {

@@ -1,7 +1,7 @@
 package queue
 
-// table finds queues by number. Numbers are given out in rising order, so that a small map of pages, which stays in the processor's
-// cache, and one more look are quicker than a map of all queues, and take a third of its memory.
+// table finds queues by number. Numbers are given out in rising order, so that a small map of pages, which stays in the
+// processor's cache, and one more look are quicker than a map of all queues, and take a third of its memory.
 type table struct {
 	pages map[uint64]*tablePage
 	n     int

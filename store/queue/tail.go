@@ -7,7 +7,8 @@ type tail struct {
 	n      int
 	head   int // of the first entry in blocks[0]
 	blocks [][][]byte
-	shared uint64 // entries below this sequence were handed out by Collect and must not be changed before they are flushed
+	// entries below this sequence were handed out by Collect and must not be changed before they are flushed
+	shared uint64
 	bytes  int64
 }
 
@@ -16,7 +17,8 @@ const (
 	blockEntries = MaxRunSpan
 	// entryBytes is what an entry costs beside its record.
 	entryBytes = 24
-	// keepEntries is the size up to which the block of a tail that became empty is kept: an idle queue is to stay small.
+	// keepEntries is the size up to which the block of a tail that became empty is kept: an idle queue is to stay
+	// small.
 	keepEntries = 4
 )
 
@@ -62,8 +64,8 @@ func (t *tail) drop(seq uint64) int64 {
 	return c
 }
 
-// pop removes the first entry, which is dead or was flushed, and gives the bytes that are free now. It clears the entry: the rest
-// of the block can stay for long, and would keep thousands of messages in memory.
+// pop removes the first entry, which is dead or was flushed, and gives the bytes that are free now. It clears the
+// entry: the rest of the block can stay for long, and would keep thousands of messages in memory.
 func (t *tail) pop() (freed int64) {
 	b := t.blocks[0]
 	if b[t.head] != nil {

@@ -15,13 +15,13 @@ var ErrOrder = errors.New("tree: keys must rise")
 type NodeWriter interface {
 	// PageSize in bytes.
 	PageSize() int
-	// WriteNode gives a node a run of its own. appendTo appends its payload, payloadBytes long, to dst; who only wants to know
-	// how large a tree would become need not call it.
+	// WriteNode gives a node a run of its own. appendTo appends its payload, payloadBytes long, to dst; who only wants
+	// to know how large a tree would become need not call it.
 	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Run, error)
 }
 
-// Bulk builds a tree from entries in rising order. Nodes are full, and each is written as soon as it is: memory holds one node
-// for each level. It is for one goroutine.
+// Bulk builds a tree from entries in rising order. Nodes are full, and each is written as soon as it is: memory holds
+// one node for each level. It is for one goroutine.
 type Bulk struct {
 	w         NodeWriter
 	nodeBytes int

@@ -26,8 +26,8 @@ func (c *counting) WriteNode(n int, _ func([]byte) []byte) (page.Run, error) {
 	return run, nil
 }
 
-// TestBulk builds trees of all sizes, reads them back, changes them as any other tree, and compares their size with what
-// was counted without writing.
+// TestBulk builds trees of all sizes, reads them back, changes them as any other tree, and compares their size with
+// what was counted without writing.
 func TestBulk(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, pageSize := range []int{2048, 6144} {

@@ -19,8 +19,8 @@ type Edit struct {
 	slab     []byte     // unused rest of a piece of memory for keys and values
 }
 
-// slabBytes is how much memory is allocated at once for keys and values: the garbage collector need not look at each of them. A node
-// gets memory of its own when it is flushed, so that no slab stays for the sake of one key.
+// slabBytes is how much memory is allocated at once for keys and values: the garbage collector need not look at each of
+// them. A node gets memory of its own when it is flushed, so that no slab stays for the sake of one key.
 const slabBytes = 8 << 10
 
 // room gives memory for n bytes.
@@ -36,8 +36,8 @@ func (e *Edit) room(n int) []byte {
 	return b
 }
 
-// Edit begins a new version. It waits until an earlier Edit is over and no Flush is under way. The caller must call Commit
-// or Discard.
+// Edit begins a new version. It waits until an earlier Edit is over and no Flush is under way. The caller must call
+// Commit or Discard.
 func (t *Tree) Edit() *Edit {
 	t.writer.Lock()
 	t.edits++
@@ -45,8 +45,8 @@ func (t *Tree) Edit() *Edit {
 }
 
 // Commit publishes the version: Views that are taken from now on see it. Nothing is written; a crash before the next
-// Flush and checkpoint loses it. After a call that failed it publishes nothing and returns ErrEditOver with that failure:
-// half an edit must not be seen.
+// Flush and checkpoint loses it. After a call that failed it publishes nothing and returns ErrEditOver with that
+// failure: half an edit must not be seen.
 func (e *Edit) Commit() error {
 	if e.over {
 		return ErrEditOver
@@ -214,7 +214,8 @@ func (n *node) adopt(i int, siblings []*node) int {
 	return i
 }
 
-// split divides n, if it has grown too large, and returns what comes behind it. pos is where an entry was inserted, or -1.
+// split divides n, if it has grown too large, and returns what comes behind it. pos is where an entry was inserted, or
+// -1.
 func (e *Edit) split(n *node, pos int) []*node {
 	if n.size() <= e.t.nodeBytes || len(n.keys) < 2 || (n.level > 0 && len(n.keys) < 4) {
 		return nil
@@ -225,9 +226,9 @@ func (e *Edit) split(n *node, pos int) []*node {
 	return append(siblings, e.split(right, -1)...)
 }
 
-// splitPoint says which entry is to be the first of the second half. If entries come in rising order, at the end or in the
-// middle (one queue's keys lie between those of two others), the first half is left as it is, full, and the next ones go into the
-// second or behind the first. Otherwise the two become equal.
+// splitPoint says which entry is to be the first of the second half. If entries come in rising order, at the end or in
+// the middle (one queue's keys lie between those of two others), the first half is left as it is, full, and the next
+// ones go into the second or behind the first. Otherwise the two become equal.
 func (n *node) splitPoint(pos int) int {
 	least := 1 // entries that each half must have
 	if n.level > 0 {
@@ -292,9 +293,9 @@ func (e *Edit) remove(n *node, key []byte) error {
 	return nil
 }
 
-// DeleteRange removes the keys with from <= key < to; nil stands for no bound. It reads the nodes at the edges of the range,
-// and of what is between them only those above the leaves. The error says why a page could not be read; the edit can only be
-// discarded then.
+// DeleteRange removes the keys with from <= key < to; nil stands for no bound. It reads the nodes at the edges of the
+// range, and of what is between them only those above the leaves. The error says why a page could not be read; the edit
+// can only be discarded then.
 func (e *Edit) DeleteRange(from, to []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -381,8 +382,8 @@ func (e *Edit) drop(k kid, level int) error {
 	return nil
 }
 
-// tidy removes child i of n if it is empty, and merges it with a neighbour if it is small and both fit in one node. That is
-// only for saving space: if the neighbour cannot be read, nothing is done.
+// tidy removes child i of n if it is empty, and merges it with a neighbour if it is small and both fit in one node.
+// That is only for saving space: if the neighbour cannot be read, nothing is done.
 func (e *Edit) tidy(n *node, i int) {
 	if i >= len(n.kids) || n.kids[i].n == nil || n.kids[i].n.owner != e.id {
 		return

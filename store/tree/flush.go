@@ -10,10 +10,11 @@ import (
 const writeBytes = 1 << 20
 
 // Flush writes all dirty nodes to new pages, and then frees the pages of nodes that are no longer part of the tree. It
-// returns the run of the root, for the next checkpoint's Meta; the zero Run if the tree is empty. It waits for an Edit to end.
+// returns the run of the root, for the next checkpoint's Meta; the zero Run if the tree is empty. It waits for an Edit
+// to end.
 //
-// Nothing is durable before the checkpoint. After an error the tree is as it was before: Flush can be called again. Each node
-// that was written stays in the cache as far as that allows.
+// Nothing is durable before the checkpoint. After an error the tree is as it was before: Flush can be called again.
+// Each node that was written stays in the cache as far as that allows.
 func (t *Tree) Flush() (page.Run, error) {
 	t.writer.Lock()
 	defer t.writer.Unlock()

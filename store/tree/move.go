@@ -3,8 +3,8 @@ package tree
 import "github.com/lockstep-mq/lockstep/store/page"
 
 // MoveNodes makes nodes that lie at or behind page from, up to limit of them, part of what the next Flush writes: to
-// pages of its choice, so that those can be freed. It changes no entry. It returns how many nodes that are. The error says why a page
-// could not be read; the edit can only be discarded then.
+// pages of its choice, so that those can be freed. It changes no entry. It returns how many nodes that are. The error
+// says why a page could not be read; the edit can only be discarded then.
 func (e *Edit) MoveNodes(from page.No, limit int) (moved int, err error) {
 	if err := e.begin(); err != nil {
 		return 0, err
@@ -35,8 +35,8 @@ func (m *mover) take(k kid) bool {
 	return true
 }
 
-// move makes the node that k refers to, and those below it, this edit's own where they lie too far behind. It tells whether k
-// changed. Leaves are read only if they are moved.
+// move makes the node that k refers to, and those below it, this edit's own where they lie too far behind. It tells
+// whether k changed. Leaves are read only if they are moved.
 func (m *mover) move(k *kid, level int) (bool, error) {
 	if level == 0 {
 		if !m.take(*k) {

@@ -29,8 +29,8 @@ const (
 //	   entries of a leaf:      key length uvarint, key, value length uvarint, value
 //	   entries of other nodes: key length uvarint, key, child: page u64, checkpoint u64, pages u32
 //
-// (keys without the prefix). The key of a child is not greater than any key below it, and greater than any key below the
-// child before it. Keys that are less than the first child's belong to the first child.
+// (keys without the prefix). The key of a child is not greater than any key below it, and greater than any key below
+// the child before it. Keys that are less than the first child's belong to the first child.
 const (
 	nodeHeaderBytes = 8
 	childBytes      = 20

@@ -38,7 +38,8 @@ func TestNodeRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzNode feeds bytes that carry a good checksum and no sense: decoding must refuse them or return a node that is sound.
+// FuzzNode feeds bytes that carry a good checksum and no sense: decoding must refuse them or return a node that is
+// sound.
 func FuzzNode(f *testing.F) {
 	for _, n := range sampleNodes() {
 		f.Add(n.appendTo(nil, nil))
@@ -58,15 +59,16 @@ func FuzzNode(f *testing.F) {
 	})
 }
 
-// TestGolden fixes the bytes of a leaf and of an inner node. If it fails, files that are in use cannot be read any more: the
-// change needs a new page.FormatVersion.
+// TestGolden fixes the bytes of a leaf and of an inner node. If it fails, files that are in use cannot be read any
+// more: the change needs a new page.FormatVersion.
 func TestGolden(t *testing.T) {
 	leaf, inner := &node{}, &node{level: 1}
 	leaf.insert(0, []byte("key-a"), []byte("1"), kid{})
 	leaf.insert(1, []byte("key-bc"), nil, kid{})
 	inner.insert(0, []byte("k"), nil, kid{run: page.Run{First: 0x11, Pages: 0x22, Born: 0x33}})
 	inner.insert(1, []byte("m"), nil, kid{run: page.Run{First: 0x44, Pages: 0x55, Born: 0x66}})
-	require.Equal(t, "00000400"+"02000000"+"6b65792d"+"0161"+"0131"+"026263"+"00", hex.EncodeToString(leaf.appendTo(nil, nil)))
+	require.Equal(t, "00000400"+"02000000"+"6b65792d"+"0161"+"0131"+"026263"+"00",
+		hex.EncodeToString(leaf.appendTo(nil, nil)))
 	require.Equal(t, "01000000"+"02000000"+
 		"016b"+"1100000000000000"+"3300000000000000"+"22000000"+
 		"016d"+"4400000000000000"+"6600000000000000"+"55000000", hex.EncodeToString(inner.appendTo(nil, nil)))

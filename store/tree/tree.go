@@ -36,8 +36,8 @@ type Pager interface {
 type Options struct {
 	// CacheBytes is how much memory clean nodes may take; 0 stands for 16 MiB.
 	CacheBytes int64
-	// NodeBytes is how large a node may grow before it is split; 0 stands for what fits in one page, or in as many as make
-	// 4 KiB. It may change from one use of a tree to the next.
+	// NodeBytes is how large a node may grow before it is split; 0 stands for what fits in one page, or in as many as
+	// make 4 KiB. It may change from one use of a tree to the next.
 	NodeBytes int
 }
 
@@ -61,7 +61,8 @@ type Tree struct {
 	obsolete []page.Run // of nodes that root does not refer to any more; freed by the next Flush
 }
 
-// New returns the tree whose root node is at root, which Flush returned once; the zero Run is the empty tree. Nothing is read.
+// New returns the tree whose root node is at root, which Flush returned once; the zero Run is the empty tree. Nothing
+// is read.
 func New(p Pager, root page.Run, o Options) *Tree {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
@@ -89,8 +90,8 @@ type Stats struct {
 // Stats returns the current figures.
 func (t *Tree) Stats() Stats { return Stats{DirtyBytes: t.dirty.Load(), CachedBytes: t.cache.size()} }
 
-// load returns the node that k refers to; level is what it must have, or negative if that is not known. keep tells whether it
-// is to be kept in the cache.
+// load returns the node that k refers to; level is what it must have, or negative if that is not known. keep tells
+// whether it is to be kept in the cache.
 func (t *Tree) load(k kid, level int, keep bool) (*node, error) {
 	n := k.n
 	if n == nil {
@@ -106,7 +107,10 @@ func (t *Tree) load(k kid, level int, keep bool) (*node, error) {
 		}
 	}
 	if level >= 0 && int(n.level) != level {
-		return nil, &page.DamagedError{Page: k.run.First, Reason: fmt.Sprintf("tree node of level %d where %d is expected", n.level, level)}
+		return nil, &page.DamagedError{
+			Page:   k.run.First,
+			Reason: fmt.Sprintf("tree node of level %d where %d is expected", n.level, level),
+		}
 	}
 	return n, nil
 }

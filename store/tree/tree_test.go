@@ -144,16 +144,17 @@ func randomValue(rng *rand.Rand) []byte {
 	return b
 }
 
-// TestModel does random things to a tree and to a map, with commits, discards, flushes, checkpoints and reopened files in
-// between, and compares all reads; old views must not change.
+// TestModel does random things to a tree and to a map, with commits, discards, flushes, checkpoints and reopened files
+// in between, and compares all reads; old views must not change.
 func TestModel(t *testing.T) {
 	for _, tt := range []struct{ pageSize, nodeBytes, cache int }{
 		{2048, 0, 0}, {2048, 200, 4000}, {4096, 0, 1}, {4096, 700, 30_000}, {32768, 0, 0}, {32768, 300, 10_000},
 	} {
 		for seed := range int64(3) {
-			t.Run(fmt.Sprintf("page=%d/node=%d/cache=%d/seed=%d", tt.pageSize, tt.nodeBytes, tt.cache, seed), func(t *testing.T) {
-				runModel(t, tt.pageSize, Options{NodeBytes: tt.nodeBytes, CacheBytes: int64(tt.cache)}, seed, 250)
-			})
+			t.Run(fmt.Sprintf("page=%d/node=%d/cache=%d/seed=%d", tt.pageSize, tt.nodeBytes, tt.cache, seed),
+				func(t *testing.T) {
+					runModel(t, tt.pageSize, Options{NodeBytes: tt.nodeBytes, CacheBytes: int64(tt.cache)}, seed, 250)
+				})
 		}
 	}
 }

@@ -17,8 +17,8 @@ type reader struct {
 // View is the tree at one instant. It does not change, and any number of goroutines may use it.
 type View struct{ reader }
 
-// Once returns a view of the same instant for reading a large part of the tree a single time: the leaves that it reads do not
-// take the place of others in the cache, which they would fill without being needed again.
+// Once returns a view of the same instant for reading a large part of the tree a single time: the leaves that it reads
+// do not take the place of others in the cache, which they would fill without being needed again.
 func (v *View) Once() *View { return &View{reader{t: v.t, root: v.root, once: true}} }
 
 // load returns the node that k refers to; level is what it must have, or negative if that is not known.
@@ -29,7 +29,8 @@ func (r *reader) load(k kid, level int) (*node, error) {
 	return r.t.load(k, level, true)
 }
 
-// Get returns the value under key. The error says that a page could not be read: page.ErrDamaged, or what the file says.
+// Get returns the value under key. The error says that a page could not be read: page.ErrDamaged, or what the file
+// says.
 func (r *reader) Get(key []byte) (value []byte, ok bool, err error) {
 	if r.root.isZero() {
 		return nil, false, nil
@@ -80,8 +81,8 @@ func (r *reader) floor(n *node, key []byte) (k, value []byte, ok bool, err error
 	return nil, nil, false, nil
 }
 
-// Scan returns an iterator over the entries with from <= key < to, in rising order. nil stands for no bound. from and to
-// must not be changed as long as it is used.
+// Scan returns an iterator over the entries with from <= key < to, in rising order. nil stands for no bound. from and
+// to must not be changed as long as it is used.
 func (r *reader) Scan(from, to []byte) *Iterator { return &Iterator{r: *r, from: from, to: to} }
 
 // Iterator walks over entries:
@@ -143,8 +144,9 @@ func (it *Iterator) Next() bool {
 	return false
 }
 
-// SeekFloor makes the iterator begin anew: at the greatest entry that is not greater than from, or if there is none, at the first one; to
-// is as in Scan. It is made for going through a tree in leaps: what is in the current leaf is found there.
+// SeekFloor makes the iterator begin anew: at the greatest entry that is not greater than from, or if there is none, at
+// the first one; to is as in Scan. It is made for going through a tree in leaps: what is in the current leaf is found
+// there.
 func (it *Iterator) SeekFloor(from, to []byte) {
 	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
 }
@@ -156,7 +158,8 @@ func (it *Iterator) begin() error {
 	}
 	if n := len(it.path); n > 0 && it.floor {
 		top := &it.path[n-1]
-		if keys := top.n.keys; top.n.level == 0 && bytes.Compare(keys[0], it.from) <= 0 && bytes.Compare(it.from, keys[len(keys)-1]) < 0 {
+		if keys := top.n.keys; top.n.level == 0 && bytes.Compare(keys[0], it.from) <= 0 &&
+			bytes.Compare(it.from, keys[len(keys)-1]) < 0 {
 			top.i = top.n.floor(it.from)
 			return nil
 		}
@@ -242,8 +245,8 @@ func (it *Iterator) Value() []byte {
 // Err says why the iterator ended early; nil if it did not.
 func (it *Iterator) Err() error { return it.err }
 
-// WalkRuns calls fn for the run of each node, parents first, with its level (0: leaf). Nodes that are not yet flushed have
-// none. Leaves are not read. An error of fn ends it.
+// WalkRuns calls fn for the run of each node, parents first, with its level (0: leaf). Nodes that are not yet flushed
+// have none. Leaves are not read. An error of fn ends it.
 func (v *View) WalkRuns(fn func(run page.Run, level int) error) error {
 	if v.root.isZero() {
 		return nil

@@ -19,7 +19,8 @@ type Builder struct {
 	err   error
 }
 
-// Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds since
+// Begin starts a transaction that is appended to dst, which may be nil. timeMS is the active's time in milliseconds
+// since
 // 1970. producer may be nil.
 func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 	*b = Builder{buf: dst, start: len(dst), op: -1}
@@ -45,7 +46,8 @@ func (b *Builder) Begin(dst []byte, timeMS int64, producer *Producer) {
 // CheckProducer tells whether p is within the limits. The error wraps ErrMalformed.
 func CheckProducer(p Producer) error {
 	if len(p.ID) == 0 || len(p.ID) > MaxProducerIDBytes {
-		return fmt.Errorf("%w: a producer id of %d bytes, 1 to %d are possible", ErrMalformed, len(p.ID), MaxProducerIDBytes)
+		return fmt.Errorf("%w: a producer id of %d bytes, 1 to %d are possible", ErrMalformed, len(p.ID),
+			MaxProducerIDBytes)
 	}
 	if p.Sequence == 0 {
 		return fmt.Errorf("%w: a producer's sequence begins at 1", ErrMalformed)

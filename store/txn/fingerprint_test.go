@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFingerprint: attempts at one request have one fingerprint, whenever they are made and whatever the queue's number is; others differ.
+// TestFingerprint: attempts at one request have one fingerprint, whenever they are made and whatever the queue's number
+// is; others differ.
 func TestFingerprint(t *testing.T) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	of := func(timeMS int64, queue uint64, bodies ...string) uint32 {

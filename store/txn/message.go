@@ -50,7 +50,8 @@ func CheckMessage(props []Property, body []byte) error {
 	}
 	for i := range props {
 		if n := len(props[i].Key); n == 0 || n > MaxPropertyKeyBytes {
-			return fmt.Errorf("%w: a property key has %d bytes, 1 to %d are possible", ErrInvalidName, n, MaxPropertyKeyBytes)
+			return fmt.Errorf("%w: a property key has %d bytes, 1 to %d are possible", ErrInvalidName, n,
+				MaxPropertyKeyBytes)
 		}
 	}
 	if n := propertiesBytes(props); n > MaxPropertiesBytes {
@@ -209,8 +210,8 @@ func UvarintBytes(v uint64) int {
 	return n
 }
 
-// decoder reads from the front of b. After the first error every call gives zero values, so that callers need to look at
-// err only once.
+// decoder reads from the front of b. After the first error every call gives zero values, so that callers need to look
+// at err only once.
 type decoder struct {
 	b   []byte
 	err error

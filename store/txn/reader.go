@@ -242,8 +242,8 @@ func (o *Op) Records(yield func(rec []byte) bool) {
 	}
 }
 
-// CheckRecords checks that the messages of an OpPublish are there, one behind the other, that DecodeMessage will read each
-// of them, and that nothing follows them.
+// CheckRecords checks that the messages of an OpPublish are there, one behind the other, that DecodeMessage will read
+// each of them, and that nothing follows them.
 func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {

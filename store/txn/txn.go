@@ -69,8 +69,9 @@ func (c OpCode) String() string {
 	return "unknown"
 }
 
-// Alone tells whether the operation must be the only one of its transaction. What makes, changes or removes a queue or a
-// subscription must: it makes "a refused transaction changes nothing" a matter of checking each operation against the state as it is.
+// Alone tells whether the operation must be the only one of its transaction. What makes, changes or removes a queue or
+// a subscription must: it makes "a refused transaction changes nothing" a matter of checking each operation against the
+// state as it is.
 func (c OpCode) Alone() bool { return c < OpPublish }
 
 // Start says where a new subscription begins to read.

@@ -43,7 +43,8 @@ func TestMessageLimits(t *testing.T) {
 	require.ErrorIs(t, CheckMessage(nil, big), ErrTooLarge)
 	require.ErrorIs(t, CheckMessage([]Property{{Key: ""}}, nil), ErrInvalidName)
 	require.ErrorIs(t, CheckMessage([]Property{{Key: strings.Repeat("k", 256)}}, nil), ErrInvalidName)
-	require.ErrorIs(t, CheckMessage([]Property{{Key: "k", Value: strings.Repeat("v", MaxPropertiesBytes)}}, nil), ErrTooLarge)
+	require.ErrorIs(t, CheckMessage([]Property{{Key: "k", Value: strings.Repeat("v", MaxPropertiesBytes)}}, nil),
+		ErrTooLarge)
 
 	largest := []Property{{Key: "k", Value: strings.Repeat("v", MaxPropertiesBytes-6)}}
 	rec, err := AppendMessage(nil, 0, largest, []byte("body"))
@@ -134,7 +135,12 @@ func TestTransactionRoundTrip(t *testing.T) {
 }
 
 func TestMetaOperations(t *testing.T) {
-	ops := all(t, build(t, func(b *Builder) { b.PutMeta("key", []byte("value")); b.PutMeta("empty", nil); b.DeleteMeta("gone") }))
+	ops := all(t, build(t, func(b *Builder) {
+		b.PutMeta("key", []byte("value"))
+		b.PutMeta("empty",
+			nil)
+		b.DeleteMeta("gone")
+	}))
 	require.Len(t, ops, 3)
 	require.Equal(t, OpPutMeta, ops[0].Code)
 	require.Equal(t, "key", string(ops[0].Name))

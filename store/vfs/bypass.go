@@ -29,12 +29,13 @@ const (
 
 // Bypass writes to files, and goes past the system's cache with what is large, for one writer at a time.
 //
-// A cache is of no use to whom nobody reads back soon, and it is not free: each page of it has to be found, filled by a copy, and written to
-// the disk later, all of it by processors that have other things to do. On a virtual machine whose host takes back memory that lay idle, the
-// finding alone takes twenty times as long as the copy. What a disk fetches by itself costs next to nothing.
+// A cache is of no use to whom nobody reads back soon, and it is not free: each page of it has to be found, filled by a
+// copy, and written to the disk later, all of it by processors that have other things to do. On a virtual machine whose
+// host takes back memory that lay idle, the finding alone takes twenty times as long as the copy. What a disk fetches
+// by itself costs next to nothing.
 //
-// While a write past the cache is under way, nobody else may write to that file through the cache: the system could not tell which of the
-// two is right where they share a page, and fails the next Sync.
+// While a write past the cache is under way, nobody else may write to that file through the cache: the system could not
+// tell which of the two is right where they share a page, and fails the next Sync.
 type Bypass struct {
 	use           atomic.Int32
 	through, past pace
@@ -80,8 +81,8 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	return n, err
 }
 
-// goesPast tells whether to go past the cache: if that took less time lately, or if it is time to find out whether it would. What is tried
-// again is judged anew.
+// goesPast tells whether to go past the cache: if that took less time lately, or if it is time to find out whether it
+// would. What is tried again is judged anew.
 func (b *Bypass) goesPast(now time.Time) bool {
 	if b.past == 0 || b.through == 0 {
 		return b.past == 0
@@ -172,5 +173,6 @@ func isAligned(p []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))%sectorBytes == 0 //nolint:gosec // G103: only the address matters
 }
 
-// sectorBytes is what memory must be aligned to that a disk writes from or reads into; offsets are aligned to UncachedAlign.
+// sectorBytes is what memory must be aligned to that a disk writes from or reads into; offsets are aligned to
+// UncachedAlign.
 const sectorBytes = 512

@@ -57,7 +57,8 @@ func newPastFile(t *testing.T) *pastFile {
 	return &pastFile{File: f, t: t}
 }
 
-// Whatever the offsets and the buffers, what is in the file is what was written, and nearly all of it went past the cache.
+// Whatever the offsets and the buffers, what is in the file is what was written, and nearly all of it went past the
+// cache.
 func TestBypassWrites(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))

@@ -83,11 +83,15 @@ func TestCrashTearsWrites(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range int64(300) {
 		got := content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
-		require.Equal(t, got, content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a"), "the same seed, the same crash")
+		require.Equal(t, got, content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a"),
+			"the same seed, the same crash")
 		pattern := ""
 		for s := range 8 {
 			sector := got[s*512 : (s+1)*512]
-			require.Contains(t, []string{string(bytes.Repeat([]byte("-"), 512)), string(bytes.Repeat([]byte("+"), 512))}, sector)
+			require.Contains(t, []string{
+				string(bytes.Repeat([]byte("-"), 512)),
+				string(bytes.Repeat([]byte("+"), 512)),
+			}, sector)
 			pattern += sector[:1]
 		}
 		seen[pattern]++
@@ -115,7 +119,8 @@ func TestCrashAndSize(t *testing.T) {
 	require.True(t, sizes[5000] && sizes[12000] && len(sizes) > 5, "%v", sizes)
 }
 
-// TestCrashNeverTearsRenames: one of both names has the content, always; and no operation survives one on the same file that it needs.
+// TestCrashNeverTearsRenames: one of both names has the content, always; and no operation survives one on the same file
+// that it needs.
 func TestCrashNeverTearsRenames(t *testing.T) {
 	outcomes := map[string]bool{}
 	for seed := range int64(300) {

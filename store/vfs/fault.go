@@ -60,8 +60,8 @@ type Op struct {
 	Count uint64
 }
 
-// ErrDropped, returned by a hook, makes the operation report success without having been done: a lost write, a sync that lies. For
-// an operation that gives something back (open, read, stat, …) it is a failure like any other.
+// ErrDropped, returned by a hook, makes the operation report success without having been done: a lost write, a sync
+// that lies. For an operation that gives something back (open, read, stat, …) it is a failure like any other.
 var ErrDropped = errors.New("the operation was dropped by a fault hook")
 
 // ShortWrite, returned by a hook, lets only the first Bytes bytes of a write happen and fails the write.
@@ -78,7 +78,8 @@ func (e *ShortWrite) Error() string {
 // Is makes a ShortWrite an io.ErrShortWrite.
 func (e *ShortWrite) Is(target error) bool { return target == io.ErrShortWrite }
 
-// FlipBit, returned by a hook, lets a read or a write happen with one bit flipped: in what the reader gets, or in what is stored.
+// FlipBit, returned by a hook, lets a read or a write happen with one bit flipped: in what the reader gets, or in what
+// is stored.
 type FlipBit struct {
 	// Bit is the number of the bit in the range; bit 0 is the lowest of the first byte. It is taken modulo the length.
 	Bit int64
@@ -97,9 +98,10 @@ type Fault struct {
 // NewFault wraps inner. Without a hook it only counts.
 func NewFault(inner FS) *Fault { return &Fault{inner: inner} }
 
-// SetHook makes hook see every operation before it is done, in the goroutine that does it and under no lock: it may block (a disk
-// that hangs) and it may use the inner filesystem. An error from it fails the operation, which is then not done; ErrDropped,
-// *ShortWrite and *FlipBit have their own meaning. It must be safe for concurrent use. A nil hook removes it.
+// SetHook makes hook see every operation before it is done, in the goroutine that does it and under no lock: it may
+// block (a disk that hangs) and it may use the inner filesystem. An error from it fails the operation, which is then
+// not done; ErrDropped, *ShortWrite and *FlipBit have their own meaning. It must be safe for concurrent use. A nil hook
+// removes it.
 func (f *Fault) SetHook(hook func(Op) error) {
 	if hook == nil {
 		f.hook.Store(nil)
@@ -160,7 +162,8 @@ func (f *Fault) Remove(name string) error {
 
 // Rename is FS.Rename.
 func (f *Fault) Rename(oldName, newName string) error {
-	return f.change(Op{Kind: OpRename, Name: oldName, NewName: newName}, func() error { return f.inner.Rename(oldName, newName) })
+	return f.change(Op{Kind: OpRename, Name: oldName, NewName: newName},
+		func() error { return f.inner.Rename(oldName, newName) })
 }
 
 // MkdirAll is FS.MkdirAll.
@@ -261,7 +264,8 @@ func (f *faultFile) SyncRange(offset, length int64) error {
 }
 
 func (f *faultFile) Truncate(sizeBytes int64) error {
-	return f.fault.change(Op{Kind: OpTruncate, Name: f.Name(), Length: sizeBytes}, func() error { return f.File.Truncate(sizeBytes) })
+	return f.fault.change(Op{Kind: OpTruncate, Name: f.Name(), Length: sizeBytes},
+		func() error { return f.File.Truncate(sizeBytes) })
 }
 
 func (f *faultFile) Allocate(offset, length int64) error {

@@ -35,11 +35,19 @@ func TestFaultSeesAndFailsEveryOperation(t *testing.T) {
 		vfs.OpRead:   func() error { _, err := f.ReadAt(make([]byte, 2), 1); return err },
 		vfs.OpWrite:  func() error { _, err := f.WriteVec(3, []byte("x"), []byte("yz")); return err },
 		vfs.OpSync:   f.Sync, vfs.OpTruncate: func() error { return f.Truncate(9) },
-		vfs.OpAllocate: func() error { return f.Allocate(1, 20) }, vfs.OpPunchHole: func() error { return f.PunchHole(1, 2) },
-		vfs.OpRemove: func() error { return fault.Remove("a") }, vfs.OpRename: func() error { return fault.Rename("a", "c") },
-		vfs.OpMkdir: func() error { return fault.MkdirAll("d", 0o700) }, vfs.OpReadDir: func() error { _, err := fault.ReadDir("."); return err },
-		vfs.OpStat: func() error { _, err := fault.Stat("a"); return err }, vfs.OpSyncDir: func() error { return fault.SyncDir(".") },
-		vfs.OpLock: func() error { _, err := fault.Lock("l"); return err }, vfs.OpUsage: func() error { _, err := fault.Usage("."); return err },
+		vfs.OpAllocate:  func() error { return f.Allocate(1, 20) },
+		vfs.OpPunchHole: func() error { return f.PunchHole(1, 2) },
+		vfs.OpRemove:    func() error { return fault.Remove("a") },
+		vfs.OpRename:    func() error { return fault.Rename("a", "c") },
+		vfs.OpMkdir:     func() error { return fault.MkdirAll("d", 0o700) }, vfs.OpReadDir: func() error {
+			_,
+				err := fault.ReadDir(".")
+			return err
+		},
+		vfs.OpStat:    func() error { _, err := fault.Stat("a"); return err },
+		vfs.OpSyncDir: func() error { return fault.SyncDir(".") },
+		vfs.OpLock:    func() error { _, err := fault.Lock("l"); return err },
+		vfs.OpUsage:   func() error { _, err := fault.Usage("."); return err },
 	}
 	for kind, do := range ops {
 		var seen []vfs.Op

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Mem is a filesystem in memory that remembers what was synced. It can be crashed with CrashClone, and filled up with SetCapacity.
-// Ranges of zeros cost almost nothing, so that large preallocated files are cheap.
+// Mem is a filesystem in memory that remembers what was synced. It can be crashed with CrashClone, and filled up with
+// SetCapacity. Ranges of zeros cost almost nothing, so that large preallocated files are cheap.
 type Mem struct {
 	// mu guards everything, including all nodes.
 	mu    sync.Mutex
@@ -28,8 +28,8 @@ type Mem struct {
 
 // memNode is a file or a directory: what an inode is elsewhere. Names refer to it, and so do open files.
 type memNode struct {
-	// entries are the names in a directory, as the living see them; synced are those that a crash cannot take away. Both are nil
-	// in a file.
+	// entries are the names in a directory, as the living see them; synced are those that a crash cannot take away.
+	// Both are nil in a file.
 	entries, synced map[string]*memNode
 
 	chunks                []memChunk
@@ -55,7 +55,8 @@ type nameChange struct {
 // memDefaultCapacity is what Usage reports unless SetCapacity was called.
 const memDefaultCapacity = 1 << 40
 
-// NewMem returns an empty filesystem with a root directory. Names are taken relative to that root, with or without a leading slash.
+// NewMem returns an empty filesystem with a root directory. Names are taken relative to that root, with or without a
+// leading slash.
 func NewMem() *Mem {
 	return &Mem{root: newMemDir(), locks: map[string]bool{}, capacityBytes: memDefaultCapacity}
 }
@@ -64,8 +65,8 @@ func newMemDir() *memNode {
 	return &memNode{entries: map[string]*memNode{}, synced: map[string]*memNode{}}
 }
 
-// SetCapacity limits the space. Writes that need more fail with syscall.ENOSPC. Space is counted in whole chunks of 4 KiB that were
-// written or allocated.
+// SetCapacity limits the space. Writes that need more fail with syscall.ENOSPC. Space is counted in whole chunks of 4
+// KiB that were written or allocated.
 func (m *Mem) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,7 +245,8 @@ func (m *Mem) Stat(name string) (FileInfo, error) {
 	return FileInfo{SizeBytes: node.sizeBytes, IsDir: node.isDir()}, nil
 }
 
-// SyncDir is FS.SyncDir. As in a journaling filesystem, a rename between two directories is durable when either of them is synced.
+// SyncDir is FS.SyncDir. As in a journaling filesystem, a rename between two directories is durable when either of them
+// is synced.
 func (m *Mem) SyncDir(dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -337,7 +339,8 @@ func (m *Mem) Usage(dir string) (Usage, error) {
 func (m *Mem) String() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return fmt.Sprintf("mem: %d of %d bytes used, %d changes of names not synced", m.usedBytes, m.capacityBytes, len(m.pending))
+	return fmt.Sprintf("mem: %d of %d bytes used, %d changes of names not synced", m.usedBytes, m.capacityBytes,
+		len(m.pending))
 }
 
 func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }

@@ -2,12 +2,13 @@ package vfs
 
 import "math/rand"
 
-// CrashClone returns the filesystem as a power failure at this instant could leave it: everything that was synced, and of the rest
-// an arbitrary part, chosen by rng. It does not disturb m, whose users go on without noticing. With a nil rng only what was synced
-// is left. The same rng state and history give the same clone.
+// CrashClone returns the filesystem as a power failure at this instant could leave it: everything that was synced, and
+// of the rest an arbitrary part, chosen by rng. It does not disturb m, whose users go on without noticing. With a nil
+// rng only what was synced is left. The same rng state and history give the same clone.
 //
-// What is not synced survives in pieces of 512 bytes, each on its own, in no order: a later write may survive an earlier one. Names
-// survive one operation at a time (a rename is never torn), in the order in which the operations touched one file. Locks are gone.
+// What is not synced survives in pieces of 512 bytes, each on its own, in no order: a later write may survive an
+// earlier one. Names survive one operation at a time (a rename is never torn), in the order in which the operations
+// touched one file. Locks are gone.
 func (m *Mem) CrashClone(rng *rand.Rand) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -25,8 +26,8 @@ type crash struct {
 	nodes map[*memNode]*memNode // old → new
 }
 
-// chance draws the part of some unsynced things that survives. Nothing and everything are drawn often: a coin for each piece alone
-// would almost never give them, and most bugs live there.
+// chance draws the part of some unsynced things that survives. Nothing and everything are drawn often: a coin for each
+// piece alone would almost never give them, and most bugs live there.
 func (c *crash) chance() float64 {
 	if c.rng == nil {
 		return 0

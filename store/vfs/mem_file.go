@@ -14,8 +14,8 @@ const (
 
 type memData = [memChunkBytes]byte
 
-// memChunk is a piece of a file. A nil pointer stands for zeros. What synced points to never changes, so clones can share it; live is
-// copied before the first change after a Sync.
+// memChunk is a piece of a file. A nil pointer stands for zeros. What synced points to never changes, so clones can
+// share it; live is copied before the first change after a Sync.
 type memChunk struct {
 	live, synced *memData
 	dirty        bool // it is in the node's dirty list

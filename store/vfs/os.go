@@ -88,8 +88,8 @@ func (osFS) Usage(dir string) (Usage, error) {
 	return Usage{TotalBytes: st.Blocks * block, FreeBytes: st.Bfree * block, AvailableBytes: st.Bavail * block}, nil
 }
 
-// osFile is an open file. Most goes through os.File; what os.File has no method for needs the bare descriptor, and mu keeps Close
-// from giving that descriptor's number to another file meanwhile.
+// osFile is an open file. Most goes through os.File; what os.File has no method for needs the bare descriptor, and mu
+// keeps Close from giving that descriptor's number to another file meanwhile.
 type osFile struct {
 	f  *os.File
 	mu sync.RWMutex // read-held while the bare descriptor is in use
@@ -173,7 +173,8 @@ func (f *osFile) zero(offset, length int64) error {
 	return nil
 }
 
-// writeEach is WriteVec where the system has no gathering write: one write for each buffer, after skipping what is done.
+// writeEach is WriteVec where the system has no gathering write: one write for each buffer, after skipping what is
+// done.
 func (f *osFile) writeEach(offset int64, bufs [][]byte, skip int) (int, error) {
 	done := skip
 	for _, b := range bufs {

@@ -23,8 +23,8 @@ func (f *osFile) Sync() error {
 	return nil
 }
 
-// SyncRange is sync_file_range. It writes blocks that have their place, and nothing of the filesystem's own; the journal's commit for
-// the directory has the disk flush what it was given.
+// SyncRange is sync_file_range. It writes blocks that have their place, and nothing of the filesystem's own; the
+// journal's commit for the directory has the disk flush what it was given.
 func (f *osFile) SyncRange(offset, length int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -140,8 +140,8 @@ func (f *osFile) WriteUncached(p []byte, offset int64) (int, error) {
 	return f.uncached(&f.directWrite, os.O_WRONLY, func(file *os.File) (int, error) { return file.WriteAt(p, offset) })
 }
 
-// TakesDirect tells whether a file on that filesystem can be opened for O_DIRECT; if not, what is to go past the system's cache goes through
-// it. The file must be there.
+// TakesDirect tells whether a file on that filesystem can be opened for O_DIRECT; if not, what is to go past the
+// system's cache goes through it. The file must be there.
 func (osFS) TakesDirect(name string) bool {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {

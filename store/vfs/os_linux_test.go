@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Whatever the system's cache is told, the content is what was written; also under another name, and to the end of the file.
+// Whatever the system's cache is told, the content is what was written; also under another name, and to the end of the
+// file.
 func TestCached(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

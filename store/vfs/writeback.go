@@ -12,19 +12,19 @@ import (
 	"sync"
 )
 
-// writeBackBlock is the piece in which WriteBack holds back what is written, and lets some of it through. It is a sector: what a disk
-// writes whole.
+// writeBackBlock is the piece in which WriteBack holds back what is written, and lets some of it through. It is a
+// sector: what a disk writes whole.
 const writeBackBlock = 512
 
 // writeBackRun is how many of them are written together at most; a system takes no more than 1024 buffers at once.
 const writeBackRun = 512
 
-// WriteBack is a filesystem that holds back what is written to files, in memory, until it is synced. Whoever uses it sees everything; the
-// filesystem under it has only what was synced, and what leaked. So a process that is killed leaves what a power failure would have
-// left, which a kill alone does not: the system's own cache outlives a process.
+// WriteBack is a filesystem that holds back what is written to files, in memory, until it is synced. Whoever uses it
+// sees everything; the filesystem under it has only what was synced, and what leaked. So a process that is killed
+// leaves what a power failure would have left, which a kill alone does not: the system's own cache outlives a process.
 //
-// Only content is held back. Names, sizes and holes reach the filesystem at once, as a journal may well have them do; Mem's CrashClone
-// loses those, too.
+// Only content is held back. Names, sizes and holes reach the filesystem at once, as a journal may well have them do;
+// Mem's CrashClone loses those, too.
 type WriteBack struct {
 	inner FS
 
@@ -32,8 +32,8 @@ type WriteBack struct {
 	nodes map[string]*heldFile
 
 	policyMu sync.Mutex // guards what follows; taken last
-	// holding says whether new writes are held back, and leak which part of them is written all the same, at once and in no order: a
-	// disk's cache and a system's write what they like first.
+	// holding says whether new writes are held back, and leak which part of them is written all the same, at once and
+	// in no order: a disk's cache and a system's write what they like first.
 	holding bool
 	leak    float64
 	rng     *rand.Rand
@@ -44,8 +44,8 @@ func NewWriteBack(inner FS) *WriteBack {
 	return &WriteBack{inner: inner, nodes: make(map[string]*heldFile)}
 }
 
-// Hold says whether writes are held back from now on, and which part of their sectors, from 0 to 1, is written all the same, by the dice
-// of seed. What is held back already stays so until it is synced.
+// Hold says whether writes are held back from now on, and which part of their sectors, from 0 to 1, is written all the
+// same, by the dice of seed. What is held back already stays so until it is synced.
 func (w *WriteBack) Hold(on bool, leak float64, seed uint64) {
 	w.policyMu.Lock()
 	defer w.policyMu.Unlock()
@@ -238,7 +238,8 @@ func (f *writeBackFile) WriteVec(off int64, bufs ...[]byte) (int, error) {
 		sector := f.node.sectors[s]
 		if sector == nil {
 			sector = make([]byte, writeBackBlock)
-			if _, err := f.File.ReadAt(sector, s*writeBackBlock); err != nil && !errors.Is(err, io.EOF) && f.partial(s, off, end) {
+			if _, err := f.File.ReadAt(sector, s*writeBackBlock); err != nil && !errors.Is(err, io.EOF) &&
+				f.partial(s, off, end) {
 				return 0, err
 			}
 			f.node.sectors[s] = sector

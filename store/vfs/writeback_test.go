@@ -96,8 +96,8 @@ func TestWriteBackLeaks(t *testing.T) {
 	require.Greater(t, none, 20)
 }
 
-// TestWriteBackModel does random operations on it and on a file in memory; both must read the same at any time, and what is under it
-// must be the same after each sync.
+// TestWriteBackModel does random operations on it and on a file in memory; both must read the same at any time, and
+// what is under it must be the same after each sync.
 func TestWriteBackModel(t *testing.T) {
 	const limit = 8000
 	under := vfs.OS()

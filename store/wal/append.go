@@ -11,11 +11,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Append writes frames as one block, in one write. They must continue End, and end with the position end. The caller has verified
-// them; only their headers are looked at here. They are in the page cache when it returns nil, and durable after the next Sync.
+// Append writes frames as one block, in one write. They must continue End, and end with the position end. The caller
+// has verified them; only their headers are looked at here. They are in the page cache when it returns nil, and durable
+// after the next Sync.
 //
-// An error leaves the log as it was for ErrNotContiguous, ErrTooLarge and ErrNoSpace. Any other one is final: ErrFailed. Append is for
-// one goroutine. It keeps no reference to frames and allocates nothing, unless a new segment begins.
+// An error leaves the log as it was for ErrNotContiguous, ErrTooLarge and ErrNoSpace. Any other one is final:
+// ErrFailed. Append is for one goroutine. It keeps no reference to frames and allocates nothing, unless a new segment
+// begins.
 func (l *Log) Append(frames []byte, end lsn.Position) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
@@ -28,7 +30,8 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNotContiguous, err)
 	case len(frames) == 0 || info.last != end:
-		return fmt.Errorf("%w: %d bytes after %s end with %s and should end with %s", ErrNotContiguous, len(frames), l.end, info.last, end)
+		return fmt.Errorf("%w: %d bytes after %s end with %s and should end with %s", ErrNotContiguous, len(frames),
+			l.end, info.last, end)
 	case info.maxPayload > l.o.MaxFrameBytes:
 		return fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrTooLarge, info.maxPayload, l.o.MaxFrameBytes)
 	case len(frames) > math.MaxUint32-frameAlign:
@@ -47,13 +50,15 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// room returns the segment that the next block of that many bytes of frames goes to, and begins a new one if it must. writeMu is held.
+// room returns the segment that the next block of that many bytes of frames goes to, and begins a new one if it must.
+// writeMu is held.
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]
-	// A seal must always fit behind the block. A block that fits no segment gets one for itself, which grows. (A segment without
-	// records cannot be left behind: the next one would have the same name.)
-	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.givenUp || seg.empty()
+	// A seal must always fit behind the block. A block that fits no segment gets one for itself, which grows. (A
+	// segment without records cannot be left behind: the next one would have the same name.)
+	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.givenUp ||
+		seg.empty()
 	l.mu.RUnlock()
 	if fits {
 		return seg, nil
@@ -61,8 +66,8 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 	return l.roll()
 }
 
-// roll begins a new segment. Its header and its name become durable with the next sync, as its first block does, or by firmUp. writeMu
-// is held.
+// roll begins a new segment. Its header and its name become durable with the next sync, as its first block does, or by
+// firmUp. writeMu is held.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
 	wake(l.wakePrepare)
@@ -133,8 +138,9 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	return nil
 }
 
-// NoteCommitted says that the records up to and including one are committed, as far as they are in the log. The next block says so, or
-// a seal if none comes soon (INV-13). It is cheap, and may be called at any time; a lower record than before changes nothing.
+// NoteCommitted says that the records up to and including one are committed, as far as they are in the log. The next
+// block says so, or a seal if none comes soon (INV-13). It is cheap, and may be called at any time; a lower record than
+// before changes nothing.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
@@ -153,8 +159,9 @@ func (l *Log) Committed() uint64 {
 	return l.committed
 }
 
-// wantsSeal tells whether there are synced records that no block header promises yet, or committed ones that none tells of. Where syncs
-// are left to the system, the latter do not wait for one: the end of the process alone must not make the log forget them.
+// wantsSeal tells whether there are synced records that no block header promises yet, or committed ones that none tells
+// of. Where syncs are left to the system, the latter do not wait for one: the end of the process alone must not make
+// the log forget them.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -162,7 +169,8 @@ func (l *Log) wantsSeal() bool {
 		l.markedCommit < l.committed && (l.synced == l.end || l.o.Sync == SyncOff)
 }
 
-// writeSeal writes an empty block if it is of any use. It may make the segment a little longer. The caller syncs. writeMu is held.
+// writeSeal writes an empty block if it is of any use. It may make the segment a little longer. The caller syncs.
+// writeMu is held.
 func (l *Log) writeSeal() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -177,9 +185,9 @@ func (l *Log) writeSeal() error {
 	return l.writeBlock(seg, blockHeader{seal: true, firstLSN: end.LSN + 1}, nil, end)
 }
 
-// Sync makes everything that was appended before it durable, as far as the sync mode asks for it: with SyncAlways it returns when the
-// disk has it, with SyncInterval and SyncOff at once. It may run beside Append, and serves all that wait for it at the same time. An
-// error is final (INV-7).
+// Sync makes everything that was appended before it durable, as far as the sync mode asks for it: with SyncAlways it
+// returns when the disk has it, with SyncInterval and SyncOff at once. It may run beside Append, and serves all that
+// wait for it at the same time. An error is final (INV-7).
 func (l *Log) Sync() error {
 	if err := l.usable(); err != nil {
 		return err
@@ -228,8 +236,9 @@ func (l *Log) syncDirty() error {
 	return nil
 }
 
-// firmUp makes the headers and the names of all segments durable, and not what is in them: a segment cannot go before the next one has
-// these, and with SyncOff nothing else asks for an fsync. It costs a few blocks for each segment, where syncDirty would write all of it.
+// firmUp makes the headers and the names of all segments durable, and not what is in them: a segment cannot go before
+// the next one has these, and with SyncOff nothing else asks for an fsync. It costs a few blocks for each segment,
+// where syncDirty would write all of it.
 func (l *Log) firmUp() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()

@@ -16,15 +16,17 @@ import (
 //	| u32   | u32   | u32    | u32   | LSN u64    | LSN u64   | length |
 //	+-------+-------+--------+-------+------------+-----------+--------+
 //
-// Bit 0 of flags marks a seal; the others hold first LSN - commit LSN, or 0 if no record was known to be committed, or only one so
-// far back that the bits do not hold it. commit LSN is how far the log was known to be committed when the block was written (INV-13): never
-// more than the record before the block. Releases before INV-13 wrote 0 there and do not look at these bits, so neither the version of
-// the segment nor its size had to change, and a pair can go back to such a release.
+// Bit 0 of flags marks a seal; the others hold first LSN - commit LSN, or 0 if no record was known to be committed, or
+// only one so far back that the bits do not hold it. commit LSN is how far the log was known to be committed when the
+// block was written (INV-13): never more than the record before the block. Releases before INV-13 wrote 0 there and do
+// not look at these bits, so neither the version of the segment nor its size had to change, and a pair can go back to
+// such a release.
 //
-// durable LSN is how far the log was known to be durable when the block was written: the promise that recovery tells a damaged
-// middle from a torn tail by. crc is the CRC-32C of bytes 8 to 31, begun not with 0 but with a value made of the log id, the first
-// LSN of the segment and the offset of the block in the file. That makes the header of a block that belongs elsewhere (left over
-// from the segment's earlier life, a segment that was published as a message) invalid. A block without frames is a seal.
+// durable LSN is how far the log was known to be durable when the block was written: the promise that recovery tells a
+// damaged middle from a torn tail by. crc is the CRC-32C of bytes 8 to 31, begun not with 0 but with a value made of
+// the log id, the first LSN of the segment and the offset of the block in the file. That makes the header of a block
+// that belongs elsewhere (left over from the segment's earlier life, a segment that was published as a message)
+// invalid. A block without frames is a seal.
 const (
 	blockMagic       = 0x4b424c6c // "lLBK"
 	blockHeaderBytes = 32
@@ -111,8 +113,8 @@ type blockInfo struct {
 	maxPayload  int
 }
 
-// walkFrames goes over the headers of frames without verifying checksums. termEnd is called with the last position of each term that
-// ends within the frames or just before them, where the position before them is prev.
+// walkFrames goes over the headers of frames without verifying checksums. termEnd is called with the last position of
+// each term that ends within the frames or just before them, where the position before them is prev.
 func walkFrames(frames []byte, prev lsn.Position, termEnd func(lsn.Position)) (blockInfo, error) {
 	var info blockInfo
 	for last := prev; len(frames) > 0; {

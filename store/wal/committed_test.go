@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TestCommittedSurvives: what is known to be committed is known again after a clean stop and after a power failure, as far as a
-// durable block says so (INV-13).
+// TestCommittedSurvives: what is known to be committed is known again after a clean stop and after a power failure, as
+// far as a durable block says so (INV-13).
 func TestCommittedSurvives(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -58,8 +58,8 @@ func committedAfterCrash(t *testing.T, o Options, mem *vfs.Mem, want uint64) {
 	require.NoError(t, l.Close())
 }
 
-// TestCommittedIsSealed: a log that rests ends with a block that names the newest commit LSN, written within SealAfter or two of them, also
-// when the records came long before; and then it rests.
+// TestCommittedIsSealed: a log that rests ends with a block that names the newest commit LSN, written within SealAfter
+// or two of them, also when the records came long before; and then it rests.
 func TestCommittedIsSealed(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -199,7 +199,8 @@ func TestCommittedAfterACut(t *testing.T) {
 			for _, disk := range disks {
 				o.FS = disk
 				again := mustOpen(t, o)
-				require.Equal(t, min(committed, again.End().LSN), again.Committed(), "committed %d, cut after %d", committed, record)
+				require.Equal(t, min(committed, again.End().LSN), again.Committed(), "committed %d, cut after %d",
+					committed, record)
 				require.NoError(t, again.Close())
 			}
 			mustAppend(t, l, 2, 3, 100)
@@ -279,7 +280,8 @@ func oldSegment(t *testing.T) []byte {
 	return slices.Concat(parts[0], make([]byte, segmentDataStart-len(parts[0])), parts[1])
 }
 
-// TestSegmentOfTheFirstRelease: it can be read, and says nothing of commits; and what is added to it release 0.1.0 could read again.
+// TestSegmentOfTheFirstRelease: it can be read, and says nothing of commits; and what is added to it release 0.1.0
+// could read again.
 func TestSegmentOfTheFirstRelease(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -317,7 +319,8 @@ func readAsFirstRelease(t *testing.T, raw []byte, logID [16]byte) (blocks int, l
 	for at := segmentDataStart; at+32 <= len(raw) && binary.LittleEndian.Uint32(raw[at:]) == blockMagic; blocks++ {
 		b := raw[at:]
 		require.Equal(t, binary.LittleEndian.Uint32(b[4:]), checksum(seed^uint32(at), b[8:32]))
-		length, durable, first := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:]), binary.LittleEndian.Uint64(b[24:])
+		length, durable, first := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:]),
+			binary.LittleEndian.Uint64(b[24:])
 		require.Zero(t, length%8)
 		require.Less(t, durable, first)
 		require.Equal(t, last.LSN+1, first)

@@ -15,8 +15,8 @@ import (
 
 var seedsFlag = flag.Int("wal.seeds", 60, "how many histories TestCrashes tries") //nolint:gochecknoglobals // a flag of the test
 
-// model is what the log must be able to give back: all records that were ever appended to the present history, the last of which may
-// not be durable yet.
+// model is what the log must be able to give back: all records that were ever appended to the present history, the last
+// of which may not be durable yet.
 type model struct {
 	start   lsn.Position
 	recs    []lsn.Position // the positions of records start.LSN+1, …
@@ -55,13 +55,15 @@ func (a allowed) find(l *Log) (model, error) {
 		case end.LSN < m.durable:
 			why = append(why, fmt.Errorf("it ends at %s, durable was %d", end, m.durable))
 		case end.LSN > m.end() || end.LSN < m.start.LSN || m.at(end.LSN) != end:
-			why = append(why, fmt.Errorf("it ends at %s, which was never written (%d to %d)", end, m.start.LSN, m.end()))
+			why = append(why, fmt.Errorf("it ends at %s, which was never written (%d to %d)", end, m.start.LSN,
+				m.end()))
 		case base > max(m.trimmed, m.start.LSN):
 			why = append(why, fmt.Errorf("it begins after %d, only %d was released", base, m.trimmed))
 		case l.Committed() > max(m.committed, m.trimmed, m.start.LSN):
 			why = append(why, fmt.Errorf("it says that %d is committed, only %d was", l.Committed(), m.committed))
 		case l.Committed() < min(m.promised, end.LSN):
-			why = append(why, fmt.Errorf("it says that %d is committed, and had said %d durably", l.Committed(), m.promised))
+			why = append(why, fmt.Errorf("it says that %d is committed, and had said %d durably", l.Committed(),
+				m.promised))
 		default:
 			durable := m.durable
 			m = m.cut(end.LSN)
@@ -90,7 +92,8 @@ type machine struct {
 
 func (m *machine) hook(op vfs.Op) error {
 	switch op.Kind {
-	case vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRename, vfs.OpRemove, vfs.OpCreate, vfs.OpTruncate, vfs.OpAllocate:
+	case vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRename, vfs.OpRemove, vfs.OpCreate, vfs.OpTruncate,
+		vfs.OpAllocate:
 	default:
 		return nil
 	}
@@ -214,7 +217,10 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 		m.set(after)
 	case rng.Intn(4) == 0:
 		start := lsn.Position{Term: l.End().Term, LSN: uint64(rng.Int63n(int64(now.end()) + 10)), Chain: rng.Uint32()}
-		after := model{start: start, durable: start.LSN, trimmed: start.LSN, committed: start.LSN, written: start.LSN, promised: start.LSN}
+		after := model{
+			start: start, durable: start.LSN, trimmed: start.LSN, committed: start.LSN, written: start.LSN,
+			promised: start.LSN,
+		}
 		m.set(now, after)
 		require.NoError(m.t, l.Reset(start))
 		m.set(after)
@@ -246,9 +252,10 @@ func (m *machine) append(l *Log, rng *rand.Rand, term uint64) {
 	require.NoError(m.t, l.Append(frames, pos))
 }
 
-// TestCrashes: random histories, each of several lives with a power failure at the end of each, at any operation on the disk, also
-// during recovery, rolls, cuts and resets. Nothing durable is lost, nothing is found that was not written, and the torn remains are
-// never taken for damage. A failing seed fails again, but for the timing of the goroutine that prepares segments.
+// TestCrashes: random histories, each of several lives with a power failure at the end of each, at any operation on the
+// disk, also during recovery, rolls, cuts and resets. Nothing durable is lost, nothing is found that was not written,
+// and the torn remains are never taken for damage. A failing seed fails again, but for the timing of the goroutine that
+// prepares segments.
 func TestCrashes(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncOff} {
 		t.Run(mode.String(), func(t *testing.T) {

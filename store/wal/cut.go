@@ -13,9 +13,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// To cut the log takes several steps, and a crash between them would leave something that looks like damage: a gap, behind which blocks
-// promise that what is gone was durable. So the intent comes first, in a file of its own that appears as a whole. While it is there,
-// Open does the cut, again if need be, before it looks at anything else. The file, little endian:
+// To cut the log takes several steps, and a crash between them would leave something that looks like damage: a gap,
+// behind which blocks promise that what is gone was durable. So the intent comes first, in a file of its own that
+// appears as a whole. While it is there, Open does the cut, again if need be, before it looks at anything else. The
+// file, little endian:
 //
 //	 0          8         12   16       32                   52      56         64           72         80
 //	+----------+---------+----+--------+--------------------+-------+----------+------------+----------+
@@ -28,10 +29,11 @@ import (
 //	| offset, 0  | written there       | u32  |
 //	+------------+---------------------+------+
 //
-// op 1 cuts: later segments are removed, the range is zeroed and, if the end lies within a block, the block gets a header with the
-// shorter length. If seal is not 0, a seal follows the new end: it says that all is durable, and that the records up to seal - 1 before the
-// new end are committed, which the log would forget otherwise together with the blocks that said so (INV-13). (A release before INV-13
-// wrote 0, and leaves the seal out.) op 2 resets: everything is removed and the log begins anew behind the new end.
+// op 1 cuts: later segments are removed, the range is zeroed and, if the end lies within a block, the block gets a
+// header with the shorter length. If seal is not 0, a seal follows the new end: it says that all is durable, and that
+// the records up to seal - 1 before the new end are committed, which the log would forget otherwise together with the
+// blocks that said so (INV-13). (A release before INV-13 wrote 0, and leaves the seal out.) op 2 resets: everything is
+// removed and the log begins anew behind the new end.
 const (
 	cutFile    = "cut.intent"
 	cutMagic   = "LSLOGCUT"
@@ -84,7 +86,10 @@ func (c *cutIntent) writeSeal(f vfs.File) error {
 	if c.seal == 0 {
 		return nil
 	}
-	h := blockHeader{seal: true, durableLSN: c.end.LSN, firstLSN: c.end.LSN + 1, committedLSN: c.end.LSN + 1 - uint64(c.seal)}
+	h := blockHeader{
+		seal: true, durableLSN: c.end.LSN, firstLSN: c.end.LSN + 1,
+		committedLSN: c.end.LSN + 1 - uint64(c.seal),
+	}
 	var b [blockHeaderBytes]byte
 	h.encode(b[:], segmentSeed(c.logID, c.segment), c.zeroFrom)
 	_, err := f.WriteAt(b[:], c.zeroFrom)
@@ -98,7 +103,8 @@ func decodeCutIntent(b []byte) (*cutIntent, error) {
 		return nil, errBadIntent
 	}
 	if version := binary.LittleEndian.Uint32(b[8:]); version != cutVersion {
-		return nil, fmt.Errorf("%w: an interrupted cut of format %d, this program knows format %d", ErrNewerVersion, version, cutVersion)
+		return nil, fmt.Errorf("%w: an interrupted cut of format %d, this program knows format %d", ErrNewerVersion,
+			version, cutVersion)
 	}
 	c := &cutIntent{
 		op:    binary.LittleEndian.Uint32(b[12:]),
@@ -116,7 +122,8 @@ func decodeCutIntent(b []byte) (*cutIntent, error) {
 		header:   [blockHeaderBytes]byte(b[88:120]),
 	}
 	known := (c.op == cutTail || c.op == cutReset) && uint64(c.seal) <= c.end.LSN
-	if !known || c.zeroFrom < 0 || c.zeroTo < c.zeroFrom || c.zeroTo > 2*maxSegmentBytes || c.headerAt < 0 || c.headerAt > c.zeroFrom {
+	if !known || c.zeroFrom < 0 || c.zeroTo < c.zeroFrom || c.zeroTo > 2*maxSegmentBytes || c.headerAt < 0 ||
+		c.headerAt > c.zeroFrom {
 		return nil, errBadIntent
 	}
 	return c, nil
@@ -208,9 +215,10 @@ func (l *Log) forgetCut() error {
 	return nil
 }
 
-// TruncateAfter removes all records behind pos, which must be in the log (or just before its first record), and returns how many. If
-// aside is not empty, they are kept in a file of that name, which InspectFile reads. Both are durable when it returns, and so is pos,
-// in every sync mode. Open readers get ErrCut. ErrTrimmed and ErrNotInLog leave the log as it was; after any other error it may have failed.
+// TruncateAfter removes all records behind pos, which must be in the log (or just before its first record), and returns
+// how many. If aside is not empty, they are kept in a file of that name, which InspectFile reads. Both are durable when
+// it returns, and so is pos, in every sync mode. Open readers get ErrCut. ErrTrimmed and ErrNotInLog leave the log as
+// it was; after any other error it may have failed.
 func (l *Log) TruncateAfter(pos lsn.Position, aside string) (cutRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -271,36 +279,40 @@ func (l *Log) planCut(pos lsn.Position) (*cutIntent, int, error) {
 	if err := l.ensureIndexed(seg); err != nil {
 		return nil, 0, err
 	}
-	c := &cutIntent{op: cutTail, logID: l.o.LogID, end: pos, segment: seg.first, zeroFrom: segmentDataStart, zeroTo: seg.end}
+	c := &cutIntent{
+		op: cutTail, logID: l.o.LogID, end: pos, segment: seg.first, zeroFrom: segmentDataStart,
+		zeroTo: seg.end,
+	}
 	if pos.LSN < seg.first {
 		return c, at, nil
 	}
-	_, err := scanSegment(seg.file, seg.seed, seg.end, seg.prev, func(offset int64, h blockHeader, frames []byte) error {
-		body := offset + blockHeaderBytes
-		switch {
-		case h.length == 0: // a seal
-			return nil
-		case h.firstLSN > pos.LSN:
-			return io.EOF
-		}
-		for rest := frames; len(rest) > 0; {
-			head, size, err := frameHeader(rest)
-			if err != nil {
-				return err
-			}
-			rest = rest[size:]
-			c.zeroFrom = body + int64(len(frames)-len(rest))
-			if head.pos.LSN == pos.LSN && len(rest) > 0 {
-				h.length = uint32(len(frames) - len(rest)) //nolint:gosec // shorter than it was
-				c.headerAt = offset
-				h.encode(c.header[:], seg.seed, offset)
-			}
-			if head.pos.LSN == pos.LSN {
+	_, err := scanSegment(seg.file, seg.seed, seg.end, seg.prev,
+		func(offset int64, h blockHeader, frames []byte) error {
+			body := offset + blockHeaderBytes
+			switch {
+			case h.length == 0: // a seal
+				return nil
+			case h.firstLSN > pos.LSN:
 				return io.EOF
 			}
-		}
-		return nil
-	})
+			for rest := frames; len(rest) > 0; {
+				head, size, err := frameHeader(rest)
+				if err != nil {
+					return err
+				}
+				rest = rest[size:]
+				c.zeroFrom = body + int64(len(frames)-len(rest))
+				if head.pos.LSN == pos.LSN && len(rest) > 0 {
+					h.length = uint32(len(frames) - len(rest)) //nolint:gosec // shorter than it was
+					c.headerAt = offset
+					h.encode(c.header[:], seg.seed, offset)
+				}
+				if head.pos.LSN == pos.LSN {
+					return io.EOF
+				}
+			}
+			return nil
+		})
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, 0, fmt.Errorf("reading log segment %s: %w", seg.path, err)
 	}
@@ -357,9 +369,9 @@ func (l *Log) afterCut(c *cutIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// KeepTail copies the records behind LSN after, or those of them that the log still has, to a file of that name, which InspectFile
-// reads. It returns the position before the first of them, and how many there are; without any there is no file. The file is durable when
-// it returns; the log stays as it is.
+// KeepTail copies the records behind LSN after, or those of them that the log still has, to a file of that name, which
+// InspectFile reads. It returns the position before the first of them, and how many there are; without any there is no
+// file. The file is durable when it returns; the log stays as it is.
 func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -376,7 +388,8 @@ func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records 
 	}
 	before, ok := l.PositionOf(after)
 	if !ok {
-		return before, 0, fmt.Errorf("keeping the tail of the log aside: %w: record %d cannot be read", ErrDamaged, after)
+		return before, 0, fmt.Errorf("keeping the tail of the log aside: %w: record %d cannot be read", ErrDamaged,
+			after)
 	}
 	if err := l.keepAside(before, path); err != nil {
 		return before, 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", path, err)
@@ -427,8 +440,8 @@ func (l *Log) copyTail(pos lsn.Position, f vfs.File) error {
 	}
 }
 
-// Reset drops all records and makes the log continue after start, as it must when a snapshot was installed. It is durable when it
-// returns. Open readers get ErrCut; holds are without effect from then on.
+// Reset drops all records and makes the log continue after start, as it must when a snapshot was installed. It is
+// durable when it returns. Open readers get ErrCut; holds are without effect from then on.
 func (l *Log) Reset(start lsn.Position) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()

@@ -141,7 +141,8 @@ func TestReset(t *testing.T) {
 	require.Greater(t, l.First(), uint64(100), "old holds do not matter")
 }
 
-// TestCutAcrossCrashes crashes at every single operation of a cut and of a reset: before or after, nothing between, and no damage.
+// TestCutAcrossCrashes crashes at every single operation of a cut and of a reset: before or after, nothing between, and
+// no damage.
 func TestCutAcrossCrashes(t *testing.T) {
 	image, o, end := buildDamage(t)
 	start := lsn.Position{Term: 9, LSN: 5, Chain: 9}
@@ -196,7 +197,8 @@ func TestCutAcrossCrashes(t *testing.T) {
 
 func TestDamagedCutIntent(t *testing.T) {
 	c := &cutIntent{
-		op: cutTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000, zeroTo: 6000,
+		op: cutTail, logID: [16]byte{1, 2, 3}, end: lsn.Position{Term: 1, LSN: 2, Chain: 3}, segment: 1, zeroFrom: 5000,
+		zeroTo:   6000,
 		headerAt: 4096, header: [blockHeaderBytes]byte{1},
 	}
 	b := c.encode()

@@ -19,21 +19,23 @@ var (
 
 // Errors of using a log.
 var (
-	// ErrFailed is returned when an earlier write or fsync of the log failed: nothing is known about the end of the log until it
-	// is opened anew (INV-7). It wraps what failed.
+	// ErrFailed is returned when an earlier write or fsync of the log failed: nothing is known about the end of the log
+	// until it is opened anew (INV-7). It wraps what failed.
 	ErrFailed = errors.New("the log failed and accepts nothing until the node is restarted")
 	// ErrClosed is returned when the log was closed.
 	ErrClosed = errors.New("the log is closed")
 	// ErrNotContiguous is returned when frames do not continue the end of the log.
 	ErrNotContiguous = errors.New("the frames do not continue the log")
-	// ErrTooLarge is returned when a record is larger than Options.MaxFrameBytes, or a block would not fit its length field.
+	// ErrTooLarge is returned when a record is larger than Options.MaxFrameBytes, or a block would not fit its length
+	// field.
 	ErrTooLarge = errors.New("the record is too large for the log")
-	// ErrNoSpace is returned when the log needs a new segment and the disk is full. Nothing was written, the log is as it was, and
-	// the Append may be tried again when there is space.
+	// ErrNoSpace is returned when the log needs a new segment and the disk is full. Nothing was written, the log is as
+	// it was, and the Append may be tried again when there is space.
 	ErrNoSpace = errors.New("no disk space for a new log segment")
 	// ErrTrimmed is returned when records were asked for that the log does not hold any more.
 	ErrTrimmed = errors.New("the log does not reach back that far any more")
-	// ErrNotInLog is returned when a position was given that is not in the log: it lies beyond the end, or it is of another history.
+	// ErrNotInLog is returned when a position was given that is not in the log: it lies beyond the end, or it is of
+	// another history.
 	ErrNotInLog = errors.New("the position is not in the log")
 	// ErrCut is returned by a Reader when the log was cut or reset after the Reader was made. A new one is needed.
 	ErrCut = errors.New("the log was cut under its reader")

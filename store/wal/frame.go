@@ -16,8 +16,8 @@ import (
 //	| u32    | u32    | crc u32|u8   |u8    | u16     | u64    | u64     | length  | to 8      |
 //	+--------+--------+--------+-----+------+---------+--------+---------+---------+-----------+
 //
-// length counts the payload alone. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload; as prev is among these, it
-// speaks for all frames before this one as well.
+// length counts the payload alone. crc is the CRC-32C of length, of bytes 8 to 31 and of the payload; as prev is among
+// these, it speaks for all frames before this one as well.
 const (
 	// FrameHeaderBytes is what a frame is longer than its payload, not counting the padding.
 	FrameHeaderBytes = 32
@@ -34,7 +34,8 @@ const (
 	frameTerm    = 24
 )
 
-// Kind tells what the payload of a frame is. Kinds that this version does not know are kept and passed on like any other.
+// Kind tells what the payload of a frame is. Kinds that this version does not know are kept and passed on like any
+// other.
 type Kind uint8
 
 const (
@@ -71,22 +72,22 @@ func FrameBytes(payloadBytes int) int {
 	return (FrameHeaderBytes + payloadBytes + frameAlign - 1) &^ (frameAlign - 1)
 }
 
-// AppendFrame appends the record that follows prev to dst and returns its position. dst must end at a multiple of 8 from where its
-// frames began, as it does if only frames were appended to it.
+// AppendFrame appends the record that follows prev to dst and returns its position. dst must end at a multiple of 8
+// from where its frames began, as it does if only frames were appended to it.
 func AppendFrame(dst []byte, prev lsn.Position, term uint64, kind Kind, payload []byte) ([]byte, lsn.Position) {
 	start := len(dst)
 	return EndFrame(append(BeginFrame(dst), payload...), start, prev, term, kind)
 }
 
-// BeginFrame appends room for a frame's header to dst. The caller appends the payload and then calls EndFrame with the length that
-// dst had before BeginFrame; so the payload is encoded where it will stay.
+// BeginFrame appends room for a frame's header to dst. The caller appends the payload and then calls EndFrame with the
+// length that dst had before BeginFrame; so the payload is encoded where it will stay.
 func BeginFrame(dst []byte) []byte {
 	var header [FrameHeaderBytes]byte
 	return append(dst, header[:]...)
 }
 
-// EndFrame completes the frame that begins at buf[start] and whose payload is the rest of buf: it fills in the header, pads, and
-// returns the record's position. The record follows prev.
+// EndFrame completes the frame that begins at buf[start] and whose payload is the rest of buf: it fills in the header,
+// pads, and returns the record's position. The record follows prev.
 func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) ([]byte, lsn.Position) {
 	length := len(buf) - start - FrameHeaderBytes
 	var padding [frameAlign]byte
@@ -103,8 +104,8 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 	return buf, pos
 }
 
-// DecodeFrame decodes the frame at the beginning of b, verifies it, and verifies that it follows prev: the next LSN, the same or a
-// higher term, and the checksum chain. It returns the rest of b behind the frame. It allocates nothing.
+// DecodeFrame decodes the frame at the beginning of b, verifies it, and verifies that it follows prev: the next LSN,
+// the same or a higher term, and the checksum chain. It returns the rest of b behind the frame. It allocates nothing.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := wholeFrame(b)
 	if err != nil {
@@ -121,8 +122,8 @@ func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) 
 	return h.follow(b, size, prev)
 }
 
-// NextFrame is DecodeFrame of a frame that is known to be good: this process made it, or verified it since it came from the disk or the
-// network. It verifies that the frame follows prev, and does not look at its payload.
+// NextFrame is DecodeFrame of a frame that is known to be good: this process made it, or verified it since it came from
+// the disk or the network. It verifies that the frame follows prev, and does not look at its payload.
 func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := wholeFrame(b)
 	if err != nil {
@@ -143,7 +144,8 @@ func wholeFrame(b []byte) (h frameHead, size int, err error) {
 // follow returns the frame at the beginning of b, and the rest, if it is the one behind prev.
 func (h frameHead) follow(b []byte, size int, prev lsn.Position) (f Frame, rest []byte, err error) {
 	if h.pos.LSN != prev.LSN+1 || h.prevCRC != prev.Chain || h.pos.Term < prev.Term {
-		return Frame{}, nil, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC, prev)
+		return Frame{}, nil, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC,
+			prev)
 	}
 	return Frame{Pos: h.pos, Kind: h.kind, Payload: b[FrameHeaderBytes : FrameHeaderBytes+h.length : FrameHeaderBytes+h.length]},
 		b[size:], nil

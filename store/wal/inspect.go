@@ -30,7 +30,8 @@ type Item struct {
 type SegmentInfo struct {
 	// Name is the file.
 	Name string
-	// First is the first record that it is made for, Prev the position before it, Last that of the last readable record.
+	// First is the first record that it is made for, Prev the position before it, Last that of the last readable
+	// record.
 	First      uint64
 	Prev, Last lsn.Position
 	// SizeBytes is the size of the file, UsedBytes how much of it could be read.
@@ -42,7 +43,8 @@ type SegmentInfo struct {
 	// StopOffset and StopLSN say where that is and which record it should be.
 	StopOffset int64
 	StopLSN    uint64
-	// ProofLSN is the highest record that a block behind that place promises to have been durable: from StopLSN on, it is damage.
+	// ProofLSN is the highest record that a block behind that place promises to have been durable: from StopLSN on, it
+	// is damage.
 	ProofLSN uint64
 	// PromisedLSN is the highest that a readable block promises.
 	PromisedLSN uint64
@@ -62,9 +64,9 @@ type Report struct {
 	Problem error
 }
 
-// Inspect reads the log in a directory, of a store that is not open, without changing anything. It goes on behind what it cannot
-// read, in the next segment. visit is called for every record and seal, in the order of the files; it may be nil. An error that
-// visit returns ends it; any other error means that the directory cannot be read.
+// Inspect reads the log in a directory, of a store that is not open, without changing anything. It goes on behind what
+// it cannot read, in the next segment. visit is called for every record and seal, in the order of the files; it may be
+// nil. An error that visit returns ends it; any other error means that the directory cannot be read.
 func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	var report Report
 	names, err := fsys.ReadDir(dir)
@@ -99,7 +101,9 @@ func InspectFile(fsys vfs.FS, path string, visit func(Item) error) (SegmentInfo,
 }
 
 // inspectSegment reads one segment. logID is used to look for promises in one whose header cannot be read.
-func inspectSegment(fsys vfs.FS, path string, logID [16]byte, visit func(Item) error) (SegmentInfo, segmentHeader, error) {
+func inspectSegment(
+	fsys vfs.FS, path string, logID [16]byte, visit func(Item) error,
+) (SegmentInfo, segmentHeader, error) {
 	info := SegmentInfo{Name: path}
 	f, err := fsys.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
@@ -123,13 +127,17 @@ func inspectSegment(fsys vfs.FS, path string, logID [16]byte, visit func(Item) e
 	}
 	info.First, info.Prev = header.first, header.prev
 	seed := segmentSeed(header.logID, header.first)
-	end, err := scanSegment(f, seed, info.SizeBytes, header.prev, func(offset int64, h blockHeader, frames []byte) error {
-		if h.length == 0 {
-			info.Seals++
-		}
-		item := Item{Segment: path, Offset: offset, DurableLSN: h.durableLSN, CommittedLSN: h.committedLSN, Seal: h.length == 0}
-		return visitBlock(item, frames, visit)
-	})
+	end, err := scanSegment(f, seed, info.SizeBytes, header.prev,
+		func(offset int64, h blockHeader, frames []byte) error {
+			if h.length == 0 {
+				info.Seals++
+			}
+			item := Item{
+				Segment: path, Offset: offset, DurableLSN: h.durableLSN, CommittedLSN: h.committedLSN,
+				Seal: h.length == 0,
+			}
+			return visitBlock(item, frames, visit)
+		})
 	if err != nil {
 		return info, header, err
 	}
@@ -194,7 +202,10 @@ func (r *Report) judge() {
 	if proof <= r.End.LSN {
 		return
 	}
-	d := &DamagedError{Segment: stop.Name, Offset: stop.StopOffset, LSN: stop.StopLSN, DurableLSN: proof, Err: stop.Stop}
+	d := &DamagedError{
+		Segment: stop.Name, Offset: stop.StopOffset, LSN: stop.StopLSN, DurableLSN: proof,
+		Err: stop.Stop,
+	}
 	if stop.Stop == nil {
 		d.Offset, d.LSN, d.Err = stop.UsedBytes, r.End.LSN+1, errNoBlock
 	}

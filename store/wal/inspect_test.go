@@ -13,7 +13,8 @@ func TestInspect(t *testing.T) {
 	before := copyFS(t, image, testDir)
 	fault := vfs.NewFault(image)
 	fault.SetHook(func(op vfs.Op) error {
-		require.NotContains(t, []vfs.OpKind{vfs.OpWrite, vfs.OpCreate, vfs.OpRename, vfs.OpRemove, vfs.OpTruncate}, op.Kind, "reads only")
+		require.NotContains(t, []vfs.OpKind{vfs.OpWrite, vfs.OpCreate, vfs.OpRename, vfs.OpRemove, vfs.OpTruncate},
+			op.Kind, "reads only")
 		return nil
 	})
 	next, seals := uint64(1), 0

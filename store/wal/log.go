@@ -28,8 +28,8 @@ type Log struct {
 
 	// trimMu is held while old segments leave the log.
 	trimMu iolock.Mutex
-	// writeMu is held by whatever changes the end of the log. It guards header, vec, past and ended, and reading end needs
-	// no mu as long as it is held.
+	// writeMu is held by whatever changes the end of the log. It guards header, vec, past and ended, and reading end
+	// needs no mu as long as it is held.
 	writeMu iolock.Mutex
 	header  [blockHeaderBytes]byte
 	vec     [2][]byte
@@ -45,16 +45,18 @@ type Log struct {
 	end    lsn.Position
 	synced lsn.Position
 	marked uint64 // the highest durable LSN in a block header
-	// committed is the highest record that is known to be committed, markedCommit the highest that a block header tells of.
+	// committed is the highest record that is known to be committed, markedCommit the highest that a block header tells
+	// of.
 	committed, markedCommit uint64
-	termEnds                []lsn.Position   // the last position of each finished term, oldest first; none is before the first segment's prev
-	dirty                   []*segment       // the segments with blocks that no sync covers, oldest first
-	dirtyDir                bool             // a segment got its name, and no sync covers that
-	holds                   map[*Hold]uint64 // the lowest record that each keeps
-	released                uint64           // the highest LSN that Release was called with
-	givenUp                 uint64           // the highest LSN that GiveUp was called with
-	cuts                    uint64           // how often the tail was cut, so that readers notice
-	closed                  bool
+	// the last position of each finished term, oldest first; none is before the first segment's prev
+	termEnds []lsn.Position
+	dirty    []*segment       // the segments with blocks that no sync covers, oldest first
+	dirtyDir bool             // a segment got its name, and no sync covers that
+	holds    map[*Hold]uint64 // the lowest record that each keeps
+	released uint64           // the highest LSN that Release was called with
+	givenUp  uint64           // the highest LSN that GiveUp was called with
+	cuts     uint64           // how often the tail was cut, so that readers notice
+	closed   bool
 
 	failure  atomic.Pointer[error]
 	failed   chan struct{} // closed when failure is set
@@ -95,8 +97,8 @@ type Recovery struct {
 	Records  uint64
 	// End is the last record that was found.
 	End lsn.Position
-	// Torn tells that remains of writes were found behind the end and cut: writes that no sync had covered. TornSegment,
-	// TornOffset and TornBytes say where and how much, as far as it can be told.
+	// Torn tells that remains of writes were found behind the end and cut: writes that no sync had covered.
+	// TornSegment, TornOffset and TornBytes say where and how much, as far as it can be told.
 	Torn        bool
 	TornSegment string
 	TornOffset  int64
@@ -119,8 +121,9 @@ func (l *Log) Stats() Stats {
 	}
 }
 
-// Open opens the log in a directory, or creates it. It recovers: it finishes an interrupted cut, reads to the end of the log, cuts a
-// torn tail, and makes everything that it found durable. A damaged middle is a *DamagedError. The caller must Close the result.
+// Open opens the log in a directory, or creates it. It recovers: it finishes an interrupted cut, reads to the end of
+// the log, cuts a torn tail, and makes everything that it found durable. A damaged middle is a *DamagedError. The
+// caller must Close the result.
 func Open(options Options) (*Log, error) {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -144,8 +147,10 @@ func Open(options Options) (*Log, error) {
 	l.recovery.Duration = time.Since(began)
 	l.past.Use(o.Cache)
 	if l.recovery.Torn {
-		o.Logger.Warn("cut the torn tail of the log: writes that were never synced", zap.String("segment", l.recovery.TornSegment),
-			zap.Int64("offset", l.recovery.TornOffset), zap.Int64("bytes", l.recovery.TornBytes), zap.Stringer("end", l.end))
+		o.Logger.Warn("cut the torn tail of the log: writes that were never synced",
+			zap.String("segment", l.recovery.TornSegment),
+			zap.Int64("offset", l.recovery.TornOffset), zap.Int64("bytes", l.recovery.TornBytes),
+			zap.Stringer("end", l.end))
 	}
 	l.workers.Add(2)
 	go l.prepareSegments()
@@ -155,8 +160,8 @@ func Open(options Options) (*Log, error) {
 	return l, nil
 }
 
-// Close makes everything durable, whatever the sync mode, seals the log, and ends its goroutines. After a failure it only does the
-// last.
+// Close makes everything durable, whatever the sync mode, seals the log, and ends its goroutines. After a failure it
+// only does the last.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -251,8 +256,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep is the goroutine that seals the log when nothing happens, syncs it in SyncInterval, recycles what a released hold set free,
-// and reports a failure.
+// keep is the goroutine that seals the log when nothing happens, syncs it in SyncInterval, recycles what a released
+// hold set free, and reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
@@ -345,7 +350,8 @@ func (l *Log) End() lsn.Position {
 	return l.end
 }
 
-// Durable returns the last record that is as durable as the sync mode asks for: synced with SyncAlways, written otherwise.
+// Durable returns the last record that is as durable as the sync mode asks for: synced with SyncAlways, written
+// otherwise.
 func (l *Log) Durable() lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -404,8 +410,8 @@ func (l *Log) StalledFor() time.Duration {
 	return longest
 }
 
-// TermEnds returns the last position of each term in the log, newest first: End, then the ends of the terms before. The last one may
-// be the position just before the first record.
+// TermEnds returns the last position of each term in the log, newest first: End, then the ends of the terms before. The
+// last one may be the position just before the first record.
 func (l *Log) TermEnds() []lsn.Position {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -419,8 +425,8 @@ func (l *Log) TermEnds() []lsn.Position {
 	return ends
 }
 
-// PositionOf returns the position of a record in the log, or of the one just before the first. It reads the disk unless the record is
-// the last of its term. False means that it is not there, or cannot be read.
+// PositionOf returns the position of a record in the log, or of the one just before the first. It reads the disk unless
+// the record is the last of its term. False means that it is not there, or cannot be read.
 func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 	if pos, ok := l.knownPosition(record); ok {
 		return pos, true

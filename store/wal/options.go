@@ -16,8 +16,8 @@ type SyncMode uint8
 const (
 	// SyncAlways makes Sync wait for the disk: what was acknowledged survives a power failure.
 	SyncAlways SyncMode = iota
-	// SyncInterval syncs in the background, every Options.SyncInterval: a power failure can cost that much. The end of the process
-	// alone costs nothing.
+	// SyncInterval syncs in the background, every Options.SyncInterval: a power failure can cost that much. The end of
+	// the process alone costs nothing.
 	SyncInterval
 	// SyncOff leaves it to the operating system. The end of the process alone costs nothing.
 	SyncOff
@@ -62,11 +62,13 @@ const (
 type Options struct {
 	// FS is where the log is; required.
 	FS vfs.FS
-	// Dir is the log's directory, created if it is not there; required. It must belong to the log alone. The caller holds the lock.
+	// Dir is the log's directory, created if it is not there; required. It must belong to the log alone. The caller
+	// holds the lock.
 	Dir string
 	// LogID tells this log's segments from those of every other log. It must be random and must stay the same.
 	LogID [16]byte
-	// SegmentBytes is the size of a segment file; 0 is DefaultSegmentBytes. A block that is larger gets a segment of its own.
+	// SegmentBytes is the size of a segment file; 0 is DefaultSegmentBytes. A block that is larger gets a segment of
+	// its own.
 	SegmentBytes int64
 	// KeepBytes is how much log Release leaves for a standby to catch up from.
 	KeepBytes int64
@@ -76,20 +78,21 @@ type Options struct {
 	Sync SyncMode
 	// SyncInterval is the period of SyncInterval; 0 is DefaultSyncInterval.
 	SyncInterval time.Duration
-	// SealAfter is how long after the last Sync the log is sealed; 0 is DefaultSealAfter, less than 0 is never (but on Close).
+	// SealAfter is how long after the last Sync the log is sealed; 0 is DefaultSealAfter, less than 0 is never (but on
+	// Close).
 	SealAfter time.Duration
 	// Cache says whether large blocks go through the system's cache.
 	Cache vfs.CacheUse
-	// Start is the position that an empty log continues from, and everything up to it is committed, since a checkpoint holds it. It is
-	// ignored if the log is not empty.
+	// Start is the position that an empty log continues from, and everything up to it is committed, since a checkpoint
+	// holds it. It is ignored if the log is not empty.
 	Start lsn.Position
-	// VerifyFrom spares Open the reading of old segments: records before this one are in a checkpoint and only of use for a standby
-	// that catches up. They are verified when they are read. 0 verifies everything.
+	// VerifyFrom spares Open the reading of old segments: records before this one are in a checkpoint and only of use
+	// for a standby that catches up. They are verified when they are read. 0 verifies everything.
 	VerifyFrom uint64
 	// Logger may be nil.
 	Logger *zap.Logger
-	// OnFatal is called once, from a goroutine of the log, when a write or fsync failed and the log stopped (INV-7). It must not
-	// wait for Close. It may be nil.
+	// OnFatal is called once, from a goroutine of the log, when a write or fsync failed and the log stopped (INV-7). It
+	// must not wait for Close. It may be nil.
 	OnFatal func(error)
 }
 
@@ -101,14 +104,16 @@ func (o Options) withDefaults() (Options, error) {
 		o.SegmentBytes = DefaultSegmentBytes
 	}
 	if o.SegmentBytes < minSegmentBytes || o.SegmentBytes > maxSegmentBytes {
-		return o, fmt.Errorf("%w: a segment of %d bytes; it must be between %d and %d", ErrOptions, o.SegmentBytes, minSegmentBytes,
+		return o, fmt.Errorf("%w: a segment of %d bytes; it must be between %d and %d", ErrOptions, o.SegmentBytes,
+			minSegmentBytes,
 			int64(maxSegmentBytes))
 	}
 	if o.MaxFrameBytes == 0 {
 		o.MaxFrameBytes = DefaultMaxFrameBytes
 	}
 	if o.MaxFrameBytes < 0 || o.MaxFrameBytes > MaxPayloadBytes {
-		return o, fmt.Errorf("%w: records of at most %d bytes; the limit must be between 1 and %d", ErrOptions, o.MaxFrameBytes,
+		return o, fmt.Errorf("%w: records of at most %d bytes; the limit must be between 1 and %d", ErrOptions,
+			o.MaxFrameBytes,
 			MaxPayloadBytes)
 	}
 	if o.SyncInterval == 0 {
@@ -118,7 +123,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.SealAfter = DefaultSealAfter
 	}
 	if o.SyncInterval < 0 || o.KeepBytes < 0 || o.Sync > SyncOff {
-		return o, fmt.Errorf("%w: sync mode %s, sync interval %s, keep %d bytes", ErrOptions, o.Sync, o.SyncInterval, o.KeepBytes)
+		return o, fmt.Errorf("%w: sync mode %s, sync interval %s, keep %d bytes", ErrOptions, o.Sync, o.SyncInterval,
+			o.KeepBytes)
 	}
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()

@@ -12,8 +12,8 @@ import (
 // readerChunk is how much a Reader reads from the disk at once, at least, in bytes.
 const readerChunk = 256 << 10
 
-// Reader reads the log record by record, while it grows. It is for one goroutine. It holds no resources and need not be closed. It does
-// not keep the log from being trimmed under it: that is what a Hold is for.
+// Reader reads the log record by record, while it grows. It is for one goroutine. It holds no resources and need not be
+// closed. It does not keep the log from being trimmed under it: that is what a Hold is for.
 type Reader struct {
 	l    *Log
 	cuts uint64
@@ -28,8 +28,8 @@ type Reader struct {
 	batch    []byte
 }
 
-// ReadFrom returns a reader whose first record is the given one, which may be the one after End. ErrTrimmed if it is not in the log
-// any more, ErrNotInLog if it is beyond the end.
+// ReadFrom returns a reader whose first record is the given one, which may be the one after End. ErrTrimmed if it is
+// not in the log any more, ErrNotInLog if it is beyond the end.
 func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	if err := l.usableForReading(); err != nil {
 		return nil, err
@@ -91,7 +91,10 @@ func (l *Log) ensureIndexed(seg *segment) error {
 	}
 	found, err := scanIndex(seg)
 	if err == nil && found.last != expected {
-		err = &DamagedError{Segment: seg.path, Offset: found.badOffset, LSN: found.badLSN, DurableLSN: expected.LSN, Err: found.err}
+		err = &DamagedError{
+			Segment: seg.path, Offset: found.badOffset, LSN: found.badLSN, DurableLSN: expected.LSN,
+			Err: found.err,
+		}
 	}
 	if err != nil {
 		l.mu.RLock()
@@ -116,15 +119,16 @@ func (l *Log) usableForReading() error {
 	return nil
 }
 
-// Next returns the next record, verified. io.EOF means that there is none yet; Next may be called again later. The payload is valid
-// until the next call. ErrTrimmed and ErrCut end the reader, as does a *DamagedError.
+// Next returns the next record, verified. io.EOF means that there is none yet; Next may be called again later. The
+// payload is valid until the next call. ErrTrimmed and ErrCut end the reader, as does a *DamagedError.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err
 }
 
-// ReadBatch returns as many records as fit into maxBytes, but at least one, as the bytes that AppendFrame makes; the position of the
-// last one, and how many there are. The bytes are valid until the next call. io.EOF means that there is none yet.
+// ReadBatch returns as many records as fit into maxBytes, but at least one, as the bytes that AppendFrame makes; the
+// position of the last one, and how many there are. The bytes are valid until the next call. io.EOF means that there is
+// none yet.
 func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n int, err error) {
 	r.batch = r.batch[:0]
 	for {
@@ -178,7 +182,8 @@ func (r *Reader) next() (Frame, []byte, error) {
 		return Frame{}, nil, r.bad(err)
 	}
 	if !r.anchored {
-		// The reader begins in the middle of the log. The record itself says what it follows, and its checksum covers that.
+		// The reader begins in the middle of the log. The record itself says what it follows, and its checksum covers
+		// that.
 		r.prev.Chain, r.anchored = binary.LittleEndian.Uint32(b[framePrevCRC:]), true
 	}
 	f, _, err := DecodeFrame(b, r.prev)
@@ -261,5 +266,8 @@ func (r *Reader) bad(err error) error {
 	if gone := r.gone(); gone != nil {
 		return gone
 	}
-	return &DamagedError{Segment: r.seg.path, Offset: r.offset, LSN: r.prev.LSN + 1, DurableLSN: r.l.synced.LSN, Err: err}
+	return &DamagedError{
+		Segment: r.seg.path, Offset: r.offset, LSN: r.prev.LSN + 1, DurableLSN: r.l.synced.LSN,
+		Err: err,
+	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// load brings a log's directory into the state that the rest of the package relies on. It runs before any goroutine is started.
+// load brings a log's directory into the state that the rest of the package relies on. It runs before any goroutine is
+// started.
 func (l *Log) load() error {
 	if err := l.makeDir(); err != nil {
 		return err
@@ -94,7 +95,8 @@ func (l *Log) begin(start lsn.Position) error {
 		seed: segmentSeed(l.o.LogID, start.LSN+1), path: filepath.Join(l.o.Dir, segmentName(start.LSN+1)),
 		end: segmentDataStart, indexed: true, firm: true, reused: spare.written,
 	}
-	// The header is durable before the file has its name: so the header of the oldest segment is always there, unless it is damaged.
+	// The header is durable before the file has its name: so the header of the oldest segment is always there, unless
+	// it is damaged.
 	header := segmentHeader{logID: l.o.LogID, first: seg.first, prev: start}
 	if _, err = seg.file.WriteAt(header.encode(), 0); err == nil {
 		err = seg.file.Sync()
@@ -225,15 +227,19 @@ func scanIndex(seg *segment) (scanned, error) {
 	var found scanned
 	var index segment
 	last := seg.prev
-	end, err := scanSegment(seg.file, seg.seed, seg.sizeBytes, seg.prev, func(offset int64, h blockHeader, frames []byte) error {
-		if len(frames) == 0 {
-			return nil
-		}
-		index.addBlock(h.firstLSN, offset)
-		info, err := walkFrames(frames, last, func(pos lsn.Position) { found.termEnds = append(found.termEnds, pos) })
-		last = info.last
-		return err
-	})
+	end, err := scanSegment(seg.file, seg.seed, seg.sizeBytes, seg.prev,
+		func(offset int64, h blockHeader, frames []byte) error {
+			if len(frames) == 0 {
+				return nil
+			}
+			index.addBlock(h.firstLSN, offset)
+			info, err := walkFrames(frames, last, func(pos lsn.Position) {
+				found.termEnds = append(found.termEnds,
+					pos)
+			})
+			last = info.last
+			return err
+		})
 	if err != nil {
 		return found, fmt.Errorf("reading log segment %s: %w", seg.path, err)
 	}
@@ -249,8 +255,8 @@ func (l *Log) adopt(seg *segment, found scanned) {
 	l.termEnds = append(l.termEnds, found.termEnds...)
 }
 
-// decide tells a torn tail from a damaged middle. Reading stopped in segment at; any block behind that place which promises that the
-// first unread record was durable makes it damage.
+// decide tells a torn tail from a damaged middle. Reading stopped in segment at; any block behind that place which
+// promises that the first unread record was durable makes it damage.
 func (r *recovering) decide(at int) error {
 	unread := r.last.LSN + 1
 	stop := leftover{end: r.stop.offset + r.stop.torn}
@@ -284,7 +290,10 @@ func (r *recovering) decide(at int) error {
 
 // damage says where reading stopped and what is wrong there.
 func (r *recovering) damage(at int, proof uint64) *DamagedError {
-	d := &DamagedError{Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof, Err: r.stop.err}
+	d := &DamagedError{
+		Segment: r.segs[at].path, Offset: r.stop.badOffset, LSN: r.stop.badLSN, DurableLSN: proof,
+		Err: r.stop.err,
+	}
 	if d.LSN == 0 { // the segment was not read, only passed over
 		d.Offset, d.LSN, d.Err = r.stop.offset, r.last.LSN+1, errNoBlock
 	}
@@ -295,11 +304,13 @@ func (r *recovering) damage(at int, proof uint64) *DamagedError {
 	return d
 }
 
-// cut removes what decide found to be a torn tail. A crash meanwhile leaves another torn tail: what is there promises nothing.
+// cut removes what decide found to be a torn tail. A crash meanwhile leaves another torn tail: what is there promises
+// nothing.
 func (r *recovering) cut(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {
-		// Not kept as a spare: a later segment may begin with the same LSN, and what is in there would look as if it belonged to it.
+		// Not kept as a spare: a later segment may begin with the same LSN, and what is in there would look as if it
+		// belonged to it.
 		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
 			return fmt.Errorf("removing what is behind the end of the log: %w", err)
 		}
@@ -314,8 +325,9 @@ func (r *recovering) cut(at int) error {
 	return nil
 }
 
-// makeFoundDurable makes the claim true that everything which was found is durable. What no block promises may be in the page cache
-// alone, and after a failed fsync the system may even believe that it is on disk: so it is written once more, and synced.
+// makeFoundDurable makes the claim true that everything which was found is durable. What no block promises may be in
+// the page cache alone, and after a failed fsync the system may even believe that it is on disk: so it is written once
+// more, and synced.
 func (l *Log) makeFoundDurable(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {

@@ -63,7 +63,8 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
-// buildDamage makes a sealed log of several segments and tells where each record's block, or the record itself, begins and ends.
+// buildDamage makes a sealed log of several segments and tells where each record's block, or the record itself, begins
+// and ends.
 func buildDamage(t *testing.T) (image *vfs.Mem, o Options, end lsn.Position) {
 	t.Helper()
 	mem := newMem(t)
@@ -80,7 +81,8 @@ func buildDamage(t *testing.T) (image *vfs.Mem, o Options, end lsn.Position) {
 	return copyFS(t, mem, testDir), o, end
 }
 
-// TestDamagedMiddle flips bits everywhere in a log that was durable and sealed: it is always refused, and nothing is changed.
+// TestDamagedMiddle flips bits everywhere in a log that was durable and sealed: it is always refused, and nothing is
+// changed.
 func TestDamagedMiddle(t *testing.T) {
 	image, o, end := buildDamage(t)
 	segs := listSegments(t, image)
@@ -143,7 +145,8 @@ func TestDamagedByMissingPieces(t *testing.T) {
 	require.Equal(t, segmentPath(segs[0]), d.Segment)
 }
 
-// TestLastRecordsWithoutProof: without a seal the last block cannot be told from a torn one. This is what seals are for.
+// TestLastRecordsWithoutProof: without a seal the last block cannot be told from a torn one. This is what seals are
+// for.
 func TestLastRecordsWithoutProof(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -169,7 +172,8 @@ func TestLastRecordsWithoutProof(t *testing.T) {
 	require.ErrorIs(t, err, ErrDamaged)
 }
 
-// TestStaleContentOfRecycledSegments: what is left in a file from its earlier life is neither read nor taken for a proof of damage.
+// TestStaleContentOfRecycledSegments: what is left in a file from its earlier life is neither read nor taken for a
+// proof of damage.
 func TestStaleContentOfRecycledSegments(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -202,7 +206,8 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 	requireRecords(t, l, 500)
 }
 
-// TestSegmentsPublishedAsMessages: a message may hold a log, even a copy of this one. It proves nothing when it is torn.
+// TestSegmentsPublishedAsMessages: a message may hold a log, even a copy of this one. It proves nothing when it is
+// torn.
 func TestSegmentsPublishedAsMessages(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -269,7 +274,12 @@ func TestTornRoll(t *testing.T) {
 		mustAppend(t, l, 1, 1, 1000)
 	}
 	last := listSegments(t, mem)[1]
-	for _, lost := range []struct{ from, n int }{{0, segmentHeaderBytes}, {0, 5000}, {segmentDataStart, 512}, {0, 8 << 10}} {
+	for _, lost := range []struct{ from, n int }{
+		{0, segmentHeaderBytes},
+		{0, 5000},
+		{segmentDataStart, 512},
+		{0, 8 << 10},
+	} {
 		clone := copyFS(t, mem, testDir)
 		overwrite(t, clone, segmentPath(last), int64(lost.from), make([]byte, lost.n))
 		o.FS = clone
@@ -284,7 +294,8 @@ func TestTornRoll(t *testing.T) {
 	}
 }
 
-// TestVerifyFrom: old segments are not read by Open, but everything about them is known, and they are verified when they are read.
+// TestVerifyFrom: old segments are not read by Open, but everything about them is known, and they are verified when
+// they are read.
 func TestVerifyFrom(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)

@@ -10,8 +10,8 @@ import (
 // Hold keeps records from being released. See Log.Hold.
 type Hold struct{ l *Log }
 
-// Hold keeps the record and all that follow it until the result is released, as far as they are still there: the caller compares with
-// First, or reads. It does not survive Close or Reset.
+// Hold keeps the record and all that follow it until the result is released, as far as they are still there: the caller
+// compares with First, or reads. It does not survive Close or Reset.
 func (l *Log) Hold(record uint64) *Hold {
 	h := &Hold{l: l}
 	l.mu.Lock()
@@ -37,8 +37,9 @@ func (h *Hold) Release() {
 	wake(h.l.wakeTrim)
 }
 
-// Release says that the records up to upTo are in a durable checkpoint. Whole segments of them are removed or recycled before it
-// returns, but for Options.KeepBytes of log and for what is held. It writes to the disk, though not to the log.
+// Release says that the records up to upTo are in a durable checkpoint. Whole segments of them are removed or recycled
+// before it returns, but for Options.KeepBytes of log and for what is held. It writes to the disk, though not to the
+// log.
 func (l *Log) Release(upTo uint64) {
 	l.mu.Lock()
 	l.released = max(l.released, upTo)
@@ -53,8 +54,9 @@ func (l *Log) Released() uint64 {
 	return l.released
 }
 
-// GiveUp says that nobody can use the records up to upTo, because one of them is damaged: what is released of them is not kept for
-// Options.KeepBytes. They go with the whole segment that they are in; the segment that is being written ends with the next Append.
+// GiveUp says that nobody can use the records up to upTo, because one of them is damaged: what is released of them is
+// not kept for Options.KeepBytes. They go with the whole segment that they are in; the segment that is being written
+// ends with the next Append.
 func (l *Log) GiveUp(upTo uint64) {
 	l.mu.Lock()
 	l.givenUp = max(l.givenUp, upTo)
@@ -130,12 +132,15 @@ func (l *Log) detachOldest() *segment {
 	return seg
 }
 
-// retire makes a spare of a detached segment's file, or removes it. The names are durable when it returns: one after the other, so that
-// a crash never leaves a gap.
+// retire makes a spare of a detached segment's file, or removes it. The names are durable when it returns: one after
+// the other, so that a crash never leaves a gap.
 func (l *Log) retire(seg *segment) error {
 	var err error
 	if l.spares.wants(seg.sizeBytes) {
-		spare := spareFile{path: l.spares.newPath() + spareSuffix, file: seg.file, sizeBytes: seg.sizeBytes, written: true}
+		spare := spareFile{
+			path: l.spares.newPath() + spareSuffix, file: seg.file, sizeBytes: seg.sizeBytes,
+			written: true,
+		}
 		if err = l.o.FS.Rename(seg.path, spare.path); err == nil {
 			err = l.o.FS.SyncDir(l.o.Dir)
 		}

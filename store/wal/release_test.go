@@ -39,7 +39,8 @@ func TestReleaseKeepsWhatItMust(t *testing.T) {
 	h.Release()
 	h.Release()
 	// What a released hold kept goes in the background, a segment at a time.
-	require.Eventually(t, func() bool { return l.Bytes() < o.KeepBytes+2*o.SegmentBytes }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return l.Bytes() < o.KeepBytes+2*o.SegmentBytes }, 10*time.Second,
+		time.Millisecond)
 	require.Greater(t, l.First(), uint64(200))
 	require.GreaterOrEqual(t, l.Bytes(), o.KeepBytes)
 	requireRecords(t, l, 500)
@@ -97,8 +98,8 @@ func TestReaderIsTrimmed(t *testing.T) {
 
 var errDisk = errors.New("the disk is broken")
 
-// TestFailuresAreFinal: whatever of a commit fails, nothing works any more until the log is opened anew, which then finds what was
-// durable (INV-7).
+// TestFailuresAreFinal: whatever of a commit fails, nothing works any more until the log is opened anew, which then
+// finds what was durable (INV-7).
 func TestFailuresAreFinal(t *testing.T) {
 	for what, breaks := range map[string]func(vfs.Op) bool{
 		"write":    func(op vfs.Op) bool { return op.Kind == vfs.OpWrite },
@@ -157,7 +158,8 @@ func TestFailuresAreFinal(t *testing.T) {
 	}
 }
 
-// TestFailedSyncIsNotBelievedLater: the system may think that what an fsync failed for is on the disk. Open writes it once more.
+// TestFailedSyncIsNotBelievedLater: the system may think that what an fsync failed for is on the disk. Open writes it
+// once more.
 func TestFailedSyncIsNotBelievedLater(t *testing.T) {
 	mem := newMem(t)
 	fault := vfs.NewFault(mem)

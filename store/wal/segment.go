@@ -23,8 +23,8 @@ import (
 //	| 8 bytes  | u32     | u32   | 16     | u64       | u64        u64        u32   | u32  |
 //	+----------+---------+-------+--------+-----------+----------+----------+-------+------+
 //
-// crc is the CRC-32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin at 4096, so that
-// a torn write of the first block cannot hurt the header.
+// crc is the CRC-32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin at
+// 4096, so that a torn write of the first block cannot hurt the header.
 const (
 	segmentMagic       = "LSLOGSEG"
 	segmentVersion     = 1
@@ -50,7 +50,8 @@ type segment struct {
 	indexed bool         // guarded: end and index are known
 	trimmed bool         // guarded: it left the log, and its file may be overwritten
 	firm    bool         // guarded: its header and its name are durable
-	reused  bool         // its file was a segment before, or zeros were written to it: each block has its place on the disk
+	// its file was a segment before, or zeros were written to it: each block has its place on the disk
+	reused bool
 }
 
 // indexEntry says where the block is that begins with a record.
@@ -134,7 +135,8 @@ func (h segmentHeader) encode() []byte {
 
 // decodeSegmentHeader returns errNoSegmentHeader or ErrNewerVersion if it cannot be used.
 func decodeSegmentHeader(b []byte) (segmentHeader, error) {
-	if len(b) < segmentHeaderBytes || string(b[:8]) != segmentMagic || checksum(0, b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
+	if len(b) < segmentHeaderBytes || string(b[:8]) != segmentMagic ||
+		checksum(0, b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
 		return segmentHeader{}, errNoSegmentHeader
 	}
 	if version := binary.LittleEndian.Uint32(b[8:]); version != segmentVersion {
@@ -182,8 +184,8 @@ type window struct {
 	n     int
 }
 
-// at returns n bytes at the offset, valid until the next call. It reads ahead, but not beyond limit, where the caller knows that
-// nothing is; the range itself lies before limit.
+// at returns n bytes at the offset, valid until the next call. It reads ahead, but not beyond limit, where the caller
+// knows that nothing is; the range itself lies before limit.
 func (w *window) at(offset int64, n int, limit int64) ([]byte, error) {
 	if from := offset - w.start; from >= 0 && from+int64(n) <= int64(w.n) {
 		return w.buf[from : from+int64(n)], nil
@@ -219,16 +221,16 @@ type scanEnd struct {
 	// committed is the highest record that a whole block says is committed.
 	committed uint64
 
-	// What was found at offset: errNoBlock if no header is there; otherwise what is wrong with a frame of the block, and with
-	// which one.
+	// What was found at offset: errNoBlock if no header is there; otherwise what is wrong with a frame of the block,
+	// and with which one.
 	err       error
 	badOffset int64
 	badLSN    uint64
 	torn      int64 // the size of the block that is not whole, as its header says
 }
 
-// scanSegment reads and verifies a segment from its first block on. block is called for each whole block; it may be nil. The error
-// is one of reading or of block; a place that cannot be understood ends the scan without one.
+// scanSegment reads and verifies a segment from its first block on. block is called for each whole block; it may be
+// nil. The error is one of reading or of block; a place that cannot be understood ends the scan without one.
 func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 	block func(offset int64, h blockHeader, frames []byte) error,
 ) (scanEnd, error) {
@@ -292,7 +294,8 @@ type leftover struct {
 	end      int64  // where the last block there ends that is newer than the stop
 }
 
-// searchBlocks looks for block headers anywhere behind the offset, and returns what they say about records from the LSN on.
+// searchBlocks looks for block headers anywhere behind the offset, and returns what they say about records from the LSN
+// on.
 func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint64) (leftover, error) {
 	var found leftover
 	var magic [4]byte

@@ -12,14 +12,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// spares keeps files ready to become segments: of full size, and with SyncAlways really written to, so that an fdatasync of a block
-// has no metadata to write. Their content is zeros or an old segment; no block header in there is valid in the file's next life.
+// spares keeps files ready to become segments: of full size, and with SyncAlways really written to, so that an
+// fdatasync of a block has no metadata to write. Their content is zeros or an old segment; no block header in there is
+// valid in the file's next life.
 type spares struct {
 	fs        vfs.FS
 	dir       string
 	sizeBytes int64
-	// zeros: the files are filled with zeros and not only reserved. That doubles what is written, and is worth it only where
-	// every commit waits for an fdatasync.
+	// zeros: the files are filled with zeros and not only reserved. That doubles what is written, and is worth it only
+	// where every commit waits for an fdatasync.
 	zeros bool
 
 	// makeMu is held while a spare is made, so that there are never two at it.
@@ -50,8 +51,8 @@ const (
 
 var errStopped = errors.New("stopped")
 
-// take returns a file for a segment. If none is ready it makes a small one, rather than let the commit wait for a large one; ready
-// tells which it was. The error is ErrNoSpace if it is that.
+// take returns a file for a segment. If none is ready it makes a small one, rather than let the commit wait for a large
+// one; ready tells which it was. The error is ErrNoSpace if it is that.
 func (s *spares) take() (f spareFile, ready bool, err error) {
 	s.mu.Lock()
 	if n := len(s.ready); n > 0 {
@@ -143,8 +144,8 @@ func (s *spares) newPath() string {
 	return filepath.Join(s.dir, fmt.Sprintf("%020d", s.next))
 }
 
-// clear removes the files that an earlier run left. A spare is not used again: it may have been a segment that lost its name in a
-// crash, and hold blocks of an LSN that the log is about to come to once more.
+// clear removes the files that an earlier run left. A spare is not used again: it may have been a segment that lost its
+// name in a crash, and hold blocks of an LSN that the log is about to come to once more.
 func (s *spares) clear(names []string) error {
 	for _, name := range names {
 		_, isSpare := parseName(name, spareSuffix)

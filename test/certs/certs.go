@@ -56,15 +56,18 @@ func (a *Authority) Issue(t *testing.T, name string) (cert tls.Certificate, cert
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:  time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	require.NoError(t, err)
 	keyDER, err := x509.MarshalECPrivateKey(key)
 	require.NoError(t, err)
-	certFile, keyFile = pemFile(t, name+".pem", "CERTIFICATE", der), pemFile(t, name+"-key.pem", "EC PRIVATE KEY", keyDER)
+	certFile, keyFile = pemFile(t, name+".pem", "CERTIFICATE", der),
+		pemFile(t, name+"-key.pem", "EC PRIVATE KEY", keyDER)
 	cert, err = tls.LoadX509KeyPair(certFile, keyFile)
 	require.NoError(t, err)
 	return cert, certFile, keyFile

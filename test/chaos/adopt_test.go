@@ -27,24 +27,29 @@ func command(t *testing.T, args ...string) (output string, err error) {
 func refusing(t *testing.T, p *cluster.Pair, why string) {
 	t.Helper()
 	says := func(s *pb.GetStatusResponse) bool {
-		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), why) && strings.Contains(s.GetReason(), "lockstep pair adopt")
+		return s.GetRole() == pb.Role_ROLE_RECOVERING && strings.Contains(s.GetReason(), why) &&
+			strings.Contains(s.GetReason(), "lockstep pair adopt")
 	}
-	require.NoError(t, p.Wait(limited(t), "two nodes that refuse", func(a, b *pb.GetStatusResponse) bool { return says(a) && says(b) }))
+	require.NoError(t, p.Wait(limited(t), "two nodes that refuse",
+		func(a, b *pb.GetStatusResponse) bool { return says(a) && says(b) }))
 	for _, n := range p.Nodes() {
 		out, _ := command(t, "--addr", n.Address(), "status")
 		require.Contains(t, out, "lockstep pair adopt")
 	}
 }
 
-// TestAdopt: etcd is wiped, or restored from an old copy, while the pair is down. Both nodes refuse to guess; one of them adopts the
-// pair, the other one joins it, and nothing that was acknowledged is lost.
+// TestAdopt: etcd is wiped, or restored from an old copy, while the pair is down. Both nodes refuse to guess; one of
+// them adopts the pair, the other one joins it, and nothing that was acknowledged is lost.
 func TestAdopt(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		restored bool // from an old copy; otherwise wiped
 		alone    bool // the active went on alone before the pair went down, so that it holds more
 	}{
-		{"wiped", false, false}, {"wiped-one-ahead", false, true}, {"restored", true, false}, {"restored-one-ahead", true, true},
+		{"wiped", false, false},
+		{"wiped-one-ahead", false, true},
+		{"restored", true, false},
+		{"restored-one-ahead", true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) { adoptAfter(t, tt.restored, tt.alone) })
 	}
@@ -134,7 +139,8 @@ func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
 	return best
 }
 
-// TestAdoptWhileRunning: etcd is wiped under a pair that runs. Not one write is refused; the active adopts the pair without a pause.
+// TestAdoptWhileRunning: etcd is wiped under a pair that runs. Not one write is refused; the active adopts the pair
+// without a pause.
 func TestAdoptWhileRunning(t *testing.T) {
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
@@ -169,7 +175,8 @@ func TestAdoptWithoutOther(t *testing.T) {
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "without-", Seed: 1})
 	acked(t, w, ackBound)
-	require.NoError(t, standby.Kill()) // first: a standby takes over within milliseconds, and then only it would hold everything
+	// first: a standby takes over within milliseconds, and then only it would hold everything
+	require.NoError(t, standby.Kill())
 	require.NoError(t, active.Kill())
 	require.NoError(t, p.StopEtcd())
 	require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(p.A.Dir), "etcd")))
@@ -188,8 +195,9 @@ func TestAdoptWithoutOther(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestAdoptWithoutOtherThatHeldMore: the operator was wrong, or wanted it so. The other node comes back and holds more, which it knows to be
-// committed; it gives that up, because the record says that an operator did (INV-13), and keeps it in a file.
+// TestAdoptWithoutOtherThatHeldMore: the operator was wrong, or wanted it so. The other node comes back and holds more,
+// which it knows to be committed; it gives that up, because the record says that an operator did (INV-13), and keeps it
+// in a file.
 func TestAdoptWithoutOtherThatHeldMore(t *testing.T) {
 	p := start(t, cluster.Options{})
 	more, adopter := inSync(t, p)

@@ -96,8 +96,9 @@ func harmRounds(rng *rand.Rand) []harm {
 	return all[:4]
 }
 
-// TestDamagedFilesHeal: whatever is damaged on one node, of either role, while the other one is well, the pair heals without an operator, and
-// nothing that was acknowledged is lost. The node is started while its peer serves, and after both were down.
+// TestDamagedFilesHeal: whatever is damaged on one node, of either role, while the other one is well, the pair heals
+// without an operator, and nothing that was acknowledged is lost. The node is started while its peer serves, and after
+// both were down.
 func TestDamagedFilesHeal(t *testing.T) {
 	for _, raft := range []bool{false, true} {
 		t.Run(fmt.Sprintf("raft %v", raft), func(t *testing.T) { damagedFilesHeal(t, raft) })
@@ -117,7 +118,8 @@ func damagedFilesHeal(t *testing.T, raft bool) {
 			for _, peer := range []string{"up", "down"} {
 				began := time.Now()
 				harmOne(t, p, w, h, role, peer)
-				t.Logf("%s, %s, peer %s: healed after %v", h.name, role, peer, time.Since(began).Round(time.Millisecond))
+				t.Logf("%s, %s, peer %s: healed after %v", h.name, role, peer,
+					time.Since(began).Round(time.Millisecond))
 			}
 		}
 	}
@@ -147,8 +149,10 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 	whole := h.name == "page.db missing" && err == nil
 	require.NoError(t, victim.Start(), what)
 	if peer == "down" && !whole {
-		// Alone it must not serve: it does not hold everything any more. (A log with every record makes a missing page.db again.)
-		require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP, pb.Role_ROLE_FENCED), what)
+		// Alone it must not serve: it does not hold everything any more. (A log with every record makes a missing
+		// page.db again.)
+		require.NoError(t, p.WaitRole(limited(t), victim, pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP,
+			pb.Role_ROLE_FENCED), what)
 	}
 	if peer == "down" {
 		require.NoError(t, other.Start(), what)
@@ -158,8 +162,9 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 	require.NoError(t, err, what)
 }
 
-// TestDamagedAlone damages the files of the one node that holds everything. It must not serve, must say what is the matter and what can be
-// done, and nobody else may serve in its place. Put back as docs/maintenance.md says, it goes on, and nothing is lost.
+// TestDamagedAlone damages the files of the one node that holds everything. It must not serve, must say what is the
+// matter and what can be done, and nobody else may serve in its place. Put back as docs/maintenance.md says, it goes
+// on, and nothing is lost.
 func TestDamagedAlone(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
@@ -193,7 +198,8 @@ func damagedAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm) {
 	require.NoError(t, other.Start())
 	quiet(t, w)
 	for _, n := range p.Nodes() {
-		require.NotContains(t, []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE}, statusOf(t, n).GetRole(), h.name)
+		require.NotContains(t, []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE}, statusOf(t, n).GetRole(),
+			h.name)
 	}
 	require.Eventually(t, func() bool {
 		reason := statusOf(t, victim).GetReason()

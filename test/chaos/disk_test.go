@@ -62,8 +62,8 @@ func diedBySelf(t *testing.T, n *cluster.Node) {
 	require.NoError(t, n.Kill())
 }
 
-// TestFailedSync: an fsync fails with EIO, once, first on the standby and then on the active. The node ends (INV-7); the other one
-// serves; started again, it recovers and comes back in sync.
+// TestFailedSync: an fsync fails with EIO, once, first on the standby and then on the active. The node ends (INV-7);
+// the other one serves; started again, it recovers and comes back in sync.
 func TestFailedSync(t *testing.T) {
 	p := startBreakable(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -81,8 +81,8 @@ func TestFailedSync(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestStalledActive: the disk of the active hangs. It stops looking alive, the standby takes over, and nothing that the old one is asked
-// meanwhile or afterwards is acknowledged by it. When the disk comes back, it comes back in sync.
+// TestStalledActive: the disk of the active hangs. It stops looking alive, the standby takes over, and nothing that the
+// old one is asked meanwhile or afterwards is acknowledged by it. When the disk comes back, it comes back in sync.
 func TestStalledActive(t *testing.T) {
 	const stallTimeout = time.Second
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{"disk.stall-timeout": stallTimeout.String()}})
@@ -93,7 +93,8 @@ func TestStalledActive(t *testing.T) {
 	since := w.History().Now()
 	setDisk(t, old, stalledDisk)
 	took := ackedSince(t, w, since, old, ackBound)
-	t.Logf("stall of the active's disk to the next acknowledged publish, with disk.stall-timeout %v: %v", stallTimeout, took)
+	t.Logf("stall of the active's disk to the next acknowledged publish, with disk.stall-timeout %v: %v", stallTimeout,
+		took)
 	require.NoError(t, p.WaitRole(limited(t), next, pb.Role_ROLE_ACTIVE_ALONE))
 
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -110,8 +111,8 @@ func TestStalledActive(t *testing.T) {
 	require.Zero(t, messages())
 }
 
-// TestStalledStandby: the disk of the standby hangs. It is taken out of the in-sync set, the active goes on, and when the disk comes back
-// the standby is in sync again.
+// TestStalledStandby: the disk of the standby hangs. It is taken out of the in-sync set, the active goes on, and when
+// the disk comes back the standby is in sync again.
 func TestStalledStandby(t *testing.T) {
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{"disk.stall-timeout": "1s"}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -150,13 +151,14 @@ func TestSlowDisk(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestPowerCut: both nodes lose power at once under load, again and again: what they had not synced is lost, but for what a disk wrote
-// by itself. Nothing that was acknowledged is.
+// TestPowerCut: both nodes lose power at once under load, again and again: what they had not synced is lost, but for
+// what a disk wrote by itself. Nothing that was acknowledged is.
 func TestPowerCut(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
 		// Small, so that checkpoints and segments of the log that are used again are hit.
-		"checkpoint.bytes": "1MiB", "checkpoint.interval": "300ms", "log.segment-bytes": "1MiB", "log.keep-bytes": "1MiB", "memory.budget": "16MiB",
+		"checkpoint.bytes": "1MiB", "checkpoint.interval": "300ms", "log.segment-bytes": "1MiB",
+		"log.keep-bytes": "1MiB", "memory.budget": "16MiB",
 	}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: s, PerSecond: 1000})
 	leaks := []float64{0, 0.5, 0.9}
@@ -179,8 +181,8 @@ func TestPowerCut(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestFailedRead: reads of the page file fail, or give a wrong bit, on the active. What is wanted comes from the other node, and nobody
-// notices.
+// TestFailedRead: reads of the page file fail, or give a wrong bit, on the active. What is wanted comes from the other
+// node, and nobody notices.
 func TestFailedRead(t *testing.T) {
 	s := seed(t)
 	for name, rule := range map[string]faultdisk.Rule{
@@ -209,8 +211,8 @@ func TestFailedRead(t *testing.T) {
 	}
 }
 
-// TestFlippedLog: bits of what the standby writes to its log flip. It does not read its log while it runs; restarted, it finds what is wrong,
-// and gets that, or everything, from the active.
+// TestFlippedLog: bits of what the standby writes to its log flip. It does not read its log while it runs; restarted,
+// it finds what is wrong, and gets that, or everything, from the active.
 func TestFlippedLog(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{})

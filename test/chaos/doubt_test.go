@@ -13,9 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestCommitInDoubt: the active sleeps (SIGSTOP) with a transaction that waits for a sleeping standby, so that Commit cannot know what became
-// of it; then nobody is there at all, and Commit knows no more than before; then both wake up, and a third Commit asks for the same
-// transaction: it is stored once.
+// TestCommitInDoubt: the active sleeps (SIGSTOP) with a transaction that waits for a sleeping standby, so that Commit
+// cannot know what became of it; then nobody is there at all, and Commit knows no more than before; then both wake up,
+// and a third Commit asks for the same transaction: it is stored once.
 func TestCommitInDoubt(t *testing.T) {
 	p := start(t, cluster.Options{})
 	messages := newQueue(t, p, "doubt")

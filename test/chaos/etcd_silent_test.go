@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestFailoverPastSilentEndpoint: one of two endpoints of etcd takes connections and requests, and answers nothing. A failover goes by
-// the other one, and its time is told beside that with both well.
+// TestFailoverPastSilentEndpoint: one of two endpoints of etcd takes connections and requests, and answers nothing. A
+// failover goes by the other one, and its time is told beside that with both well.
 func TestFailoverPastSilentEndpoint(t *testing.T) {
 	const rounds = 4
 	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})
@@ -23,7 +23,8 @@ func TestFailoverPastSilentEndpoint(t *testing.T) {
 	hole, err := cluster.NewProxy(etcd.Address())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, hole.Close()) })
-	p := start(t, cluster.Options{Settings: map[string]string{"coordinator.etcd.endpoints": hole.Address() + "," + etcd.Address()}})
+	p := start(t, cluster.Options{Settings: map[string]string{"coordinator.etcd.endpoints": hole.Address() + "," +
+		etcd.Address()}})
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "silent-", Seed: 1})
 	failover := func() time.Duration {
 		active, _ := inSync(t, p)

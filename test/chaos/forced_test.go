@@ -18,8 +18,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestForced: the active goes on alone, without its standby, and is then lost. The standby does not take over by itself. An operator forces
-// it; it serves. The old active comes back: it follows, and what only it had acknowledged is in a file that dump-log reads.
+// TestForced: the active goes on alone, without its standby, and is then lost. The standby does not take over by
+// itself. An operator forces it; it serves. The old active comes back: it follows, and what only it had acknowledged is
+// in a file that dump-log reads.
 func TestForced(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -27,9 +28,11 @@ func TestForced(t *testing.T) {
 		lose func(n *cluster.Node) error // makes the active go away
 		back func(n *cluster.Node) error // and come back
 	}{
-		// A process that was killed has not applied what its log has since the last checkpoint: when it is back, that is cut.
+		// A process that was killed has not applied what its log has since the last checkpoint: when it is back, that
+		// is cut.
 		{"killed", false, (*cluster.Node).Kill, (*cluster.Node).Start},
-		// One that was stopped goes on as the active until it finds out, and has applied everything: it needs a snapshot.
+		// One that was stopped goes on as the active until it finds out, and has applied everything: it needs a
+		// snapshot.
 		{"frozen", false, (*cluster.Node).Pause, (*cluster.Node).Wake},
 		// The quorum is the witness and the node that is left.
 		{"killed, raft", true, (*cluster.Node).Kill, (*cluster.Node).Start},
@@ -130,7 +133,8 @@ func forceByCommand(t *testing.T, p *cluster.Pair, n *cluster.Node) uint64 {
 	t.Helper()
 	require.Contains(t, refused(t, n), "--accept-data-loss")
 	require.Contains(t, refused(t, n, "--force"), "--accept-data-loss")
-	require.Contains(t, refused(t, n, "--force", "--accept-data-loss"), "MAY BE LOST", "without a terminal it needs --yes, and says first what is lost")
+	require.Contains(t, refused(t, n, "--force", "--accept-data-loss"), "MAY BE LOST",
+		"without a terminal it needs --yes, and says first what is lost")
 
 	s, err := n.Status(limited(t))
 	require.NoError(t, err)
@@ -153,7 +157,8 @@ func forceByCommand(t *testing.T, p *cluster.Pair, n *cluster.Node) uint64 {
 	require.Positive(t, plan.HeardOf)
 	require.NotEmpty(t, plan.Warnings)
 
-	out, err = command(t, "--addr", n.Address(), "failover", n.Address(), "--force", "--accept-data-loss", "--yes", "--reason", "a test of force")
+	out, err = command(t, "--addr", n.Address(), "failover", n.Address(), "--force", "--accept-data-loss", "--yes",
+		"--reason", "a test of force")
 	require.NoError(t, err, out)
 	require.Contains(t, out, fmt.Sprintf("from LSN %d", end+1))
 	require.Contains(t, out, "done: node "+n.Name)

@@ -46,9 +46,9 @@ func length(t *testing.T) (rounds int, limit time.Duration) {
 	return defaultRounds, defaultTime
 }
 
-// TestChaosKill kills the active, the standby or both at random moments under load, restarts them, and lets them find together;
-// sometimes the next kill does not wait for that. Nothing that was acknowledged may be lost, doubled, moved or delivered again after its
-// acknowledgement was confirmed, and the two stores must hold the same in the end.
+// TestChaosKill kills the active, the standby or both at random moments under load, restarts them, and lets them find
+// together; sometimes the next kill does not wait for that. Nothing that was acknowledged may be lost, doubled, moved
+// or delivered again after its acknowledgement was confirmed, and the two stores must hold the same in the end.
 func TestChaosKill(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
@@ -117,8 +117,8 @@ func (k *killer) round() {
 		k.pause(150 * time.Millisecond)
 		k.start(standby)
 	case dice < 82:
-		// So long that the active's log does not reach back any more: it needs a snapshot, if log.keep-bytes is small. The first attempt
-		// is killed on the way.
+		// So long that the active's log does not reach back any more: it needs a snapshot, if log.keep-bytes is small.
+		// The first attempt is killed on the way.
 		k.kill("standby, for long", standby)
 		k.pause(3 * time.Second)
 		k.checkpoint(active)
@@ -128,7 +128,8 @@ func (k *killer) round() {
 		k.kill("", standby)
 		k.start(standby)
 	case dice < 92:
-		// The one that took over alone is killed in turn, before or while the other one catches up: only it may become active again.
+		// The one that took over alone is killed in turn, before or while the other one catches up: only it may become
+		// active again.
 		k.kill("active, then its successor", active)
 		acked(t, k.w, ackBound)
 		k.start(active)
@@ -176,7 +177,8 @@ func (k *killer) checkpoint(n *cluster.Node) {
 	k.w.History().Note("checkpoint on %s", n.Name)
 	ctx := k.t.Context()
 	k.asked.Go(func() {
-		_, _ = pb.NewAdminServiceClient(n.Conn()).Checkpoint(ctx, &pb.CheckpointRequest{}) // killed on the way, more often than not
+		// killed on the way, more often than not
+		_, _ = pb.NewAdminServiceClient(n.Conn()).Checkpoint(ctx, &pb.CheckpointRequest{})
 	})
 }
 

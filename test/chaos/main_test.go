@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package chaos breaks real pairs of nodes, and proves with a recording client and a checker (test/cluster) that clients were told
-// nothing but the truth. The tests are short by default; the same tests run for longer with
+// Package chaos breaks real pairs of nodes, and proves with a recording client and a checker (test/cluster) that
+// clients were told nothing but the truth. The tests are short by default; the same tests run for longer with
 //
 //	LOCKSTEP_CHAOS=30m    kill nodes for that long
 //	LOCKSTEP_ROUNDS=500   or for that many rounds
@@ -65,7 +65,8 @@ func seed(t *testing.T) uint64 {
 	return s
 }
 
-// start starts a pair that is in sync. Its directory is removed when the test succeeds, and kept and named when it fails.
+// start starts a pair that is in sync. Its directory is removed when the test succeeds, and kept and named when it
+// fails.
 func start(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	o.Binary = binary
@@ -134,9 +135,11 @@ func acked(t *testing.T, w *cluster.Workload, within time.Duration) {
 	ackedSince(t, w, w.History().Now(), nil, within)
 }
 
-// ackedSince waits for an acknowledgement that is received after a time of the history, from another node than notBy (nil: any), and
-// returns how long after it.
-func ackedSince(t *testing.T, w *cluster.Workload, since time.Duration, notBy *cluster.Node, within time.Duration) time.Duration {
+// ackedSince waits for an acknowledgement that is received after a time of the history, from another node than notBy
+// (nil: any), and returns how long after it.
+func ackedSince(
+	t *testing.T, w *cluster.Workload, since time.Duration, notBy *cluster.Node, within time.Duration,
+) time.Duration {
 	t.Helper()
 	address := "none"
 	if notBy != nil {

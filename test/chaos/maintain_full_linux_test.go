@@ -15,19 +15,20 @@ import (
 )
 
 const (
-	// A rewrite looks at the free space each 8 MiB, which is once a second at the rate that is set: the disk is full before it has
-	// looked for the last time.
+	// A rewrite looks at the free space each 8 MiB, which is once a second at the rate that is set: the disk is full
+	// before it has looked for the last time.
 	fullFill = 48 << 20
 	// fullDisk is the size of the disk: page.db, page.db_new, page.db_old and the log fit.
 	fullDisk = "size=640m"
-	// Before a rewrite enough is left for the standby to follow, and not enough for another page file; in the middle of one, less than the
-	// half segment that makes it stop, and so little that the standby leaves until there is more.
+	// Before a rewrite enough is left for the standby to follow, and not enough for another page file; in the middle of
+	// one, less than the half segment that makes it stop, and so little that the standby leaves until there is more.
 	leftBefore = 30 << 20
 	leftMiddle = 1 << 20
 )
 
-// TestResizeDiskFull: there is no room for the new page file before a rewrite, and the disk fills up in the middle of one. The plan fails
-// with the figures or goes on when there is room, page.db is as it was, and nothing is lost; with room enough the next plan is done.
+// TestResizeDiskFull: there is no room for the new page file before a rewrite, and the disk fills up in the middle of
+// one. The plan fails with the figures or goes on when there is room, page.db is as it was, and nothing is lost; with
+// room enough the next plan is done.
 //
 // It is skipped where nobody may mount a small disk. The tests of package store fill one that is simulated.
 func TestResizeDiskFull(t *testing.T) {
@@ -56,7 +57,8 @@ func TestResizeDiskFull(t *testing.T) {
 	free()
 
 	plan = startResize(t, r, 8<<10)
-	require.NoError(t, p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool { return copied(a, 0.0001) || copied(b, 0.0001) }))
+	require.NoError(t, p.Wait(limited(t), "a rewrite under way",
+		func(a, b *pb.GetStatusResponse) bool { return copied(a, 0.0001) || copied(b, 0.0001) }))
 	fill(leftMiddle)
 	// A node whose log has no room either ends, as it must: then it is started again when there is room.
 	require.NoError(t, p.Wait(limited(t), "the rewrite to end", func(a, b *pb.GetStatusResponse) bool {

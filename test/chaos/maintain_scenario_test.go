@@ -26,8 +26,9 @@ import (
 const (
 	// scenarioFill is what a rewrite of the scenarios has to copy.
 	scenarioFill = 32 << 20
-	// crawl is the rate of a rewrite that something is to happen in the middle of: it takes minutes, whatever the disk, and so is not
-	// waited for by whoever is done sooner. When all has happened the node is started again with fullSpeed.
+	// crawl is the rate of a rewrite that something is to happen in the middle of: it takes minutes, whatever the disk,
+	// and so is not waited for by whoever is done sooner. When all has happened the node is started again with
+	// fullSpeed.
 	crawl = "128KiB"
 	// walking is the rate of a rewrite that has to last for some seconds, and is waited for.
 	walking   = "8MiB"
@@ -51,7 +52,8 @@ func (r *rolling) rate(t *testing.T, n *cluster.Node, rate string) {
 	b, err := os.ReadFile(name)
 	require.NoError(t, err)
 	require.Len(t, rateSetting.FindAll(b, -1), 1)
-	require.NoError(t, os.WriteFile(name, rateSetting.ReplaceAll(b, []byte(fmt.Sprintf("rewrite-rate: %q", rate))), 0o640))
+	require.NoError(t, os.WriteFile(name, rateSetting.ReplaceAll(b, []byte(fmt.Sprintf("rewrite-rate: %q", rate))),
+		0o640))
 	r.slow = slices.DeleteFunc(r.slow, func(s *cluster.Node) bool { return s == n })
 	if rate != fullSpeed {
 		r.slow = append(r.slow, n)
@@ -70,7 +72,10 @@ func (r *rolling) restart(t *testing.T, n *cluster.Node, rate string) {
 func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *cluster.Workload)) {
 	t.Helper()
 	ok := t.Run(name, func(t *testing.T) {
-		w := work(t, r.p, cluster.WorkloadOptions{Prefix: strings.ReplaceAll(name, " ", "-") + "-", Seed: seed(t), PerSecond: 300})
+		w := work(t, r.p, cluster.WorkloadOptions{
+			Prefix: strings.ReplaceAll(name, " ", "-") + "-", Seed: seed(t),
+			PerSecond: 300,
+		})
 		acked(t, w, ackBound)
 		inSync(t, r.p)
 		run(t, w)
@@ -88,14 +93,16 @@ func (r *rolling) scenario(t *testing.T, name string, run func(t *testing.T, w *
 	}
 }
 
-// resize starts a plan with another page size and waits until the standby is in the middle of the copy, which it does at a rate.
+// resize starts a plan with another page size and waits until the standby is in the middle of the copy, which it does
+// at a rate.
 func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32, active, standby *cluster.Node) {
 	t.Helper()
 	_, standby = inSync(t, r.p)
 	r.restart(t, standby, rate)
 	active, standby = inSync(t, r.p)
 	size = 24<<10 - r.sizes[0] // 8 KiB and 16 KiB in turn
-	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
+	plan, err := r.stock.c.StartPlan(limited(t),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	require.NoError(t, r.p.Wait(limited(t), "a rewrite under way", func(a, b *pb.GetStatusResponse) bool {
 		return copied([]*pb.GetStatusResponse{a, b}[index(r.p, standby)], 0.0001)
@@ -107,7 +114,8 @@ func (r *rolling) resize(t *testing.T, rate string) (plan *pb.Plan, size uint32,
 func startResize(t *testing.T, r *rolling, size uint32) *pb.Plan {
 	t.Helper()
 	inSync(t, r.p)
-	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
+	plan, err := r.stock.c.StartPlan(limited(t),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	return plan
 }
@@ -165,7 +173,8 @@ func TestResizeScenarios(t *testing.T) {
 func (r *rolling) nothingHappens(t *testing.T, w *cluster.Workload) {
 	active, _ := inSync(t, r.p)
 	size := 24<<10 - r.sizes[0]
-	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size, SwitchBack: true})
+	plan, err := r.stock.c.StartPlan(limited(t),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size, SwitchBack: true})
 	require.NoError(t, err)
 	r.done(t, plan, size)
 	now, _ := inSync(t, r.p)
@@ -176,8 +185,8 @@ func (r *rolling) nothingHappens(t *testing.T, w *cluster.Workload) {
 	}
 }
 
-// activeKilled: the standby drops its rewrite, applies its backlog and takes over, in a time that has nothing to do with the size of the
-// store. When the killed one is back the plan goes on.
+// activeKilled: the standby drops its rewrite, applies its backlog and takes over, in a time that has nothing to do
+// with the size of the store. When the killed one is back the plan goes on.
 func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	begun := logged(t, standby)
@@ -185,7 +194,8 @@ func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	require.NoError(t, active.Kill())
 	took := ackedSince(t, w, since, active, ackBound) // the rewrite would go on for minutes
 	t.Logf("kill of the active while the standby rewrote, to the next acknowledged publish: %v", took)
-	require.True(t, said(t, standby, "rewrite of page.db canceled", begun), "the standby was not rewriting any more: this test proves nothing")
+	require.True(t, said(t, standby, "rewrite of page.db canceled", begun),
+		"the standby was not rewriting any more: this test proves nothing")
 	require.Equal(t, r.sizes[0], pageSize(t, standby), "a rewrite that was dropped changes nothing")
 	onlyPageFile(t, standby)
 	s, err := standby.Status(limited(t))
@@ -202,7 +212,8 @@ func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
-	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"), "the standby was not rewriting any more: this test proves nothing")
+	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
+		"the standby was not rewriting any more: this test proves nothing")
 	acked(t, w, ackBound)
 	require.NoError(t, r.p.Wait(limited(t), "a plan that waits", func(a, b *pb.GetStatusResponse) bool {
 		return planOf(a, b).GetState() == pb.PlanState_PLAN_STATE_WAITING
@@ -213,12 +224,13 @@ func (r *rolling) standbyKilled(t *testing.T, w *cluster.Workload) {
 	r.done(t, plan, size)
 }
 
-// standbyKilledThenCancelled: the plan is cancelled while the standby is away; the standby comes back with its old page file and nothing
-// beside it, and what was left of the rewrite is gone.
+// standbyKilledThenCancelled: the plan is cancelled while the standby is away; the standby comes back with its old page
+// file and nothing beside it, and what was left of the rewrite is gone.
 func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) {
 	_, _, _, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
-	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"), "the standby was not rewriting any more: this test proves nothing")
+	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
+		"the standby was not rewriting any more: this test proves nothing")
 	acked(t, w, ackBound)
 	plan, err := r.stock.c.CancelPlan(limited(t))
 	require.NoError(t, err)
@@ -237,7 +249,8 @@ func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())
 	require.NoError(t, active.Kill())
-	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"), "the standby was not rewriting any more: this test proves nothing")
+	require.FileExists(t, filepath.Join(standby.DataDir(), "page.db_new"),
+		"the standby was not rewriting any more: this test proves nothing")
 	r.rate(t, standby, fullSpeed)
 	require.NoError(t, standby.Start())
 	require.NoError(t, active.Start())
@@ -253,9 +266,11 @@ func (r *rolling) etcdGone(t *testing.T, w *cluster.Workload) {
 		s := []*pb.GetStatusResponse{a, b}[index(r.p, standby)]
 		return s.GetStore().GetPageSize() == size
 	}))
-	require.NoError(t, r.p.Wait(limited(t), "both nodes to miss the coordinator", func(a, b *pb.GetStatusResponse) bool {
-		return a != nil && b != nil && !a.GetPair().GetCoordinatorReachable() && !b.GetPair().GetCoordinatorReachable()
-	}))
+	require.NoError(t, r.p.Wait(limited(t), "both nodes to miss the coordinator",
+		func(a, b *pb.GetStatusResponse) bool {
+			return a != nil && b != nil && !a.GetPair().GetCoordinatorReachable() &&
+				!b.GetPair().GetCoordinatorReachable()
+		}))
 	acked(t, w, ackBound)
 	s, err := active.Status(limited(t))
 	require.NoError(t, err)
@@ -273,8 +288,8 @@ func index(p *cluster.Pair, n *cluster.Node) int {
 	return 1
 }
 
-// refusedThenCancelled: while a rewrite runs, another one, another plan and a switchover are refused and say why; then the plan is
-// cancelled, and nothing has changed.
+// refusedThenCancelled: while a rewrite runs, another one, another plan and a switchover are refused and say why; then
+// the plan is cancelled, and nothing has changed.
 func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	_, _, active, standby := r.resize(t, crawl)
 	refused := func(what string, err error, codes ...codes.Code) {
@@ -285,7 +300,8 @@ func (r *rolling) refusedThenCancelled(t *testing.T, w *cluster.Workload) {
 	}
 	refused("rewrite of the standby", rewrite(t, standby), codes.AlreadyExists)
 	refused("rewrite of the active", rewrite(t, active), codes.FailedPrecondition)
-	_, err := pb.NewMaintenanceServiceClient(active.Conn()).StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
+	_, err := pb.NewMaintenanceServiceClient(active.Conn()).StartPlan(limited(t),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
 	refused("another plan", err, codes.AlreadyExists)
 	_, err = pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	refused("switchover", err, codes.FailedPrecondition)
@@ -317,8 +333,8 @@ func rewrite(t *testing.T, n *cluster.Node) error {
 	return err //nolint:wrapcheck // its code is looked at
 }
 
-// damagedPage: a page of the standby has a flipped bit. The rewrite meets it, has it repaired from the active, begins anew, and the plan is
-// done.
+// damagedPage: a page of the standby has a flipped bit. The rewrite meets it, has it repaired from the active, begins
+// anew, and the plan is done.
 func (r *rolling) damagedPage(t *testing.T, w *cluster.Workload) {
 	_, standby := inSync(t, r.p)
 	require.NoError(t, standby.Stop())
@@ -328,7 +344,8 @@ func (r *rolling) damagedPage(t *testing.T, w *cluster.Workload) {
 	inSync(t, r.p)
 	since := logged(t, standby)
 	size := 24<<10 - r.sizes[0]
-	plan, err := r.stock.c.StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
+	plan, err := r.stock.c.StartPlan(limited(t),
+		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: size})
 	require.NoError(t, err)
 	r.done(t, plan, size)
 	require.True(t, said(t, standby, "a damaged page was repaired", since))
@@ -346,11 +363,12 @@ func flipBit(t *testing.T, name string, want []byte) {
 	require.NoError(t, os.WriteFile(name, bytes.ReplaceAll(b, want, flipped), 0o640))
 }
 
-// TestSnapshotUndoesResize: a node that has done its part of the plan is away for so long that it gets a snapshot of the other one, with the
-// old page size. Its part has to be done once more.
+// TestSnapshotUndoesResize: a node that has done its part of the plan is away for so long that it gets a snapshot of
+// the other one, with the old page size. Its part has to be done once more.
 func TestSnapshotUndoesResize(t *testing.T) {
 	settings := maintenanceSettings()
-	settings["log.keep-bytes"], settings["log.segment-bytes"], settings["maintenance.rewrite-rate"] = "64KiB", "1MiB", fullSpeed
+	settings["log.keep-bytes"], settings["log.segment-bytes"], settings["maintenance.rewrite-rate"] = "64KiB", "1MiB",
+		fullSpeed
 	p := start(t, cluster.Options{Settings: settings})
 	r := &rolling{p: p, sizes: [2]uint32{8 << 10, 8 << 10}}
 	r.stock = fillStock(t, p, scenarioFill, 3)

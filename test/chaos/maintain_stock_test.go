@@ -26,8 +26,8 @@ const (
 	stockSubs = 8
 	// stockProducer is the producer in the bodies; the workloads' are 1, 2, 3, …
 	stockProducer = 1 << 20
-	// sharedFactor is how much larger page.db may be than the messages in it: page ends, the index, free pages, what came in
-	// meanwhile. A file in which every subscription has its own copy is stockSubs times as large.
+	// sharedFactor is how much larger page.db may be than the messages in it: page ends, the index, free pages, what
+	// came in meanwhile. A file in which every subscription has its own copy is stockSubs times as large.
 	sharedFactor = 2.5
 	slackBytes   = 48 << 20
 )
@@ -119,13 +119,15 @@ func checkFiles(t *testing.T, p *cluster.Pair, pageSize [2]uint32) {
 		info, err := os.Stat(filepath.Join(n.DataDir(), "page.db"))
 		require.NoError(t, err)
 		limit := sharedFactor*float64(st.GetStore().GetMessageBytes()) + slackBytes
-		require.Less(t, float64(info.Size()), limit, "page.db of node %s with %d bytes of messages: are shared messages stored more than once?",
+		require.Less(t, float64(info.Size()), limit,
+			"page.db of node %s with %d bytes of messages: are shared messages stored more than once?",
 			n.Name, st.GetStore().GetMessageBytes())
 		checkOnline(t, n)
 	}
 }
 
-// onlyPageFile waits until a node has one page.db and no page.db_new: a rewrite that was dropped is removed in the background.
+// onlyPageFile waits until a node has one page.db and no page.db_new: a rewrite that was dropped is removed in the
+// background.
 func onlyPageFile(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	var names []string

@@ -24,7 +24,8 @@ const (
 	maintainPlans      = 4
 	maintainPlansShort = 1
 	maintainTime       = 20 * time.Second
-	// maintainFill is how much lies in the queues, and maintainRate at what rate it is copied: for so long a rewrite can be hit.
+	// maintainFill is how much lies in the queues, and maintainRate at what rate it is copied: for so long a rewrite
+	// can be hit.
 	maintainFill = 32 << 20
 	maintainRate = "16MiB"
 	// planBound is how long a plan may take once nothing is killed any more.
@@ -62,10 +63,10 @@ func maintenanceSettings() map[string]string {
 	}
 }
 
-// TestChaosMaintenance runs rolling resizes and compacts, one after the other, while messages are published and consumed, and kills the
-// active, the standby or both, or stops etcd, at random moments of them. Each plan must be done in the end by itself: both nodes have the
-// page size, one page.db each and no trace of a rewrite, every page of it is sound, shared messages are stored once, and nothing that was
-// acknowledged is lost, doubled or moved.
+// TestChaosMaintenance runs rolling resizes and compacts, one after the other, while messages are published and
+// consumed, and kills the active, the standby or both, or stops etcd, at random moments of them. Each plan must be done
+// in the end by itself: both nodes have the page size, one page.db each and no trace of a rewrite, every page of it is
+// sound, shared messages are stored once, and nothing that was acknowledged is lost, doubled or moved.
 func TestChaosMaintenance(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 3))
@@ -76,11 +77,17 @@ func TestChaosMaintenance(t *testing.T) {
 	settings["log.keep-bytes"] = []string{"64KiB", "16MiB"}[rng.IntN(2)]
 	t.Logf("log.keep-bytes: %s", settings["log.keep-bytes"])
 	p := start(t, cluster.Options{Settings: settings})
-	m := &maintainer{killer: killer{t: t, p: p, rng: rng, counts: map[string]int{}}, sizes: [2]uint32{2 << 10, 2 << 10}, at: map[string]int{}, plans: map[string]int{}}
+	m := &maintainer{
+		killer: killer{t: t, p: p, rng: rng, counts: map[string]int{}}, sizes: [2]uint32{2 << 10, 2 << 10},
+		at: map[string]int{}, plans: map[string]int{},
+	}
 	m.stock = fillStock(t, p, maintainFill, s)
 	began := time.Now()
 	for done := 0; done < plans && (done == 0 || time.Since(began) < limit); done++ {
-		m.w = work(t, p, cluster.WorkloadOptions{Prefix: fmt.Sprintf("plan-%d-", done), Seed: s + uint64(done), PerSecond: 300})
+		m.w = work(t, p, cluster.WorkloadOptions{
+			Prefix: fmt.Sprintf("plan-%d-", done), Seed: s + uint64(done),
+			PerSecond: 300,
+		})
 		m.plan()
 		verify(t, p, m.w)
 		m.stock.check(t)
@@ -130,7 +137,8 @@ func (m *maintainer) plan() {
 	if size := req.GetPageSize(); size != 0 {
 		m.sizes = [2]uint32{size, size}
 	}
-	t.Logf("%v: %v to %d: done, begun again %d times; so far %d hits, %d kills", m.w.History().Now().Round(time.Millisecond), req.GetKind(),
+	t.Logf("%v: %v to %d: done, begun again %d times; so far %d hits, %d kills",
+		m.w.History().Now().Round(time.Millisecond), req.GetKind(),
 		m.sizes[0], plan.GetRetries(), m.hits, m.kills)
 }
 
@@ -171,7 +179,8 @@ func (m *maintainer) moment() (what string, holds func(a, b *pb.GetStatusRespons
 	switch dice := m.rng.IntN(100); {
 	case dice < 45:
 		part := m.rng.Float64()
-		return fmt.Sprintf("copied %.2f", part), func(a, b *pb.GetStatusResponse) bool { return copied(a, part) || copied(b, part) }
+		return fmt.Sprintf("copied %.2f", part),
+			func(a, b *pb.GetStatusResponse) bool { return copied(a, part) || copied(b, part) }
 	case dice < 60: // past the copy: sync, verify, renames
 		return "finishing", func(a, b *pb.GetStatusResponse) bool { return finishing(a) || finishing(b) }
 	case dice < 75:
@@ -311,7 +320,8 @@ func (m *maintainer) end(what string, n *cluster.Node) {
 }
 
 func (m *maintainer) summary() {
-	m.t.Logf("plans done: %v, steps begun again: %d; hits: %d: %v; processes killed: %d", m.plans, m.retries, m.hits, m.counts, m.kills)
+	m.t.Logf("plans done: %v, steps begun again: %d; hits: %d: %v; processes killed: %d", m.plans, m.retries, m.hits,
+		m.counts, m.kills)
 	snapshots := 0
 	for _, n := range m.p.Nodes() {
 		log, err := os.ReadFile(n.LogFile())

@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// matrixStall is the disk.stall-timeout of the matrix: a disk that hangs for faultTime has the role change before it is back.
+// matrixStall is the disk.stall-timeout of the matrix: a disk that hangs for faultTime has the role change before it is
+// back.
 const matrixStall = "500ms"
 
 // diskFaults are those of TestMatrix that are about disks.
@@ -60,9 +61,9 @@ func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	}
 }
 
-// flipBits has some bits of what one node writes to its page file flip. There is no other copy of what a node has alone, so it is the one
-// that follows: the one that was killed, when it has come back, if one was. What is damaged is found by the scrub and repaired, for the
-// next fault may hit the other copy.
+// flipBits has some bits of what one node writes to its page file flip. There is no other copy of what a node has
+// alone, so it is the one that follows: the one that was killed, when it has come back, if one was. What is damaged is
+// found by the scrub and repaired, for the next fault may hit the other copy.
 func (m *matrix) flipBits(t *testing.T) {
 	victim := m.standby
 	if !m.active.Running() {
@@ -72,7 +73,10 @@ func (m *matrix) flipBits(t *testing.T) {
 		require.NoError(t, victim.Start())
 	}
 	m.setDisk(t, victim, faultdisk.State{
-		Seed: m.rng.Uint64(), Rules: []faultdisk.Rule{{Ops: []string{"write"}, Files: "page.db*", Flip: true, Every: 5, Times: 6}},
+		Seed: m.rng.Uint64(), Rules: []faultdisk.Rule{{
+			Ops: []string{"write"}, Files: "page.db*", Flip: true, Every: 5,
+			Times: 6,
+		}},
 	})
 	<-time.After(faultTime) // the fault's own length
 	m.setDisk(t, victim, soundDisk)
@@ -81,12 +85,13 @@ func (m *matrix) flipBits(t *testing.T) {
 	require.Eventually(t, func() bool {
 		inSync(t, m.p) // a standby whose index is damaged gets a snapshot first
 		_, err := scrub(t, victim)
-		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 && len(statusOf(t, victim).GetAlarms()) == 0
+		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 &&
+			len(statusOf(t, victim).GetAlarms()) == 0
 	}, bound, 50*time.Millisecond, "what is damaged is not repaired")
 }
 
-// supervise starts a node again whenever it ends by itself, until the pair is in sync: what cannot be used at all, such as the index of a
-// snapshot that was just installed, makes a node stop, and set it aside at the next start.
+// supervise starts a node again whenever it ends by itself, until the pair is in sync: what cannot be used at all, such
+// as the index of a snapshot that was just installed, makes a node stop, and set it aside at the next start.
 func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -105,8 +110,8 @@ func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 	}, bound, time.Millisecond)
 }
 
-// powerCut takes the power of both nodes at once: what they have not synced since a moment before is lost, but for what the disk wrote by
-// itself.
+// powerCut takes the power of both nodes at once: what they have not synced since a moment before is lost, but for what
+// the disk wrote by itself.
 func (m *matrix) powerCut(t *testing.T) {
 	held := faultdisk.State{Hold: true, Leak: []float64{0, 0.5, 0.9}[m.rng.IntN(3)], Seed: m.rng.Uint64()}
 	for _, n := range m.p.Nodes() {

@@ -75,7 +75,8 @@ func faults() []fault {
 	active := func(m *matrix) *cluster.Node { return m.active }
 	standby := func(m *matrix) *cluster.Node { return m.standby }
 	frozen := func(d time.Duration, who func(*matrix) *cluster.Node) func(*matrix, *testing.T) {
-		return lasting(d, func(m *matrix, t *testing.T) { m.freeze(t, who(m)) }, func(m *matrix, t *testing.T) { m.wake(t, who(m)) })
+		return lasting(d, func(m *matrix, t *testing.T) { m.freeze(t, who(m)) },
+			func(m *matrix, t *testing.T) { m.wake(t, who(m)) })
 	}
 	heal := func(m *matrix, _ *testing.T) { m.p.Heal() }
 	return []fault{
@@ -86,9 +87,15 @@ func faults() []fault {
 		{"active frozen for a blink", frozen(blink, active)},
 		{"standby frozen", frozen(faultTime, standby)},
 		{"link cut", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.Cut() }, heal)},
-		{"link cut, and what was under way is lost", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.Cut() }, func(m *matrix, _ *testing.T) { m.p.LoseCut() })},
-		{"nothing from the active arrives", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFrom(m.active) }, heal)},
-		{"nothing from the standby arrives", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFrom(m.standby) }, heal)},
+		{
+			"link cut, and what was under way is lost",
+			lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.Cut() },
+				func(m *matrix, _ *testing.T) { m.p.LoseCut() }),
+		},
+		{"nothing from the active arrives", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFrom(m.active) },
+			heal)},
+		{"nothing from the standby arrives", lasting(faultTime,
+			func(m *matrix, _ *testing.T) { m.p.CutFrom(m.standby) }, heal)},
 		{"etcd gone", lasting(faultTime, func(m *matrix, t *testing.T) { require.NoError(t, m.p.StopEtcd()) },
 			func(m *matrix, t *testing.T) { require.NoError(t, m.p.StartEtcd(limited(t))) })},
 		{"active cut off from etcd", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFromEtcd(m.active) },
@@ -98,8 +105,8 @@ func faults() []fault {
 	}
 }
 
-// TestMatrix strikes each fault in each phase with LOCKSTEP_MATRIX=all; by default one fault, by the dice, in each phase. After every
-// cell the pair has to find together by itself, and the checker must find nothing.
+// TestMatrix strikes each fault in each phase with LOCKSTEP_MATRIX=all; by default one fault, by the dice, in each
+// phase. After every cell the pair has to find together by itself, and the checker must find nothing.
 func TestMatrix(t *testing.T) {
 	s := seed(t)
 	all := os.Getenv("LOCKSTEP_MATRIX") == "all"
@@ -195,7 +202,8 @@ func (m *matrix) catchingUp(t *testing.T) {
 	require.NoError(t, m.standby.Start())
 }
 
-// snapshotTransfer: the standby was away for so long that the log of the active does not reach back, and has just come back.
+// snapshotTransfer: the standby was away for so long that the log of the active does not reach back, and has just come
+// back.
 func (m *matrix) snapshotTransfer(t *testing.T) {
 	s, err := m.standby.Status(limited(t))
 	require.NoError(t, err)
@@ -248,6 +256,7 @@ func (m *matrix) switchover(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	m.background.Go(func() {
 		defer cancel()
-		_, _ = pb.NewAdminServiceClient(active.Conn()).Switchover(ctx, &pb.SwitchoverRequest{}) // whether it is done is up to the fault
+		// whether it is done is up to the fault
+		_, _ = pb.NewAdminServiceClient(active.Conn()).Switchover(ctx, &pb.SwitchoverRequest{})
 	})
 }

@@ -24,28 +24,47 @@ func startNet(t *testing.T) *cluster.Pair {
 	return start(t, cluster.Options{Net: network})
 }
 
-// TestNetnsOneWayDrops has packets vanish, in one direction at a time: no connection is reset, and nobody is told. The pair goes on
-// acknowledging, whoever does it, and finds together when packets arrive again. By default some by the dice; all with LOCKSTEP_MATRIX=all.
+// TestNetnsOneWayDrops has packets vanish, in one direction at a time: no connection is reset, and nobody is told. The
+// pair goes on acknowledging, whoever does it, and finds together when packets arrive again. By default some by the
+// dice; all with LOCKSTEP_MATRIX=all.
 func TestNetnsOneWayDrops(t *testing.T) {
 	s := seed(t)
 	p := startNet(t)
 	type drop struct {
 		name  string
 		begin func(ctx context.Context, active, standby *cluster.Node) error
-		// mayBlock: the active's request to release its standby is carried out, and it never hears of that. Nobody else may be active
-		// then, and it must not acknowledge (INV-8) until it hears something again.
+		// mayBlock: the active's request to release its standby is carried out, and it never hears of that. Nobody else
+		// may be active then, and it must not acknowledge (INV-8) until it hears something again.
 		mayBlock bool
 	}
 	drops := []drop{
-		{"active to standby", func(ctx context.Context, active, _ *cluster.Node) error { return p.DropBetween(ctx, active) }, false},
-		{"standby to active", func(ctx context.Context, _, standby *cluster.Node) error { return p.DropBetween(ctx, standby) }, false},
+		{"active to standby", func(ctx context.Context, active, _ *cluster.Node) error {
+			return p.DropBetween(ctx,
+				active)
+		}, false},
+		{"standby to active", func(ctx context.Context, _, standby *cluster.Node) error {
+			return p.DropBetween(ctx,
+				standby)
+		}, false},
 		{"between the nodes", func(ctx context.Context, active, standby *cluster.Node) error {
 			return errors.Join(p.DropBetween(ctx, active), p.DropBetween(ctx, standby))
 		}, false},
-		{"active to etcd", func(ctx context.Context, active, _ *cluster.Node) error { return p.DropToEtcd(ctx, active) }, false},
-		{"etcd to active", func(ctx context.Context, active, _ *cluster.Node) error { return p.DropFromEtcd(ctx, active) }, false},
-		{"standby to etcd", func(ctx context.Context, _, standby *cluster.Node) error { return p.DropToEtcd(ctx, standby) }, false},
-		{"etcd to standby", func(ctx context.Context, _, standby *cluster.Node) error { return p.DropFromEtcd(ctx, standby) }, false},
+		{"active to etcd", func(ctx context.Context, active, _ *cluster.Node) error {
+			return p.DropToEtcd(ctx,
+				active)
+		}, false},
+		{"etcd to active", func(ctx context.Context, active, _ *cluster.Node) error {
+			return p.DropFromEtcd(ctx,
+				active)
+		}, false},
+		{"standby to etcd", func(ctx context.Context, _, standby *cluster.Node) error {
+			return p.DropToEtcd(ctx,
+				standby)
+		}, false},
+		{"etcd to standby", func(ctx context.Context, _, standby *cluster.Node) error {
+			return p.DropFromEtcd(ctx,
+				standby)
+		}, false},
 		{"active to everybody", func(ctx context.Context, active, _ *cluster.Node) error {
 			return errors.Join(p.DropBetween(ctx, active), p.DropToEtcd(ctx, active))
 		}, false},
@@ -76,8 +95,8 @@ func TestNetnsOneWayDrops(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestNetnsActiveUnheard: what the active sends reaches nobody, while all that is sent to it arrives. The standby takes over, and the old
-// one, which hears everything, acknowledges nothing.
+// TestNetnsActiveUnheard: what the active sends reaches nobody, while all that is sent to it arrives. The standby takes
+// over, and the old one, which hears everything, acknowledges nothing.
 func TestNetnsActiveUnheard(t *testing.T) {
 	p := startNet(t)
 	messages := newQueue(t, p, "stray")

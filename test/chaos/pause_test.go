@@ -11,14 +11,15 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestPaused: in a paused pair nobody takes over when the active dies; a switchover that is asked for is done; an active that comes
-// back goes on; and when the pair is resumed with the active gone, the standby takes over.
+// TestPaused: in a paused pair nobody takes over when the active dies; a switchover that is asked for is done; an
+// active that comes back goes on; and when the pair is resumed with the active gone, the standby takes over.
 func TestPaused(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
 	setPaused := func(n *cluster.Node, paused bool) {
-		_, err := pb.NewAdminServiceClient(n.Conn()).SetPaused(limited(t), &pb.SetPausedRequest{Paused: paused, Reason: "a test"})
+		_, err := pb.NewAdminServiceClient(n.Conn()).SetPaused(limited(t),
+			&pb.SetPausedRequest{Paused: paused, Reason: "a test"})
 		require.NoError(t, err)
 	}
 	setPaused(standby, true)

@@ -23,8 +23,9 @@ const (
 	pinnedPace, pinnedPatience = 10 * time.Millisecond, 400 * time.Millisecond
 )
 
-// pins publish to each node directly, whatever its role: as clients do that reach only one of them, or that do not know of a failover.
-// What they are told is in the history of a workload, so that the checker holds it against the queues as everything else.
+// pins publish to each node directly, whatever its role: as clients do that reach only one of them, or that do not know
+// of a failover. What they are told is in the history of a workload, so that the checker holds it against the queues as
+// everything else.
 type pins struct {
 	h     *cluster.History
 	queue string
@@ -78,8 +79,8 @@ func (s *pins) to(n *cluster.Node) {
 	})
 }
 
-// producer publishes as one producer until a message is not acknowledged. Then it is not tried again, and the next producer begins: so
-// the order in which they are stored is that in which they were sent.
+// producer publishes as one producer until a message is not acknowledged. Then it is not tried again, and the next
+// producer begins: so the order in which they are stored is that in which they were sent.
 func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
 	s.mu.Lock()
 	number := s.next
@@ -92,7 +93,10 @@ func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
 			return
 		case <-pace:
 		}
-		record := cluster.Publish{ID: cluster.ID{Producer: number, N: sequence}, Queue: s.queue, Sent: s.h.Now(), Address: n.Address()}
+		record := cluster.Publish{
+			ID: cluster.ID{Producer: number, N: sequence}, Queue: s.queue, Sent: s.h.Now(),
+			Address: n.Address(),
+		}
 		process := fmt.Sprintf("%s/%d", n.Address(), n.PID())
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), pinnedPatience)
 		resp, err := pb.NewQueueServiceClient(n.Conn()).Publish(ctx, &pb.PublishRequest{
@@ -124,8 +128,8 @@ func (s *pins) acked() int {
 	return len(s.acks)
 }
 
-// turns is how often another process acknowledged than before. Each such turn takes a change of the pair's term: more turns than terms
-// mean that two processes acknowledged at the same time.
+// turns is how often another process acknowledged than before. Each such turn takes a change of the pair's term: more
+// turns than terms mean that two processes acknowledged at the same time.
 func (s *pins) turns() (turns int, last string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

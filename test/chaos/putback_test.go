@@ -20,28 +20,32 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// A directory is neither unique nor always the newest: virtual machines are put back to a snapshot, disks are cloned, directories are copied.
-// These tests copy the directories of a pair's nodes, in each way and at each time, start the copies beside the originals or in their place,
-// and hold everything that any process has acknowledged against what the pair has in the end.
+// A directory is neither unique nor always the newest: virtual machines are put back to a snapshot, disks are cloned,
+// directories are copied. These tests copy the directories of a pair's nodes, in each way and at each time, start the
+// copies beside the originals or in their place, and hold everything that any process has acknowledged against what the
+// pair has in the end.
 
 // putback is one case.
 type putback struct {
 	raft bool   // the coordinator; otherwise etcd
 	what string // whose directory: active, standby, both
-	how  string // copied while the node is stopped; while it runs, file by file; in one moment, as a snapshot of a machine is (frozen)
-	// where the copy is started: at the address of the other node, in place of that one's directory; at a third address; or back over the
-	// original, after both nodes went down at once.
+	// copied while the node is stopped; while it runs, file by file; in one moment, as a snapshot of a machine is
+	// (frozen)
+	how string
+	// where the copy is started: at the address of the other node, in place of that one's directory; at a third
+	// address; or back over the original, after both nodes went down at once.
 	where string
-	// age of the copy when it is started: old is some seconds, young is less than a second after the copy was taken, so that the
-	// coordinator cannot know better.
+	// age of the copy when it is started: old is some seconds, young is less than a second after the copy was taken, so
+	// that the coordinator cannot know better.
 	age string
-	// order of the starts, if it goes back: copy first; original first; together; alone (the other one stays down); other up (it was
-	// never down); later (the other one comes when the copy has decided). A copy that is started while the original runs: beside; beside, and
-	// the original dies after a while.
+	// order of the starts, if it goes back: copy first; original first; together; alone (the other one stays down);
+	// other up (it was never down); later (the other one comes when the copy has decided). A copy that is started while
+	// the original runs: beside; beside, and the original dies after a while.
 	order string
 	// coordinator is put back as well, to the same moment.
 	coordinator bool
-	// want is what has to become of it. serves: the pair finds together by itself; waits: nobody serves until an operator has helped.
+	// want is what has to become of it. serves: the pair finds together by itself; waits: nobody serves until an
+	// operator has helped.
 	want string
 }
 
@@ -62,7 +66,10 @@ func putbacks() (all []putback) {
 		for _, how := range []string{"stopped", "running", "frozen"} {
 			for _, what := range []string{"active", "standby"} {
 				for _, age := range []string{"old", "young"} {
-					for _, order := range []string{"copy first", "original first", "together", "other up", "later", "alone"} {
+					for _, order := range []string{
+						"copy first", "original first", "together", "other up", "later",
+						"alone",
+					} {
 						want := "serves"
 						switch {
 						case age == "young" && (order == "later" || order == "alone"):
@@ -70,7 +77,10 @@ func putbacks() (all []putback) {
 						case order == "alone":
 							want = "waits"
 						}
-						all = append(all, putback{raft: raft, what: what, how: how, where: "back", age: age, order: order, want: want})
+						all = append(all, putback{
+							raft: raft, what: what, how: how, where: "back", age: age,
+							order: order, want: want,
+						})
 					}
 				}
 				for _, where := range []string{"at the other's address", "at a third address"} {
@@ -78,17 +88,29 @@ func putbacks() (all []putback) {
 						continue // three voters have three addresses
 					}
 					for _, order := range []string{"beside", originalDies} {
-						all = append(all, putback{raft: raft, what: what, how: how, where: where, age: "old", order: order, want: "settles"})
+						all = append(all, putback{
+							raft: raft, what: what, how: how, where: where, age: "old",
+							order: order, want: "settles",
+						})
 					}
-					all = append(all, putback{raft: raft, what: what, how: how, where: where, age: "young", order: "beside", want: "settles"})
+					all = append(all, putback{
+						raft: raft, what: what, how: how, where: where, age: "young",
+						order: "beside", want: "settles",
+					})
 				}
 			}
-			all = append(all, putback{raft: raft, what: "both", how: how, where: "back", age: "old", order: "together", want: "waits"})
+			all = append(all, putback{
+				raft: raft, what: "both", how: how, where: "back", age: "old", order: "together",
+				want: "waits",
+			})
 		}
 	}
 	for _, what := range []string{"active", "standby"} {
 		for _, order := range []string{"copy first", "original first", "together"} {
-			all = append(all, putback{what: what, how: "frozen", where: "back", age: "old", order: order, coordinator: true, want: "serves"})
+			all = append(all, putback{
+				what: what, how: "frozen", where: "back", age: "old", order: order,
+				coordinator: true, want: "serves",
+			})
 		}
 	}
 	return all
@@ -112,14 +134,15 @@ const (
 	putbackRandom = 4
 	// putbackOld is longer than the interval of the coordinator's marks, putbackYoung is shorter.
 	putbackOld, putbackYoung = 2500 * time.Millisecond, 300 * time.Millisecond
-	// putbackPause is how long clients go on, with a copy beside the original or nobody who serves, before the operator comes.
+	// putbackPause is how long clients go on, with a copy beside the original or nobody who serves, before the operator
+	// comes.
 	putbackPause = 4 * time.Second
 	// putbackLater is longer than a node leaves the role to another one that may be starting.
 	putbackLater = 5 * time.Second
 )
 
-// TestPutBack goes through the cases of a copied directory: those that were found first and some by the dice, or with LOCKSTEP_MATRIX=all
-// all of them. LOCKSTEP_PUTBACK is a part of the name of those to run.
+// TestPutBack goes through the cases of a copied directory: those that were found first and some by the dice, or with
+// LOCKSTEP_MATRIX=all all of them. LOCKSTEP_PUTBACK is a part of the name of those to run.
 func TestPutBack(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 11))
@@ -138,7 +161,10 @@ func TestPutBack(t *testing.T) {
 		}
 		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel()
-			r := &putbackRun{c: c, seed: s + uint64(i), images: map[*cluster.Node]string{}, own: map[*cluster.Node]string{}}
+			r := &putbackRun{
+				c: c, seed: s + uint64(i), images: map[*cluster.Node]string{},
+				own: map[*cluster.Node]string{},
+			}
 			r.run(t)
 		})
 	}
@@ -249,7 +275,8 @@ func (r *putbackRun) take(t *testing.T) {
 	}
 	// A stop, or a long freeze, has changed the roles.
 	for now, _ := inSync(t, r.p); now != r.active; now, _ = inSync(t, r.p) {
-		_, _ = pb.NewAdminServiceClient(now.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{}) // perhaps too early; once more, then
+		// perhaps too early; once more, then
+		_, _ = pb.NewAdminServiceClient(now.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 	}
 }
 
@@ -385,7 +412,8 @@ func (r *putbackRun) requireWaits(t *testing.T) {
 	require.True(t, says, "nobody says what has happened, and what there is to do")
 }
 
-// atTheOther starts a copy at the address of the other node, whose directory it is in the place of, beside the original.
+// atTheOther starts a copy at the address of the other node, whose directory it is in the place of, beside the
+// original.
 func (r *putbackRun) atTheOther(t *testing.T) {
 	original := r.victims()[0]
 	host := r.p.Other(original)
@@ -449,7 +477,8 @@ func (r *putbackRun) loseOriginal(t *testing.T, original *cluster.Node) {
 	<-time.After(putbackLater)
 }
 
-// choose says which of two processes of one identity stays: the one that serves or stands by; the original, if neither does.
+// choose says which of two processes of one identity stays: the one that serves or stands by; the original, if neither
+// does.
 func (r *putbackRun) choose(t *testing.T, original, copied *cluster.Node) (stays, goes *cluster.Node) {
 	t.Helper()
 	rank := func(n *cluster.Node) int {
@@ -494,19 +523,21 @@ func (r *putbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
 	r.note(t, "%s is started again", n.Name)
 }
 
-// requireTurns: the process that acknowledges changes only with the term. Two that acknowledge at the same time take turns without.
+// requireTurns: the process that acknowledges changes only with the term. Two that acknowledge at the same time take
+// turns without.
 func (r *putbackRun) requireTurns(t *testing.T) {
 	t.Helper()
 	active, _ := inSync(t, r.p)
 	s, err := active.Status(limited(t))
 	require.NoError(t, err)
 	turns, _ := r.pins.turns()
-	t.Logf("%d acknowledgements to pinned clients, by %d processes in turn; term %d to %d", r.pins.acked(), turns, r.term, s.GetPair().GetTerm())
+	t.Logf("%d acknowledgements to pinned clients, by %d processes in turn; term %d to %d", r.pins.acked(), turns,
+		r.term, s.GetPair().GetTerm())
 	require.LessOrEqual(t, turns, int(s.GetPair().GetTerm()-r.term)+1, "two processes acknowledged at the same time")
 }
 
-// copyDir copies a directory file by file, as `cp -r` does: with a process that writes to it, the files are of different moments, and
-// one may vanish on the way.
+// copyDir copies a directory file by file, as `cp -r` does: with a process that writes to it, the files are of
+// different moments, and one may vanish on the way.
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

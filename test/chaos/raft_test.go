@@ -21,16 +21,20 @@ const (
 	raftTime   = 25 * time.Second
 )
 
-// TestChaosRaft is TestChaosKill with the two nodes and a witness for a coordinator; now and then the witness is killed, too.
+// TestChaosRaft is TestChaosKill with the two nodes and a witness for a coordinator; now and then the witness is
+// killed, too.
 func TestChaosRaft(t *testing.T) {
 	rounds, limit := length(t)
 	if limit == defaultTime {
 		rounds, limit = min(rounds, raftRounds), raftTime
 	}
 	s := seed(t)
-	k := &killer{t: t, rng: rand.New(rand.NewPCG(s, 7)), p: start(t, cluster.Options{Raft: true, Settings: map[string]string{
-		"checkpoint.bytes": "1MiB", "log.segment-bytes": "1MiB", "log.keep-bytes": "64KiB",
-	}})}
+	k := &killer{
+		t: t, rng: rand.New(rand.NewPCG(s, 7)),
+		p: start(t, cluster.Options{Raft: true, Settings: map[string]string{
+			"checkpoint.bytes": "1MiB", "log.segment-bytes": "1MiB", "log.keep-bytes": "64KiB",
+		}}),
+	}
 	began := time.Now()
 	for done := 0; done < rounds && time.Since(began) < limit; {
 		k.w = work(t, k.p, cluster.WorkloadOptions{Prefix: fmt.Sprintf("r%d-", done), Seed: s + uint64(done)})
@@ -52,8 +56,8 @@ func TestChaosRaft(t *testing.T) {
 	checkOffline(t, k.p)
 }
 
-// TestRaftWithoutWitness: a pair in sync needs no coordinator to go on; without one it changes no roles, and blocks rather than
-// acknowledge alone; what comes back lets it go on.
+// TestRaftWithoutWitness: a pair in sync needs no coordinator to go on; without one it changes no roles, and blocks
+// rather than acknowledge alone; what comes back lets it go on.
 func TestRaftWithoutWitness(t *testing.T) {
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -96,7 +100,8 @@ func TestRaftAllKilled(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestWitnessLosesItsDisk: it comes back as another voter, which is not taken for the one before until an operator says so.
+// TestWitnessLosesItsDisk: it comes back as another voter, which is not taken for the one before until an operator says
+// so.
 func TestWitnessLosesItsDisk(t *testing.T) {
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -105,7 +110,8 @@ func TestWitnessLosesItsDisk(t *testing.T) {
 	require.NoError(t, os.RemoveAll(p.Witness.DataDir()))
 	require.NoError(t, p.Witness.Start())
 	acked(t, w, ackBound)
-	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address(), p.Witness.Address(), "--voters", p.Voters())
+	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address(), p.Witness.Address(), "--voters",
+		p.Voters())
 	require.NoError(t, err, "%s", out)
 	// Now it is one of three again: the active may die.
 	active, _ := inSync(t, p)

@@ -84,7 +84,8 @@ func checkpointBoth(t *testing.T, p *cluster.Pair) {
 	active, _ := inSync(t, p)
 	end := statusOf(t, active).GetStore().GetLogEnd().GetLsn()
 	for _, n := range p.Nodes() {
-		require.Eventually(t, func() bool { return statusOf(t, n).GetStore().GetAppliedLsn() >= end }, bound, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return statusOf(t, n).GetStore().GetAppliedLsn() >= end }, bound,
+			5*time.Millisecond)
 		_, err := pb.NewAdminServiceClient(n.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
 		require.NoError(t, err)
 	}
@@ -123,8 +124,8 @@ func spread(s *stock, n int) []uint64 {
 	return out
 }
 
-// TestRepairUnderLoad flips bits of page.db of one node and then of the other, while messages are published and consumed. Everything is
-// served, everything is repaired, and both nodes hold the same, page by page, in the end.
+// TestRepairUnderLoad flips bits of page.db of one node and then of the other, while messages are published and
+// consumed. Everything is served, everything is repaired, and both nodes hold the same, page by page, in the end.
 func TestRepairUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -138,7 +139,8 @@ func TestRepairUnderLoad(t *testing.T) {
 	r, err := scrub(t, standby)
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, r.GetDamage().GetRepairedPages(), uint64(20))
-	require.Eventually(t, func() bool { return statusOf(t, standby).GetDamage().GetDamagedMessages() == 0 }, bound, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return statusOf(t, standby).GetDamage().GetDamagedMessages() == 0 }, bound,
+		20*time.Millisecond)
 
 	// On the active a reader does.
 	flipMessages(t, active, spread(stock, 17)...)
@@ -160,8 +162,8 @@ func TestRepairUnderLoad(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// TestBothCopiesDamaged damages the same message on both nodes. Reading it is DATA_LOSS; everything else is served, to readers and
-// to consumers, and both nodes say which one it is until it is given up.
+// TestBothCopiesDamaged damages the same message on both nodes. Reading it is DATA_LOSS; everything else is served, to
+// readers and to consumers, and both nodes say which one it is until it is given up.
 func TestBothCopiesDamaged(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -195,7 +197,8 @@ func TestBothCopiesDamaged(t *testing.T) {
 	require.Equal(t, []uint64{large}, lost, "exactly what is damaged on both")
 
 	// A consumer gets all the others.
-	consumer, err := stock.c.Consume(t.Context(), stockQueue, client.ConsumerOptions{Subscription: "sub-0", Prefetch: 100_000})
+	consumer, err := stock.c.Consume(t.Context(), stockQueue,
+		client.ConsumerOptions{Subscription: "sub-0", Prefetch: 100_000})
 	require.NoError(t, err)
 	defer func() { _ = consumer.Close() }()
 	var got []uint64
@@ -216,7 +219,8 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.True(t, n.GetDamaged()[0].GetLost())
 	}
 	st := statusOf(t, active)
-	require.True(t, slices.ContainsFunc(st.GetAlarms(), func(a *pb.Alarm) bool { return a.GetKind() == "damaged-messages" }), "%v", st.GetAlarms())
+	require.True(t, slices.ContainsFunc(st.GetAlarms(),
+		func(a *pb.Alarm) bool { return a.GetKind() == "damaged-messages" }), "%v", st.GetAlarms())
 
 	out, err := lockstep(t, p, "verify")
 	require.Error(t, err, out)
@@ -259,12 +263,13 @@ func publishLarge(t *testing.T, s *stock, size int) (uint64, error) {
 	require.NoError(t, err)
 	defer func() { _ = producer.Close() }()
 	s.messages++
-	r, err := producer.Publish(limited(t), stockQueue, client.Message{Body: cluster.Body(cluster.ID{Producer: stockProducer, N: s.messages}, size)})
+	r, err := producer.Publish(limited(t), stockQueue,
+		client.Message{Body: cluster.Body(cluster.ID{Producer: stockProducer, N: s.messages}, size)})
 	return r.Sequence, err
 }
 
-// TestDamagedIndexUnderLoad damages the index of one node and then of the other. The standby's store is replaced by a snapshot of the active;
-// the active hands over before. Nothing that was acknowledged is lost.
+// TestDamagedIndexUnderLoad damages the index of one node and then of the other. The standby's store is replaced by a
+// snapshot of the active; the active hands over before. Nothing that was acknowledged is lost.
 func TestDamagedIndexUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -284,13 +289,15 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 			_, err := scrub(t, victim)
 			return err != nil || said(t, victim, "the store has to be replaced", since)
 		}, bound, 20*time.Millisecond, "round %d", round)
-		require.Eventually(t, func() bool { return said(t, victim, "snapshot installed", since) }, bound, 20*time.Millisecond, "round %d", round)
+		require.Eventually(t, func() bool { return said(t, victim, "snapshot installed", since) }, bound,
+			20*time.Millisecond, "round %d", round)
 		acked(t, w, ackBound)
 		now, _ := inSync(t, p)
 		if which == "active" {
 			require.NotEqual(t, victim.Name, now.Name, "it has handed over")
 		}
-		require.Eventually(t, func() bool { return len(statusOf(t, victim).GetAlarms()) == 0 }, bound, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return len(statusOf(t, victim).GetAlarms()) == 0 }, bound,
+			20*time.Millisecond)
 		require.Empty(t, compare(t, p, true).GetContentError())
 	}
 	verify(t, p, w)
@@ -298,8 +305,8 @@ func TestDamagedIndexUnderLoad(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// TestDamagedAtStart damages what a start needs, of a node that was killed. It sets that aside and gets everything from the other one, and
-// nothing is lost.
+// TestDamagedAtStart damages what a start needs, of a node that was killed. It sets that aside and gets everything from
+// the other one, and nothing is lost.
 func TestDamagedAtStart(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -337,7 +344,8 @@ func TestDamagedAtStart(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// TestDamagedLogOfTheActive damages the part of the active's log that only a standby needs which was away. It gets a snapshot.
+// TestDamagedLogOfTheActive damages the part of the active's log that only a standby needs which was away. It gets a
+// snapshot.
 func TestDamagedLogOfTheActive(t *testing.T) {
 	s := seed(t)
 	settings := maintenanceSettings()

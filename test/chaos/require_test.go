@@ -15,8 +15,8 @@ const (
 	needsHistory   = "history"   // the repository with the last release in it
 )
 
-// lacks skips a test that needs something which is not there; if LOCKSTEP_REQUIRE names that, or "all", the test fails instead, so that a
-// machine which ought to have it cannot pass without.
+// lacks skips a test that needs something which is not there; if LOCKSTEP_REQUIRE names that, or "all", the test fails
+// instead, so that a machine which ought to have it cannot pass without.
 func lacks(t *testing.T, what, format string, args ...any) {
 	t.Helper()
 	required := strings.Split(os.Getenv("LOCKSTEP_REQUIRE"), ",")

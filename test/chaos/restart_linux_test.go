@@ -39,8 +39,8 @@ func runs(t *testing.T, n *cluster.Node) os.FileInfo {
 	return info
 }
 
-// TestRollingRestart: both nodes restart, one after the other, with the program that was put in the place of the old one; no publish
-// fails, nothing is lost, and the processes keep their ids.
+// TestRollingRestart: both nodes restart, one after the other, with the program that was put in the place of the old
+// one; no publish fails, nothing is lost, and the processes keep their ids.
 func TestRollingRestart(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "lockstep")
 	old := copyFile(t, binary, program)
@@ -73,7 +73,8 @@ func TestRollingRestart(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestRestartKilled: nodes die while the standby restarts, and are started by hand: the plan goes on, whoever is active then.
+// TestRestartKilled: nodes die while the standby restarts, and are started by hand: the plan goes on, whoever is active
+// then.
 func TestRestartKilled(t *testing.T) {
 	for name, victims := range map[string]func(active, standby *cluster.Node) []*cluster.Node{
 		"standby": func(_, standby *cluster.Node) []*cluster.Node { return []*cluster.Node{standby} },
@@ -84,7 +85,8 @@ func TestRestartKilled(t *testing.T) {
 			p := start(t, cluster.Options{})
 			w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300})
 			active, standby := inSync(t, p)
-			plan, err := maintenanceClient(t, p).StartPlan(limited(t), &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART})
+			plan, err := maintenanceClient(t, p).StartPlan(limited(t),
+				&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESTART})
 			require.NoError(t, err)
 			require.NoError(t, p.Wait(limited(t), "a restart under way", func(a, b *pb.GetStatusResponse) bool {
 				s := planOf(a, b)

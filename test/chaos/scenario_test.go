@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// stray publishes to one node directly, whatever its role, with the bare stub: the way in which a client that does not know of a failover
-// talks to the old active.
+// stray publishes to one node directly, whatever its role, with the bare stub: the way in which a client that does not
+// know of a failover talks to the old active.
 type stray struct {
 	node  *cluster.Node
 	queue string
@@ -52,9 +52,10 @@ func newQueue(t *testing.T, p *cluster.Pair, name string) (messages func() uint6
 	}
 }
 
-// TestPausedActiveAcknowledgesNothing: the active is stopped (SIGSTOP) under load, the standby takes over, and the old one wakes up in the
-// belief that it is still the active, with requests waiting in its sockets. It must acknowledge none of them, nor any that come later,
-// and must come back as a standby (INV-2: the acks of its standby are missing; INV-4: the standby had stopped to accept its records).
+// TestPausedActiveAcknowledgesNothing: the active is stopped (SIGSTOP) under load, the standby takes over, and the old
+// one wakes up in the belief that it is still the active, with requests waiting in its sockets. It must acknowledge
+// none of them, nor any that come later, and must come back as a standby (INV-2: the acks of its standby are missing;
+// INV-4: the standby had stopped to accept its records).
 func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 	p := start(t, cluster.Options{})
 	messages := newQueue(t, p, "stray")
@@ -91,8 +92,8 @@ func TestPausedActiveAcknowledgesNothing(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestPausedStandbyIsDropped: a standby that sleeps stops the acknowledgements only until the active has removed it from the in-sync set
-// (INV-3), and comes back into it after it wakes up.
+// TestPausedStandbyIsDropped: a standby that sleeps stops the acknowledgements only until the active has removed it
+// from the in-sync set (INV-3), and comes back into it after it wakes up.
 func TestPausedStandbyIsDropped(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -105,8 +106,8 @@ func TestPausedStandbyIsDropped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestAcksWaitForTheStandby: what the active sends to its standby is lost on the way, and then the active is lost. Nothing that only it
-// had may have been acknowledged (INV-2).
+// TestAcksWaitForTheStandby: what the active sends to its standby is lost on the way, and then the active is lost.
+// Nothing that only it had may have been acknowledged (INV-2).
 func TestAcksWaitForTheStandby(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 2))
@@ -116,7 +117,8 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 		active, _ := inSync(t, p)
 		acked(t, w, ackBound)
 		p.Cut()
-		// Less than the time after which the active drops its standby, and long for an active that does not wait for it.
+		// Less than the time after which the active drops its standby, and long for an active that does not wait for
+		// it.
 		<-time.After(50*time.Millisecond + time.Duration(rng.Int64N(int64(300*time.Millisecond))))
 		since := w.History().Now()
 		require.NoError(t, active.Kill())
@@ -127,8 +129,8 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestCutBetweenTheNodes: when the two nodes cannot hear each other and both reach the coordinator, the active drops the standby before
-// the standby would take over, goes on alone, and takes it back when the link is healed.
+// TestCutBetweenTheNodes: when the two nodes cannot hear each other and both reach the coordinator, the active drops
+// the standby before the standby would take over, goes on alone, and takes it back when the link is healed.
 func TestCutBetweenTheNodes(t *testing.T) {
 	p := start(t, cluster.Options{Links: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -141,8 +143,8 @@ func TestCutBetweenTheNodes(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestActiveCutFromEverybody: the active reaches neither its standby nor the coordinator. It blocks; the standby takes over; healed, the
-// old one follows.
+// TestActiveCutFromEverybody: the active reaches neither its standby nor the coordinator. It blocks; the standby takes
+// over; healed, the old one follows.
 func TestActiveCutFromEverybody(t *testing.T) {
 	p := start(t, cluster.Options{Links: true})
 	messages := newQueue(t, p, "stray")
@@ -163,7 +165,8 @@ func TestActiveCutFromEverybody(t *testing.T) {
 	require.Zero(t, messages())
 }
 
-// TestEtcdStopped: the loss of the coordinator costs no write while both nodes are up. When it is back, failover works again.
+// TestEtcdStopped: the loss of the coordinator costs no write while both nodes are up. When it is back, failover works
+// again.
 func TestEtcdStopped(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -193,9 +196,9 @@ func TestEtcdStopped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestEtcdAndStandbyGone: nobody can say that the standby has not taken over, so writes fail with UNAVAILABLE. When etcd is back the active
-// goes on alone. A standby that comes back before etcd does not know whom to follow, and changes nothing until etcd is there. Nothing is
-// lost either way.
+// TestEtcdAndStandbyGone: nobody can say that the standby has not taken over, so writes fail with UNAVAILABLE. When
+// etcd is back the active goes on alone. A standby that comes back before etcd does not know whom to follow, and
+// changes nothing until etcd is there. Nothing is lost either way.
 func TestEtcdAndStandbyGone(t *testing.T) {
 	for _, back := range []string{"etcd", "standby"} {
 		t.Run(back+" comes back first", func(t *testing.T) {
@@ -249,8 +252,8 @@ func TestBothRestarted(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestOnlyTheOneInSyncMayActivate: the active goes on alone and is killed; the other one, which lacks what was acknowledged meanwhile, must
-// wait for it and say so.
+// TestOnlyTheOneInSyncMayActivate: the active goes on alone and is killed; the other one, which lacks what was
+// acknowledged meanwhile, must wait for it and say so.
 func TestOnlyTheOneInSyncMayActivate(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -289,8 +292,8 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// TestSnapshotTransfer: a standby that was away for longer than the log is kept is sent a snapshot; it is killed on the way again and
-// again, and so is the active, once.
+// TestSnapshotTransfer: a standby that was away for longer than the log is kept is sent a snapshot; it is killed on the
+// way again and again, and so is the active, once.
 func TestSnapshotTransfer(t *testing.T) {
 	p := start(t, cluster.Options{Settings: map[string]string{
 		"log.keep-bytes": "1MiB", "log.segment-bytes": "1MiB", "checkpoint.bytes": "1MiB", "memory.budget": "16MiB",

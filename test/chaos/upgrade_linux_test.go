@@ -44,7 +44,8 @@ func buildPrevious(t *testing.T) string {
 	}
 	revision := previousRelease(t)
 	if _, err := git("cat-file", "-e", revision+"^{commit}"); err != nil {
-		lacks(t, needsHistory, "this clone does not have revision %s: fetch the whole history to test with the previous release", revision)
+		lacks(t, needsHistory, "this clone does not have revision %s: fetch the whole history to test with the "+
+			"previous release", revision)
 	}
 	src := t.TempDir()
 	archive := filepath.Join(t.TempDir(), "src.tar")
@@ -61,9 +62,9 @@ func buildPrevious(t *testing.T) string {
 	return program
 }
 
-// TestUpgrade: a pair of the previous release becomes one of this release under load, a node at a time; while the releases are mixed,
-// each of them is active once and is killed, so that the other one takes over from it. Then everything goes back, as an operator does
-// who regrets it. Nothing is lost, and in the end both stores are equal.
+// TestUpgrade: a pair of the previous release becomes one of this release under load, a node at a time; while the
+// releases are mixed, each of them is active once and is killed, so that the other one takes over from it. Then
+// everything goes back, as an operator does who regrets it. Nothing is lost, and in the end both stores are equal.
 func TestUpgrade(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "lockstep")
 	previous := buildPrevious(t)

@@ -25,8 +25,8 @@ const bodyMagic = 0x6c6b7374
 // ErrBody is returned when a message's body is not, to the byte, what Body makes.
 var ErrBody = errors.New("cluster: the body of a message differs from what was published")
 
-// Body makes the body of message id, of sizeBytes (at least 20, and made so). Every byte of it follows from id and size, so that
-// the reader can verify it without knowing what was sent.
+// Body makes the body of message id, of sizeBytes (at least 20, and made so). Every byte of it follows from id and
+// size, so that the reader can verify it without knowing what was sent.
 func Body(id ID, sizeBytes int) []byte {
 	sizeBytes = max(sizeBytes, bodyHeaderBytes)
 	b := make([]byte, 0, sizeBytes+8)

@@ -20,8 +20,8 @@ const (
 	RuleDoubled Rule = "doubled"
 	// RuleMoved: a message is stored under another sequence, or in another queue, than its publisher was told.
 	RuleMoved Rule = "moved"
-	// RuleOrder: messages of one producer are stored in another order than they were sent in, or a message was sent after another
-	// one's acknowledgement and yet stored before it.
+	// RuleOrder: messages of one producer are stored in another order than they were sent in, or a message was sent
+	// after another one's acknowledgement and yet stored before it.
 	RuleOrder Rule = "order"
 	// RulePhantom: a message is stored, or was delivered, that nobody published to that queue.
 	RulePhantom Rule = "phantom"
@@ -33,8 +33,8 @@ const (
 	RuleUndelivered Rule = "undelivered"
 	// RuleRedelivered: a message was delivered again after its acknowledgement was confirmed.
 	RuleRedelivered Rule = "redelivered"
-	// RuleTwoTerms: one LSN was acknowledged for two transactions, or LSNs and sequences disagree about what came first: two nodes
-	// acknowledged at the same time.
+	// RuleTwoTerms: one LSN was acknowledged for two transactions, or LSNs and sequences disagree about what came
+	// first: two nodes acknowledged at the same time.
 	RuleTwoTerms Rule = "two-terms"
 	// RuleDigest: the stores of the two nodes differ.
 	RuleDigest Rule = "digest"
@@ -79,8 +79,8 @@ type checker struct {
 	found     []Violation
 }
 
-// Check returns every violation of the rules, in no particular order; none means that all that the clients were told is true. The
-// history must be complete: workload stopped, Final and Digests read.
+// Check returns every violation of the rules, in no particular order; none means that all that the clients were told is
+// true. The history must be complete: workload stopped, Final and Digests read.
 func (h *History) Check() []Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,9 +149,11 @@ func (c *checker) publishes() {
 		}
 		places := c.where[p.ID]
 		if len(places) == 0 {
-			c.report(RuleLost, "message %v to %s was acknowledged at %v with sequence %d, and is not stored", p.ID, p.Queue, p.Done, p.Sequence)
+			c.report(RuleLost, "message %v to %s was acknowledged at %v with sequence %d, and is not stored", p.ID,
+				p.Queue, p.Done, p.Sequence)
 		} else if !slices.Contains(places, place{p.Queue, p.Sequence}) {
-			c.report(RuleMoved, "message %v was acknowledged with sequence %d of %s, and is stored at %v", p.ID, p.Sequence, p.Queue, places)
+			c.report(RuleMoved, "message %v was acknowledged with sequence %d of %s, and is stored at %v", p.ID,
+				p.Sequence, p.Queue, places)
 		}
 	}
 }
@@ -173,7 +175,8 @@ func (c *checker) producerOrder() {
 		}
 		l := lane{s.Queue, s.ID.Producer}
 		if before, ok := last[l]; ok && before.ID.N > s.ID.N {
-			c.report(RuleOrder, "queue %s: message %v (sequence %d) stands after %v (sequence %d)", s.Queue, s.ID, s.Sequence, before.ID, before.Sequence)
+			c.report(RuleOrder, "queue %s: message %v (sequence %d) stands after %v (sequence %d)", s.Queue, s.ID,
+				s.Sequence, before.ID, before.Sequence)
 		}
 		last[l] = s
 	}
@@ -200,15 +203,16 @@ func (c *checker) realTimeOrder() {
 				}
 			}
 			if highest != nil && highest.Sequence >= p.Sequence {
-				c.report(RuleOrder, "queue %s: %v was sent at %v and got sequence %d, but %v was acknowledged with %d at %v already",
+				c.report(RuleOrder, "queue %s: %v was sent at %v and got sequence %d, but %v was acknowledged with "+
+					"%d at %v already",
 					queue, p.ID, p.Sent, p.Sequence, highest.ID, highest.Sequence, highest.Done)
 			}
 		}
 	}
 }
 
-// lsns: an LSN names one transaction, which is a batch of one producer for one queue or what one application committed, and a queue's
-// sequences grow with the LSN.
+// lsns: an LSN names one transaction, which is a batch of one producer for one queue or what one application committed,
+// and a queue's sequences grow with the LSN.
 func (c *checker) lsns() {
 	type origin struct {
 		queue    string
@@ -246,7 +250,8 @@ func (c *checker) lsns() {
 		slices.SortFunc(acked, func(a, b *Publish) int { return cmp.Compare(a.Sequence, b.Sequence) })
 		for i := 1; i < len(acked); i++ {
 			if a, b := acked[i-1], acked[i]; a.LSN > b.LSN {
-				c.report(RuleTwoTerms, "queue %s: sequence %d was acknowledged with LSN %d, and the earlier %d with the later LSN %d",
+				c.report(RuleTwoTerms, "queue %s: sequence %d was acknowledged with LSN %d, and the earlier %d with "+
+					"the later LSN %d",
 					queue, b.Sequence, b.LSN, a.Sequence, a.LSN)
 			}
 		}
@@ -271,20 +276,23 @@ func (c *checker) deliveries() {
 		k := cursor{place{d.Queue, d.Sequence}, d.Sub}
 		delivered[k] = true
 		if at, ok := confirmed[k]; ok && d.At > at {
-			c.report(RuleRedelivered, "%s/%s: sequence %d (%v) was delivered at %v, after its acknowledgement was confirmed at %v",
+			c.report(RuleRedelivered, "%s/%s: sequence %d (%v) was delivered at %v, after its acknowledgement was "+
+				"confirmed at %v",
 				d.Queue, d.Sub, d.Sequence, d.ID, d.At, at)
 		}
 		if _, known := c.sent[d.ID]; !known {
 			c.report(RulePhantom, "%s/%s: message %v was delivered, but nobody sent it", d.Queue, d.Sub, d.ID)
 		} else if id, ok := c.at[k.place]; !ok || id != d.ID {
-			c.report(RuleUncommitted, "%s/%s: message %v was delivered as sequence %d at %v, which holds %v", d.Queue, d.Sub, d.ID, d.Sequence, d.At, id)
+			c.report(RuleUncommitted, "%s/%s: message %v was delivered as sequence %d at %v, which holds %v", d.Queue,
+				d.Sub, d.ID, d.Sequence, d.At, id)
 		}
 	}
 	for _, s := range c.h.Final {
 		for _, drained := range c.h.Drained {
 			sub, ok := subOf(drained, s.Queue)
 			if ok && !delivered[cursor{place{s.Queue, s.Sequence}, sub}] {
-				c.report(RuleUndelivered, "%s: sequence %d (%v) is stored, and was never delivered", drained, s.Sequence, s.ID)
+				c.report(RuleUndelivered, "%s: sequence %d (%v) is stored, and was never delivered", drained,
+					s.Sequence, s.ID)
 			}
 		}
 	}
@@ -307,7 +315,8 @@ func (c *checker) unknowns() {
 		}
 	}
 	if most := c.h.MaxUnknown; unknown > most {
-		c.report(RuleUnknown, "%d of %d publishes without a deadline ended with an unknown outcome, and at most %d may", unknown, len(c.h.Publishes), most)
+		c.report(RuleUnknown, "%d of %d publishes without a deadline ended with an unknown outcome, and at most %d may",
+			unknown, len(c.h.Publishes), most)
 	}
 }
 

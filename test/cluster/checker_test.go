@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sound is a history in which nothing is wrong: two producers, a refused and an unknown publish (the latter stored), one
-// redelivery before the acknowledgement.
+// sound is a history in which nothing is wrong: two producers, a refused and an unknown publish (the latter stored),
+// one redelivery before the acknowledgement.
 func sound() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	h := NewHistory()
@@ -67,7 +67,10 @@ func TestCheckerCatches(t *testing.T) {
 			h.Final = h.Final[:4]
 			h.Deliveries = h.Deliveries[:5]
 		}, []Rule{RuleLost}},
-		{"a lost message that was delivered", func(h *History) { h.Final = h.Final[:4] }, []Rule{RuleLost, RuleUncommitted}},
+		{
+			"a lost message that was delivered", func(h *History) { h.Final = h.Final[:4] },
+			[]Rule{RuleLost, RuleUncommitted},
+		},
 		{"a doubled message", func(h *History) {
 			h.Final = append(h.Final, Stored{"q", 6, ID{1, 4}})
 			h.Deliveries = append(h.Deliveries, delivery(6, ID{1, 4}, ms(11)))
@@ -111,7 +114,10 @@ func TestCheckerCatches(t *testing.T) {
 		}, []Rule{RuleRedelivered}},
 		{"one LSN acknowledged twice", func(h *History) { h.Publishes[2].LSN = 11 }, []Rule{RuleTwoTerms}},
 		{"a later sequence with an earlier LSN", func(h *History) { h.Publishes[5].LSN = 9 }, []Rule{RuleTwoTerms}},
-		{"a message that was given back, and is acknowledged", func(h *History) { h.AcksSent = h.AcksSent[:4] }, []Rule{RuleSettled}},
+		{
+			"a message that was given back, and is acknowledged", func(h *History) { h.AcksSent = h.AcksSent[:4] },
+			[]Rule{RuleSettled},
+		},
 		{"a confirmation of what was not acknowledged", func(h *History) {
 			h.Acks = append(h.Acks, Ack{"q", "work", 7, ms(11)})
 		}, []Rule{RuleSettled}},

@@ -16,16 +16,16 @@ import (
 const (
 	// rawCredit is how many messages the raw consumer lets the server have under way.
 	rawCredit = 256
-	// rawNack and rawDrop are one in how many messages is given back, and on one in how many batches the stream is thrown away
-	// with all that was delivered on it.
+	// rawNack and rawDrop are one in how many messages is given back, and on one in how many batches the stream is
+	// thrown away with all that was delivered on it.
 	rawNack = 200
 	rawDrop = 400
 	// activeCheck is how often a consumer looks whether its node is still the active one: a paused node says nothing.
 	activeCheck = 50 * time.Millisecond
 )
 
-// rawConsumer consumes one subscription on the bare gRPC stream. The client package hides redeliveries from the application, as it
-// should; the checker has to see them.
+// rawConsumer consumes one subscription on the bare gRPC stream. The client package hides redeliveries from the
+// application, as it should; the checker has to see them.
 type rawConsumer struct {
 	w          *Workload
 	queue, sub string
@@ -93,8 +93,8 @@ type rawStream struct {
 	seen        uint64              // highest number that was confirmed
 }
 
-// receive records deliveries and makes the answer: acknowledgements, now and then a nack. ok is false when the stream is to be thrown
-// away.
+// receive records deliveries and makes the answer: acknowledgements, now and then a nack. ok is false when the stream
+// is to be thrown away.
 func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeRequest, ok bool) {
 	c := s.c
 	answer = &pb.ConsumeRequest{Credit: uint32(len(messages))}
@@ -127,7 +127,10 @@ func (s *rawStream) sent(answer *pb.ConsumeRequest) {
 func (s *rawStream) confirmed(upTo uint64) {
 	for ; s.seen < upTo; s.seen++ {
 		for _, sequence := range s.unconfirmed[s.seen+1] {
-			s.c.w.history.AddAck(Ack{Queue: s.c.queue, Sub: s.c.sub, Sequence: sequence, Confirmed: s.c.w.history.Now()})
+			s.c.w.history.AddAck(Ack{
+				Queue: s.c.queue, Sub: s.c.sub, Sequence: sequence,
+				Confirmed: s.c.w.history.Now(),
+			})
 		}
 		delete(s.unconfirmed, s.seen+1)
 	}
@@ -136,7 +139,8 @@ func (s *rawStream) confirmed(upTo uint64) {
 const (
 	// clientBatch is how many messages the consumer of the client package acknowledges at once.
 	clientBatch = 32
-	// clientReopen is on one in how many batches it begins anew, so that nothing of what the client remembers hides a redelivery.
+	// clientReopen is on one in how many batches it begins anew, so that nothing of what the client remembers hides a
+	// redelivery.
 	clientReopen = 50
 )
 
@@ -150,7 +154,8 @@ type clientConsumer struct {
 // run consumes until ctx ends, consumer after consumer.
 func (c *clientConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		consumer, err := c.w.client.Consume(ctx, c.queue, client.ConsumerOptions{Subscription: c.sub, Prefetch: rawCredit})
+		consumer, err := c.w.client.Consume(ctx, c.queue,
+			client.ConsumerOptions{Subscription: c.sub, Prefetch: rawCredit})
 		if err != nil {
 			wait(ctx, pollInterval)
 			continue

@@ -22,8 +22,8 @@ import (
 // ErrNoFaultDisk is returned when a node's disk is to be broken, and Options.Disk was not set.
 var ErrNoFaultDisk = errors.New("cluster: the node's disk cannot be broken: Options.Disk is not set")
 
-// CanBreakDisks tells whether a program was built with the tag that Options.Disk needs. Build does; LOCKSTEP_BINARY may name one that
-// was not.
+// CanBreakDisks tells whether a program was built with the tag that Options.Disk needs. Build does; LOCKSTEP_BINARY may
+// name one that was not.
 func CanBreakDisks(binary string) bool {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
@@ -37,8 +37,8 @@ func CanBreakDisks(binary string) bool {
 	return false
 }
 
-// SetDisk says what the disk of the running node does from now on. It waits for a node that is starting, and returns ErrNotRunning for
-// one that does not run.
+// SetDisk says what the disk of the running node does from now on. It waits for a node that is starting, and returns
+// ErrNotRunning for one that does not run.
 func (n *Node) SetDisk(ctx context.Context, s faultdisk.State) error {
 	body, err := json.Marshal(s)
 	if err != nil {

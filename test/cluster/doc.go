@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package cluster runs real pairs of Lockstep nodes for tests: the built binary in processes of its own, an embedded etcd,
-// cut links, a client that records what it was told, and a checker that says whether it was told the truth.
+// Package cluster runs real pairs of Lockstep nodes for tests: the built binary in processes of its own, an embedded
+// etcd, cut links, a client that records what it was told, and a checker that says whether it was told the truth.
 //
 // The pieces, each usable without the others:
 //

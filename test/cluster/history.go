@@ -43,7 +43,8 @@ type Publish struct {
 	Term uint64 `json:"term,omitempty"`
 	// Limit: it was refused because the disk is low or the queue is full.
 	Limit bool `json:"limit,omitempty"`
-	// Unordered: it may be committed after what its producer sent later, since the producer did not wait for the answer.
+	// Unordered: it may be committed after what its producer sent later, since the producer did not wait for the
+	// answer.
 	Unordered bool `json:"unordered,omitempty"`
 	// Error in words, unless acked.
 	Error string `json:"error,omitempty"`
@@ -85,8 +86,8 @@ type Digest struct {
 	Messages uint64 `json:"messages"`
 }
 
-// History is all that a workload saw. Its methods may be called from many goroutines; its fields are for the checker, when all
-// of them are done.
+// History is all that a workload saw. Its methods may be called from many goroutines; its fields are for the checker,
+// when all of them are done.
 type History struct {
 	start time.Time
 
@@ -99,8 +100,8 @@ type History struct {
 	// Operations are what the applications did, and Parts the messages that they and the strays published.
 	Operations []Operation
 	Parts      []Publish
-	// Left is what the subscriptions that applications consume have still to acknowledge at the end, and Exists which of the queues
-	// that they make and delete are there.
+	// Left is what the subscriptions that applications consume have still to acknowledge at the end, and Exists which
+	// of the queues that they make and delete are there.
 	Left   []Left
 	Exists map[string]bool
 	// MaxUnknown is how many of Publishes may have an unknown outcome.
@@ -173,11 +174,12 @@ func (h *History) AddBroken(v Violation) {
 func (h *History) Note(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.Notes = append(h.Notes, fmt.Sprintf("%12v %s", time.Since(h.start).Round(time.Microsecond), fmt.Sprintf(format, args...)))
+	h.Notes = append(h.Notes, fmt.Sprintf("%12v %s", time.Since(h.start).Round(time.Microsecond),
+		fmt.Sprintf(format, args...)))
 }
 
-// AckedAfter finds the first acknowledgement of a publish that was received after the given time, from another node than the one at
-// address notBy: what a node said before it was killed may still be on its way.
+// AckedAfter finds the first acknowledgement of a publish that was received after the given time, from another node
+// than the one at address notBy: what a node said before it was killed may still be on its way.
 func (h *History) AckedAfter(after time.Duration, notBy string) (at time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -209,8 +211,10 @@ func (h *History) Counts() string {
 	for _, p := range h.Publishes {
 		outcomes[p.Outcome]++
 	}
-	return fmt.Sprintf("%d published: %d acknowledged, %d unknown, %d refused; %d delivered, %d acks confirmed; %d stored; calls: %v",
-		len(h.Publishes), outcomes[Acked], outcomes[Unknown], outcomes[Refused], len(h.Deliveries), len(h.Acks), len(h.Final), h.Calls)
+	return fmt.Sprintf("%d published: %d acknowledged, %d unknown, %d refused; %d delivered, %d acks confirmed; %d "+
+		"stored; calls: %v",
+		len(h.Publishes), outcomes[Acked], outcomes[Unknown], outcomes[Refused], len(h.Deliveries), len(h.Acks),
+		len(h.Final), h.Calls)
 }
 
 // Save writes the history into dir, one file of JSON lines for each kind of event, to be read after a failure.

@@ -19,9 +19,9 @@ const netPrefix = "lockstep-"
 // netPort is what nodes listen on: each has all ports of its own address.
 const netPort = "7420"
 
-// Net is a network of two namespaces, one for each node, in which packets can be made to vanish, one way or both: unlike with a Proxy the
-// systems at both ends notice nothing but that nothing is acknowledged. Each namespace has a link to the other one, and one to the test's
-// own, where the coordinator and the clients are.
+// Net is a network of two namespaces, one for each node, in which packets can be made to vanish, one way or both:
+// unlike with a Proxy the systems at both ends notice nothing but that nothing is acknowledged. Each namespace has a
+// link to the other one, and one to the test's own, where the coordinator and the clients are.
 type Net struct {
 	names []string // of the namespaces of node a and b
 	addrs []string // of the test's end, and of the nodes'

@@ -50,8 +50,8 @@ type Node struct {
 	diskAtStart faultdisk.State
 }
 
-// newNode prepares a node: its directory, its address, and its configuration file, which config makes. In a network it has its own address
-// there, and else a free port.
+// newNode prepares a node: its directory, its address, and its configuration file, which config makes. In a network it
+// has its own address there, and else a free port.
 func newNode(name, dir, binary string, network *Net, config func(listen string) string) (*Node, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
@@ -74,7 +74,10 @@ func newNode(name, dir, binary string, network *Net, config func(listen string) 
 	n.conn, err = grpc.NewClient("passthrough:///"+n.address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: 50 * time.Millisecond},
+			Backoff: backoff.Config{
+				BaseDelay: 5 * time.Millisecond, Multiplier: 1.5,
+				MaxDelay: 50 * time.Millisecond,
+			},
 			MinConnectTimeout: time.Second,
 		}))
 	if err != nil {
@@ -172,8 +175,8 @@ func (n *Node) Kill() error {
 	return nil
 }
 
-// Stop asks the process to end (SIGTERM) and returns how it ended. After a generous time it is ended with SIGQUIT, which is an error; what
-// it was doing, goroutine by goroutine, is in LogFile then.
+// Stop asks the process to end (SIGTERM) and returns how it ended. After a generous time it is ended with SIGQUIT,
+// which is an error; what it was doing, goroutine by goroutine, is in LogFile then.
 func (n *Node) Stop() error {
 	exited, err := n.signal(syscall.SIGTERM)
 	if err != nil {

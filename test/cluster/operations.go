@@ -31,14 +31,15 @@ const (
 	KindDelete Kind = "delete"
 )
 
-// Operation is one thing that an application wanted, with all attempts at it: what ended without an answer was repeated with the same
-// object, and what was refused perhaps as well.
+// Operation is one thing that an application wanted, with all attempts at it: what ended without an answer was repeated
+// with the same object, and what was refused perhaps as well.
 type Operation struct {
 	Kind    Kind          `json:"kind"`
 	Sent    time.Duration `json:"sent_ns"`
 	Done    time.Duration `json:"done_ns"`
 	Outcome Outcome       `json:"outcome"`
-	// Queue is the one that was purged, made or deleted, or whose subscription SubWork had the message Input acknowledged.
+	// Queue is the one that was purged, made or deleted, or whose subscription SubWork had the message Input
+	// acknowledged.
 	Queue string `json:"queue,omitempty"`
 	// Parts are the messages of a transaction.
 	Parts []ID `json:"parts,omitempty"`
@@ -64,13 +65,13 @@ const (
 	firstStray       = 200
 	// patience is how often an application repeats a call at most.
 	patience = 6
-	// deadlines is the number of different ones, from 1 ms, which may be too short, up to 2 s, which is enough for a failover; each is twice
-	// as long as the one before.
+	// deadlines is the number of different ones, from 1 ms, which may be too short, up to 2 s, which is enough for a
+	// failover; each is twice as long as the one before.
 	deadlines = 12
 )
 
-// applications use the client as applications do: calls with short deadlines, of which those that end without an answer are repeated
-// with the same object, and those that are refused are made again in the belief that nothing was done.
+// applications use the client as applications do: calls with short deadlines, of which those that end without an answer
+// are repeated with the same object, and those that are refused are made again in the belief that nothing was done.
 type applications struct {
 	w       *Workload
 	client  *client.Client
@@ -91,16 +92,19 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 		}
 	}()
 	name := func(s string) string { return w.opts.Prefix + "app-" + s }
-	a.names.in, a.names.one, a.names.two, a.names.purged, a.names.life = name("in"), name("one"), name("two"), name("purged"), name("life")
+	a.names.in, a.names.one, a.names.two, a.names.purged, a.names.life = name("in"), name("one"), name("two"),
+		name("purged"), name("life")
 	for queue, subs := range map[string][]string{
-		a.names.in: {SubWork, SubAudit}, a.names.one: {SubAudit}, a.names.two: {SubAudit}, a.names.purged: {SubWork, SubAudit},
+		a.names.in: {SubWork, SubAudit}, a.names.one: {SubAudit}, a.names.two: {SubAudit},
+		a.names.purged: {SubWork, SubAudit},
 	} {
 		if _, _, err := a.client.CreateQueue(ctx, queue, client.CreateQueueOptions{Subscriptions: subs}); err != nil {
 			return nil, fmt.Errorf("applications: %w", err)
 		}
 	}
 	// A workload before this one on the same pair may have left it.
-	if _, err := a.client.DeleteQueue(ctx, a.names.life, false); err != nil && !errors.Is(err, client.ErrQueueNotFound) {
+	if _, err := a.client.DeleteQueue(ctx, a.names.life, false); err != nil &&
+		!errors.Is(err, client.ErrQueueNotFound) {
 		return nil, fmt.Errorf("applications: %w", err)
 	}
 	runs := []func(*application){(*application).transfer, (*application).transfer, (*application).fill}
@@ -255,8 +259,8 @@ func verdict(err error) Outcome {
 	}
 }
 
-// attempt calls until there is an answer, or the application gives up. repeatable: what has an unknown outcome may be repeated with the
-// same object.
+// attempt calls until there is an answer, or the application gives up. repeatable: what has an unknown outcome may be
+// repeated with the same object.
 func (a *application) attempt(o *Operation, repeatable bool, call func(context.Context) error) {
 	h := a.w.history
 	o.Sent = h.Now()
@@ -318,7 +322,10 @@ func (a *application) hold(o *Operation, err error) {
 			return
 		}
 	}
-	a.w.history.AddBroken(Violation{RuleMeaning, fmt.Sprintf("%s ended with %q, for which there is no reason", o.Kind, err)})
+	a.w.history.AddBroken(Violation{
+		RuleMeaning,
+		fmt.Sprintf("%s ended with %q, for which there is no reason", o.Kind, err),
+	})
 }
 
 // record puts an operation into the history, with its messages.
@@ -367,7 +374,10 @@ func (a *application) publish(queue string) {
 // commit does a transaction; d may be nil.
 func (a *application) commit(d *client.Delivery) {
 	o := Operation{Kind: KindTxn}
-	parts := []Publish{{ID: a.next(), Queue: a.names.one, Unordered: true}, {ID: a.next(), Queue: a.names.two, Unordered: true}}
+	parts := []Publish{
+		{ID: a.next(), Queue: a.names.one, Unordered: true},
+		{ID: a.next(), Queue: a.names.two, Unordered: true},
+	}
 	t := a.client.Begin()
 	for _, p := range parts {
 		t.Publish(p.Queue, client.Message{Body: Body(p.ID, a.rng.IntN(1<<10))})
@@ -415,7 +425,8 @@ func (a *application) receive() *client.Delivery {
 	if err != nil {
 		return nil
 	}
-	a.w.delivered(Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Body) // two compete for them: in any order
+	// two compete for them: in any order
+	a.w.delivered(Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Body)
 	return d
 }
 

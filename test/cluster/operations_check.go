@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// operations holds what applications were told about transactions, acknowledgements, purges and queues against what came of them.
-// (What they were told about messages is held against the queues as that of all publishes is.)
+// operations holds what applications were told about transactions, acknowledgements, purges and queues against what
+// came of them. (What they were told about messages is held against the queues as that of all publishes is.)
 func (c *checker) operations() {
 	byQueue := map[string][]*Operation{}
 	for i := range c.h.Operations {
@@ -44,7 +44,8 @@ func (c *checker) operations() {
 // wholeOrNothing: all parts of a transaction are stored, or none.
 func (c *checker) wholeOrNothing(o *Operation) {
 	if n := c.parts(o); n > 0 && n < len(o.Parts) {
-		c.report(RulePartly, "the transaction with messages %v was %s, and %d of them are stored", o.Parts, o.Outcome, n)
+		c.report(RulePartly, "the transaction with messages %v was %s, and %d of them are stored", o.Parts, o.Outcome,
+			n)
 	}
 }
 
@@ -74,10 +75,12 @@ func (c *checker) inputs(queue string, ops []*Operation, left map[uint64]bool) {
 		for _, o := range by[s.Sequence] {
 			switch {
 			case o.Kind == KindTxn && c.parts(o) > 0 && left[s.Sequence]:
-				c.report(RulePartly, "the transaction with messages %v is stored, and sequence %d of %s, which it acknowledges, is not acknowledged",
+				c.report(RulePartly, "the transaction with messages %v is stored, and sequence %d of %s, which it "+
+					"acknowledges, is not acknowledged",
 					o.Parts, s.Sequence, queue)
 			case o.Kind == KindAck && o.Outcome == Acked && left[s.Sequence]:
-				c.report(RuleRedelivered, "sequence %d of %s was acknowledged at %v, and is delivered at the end", s.Sequence, queue, o.Done)
+				c.report(RuleRedelivered, "sequence %d of %s was acknowledged at %v, and is delivered at the end",
+					s.Sequence, queue, o.Done)
 			}
 			could = could || o.Kind == KindTxn && c.parts(o) > 0 || o.Kind == KindAck && o.Outcome != Refused
 		}
@@ -116,7 +119,8 @@ func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
 		}
 	}
 	if confirmed > purged || unknown == 0 && confirmed < purged {
-		c.report(RuleEffects, "%s: %d messages are purged, purges that were confirmed told of %d, and %d had an unknown outcome",
+		c.report(RuleEffects, "%s: %d messages are purged, purges that were confirmed told of %d, and %d had an "+
+			"unknown outcome",
 			queue, purged, confirmed, unknown)
 	}
 	if firstLeft < lastPurged {
@@ -127,7 +131,8 @@ func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
 	}
 	for id, p := range c.sent {
 		if p.Queue == queue && p.Outcome == Acked && p.Done < last.Sent && left[p.Sequence] {
-			c.report(RuleLost, "%s: a purge was confirmed, and %v, which was acknowledged at %v before, is still there", queue, id, p.Done)
+			c.report(RuleLost, "%s: a purge was confirmed, and %v, which was acknowledged at %v before, is still there",
+				queue, id, p.Done)
 		}
 	}
 }
@@ -155,7 +160,8 @@ func (c *checker) lives(queue string, ops []*Operation) {
 		gone, mayGone := between(KindDelete, at)
 		// It was removed as often as it was made, or once less.
 		if mayMade < gone || mayGone < made-1 {
-			c.report(RuleEffects, "%s, %s: made %d to %d times, and deleted %d to %d times", queue, what, made, mayMade, gone, mayGone)
+			c.report(RuleEffects, "%s, %s: made %d to %d times, and deleted %d to %d times", queue, what, made, mayMade,
+				gone, mayGone)
 		}
 	}
 	for _, o := range ops {
@@ -170,7 +176,8 @@ func (c *checker) lives(queue string, ops []*Operation) {
 		there = 1
 	}
 	if made-mayGone > there || mayMade-gone < there {
-		c.report(RuleEffects, "%s exists %d times at the end, made %d to %d times and deleted %d to %d times", queue, there, made, mayMade, gone, mayGone)
+		c.report(RuleEffects, "%s exists %d times at the end, made %d to %d times and deleted %d to %d times", queue,
+			there, made, mayMade, gone, mayGone)
 	}
 }
 
@@ -191,8 +198,8 @@ func (c *checker) settled() {
 	}
 }
 
-// acksSent: what a drained subscription does not deliver any more, somebody has acknowledged. A delivery that was given back, or thrown
-// away with its stream, is not enough.
+// acksSent: what a drained subscription does not deliver any more, somebody has acknowledged. A delivery that was given
+// back, or thrown away with its stream, is not enough.
 func (c *checker) acksSent() {
 	type cursor struct {
 		place
@@ -206,19 +213,22 @@ func (c *checker) acksSent() {
 		for _, drained := range c.h.Drained {
 			sub, ok := subOf(drained, s.Queue)
 			if ok && !sent[cursor{place{s.Queue, s.Sequence}, sub}] {
-				c.report(RuleSettled, "%s: sequence %d (%v) is acknowledged, and no acknowledgement of it was ever sent", drained, s.Sequence, s.ID)
+				c.report(RuleSettled, "%s: sequence %d (%v) is acknowledged, and no acknowledgement of it was ever "+
+					"sent", drained, s.Sequence, s.ID)
 			}
 		}
 	}
 	for _, a := range c.h.Acks {
 		if !sent[cursor{place{a.Queue, a.Sequence}, a.Sub}] {
-			c.report(RuleSettled, "%s/%s: the acknowledgement of sequence %d was confirmed, and never sent", a.Queue, a.Sub, a.Sequence)
+			c.report(RuleSettled, "%s/%s: the acknowledgement of sequence %d was confirmed, and never sent", a.Queue,
+				a.Sub, a.Sequence)
 		}
 	}
 }
 
-// deliveryOrder: on one stream, messages come in the order of their sequences, but for those that were given back, whether that was
-// committed or not; and for those that had been meant for another consumer of the subscription, which has left before it got them.
+// deliveryOrder: on one stream, messages come in the order of their sequences, but for those that were given back,
+// whether that was committed or not; and for those that had been meant for another consumer of the subscription, which
+// has left before it got them.
 func (c *checker) deliveryOrder() {
 	type arrival struct{ stream, sequence uint64 }
 	last := map[uint64]Delivery{}
@@ -231,7 +241,8 @@ func (c *checker) deliveryOrder() {
 		}
 		seen[a] = true
 		if before, ok := last[d.Stream]; ok && before.Sequence >= d.Sequence && !span.shared(d) {
-			c.report(RuleOrder, "%s/%s: sequence %d was delivered at %v, after %d on the same stream", d.Queue, d.Sub, d.Sequence, d.At, before.Sequence)
+			c.report(RuleOrder, "%s/%s: sequence %d was delivered at %v, after %d on the same stream", d.Queue, d.Sub,
+				d.Sequence, d.At, before.Sequence)
 		}
 		last[d.Stream] = d
 	}
@@ -258,20 +269,22 @@ func (c *checker) streamSpans() streamSpans {
 	return spans
 }
 
-// shared tells whether another stream of the same subscription brought something while this one did, or a moment before.
+// shared tells whether another stream of the same subscription brought something while this one did, or a moment
+// before.
 func (spans streamSpans) shared(d Delivery) bool {
 	const moment = 2 * time.Second // a consumer that is gone keeps its messages until its connection is known to be
 	own := spans[d.Stream]
 	for stream, s := range spans {
-		if stream != d.Stream && stream != 0 && s.queue == d.Queue && s.sub == d.Sub && s.last+moment >= own.first && s.first <= d.At {
+		if stream != d.Stream && stream != 0 && s.queue == d.Queue && s.sub == d.Sub && s.last+moment >= own.first &&
+			s.first <= d.At {
 			return true
 		}
 	}
 	return false
 }
 
-// terms: as soon as a publish was acknowledged in a term, nothing that is sent later is acknowledged in a lower one, and in one term only
-// one node acknowledges: at every moment at most one process does.
+// terms: as soon as a publish was acknowledged in a term, nothing that is sent later is acknowledged in a lower one,
+// and in one term only one node acknowledges: at every moment at most one process does.
 func (c *checker) terms() {
 	byDone := []*Publish{}
 	node := map[uint64]*Publish{}
@@ -282,7 +295,8 @@ func (c *checker) terms() {
 		}
 		byDone = append(byDone, p)
 		if other := node[p.Term]; other != nil && other.Address != p.Address {
-			c.report(RuleTwoTerms, "%v was acknowledged by %s and %v by %s, both in term %d", other.ID, other.Address, p.ID, p.Address, p.Term)
+			c.report(RuleTwoTerms, "%v was acknowledged by %s and %v by %s, both in term %d", other.ID, other.Address,
+				p.ID, p.Address, p.Term)
 		}
 		node[p.Term] = p
 	}
@@ -298,7 +312,8 @@ func (c *checker) terms() {
 			}
 		}
 		if highest != nil && highest.Term > p.Term {
-			c.report(RuleTwoTerms, "%v was sent at %v and acknowledged by %s in term %d, and %s had acknowledged %v in term %d at %v",
+			c.report(RuleTwoTerms, "%v was sent at %v and acknowledged by %s in term %d, and %s had acknowledged %v "+
+				"in term %d at %v",
 				p.ID, p.Sent, p.Address, p.Term, highest.Address, highest.ID, highest.Term, highest.Done)
 		}
 	}

@@ -9,21 +9,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// worked is a history of applications in which nothing is wrong: transactions that were committed, refused and left unknown (one stored, one
-// not), acknowledgements, a purge with messages before and after it, and a queue that was made, deleted, and made again.
+// worked is a history of applications in which nothing is wrong: transactions that were committed, refused and left
+// unknown (one stored, one not), acknowledgements, a purge with messages before and after it, and a queue that was
+// made, deleted, and made again.
 func worked() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	h := NewHistory()
 	part := func(n uint64, queue string, sequence, lsn uint64, o Outcome) Publish {
 		at := ms(int(n))
-		return Publish{ID: ID{100, n}, Queue: queue, Sequence: sequence, LSN: lsn, Outcome: o, Sent: at, Done: at + ms(1), Unordered: true}
+		return Publish{
+			ID: ID{100, n}, Queue: queue, Sequence: sequence, LSN: lsn, Outcome: o, Sent: at,
+			Done: at + ms(1), Unordered: true,
+		}
 	}
 	h.Parts = []Publish{
 		part(1, "one", 1, 10, Acked), part(2, "two", 1, 10, Acked),
 		part(3, "one", 0, 0, Refused), part(4, "two", 0, 0, Refused),
 		part(5, "one", 0, 0, Unknown), part(6, "two", 0, 0, Unknown),
 		part(7, "one", 0, 0, Unknown), part(8, "two", 0, 0, Unknown),
-		part(11, "in", 1, 1, Acked), part(12, "in", 2, 2, Acked), part(13, "in", 3, 3, Acked), part(14, "in", 4, 4, Acked),
+		part(11, "in", 1, 1, Acked), part(12, "in", 2, 2, Acked), part(13, "in", 3, 3, Acked),
+		part(14, "in", 4, 4, Acked),
 		part(21, "purged", 1, 21, Acked), part(22, "purged", 2, 22, Acked), part(40, "purged", 3, 40, Acked),
 	}
 	h.Operations = []Operation{
@@ -100,15 +105,32 @@ func TestCheckerCatchesOperations(t *testing.T) {
 			h.Final = append(h.Final, Stored{"one", 3, ID{100, 3}}, Stored{"two", 3, ID{100, 4}})
 			h.Left = h.Left[1:]
 		}, []Rule{RuleRefused, RuleRefused}},
-		{"half a transaction", worked, func(h *History) { h.Final = append(h.Final, Stored{"one", 3, ID{100, 7}}) }, []Rule{RulePartly}},
-		{"a transaction without its acknowledgement", worked, func(h *History) { h.Left = append(h.Left, Left{"in", 3}) }, []Rule{RulePartly}},
-		{"the acknowledgement of a transaction that is not stored", worked, func(h *History) { h.Left = h.Left[1:] }, []Rule{RuleSettled}},
+		{
+			"half a transaction", worked, func(h *History) { h.Final = append(h.Final, Stored{"one", 3, ID{100, 7}}) },
+			[]Rule{RulePartly},
+		},
+		{
+			"a transaction without its acknowledgement", worked,
+			func(h *History) { h.Left = append(h.Left, Left{"in", 3}) },
+			[]Rule{RulePartly},
+		},
+		{
+			"the acknowledgement of a transaction that is not stored", worked, func(h *History) { h.Left = h.Left[1:] },
+			[]Rule{RuleSettled},
+		},
 		{"an acknowledgement that was confirmed, and undone", worked, func(h *History) {
 			h.Left = append(h.Left, Left{"in", 4})
 		}, []Rule{RuleRedelivered}},
-		{"an acknowledgement that was refused, and done", worked, func(h *History) { h.Operations[4].Outcome = Refused }, []Rule{RuleSettled}},
+		{
+			"an acknowledgement that was refused, and done", worked,
+			func(h *History) { h.Operations[4].Outcome = Refused },
+			[]Rule{RuleSettled},
+		},
 		{"a purge that was done twice", worked, func(h *History) { h.Left = h.Left[:1] }, []Rule{RuleEffects}},
-		{"a purge that was refused, and done", worked, func(h *History) { h.Operations[5].Outcome = Refused }, []Rule{RuleEffects}},
+		{
+			"a purge that was refused, and done", worked, func(h *History) { h.Operations[5].Outcome = Refused },
+			[]Rule{RuleEffects},
+		},
 		{"a purge that left something", worked, func(h *History) {
 			h.Left = append(h.Left, Left{"purged", 2})
 			h.Operations[5].Count = 1
@@ -117,7 +139,10 @@ func TestCheckerCatchesOperations(t *testing.T) {
 			h.Left = append(h.Left, Left{"purged", 1})
 			h.Operations[5].Count, h.Parts[12].Outcome = 1, Unknown
 		}, []Rule{RulePartly}},
-		{"a queue that was deleted twice by one call", worked, func(h *History) { h.Exists["life"] = false }, []Rule{RuleEffects}},
+		{
+			"a queue that was deleted twice by one call", worked, func(h *History) { h.Exists["life"] = false },
+			[]Rule{RuleEffects},
+		},
 		{"a queue that was made twice without being deleted", worked, func(h *History) {
 			h.Operations[9].Outcome = Refused
 		}, []Rule{RuleEffects, RuleEffects}},
@@ -133,7 +158,10 @@ func TestCheckerCatchesOperations(t *testing.T) {
 		{"a replaced node that acknowledges", strayed, func(h *History) {
 			h.Parts[3].Address, h.Parts[3].Term = "a", 1
 		}, []Rule{RuleTwoTerms}},
-		{"two nodes of one term", strayed, func(h *History) { h.Parts[1].Term, h.Parts[1].Sent = 2, 34 }, []Rule{RuleTwoTerms}},
+		{
+			"two nodes of one term", strayed, func(h *History) { h.Parts[1].Term, h.Parts[1].Sent = 2, 34 },
+			[]Rule{RuleTwoTerms},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			h := test.of()

@@ -35,12 +35,15 @@ type Options struct {
 	Dir string
 	// Settings are more settings of both nodes, as in node.yaml but with dotted keys: {"log.keep-bytes": "1MiB"}.
 	Settings map[string]string
-	// Links puts a Proxy before each node for the traffic of the other node, so that Cut can be used. Clients of NewClient and the
-	// nodes' own connections pass by it. A killed node is then noticed later: its proxy still accepts connections.
+	// Links puts a Proxy before each node for the traffic of the other node, so that Cut can be used. Clients of
+	// NewClient and the nodes' own connections pass by it. A killed node is then noticed later: its proxy still accepts
+	// connections.
 	Links bool
-	// Disk lets the disks of the nodes be broken, by Node.SetDisk. The binary must have been built for it: see CanBreakDisks.
+	// Disk lets the disks of the nodes be broken, by Node.SetDisk. The binary must have been built for it: see
+	// CanBreakDisks.
 	Disk bool
-	// Net has each node run in a network of its own; it is closed with the pair. Not together with Links, Disk and Raft.
+	// Net has each node run in a network of its own; it is closed with the pair. Not together with Links, Disk and
+	// Raft.
 	Net *Net
 	// Raft has the nodes and a witness process hold the record, instead of etcd.
 	Raft bool
@@ -108,7 +111,10 @@ func (p *Pair) startWitness(o Options) error {
 		return err
 	}
 	p.Witness = w
-	w.args = []string{"witness", "--data-dir", w.DataDir(), "--listen", w.Address(), "--voters", p.voterAddresses(), "--log-level", "debug"}
+	w.args = []string{
+		"witness", "--data-dir", w.DataDir(), "--listen", w.Address(), "--voters", p.voterAddresses(),
+		"--log-level", "debug",
+	}
 	return w.Start()
 }
 
@@ -127,9 +133,9 @@ func (p *Pair) voterAddresses() string {
 	return strings.Join([]string{p.voters[0].Address(), p.voters[1].Address(), p.Witness.Address()}, ",")
 }
 
-// Beside makes a third node that is not started, with the name and the settings of another one, in a directory of its own beside those of
-// the pair: for a copy of the other one's data directory. Its DataDir is not there yet. It is closed with the pair. Not with Options.Links
-// or Raft.
+// Beside makes a third node that is not started, with the name and the settings of another one, in a directory of its
+// own beside those of the pair: for a copy of the other one's data directory. Its DataDir is not there yet. It is
+// closed with the pair. Not with Options.Links or Raft.
 func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
 	o := p.opts
 	o.Links, o.Disk = false, false
@@ -234,7 +240,10 @@ func (p *Pair) Addresses() []string { return []string{p.A.Address(), p.B.Address
 
 // NewClient opens a client that passes by the links between the nodes: Cut does not concern it.
 func (p *Pair) NewClient(ctx context.Context) (*client.Client, error) {
-	return client.Open(ctx, client.Options{Addresses: p.Addresses(), DialOptions: []grpc.DialOption{grpc.WithContextDialer(p.dialPastLinks)}})
+	return client.Open(ctx, client.Options{
+		Addresses:   p.Addresses(),
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(p.dialPastLinks)},
+	})
 }
 
 // ConnTo is a connection to the very node at an address: its own, or that of the link before it.
@@ -335,8 +344,8 @@ func serves(s *pb.GetStatusResponse) bool {
 	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
 }
 
-// WaitActive waits for a node that says that it serves clients. If more than one says so (one of them does not know yet that it
-// was replaced), it is the one with the higher term.
+// WaitActive waits for a node that says that it serves clients. If more than one says so (one of them does not know yet
+// that it was replaced), it is the one with the higher term.
 func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	var found *Node
 	err := p.wait(ctx, "an active node", func(s [2]*pb.GetStatusResponse) bool {
@@ -375,8 +384,8 @@ func (p *Pair) WaitRole(ctx context.Context, n *Node, roles ...pb.Role) error {
 	})
 }
 
-// Wait waits until the condition over the statuses of A and B holds; nil stands for a node that does not answer. what is for the
-// error: "waited for <what>".
+// Wait waits until the condition over the statuses of A and B holds; nil stands for a node that does not answer. what
+// is for the error: "waited for <what>".
 func (p *Pair) Wait(ctx context.Context, what string, holds func(a, b *pb.GetStatusResponse) bool) error {
 	return p.wait(ctx, what, func(s [2]*pb.GetStatusResponse) bool { return holds(s[0], s[1]) })
 }
@@ -406,8 +415,10 @@ func describe(s *pb.GetStatusResponse) string {
 	if s == nil {
 		return "no answer"
 	}
-	return fmt.Sprintf("%v (%s) term %d config %d log %d durable %d commit %d applied %d", s.GetRole(), s.GetReason(), s.GetPair().GetTerm(),
-		s.GetPair().GetConfig(), s.GetStore().GetLogEnd().GetLsn(), s.GetStore().GetLogDurable().GetLsn(), s.GetStore().GetCommitLsn(),
+	return fmt.Sprintf("%v (%s) term %d config %d log %d durable %d commit %d applied %d", s.GetRole(), s.GetReason(),
+		s.GetPair().GetTerm(),
+		s.GetPair().GetConfig(), s.GetStore().GetLogEnd().GetLsn(), s.GetStore().GetLogDurable().GetLsn(),
+		s.GetStore().GetCommitLsn(),
 		s.GetStore().GetAppliedLsn())
 }
 
@@ -420,8 +431,8 @@ func (p *Pair) WaitApplied(ctx context.Context) error {
 	})
 }
 
-// Digests reads what each node holds, at the same record: nobody must be publishing, but what a node does by itself, such as giving
-// back the messages of a consumer that has gone, may still come.
+// Digests reads what each node holds, at the same record: nobody must be publishing, but what a node does by itself,
+// such as giving back the messages of a consumer that has gone, may still come.
 func (p *Pair) Digests(ctx context.Context) ([]Digest, error) {
 	for {
 		if err := p.WaitApplied(ctx); err != nil {

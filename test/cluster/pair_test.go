@@ -14,14 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPairWithAFakeBinary runs the machinery of a pair with a shell script in the place of a node: configuration, start, signals,
-// restart, etcd and its links.
+// TestPairWithAFakeBinary runs the machinery of a pair with a shell script in the place of a node: configuration,
+// start, signals, restart, etcd and its links.
 func TestPairWithAFakeBinary(t *testing.T) {
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "fake")
 	script := "#!/bin/sh\ntrap 'echo ended; exit 0' TERM\necho started \"$@\"\nwhile :; do sleep 0.02; done\n"
 	require.NoError(t, os.WriteFile(binary, []byte(script), 0o700))
-	p, err := Start(t.Context(), Options{Binary: binary, Dir: dir, Links: true, Settings: map[string]string{"log.keep-bytes": "1MiB"}})
+	p, err := Start(t.Context(), Options{
+		Binary: binary, Dir: dir, Links: true,
+		Settings: map[string]string{"log.keep-bytes": "1MiB"},
+	})
 	require.NoError(t, err)
 	closed := false
 	defer func() {
@@ -41,7 +44,8 @@ func TestPairWithAFakeBinary(t *testing.T) {
 		require.NoError(t, err)
 		return string(b)
 	}
-	require.Eventually(t, func() bool { return len(logged(p.A)) > 0 && len(logged(p.B)) > 0 }, 30*time.Second, pollInterval)
+	require.Eventually(t, func() bool { return len(logged(p.A)) > 0 && len(logged(p.B)) > 0 }, 30*time.Second,
+		pollInterval)
 	require.Contains(t, logged(p.A), "started serve --config "+p.A.configFile())
 	require.NoError(t, p.A.Pause())
 	require.NoError(t, p.A.Wake())

@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// Port is a loopback port that stays ours while nobody listens on it: a killed node finds its address free when it comes back, and
-// meanwhile a connection to it is refused, as it is when a process dies.
+// Port is a loopback port that stays ours while nobody listens on it: a killed node finds its address free when it
+// comes back, and meanwhile a connection to it is refused, as it is when a process dies.
 //
-// It is a socket that is bound but never listens. Linux lets another socket that also set SO_REUSEADDR (Go's listeners do) bind and
-// listen beside it, but hands the port to nobody who asks for a free one.
+// It is a socket that is bound but never listens. Linux lets another socket that also set SO_REUSEADDR (Go's listeners
+// do) bind and listen beside it, but hands the port to nobody who asks for a free one.
 type Port struct {
 	fd   int
 	port int

@@ -19,8 +19,9 @@ import (
 // strayDeadline of one publish to one node.
 const strayDeadline = 300 * time.Millisecond
 
-// strays publish to each node directly, whatever its role, with the bare stub: as a client does that does not know of a failover, and whose
-// network is another one than that of the nodes. Whoever acknowledges one while the other node acts is found by it.
+// strays publish to each node directly, whatever its role, with the bare stub: as a client does that does not know of a
+// failover, and whose network is another one than that of the nodes. Whoever acknowledges one while the other node acts
+// is found by it.
 type strays struct {
 	w       *Workload
 	queue   string
@@ -30,7 +31,8 @@ type strays struct {
 
 func (w *Workload) startStrays(ctx context.Context) (*strays, error) {
 	s := &strays{w: w, queue: w.opts.Prefix + "stray"}
-	if _, _, err := w.client.CreateQueue(ctx, s.queue, client.CreateQueueOptions{Subscriptions: []string{SubAudit}}); err != nil {
+	if _, _, err := w.client.CreateQueue(ctx, s.queue,
+		client.CreateQueueOptions{Subscriptions: []string{SubAudit}}); err != nil {
 		return nil, fmt.Errorf("strays: %w", err)
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))

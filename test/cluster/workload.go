@@ -39,11 +39,14 @@ type WorkloadOptions struct {
 	InFlight int
 	// LargeBytes bounds the few large messages. Default 256 KiB.
 	LargeBytes int
-	// OperationsPerSecond is how many operations each application begins at most; default 10, negative: there are no applications.
+	// OperationsPerSecond is how many operations each application begins at most; default 10, negative: there are no
+	// applications.
 	OperationsPerSecond int
-	// NoAdministration: they neither purge, make nor delete queues. For nodes of release 0.1.0, which carry out what is repeated.
+	// NoAdministration: they neither purge, make nor delete queues. For nodes of release 0.1.0, which carry out what is
+	// repeated.
 	NoAdministration bool
-	// StraysPerSecond is how many messages are published to each node directly, whatever its role; default 10, negative: none.
+	// StraysPerSecond is how many messages are published to each node directly, whatever its role; default 10,
+	// negative: none.
 	StraysPerSecond int
 	Seed            uint64
 }
@@ -134,7 +137,10 @@ func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workloa
 	for i, q := range w.queues {
 		raw := &rawConsumer{w: w, queue: q, sub: SubRaw, rng: rand.New(rand.NewPCG(w.opts.Seed, 1000+uint64(i)))}
 		w.consuming.Go(func() { raw.run(cctx) })
-		library := &clientConsumer{w: w, queue: q, sub: SubClient, rng: rand.New(rand.NewPCG(w.opts.Seed, 2000+uint64(i)))}
+		library := &clientConsumer{
+			w: w, queue: q, sub: SubClient,
+			rng: rand.New(rand.NewPCG(w.opts.Seed, 2000+uint64(i))),
+		}
 		w.consuming.Go(func() { library.run(cctx) })
 	}
 	if err := w.startOthers(ctx); err != nil {
@@ -307,15 +313,17 @@ func outcome(err error) Outcome {
 		return Refused
 	case errors.Is(err, client.ErrOutcomeUnknown):
 		return Unknown
-	case errors.Is(err, client.ErrLimit), errors.Is(err, client.ErrQueueNotFound), errors.Is(err, client.ErrInvalid), errors.Is(err, client.ErrRefused):
+	case errors.Is(err, client.ErrLimit), errors.Is(err, client.ErrQueueNotFound), errors.Is(err, client.ErrInvalid),
+		errors.Is(err, client.ErrRefused):
 		return Refused
 	default:
 		return Unknown
 	}
 }
 
-// Finish stops publishing, waits for all answers, consumes everything, and reads what the queues and both nodes hold. The pair must be
-// in sync, and nothing may be killed meanwhile. The history is complete then: Check it. Cleanup removes the queues.
+// Finish stops publishing, waits for all answers, consumes everything, and reads what the queues and both nodes hold.
+// The pair must be in sync, and nothing may be killed meanwhile. The history is complete then: Check it. Cleanup
+// removes the queues.
 func (w *Workload) Finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()
@@ -390,7 +398,8 @@ func (w *Workload) readFinal(ctx context.Context, queue string) error {
 		}
 		id, err := ParseBody(m.Body)
 		if err != nil {
-			w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence, err)})
+			w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence,
+				err)})
 		}
 		w.history.addFinal(Stored{Queue: queue, Sequence: m.Sequence, ID: id})
 	}

@@ -1,5 +1,5 @@
-// Package docs holds what the documents say against the source: settings and their defaults, links, and the names of files and
-// functions.
+// Package docs holds what the documents say against the source: settings and their defaults, links, and the names of
+// files and functions.
 package docs
 
 import (

@@ -9,8 +9,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// TestConsumeAllocations counts what a node allocates for each message that it delivers, to a consumer that acknowledges what came in one
-// response with one request: from memory, from pages, and from pages that another subscription has read before.
+// TestConsumeAllocations counts what a node allocates for each message that it delivers, to a consumer that
+// acknowledges what came in one response with one request: from memory, from pages, and from pages that another
+// subscription has read before.
 func TestConsumeAllocations(t *testing.T) {
 	node := startNode(t, "a", nil)
 	conn := dial(t, node)
@@ -25,7 +26,8 @@ func TestConsumeAllocations(t *testing.T) {
 	count := func(subscription string) {
 		before := node.counts()
 		consume(t, conn, subscription, messages)
-		check(t, "consume: allocations per message, "+subscription, float64(node.counts().since(before).Allocations)/messages)
+		check(t, "consume: allocations per message, "+subscription,
+			float64(node.counts().since(before).Allocations)/messages)
 	}
 	consume(t, conn, "warm-up", messages)
 	count("memory")

@@ -1,5 +1,5 @@
-// Package guard holds what a message costs in things that can be counted: allocations, bytes written, syncs. They do not depend on how
-// fast a machine is, so that CI can refuse a change that makes a message dearer.
+// Package guard holds what a message costs in things that can be counted: allocations, bytes written, syncs. They do
+// not depend on how fast a machine is, so that CI can refuse a change that makes a message dearer.
 package guard
 
 import (
@@ -13,13 +13,13 @@ import (
 // pollEvery is how often a condition is looked at.
 const pollEvery = 5 * time.Millisecond
 
-// window is what a count may be. Below least, either a message has become cheaper, and the window is to be narrowed, or something is not
-// done any more that has to be: no syncs at all would be cheap.
+// window is what a count may be. Below least, either a message has become cheaper, and the window is to be narrowed, or
+// something is not done any more that has to be: no syncs at all would be cheap.
 type window struct{ least, most float64 }
 
-// windows of what a message may cost: what was counted when the line was written last is in the comment. Bytes and syncs of a store do not
-// depend on the machine; allocations of a node do a little, because of what goes by the clock. Who makes a message cheaper lowers its
-// line; who makes it dearer says in the commit why that is worth it.
+// windows of what a message may cost: what was counted when the line was written last is in the comment. Bytes and
+// syncs of a store do not depend on the machine; allocations of a node do a little, because of what goes by the clock.
+// Who makes a message cheaper lowers its line; who makes it dearer says in the commit why that is worth it.
 func windows() map[string]window {
 	const (
 		off100, always100 = ", sync=off, 100 of 512 B", ", sync=always, 100 of 512 B"
@@ -27,15 +27,16 @@ func windows() map[string]window {
 		consumed          = ", sync=off, 100 of 512 B, consumed"
 	)
 	return map[string]window{
-		// Pipelining puts as many requests into a batch as the machine lets come together, so that its counts differ (0.3 and 0.03
-		// are usual); it cannot exceed those of 100 at a time.
+		// Pipelining puts as many requests into a batch as the machine lets come together, so that its counts differ
+		// (0.3 and 0.03 are usual); it cannot exceed those of 100 at a time.
 		"active: allocations per message, pipelined requests of 100":  {0.15, 0.65},
 		"standby: allocations per message, pipelined requests of 100": {0.005, 0.35},
-		"active: allocations per message, 100 at a time":              {0.4, 0.65},  // 0.51; 0.59 on a busy machine
-		"standby: allocations per message, 100 at a time":             {0.1, 0.35},  // 0.20
-		"active: allocations per message, 1 at a time":                {45, 61},     // 53.1
-		"standby: allocations per message, 1 at a time":               {17, 24.2},   // 21.0
-		"active: allocations per message, written to pages":           {0.01, 0.43}, // 0.37; less where pages were written before already
+		"active: allocations per message, 100 at a time":              {0.4, 0.65}, // 0.51; 0.59 on a busy machine
+		"standby: allocations per message, 100 at a time":             {0.1, 0.35}, // 0.20
+		"active: allocations per message, 1 at a time":                {45, 61},    // 53.1
+		"standby: allocations per message, 1 at a time":               {17, 24.2},  // 21.0
+		// 0.37; less where pages were written before already
+		"active: allocations per message, written to pages": {0.01, 0.43},
 
 		"log: bytes per message" + off100:    {510, 542},       // 525.9
 		"log: bytes per message" + always100: {510, 542},       // 525.9
@@ -53,12 +54,14 @@ func windows() map[string]window {
 		"page.db: bytes per message" + always100: {667, 708},       // 687.6
 		"page.db: bytes per message" + always1:   {680, 722},       // 700.6
 		"page.db: bytes per message" + always5:   {15_914, 16_898}, // 16406
-		"page.db: bytes per message" + consumed:  {0.05, 1},        // 0.2: what is consumed in time is never written to it
+		// 0.2: what is consumed in time is never written to it
+		"page.db: bytes per message" + consumed: {0.05, 1},
 
 		// A consumer with 256 messages of credit, as the client has.
 		"consume: allocations per message, memory": {0.15, 0.29}, // 0.23
 		"consume: allocations per message, pages":  {0.28, 0.47}, // 0.40
-		"consume: allocations per message, again":  {0.23, 0.40}, // 0.34: what another subscription has read from the pages
+		// 0.34: what another subscription has read from the pages
+		"consume: allocations per message, again": {0.23, 0.40},
 
 		"read: allocations per message, in memory": {0.001, 0.006}, // 0.003
 		"read: allocations per message, in pages":  {0.05, 0.11},   // 0.09
@@ -78,6 +81,7 @@ func check(t *testing.T, what string, got float64) {
 		t.Errorf("%s: %.3f is above %.3f: a message has become dearer; see windows in test/guard", what, got, w.most)
 	}
 	if got < w.least {
-		t.Errorf("%s: %.3f is below %.3f: is something left out that has to be done? See windows in test/guard", what, got, w.least)
+		t.Errorf("%s: %.3f is below %.3f: is something left out that has to be done? See windows in test/guard", what,
+			got, w.least)
 	}
 }

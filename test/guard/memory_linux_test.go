@@ -52,7 +52,8 @@ func serve(t *testing.T, budgetBytes int) *served {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, binary, "serve", "--standalone", "--data-dir", filepath.Join(t.TempDir(), "data"),
-		"--listen", "127.0.0.1:0", "--memory-budget", strconv.Itoa(budgetBytes), "--sync", "off", "--disk-low-watermark", "0",
+		"--listen", "127.0.0.1:0", "--memory-budget", strconv.Itoa(budgetBytes), "--sync", "off",
+		"--disk-low-watermark", "0",
 		"--log-level", "error")
 	out := &lines{first: make(chan string, 1)}
 	cmd.Stdout, cmd.Stderr = out, os.Stderr
@@ -82,7 +83,8 @@ func (p *served) peak() int {
 	return kib << 10
 }
 
-// What docs/maintenance.md promises of a small budget, with some room for the machine; the least tells that it was measured at all.
+// What docs/maintenance.md promises of a small budget, with some room for the machine; the least tells that it was
+// measured at all.
 const (
 	smallLeast, smallMost = 40 * mib, 176 * mib // measured: 124 to 135
 	largeLeast, largeMost = 64 * mib, 640 * mib // measured: 484; nine times the message, and the budget
@@ -95,7 +97,8 @@ func TestMemoryOfSmallMessages(t *testing.T) {
 	fill(t, c, backlog/body, body)
 	published := p.peak()
 	drain(t, c, backlog/body)
-	t.Logf("a budget of %d MiB: %d MiB when all was published, %d when all was consumed", budget/mib, published/mib, p.peak()/mib)
+	t.Logf("a budget of %d MiB: %d MiB when all was published, %d when all was consumed", budget/mib, published/mib,
+		p.peak()/mib)
 	within(t, p.peak(), smallLeast, smallMost)
 }
 
@@ -108,7 +111,8 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	}
 	published := p.peak()
 	drain(t, c, count)
-	t.Logf("a budget of %d MiB: %d MiB when all was published, %d when all was consumed", budget/mib, published/mib, p.peak()/mib)
+	t.Logf("a budget of %d MiB: %d MiB when all was published, %d when all was consumed", budget/mib, published/mib,
+		p.peak()/mib)
 	within(t, p.peak(), largeLeast, largeMost)
 }
 

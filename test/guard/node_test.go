@@ -23,8 +23,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// asNode makes the test binary be a node, with the settings that are its value: a process of its own, so that what the client and the
-// test allocate is not counted.
+// asNode makes the test binary be a node, with the settings that are its value: a process of its own, so that what the
+// client and the test allocate is not counted.
 const asNode = "GUARD_TEST_BINARY_IS_A_NODE"
 
 // patience is for what must happen some time.
@@ -80,7 +80,10 @@ func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 	ended := make(chan error, 1)
 	ready := make(chan node.Ready, 1)
 	go func() {
-		ended <- node.Run(ctx, c, zap.NewNop(), node.Options{Version: "guard", FS: fs, OnReady: func(r node.Ready) { ready <- r }})
+		ended <- node.Run(ctx, c, zap.NewNop(), node.Options{
+			Version: "guard", FS: fs,
+			OnReady: func(r node.Ready) { ready <- r },
+		})
 	}()
 	select {
 	case r := <-ready:

@@ -12,7 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// load is what is sent to the active on one stream: Requests, each with Messages of bodyBytes, Window of them unanswered.
+// load is what is sent to the active on one stream: Requests, each with Messages of bodyBytes, Window of them
+// unanswered.
 type load struct {
 	name                       string
 	requests, messages, window int
@@ -57,7 +58,8 @@ func TestServerAllocations(t *testing.T) {
 	before := active.counts()
 	_, err = pb.NewAdminServiceClient(conn).Checkpoint(t.Context(), &pb.CheckpointRequest{})
 	require.NoError(t, err)
-	check(t, "active: allocations per message, written to pages", float64(active.counts().since(before).Allocations)/float64(stored))
+	check(t, "active: allocations per message, written to pages",
+		float64(active.counts().since(before).Allocations)/float64(stored))
 }
 
 func dial(t *testing.T, p *process) *grpc.ClientConn {

@@ -22,8 +22,8 @@ type written struct {
 	prepared             map[string]bool // the file's last write made it ready to be a segment
 }
 
-// prepareBytes is more than a test writes to the log at a time. Larger writes are zeros in segments to come: they are made ahead, in the
-// background, as the disk has time, and segments that are used again need none.
+// prepareBytes is more than a test writes to the log at a time. Larger writes are zeros in segments to come: they are
+// made ahead, in the background, as the disk has time, and segments that are used again need none.
 const prepareBytes = 256 << 10
 
 func (w *written) fs(dir string) vfs.FS {
@@ -56,7 +56,8 @@ func (w *written) soFar() (log, pages, syncs float64) {
 	return float64(w.log), float64(w.pages), float64(w.logSyncs)
 }
 
-// TestStoreWrites counts what is written and synced for transactions that come one by one, and for the checkpoint after them.
+// TestStoreWrites counts what is written and synced for transactions that come one by one, and for the checkpoint after
+// them.
 func TestStoreWrites(t *testing.T) {
 	for _, c := range []struct {
 		name                 string
@@ -107,7 +108,10 @@ func TestStoreReads(t *testing.T) {
 		var batch []store.Delivery
 		var err error
 		for next, got := uint64(1), 0; got < messages; got += len(batch) {
-			batch, next, err = s.Read(t.Context(), store.ReadRequest{Queue: 1, Sub: 1, From: next, MaxMessages: 1000, MaxBytes: 1 << 20}, batch[:0])
+			batch, next, err = s.Read(t.Context(), store.ReadRequest{
+				Queue: 1, Sub: 1, From: next, MaxMessages: 1000,
+				MaxBytes: 1 << 20,
+			}, batch[:0])
 			require.NoError(t, err)
 			require.NotEmpty(t, batch)
 		}
@@ -122,7 +126,10 @@ func TestStoreReads(t *testing.T) {
 func openStore(t *testing.T, w *written, mode wal.SyncMode) *store.Store {
 	t.Helper()
 	const dir = "/data"
-	s, err := store.Open(store.Options{FS: w.fs(dir), Dir: dir, Sync: mode, CheckpointInterval: time.Hour, BootID: "guard"})
+	s, err := store.Open(store.Options{
+		FS: w.fs(dir), Dir: dir, Sync: mode, CheckpointInterval: time.Hour,
+		BootID: "guard",
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	commit(t, s, func(b *txn.Builder) { b.CreateQueue(queue, txn.Config{}, "default") })

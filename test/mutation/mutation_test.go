@@ -1,5 +1,5 @@
-// Package mutation proves test/MUTATIONS.md true: with what enforces an invariant switched off, the test that is named there fails,
-// and without, it passes.
+// Package mutation proves test/MUTATIONS.md true: with what enforces an invariant switched off, the test that is named
+// there fails, and without, it passes.
 package mutation
 
 import (
@@ -70,7 +70,8 @@ func TestTableIsComplete(t *testing.T) {
 	}
 	require.ElementsMatch(t, hooks(t), listed)
 	for _, n := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13"} {
-		require.True(t, slices.ContainsFunc(listed, func(h string) bool { return strings.HasPrefix(h, "INV-"+n+"-") }), "INV-%s has no hook", n)
+		require.True(t, slices.ContainsFunc(listed, func(h string) bool { return strings.HasPrefix(h, "INV-"+n+"-") }),
+			"INV-%s has no hook", n)
 	}
 }
 
@@ -105,13 +106,14 @@ func failed(out, test string) bool {
 	return strings.Contains(out, "--- FAIL: "+top+" (") && !strings.Contains(out, "--- FAIL: "+top+"/")
 }
 
-// TestSimulationNotices: what the table's tests notice of one package is noticed from outside, too: by two whole nodes and their clients,
-// in test/simulation. Not every hook is: MUTATIONS.md says which, and why.
+// TestSimulationNotices: what the table's tests notice of one package is noticed from outside, too: by two whole nodes
+// and their clients, in test/simulation. Not every hook is: MUTATIONS.md says which, and why.
 func TestSimulationNotices(t *testing.T) {
 	simulation := row{pkg: "test/simulation", test: "TestSimulation"}
 	binary := build(t, simulation.pkg)
 	for _, hook := range []string{
-		"INV-2-standby-is-not-waited-for", "INV-3-acknowledges-alone-before-the-swap", "INV-10-doubt-ends-with-the-call",
+		"INV-2-standby-is-not-waited-for", "INV-3-acknowledges-alone-before-the-swap",
+		"INV-10-doubt-ends-with-the-call",
 	} {
 		out, err := run(t, binary, simulation, hook)
 		require.Error(t, err, "%s", out)

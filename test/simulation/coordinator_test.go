@@ -47,7 +47,8 @@ const (
 func newAuthority(rng *rand.Rand) *authority {
 	s := memory.NewServer(0)
 	return &authority{
-		server: s, within: s.Connect(), rng: rng, hosts: map[string]*reach{}, changed: make(chan struct{}), ended: make(chan struct{}),
+		server: s, within: s.Connect(), rng: rng, hosts: map[string]*reach{}, changed: make(chan struct{}),
+		ended: make(chan struct{}),
 	}
 }
 
@@ -67,7 +68,8 @@ func (a *authority) reach(host string) *reach {
 	return r
 }
 
-// setSilent swallows all between a host and the coordinator, or lets it through again. The host is not told: see notice.
+// setSilent swallows all between a host and the coordinator, or lets it through again. The host is not told: see
+// notice.
 func (a *authority) setSilent(host string, silent bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,7 +96,8 @@ func (a *authority) notice(host string, reachable bool) {
 	}
 }
 
-// forsake ends the connections of a host whose process is killed: it says no farewell. Without leases its announcements go at once.
+// forsake ends the connections of a host whose process is killed: it says no farewell. Without leases its announcements
+// go at once.
 func (a *authority) forsake(host string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -183,7 +186,9 @@ func (c *coordinator) Load(ctx context.Context) (failover.Record, failover.Revis
 }
 
 // Swap implements failover.Coordinator.
-func (c *coordinator) Swap(ctx context.Context, expect failover.Revision, next failover.Record) (failover.Revision, error) {
+func (c *coordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
 	next = next.Clone()
 	c.a.mu.Lock()
 	r := c.a.reach(c.host)
@@ -272,9 +277,11 @@ func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	return out
 }
 
-// arrives waits until an observation has got to the node, or there is a newer one; neither when ctx ends. That nothing can be reached
-// is seen by the node itself.
-func (c *coordinator) arrives(ctx context.Context, in <-chan failover.Observation, o failover.Observation) (bool, *failover.Observation) {
+// arrives waits until an observation has got to the node, or there is a newer one; neither when ctx ends. That nothing
+// can be reached is seen by the node itself.
+func (c *coordinator) arrives(
+	ctx context.Context, in <-chan failover.Observation, o failover.Observation,
+) (bool, *failover.Observation) {
 	for {
 		c.a.mu.Lock()
 		silent, changed := c.a.reach(c.host).silent, c.a.changed

@@ -76,8 +76,8 @@ func (d *disk) strikes() {
 	}
 }
 
-// before is the hook of every operation. Only the writes and syncs of the log wait: the locks that are held around them are made so
-// that a bubble's clock goes on.
+// before is the hook of every operation. Only the writes and syncs of the log wait: the locks that are held around them
+// are made so that a bubble's clock goes on.
 func (d *disk) before(op vfs.Op) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -111,5 +111,6 @@ func (d *disk) before(op vfs.Op) error {
 	return nil
 }
 
-// inLogDir tells whether a file is a segment of the log, or is to be one: a file keeps the name that it was opened under.
+// inLogDir tells whether a file is a segment of the log, or is to be one: a file keeps the name that it was opened
+// under.
 func inLogDir(name string) bool { return filepath.Base(filepath.Dir(name)) == "log" }

@@ -84,8 +84,8 @@ func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error
 	return i, w.outdate(ctx, i)
 }
 
-// crash ends processes at the same instant, and waits until nothing is left of them. It tells whether both nodes are in sync, as the record
-// has it, so that each disk has all that was acknowledged.
+// crash ends processes at the same instant, and waits until nothing is left of them. It tells whether both nodes are in
+// sync, as the record has it, so that each disk has all that was acknowledged.
 func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, error) {
 	for _, h := range hosts {
 		if !h.kill(m.Power) {
@@ -102,7 +102,8 @@ func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, er
 	return len(rec.InSync) == 2, err
 }
 
-// start starts the node of a host on a disk that was moved. It is counted when it answers, and so has taken the disk for its own.
+// start starts the node of a host on a disk that was moved. It is counted when it answers, and so has taken the disk
+// for its own.
 func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 	h.restart()
 	w.note("%s is started", h.name)
@@ -218,7 +219,8 @@ func (w *world) putBothBack(ctx context.Context, h *cluster.History, m diskMove,
 	return nil
 }
 
-// requireWaits: of the nodes that have older images, and nobody to get the rest from, one says what it waits for, and none has a role.
+// requireWaits: of the nodes that have older images, and nobody to get the rest from, one says what it waits for, and
+// none has a role.
 func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 	var said []string
 	for _, h := range hosts {
@@ -288,8 +290,8 @@ func (w *world) cloneBefore(ctx context.Context, m diskMove, original, other *ho
 	return w.stopOne(ctx, m, original, other, aside)
 }
 
-// cloneOutOfReach starts a copy of a disk in the other host while the original goes on and hears nobody. It acknowledges nothing meanwhile,
-// since the clients do not hear it: a loss that nobody can prevent otherwise.
+// cloneOutOfReach starts a copy of a disk in the other host while the original goes on and hears nobody. It
+// acknowledges nothing meanwhile, since the clients do not hear it: a loss that nobody can prevent otherwise.
 func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other *host) error {
 	if _, err := w.crash(ctx, m, other); err != nil {
 		return err
@@ -318,8 +320,8 @@ func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other
 	return w.stopOne(ctx, m, original, other, aside)
 }
 
-// stopOne is the operator who has found two processes of one identity: the one that is active, or stands by, stays, and the other host gets
-// the disk that was put aside.
+// stopOne is the operator who has found two processes of one identity: the one that is active, or stands by, stays, and
+// the other host gets the disk that was put aside.
 func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, aside *volume) error {
 	first, second := w.rank(ctx, original), w.rank(ctx, copied)
 	if first == 2 && second == 2 {
@@ -360,7 +362,8 @@ func (w *world) rank(ctx context.Context, h *host) int {
 		}
 	}
 	switch s.GetRole() { //nolint:exhaustive // all others wait
-	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_ACTIVATING: // with min_in_sync 2, alone, it does not serve
+	// with min_in_sync 2, alone, it does not serve
+	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_ACTIVATING:
 		return 2
 	case pb.Role_ROLE_STANDBY:
 		return 1

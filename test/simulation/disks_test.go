@@ -18,14 +18,16 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// This file draws what may become of disks: a data directory is neither unique nor always the newest (docs/decisions/0010).
+// This file draws what may become of disks: a data directory is neither unique nor always the newest
+// (docs/decisions/0010).
 
 // disksSeeds is how many seeds TestSimulationDisks runs by default; in so many every move has to have struck.
 const disksSeeds = 60
 
-// TestSimulationDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties them. The pair finds
-// together by itself; or, where docs/failover.md says that it waits for an operator, nobody serves what was put back, the nodes say why,
-// and the operator, who brings the newest disk back or stops the copy, has lost nothing.
+// TestSimulationDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties
+// them. The pair finds together by itself; or, where docs/failover.md says that it waits for an operator, nobody serves
+// what was put back, the nodes say why, and the operator, who brings the newest disk back or stops the copy, has lost
+// nothing.
 func TestSimulationDisks(t *testing.T) {
 	var total totals
 	defer func() {
@@ -41,7 +43,8 @@ func TestSimulationDisks(t *testing.T) {
 	}()
 	runSeeds(t, &total, disksSeeds, func(t *testing.T, seed uint64, verbose bool) result {
 		return simulate(t, seed, verbose, func(w *world) scenario {
-			w.options.Sync = always // without, a power failure alone may lose what the other node has to have, and does not here
+			// without, a power failure alone may lose what the other node has to have, and does not here
+			w.options.Sync = always
 			w.authority.leases = true
 			plan := drawMoves(rngOf(seed))
 			return scenario{fmt.Sprint(plan), func() error { return w.runWith(func(h *cluster.History) error { return w.moveDisks(h, plan) }) }}
@@ -77,7 +80,8 @@ func (h *host) put(v *volume) *volume {
 	return old
 }
 
-// takeImage keeps the state that the disk of a host has now. rng nil: only what was synced; otherwise an arbitrary part of the rest, too.
+// takeImage keeps the state that the disk of a host has now. rng nil: only what was synced; otherwise an arbitrary part
+// of the rest, too.
 func (w *world) takeImage(ctx context.Context, h *host, rng *mathrand.Rand) (image, error) {
 	h.mu.Lock()
 	v := h.vol
@@ -85,7 +89,8 @@ func (w *world) takeImage(ctx context.Context, h *host, rng *mathrand.Rand) (ima
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
-	s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{}) // later: its log is not shorter
+	// later: its log is not shorter
+	s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{})
 	if err != nil {
 		return image{}, fmt.Errorf("status of %s, of which an image is taken: %w", h.name, err)
 	}
@@ -131,14 +136,15 @@ func (w *world) outdate(ctx context.Context, i image) error {
 type move uint8
 
 const (
-	oldImage   move = iota // an older image is put back over a node's disk; the coordinator knows that the pair has gone on since
-	youngImage             // the same, and the coordinator does not know it, as a rule
-	oldImages              // older images are put back over both disks
-	clone                  // a copy of a node's disk is started at the other one's address, beside the original
-	cloneFirst             // … after both went down, and before the original
-	cloneApart             // … while the original cannot be reached, by nobody
-	swapDisks              // both go down, and their disks change places
-	emptyDisk              // a node comes back with an empty disk
+	// an older image is put back over a node's disk; the coordinator knows that the pair has gone on since
+	oldImage   move = iota
+	youngImage      // the same, and the coordinator does not know it, as a rule
+	oldImages       // older images are put back over both disks
+	clone           // a copy of a node's disk is started at the other one's address, beside the original
+	cloneFirst      // … after both went down, and before the original
+	cloneApart      // … while the original cannot be reached, by nobody
+	swapDisks       // both go down, and their disks change places
+	emptyDisk       // a node comes back with an empty disk
 	moves
 )
 
@@ -194,8 +200,10 @@ func drawMoves(rng *rand.Rand) []diskMove {
 	}
 	for i := range plan {
 		m := diskMove{
-			After: upTo(2 * time.Second), Move: move(rng.IntN(int(moves))), Whom: whom(rng.IntN(4)), Order: order(rng.IntN(int(orders))),
-			Power: rng.IntN(2) == 0, Age: upTo(800 * time.Millisecond), Down: upTo(1500 * time.Millisecond), Gap: upTo(500 * time.Millisecond),
+			After: upTo(2 * time.Second), Move: move(rng.IntN(int(moves))), Whom: whom(rng.IntN(4)),
+			Order: order(rng.IntN(int(orders))),
+			Power: rng.IntN(2) == 0, Age: upTo(800 * time.Millisecond), Down: upTo(1500 * time.Millisecond),
+			Gap:  upTo(500 * time.Millisecond),
 			Dice: rng.Uint64N(1 << 32),
 		}
 		if m.Order == alone && m.Move == youngImage {
@@ -210,7 +218,8 @@ func drawMoves(rng *rand.Rand) []diskMove {
 func outcomes() []string { return []string{waitedPutBack, waitedCopy, wasSuperseded} }
 
 const (
-	waitedOtherStore = "expects another store on this node" // it has got the other one's content since, and the image is from before
+	// it has got the other one's content since, and the image is from before
+	waitedOtherStore = "expects another store on this node"
 	waitedActive     = "only the active holds everything"
 	waitedTakeover   = "waiting for the other node to take over"
 	waitedPutBack    = "was put back"

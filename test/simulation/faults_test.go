@@ -21,8 +21,8 @@ import (
 // switchoverLimit is how long an operator waits for a switchover.
 const switchoverLimit = 5 * time.Second
 
-// breakIt carries out the plan and returns when all of its faults have ended, but for what they left behind: heal ends that. The error is
-// that the pair was not in sync again in time, between faults that come one by one.
+// breakIt carries out the plan and returns when all of its faults have ended, but for what they left behind: heal ends
+// that. The error is that the pair was not in sync again in time, between faults that come one by one.
 func (w *world) breakIt(ctx context.Context, plan []fault) error {
 	began := time.Now()
 	var faults sync.WaitGroup
@@ -76,8 +76,8 @@ func (w *world) find(ctx context.Context, who whom) [2]*host {
 	}
 }
 
-// fault says how a fault begins and ends. begin tells whether it has struck, now: whatever strikes later counts itself. A nil end: it is
-// over at once.
+// fault says how a fault begins and ends. begin tells whether it has struck, now: whatever strikes later counts itself.
+// A nil end: it is over at once.
 func (w *world) fault(ctx context.Context, f fault, hosts [2]*host) (begin func() bool, end func()) {
 	h, other := hosts[0], hosts[1]
 	switch f.Kind {
@@ -302,7 +302,8 @@ func (w *world) switchOver(ctx context.Context, h *host) {
 	})
 }
 
-// startPlan has the pair look after itself. Whatever breaks meanwhile, the pair goes on with it, and recovered waits for its end.
+// startPlan has the pair look after itself. Whatever breaks meanwhile, the pair goes on with it, and recovered waits
+// for its end.
 func (w *world) startPlan(ctx context.Context, h *host, dice uint64) {
 	kinds := []pb.PlanKind{pb.PlanKind_PLAN_KIND_RESIZE, pb.PlanKind_PLAN_KIND_COMPACT, pb.PlanKind_PLAN_KIND_RESTART}
 	req := &pb.StartPlanRequest{Kind: kinds[dice%uint64(len(kinds))]}
@@ -347,7 +348,8 @@ func (w *world) limitQueues(ctx context.Context, messages uint64) {
 	})
 }
 
-// identities tells producers of transactions apart that nodes have forgotten: those that were there when the fault struck.
+// identities tells producers of transactions apart that nodes have forgotten: those that were there when the fault
+// struck.
 type identities struct {
 	forgotten atomic.Uint64 // how often nodes have forgotten all producers
 
@@ -356,10 +358,12 @@ type identities struct {
 	told  uint64
 }
 
-// forget is an interceptor of the clients' calls. No node forgets a producer that soon: it takes 100,000 others. So this says in its place
-// that it has, once for all, to who commits, or changes a queue, under an identity that is older than the fault.
+// forget is an interceptor of the clients' calls. No node forgets a producer that soon: it takes 100,000 others. So
+// this says in its place that it has, once for all, to who commits, or changes a queue, under an identity that is older
+// than the fault.
 func (w *world) forget(
-	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption,
+	ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	o ...grpc.CallOption,
 ) error {
 	if c, ok := req.(interface{ GetProducer() *pb.Producer }); ok && w.isForgotten(c.GetProducer().GetId()) {
 		st, err := status.New(codes.OutOfRange, "simulated: the producer is not known any more").
@@ -388,13 +392,15 @@ func (w *world) isForgotten(id string) bool {
 	return is
 }
 
-// operator has the pair's record adopted until the pair is in sync again, by whichever node may do it without a loss. A pair that has its
-// record refuses, and so does a node that is not the right one. Where neither is, the answer is to restart them.
+// operator has the pair's record adopted until the pair is in sync again, by whichever node may do it without a loss. A
+// pair that has its record refuses, and so does a node that is not the right one. Where neither is, the answer is to
+// restart them.
 func (w *world) operator(ctx context.Context) {
 	for round := 1; ctx.Err() == nil; round++ {
 		adopted := false
 		for _, h := range w.hosts {
-			resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).AdoptRecord(ctx, &pb.AdoptRecordRequest{Confirm: true})
+			resp, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).AdoptRecord(ctx,
+				&pb.AdoptRecordRequest{Confirm: true})
 			if adopted = adopted || err == nil; err == nil {
 				w.note("%s adopted the pair: %v", h.name, resp)
 			} else if ctx.Err() == nil {

@@ -67,8 +67,8 @@ func (h *host) settings() config.Config {
 	return c
 }
 
-// start starts the node on what its disk holds. A process that was killed there may still be on its way out: it can touch nothing any
-// more.
+// start starts the node on what its disk holds. A process that was killed there may still be on its way out: it can
+// touch nothing any more.
 func (h *host) start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,7 +81,10 @@ func (h *host) startLocked() {
 	}
 	h.down = false
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &run{net: h.w.net.process(h.name), disk: newDisk(h.vol.mem, h.w.rand()), cancel: cancel, done: make(chan struct{})}
+	r := &run{
+		net: h.w.net.process(h.name), disk: newDisk(h.vol.mem, h.w.rand()), cancel: cancel,
+		done: make(chan struct{}),
+	}
 	h.run = r
 	cfg, log, boot := h.settings(), h.w.log.Named(h.name), time.Duration(h.boot).String()
 	h.w.running.Go(func() {
@@ -128,8 +131,8 @@ func (h *host) supervise(r *run) {
 	}
 }
 
-// endLocked takes network, coordinator and disk away from a process. The order matters: nothing that the clients or the other node could
-// hear may depend on what the disk loses.
+// endLocked takes network, coordinator and disk away from a process. The order matters: nothing that the clients or the
+// other node could hear may depend on what the disk loses.
 func (h *host) endLocked(r *run) {
 	r.killed = true
 	r.net.kill()
@@ -143,7 +146,8 @@ func (h *host) loseUnsynced() {
 	h.vol.mem = h.vol.mem.CrashClone(mathrand.New(mathrand.NewSource(h.w.rand().Int64())))
 }
 
-// kill ends the node at once. With power its host is gone, too: it says nothing to anybody, and loses what was not synced.
+// kill ends the node at once. With power its host is gone, too: it says nothing to anybody, and loses what was not
+// synced.
 func (h *host) kill(power bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

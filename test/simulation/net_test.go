@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// network carries bytes between hosts in simulated time, as TCP does: in order, and what a cut link holds back arrives when it heals.
-// No write ever waits, so that nobody sleeps with a lock held: inside a bubble that would stop the clock.
+// network carries bytes between hosts in simulated time, as TCP does: in order, and what a cut link holds back arrives
+// when it heals. No write ever waits, so that nobody sleeps with a lock held: inside a bubble that would stop the
+// clock.
 type network struct {
 	mu        sync.Mutex // guards all below
 	rng       *rand.Rand
@@ -116,8 +117,8 @@ func (n *network) process(host string) *process {
 	return p
 }
 
-// kill ends all that the process has on the network, at once and for ever: its listeners are gone, its connections reset. The other ends
-// learn it when the link lets it through. To be called once.
+// kill ends all that the process has on the network, at once and for ever: its listeners are gone, its connections
+// reset. The other ends learn it when the link lets it through. To be called once.
 func (p *process) kill() {
 	close(p.dead)
 	p.n.mu.Lock()
@@ -159,8 +160,8 @@ func (n *network) resetLink(a, b string) {
 	}
 }
 
-// power turns a host off or on. Nothing tells the others when it goes off; when it is back, it answers old connections with a reset,
-// which have waited in them since kill.
+// power turns a host off or on. Nothing tells the others when it goes off; when it is back, it answers old connections
+// with a reset, which have waited in them since kill.
 func (n *network) power(host string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -28,8 +28,9 @@ import (
 
 //nolint:gochecknoglobals // flags
 var (
-	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation, 60 of TestSimulationDisks, and a tenth with -short")
-	seedFlag  = flag.Uint64("seed", 0, "the one seed that a test is to run; with -v and the logs of both nodes")
+	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation, 60 of "+
+		"TestSimulationDisks, and a tenth with -short")
+	seedFlag = flag.Uint64("seed", 0, "the one seed that a test is to run; with -v and the logs of both nodes")
 )
 
 const (
@@ -64,7 +65,8 @@ func TestSimulation(t *testing.T) {
 	})
 }
 
-// runSeeds runs the seed that is asked for, or as many as are asked for, or some by default, of which -short runs a tenth.
+// runSeeds runs the seed that is asked for, or as many as are asked for, or some by default, of which -short runs a
+// tenth.
 func runSeeds(t *testing.T, total *totals, seeds int, one func(t *testing.T, seed uint64, verbose bool) result) {
 	t.Helper()
 	if *seedFlag != 0 {
@@ -104,7 +106,8 @@ type scenario struct {
 func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scenario) (done result) {
 	test, _, _ := strings.Cut(t.Name(), "/")
 	watchdog := time.AfterFunc(realLimit, func() { // not in the bubble, whose clock stands still then
-		panic(fmt.Sprintf("seed %d does not end: a goroutine of the bubble waits for something that is not simulated, or runs for ever", seed))
+		panic(fmt.Sprintf("seed %d does not end: a goroutine of the bubble waits for something that is not "+
+			"simulated, or runs for ever", seed))
 	})
 	defer watchdog.Stop()
 	defer func() {
@@ -118,7 +121,8 @@ func simulate(t *testing.T, seed uint64, verbose bool, draw func(w *world) scena
 		s := draw(w)
 		err = s.run()
 		if done = w.done; err != nil {
-			done.failure = fmt.Sprintf("%v\n\nreplay: go test ./test/simulation -run %s -seed=%d -v\noptions: %+v\nplan: %v\n"+
+			done.failure = fmt.Sprintf("%v\n\nreplay: go test ./test/simulation -run %s -seed=%d -v\noptions: "+
+				"%+v\nplan: %v\n"+
 				"what happened:\n%s", err, test, seed, w.options, s.plan, strings.Join(w.notes, "\n"))
 		}
 	})
@@ -137,7 +141,8 @@ func (w *world) run(plan []fault) error {
 	})
 }
 
-// runWith is a whole simulation: a pair in sync, whatever breaks it, and then proof that all that clients were told is true.
+// runWith is a whole simulation: a pair in sync, whatever breaks it, and then proof that all that clients were told is
+// true.
 func (w *world) runWith(breakIt func(h *cluster.History) error) (err error) {
 	for _, h := range w.hosts {
 		h.start()
@@ -228,7 +233,10 @@ func (w *world) judge(h *cluster.History) error {
 			w.done.unknown++
 		case cluster.Refused:
 			if !p.Limit || w.done.faults[lowDisk] == 0 {
-				h.AddBroken(cluster.Violation{Rule: cluster.RuleRefused, Text: fmt.Sprintf("%v was refused for no reason: %s", p.ID, p.Error)})
+				h.AddBroken(cluster.Violation{
+					Rule: cluster.RuleRefused,
+					Text: fmt.Sprintf("%v was refused for no reason: %s", p.ID, p.Error),
+				})
 			}
 		}
 	}
@@ -344,10 +352,13 @@ func (s *totals) never() (never []string) {
 		}
 	}
 	for _, call := range []string{
-		"publish acked", "publish refused", "publish unknown", "txn acked", "txn refused", "txn unknown", "ack acked", "ack unknown",
-		"purge acked", "purge refused", "purge unknown", "create acked", "create refused", "create unknown", "delete acked", "delete refused",
+		"publish acked", "publish refused", "publish unknown", "txn acked", "txn refused", "txn unknown", "ack acked",
+		"ack unknown",
+		"purge acked", "purge refused", "purge unknown", "create acked", "create refused", "create unknown",
+		"delete acked", "delete refused",
 		"delete unknown",
-		"unknown, then acked", "unknown, then unknown", "refused, then acked", "limit", "stray acked", "stray refused", "stray unknown",
+		"unknown, then acked", "unknown, then unknown", "refused, then acked", "limit", "stray acked", "stray refused",
+		"stray unknown",
 	} {
 		if s.sum.calls[call] == 0 {
 			never = append(never, call)
@@ -364,7 +375,8 @@ func (s *totals) String() string {
 	for k, n := range s.sum.faults {
 		fmt.Fprintf(&b, " %v %d", kind(k), n)
 	}
-	fmt.Fprintf(&b, "\n%d messages acknowledged, %d with an unknown outcome, %d deliveries, %d acks confirmed, %d takeovers, longest recovery %v",
+	fmt.Fprintf(&b, "\n%d messages acknowledged, %d with an unknown outcome, %d deliveries, %d acks confirmed, %d "+
+		"takeovers, longest recovery %v",
 		s.sum.acked, s.sum.unknown, s.sum.deliveries, s.sum.confs, s.sum.takeovers, s.sum.recovery)
 	fmt.Fprintf(&b, "\ncalls of applications and strays: %v", s.sum.calls)
 	if len(s.sum.moves) > 0 {

@@ -15,9 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// TestFailoverTime bounds the time from the loss of the active to the next publish that the other node acknowledges. The clock is
-// simulated and a message takes at most 0.3 ms, so that it is what the nodes and the client wait for, on any machine: a process that is
-// gone is found by its connections, a host that is silent by the default of failover.timeout, 1 s.
+// TestFailoverTime bounds the time from the loss of the active to the next publish that the other node acknowledges.
+// The clock is simulated and a message takes at most 0.3 ms, so that it is what the nodes and the client wait for, on
+// any machine: a process that is gone is found by its connections, a host that is silent by the default of
+// failover.timeout, 1 s.
 func TestFailoverTime(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -26,8 +26,8 @@ const always = "always"
 
 // options of one simulation: everything that the seed decides but the faults.
 type options struct {
-	// Sync is the setting. Without an fsync for each transaction a host may lose power only while the other one has everything, so that
-	// the faults come one by one then, each with the pair in sync.
+	// Sync is the setting. Without an fsync for each transaction a host may lose power only while the other one has
+	// everything, so that the faults come one by one then, each with the pair in sync.
 	Sync               string
 	MinInSync          int
 	PageSize           map[string]int
@@ -36,7 +36,8 @@ type options struct {
 	LogKeepBytes       int64
 	PerSecond          int
 	Length             time.Duration
-	// Lies: once the pair is in sync, every fsync of a log says that it was done, and was not. For the test of the test.
+	// Lies: once the pair is in sync, every fsync of a log says that it was done, and was not. For the test of the
+	// test.
 	Lies bool
 }
 
@@ -123,7 +124,8 @@ func newWorld(seed uint64, log *zap.Logger) (*world, error) {
 	for i, name := range []string{"a", "b"} {
 		h := newHost(w, name)
 		w.hosts[i] = h
-		conn, err := grpc.NewClient("passthrough:///"+h.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		conn, err := grpc.NewClient("passthrough:///"+h.address,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithContextDialer(w.clients.dial), grpc.WithIdleTimeout(0))
 		if err != nil {
 			return nil, fmt.Errorf("connection to %s: %w", name, err)
@@ -155,8 +157,11 @@ func (w *world) note(format string, args ...any) {
 // NewClient implements cluster.Target.
 func (w *world) NewClient(ctx context.Context) (*client.Client, error) {
 	return client.Open(ctx, client.Options{
-		Addresses:   w.Addresses(),
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(w.clients.dial), grpc.WithChainUnaryInterceptor(w.forget)},
+		Addresses: w.Addresses(),
+		DialOptions: []grpc.DialOption{
+			grpc.WithContextDialer(w.clients.dial),
+			grpc.WithChainUnaryInterceptor(w.forget),
+		},
 	})
 }
 
@@ -173,7 +178,8 @@ func (w *world) statuses(ctx context.Context) (out [2]*pb.GetStatusResponse) {
 	var asked sync.WaitGroup
 	for i, h := range w.hosts {
 		asked.Go(func() {
-			if s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx, &pb.GetStatusRequest{}); err == nil {
+			if s, err := pb.NewAdminServiceClient(w.ConnTo(h.address)).GetStatus(ctx,
+				&pb.GetStatusRequest{}); err == nil {
 				out[i] = s
 			}
 		})
@@ -201,14 +207,16 @@ func describe(s *pb.GetStatusResponse) string {
 	if s == nil {
 		return "no answer"
 	}
-	return fmt.Sprintf("%v (%s), config %d term %d, applied %d, log end %d", s.GetRole(), s.GetReason(), s.GetPair().GetConfig(),
+	return fmt.Sprintf("%v (%s), config %d term %d, applied %d, log end %d", s.GetRole(), s.GetReason(),
+		s.GetPair().GetConfig(),
 		s.GetPair().GetTerm(), s.GetStore().GetAppliedLsn(), s.GetStore().GetLogEnd().GetLsn())
 }
 
 // waitInSync waits until one node is active, the other one its standby, and both know it.
 func (w *world) waitInSync(ctx context.Context) error {
 	return w.wait(ctx, "a pair in sync", func(s [2]*pb.GetStatusResponse) bool {
-		return s[0].GetPair().GetConfig() == s[1].GetPair().GetConfig() && (activeWith(s[0], s[1]) || activeWith(s[1], s[0]))
+		return s[0].GetPair().GetConfig() == s[1].GetPair().GetConfig() &&
+			(activeWith(s[0], s[1]) || activeWith(s[1], s[0]))
 	})
 }
 
@@ -216,7 +224,8 @@ func (w *world) waitInSync(ctx context.Context) error {
 func (w *world) waitUpkept(ctx context.Context) error {
 	return w.wait(ctx, "the end of a plan", func(s [2]*pb.GetStatusResponse) bool {
 		for _, n := range s {
-			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil && n.GetPlan().GetState() < pb.PlanState_PLAN_STATE_DONE {
+			if n == nil || n.GetMaintenance() != nil || n.GetPlan() != nil &&
+				n.GetPlan().GetState() < pb.PlanState_PLAN_STATE_DONE {
 				return false
 			}
 		}
@@ -252,7 +261,10 @@ func (w *world) Digests(ctx context.Context) ([]cluster.Digest, error) {
 			if err != nil {
 				return nil, fmt.Errorf("digest of %s: %w", h.name, err)
 			}
-			out = append(out, cluster.Digest{Node: h.name, LSN: d.GetLsn(), Content: d.GetContent(), Messages: d.GetMessages()})
+			out = append(out, cluster.Digest{
+				Node: h.name, LSN: d.GetLsn(), Content: d.GetContent(),
+				Messages: d.GetMessages(),
+			})
 		}
 		if out[0].LSN == out[1].LSN {
 			return out, nil
@@ -265,7 +277,8 @@ func (w *world) serving(ctx context.Context) *host {
 	var found *host
 	var term uint64
 	for i, s := range w.statuses(ctx) {
-		if r := s.GetRole(); (r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE) && s.GetPair().GetTerm() >= term {
+		if r := s.GetRole(); (r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE) &&
+			s.GetPair().GetTerm() >= term {
 			found, term = w.hosts[i], s.GetPair().GetTerm()
 		}
 	}

@@ -1,5 +1,5 @@
-// Package relay passes TCP connections on, and can cut the link as a network does. The tests and `lockstep bench failover --fault cut` put it
-// between two nodes, and between a node and its coordinator.
+// Package relay passes TCP connections on, and can cut the link as a network does. The tests and `lockstep bench
+// failover --fault cut` put it between two nodes, and between a node and its coordinator.
 package relay
 
 import (
@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// Relay passes TCP connections on to one target, and can cut the link as a network does: nothing arrives any more and nobody is told.
+// Relay passes TCP connections on to one target, and can cut the link as a network does: nothing arrives any more and
+// nobody is told.
 type Relay struct {
 	listener net.Listener
 	wg       sync.WaitGroup
@@ -43,7 +44,10 @@ func ListenOn(host, target string) (*Relay, error) {
 	}
 	flowing := make(chan struct{})
 	close(flowing)
-	p := &Relay{listener: listener, target: target, flow: [2]chan struct{}{flowing, flowing}, conns: map[net.Conn]struct{}{}}
+	p := &Relay{
+		listener: listener, target: target, flow: [2]chan struct{}{flowing, flowing},
+		conns: map[net.Conn]struct{}{},
+	}
 	p.wg.Go(p.accept)
 	return p, nil
 }
@@ -152,7 +156,8 @@ func (p *Relay) relay(in net.Conn) {
 	both.Wait()
 }
 
-// pump copies from one side to the other until either ends, then closes both: a half-closed link is not something that we test.
+// pump copies from one side to the other until either ends, then closes both: a half-closed link is not something that
+// we test.
 func (p *Relay) pump(to, from net.Conn, d Direction) {
 	defer func() { _ = errors.Join(to.Close(), from.Close()) }()
 	buf := make([]byte, 64<<10)

@@ -1,5 +1,5 @@
-// Package latest hands the newest version of a value to any number of readers. A slow reader skips versions; nobody waits
-// for it.
+// Package latest hands the newest version of a value to any number of readers. A slow reader skips versions; nobody
+// waits for it.
 package latest
 
 import (
@@ -29,8 +29,8 @@ func (l *Value[T]) get() (T, <-chan struct{}) {
 	return l.v, l.changed
 }
 
-// Update lets f change the value and wakes the watchers if f returns true. f runs under the lock: it must be short, must
-// not call back, and must replace slices and pointers instead of changing what they point to.
+// Update lets f change the value and wakes the watchers if f returns true. f runs under the lock: it must be short,
+// must not call back, and must replace slices and pointers instead of changing what they point to.
 func (l *Value[T]) Update(f func(*T) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,8 +15,8 @@ type Entry struct {
 	Seq int64 `json:"seq"`
 }
 
-// Tracker tells which of the announcements are a twin's. The zero Tracker is one of a process that has not announced itself. It has no
-// lock of its own.
+// Tracker tells which of the announcements are a twin's. The zero Tracker is one of a process that has not announced
+// itself. It has no lock of its own.
 type Tracker struct {
 	own    failover.Live
 	on     bool
@@ -42,7 +42,8 @@ func (t *Tracker) other(e Entry) bool {
 // Any tells whether there is another process among the announcements.
 func (t *Tracker) Any(all []Entry) bool { return slices.ContainsFunc(all, t.other) }
 
-// See returns the twin among all announcements that are known now; nil if there is none. An epoch is one source of sequence numbers.
+// See returns the twin among all announcements that are known now; nil if there is none. An epoch is one source of
+// sequence numbers.
 func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 	if !t.on {
 		return nil
@@ -90,7 +91,8 @@ func (t *Tracker) See(epoch uint64, all []Entry) *failover.Twin {
 	return &twin
 }
 
-// Strangers tells whether there are other processes that it has not told of yet: those do not know of this one for sure.
+// Strangers tells whether there are other processes that it has not told of yet: those do not know of this one for
+// sure.
 func (t *Tracker) Strangers(all []Entry) bool {
 	news := false
 	for _, e := range all {

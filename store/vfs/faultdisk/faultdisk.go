@@ -1,8 +1,8 @@
-// Package faultdisk is a disk that a test breaks from outside the process that uses it: it fails operations, flips bits, is slow, hangs,
-// and loses what was not synced when the process is killed. It is told what to do over HTTP.
+// Package faultdisk is a disk that a test breaks from outside the process that uses it: it fails operations, flips
+// bits, is slow, hangs, and loses what was not synced when the process is killed. It is told what to do over HTTP.
 //
-// Only a node that was built with the tag "faultdisk" links it, and only when the environment has Variable does it use it: see
-// server/node/disk_faultdisk.go.
+// Only a node that was built with the tag "faultdisk" links it, and only when the environment has Variable does it use
+// it: see server/node/disk_faultdisk.go.
 package faultdisk
 
 import (
@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// Variable is the environment variable that holds the address, host:port, on which the disk listens for what it is to do.
+	// Variable is the environment variable that holds the address, host:port, on which the disk listens for what it is
+	// to do.
 	Variable = "FAULTDISK"
 	// VariableState is the environment variable that holds what it does from the first operation on: a State, as JSON.
 	VariableState = "FAULTDISK_STATE"
@@ -37,8 +38,8 @@ var ErrState = errors.New("faultdisk: not a state of the disk")
 type State struct {
 	// Rules are applied to each operation: all the delays, the first error.
 	Rules []Rule `json:"rules,omitempty"`
-	// Hold keeps what is written in memory until it is synced, but for the part Leak of it, from 0 to 1: killed, the process leaves what
-	// a power failure would.
+	// Hold keeps what is written in memory until it is synced, but for the part Leak of it, from 0 to 1: killed, the
+	// process leaves what a power failure would.
 	Hold bool    `json:"hold,omitempty"`
 	Leak float64 `json:"leak,omitempty"`
 	// Seed of the dice for what leaks and which bits flip.

@@ -49,7 +49,10 @@ func TestRules(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, zeros, got)
 	require.Equal(t, []uint64{2, 1}, d.Hits())
-	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Skip: 1, Every: 3, Error: "ENOSPC"}}}))
+	require.NoError(t, d.Set(faultdisk.State{Rules: []faultdisk.Rule{{
+		Ops: []string{"sync"}, Skip: 1, Every: 3,
+		Error: "ENOSPC",
+	}}}))
 	for i := range 10 {
 		err := f.Sync()
 		require.Equal(t, i == 3 || i == 6 || i == 9, errors.Is(err, syscall.ENOSPC), "%d: %v", i, err)
@@ -110,7 +113,8 @@ func TestOverHTTP(t *testing.T) {
 func TestNotInTheProduct(t *testing.T) {
 	const program, self = "github.com/lockstep-mq/lockstep/cmd/lockstep", "lockstep/store/vfs/faultdisk\n"
 	deps := func(args ...string) string {
-		out, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-deps"}, append(args, program)...)...).Output()
+		out, err := exec.CommandContext(t.Context(), "go",
+			append([]string{"list", "-deps"}, append(args, program)...)...).Output()
 		require.NoError(t, err)
 		return string(out)
 	}

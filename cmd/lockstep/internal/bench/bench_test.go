@@ -11,7 +11,8 @@ import (
 func TestStore(t *testing.T) {
 	var results []Result
 	err := Store(t.Context(), StoreOptions{
-		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 100, Batch: 7, Sync: "off"}, Messages: 501, Bursts: 2, Warm: true, Far: true,
+		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 100, Batch: 7, Sync: "off"}, Messages: 501,
+		Bursts: 2, Warm: true, Far: true,
 	}, func(r Result) error {
 		results = append(results, r)
 		return nil
@@ -33,7 +34,10 @@ func TestStore(t *testing.T) {
 	require.Equal(t, 1002, far.Messages)
 	require.Positive(t, far.DiskReadMB)
 	require.Positive(t, far.Ratio)
-	require.Error(t, Store(t.Context(), StoreOptions{EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), Sync: "sometimes"}}, nil))
+	require.Error(t, Store(t.Context(), StoreOptions{EmbeddedOptions: EmbeddedOptions{
+		Dir:  t.TempDir(),
+		Sync: "sometimes",
+	}}, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, Store(ctx, StoreOptions{

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// limitMemory moves this process into a memory cgroup of its own; its page cache counts. leave moves it back and removes the cgroup.
+// limitMemory moves this process into a memory cgroup of its own; its page cache counts. leave moves it back and
+// removes the cgroup.
 func limitMemory(bytes int64) (leave func() error, err error) {
 	mount, home, limit, err := memoryCgroup()
 	if err != nil {
@@ -44,8 +45,8 @@ func writeControl(file string, value int64) error {
 	return nil
 }
 
-// memoryCgroup finds the hierarchy with the memory controller: where it is mounted, the directory of this process's own group, and the
-// name of the file with the limit. Version 2 has one hierarchy, version 1 one for memory.
+// memoryCgroup finds the hierarchy with the memory controller: where it is mounted, the directory of this process's own
+// group, and the name of the file with the limit. Version 2 has one hierarchy, version 1 one for memory.
 func memoryCgroup() (mount, home, limit string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -91,7 +92,8 @@ func findMemoryMount(mountinfo string) (mount string, v2 bool) {
 		case g[0] == "cgroup" && slices.Contains(strings.Split(g[2], ","), "memory"):
 			return f[4], false
 		case g[0] == "cgroup2":
-			if b, err := os.ReadFile(filepath.Join(f[4], "cgroup.controllers")); err == nil && slices.Contains(strings.Fields(string(b)), "memory") {
+			if b, err := os.ReadFile(filepath.Join(f[4], "cgroup.controllers")); err == nil &&
+				slices.Contains(strings.Fields(string(b)), "memory") {
 				mount, v2 = f[4], true
 			}
 		}

@@ -18,7 +18,8 @@ type Comparison struct {
 	peers map[string][]Result
 }
 
-// Side is the median rate of one side, the latencies of the round that had it (of two in the middle the lower), and the spread over all.
+// Side is the median rate of one side, the latencies of the round that had it (of two in the middle the lower), and the
+// spread over all.
 type Side struct {
 	Name    string  `json:"name"`
 	Rounds  int     `json:"rounds"`
@@ -38,9 +39,15 @@ type Comparisons struct{ list []*Comparison }
 
 // find returns the comparison that r belongs to.
 func (c *Comparisons) find(name, sync string, size int) *Comparison {
-	i := slices.IndexFunc(c.list, func(x *Comparison) bool { return x.Case == name && x.Sync == sync && x.SizeBytes == size })
+	i := slices.IndexFunc(c.list, func(x *Comparison) bool {
+		return x.Case == name && x.Sync == sync &&
+			x.SizeBytes == size
+	})
 	if i < 0 {
-		c.list = append(c.list, &Comparison{Workload: "compare", Case: name, Sync: sync, SizeBytes: size, peers: map[string][]Result{}})
+		c.list = append(c.list, &Comparison{
+			Workload: "compare", Case: name, Sync: sync, SizeBytes: size,
+			peers: map[string][]Result{},
+		})
 		i = len(c.list) - 1
 	}
 	return c.list[i]
@@ -99,5 +106,8 @@ func side(name string, results []Result) Side {
 	}
 	slices.Sort(rates)
 	middle := (rates[(len(rates)-1)/2] + rates[len(rates)/2]) / 2
-	return Side{Name: name, Rounds: len(results), Rate: middle, RateMin: m.RateMin, RateMax: m.RateMax, P50: m.P50, P99: m.P99, Remark: m.Remark()}
+	return Side{
+		Name: name, Rounds: len(results), Rate: middle, RateMin: m.RateMin, RateMax: m.RateMax, P50: m.P50,
+		P99: m.P99, Remark: m.Remark(),
+	}
 }

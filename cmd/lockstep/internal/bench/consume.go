@@ -42,7 +42,8 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 		m, start := newMeter(t.Processes, t.Dir), time.Now()
 		for i := range consumers {
 			var err error
-			if consumers[i], err = t.Client.Consume(ctx, names[i%o.Queues], client.ConsumerOptions{Prefetch: o.Prefetch}); err != nil {
+			if consumers[i], err = t.Client.Consume(ctx, names[i%o.Queues],
+				client.ConsumerOptions{Prefetch: o.Prefetch}); err != nil {
 				return err
 			}
 		}
@@ -65,7 +66,10 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 // fill publishes what is to be consumed.
 func fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptions) error {
 	const window = 4096
-	p := PublishOptions{SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: len(queues), Window: window, Queues: len(queues)}
+	p := PublishOptions{
+		SizeBytes: o.SizeBytes, Messages: o.Messages, Producers: len(queues), Window: window,
+		Queues: len(queues),
+	}
 	producers, err := newProducers(ctx, c, p.Producers)
 	if err != nil {
 		return err

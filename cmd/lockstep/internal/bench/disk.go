@@ -14,8 +14,8 @@ import (
 // ioBytes is the size of plain reads and writes.
 const ioBytes = 1 << 20
 
-// Warm writes a file of so many bytes and deletes it: memory and disk blocks that a virtual machine has not touched for a while are
-// slow the first time, and that would hide all else.
+// Warm writes a file of so many bytes and deletes it: memory and disk blocks that a virtual machine has not touched for
+// a while are slow the first time, and that would hide all else.
 func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 	if u, err := vfs.OS().Usage(dir); err == nil && uint64(bytes) > u.AvailableBytes/10*9 {
 		return fmt.Errorf("warm: %d MB are needed and %d are free in %s", bytes/1e6, u.AvailableBytes/1e6, dir)

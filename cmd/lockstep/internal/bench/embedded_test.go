@@ -16,7 +16,8 @@ func collect(results *[]Result) func(Result) error {
 func TestQueues(t *testing.T) {
 	var results []Result
 	err := Queues(t.Context(), QueuesOptions{
-		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 50, Batch: 10, Sync: "off"}, Queues: 1500, Messages: 2000, Slices: 2,
+		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 50, Batch: 10, Sync: "off"}, Queues: 1500,
+		Messages: 2000, Slices: 2,
 	}, collect(&results))
 	require.NoError(t, err)
 	require.Len(t, results, 5)
@@ -32,11 +33,13 @@ func TestQueues(t *testing.T) {
 func TestGrowth(t *testing.T) {
 	var results []Result
 	err := Growth(t.Context(), GrowthOptions{
-		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 50, Batch: 10, Sync: "off"}, Levels: []int{100, 2000}, Messages: 50, Acks: 50, Slices: 3,
+		EmbeddedOptions: EmbeddedOptions{Dir: t.TempDir(), SizeBytes: 50, Batch: 10, Sync: "off"},
+		Levels:          []int{100, 2000}, Messages: 50, Acks: 50, Slices: 3,
 	}, collect(&results))
 	require.NoError(t, err)
 	require.Len(t, results, 4)
-	require.Equal(t, []string{"publish", "publish", "ack random", "ack random"}, []string{results[0].Phase, results[1].Phase, results[2].Phase, results[3].Phase})
+	require.Equal(t, []string{"publish", "publish", "ack random", "ack random"},
+		[]string{results[0].Phase, results[1].Phase, results[2].Phase, results[3].Phase})
 	require.Equal(t, 2000, results[1].Stored)
 	require.Equal(t, 150, results[1].Messages)
 	require.Equal(t, 99, results[2].Messages, "each message is acknowledged once, and the slices have as many")

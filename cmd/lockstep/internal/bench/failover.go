@@ -99,10 +99,14 @@ func (p *publisher) next(ctx context.Context, after time.Time, not string) (time
 	}
 }
 
-// Failover measures how long one publisher that waits for each acknowledgement is held up when the active fails: from the fault to
-// the next acknowledgement by the other node or, for a planned switchover, the longest time between two acknowledgements.
+// Failover measures how long one publisher that waits for each acknowledgement is held up when the active fails: from
+// the fault to the next acknowledgement by the other node or, for a planned switchover, the longest time between two
+// acknowledgements.
 func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) {
-	r := Result{Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1, Producers: 1, Window: 1, Note: o.Coordinator}
+	r := Result{
+		Workload: "failover", Phase: o.Fault, Setup: t.Setup, Sync: t.Sync, SizeBytes: 512, Queues: 1,
+		Producers: 1, Window: 1, Note: o.Coordinator,
+	}
 	names := queueNames(1)
 	err := withQueues(ctx, t.Client, names, func() error {
 		runCtx, stop := context.WithCancel(ctx)

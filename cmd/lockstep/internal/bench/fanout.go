@@ -21,7 +21,8 @@ type FanoutOptions struct {
 	// Producers publish at the same time, with Window messages of each unanswered.
 	Producers, Window int
 	// Consumers at the same time. With fewer than Subscriptions they take turns: each one reads Turn messages of a
-	// subscription at most and goes on to the one that has waited longest, so that the subscriptions stand at different places.
+	// subscription at most and goes on to the one that has waited longest, so that the subscriptions stand at different
+	// places.
 	Consumers, Turn, Prefetch int
 	// Messages in all, with bodies of SizeMin to SizeMax bytes.
 	Messages, SizeMin, SizeMax int
@@ -31,8 +32,8 @@ type FanoutOptions struct {
 	Drain time.Duration
 }
 
-// patience is how long a consumer waits for a message before it leaves a subscription that seems to have no more: longer than messages
-// that are there take to come on a busy machine.
+// patience is how long a consumer waits for a message before it leaves a subscription that seems to have no more:
+// longer than messages that are there take to come on a busy machine.
 const patience = time.Second
 
 // fanout is one run.
@@ -50,10 +51,11 @@ type fanout struct {
 	waits [][2]*hdrhistogram.Histogram
 }
 
-// Fanout measures publishing to, and at the same time delivering from, a queue with many subscriptions. Results are of "publish", where a
-// latency is the time to the acknowledgement; of "deliver", which is what was delivered during the same time; and of "drain", what was
-// delivered afterwards. There a latency is the time that a consumer waited for its next message. Share, of "deliver", is what the
-// subscription that was served least had, as a part of the one that was served most.
+// Fanout measures publishing to, and at the same time delivering from, a queue with many subscriptions. Results are of
+// "publish", where a latency is the time to the acknowledgement; of "deliver", which is what was delivered during the
+// same time; and of "drain", what was delivered afterwards. There a latency is the time that a consumer waited for its
+// next message. Share, of "deliver", is what the subscription that was served least had, as a part of the one that was
+// served most.
 func Fanout(ctx context.Context, t Target, o FanoutOptions, report func(Result) error) error {
 	f := &fanout{
 		FanoutOptions: o, client: t.Client, queue: queueNames(1)[0], free: make(chan int, o.Subscriptions),
@@ -134,8 +136,10 @@ func (f *fanout) measure(ctx context.Context, t Target) ([]Result, error) {
 
 func (f *fanout) result(t Target, phase string) Result {
 	return Result{
-		Workload: "fanout", Phase: phase, Setup: t.Setup, Sync: t.Sync, SizeBytes: (f.SizeMin + f.SizeMax) / 2, Queues: 1,
-		Subscriptions: f.Subscriptions, Producers: f.Producers, Window: f.Window, Consumers: f.Consumers, Prefetch: f.Prefetch,
+		Workload: "fanout", Phase: phase, Setup: t.Setup, Sync: t.Sync, SizeBytes: (f.SizeMin + f.SizeMax) / 2,
+		Queues:        1,
+		Subscriptions: f.Subscriptions, Producers: f.Producers, Window: f.Window, Consumers: f.Consumers,
+		Prefetch: f.Prefetch,
 	}
 }
 
@@ -181,7 +185,8 @@ func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := publishAll(ctx, producers, []string{f.queue}, PublishOptions{Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes})
+	h, err := publishAll(ctx, producers, []string{f.queue},
+		PublishOptions{Messages: f.Messages, Producers: f.Producers, Window: f.Window, Sizes: sizes})
 	for _, p := range producers {
 		err = errors.Join(err, p.Close())
 	}
@@ -207,12 +212,14 @@ func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histo
 
 // turn reads a part of one subscription.
 func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistogram.Histogram) (err error) {
-	c, err := f.client.Consume(ctx, f.queue, client.ConsumerOptions{Subscription: subscriptionName(sub), Prefetch: f.Prefetch})
+	c, err := f.client.Consume(ctx, f.queue,
+		client.ConsumerOptions{Subscription: subscriptionName(sub), Prefetch: f.Prefetch})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	// One timer that is set now and then, instead of one for each message: this process has its part of the machine, too.
+	// One timer that is set now and then, instead of one for each message: this process has its part of the machine,
+	// too.
 	limit, leave := context.WithCancel(limited)
 	defer leave()
 	timer, set := time.AfterFunc(patience, leave), time.Now()

@@ -15,10 +15,11 @@ import (
 // GrowthOptions say how large the stores are that are compared.
 type GrowthOptions struct {
 	EmbeddedOptions
-	// Levels are the numbers of messages stored before the measurement, each in a store of its own. All of them are open at the same time.
+	// Levels are the numbers of messages stored before the measurement, each in a store of its own. All of them are
+	// open at the same time.
 	Levels []int
-	// Messages to publish in a slice, and Acks to make, each of a message chosen by chance. Each slice ends with a checkpoint, which is
-	// part of it: that is where the pages and the tree are written.
+	// Messages to publish in a slice, and Acks to make, each of a message chosen by chance. Each slice ends with a
+	// checkpoint, which is part of it: that is where the pages and the tree are written.
 	Messages, Acks int
 	// Slices of each level, which take turns.
 	Slices int
@@ -27,10 +28,11 @@ type GrowthOptions struct {
 // fillBatch is how many messages a transaction has that only fills the store.
 const fillBatch = 1000
 
-// Growth measures what publishing costs when so much is stored already, and acknowledging in random order. The levels take turns, slice by
-// slice, so that they meet the same disk; what is published in a slice takes the place of as many of the oldest messages. Two results for
-// each level, "publish" and "ack random": Rate is the median of the slices, CPU and bytes are over all of them. Ratio is the median of the
-// ratios of each slice's rate to that of the first level's slice of the same turn, and CPURatio that of all CPU time per message.
+// Growth measures what publishing costs when so much is stored already, and acknowledging in random order. The levels
+// take turns, slice by slice, so that they meet the same disk; what is published in a slice takes the place of as many
+// of the oldest messages. Two results for each level, "publish" and "ack random": Rate is the median of the slices, CPU
+// and bytes are over all of them. Ratio is the median of the ratios of each slice's rate to that of the first level's
+// slice of the same turn, and CPURatio that of all CPU time per message.
 func Growth(ctx context.Context, o GrowthOptions, report func(Result) error) (err error) {
 	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
 	defer func() {
@@ -54,10 +56,17 @@ func Growth(ctx context.Context, o GrowthOptions, report func(Result) error) (er
 		slice func(*growthLevel, *Result) error
 		tidy  func(*growthLevel) error
 	}{
-		{"publish", func(l *growthLevel, r *Result) error { return l.publish(ctx, o.Messages, r) }, func(l *growthLevel) error { return l.drop(ctx, o.Messages) }},
-		{"ack random", func(l *growthLevel, r *Result) error { return l.ackRandom(ctx, o.Acks, o.Slices, r) }, func(*growthLevel) error { return nil }},
+		{
+			"publish", func(l *growthLevel, r *Result) error { return l.publish(ctx, o.Messages, r) },
+			func(l *growthLevel) error { return l.drop(ctx, o.Messages) },
+		},
+		{
+			"ack random", func(l *growthLevel, r *Result) error { return l.ackRandom(ctx, o.Acks, o.Slices, r) },
+			func(*growthLevel) error { return nil },
+		},
 	} {
-		err := takeTurns(turns, "growth", phase.name, o.Slices, func(t *turner, r *Result) error { return phase.slice(of(t), r) },
+		err := takeTurns(turns, "growth", phase.name, o.Slices,
+			func(t *turner, r *Result) error { return phase.slice(of(t), r) },
 			func(t *turner) error { return phase.tidy(of(t)) })
 		if err != nil {
 			return err
@@ -101,7 +110,10 @@ func (l *growthLevel) publish(ctx context.Context, messages int, out *Result) er
 // drop acknowledges the oldest messages.
 func (l *growthLevel) drop(ctx context.Context, messages int) error {
 	last := l.first + uint64(messages) - 1 //nolint:gosec // not negative
-	if err := l.e.commit(func() { l.e.builder.Ack(firstQueue, firstSub, txn.Range{First: l.first, Last: last}) }); err != nil {
+	if err := l.e.commit(func() {
+		l.e.builder.Ack(firstQueue, firstSub,
+			txn.Range{First: l.first, Last: last})
+	}); err != nil {
 		return err
 	}
 	l.first = last + 1

@@ -9,8 +9,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Knob measures publishing to nodes that were started with one setting changed, with the checkpoints of the active in that time, and
-// how large its log is in the end. The setting is for the result only.
+// Knob measures publishing to nodes that were started with one setting changed, with the checkpoints of the active in
+// that time, and how large its log is in the end. The setting is for the result only.
 func Knob(ctx context.Context, t Target, o PublishOptions, knob, value string) (Result, error) {
 	if t.Pair == nil {
 		return Result{}, errors.New("settings can only be compared on nodes that are started for it")

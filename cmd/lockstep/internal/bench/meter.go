@@ -14,11 +14,12 @@ type Usage struct {
 	CPU float64 `json:"cpu_s"`
 	// RSS is the resident memory in MB (10^6 bytes).
 	RSS float64 `json:"rss_mb"`
-	// RSSBefore is what RSS was when the measurement began, and PeakRSS the most it has been since (pagesize), or ever was.
+	// RSSBefore is what RSS was when the measurement began, and PeakRSS the most it has been since (pagesize), or ever
+	// was.
 	RSSBefore float64 `json:"rss_before_mb"`
 	PeakRSS   float64 `json:"rss_peak_mb"`
-	// Dirtied is how much of the page cache the process dirtied, in MB, as the system counts it: a system that keeps files in
-	// large folios counts a whole one, up to 2 MiB, for each byte that is written to it.
+	// Dirtied is how much of the page cache the process dirtied, in MB, as the system counts it: a system that keeps
+	// files in large folios counts a whole one, up to 2 MiB, for each byte that is written to it.
 	Dirtied float64 `json:"dirtied_mb"`
 	// Read and Written are what it read from files and wrote to them, in MB, the page cache being none of its business.
 	Read    float64 `json:"file_read_mb"`

@@ -31,7 +31,8 @@ func readUsage(pid int) Usage {
 	return u
 }
 
-// resetPeak makes the peak of a process's resident memory begin now. Where the system refuses, it is that of its whole life.
+// resetPeak makes the peak of a process's resident memory begin now. Where the system refuses, it is that of its whole
+// life.
 func resetPeak(pid int) {
 	const resetHighWaterMark = "5"
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetHighWaterMark), 0)
@@ -55,8 +56,8 @@ func deviceWritten(dir string) float64 {
 	return number(f[sectorsWritten]) * sectorBytes / 1e6
 }
 
-// syncDisk writes to the disk what is still in the page cache of the filesystem that holds dir, so that it is counted where it
-// was caused.
+// syncDisk writes to the disk what is still in the page cache of the filesystem that holds dir, so that it is counted
+// where it was caused.
 func syncDisk(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {

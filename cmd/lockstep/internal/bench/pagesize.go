@@ -79,12 +79,12 @@ type pageSizeRun struct {
 	report func(Result) error
 }
 
-// PageSize measures producing all messages and then consuming all, with the page size that the nodes were started with; then it
-// fills the queues once more, scans, rewrites the page files, and measures consuming what was rewritten, and producing and
-// consuming again. One result for each phase.
+// PageSize measures producing all messages and then consuming all, with the page size that the nodes were started with;
+// then it fills the queues once more, scans, rewrites the page files, and measures consuming what was rewritten, and
+// producing and consuming again. One result for each phase.
 //
-// What is written to the disk includes a checkpoint, and what was in the page cache of the system. A standalone node rewrites
-// when it is started again; the nodes of a pair one after the other, as standbys.
+// What is written to the disk includes a checkpoint, and what was in the page cache of the system. A standalone node
+// rewrites when it is started again; the nodes of a pair one after the other, as standbys.
 func PageSize(ctx context.Context, t Target, o PageSizeOptions, report func(Result) error) error {
 	if t.Pair == nil {
 		return errors.New("page sizes can only be compared on nodes that are started for it")
@@ -93,7 +93,8 @@ func PageSize(ctx context.Context, t Target, o PageSizeOptions, report func(Resu
 	r.sizes, r.bytes = o.sizes()
 	return withQueues(ctx, t.Client, r.queues, func() error {
 		for _, step := range []func(context.Context) error{
-			r.warmUp, r.produce(PhaseProduce), r.consume("consume"), r.produce(PhaseRefill), r.rewrite, r.consume("consume rewritten"),
+			r.warmUp, r.produce(PhaseProduce), r.consume("consume"), r.produce(PhaseRefill), r.rewrite,
+			r.consume("consume rewritten"),
 			r.produce(PhaseProduce), r.consume("consume"),
 		} {
 			if err := step(ctx); err != nil {
@@ -121,7 +122,8 @@ func (r *pageSizeRun) warmUp(ctx context.Context) error {
 func (r *pageSizeRun) phase(ctx context.Context, name string, fn func() (*hdrhistogram.Histogram, error)) error {
 	syncDisk(r.t.Dir)
 	out := Result{
-		Workload: "pagesize", Phase: name, Setup: r.t.Setup, Sync: r.t.Sync, SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
+		Workload: "pagesize", Phase: name, Setup: r.t.Setup, Sync: r.t.Sync,
+		SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
 		Queues: r.Queues, Producers: r.Senders, Window: r.Window, Prefetch: r.Prefetch,
 	}
 	for _, n := range r.t.Pair.Nodes { // one that was restarted has another number
@@ -186,13 +188,18 @@ func (r *pageSizeRun) produce(phase string) func(context.Context) error {
 	return func(ctx context.Context) (err error) {
 		producers := make([]*client.Producer, r.Senders)
 		for i := range producers {
-			if producers[i], err = r.t.Client.NewProducer(ctx, client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
+			if producers[i], err = r.t.Client.NewProducer(ctx,
+				client.ProducerOptions{MaxPendingBytes: 64 << 20}); err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, producers[i].Close()) }() //nolint:gocritic // all of them at the end
 		}
 		return r.phase(ctx, phase, func() (*hdrhistogram.Histogram, error) {
-			return publishAll(ctx, producers, r.queues, PublishOptions{Messages: len(r.sizes), Sizes: r.sizes, Producers: r.Senders, Window: r.Window, Queues: r.Queues})
+			return publishAll(ctx, producers, r.queues,
+				PublishOptions{
+					Messages: len(r.sizes), Sizes: r.sizes, Producers: r.Senders, Window: r.Window,
+					Queues: r.Queues,
+				})
 		})
 	}
 }
@@ -202,7 +209,8 @@ func (r *pageSizeRun) consume(phase string) func(context.Context) error {
 		return r.phase(ctx, phase, func() (_ *hdrhistogram.Histogram, err error) {
 			consumers := make([]*client.Consumer, r.Queues)
 			for i := range consumers {
-				if consumers[i], err = r.t.Client.Consume(ctx, r.queues[i], client.ConsumerOptions{Prefetch: r.Prefetch}); err != nil {
+				if consumers[i], err = r.t.Client.Consume(ctx, r.queues[i],
+					client.ConsumerOptions{Prefetch: r.Prefetch}); err != nil {
 					return nil, err
 				}
 				defer func() { err = errors.Join(err, consumers[i].Close()) }() //nolint:gocritic // all of them at the end
@@ -228,7 +236,8 @@ func (r *pageSizeRun) rewrite(ctx context.Context) error {
 		return err
 	}
 	out := Result{
-		Workload: "pagesize", Phase: PhaseRewrite, Setup: r.t.Setup, Sync: r.t.Sync, SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
+		Workload: "pagesize", Phase: PhaseRewrite, Setup: r.t.Setup, Sync: r.t.Sync,
+		SizeBytes: int(r.bytes / int64(len(r.sizes))), Mix: r.name(),
 		Messages: len(r.sizes), Note: note,
 	}
 	resetPeaks(r.t.Processes)
@@ -284,7 +293,8 @@ func (r *pageSizeRun) scan(ctx context.Context) (size int, note string, err erro
 	if err != nil {
 		return 0, "", err
 	}
-	note = fmt.Sprintf("scan took %.2f s and recommends %d of %d: %s", time.Since(start).Seconds(), s.GetRecommended(), s.GetCurrent(), s.GetNote())
+	note = fmt.Sprintf("scan took %.2f s and recommends %d of %d: %s", time.Since(start).Seconds(), s.GetRecommended(),
+		s.GetCurrent(), s.GetNote())
 	if r.PageSize != 0 {
 		return r.PageSize, note, nil
 	}
@@ -342,7 +352,8 @@ func (r *pageSizeRun) rewriteStandalone(ctx context.Context, size int) (rewritte
 		req.ResizeOnStartup = &yes
 	}
 	if size != int(s.GetPageSizeRecommended()) && size != int(s.GetPageSizeCurrent()) {
-		return rewritten{}, fmt.Errorf("a standalone node resizes to what is recommended, %d, and not to %d: use --pair", s.GetPageSizeRecommended(), size)
+		return rewritten{}, fmt.Errorf("a standalone node resizes to what is recommended, %d, and not to %d: use "+
+			"--pair", s.GetPageSizeRecommended(), size)
 	}
 	if _, err := r.t.Client.UpdateMaintenanceSettings(ctx, req); err != nil {
 		return rewritten{}, err
@@ -382,7 +393,8 @@ func rewriteInLog(file string) (rewritten, error) {
 	if found.Took == 0 {
 		return rewritten{}, fmt.Errorf("the node did not rewrite its page file when it started; see %s", file)
 	}
-	return rewritten{took: time.Duration(found.Took * float64(time.Second)), after: found.PageSize, bytes: found.Bytes}, nil
+	return rewritten{took: time.Duration(found.Took * float64(time.Second)), after: found.PageSize, bytes: found.Bytes},
+		nil
 }
 
 // plainCopy measures a copy of the active's page file with a sync, in MB/s: what a rewrite is to be compared with.

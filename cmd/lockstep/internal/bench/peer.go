@@ -23,7 +23,8 @@ const (
 // ErrNoPeer is returned when the benchmark of a peer is not there.
 var ErrNoPeer = errors.New("not installed")
 
-// Peer is another product's benchmark: a program that starts the product, loads it, and prints lines of values separated by tabs.
+// Peer is another product's benchmark: a program that starts the product, loads it, and prints lines of values
+// separated by tabs.
 type Peer struct {
 	// Name is PeerNATS or PeerChronicle.
 	Name string
@@ -33,7 +34,8 @@ type Peer struct {
 	Stderr io.Writer
 }
 
-// FindPeer finds a peer's program: the one that is given, or `run` in the directory. ErrNoPeer says that it is not there.
+// FindPeer finds a peer's program: the one that is given, or `run` in the directory. ErrNoPeer says that it is not
+// there.
 func FindPeer(name, dir, command string) (Peer, error) {
 	if command != "" {
 		return Peer{Name: name, Command: strings.Fields(command)}, nil
@@ -104,7 +106,8 @@ func NATS(ctx context.Context, p Peer, o NATSOptions) ([]Result, error) {
 	for i, s := range o.Sizes {
 		sizes[i] = strconv.Itoa(s)
 	}
-	out, err := p.run(ctx, []string{"DATA=" + o.Dir, "SIZES=" + strings.Join(sizes, " "), "DUR=" + o.Duration.String()}, o.Config)
+	out, err := p.run(ctx, []string{"DATA=" + o.Dir, "SIZES=" + strings.Join(sizes, " "), "DUR=" + o.Duration.String()},
+		o.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +118,12 @@ func NATS(ctx context.Context, p Peer, o NATSOptions) ([]Result, error) {
 	return results, err
 }
 
-// parseNATS reads lines of: peer, workload, size, messages per second, p50 and p99 in ms, CPU seconds of the servers, note.
+// parseNATS reads lines of: peer, workload, size, messages per second, p50 and p99 in ms, CPU seconds of the servers,
+// note.
 func parseNATS(out []byte, d time.Duration) ([]Result, error) {
 	cases := map[string]string{
-		"pub1": CasePub1, "pub64": CasePub64, "consume": CaseConsume, "pub64-1q": CasePub64One, "consume-1q": CaseConsume1,
+		"pub1": CasePub1, "pub64": CasePub64, "consume": CaseConsume, "pub64-1q": CasePub64One,
+		"consume-1q": CaseConsume1,
 	}
 	const columns = 7
 	var results []Result
@@ -223,7 +228,8 @@ func parseChronicle(out []byte, o ChronicleOptions) ([]Result, error) {
 				return nil, fmt.Errorf("result of chronicle %q: %w", line, err)
 			}
 			results = append(results, Result{
-				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, Burst: burst, SizeBytes: o.SizeBytes, Batch: o.Batch,
+				Workload: "store", Phase: []string{"write", "read"}[i], Setup: PeerChronicle, Case: c, Burst: burst,
+				SizeBytes: o.SizeBytes, Batch: o.Batch,
 				Messages: o.Messages, Seconds: ms / 1000, Rate: rate, MB: rate * float64(o.SizeBytes) / 1e6,
 			})
 		}

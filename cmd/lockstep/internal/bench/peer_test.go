@@ -28,7 +28,8 @@ func TestParseNATS(t *testing.T) {
 
 func TestParseChronicle(t *testing.T) {
 	results, err := parseChronicle([]byte("burst\twrite_ms\twrite_msg_s\twrite_MB_s\tread_ms\tread_msg_s\tread_MB_s\n"+
-		"1\t500\t4000000\t2048\t80\t25000000\t12800\nmedian\t500\t4000000\t2048\t80\t25000000\t12800\n"), ChronicleOptions{SizeBytes: 512, Messages: 2_000_000})
+		"1\t500\t4000000\t2048\t80\t25000000\t12800\nmedian\t500\t4000000\t2048\t80\t25000000\t12800\n"),
+		ChronicleOptions{SizeBytes: 512, Messages: 2_000_000})
 	require.NoError(t, err)
 	require.Len(t, results, 2)
 	require.Equal(t, CaseRead, results[1].Case)
@@ -47,7 +48,10 @@ func TestPeers(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "run"), []byte(script), 0o700)) //nolint:gosec // a program
 	p, err := FindPeer(PeerNATS, dir, "")
 	require.NoError(t, err)
-	results, err := NATS(t.Context(), p, NATSOptions{Config: "r1", Sizes: []int{512, 15000}, Duration: 2 * time.Second, Dir: dir})
+	results, err := NATS(t.Context(), p, NATSOptions{
+		Config: "r1", Sizes: []int{512, 15000}, Duration: 2 * time.Second,
+		Dir: dir,
+	})
 	require.NoError(t, err)
 	_, err = NATS(t.Context(), p, NATSOptions{Config: "r3"})
 	require.ErrorContains(t, err, "wrong:", "what it said on stderr")

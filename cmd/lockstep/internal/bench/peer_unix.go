@@ -23,8 +23,8 @@ func inGroup(cmd *exec.Cmd) {
 // lockPoll is how often a lock that is held is tried again.
 const lockPoll = 200 * time.Millisecond
 
-// Lock takes the lock that benchmarks on this machine share, so that they do not run at the same time; it waits until ctx ends. An
-// empty name is no lock. waits is called once if it has to wait.
+// Lock takes the lock that benchmarks on this machine share, so that they do not run at the same time; it waits until
+// ctx ends. An empty name is no lock. waits is called once if it has to wait.
 func Lock(ctx context.Context, name string, waits func()) (unlock func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil

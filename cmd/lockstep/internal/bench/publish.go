@@ -31,7 +31,8 @@ type PublishOptions struct {
 	Queues int
 	// Sizes of the messages, one for each, instead of SizeBytes; may be empty.
 	Sizes []int
-	// EachToNext sends message n to queue n, round all of them; otherwise each publisher has a queue of its own, or shares one.
+	// EachToNext sends message n to queue n, round all of them; otherwise each publisher has a queue of its own, or
+	// shares one.
 	EachToNext bool
 	// Duration after which it ends, however many Messages there were; 0: after Messages.
 	Duration time.Duration
@@ -95,7 +96,8 @@ func publishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 			return err
 		}
 		for i := range producers { // the first message connects
-			if _, err := producers[i].Publish(ctx, names[i%o.Queues], client.Message{Body: body(o.SizeBytes)}); err != nil {
+			if _, err := producers[i].Publish(ctx, names[i%o.Queues],
+				client.Message{Body: body(o.SizeBytes)}); err != nil {
 				return err
 			}
 		}
@@ -120,7 +122,9 @@ func publishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 }
 
 // publishAll publishes o.Messages, or for o.Duration; the producers take the numbers of messages from one counter.
-func publishAll(ctx context.Context, producers []*client.Producer, queues []string, o PublishOptions) (*hdrhistogram.Histogram, error) {
+func publishAll(
+	ctx context.Context, producers []*client.Producer, queues []string, o PublishOptions,
+) (*hdrhistogram.Histogram, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
@@ -159,7 +163,9 @@ func publishAll(ctx context.Context, producers []*client.Producer, queues []stri
 	return all, nil
 }
 
-func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
+func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions,
+	next *atomic.Int64, h *hdrhistogram.Histogram,
+) error {
 	message := o.messages()
 	until := time.Now().Add(o.Duration)
 	for n, start := next.Add(1), time.Now(); o.more(n, start, until); n, start = next.Add(1), time.Now() {
@@ -172,7 +178,9 @@ func publishOneByOne(ctx context.Context, p *client.Producer, queue func(n int64
 	return nil
 }
 
-func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions, next *atomic.Int64, h *hdrhistogram.Histogram) error {
+func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int64) string, o PublishOptions,
+	next *atomic.Int64, h *hdrhistogram.Histogram,
+) error {
 	message := o.messages()
 	window := make(chan struct{}, o.Window)
 	failed := make(chan error, 1)

@@ -21,10 +21,11 @@ type QueuesOptions struct {
 // createAtOnce is how many queues are made with one sync.
 const createAtOnce = 1000
 
-// Queues compares a store with one queue with one that has many. Results: "create" makes the queues; "one each" publishes one message to
-// each; "one queue" publishes Messages in each of several slices to the only queue, and "round robin" the same, each to the next queue. Those
-// two take turns, and a slice ends with a checkpoint that is part of it; Ratio and CPURatio compare them as Growth does. QueueBytes of
-// "round robin" is the heap that each queue takes then; that of "start", which opens the store again, is what it takes after a start.
+// Queues compares a store with one queue with one that has many. Results: "create" makes the queues; "one each"
+// publishes one message to each; "one queue" publishes Messages in each of several slices to the only queue, and "round
+// robin" the same, each to the next queue. Those two take turns, and a slice ends with a checkpoint that is part of it;
+// Ratio and CPURatio compare them as Growth does. QueueBytes of "round robin" is the heap that each queue takes then;
+// that of "start", which opens the store again, is what it takes after a start.
 func Queues(ctx context.Context, o QueuesOptions, report func(Result) error) (err error) {
 	if o.Queues < 1 || o.Slices < 1 {
 		return errors.New("at least one queue and one slice are needed")
@@ -88,7 +89,9 @@ func Queues(ctx context.Context, o QueuesOptions, report func(Result) error) (er
 }
 
 // publishInTurns publishes to one queue, and round many. Then it closes the store of the one.
-func publishInTurns(ctx context.Context, o QueuesOptions, one, many *turner, empty uint64, report func(Result) error) error {
+func publishInTurns(
+	ctx context.Context, o QueuesOptions, one, many *turner, empty uint64, report func(Result) error,
+) error {
 	err := takeTurns([]*turner{one, many}, "queues", "", o.Slices, func(t *turner, r *Result) error {
 		return t.e.withCheckpoint(ctx, o.Messages, r, func(r *Result) error {
 			if t == one {

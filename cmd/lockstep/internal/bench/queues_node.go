@@ -16,9 +16,9 @@ import (
 // createQueuesAtOnce is how many queues are asked for at the same time.
 const createQueuesAtOnce = 64
 
-// NodeQueues is Queues through the client, on nodes that were started for it: load says how it is published, Messages of it to one queue and
-// then round n queues. There is no heap for each queue here; RSS is that of the processes. "start" is the time from starting all nodes
-// again until they serve and are in sync.
+// NodeQueues is Queues through the client, on nodes that were started for it: load says how it is published, Messages
+// of it to one queue and then round n queues. There is no heap for each queue here; RSS is that of the processes.
+// "start" is the time from starting all nodes again until they serve and are in sync.
 func NodeQueues(ctx context.Context, t Target, load PublishOptions, n int, report func(Result) error) error {
 	if t.Pair == nil {
 		return errors.New("many queues can only be measured on nodes that are started for it")

@@ -9,8 +9,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies; figures of processes are
-// for the time of the measurement, but for the memory, which is as it was at its end.
+// Result is one measurement. Latencies are in milliseconds; MB are 10^6 bytes of message bodies; figures of processes
+// are for the time of the measurement, but for the memory, which is as it was at its end.
 type Result struct {
 	Workload      string `json:"workload"`
 	Phase         string `json:"phase"`
@@ -41,17 +41,22 @@ type Result struct {
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
 
-	PageSize    int     `json:"page_size,omitempty"`                   // of page.db, in bytes, where the workload looks at it
-	Mix         string  `json:"mix,omitempty"`                         // messages × bytes; SizeBytes is the mean then
-	FileMB      float64 `json:"file_mb,omitempty"`                     // page.db of the active node, at the end
-	DiskPerByte float64 `json:"disk_bytes_per_payload_byte,omitempty"` // written to the disk, with the checkpoint and on all nodes
-	CopyMB      float64 `json:"cp_mb_per_s,omitempty"`                 // of a plain copy of the same file, with a sync
-	Share       float64 `json:"share_min_of_max,omitempty"`            // deliveries of the subscription served least, of those of the one served most
-	Ratio       float64 `json:"ratio,omitempty"`                       // of Rate to that of what Note names
-	CPURatio    float64 `json:"cpu_ratio,omitempty"`                   // of the CPU time per message, to that of what Note names
-	Note        string  `json:"note,omitempty"`
+	// of page.db, in bytes, where the workload looks at it
+	PageSize int     `json:"page_size,omitempty"`
+	Mix      string  `json:"mix,omitempty"`     // messages × bytes; SizeBytes is the mean then
+	FileMB   float64 `json:"file_mb,omitempty"` // page.db of the active node, at the end
+	// written to the disk, with the checkpoint and on all nodes
+	DiskPerByte float64 `json:"disk_bytes_per_payload_byte,omitempty"`
+	CopyMB      float64 `json:"cp_mb_per_s,omitempty"` // of a plain copy of the same file, with a sync
+	// deliveries of the subscription served least, of those of the one served most
+	Share float64 `json:"share_min_of_max,omitempty"`
+	Ratio float64 `json:"ratio,omitempty"` // of Rate to that of what Note names
+	// of the CPU time per message, to that of what Note names
+	CPURatio float64 `json:"cpu_ratio,omitempty"`
+	Note     string  `json:"note,omitempty"`
 
-	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"` // from files, by this process, from the page cache or not
+	// from files, by this process, from the page cache or not
+	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"`
 	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
 
 	Stored        int     `json:"stored,omitempty"`               // messages in the store before it
@@ -80,7 +85,8 @@ func (r *Result) took(d time.Duration, messages int, h *hdrhistogram.Histogram) 
 	r.Rate = float64(messages) / max(r.Seconds, 1e-9)
 	r.MB = r.Rate * float64(r.SizeBytes) / 1e6
 	ms := func(us int64) float64 { return float64(us) / 1000 }
-	r.P50, r.P99, r.P999, r.Max = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)), ms(h.ValueAtQuantile(99.9)), ms(h.Max())
+	r.P50, r.P99, r.P999, r.Max = ms(h.ValueAtQuantile(50)), ms(h.ValueAtQuantile(99)), ms(h.ValueAtQuantile(99.9)),
+		ms(h.Max())
 }
 
 // cost fills in what it took.
@@ -104,7 +110,8 @@ func (r *Result) CPUPerMessage() float64 {
 	return r.CPU * 1e6 / float64(r.Messages)
 }
 
-// Median returns the result with the median rate, of two in the middle the lower, with the spread over all of them. There must be one.
+// Median returns the result with the median rate, of two in the middle the lower, with the spread over all of them.
+// There must be one.
 func Median(rounds []Result) Result {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b Result) int {
 		switch {

@@ -35,17 +35,18 @@ type EmbeddedOptions struct {
 // StoreOptions say how to load the embedded store with bursts.
 type StoreOptions struct {
 	EmbeddedOptions
-	// Messages of each of the Bursts; each burst is read back before the next one. Nothing is acknowledged: the store grows.
+	// Messages of each of the Bursts; each burst is read back before the next one. Nothing is acknowledged: the store
+	// grows.
 	Messages, Bursts int
 	// Pause between two bursts.
 	Pause time.Duration
 	// Warm writes as much as the run will use, and deletes it, before anything is measured.
 	Warm bool
-	// MemoryLimit of this process and its page cache, in bytes; 0 for none. It needs root and a memory cgroup; if that cannot be
-	// had, the Note of the results says so.
+	// MemoryLimit of this process and its page cache, in bytes; 0 for none. It needs root and a memory cgroup; if that
+	// cannot be had, the Note of the results says so.
 	MemoryLimit int64
-	// Far closes the store after the bursts, and measures how long it takes to open, and a reader that begins at the first message,
-	// beside a plain read of the page file.
+	// Far closes the store after the bursts, and measures how long it takes to open, and a reader that begins at the
+	// first message, beside a plain read of the page file.
 	Far bool
 }
 
@@ -85,7 +86,10 @@ func (e *embedded) open() error {
 		return fmt.Errorf("sync mode: %w", err)
 	}
 	begin := time.Now()
-	e.store, err = store.Open(store.Options{FS: vfs.OS(), Dir: e.Dir, Sync: mode, PageSize: e.PageSize, MemoryBudget: node.StoreMemory(e.budget()), PageCache: e.PageCache})
+	e.store, err = store.Open(store.Options{
+		FS: vfs.OS(), Dir: e.Dir, Sync: mode, PageSize: e.PageSize,
+		MemoryBudget: node.StoreMemory(e.budget()), PageCache: e.PageCache,
+	})
 	e.opened = time.Since(begin)
 	return err
 }
@@ -130,10 +134,10 @@ func (e *embedded) measure(r *Result, fn func(*Result) error) error {
 	return nil
 }
 
-// Store measures writing bursts and reading them back. Two results for each burst: of a "write" a latency is that of one
-// transaction, durable as the sync mode says and readable; of a "read" that of one read of up to 1000 messages or 1 MiB.
-// Checksums are verified by the reads that come from pages, and every body is looked at. With Far there are two more: "start",
-// and "read far".
+// Store measures writing bursts and reading them back. Two results for each burst: of a "write" a latency is that of
+// one transaction, durable as the sync mode says and readable; of a "read" that of one read of up to 1000 messages or 1
+// MiB. Checksums are verified by the reads that come from pages, and every body is looked at. With Far there are two
+// more: "start", and "read far".
 func Store(ctx context.Context, o StoreOptions, report func(Result) error) (err error) {
 	if o.Warm {
 		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.Bursts, o.SizeBytes)); err != nil {
@@ -247,7 +251,8 @@ func (e *embedded) far(ctx context.Context, messages int, report func(Result) er
 	// Before and after: a host below may have kept what was read the first time.
 	result.DiskReadMB = (before + after) / 2
 	result.Ratio = result.MB / result.DiskReadMB
-	result.Note = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after", before, after))
+	result.Note = joinNotes(e.note, fmt.Sprintf("ratio to a plain read of page.db: %.0f MB/s before it, %.0f after",
+		before, after))
 	return report(result)
 }
 
@@ -306,9 +311,11 @@ func (e *embedded) write(ctx context.Context, messages int, out *Result) error {
 	})
 }
 
-// transactions commits count of something in transactions of Batch; fill is given the time, how many there were, and how many to put
-// into the transaction.
-func (e *embedded) transactions(ctx context.Context, count int, out *Result, fill func(nowMS int64, done, n int)) error {
+// transactions commits count of something in transactions of Batch; fill is given the time, how many there were, and
+// how many to put into the transaction.
+func (e *embedded) transactions(
+	ctx context.Context, count int, out *Result, fill func(nowMS int64, done, n int),
+) error {
 	h, start := newHistogram(), time.Now()
 	for done := 0; done < count; done += e.Batch {
 		if err := ctx.Err(); err != nil {
@@ -334,8 +341,9 @@ func (e *embedded) read(ctx context.Context, messages int, out *Result) error {
 		begin := time.Now()
 		var err error
 		batch, e.next, err = e.store.Read(ctx, store.ReadRequest{
-			Queue: firstQueue, Sub: firstSub, From: e.next, MaxMessages: min(readMessages, messages-got), MaxBytes: readBytes,
-			Buffer: &buffer,
+			Queue: firstQueue, Sub: firstSub, From: e.next, MaxMessages: min(readMessages, messages-got),
+			MaxBytes: readBytes,
+			Buffer:   &buffer,
 		}, batch[:0])
 		if err != nil {
 			return err
@@ -358,8 +366,8 @@ func (e *embedded) read(ctx context.Context, messages int, out *Result) error {
 	return nil
 }
 
-// Trend compares the rates of the last half of the bursts with those of the first two; ok is false when there are fewer than four.
-// With 16 bursts these are the last 8.
+// Trend compares the rates of the last half of the bursts with those of the first two; ok is false when there are fewer
+// than four. With 16 bursts these are the last 8.
 func Trend(bursts []Result) (ratio float64, ok bool) {
 	if len(bursts) < 4 {
 		return 0, false

@@ -6,14 +6,18 @@ import (
 	"time"
 )
 
-// turner is a store that is measured in slices, in turns with others: so all of them meet the same disk and the same machine.
+// turner is a store that is measured in slices, in turns with others: so all of them meet the same disk and the same
+// machine.
 type turner struct {
 	e      *embedded
 	slices []Result
 }
 
-// takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. Whoever begins is the last one in the next turn.
-func takeTurns(stores []*turner, workload, phase string, turns int, slice func(*turner, *Result) error, tidy func(*turner) error) error {
+// takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. Whoever begins is the last one
+// in the next turn.
+func takeTurns(
+	stores []*turner, workload, phase string, turns int, slice func(*turner, *Result) error, tidy func(*turner) error,
+) error {
 	for _, t := range stores {
 		t.slices = nil
 	}
@@ -36,8 +40,9 @@ func takeTurns(stores []*turner, workload, phase string, turns int, slice func(*
 	return nil
 }
 
-// total sums the slices up: Rate is the median, CPU and bytes are of all. If first is not nil, Ratio is the median of the ratios of each
-// slice's rate to that of first's slice of the same turn, and CPURatio that of all CPU time per message.
+// total sums the slices up: Rate is the median, CPU and bytes are of all. If first is not nil, Ratio is the median of
+// the ratios of each slice's rate to that of first's slice of the same turn, and CPURatio that of all CPU time per
+// message.
 func (t *turner) total(first *turner) Result {
 	out := Median(t.slices)
 	out.Median = false // of rounds

@@ -26,15 +26,18 @@ const fillBytes = 4096
 type WipeOptions struct {
 	// StoreBytes of bodies that are in the store.
 	StoreBytes int64
-	// SizeBytes of a message that is published meanwhile, PerSecond how many, and Publishers by how many, each of which waits for its answers.
+	// SizeBytes of a message that is published meanwhile, PerSecond how many, and Publishers by how many, each of which
+	// waits for its answers.
 	SizeBytes, PerSecond, Publishers int
 	// Before is for how long it is measured with both nodes, first, and again at the end.
 	Before time.Duration
-	// Settle is how long nothing is done after the store was filled: a disk that is limited in what it may write has to recover.
+	// Settle is how long nothing is done after the store was filled: a disk that is limited in what it may write has to
+	// recover.
 	Settle time.Duration
 }
 
-// WipeResult is what became of it. Latencies are in milliseconds, from the time at which a message was due; MB are 10^6 bytes.
+// WipeResult is what became of it. Latencies are in milliseconds, from the time at which a message was due; MB are 10^6
+// bytes.
 type WipeResult struct {
 	Workload  string  `json:"workload"`
 	Sync      string  `json:"sync"`
@@ -100,9 +103,11 @@ func (p *pacer) took(d time.Duration) {
 	p.slow[second] = max(p.slow[second], float64(d.Microseconds())/1000)
 }
 
-// run publishes one message each interval until ctx ends. A message that is late because the one before it took long counts from when it
-// was due.
-func (p *pacer) run(ctx context.Context, producer *client.Producer, queue string, m client.Message, interval time.Duration) error {
+// run publishes one message each interval until ctx ends. A message that is late because the one before it took long
+// counts from when it was due.
+func (p *pacer) run(
+	ctx context.Context, producer *client.Producer, queue string, m client.Message, interval time.Duration,
+) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for due := time.Now(); ; due = due.Add(interval) {
@@ -122,8 +127,8 @@ func (p *pacer) run(ctx context.Context, producer *client.Producer, queue string
 	}
 }
 
-// Wipe fills the store, publishes at a steady rate, and takes the standby's disk away: it is killed, its data is removed, and it is started
-// again at once.
+// Wipe fills the store, publishes at a steady rate, and takes the standby's disk away: it is killed, its data is
+// removed, and it is started again at once.
 func Wipe(ctx context.Context, t Target, o WipeOptions) (WipeResult, error) {
 	r := WipeResult{Workload: "wipe", Sync: t.Sync, SizeBytes: o.SizeBytes, PerSecond: o.PerSecond}
 	names := queueNames(2)
@@ -146,7 +151,8 @@ func Wipe(ctx context.Context, t Target, o WipeOptions) (WipeResult, error) {
 		for _, producer := range producers {
 			running.Go(func() {
 				interval := time.Second * time.Duration(o.Publishers) / time.Duration(o.PerSecond)
-				if err := p.run(runCtx, producer, names[1], client.Message{Body: body(o.SizeBytes)}, interval); err != nil {
+				if err := p.run(runCtx, producer, names[1], client.Message{Body: body(o.SizeBytes)},
+					interval); err != nil {
 					stop(err)
 				}
 			})
@@ -184,8 +190,8 @@ func (r *WipeResult) wipe(ctx context.Context, t Target, p *pacer, o WipeOptions
 		return err
 	}
 	<-standby.Exited()
-	// To delete gigabytes holds up everything else on the same filesystem for half a second, the coordinator as well: that is not what a
-	// lost disk does to the other machines.
+	// To delete gigabytes holds up everything else on the same filesystem for half a second, the coordinator as well:
+	// that is not what a lost disk does to the other machines.
 	lost := standby.DataDir() + ".lost"
 	if err := os.Rename(standby.DataDir(), lost); err != nil {
 		return fmt.Errorf("wipe the standby: %w", err)
@@ -282,7 +288,8 @@ func (r *WipeResult) readSnapshot(n *pair.Node, since time.Time) error {
 		return fmt.Errorf("bench: %s: %w", n.LogFile(), err)
 	}
 	if r.SnapshotSeconds == 0 {
-		return errors.New("bench: the standby came back without a snapshot: the store is so small that the log was enough; --store has to be larger")
+		return errors.New("bench: the standby came back without a snapshot: the store is so small that the log was " +
+			"enough; --store has to be larger")
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 // sampleEvery is how often the nodes are asked how many copies there are.
 const sampleEvery = 20 * time.Millisecond
 
-// copies adds up the time in which the active acknowledged with fewer than two copies: when it says that fewer than two nodes
-// are in sync. Between two samples it was as the later one says.
+// copies adds up the time in which the active acknowledged with fewer than two copies: when it says that fewer than two
+// nodes are in sync. Between two samples it was as the later one says.
 type copies struct {
 	mu       sync.Mutex // guards all below
 	last     time.Time

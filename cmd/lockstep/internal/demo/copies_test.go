@@ -34,7 +34,8 @@ func TestCopies(t *testing.T) {
 	// The nodes were asked before that, and the answer came after it.
 	late := &pb.GetStatusResponse{Pair: &pb.PairStatus{Nodes: []*pb.NodeStatus{{InSync: true}, {}}}}
 	at = at.Add(10 * time.Millisecond)
-	s.observeSince(s.ended.Add(-time.Millisecond), rolling.Snapshot{At: at, Active: "a:1", Nodes: map[string]*pb.GetStatusResponse{"a:1": late}})
+	s.observeSince(s.ended.Add(-time.Millisecond),
+		rolling.Snapshot{At: at, Active: "a:1", Nodes: map[string]*pb.GetStatusResponse{"a:1": late}})
 	sample("a:1", 2)
 	planned, killed, samples := s.totals()
 	require.Equal(t, 10*time.Millisecond, planned)
@@ -60,7 +61,8 @@ func TestPauses(t *testing.T) {
 		l.acknowledge(met, client.Receipt{Sequence: 3, Address: "b"})
 		l.settled()
 		pass(time.Hour)
-		l.acknowledge(late, client.Receipt{Sequence: 4, Address: "b"}) // it was published before the pair was in sync again
+		// it was published before the pair was in sync again
+		l.acknowledge(late, client.Receipt{Sequence: 4, Address: "b"})
 		after := l.next()
 		pass(2 * time.Millisecond)
 		l.acknowledge(after, client.Receipt{Sequence: 5, Address: "b"})

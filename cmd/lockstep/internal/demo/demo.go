@@ -44,13 +44,14 @@ type Verdict struct {
 	Acknowledged int `json:"acknowledged"`
 	// Delivered is how many different messages the consumer received.
 	Delivered int `json:"delivered"`
-	// Lost is how many were acknowledged and not delivered under the sequence that was acknowledged, or are not stored under it at the
-	// end, or share it with another message.
+	// Lost is how many were acknowledged and not delivered under the sequence that was acknowledged, or are not stored
+	// under it at the end, or share it with another message.
 	Lost int `json:"lost"`
-	// Duplicated is how many deliveries were of a message that was stored twice, or had been acknowledged by the consumer
-	// and confirmed.
+	// Duplicated is how many deliveries were of a message that was stored twice, or had been acknowledged by the
+	// consumer and confirmed.
 	Duplicated int `json:"duplicated"`
-	// OutOfOrder is how many messages are stored, or were delivered for the first time, before one that was published earlier.
+	// OutOfOrder is how many messages are stored, or were delivered for the first time, before one that was published
+	// earlier.
 	OutOfOrder int `json:"out_of_order"`
 	// FailoverMS is the time from just before the kill to the first publish that the other node acknowledged, in ms.
 	FailoverMS float64 `json:"failover_ms"`
@@ -59,7 +60,8 @@ type Verdict struct {
 	// Coordinator that held the pair's record.
 	Coordinator string `json:"coordinator"`
 
-	// Redelivered is how many deliveries were repeated because their acknowledgement had not been confirmed: at least once.
+	// Redelivered is how many deliveries were repeated because their acknowledgement had not been confirmed: at least
+	// once.
 	Redelivered int `json:"-"`
 	// CatchUp is the time from the restart of the killed node until it was in sync.
 	CatchUp time.Duration `json:"-"`
@@ -89,7 +91,8 @@ func (o *Options) third() string {
 
 // Passed tells whether nothing acknowledged was lost or doubled, the order was kept, and both stores hold the same.
 func (v Verdict) Passed() bool {
-	return v.Lost == 0 && v.Duplicated == 0 && v.OutOfOrder == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
+	return v.Lost == 0 && v.Duplicated == 0 && v.OutOfOrder == 0 && v.DigestsEqual && v.Acknowledged > 0 &&
+		v.Published == v.Acknowledged
 }
 
 // Bounds on what the demo waits for. They are generous: what takes long is shown, what takes forever fails.
@@ -180,9 +183,11 @@ func (r *run) script(ctx context.Context) error {
 	return r.judge(settle)
 }
 
-// createQueue makes the queue, with a subscription that nobody consumes: because of it the queue holds everything until the end.
+// createQueue makes the queue, with a subscription that nobody consumes: because of it the queue holds everything until
+// the end.
 func (r *run) createQueue(ctx context.Context) error {
-	_, _, err := r.client.CreateQueue(ctx, queueName, client.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
+	_, _, err := r.client.CreateQueue(ctx, queueName,
+		client.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})
 	return err
 }
 
@@ -222,12 +227,14 @@ func (r *run) kill(ctx context.Context, w *workload) (*pair.Node, error) {
 	case took := <-taken:
 		r.verdict.FailoverMS = float64(took.Microseconds()) / 1000
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no publish was acknowledged after the kill: %w\n%s", ctx.Err(), r.pair.Other(victim).LogTail())
+		return nil, fmt.Errorf("no publish was acknowledged after the kill: %w\n%s", ctx.Err(),
+			r.pair.Other(victim).LogTail())
 	case err := <-w.failed:
 		return nil, err
 	}
 	other := r.pair.Other(victim)
-	r.Screen.Event("node %s took over: first acknowledged publish %.1f ms after the kill", other.Name, r.verdict.FailoverMS)
+	r.Screen.Event("node %s took over: first acknowledged publish %.1f ms after the kill", other.Name,
+		r.verdict.FailoverMS)
 	return victim, nil
 }
 
@@ -319,7 +326,8 @@ func (r *run) compare(ctx context.Context) error {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the standby does not come to the active's position (LSN %d and %d): %w", d[0].GetLsn(), d[1].GetLsn(), ctx.Err())
+			return fmt.Errorf("the standby does not come to the active's position (LSN %d and %d): %w", d[0].GetLsn(),
+				d[1].GetLsn(), ctx.Err())
 		}
 	}
 }

@@ -100,8 +100,8 @@ func (l *ledger) settled() {
 	l.disturbed, l.calm = false, time.Now()
 }
 
-// pauses returns how long the slowest publish took and when it was answered, and how long the slowest of those that the kill
-// fell into.
+// pauses returns how long the slowest publish took and when it was answered, and how long the slowest of those that the
+// kill fell into.
 func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +196,8 @@ func (l *ledger) count(v *Verdict) {
 func (l *ledger) line() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return fmt.Sprintf("published %d   acknowledged %d   delivered %d   active %s", len(l.records), l.acknowledged, l.delivered, l.active)
+	return fmt.Sprintf("published %d   acknowledged %d   delivered %d   active %s", len(l.records), l.acknowledged,
+		l.delivered, l.active)
 }
 
 // Lengths of the messages' bodies.

@@ -14,8 +14,8 @@ func stored(n int, sequence uint64) client.Stored {
 	return client.Stored{Sequence: sequence, Message: client.Message{Body: makeBody(1, n)}}
 }
 
-// books is a ledger of six messages, of which the pair has acknowledged five, under their number plus one; all but the last are delivered
-// and stored in that way.
+// books is a ledger of six messages, of which the pair has acknowledged five, under their number plus one; all but the
+// last are delivered and stored in that way.
 func books(t *testing.T) *ledger {
 	t.Helper()
 	l := newLedger()
@@ -39,29 +39,42 @@ func TestLedger(t *testing.T) {
 		want               func(v *Verdict)
 	}{
 		{name: "nothing is wrong"},
-		{name: "again before its acknowledgement was confirmed: at least once", delivered: []client.Stored{stored(4, 5)}, want: func(v *Verdict) {
-			v.Redelivered = 1
-		}},
 		{
-			name: "again after its acknowledgement was confirmed", before: func(l *ledger) { l.confirm([]int{4}) }, delivered: []client.Stored{stored(4, 5)},
+			name:      "again before its acknowledgement was confirmed: at least once",
+			delivered: []client.Stored{stored(4, 5)}, want: func(v *Verdict) {
+				v.Redelivered = 1
+			},
+		},
+		{
+			name: "again after its acknowledgement was confirmed", before: func(l *ledger) { l.confirm([]int{4}) },
+			delivered: []client.Stored{stored(4, 5)},
+			want:      func(v *Verdict) { v.Duplicated = 1 },
+		},
+		{
+			name: "delivered under two sequences", delivered: []client.Stored{stored(1, 9)},
 			want: func(v *Verdict) { v.Duplicated = 1 },
 		},
-		{name: "delivered under two sequences", delivered: []client.Stored{stored(1, 9)}, want: func(v *Verdict) { v.Duplicated = 1 }},
-		{name: "stored twice, and delivered once so far", audited: []client.Stored{stored(1, 9)}, want: func(v *Verdict) { v.Duplicated = 1 }},
 		{
-			name: "its acknowledgement never came: neither lost nor doubled", delivered: []client.Stored{stored(5, 6)}, audited: []client.Stored{stored(5, 6)},
-			want: func(v *Verdict) { v.Delivered = 6 },
+			name: "stored twice, and delivered once so far", audited: []client.Stored{stored(1, 9)},
+			want: func(v *Verdict) { v.Duplicated = 1 },
 		},
 		{
-			name: "stored out of order", audited: []client.Stored{stored(5, 6)}, before: func(l *ledger) { l.lastStored = 7 },
+			name: "its acknowledgement never came: neither lost nor doubled", delivered: []client.Stored{stored(5, 6)},
+			audited: []client.Stored{stored(5, 6)},
+			want:    func(v *Verdict) { v.Delivered = 6 },
+		},
+		{
+			name: "stored out of order", audited: []client.Stored{stored(5,
+				6)}, before: func(l *ledger) { l.lastStored = 7 },
 			want: func(v *Verdict) { v.OutOfOrder = 1 },
 		},
 		{
-			name: "delivered out of order", before: func(l *ledger) { l.highest = 7 }, delivered: []client.Stored{stored(5, 6)},
-			want: func(v *Verdict) { v.Delivered, v.OutOfOrder = 6, 1 },
+			name: "delivered out of order", before: func(l *ledger) { l.highest = 7 },
+			delivered: []client.Stored{stored(5, 6)},
+			want:      func(v *Verdict) { v.Delivered, v.OutOfOrder = 6, 1 },
 		},
-		// An active that was replaced acknowledges message 5 alone, under the sequence that the new one gives to message 4; the consumer has
-		// seen both.
+		// An active that was replaced acknowledges message 5 alone, under the sequence that the new one gives to
+		// message 4; the consumer has seen both.
 		{name: "its sequence was used again", before: func(l *ledger) {
 			l.acknowledge(5, client.Receipt{Sequence: 5, Address: "b"})
 			l.lastStored = 4
@@ -140,7 +153,8 @@ func TestPassed(t *testing.T) {
 	good := Verdict{Published: 1, Acknowledged: 1, Delivered: 1, DigestsEqual: true}
 	require.True(t, good.Passed())
 	for _, spoil := range []func(*Verdict){
-		func(v *Verdict) { v.Lost = 1 }, func(v *Verdict) { v.Duplicated = 1 }, func(v *Verdict) { v.OutOfOrder = 1 }, func(v *Verdict) { v.DigestsEqual = false },
+		func(v *Verdict) { v.Lost = 1 }, func(v *Verdict) { v.Duplicated = 1 }, func(v *Verdict) { v.OutOfOrder = 1 },
+		func(v *Verdict) { v.DigestsEqual = false },
 		func(v *Verdict) { v.Published, v.Acknowledged = 0, 0 }, func(v *Verdict) { v.Published = 2 },
 	} {
 		v := good

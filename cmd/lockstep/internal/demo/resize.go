@@ -56,12 +56,12 @@ type ResizeVerdict struct {
 	PageSizesAfter  [2]uint32 `json:"page_sizes_after"`
 	// KilledAtPercent is how far the standby's rewrite was when the active was killed.
 	KilledAtPercent float64 `json:"killed_at_percent"`
-	// PauseMS is how long the slowest publish took outside of the kill, KillPauseMS the slowest from the kill until the pair was
-	// in sync again, in ms.
+	// PauseMS is how long the slowest publish took outside of the kill, KillPauseMS the slowest from the kill until the
+	// pair was in sync again, in ms.
 	PauseMS     float64 `json:"pause_ms"`
 	KillPauseMS float64 `json:"kill_pause_ms"`
-	// OneCopyMS is for how long the active acknowledged with fewer than two copies, outside of the time from the kill until the
-	// pair was in sync again; KillOneCopyMS is for how long in that time. From samples, in ms.
+	// OneCopyMS is for how long the active acknowledged with fewer than two copies, outside of the time from the kill
+	// until the pair was in sync again; KillOneCopyMS is for how long in that time. From samples, in ms.
 	OneCopyMS     float64 `json:"fewer_than_two_copies_ms"`
 	KillOneCopyMS float64 `json:"kill_fewer_than_two_copies_ms"`
 	// Samples that these are from.
@@ -73,7 +73,8 @@ type ResizeVerdict struct {
 	target uint32
 }
 
-// Passed tells whether nothing was lost or doubled, both nodes have the new page size, and there were two copies all the time.
+// Passed tells whether nothing was lost or doubled, both nodes have the new page size, and there were two copies all
+// the time.
 func (v ResizeVerdict) Passed() bool {
 	return v.Verdict.Passed() && v.StockLost == 0 && v.StockDuplicated == 0 && v.Plan == "done" &&
 		v.PageSizesAfter == [2]uint32{v.target, v.target} && v.OneCopyMS == 0
@@ -84,7 +85,8 @@ const (
 	fillBound = 5 * time.Minute
 	planBound = 10 * time.Minute
 	fallback  = 16 << 10 // page size when the scan recommends the present one
-	// leastRewrite is how long a rewrite takes at least if the active is to be killed in the middle of it, however fast the disk.
+	// leastRewrite is how long a rewrite takes at least if the active is to be killed in the middle of it, however fast
+	// the disk.
 	leastRewrite = 3 * time.Second
 )
 
@@ -101,7 +103,10 @@ type resize struct {
 
 // Resize runs the demo of a rolling resize under load. The verdict counts only if there is no error.
 func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
-	r := &resize{run: run{Options: o.Options, ledger: newLedger()}, o: o, copies: newCopies(), bars: make(map[string]*progress.Bar)}
+	r := &resize{
+		run: run{Options: o.Options, ledger: newLedger()}, o: o, copies: newCopies(),
+		bars: make(map[string]*progress.Bar),
+	}
 	r.run.verdict = Verdict{Coordinator: o.coordinator(), Seed: o.Seed}
 	r.stock.seed = o.Seed
 	o.Screen.Event("starting etcd and two nodes with pages of 2 KiB in %s (seed %d)", o.Dir, o.Seed)
@@ -142,7 +147,8 @@ func (r *resize) fill(ctx context.Context) error {
 	if err := r.createQueue(ctx); err != nil {
 		return err
 	}
-	r.Screen.Event("filling %d queues with %s of small, middling and large messages", stockQueues, out.Bytes(r.o.FillBytes))
+	r.Screen.Event("filling %d queues with %s of small, middling and large messages", stockQueues,
+		out.Bytes(r.o.FillBytes))
 	ctx, cancel := context.WithTimeout(ctx, fillBound)
 	defer cancel()
 	r.Screen.Progress(func() string {
@@ -269,7 +275,10 @@ func (r *resize) scan(ctx context.Context) error {
 }
 
 func step(p *pb.Progress) progress.Step {
-	return progress.Step{Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(), Left: p.GetEta().AsDuration()}
+	return progress.Step{
+		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(),
+		Left: p.GetEta().AsDuration(),
+	}
 }
 
 // Set, End and Line show the plan on the screen: *resize is a rolling.Show.
@@ -304,7 +313,10 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 	})
 	r.Screen.Event("starting a rolling resize to pages of %s", out.Bytes(uint64(r.verdict.target)))
 	start := time.Now()
-	p, err := r.client.StartPlan(ctx, &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: r.verdict.target})
+	p, err := r.client.StartPlan(ctx, &pb.StartPlanRequest{
+		Kind:     pb.PlanKind_PLAN_KIND_RESIZE,
+		PageSize: r.verdict.target,
+	})
 	if err != nil {
 		return err
 	}
@@ -323,7 +335,8 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 	if p, err = r.follow(ctx, w, p, client.PlanEnded); err != nil {
 		return err
 	}
-	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = rolling.State(p.GetState()), time.Since(start).Seconds(), p.GetRetries()
+	r.verdict.Plan, r.verdict.PlanSeconds, r.verdict.PlanRetries = rolling.State(p.GetState()),
+		time.Since(start).Seconds(), p.GetRetries()
 	// A little longer, so that what comes after the last switchover counts, too.
 	return w.run(ctx, 500*time.Millisecond)
 }
@@ -337,10 +350,12 @@ func (r *resize) killInTheMiddle(ctx context.Context, w *workload, p *pb.Plan) e
 		snap, _ := r.copies.now()
 		for address, st := range snap.Nodes {
 			a := st.GetMaintenance()
-			if address == snap.Active || a.GetOperation() != "rewrite" || a.GetProgress().GetPhase() != "copy" || a.GetProgress().GetTotalBytes() == 0 {
+			if address == snap.Active || a.GetOperation() != "rewrite" || a.GetProgress().GetPhase() != "copy" ||
+				a.GetProgress().GetTotalBytes() == 0 {
 				continue
 			}
-			r.verdict.KilledAtPercent = 100 * float64(a.GetProgress().GetDoneBytes()) / float64(a.GetProgress().GetTotalBytes())
+			r.verdict.KilledAtPercent = 100 * float64(a.GetProgress().GetDoneBytes()) / float64(
+				a.GetProgress().GetTotalBytes())
 			if r.verdict.KilledAtPercent >= percent {
 				missed = false
 				return true
@@ -382,7 +397,8 @@ func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func
 				return p, nil
 			}
 			if client.PlanEnded(p) {
-				return p, fmt.Errorf("the plan ended early: %s", rolling.Describe(p, func(id string) string { return id }))
+				return p, fmt.Errorf("the plan ended early: %s",
+					rolling.Describe(p, func(id string) string { return id }))
 			}
 		}
 		select {
@@ -390,7 +406,8 @@ func (r *resize) follow(ctx context.Context, w *workload, p *pb.Plan, until func
 		case err := <-w.failed:
 			return p, err
 		case <-ctx.Done():
-			return p, fmt.Errorf("the plan does not end: %s: %w", rolling.Describe(p, func(id string) string { return id }), ctx.Err())
+			return p, fmt.Errorf("the plan does not end: %s: %w",
+				rolling.Describe(p, func(id string) string { return id }), ctx.Err())
 		}
 	}
 }

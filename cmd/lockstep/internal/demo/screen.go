@@ -66,8 +66,8 @@ func (s *Screen) Event(format string, args ...any) {
 	_, _ = io.WriteString(s.w, text) // a screen that is gone is no reason to stop
 }
 
-// Progress shows what line returns, one line or more, again and again, until it is called with nil. Without a terminal it
-// does nothing.
+// Progress shows what line returns, one line or more, again and again, until it is called with nil. Without a terminal
+// it does nothing.
 func (s *Screen) Progress(line func() string) {
 	if !s.terminal {
 		return

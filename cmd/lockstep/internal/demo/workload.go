@@ -78,8 +78,8 @@ func (w *workload) failure() error {
 	}
 }
 
-// publish sends messages at an even rate until stop is closed; a message that was begun is sent all the same. After a time
-// without an active node it catches up.
+// publish sends messages at an even rate until stop is closed; a message that was begun is sent all the same. After a
+// time without an active node it catches up.
 func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) error {
 	const tick = time.Millisecond
 	ticker := time.NewTicker(tick)
@@ -95,13 +95,14 @@ func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) 
 		}
 		for due := int(time.Since(start).Seconds() * float64(rate)); sent < due; sent++ {
 			n := w.ledger.next()
-			err := w.producer.PublishAsync(ctx, queueName, client.Message{Body: makeBody(w.seed, n)}, func(r client.Receipt, err error) {
-				if err != nil {
-					w.report(fmt.Errorf("message %d: %w", n, err))
-					return
-				}
-				w.ledger.acknowledge(n, r)
-			})
+			err := w.producer.PublishAsync(ctx, queueName, client.Message{Body: makeBody(w.seed, n)},
+				func(r client.Receipt, err error) {
+					if err != nil {
+						w.report(fmt.Errorf("message %d: %w", n, err))
+						return
+					}
+					w.ledger.acknowledge(n, r)
+				})
 			switch {
 			case ctx.Err() != nil:
 				return nil // Ctrl-C
@@ -174,7 +175,8 @@ func (w *workload) finish(ctx context.Context) error {
 			return fmt.Errorf("%d messages are still to be delivered: %w", left, ctx.Err())
 		}
 	}
-	// A little longer, so that a message that is delivered too often has the time to show; one that is stored too often is found by judge.
+	// A little longer, so that a message that is delivered too often has the time to show; one that is stored too often
+	// is found by judge.
 	if err := w.run(ctx, 200*time.Millisecond); err != nil {
 		return err
 	}

@@ -81,7 +81,10 @@ func (p *Printer) Table(header []string, rows [][]any) error {
 		name, right := strings.CutPrefix(h, ">")
 		head[i] = name
 		if right {
-			columns = append(columns, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+			columns = append(columns, table.ColumnConfig{
+				Number: i + 1, Align: text.AlignRight,
+				AlignHeader: text.AlignRight,
+			})
 		}
 	}
 	t.SetColumnConfigs(columns)

@@ -16,7 +16,8 @@ func TestTable(t *testing.T) {
 	require.NoError(t, p.Table([]string{"Queue", "Messages"}, [][]any{{"orders", 5}, {"a", 12345}}))
 	require.NoError(t, p.Object("not for people"))
 	require.NoError(t, p.Pairs([][2]string{{"a", "1"}, {"long", "2"}}))
-	require.Equal(t, "Queue   Messages\n──────────────────\norders         5\na          12345\na     1\nlong  2\n", b.String())
+	require.Equal(t, "Queue   Messages\n──────────────────\norders         5\na          12345\na     1\nlong  2\n",
+		b.String())
 }
 
 func TestJSON(t *testing.T) {

@@ -17,7 +17,8 @@ type links struct{ node, etcd *relay.Relay }
 // openLinks puts links before the nodes, which do not run yet, and etcd.
 func (p *Pair) openLinks() error {
 	if p.etcd == nil {
-		return errors.New("links that can be cut need an etcd: the voters of a raft quorum know each other by one address each")
+		return errors.New("links that can be cut need an etcd: the voters of a raft quorum know each other by one " +
+			"address each")
 	}
 	for range 2 {
 		node, err := relay.Listen("")
@@ -41,8 +42,8 @@ func (p *Pair) linkSettings(i int, settings map[string]string) {
 	}
 }
 
-// Cut cuts a node off from the other one and from etcd: nothing arrives any more, and nobody is told. Clients reach it all the same. Needs
-// Options.Links, as Heal does.
+// Cut cuts a node off from the other one and from etcd: nothing arrives any more, and nobody is told. Clients reach it
+// all the same. Needs Options.Links, as Heal does.
 func (p *Pair) Cut(n *Node) {
 	for i, l := range p.links {
 		l.node.Cut()

@@ -51,7 +51,10 @@ func newNode(name, binary, dir, listen string, settings map[string]string) (*Nod
 		}
 		n.port, n.Address = port, port.address()
 	}
-	n.args = []string{"serve", "--node-name=" + name, "--data-dir=" + filepath.Join(dir, "data"), "--listen=" + n.Address}
+	n.args = []string{
+		"serve", "--node-name=" + name, "--data-dir=" + filepath.Join(dir, "data"),
+		"--listen=" + n.Address,
+	}
 	for _, k := range slices.Sorted(maps.Keys(settings)) {
 		n.args = append(n.args, "--"+k+"="+settings[k])
 	}
@@ -95,7 +98,8 @@ func (n *Node) Start() error {
 		n.exit = err
 		if n.cmd == cmd {
 			n.cmd = nil
-			n.failure = fmt.Errorf("node %s ended by itself: %w\n--- end of %s:\n%s", n.Name, orExit(err), n.LogFile(), n.LogTail())
+			n.failure = fmt.Errorf("node %s ended by itself: %w\n--- end of %s:\n%s", n.Name, orExit(err), n.LogFile(),
+				n.LogTail())
 		}
 		n.mu.Unlock()
 		close(exited)
@@ -158,8 +162,8 @@ func (n *Node) Kill() error {
 	return err
 }
 
-// Stop asks the process to stop, and kills it if that takes too long; it is gone then and can be started again. A process
-// that fails while it stops is an error.
+// Stop asks the process to stop, and kills it if that takes too long; it is gone then and can be started again. A
+// process that fails while it stops is an error.
 func (n *Node) Stop() error {
 	n.mu.Lock()
 	cmd := n.cmd
@@ -178,10 +182,12 @@ func (n *Node) Stop() error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.exit != nil && !terminated(n.exit) {
-			err = errors.Join(err, fmt.Errorf("node %s stopped with %w\n--- end of %s:\n%s", n.Name, n.exit, n.LogFile(), n.LogTail()))
+			err = errors.Join(err, fmt.Errorf("node %s stopped with %w\n--- end of %s:\n%s", n.Name, n.exit,
+				n.LogFile(), n.LogTail()))
 		}
 	case <-timer.C:
-		err = errors.Join(err, fmt.Errorf("node %s did not stop within %v and was killed", n.Name, stopBound), cmd.Process.Kill())
+		err = errors.Join(err, fmt.Errorf("node %s did not stop within %v and was killed", n.Name, stopBound),
+			cmd.Process.Kill())
 		<-exited
 	}
 	return err

@@ -70,8 +70,10 @@ func newBar(label string, total uint64) *progressbar.ProgressBar {
 		limit = int64(total) //nolint:gosec // bytes of a file
 	}
 	return progressbar.NewOptions64(limit,
-		progressbar.OptionSetWriter(io.Discard), progressbar.OptionSetDescription(label), progressbar.OptionSetWidth(barWidth),
-		progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true), progressbar.OptionShowCount(), progressbar.OptionSetPredictTime(true),
+		progressbar.OptionSetWriter(io.Discard), progressbar.OptionSetDescription(label),
+		progressbar.OptionSetWidth(barWidth),
+		progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true), progressbar.OptionShowCount(),
+		progressbar.OptionSetPredictTime(true),
 		progressbar.OptionSetTheme(progressbar.Theme{Saucer: "█", SaucerPadding: "░", BarStart: "", BarEnd: ""}),
 	)
 }

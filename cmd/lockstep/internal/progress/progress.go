@@ -1,5 +1,5 @@
-// Package progress shows how far long operations are: bars with rate and remaining time on a terminal, a line now and then
-// elsewhere.
+// Package progress shows how far long operations are: bars with rate and remaining time on a terminal, a line now and
+// then elsewhere.
 //
 // bar.go is one operation, progress.go puts any number of them below each other.
 package progress

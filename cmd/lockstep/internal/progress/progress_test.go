@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
 )
 
-// TestPlain: where there is no terminal there is a line at the beginning, one every few seconds, and one at the end, and no control sequence.
+// TestPlain: where there is no terminal there is a line at the beginning, one every few seconds, and one at the end,
+// and no control sequence.
 func TestPlain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b strings.Builder

@@ -24,7 +24,8 @@ type Snapshot struct {
 	Nodes map[string]*pb.GetStatusResponse
 	// Active is the address of the active node, empty when none says that it is.
 	Active string
-	// Plan is the pair's last one as the active knows it, or whoever answered; nil when there is none or nobody answered.
+	// Plan is the pair's last one as the active knows it, or whoever answered; nil when there is none or nobody
+	// answered.
 	Plan *pb.Plan
 }
 
@@ -106,7 +107,10 @@ type View struct {
 
 // NewView makes a view. bar makes the bar of a node, at the address.
 func NewView(show Show, addresses []string, bar func(address string) *progress.Bar) *View {
-	v := &View{show: show, bars: make(map[string]*progress.Bar), names: make(map[string]string), ids: make(map[string]string)}
+	v := &View{
+		show: show, bars: make(map[string]*progress.Bar), names: make(map[string]string),
+		ids: make(map[string]string),
+	}
 	for _, a := range addresses {
 		v.bars[a] = bar(a)
 	}
@@ -163,11 +167,15 @@ func (v *View) updateNode(address string, st *pb.GetStatusResponse, p *pb.Plan) 
 		v.show.End(bar, "done; it does not answer now")
 	case st == nil:
 		v.show.End(bar, "does not answer")
-	case a.GetProgress().GetPhase() == "done", a == nil && p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_REWRITING:
+	case a.GetProgress().GetPhase() == "done", a == nil && p.GetNode() == id &&
+		p.GetState() == pb.PlanState_PLAN_STATE_REWRITING:
 		// It is about to begin or has just ended: what is shown stays.
 	case a.GetOperation() == "rewrite":
 		pr := a.GetProgress()
-		v.show.Set(bar, progress.Step{Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(), Left: pr.GetEta().AsDuration()})
+		v.show.Set(bar, progress.Step{
+			Phase: pr.GetPhase(), Done: pr.GetDoneBytes(), Total: pr.GetTotalBytes(),
+			Left: pr.GetEta().AsDuration(),
+		})
 	case client.PlanEnded(p):
 		v.show.End(bar, "not rewritten, pages of %s", out.Bytes(uint64(st.GetStore().GetPageSize())))
 	case p.GetNode() == id && p.GetState() == pb.PlanState_PLAN_STATE_CATCHING_UP:

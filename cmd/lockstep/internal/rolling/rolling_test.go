@@ -36,14 +36,26 @@ func TestView(t *testing.T) {
 		return bars[address]
 	})
 	node := func(id, name string, role pb.Role) *pb.GetStatusResponse {
-		return &pb.GetStatusResponse{Node: &pb.NodeStatus{NodeId: id, Name: name}, Role: role, Store: &pb.StoreStatus{PageSize: 4096}}
+		return &pb.GetStatusResponse{
+			Node: &pb.NodeStatus{NodeId: id, Name: name}, Role: role,
+			Store: &pb.StoreStatus{PageSize: 4096},
+		}
 	}
 	a, b := node("1", "a", pb.Role_ROLE_ACTIVE), node("2", "b", pb.Role_ROLE_STANDBY)
-	plan := &pb.Plan{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 4096, State: pb.PlanState_PLAN_STATE_REWRITING, Node: "2"}
-	update := func(active string) {
-		v.Update(rolling.Snapshot{At: time.Now(), Active: active, Plan: plan, Nodes: map[string]*pb.GetStatusResponse{"a:1": a, "b:1": b}})
+	plan := &pb.Plan{
+		Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 4096, State: pb.PlanState_PLAN_STATE_REWRITING,
+		Node: "2",
 	}
-	b.Maintenance = &pb.MaintenanceActivity{Operation: "rewrite", Progress: &pb.Progress{Phase: "copy", DoneBytes: 1, TotalBytes: 2}}
+	update := func(active string) {
+		v.Update(rolling.Snapshot{
+			At: time.Now(), Active: active, Plan: plan,
+			Nodes: map[string]*pb.GetStatusResponse{"a:1": a, "b:1": b},
+		})
+	}
+	b.Maintenance = &pb.MaintenanceActivity{
+		Operation: "rewrite",
+		Progress:  &pb.Progress{Phase: "copy", DoneBytes: 1, TotalBytes: 2},
+	}
 	update("a:1")
 	update("a:1")
 	require.Equal(t, "copy", show.bars[bars["b:1"]])
