@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/memory"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
 // putBackPair is a pair in sync whose coordinator is then put back to before the standby was.

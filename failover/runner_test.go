@@ -15,9 +15,9 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/embedded"
-	"github.com/lockstep-mq/lockstep/failover/etcd"
-	"github.com/lockstep-mq/lockstep/failover/memory"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 

@@ -10,20 +10,20 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
-	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
 // withAdmin runs fn with a connection to the quorum.
 func (a *app) withAdmin(
-	ctx context.Context, f *raftFlags, fn func(context.Context, *raftcoord.Admin) error,
+	ctx context.Context, f *raftFlags, fn func(context.Context, *raft.Admin) error,
 ) (err error) {
 	if len(f.voters) == 0 {
 		if f.voters, err = a.votersOfPair(ctx); err != nil {
 			return err
 		}
 	}
-	admin, err := raftcoord.NewAdmin(raftcoord.AdminOptions{Voters: f.voters, TLS: f.tls()})
+	admin, err := raft.NewAdmin(raft.AdminOptions{Voters: f.voters, TLS: f.tls()})
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (a *app) withAdmin(
 	return fn(ctx, admin)
 }
 
-func (a *app) printVoters(members []raftcoord.Member) error {
+func (a *app) printVoters(members []raft.Member) error {
 	rows := make([][]any, 0, len(members))
 	for _, m := range members {
 		if err := a.print.Object(m); err != nil {
@@ -63,7 +63,7 @@ leads when it can.`,
 		Example: "  lockstep pair voters\n  lockstep pair voters --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
+			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raft.Admin) error {
 				members, err := admin.Members(ctx)
 				if err != nil {
 					return err
@@ -83,12 +83,12 @@ func (a *app) pairAddCommand() *cobra.Command {
 		Example: "  lockstep pair add 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
+			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raft.Admin) error {
 				m, err := admin.Add(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				return a.printVoters([]raftcoord.Member{m})
+				return a.printVoters([]raft.Member{m})
 			})
 		},
 	}
@@ -105,7 +105,7 @@ func (a *app) pairRemoveCommand() *cobra.Command {
 		Example: "  lockstep pair remove 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
+			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raft.Admin) error {
 				if err := admin.Remove(ctx, args[0]); err != nil {
 					return err
 				}
@@ -131,12 +131,12 @@ the one before. The command can be repeated until it succeeds.`,
   lockstep pair replace 10.0.0.3:7430 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raftcoord.Admin) error {
+			return a.withAdmin(cmd.Context(), &f, func(ctx context.Context, admin *raft.Admin) error {
 				m, err := admin.Replace(ctx, args[0], args[1])
 				if err != nil {
 					return err
 				}
-				return a.printVoters([]raftcoord.Member{m})
+				return a.printVoters([]raft.Member{m})
 			})
 		},
 	}
@@ -145,7 +145,7 @@ the one before. The command can be repeated until it succeeds.`,
 }
 
 func (a *app) pairRecoverCommand() *cobra.Command {
-	var o raftcoord.RecoverOptions
+	var o raft.RecoverOptions
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "recover-quorum", Short: "Make one stopped voter the only one, when the other two are gone for good",
@@ -165,7 +165,7 @@ in --dir and into the log.`,
 				return fmt.Errorf("this can lose the last changes of the record, and must not be done while another "+
 					"voter can come back: %w", errNotConfirmed)
 			}
-			r, err := raftcoord.Recover(o)
+			r, err := raft.Recover(o)
 			if err != nil {
 				return err
 			}

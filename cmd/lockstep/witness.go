@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 )
 
 // raftFlags are those of a voter, and of commands that look for one.
@@ -24,11 +24,11 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-func (f *raftFlags) tls() *raftcoord.TLS {
+func (f *raftFlags) tls() *raft.TLS {
 	if f.ca == "" {
 		return nil
 	}
-	return &raftcoord.TLS{CA: f.ca, Cert: f.cert, Key: f.key}
+	return &raft.TLS{CA: f.ca, Cert: f.cert, Key: f.key}
 }
 
 func (a *app) witnessCommand() *cobra.Command {
@@ -48,9 +48,9 @@ on a third machine: then the pair survives the loss of any one of them.`,
 				return errors.Join(errUsage, err)
 			}
 			defer ignoreHangup(cmd.Context(), logger)()
-			return raftcoord.RunWitness(cmd.Context(), raftcoord.Options{
+			return raft.RunWitness(cmd.Context(), raft.Options{
 				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: f.tls(), Logger: logger,
-			}, func(v *raftcoord.Voter) {
+			}, func(v *raft.Voter) {
 				// Without a reader (a closed pipe) it works all the same.
 				_ = a.print.Sentence("lockstep %s, witness %s, on %s", versionName(), v.ID(), v.ListenAddress())
 				_ = a.print.Object(map[string]string{"id": v.ID(), "address": v.ListenAddress()})

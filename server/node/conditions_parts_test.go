@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/conditions"
@@ -213,17 +213,17 @@ func TestStrangers(t *testing.T) {
 
 // A voter is up if it answers as the one that it should be and takes part; how far it is behind is told of those.
 func TestJudgeVoters(t *testing.T) {
-	m := func(id string) raftcoord.Member {
-		return raftcoord.Member{ID: id, Address: id + ":1", Kind: raftcoord.KindNode}
+	m := func(id string) raft.Member {
+		return raft.Member{ID: id, Address: id + ":1", Kind: raft.KindNode}
 	}
 	got := judgeVoters([]voterAnswer{
-		{member: m("a"), status: raftcoord.Status{ID: "a", Member: true, LastIndex: 10}},
-		{member: m("b"), status: raftcoord.Status{ID: "b", Member: true, LastIndex: 7}},
+		{member: m("a"), status: raft.Status{ID: "a", Member: true, LastIndex: 10}},
+		{member: m("b"), status: raft.Status{ID: "b", Member: true, LastIndex: 7}},
 		{member: m("c"), err: errors.New("does not answer")},
-		{member: m("d"), status: raftcoord.Status{ID: "another", Member: true, LastIndex: 9}},
-		{member: m("e"), status: raftcoord.Status{
+		{member: m("d"), status: raft.Status{ID: "another", Member: true, LastIndex: 9}},
+		{member: m("e"), status: raft.Status{
 			ID: "e", Member: true, LastIndex: 9,
-			Fenced: raftcoord.FencedPutBack,
+			Fenced: raft.FencedPutBack,
 		}},
 	})
 	up := func(id string, up bool, behind uint64) metrics.Voter {

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/etcd"
-	"github.com/lockstep-mq/lockstep/failover/memory"
-	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -159,17 +159,17 @@ func (n *node) secure() error {
 
 // openRaft starts this node's voter, and connects to the quorum through it.
 func openRaft(r config.Raft, dataDir string, logger *zap.Logger) (failover.Coordinator, error) {
-	o := raftcoord.Options{
-		Dir: r.Dir, Listen: r.Listen, Advertise: r.Advertise, Voters: r.Voters, Kind: raftcoord.KindNode,
+	o := raft.Options{
+		Dir: r.Dir, Listen: r.Listen, Advertise: r.Advertise, Voters: r.Voters, Kind: raft.KindNode,
 		Logger: logger.Named("raft"),
 	}
 	if o.Dir == "" {
 		o.Dir = filepath.Join(dataDir, "raft")
 	}
 	if r.TLS.CA != "" {
-		o.TLS = &raftcoord.TLS{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
+		o.TLS = &raft.TLS{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
 	}
-	c, err := raftcoord.Open(o)
+	c, err := raft.Open(o)
 	if err != nil {
 		return nil, fmt.Errorf("coordinator.raft: %w", err)
 	}

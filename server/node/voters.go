@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	raftcoord "github.com/lockstep-mq/lockstep/failover/raft"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 )
 
@@ -27,16 +27,16 @@ func (l *lookout) votersSeen() []metrics.Voter {
 
 // watchVoters asks the voters of a raft coordinator again and again, for the metrics, until ctx ends.
 func (l *lookout) watchVoters(ctx context.Context) {
-	c, ok := l.n.coordinator.(*raftcoord.Coordinator)
+	c, ok := l.n.coordinator.(*raft.Coordinator)
 	if !ok {
 		return
 	}
 	r := l.n.cfg.Coordinator.Raft
-	o := raftcoord.AdminOptions{Voters: r.Voters}
+	o := raft.AdminOptions{Voters: r.Voters}
 	if r.TLS.CA != "" {
-		o.TLS = &raftcoord.TLS{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
+		o.TLS = &raft.TLS{CA: r.TLS.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
 	}
-	admin, err := raftcoord.NewAdmin(o)
+	admin, err := raft.NewAdmin(o)
 	if err != nil {
 		l.n.log.Warn("the voters cannot be watched") // the coordinator has the same settings, and has said why
 		return
@@ -56,13 +56,13 @@ func (l *lookout) watchVoters(ctx context.Context) {
 
 // voterAnswer is what one voter said.
 type voterAnswer struct {
-	member raftcoord.Member
-	status raftcoord.Status
+	member raft.Member
+	status raft.Status
 	err    error
 }
 
 // lookAtVoters asks each member that this node's own voter knows.
-func (l *lookout) lookAtVoters(ctx context.Context, own raftcoord.Status, admin *raftcoord.Admin) {
+func (l *lookout) lookAtVoters(ctx context.Context, own raft.Status, admin *raft.Admin) {
 	answers := make([]voterAnswer, len(own.Voters))
 	var asking sync.WaitGroup
 	for i, m := range own.Voters {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/lockstep-mq/lockstep/failover/embedded"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 )
 
 // etcdServer is a coordinator in this process that can be ended and started again over its data.

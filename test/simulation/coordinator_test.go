@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/failover/memory"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/memory"
 )
 
 // authority is the coordinator, and the way to it of each host.

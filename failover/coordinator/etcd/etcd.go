@@ -1,0 +1,318 @@
+// Package etcd is the coordinator for a pair that has an etcd cluster.
+//
+// It does without etcd's concurrency package: Election.Campaign does not check its own key after waiting, and
+// Session.Done fires up to a second after the key is gone; both have let two clients lead at once. Here the record is a
+// key without a lease that is written by compare-and-swap on its mod revision, and leases are for hints only.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+)
+
+// Defaults of Options.
+const (
+	DefaultPrefix         = "/lockstep/default"
+	DefaultLeaseTTL       = 3 * time.Second
+	DefaultRequestTimeout = time.Second
+)
+
+// Options of Open.
+type Options struct {
+	// Endpoints of the cluster, host:port or URLs. At least one.
+	Endpoints []string
+	// Prefix of all keys of this pair, without a slash at the end. Each pair needs its own. Default DefaultPrefix.
+	Prefix string
+	// TLS for the connections; nil: none.
+	TLS *tls.Config
+	// Username and Password; empty: no authentication.
+	Username, Password string
+	// LeaseTTL of the liveness key; etcd counts in whole seconds. Default 3 s.
+	LeaseTTL time.Duration
+	// RequestTimeout of the requests that this package makes by itself. Default 1 s.
+	RequestTimeout time.Duration
+	// Logger for the connection's state. Nil: no logs.
+	Logger *zap.Logger
+}
+
+// Coordinator implements failover.Coordinator on an etcd cluster.
+type Coordinator struct {
+	client  *clientv3.Client
+	log     *zap.Logger
+	record  string // key of the record
+	mark    string // key of the mark
+	livedir string // prefix of the liveness keys: the newest process of each node
+	rundir  string // prefix of the keys of processes: each that announces itself has one of its own
+	opts    Options
+
+	seen  *latest.Value[failover.Observation]
+	marks marks
+	// What follows is guarded by the lock of seen: it is only looked at within Update.
+	runs  map[string]twins.Entry // processes that announce themselves, by key
+	news  map[string]twins.Entry // the newest of each node, by key
+	twins twins.Tracker
+	// stranger says that there is a process under this node's id that may not know of this one.
+	stranger chan struct{}
+	// lastCause is why the last request that failed has failed, in words: a string.
+	lastCause *atomic.Value
+
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+var _ failover.Coordinator = (*Coordinator)(nil)
+
+// Open prepares the connection and starts to watch; it does not wait until etcd answers (Ping does). Errors are about
+// the options only.
+func Open(o Options) (*Coordinator, error) {
+	if len(o.Endpoints) == 0 {
+		return nil, errors.New("etcd: no endpoints: set the addresses of the etcd cluster, host:port")
+	}
+	if o.Prefix == "" {
+		o.Prefix = DefaultPrefix
+	}
+	o.Prefix = strings.TrimRight(o.Prefix, "/")
+	if o.LeaseTTL <= 0 {
+		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.RequestTimeout <= 0 {
+		o.RequestTimeout = DefaultRequestTimeout
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	lastCause := new(atomic.Value)
+	client, err := newClient(o, clientv3.Config{
+		Endpoints: o.Endpoints, TLS: o.TLS,
+		DialTimeout: o.RequestTimeout,
+		// etcd closes connections that ping more often than every 5 s. Until a silent one is noticed, requests go by
+		// another (hedged), and so do the watch and the lease.
+		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		// One try per endpoint and one more; the machine has its own idea of when to try again. (Without any connection
+		// a request waits until its time is up.)
+		MaxUnaryRetries: uint(len(o.Endpoints) + 1), //nolint:gosec // a handful
+		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff: backoff.Config{
+					BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+					MaxDelay: 500 * time.Millisecond,
+				},
+				MinConnectTimeout: o.RequestTimeout,
+			}),
+			// The client waits for a connection, and then only says that time was up.
+			grpc.WithChainUnaryInterceptor(listen(lastCause)),
+		},
+		Logger: o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	c := &Coordinator{
+		client: client, log: o.Logger, record: o.Prefix + "/record", mark: o.Prefix + "/mark",
+		livedir: o.Prefix + "/live/",
+		rundir:  o.Prefix + "/run/", opts: o, runs: make(map[string]twins.Entry), news: make(map[string]twins.Entry),
+		stranger: make(chan struct{}, 1),
+		seen:     latest.New(failover.Observation{}), stop: stop, lastCause: lastCause,
+	}
+	c.wg.Go(func() { c.watch(ctx) })
+	return c, nil
+}
+
+// newClient makes etcd's client. With a user, clientv3.New would ask for a token first, and fail while etcd cannot be
+// reached; a node waits for it instead. So the client begins with a token that etcd does not know; when it is told so,
+// it logs in, as it does whenever its token has ended.
+func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
+	if o.Username == "" {
+		return clientv3.New(cfg) //nolint:wrapcheck // Open does
+	}
+	cfg.Token = "none yet"
+	client, err := clientv3.New(cfg)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // Open does
+	}
+	client.Token, client.Username, client.Password = "", o.Username, o.Password
+	return client, nil
+}
+
+// Name implements failover.Coordinator.
+func (c *Coordinator) Name() string { return "etcd" }
+
+// Ping reads the record's key once; nil means that etcd answers, whether or not there is a record.
+func (c *Coordinator) Ping(ctx context.Context) error {
+	_, err := c.get(ctx, c.record)
+	if err == nil {
+		return nil
+	}
+	what := c.why(err)
+	if what == "" {
+		what = "check that it runs, and the addresses, TLS and user in the configuration"
+	}
+	return fmt.Errorf("etcd at %s does not answer: %w: %s", strings.Join(c.opts.Endpoints, ", "), err, what)
+}
+
+// get reads keys linearizably from whichever endpoint answers first.
+func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return c.client.Get(ctx, key, opts...)
+	})
+	return resp, err
+}
+
+// attempts of one request: one on each connection, and more, further apart, since what was sent while etcd elects a
+// leader gets no answer at all.
+func (c *Coordinator) attempts() int { return len(c.opts.Endpoints) + laterAttempts }
+
+// why puts an error into words, or what was behind it.
+func (c *Coordinator) why(err error) string {
+	what := cause(err)
+	if what == "" {
+		what, _ = c.lastCause.Load().(string)
+	}
+	return what
+}
+
+// Load implements failover.Coordinator.
+func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
+	resp, err := c.get(ctx, c.record) // linearizable unless asked otherwise
+	if err != nil {
+		c.unreached(err)
+		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
+	}
+	c.reached()
+	if len(resp.Kvs) == 0 {
+		return failover.Record{}, 0, fmt.Errorf("key %s: %w", c.record, failover.ErrNoRecord)
+	}
+	rec, err := failover.DecodeRecord(resp.Kvs[0].Value)
+	if err != nil {
+		return failover.Record{}, 0, fmt.Errorf("key %s: %w", c.record, err)
+	}
+	return rec, failover.Revision(resp.Kvs[0].ModRevision), nil
+}
+
+// Swap implements failover.Coordinator.
+func (c *Coordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
+	value, err := next.Encode()
+	if err != nil {
+		return 0, fmt.Errorf("swap the pair's record: %w", err)
+	}
+	// The same swap may be sent to several endpoints: only one of them can be done, and it is known by its OpID.
+	resp, doubt, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return c.client.Txn(ctx).
+			If(clientv3.Compare(clientv3.ModRevision(c.record), "=", int64(expect))). // 0: the key does not exist
+			Then(clientv3.OpPut(c.record, string(value))).
+			Else(clientv3.OpGet(c.record)).
+			Commit()
+	})
+	if err != nil {
+		return c.swapFailed(ctx, expect, next, doubt, err)
+	}
+	c.reached()
+	if resp.Succeeded {
+		return failover.Revision(resp.Header.Revision), nil
+	}
+	if kvs := resp.Responses[0].GetResponseRange().GetKvs(); len(kvs) == 1 {
+		// The client library, or an earlier call, may have sent the same swap before.
+		if now, err := failover.DecodeRecord(kvs[0].Value); err == nil && now.OpID == next.OpID {
+			return failover.Revision(kvs[0].ModRevision), nil
+		}
+	}
+	if doubt {
+		// Another attempt may have been done, and written over since.
+		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
+	}
+	return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+}
+
+// swapFailed finds out what an error means for the record. doubt: some attempt got no answer.
+func (c *Coordinator) swapFailed(
+	ctx context.Context, expect failover.Revision, next failover.Record, doubt bool, err error,
+) (failover.Revision, error) {
+	switch {
+	case doubt || !refuses(err):
+		// Whatever it was, the request may have arrived, or may still arrive (INV-8).
+		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err)
+	case !errors.Is(err, rpctypes.ErrNoSpace):
+		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
+	}
+	// The write that reaches the quota is done and answered with this error; those after it are not done. Since etcd
+	// has answered, it is not under way any more, and a read tells.
+	now, rev, lerr := c.Load(ctx)
+	switch {
+	case lerr == nil && now.OpID == next.OpID:
+		return rev, nil
+	case lerr == nil && rev == expect, errors.Is(lerr, failover.ErrNoRecord) && expect == 0:
+		return 0, fmt.Errorf("swap the pair's record: %w: %s: %w", failover.ErrRefused, cause(err), err)
+	case lerr == nil || errors.Is(lerr, failover.ErrNoRecord):
+		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+	default:
+		return 0, fmt.Errorf("swap the pair's record: %w: %w: %w", failover.ErrUnknownOutcome, err, lerr)
+	}
+}
+
+// Watch implements failover.Coordinator.
+func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
+	return c.seen.Watch(ctx)
+}
+
+// Close implements failover.Coordinator.
+func (c *Coordinator) Close() error {
+	c.stop()
+	err := c.client.Close()
+	c.wg.Wait()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("etcd: close: %w", err)
+	}
+	return nil
+}
+
+// reached notes that etcd has answered, and logs when that is news.
+func (c *Coordinator) reached() {
+	c.lastCause.Store("")
+	c.reach(true, "")
+}
+
+// unreached notes that etcd has not answered.
+func (c *Coordinator) unreached(err error) {
+	if errors.Is(err, context.Canceled) {
+		return // we did not wait for the answer
+	}
+	c.reach(false, c.why(err))
+}
+
+func (c *Coordinator) reach(ok bool, trouble string) {
+	changed := false
+	c.seen.Update(func(o *failover.Observation) bool {
+		changed = o.Reachable != ok
+		news := changed || o.Trouble != trouble
+		o.Reachable, o.Trouble = ok, trouble
+		return news
+	})
+	switch {
+	case changed && ok:
+		c.log.Info("etcd answers", zap.Strings("endpoints", c.opts.Endpoints))
+	case changed:
+		c.log.Warn("etcd does not answer; role changes are frozen until it does",
+			zap.Strings("endpoints", c.opts.Endpoints),
+			zap.String("cause", trouble))
+	}
+}

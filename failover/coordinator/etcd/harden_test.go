@@ -1,0 +1,340 @@
+package etcd_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+	"github.com/lockstep-mq/lockstep/test/certs"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+func sampleLive(name string) failover.Live {
+	return failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: name, Address: "h:1"}, Process: "p-" + name}
+}
+
+// With three members, the leader can be moved and one member can die: swaps, the watch and the lease go on.
+func TestMembersComeAndGo(t *testing.T) {
+	t.Parallel()
+	all := members(t, 3, nil)
+	a := open(t, etcd.Options{Endpoints: endpoints(all)})
+	b := open(t, etcd.Options{Endpoints: endpoints(all)})
+	live := sampleLive("a")
+	announce(t, a, live)
+	rec := coordtest.SampleRecord("first")
+	rev, err := a.Swap(t.Context(), 0, rec)
+	require.NoError(t, err)
+	await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+
+	leader := func() int {
+		for i, e := range all {
+			if e.Server.Leader() == e.Server.MemberID() {
+				return i
+			}
+		}
+		return -1
+	}
+	require.Eventually(t, func() bool { return leader() >= 0 }, bound, 10*time.Millisecond)
+	old := leader()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	require.NoError(t, all[old].Server.MoveLeader(ctx, uint64(all[old].Server.MemberID()),
+		uint64(all[(old+1)%3].Server.MemberID())))
+	rec, rev = swap(t, a, rec, rev, "leader moved")
+	await(t, b, "a change after the leader has moved",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader moved" })
+
+	require.Eventually(t, func() bool { i := leader(); return i >= 0 && i != old }, bound, 10*time.Millisecond)
+	began := time.Now()
+	go all[leader()].kill() // the end of the test waits for it
+	_, _ = swap(t, a, rec, rev, "leader killed")
+	t.Logf("a swap after the leader was killed: done after %v", time.Since(began).Round(time.Millisecond))
+	o := await(t, b, "a change after the leader was killed",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader killed" })
+	require.Len(t, o.Live, 1, "the lease has outlived the leader")
+	until := await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	await(t, a, "a lease that is renewed by the others",
+		func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
+}
+
+// An endpoint that takes connections, or requests, and never answers costs a swap little: another one is asked.
+func TestBlackholedEndpoint(t *testing.T) {
+	s := start(t)
+	hole, err := cluster.NewProxy(s.etcd.Address())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, hole.Close()) })
+	hole.Cut() // from the beginning: the connection is never made
+	c := open(t, etcd.Options{Endpoints: []string{hole.Address(), s.etcd.Address()}})
+	began := time.Now()
+	rec := coordtest.SampleRecord("first")
+	rev, err := c.Swap(t.Context(), 0, rec)
+	require.NoError(t, err)
+	t.Logf("first swap with a dead first endpoint: %v", time.Since(began).Round(time.Millisecond))
+
+	// Now both connections are well, and then one of them leads nowhere. That is noticed by keep-alive pings after some
+	// seconds; until then each second request would hang.
+	hole.Reset()
+	hole.Heal()
+	other, err := cluster.NewProxy(s.etcd.Address())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close()) })
+	both := etcd.Options{Endpoints: []string{hole.Address(), other.Address()}}
+	c, watcher := open(t, both), open(t, both)
+	announce(t, c, sampleLive("a"))
+	for _, c := range []*etcd.Coordinator{c, watcher} {
+		for _, cut := range []*cluster.Proxy{other, hole} { // each connection is good for itself
+			cut.Cut()
+			require.NoError(t, c.Ping(t.Context()))
+			cut.Heal()
+		}
+	}
+	await(t, watcher, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	hole.Cut()
+	worst := time.Duration(0)
+	for i := range 20 {
+		began = time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // failover.Settings.CoordinatorTimeout
+		next := rec.Clone()
+		next.Config++
+		next.OpID = fmt.Sprint("swap ", i)
+		rev, err = c.Swap(ctx, rev, next)
+		cancel()
+		require.NoError(t, err)
+		worst = max(worst, time.Since(began))
+		rec = next
+	}
+	t.Logf("worst of 20 swaps while one of two endpoints is silent: %v", worst.Round(time.Millisecond))
+	require.Less(t, worst, time.Second, "a swap has waited for the silent endpoint")
+	began = time.Now()
+	o := await(t, watcher, "the last change",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID })
+	t.Logf("the watch had it after another %v", time.Since(began).Round(time.Millisecond))
+	require.True(t, o.Reachable)
+	until := await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	await(t, c, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
+}
+
+// Nothing hangs when no endpoint answers: each call ends with its context, and Close at once.
+func TestOnlyBlackholes(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // loopback; nobody accepts, the kernel does
+	require.NoError(t, err)
+	defer l.Close()
+	c, err := etcd.Open(etcd.Options{Endpoints: []string{l.Addr().String()}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, _, err = c.Load(ctx)
+	require.ErrorIs(t, err, failover.ErrUnreachable)
+	_, err = c.Swap(ctx, 0, coordtest.SampleRecord("x"))
+	require.ErrorIs(t, err, failover.ErrUnknownOutcome)
+	require.NoError(t, c.Close())
+	require.Less(t, time.Since(began), bound)
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	ca, other := certs.New(t, "ours"), certs.New(t, "theirs")
+	_, certFile, keyFile := ca.Issue(t, "server")
+	clientCert, _, _ := ca.Issue(t, "client")
+	strange, _, _ := other.Issue(t, "stranger")
+	e := members(t, 1, secure(ca.File, certFile, keyFile))[0]
+	at := func(scheme string, cfg *tls.Config) etcd.Options {
+		return etcd.Options{Endpoints: []string{scheme + endpoint(e)}, TLS: cfg}
+	}
+	for _, scheme := range []string{"", "https://"} {
+		c := open(t, at(scheme, clientTLS(ca, &clientCert)))
+		require.NoError(t, c.Ping(t.Context()), scheme)
+		announce(t, c, sampleLive("a"))
+		await(t, c, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() && len(o.Live) > 0 })
+	}
+	for name, tt := range map[string]struct {
+		o    etcd.Options
+		want string
+	}{
+		"wrong authority": {
+			at("https://", clientTLS(other, &clientCert)),
+			"was not issued by the authority in coordinator.etcd.tls.ca",
+		},
+		"no client certificate": {
+			at("https://", clientTLS(ca, nil)),
+			"etcd wants a certificate of its clients: set coordinator.etcd.tls.cert",
+		},
+		"wrong certificate": {at("https://", clientTLS(ca, &strange)), "coordinator.etcd.tls.cert"},
+		"no TLS":            {at("", nil), "coordinator.etcd.tls"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := open(t, tt.o)
+			require.Eventually(t, func() bool { // a slow machine may have no answer at all in the time of the first call
+				ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+				defer cancel()
+				err := c.Ping(ctx)
+				require.Error(t, err)
+				return strings.Contains(err.Error(), tt.want)
+			}, bound, time.Millisecond)
+			await(t, c, "the reason in the status", func(o failover.Observation) bool {
+				return !o.Reachable &&
+					strings.Contains(o.Trouble, tt.want)
+			})
+		})
+	}
+}
+
+// The tokens that etcd gives for user and password end, or are void after any change of users; the pair must not
+// notice.
+func TestUserAndTokenExpiry(t *testing.T) {
+	t.Parallel()
+	e := members(t, 1, func(cfg *embed.Config) { cfg.AuthTokenTTL, cfg.BcryptCost = 1, 4 })[0]
+	root := administer(t, clientv3.Config{Endpoints: []string{endpoint(e)}})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	do := func(_ any, err error) { t.Helper(); require.NoError(t, err) }
+	do(root.UserAdd(ctx, "root", "r"))
+	do(root.UserGrantRole(ctx, "root", "root"))
+	do(root.UserAdd(ctx, "pair", "secret"))
+	do(root.RoleAdd(ctx, "pair"))
+	do(root.RoleGrantPermission(ctx, "pair", "/p/", clientv3.GetPrefixRangeEnd("/p/"),
+		clientv3.PermissionType(clientv3.PermReadWrite)))
+	do(root.UserGrantRole(ctx, "pair", "pair"))
+	do(root.AuthEnable(ctx))
+	admin := administer(t, clientv3.Config{Endpoints: []string{endpoint(e)}, Username: "root", Password: "r"})
+
+	o := etcd.Options{Endpoints: []string{endpoint(e)}, Username: "pair", Password: "secret", LeaseTTL: 2 * time.Second}
+	a, b := open(t, o), open(t, o)
+	announce(t, a, sampleLive("a"))
+	rec := coordtest.SampleRecord("first")
+	rev, err := a.Swap(ctx, 0, rec)
+	require.NoError(t, err)
+	await(t, b, "the record", func(o failover.Observation) bool { return o.Record != nil && len(o.Live) == 1 })
+
+	// Every token that there is now ends: by its time to live, and by the change of the auth revision.
+	idle := time.Now()
+	require.Eventually(t, func() bool { return time.Since(idle) > 2500*time.Millisecond }, bound, 50*time.Millisecond)
+	rec, rev = swap(t, a, rec, rev, "tokens expired")
+	await(t, b, "a change after the tokens have ended",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "tokens expired" })
+	do(admin.UserAdd(ctx, "somebody", "else"))
+	_, _ = swap(t, b, rec, rev, "auth changed")
+	await(t, a, "a change after the users were changed",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "auth changed" })
+	until := await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	obs := await(t, a, "a lease that is still renewed",
+		func(o failover.Observation) bool { return o.LeaseUntil.After(until.Add(time.Second)) })
+	require.True(t, obs.Reachable)
+	require.Len(t, obs.Live, 1)
+
+	for name, tt := range map[string]struct {
+		change func(*etcd.Options)
+		want   string
+	}{
+		"wrong password": {func(o *etcd.Options) { o.Password = "wrong" }, "does not accept the user or password"},
+		"no user":        {func(o *etcd.Options) { o.Username, o.Password = "", "" }, "set coordinator.etcd.username"},
+		"other prefix":   {func(o *etcd.Options) { o.Prefix = "/q" }, "etcd denies access to the pair's keys"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := o
+			tt.change(&o)
+			c := open(t, o)
+			require.ErrorContains(t, c.Ping(ctx), tt.want)
+			await(t, c, "the reason in the status", func(o failover.Observation) bool { return strings.Contains(o.Trouble, tt.want) })
+			_, err := c.Swap(ctx, 0, coordtest.SampleRecord("x"))
+			require.Error(t, err)
+			require.NotErrorIs(t, err, failover.ErrConflict)
+		})
+	}
+}
+
+// An etcd that is full refuses swaps, and says so; whether the write that has raised the alarm was done is found out.
+// Reads, the watch and the lease go on, and when the alarm is disarmed, so do swaps.
+func TestOutOfSpace(t *testing.T) {
+	e := members(t, 1, func(cfg *embed.Config) { cfg.QuotaBackendBytes = 2 << 20 })[0]
+	admin := administer(t, clientv3.Config{Endpoints: []string{endpoint(e)}})
+	c := open(t, etcd.Options{Endpoints: []string{endpoint(e)}})
+	announce(t, c, sampleLive("a"))
+	rec := coordtest.SampleRecord("first")
+	rev, err := c.Swap(t.Context(), 0, rec)
+	require.NoError(t, err)
+	await(t, c, "the lease", func(o failover.Observation) bool { return len(o.Live) == 1 })
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var last int64
+	for i := 0; err == nil; i++ {
+		require.Less(t, i, 100)
+		var r *clientv3.PutResponse
+		if r, err = admin.Put(ctx, "/other", strings.Repeat("x", 256<<10)); err == nil {
+			last = r.Header.Revision
+		}
+	}
+	next := rec.Clone()
+	next.Config, next.OpID = 2, "while full"
+	require.Eventually(t, func() bool { // the alarm takes a moment
+		_, err = c.Swap(ctx, rev, next)
+		if err == nil { // it was the last one that still had room
+			rec, rev, err = c.Load(ctx)
+			require.NoError(t, err)
+			next = rec.Clone()
+			next.Config++
+			next.OpID = fmt.Sprint("while full ", next.Config)
+			return false
+		}
+		return true
+	}, bound, 10*time.Millisecond)
+	require.ErrorIs(t, err, failover.ErrRefused)
+	require.NotErrorIs(t, err, failover.ErrUnknownOutcome, "it is known that it was not done")
+	require.ErrorContains(t, err, "out of space (alarm NOSPACE)")
+	now, at, err := c.Load(ctx)
+	require.NoError(t, err)
+	require.Equal(t, rec, now)
+	require.Equal(t, rev, at)
+	until := await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	o := await(t, c, "a lease that is renewed all the same",
+		func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
+	require.True(t, o.Reachable)
+
+	_, err = admin.Compact(ctx, last, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+	_, err = admin.Defragment(ctx, endpoint(e))
+	require.NoError(t, err)
+	_, err = admin.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+	require.NoError(t, err)
+	_, _ = swap(t, c, rec, rev, "after")
+}
+
+// Two pairs share one etcd and know nothing of each other.
+func TestTwoPairsInOneEtcd(t *testing.T) {
+	s := start(t)
+	for _, names := range [][2]string{{"/lockstep/orders", "/lockstep/bills"}, {"/x/a", "/x/a/b"}, {"/y/a", "/y/ab"}} {
+		one := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: names[0]})
+		two := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: names[1] + "/"})
+		announce(t, one, sampleLive("one"))
+		announce(t, two, sampleLive("two"))
+		recOne, recTwo := coordtest.SampleRecord("one"), coordtest.SampleRecord("two")
+		_, err := one.Swap(t.Context(), 0, recOne)
+		require.NoError(t, err)
+		_, err = two.Swap(t.Context(), 0, recTwo)
+		require.NoError(t, err, "the other pair's record is not this one's")
+		for c, want := range map[*etcd.Coordinator]failover.Record{one: recOne, two: recTwo} {
+			o := await(t, c, "its own record", func(o failover.Observation) bool {
+				return o.Record != nil &&
+					len(o.Live) > 0
+			})
+			require.Equal(t, want, *o.Record)
+			require.Len(t, o.Live, 1)
+			require.Equal(t, want.OpID, o.Live[0].Node.Name)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package etcd_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// image stops etcd, copies its disk, and starts it again.
+func (s *server) image(t *testing.T) string {
+	t.Helper()
+	address := s.etcd.Address()
+	s.stop(t)
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS(s.dir)))
+	s.run(t, address)
+	return dir
+}
+
+// putBack stops etcd, puts its disk back, and starts it again.
+func (s *server) putBack(t *testing.T, image string) {
+	t.Helper()
+	address := s.etcd.Address()
+	s.stop(t)
+	require.NoError(t, os.RemoveAll(s.dir))
+	require.NoError(t, os.CopyFS(s.dir, os.DirFS(image)))
+	s.run(t, address)
+}
+
+// etcd is put back to an older state under a connection that goes on: what it says from then on is what is there now.
+// (The node refuses a record that is older than its own: INV-9.) Revisions are given out a second time, and a mark that
+// was written is written again.
+func TestPutBackUnderConnection(t *testing.T) {
+	s := start(t)
+	a := open(t, etcd.Options{
+		Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second,
+		RequestTimeout: 500 * time.Millisecond,
+	})
+	b := open(t, etcd.Options{
+		Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second,
+		RequestTimeout: 500 * time.Millisecond,
+	})
+	live := sampleLive("a")
+	announce(t, a, live)
+	old := coordtest.SampleRecord("old")
+	rev, err := a.Swap(t.Context(), 0, old)
+	require.NoError(t, err)
+	require.NoError(t, a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 5}))
+	image := s.image(t)
+
+	rec := old
+	for i := range 20 {
+		rec, rev = swap(t, a, rec, rev, fmt.Sprint("new", i))
+	}
+	require.NoError(t, a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 50}))
+	for _, c := range []*etcd.Coordinator{a, b} {
+		await(t, c, "the newest record", func(o failover.Observation) bool {
+			return o.Record != nil &&
+				o.Record.OpID == rec.OpID
+		})
+	}
+
+	s.putBack(t, image)
+	for _, c := range []*etcd.Coordinator{a, b} {
+		o := await(t, c, "the record that was put back",
+			func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" && o.Reachable })
+		require.Less(t, o.Revision, rev)
+	}
+	await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 && o.Live[0] == live })
+	got, at, err := b.Load(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, old, got)
+	mark, err := b.LoadMark(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 5}, mark)
+	// The active goes on and marks what it has committed since.
+	require.NoError(t, a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 51}))
+	mark, err = b.LoadMark(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 51}, mark)
+	// And so does one who has written a higher one before, and whose next is below that.
+	s.putBack(t, image)
+	require.Eventually(t, func() bool {
+		return a.WriteMark(t.Context(),
+			failover.Mark{By: 1, Term: 1, LSN: 40}) == nil
+	}, bound, 10*time.Millisecond)
+	mark, err = b.LoadMark(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 40}, mark)
+
+	// Who goes by the revision that it knew is refused, as long as that one was not given out again.
+	lost := rec
+	lost.Config, lost.OpID = rec.Config+1, "lost"
+	_, err = b.Swap(t.Context(), rev, lost)
+	require.ErrorIs(t, err, failover.ErrConflict)
+	next := got
+	next.Config, next.OpID = got.Config+1, "adopted"
+	_, err = b.Swap(t.Context(), at, next)
+	require.NoError(t, err)
+	for _, c := range []*etcd.Coordinator{a, b} {
+		await(t, c, "what comes after", func(o failover.Observation) bool {
+			return o.Record != nil &&
+				o.Record.OpID == "adopted"
+		})
+	}
+}
+
+// The connection breaks before etcd goes down, as when its machine dies: the client library then goes on watching from
+// a revision that the etcd that was put back will only reach later, and hears nothing until then.
+func TestPutBackUnderBrokenWatch(t *testing.T) {
+	s := start(t)
+	way, err := cluster.NewProxy(s.etcd.Address())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, way.Close()) })
+	a := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p"})
+	b := open(t, etcd.Options{Endpoints: []string{way.Address()}, Prefix: "/p", RequestTimeout: 2 * time.Second})
+	rec := coordtest.SampleRecord("old")
+	rev, err := a.Swap(t.Context(), 0, rec)
+	require.NoError(t, err)
+	image := s.image(t)
+	for i := range 20 {
+		rec, rev = swap(t, a, rec, rev, fmt.Sprint("new", i))
+	}
+	await(t, b, "the newest record", func(o failover.Observation) bool {
+		return o.Record != nil &&
+			o.Record.OpID == rec.OpID
+	})
+	way.Cut()
+	way.Reset()
+	s.putBack(t, image)
+	way.Heal()
+	await(t, b, "the record that was put back",
+		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" })
+}

@@ -1,0 +1,362 @@
+// Package memory is a coordinator without a network and without a disk: for simulations, and for a node without a
+// partner, which needs an authority in form only.
+package memory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+)
+
+// DefaultLeaseTTL is how long a liveness key outlives the last sign of its node.
+const DefaultLeaseTTL = 3 * time.Second
+
+// Server holds the record of one pair.
+type Server struct {
+	ttl time.Duration
+
+	mu     sync.Mutex // guards what follows
+	down   bool
+	record *failover.Record
+	rev    failover.Revision
+	mark   failover.Mark
+	live   map[process]lease
+	seq    int64 // of the last announcement
+	conns  []*Coordinator
+}
+
+// process is one that announces itself.
+type process struct {
+	node uuid.UUID
+	name string
+}
+
+type lease struct {
+	live        failover.Live
+	first, last int64 // announcements
+	until       time.Time
+	timer       *time.Timer
+}
+
+// NewServer makes a coordinator without a record. leaseTTL 0 means DefaultLeaseTTL.
+func NewServer(leaseTTL time.Duration) *Server {
+	if leaseTTL <= 0 {
+		leaseTTL = DefaultLeaseTTL
+	}
+	return &Server{ttl: leaseTTL, live: make(map[process]lease)}
+}
+
+// Standalone makes a coordinator for a node without a partner. It holds nothing that the store does not hold: from the
+// store's identity it makes the record that the node must have obeyed last. The node then activates in the next term. A
+// store that is new, or was restored from a backup, has obeyed none: the node makes the first one.
+func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
+	s := NewServer(0)
+	if id.Empty() || id.Restored {
+		return s
+	}
+	s.record = &failover.Record{
+		Version: failover.RecordVersion, PairID: id.PairID, Config: max(id.Fence.Config, 1),
+		Term:   max(id.Fence.Term, id.End.Term, 1),
+		Active: self.ID, InSync: []failover.Member{id.Member()}, MinInSync: 1, OpID: "standalone",
+		Nodes: []failover.NodeInfo{self},
+	}
+	s.rev = 1
+	return s
+}
+
+// Connect makes a connection for one node.
+func (s *Server) Connect() *Coordinator {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := &Coordinator{s: s, seen: latest.New(failover.Observation{}), closed: make(chan struct{})}
+	s.conns = append(s.conns, c)
+	s.tell()
+	return c
+}
+
+// SetDown makes the server unreachable for everybody, or reachable again. It forgets nothing.
+func (s *Server) SetDown(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+	s.tell()
+}
+
+// Forget drops the record and the mark, as if the coordinator's data had been lost.
+func (s *Server) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record, s.mark = nil, failover.Mark{}
+	s.rev++
+	s.tell()
+}
+
+// Image is what a coordinator held at some moment.
+type Image struct {
+	record *failover.Record
+	rev    failover.Revision
+	mark   failover.Mark
+}
+
+// Image takes a picture of the record and of the mark, as a backup does.
+func (s *Server) Image() Image {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Image{record: s.record, rev: s.rev, mark: s.mark}
+}
+
+// PutBack restores a picture, as if the coordinator's data had been put back: it gives out revisions a second time.
+func (s *Server) PutBack(i Image) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record, s.rev, s.mark = i.record, i.rev, i.mark
+	s.tell()
+}
+
+// tell updates what each connection sees. Called with s.mu held.
+func (s *Server) tell() {
+	lives, all := s.lives()
+	for _, c := range s.conns {
+		c.seen.Update(func(o *failover.Observation) bool {
+			o.Reachable = c.up()
+			if !o.Reachable {
+				return true
+			}
+			o.Record, o.Revision, o.Missing = s.record, s.rev, s.record == nil
+			o.Live, o.LiveKnown, o.Twin = lives, true, c.twins.See(0, all)
+			return true
+		})
+	}
+}
+
+// lives gives the newest process of each node, and all announcements. Called with s.mu held.
+func (s *Server) lives() ([]failover.Live, []twins.Entry) {
+	newest := make(map[uuid.UUID]lease, len(s.live))
+	all := make([]twins.Entry, 0, len(s.live))
+	for _, l := range s.live {
+		all = append(all, twins.Entry{Live: l.live, Seq: l.last})
+		if have, ok := newest[l.live.Node.ID]; !ok || l.first > have.first {
+			newest[l.live.Node.ID] = l
+		}
+	}
+	lives := make([]failover.Live, 0, len(newest))
+	for _, l := range newest {
+		lives = append(lives, l.live)
+	}
+	slices.SortFunc(lives, func(a, b failover.Live) int { return slices.Compare(a.Node.ID[:], b.Node.ID[:]) })
+	return lives, all
+}
+
+// Coordinator is one node's connection. It implements failover.Coordinator.
+type Coordinator struct {
+	s      *Server
+	seen   *latest.Value[failover.Observation]
+	closed chan struct{}
+
+	// What follows is guarded by s.mu.
+	twins     twins.Tracker
+	cut       bool
+	loseReply bool
+	isClosed  bool
+}
+
+var _ failover.Coordinator = (*Coordinator)(nil)
+
+// SetReachable cuts this connection, or restores it.
+func (c *Coordinator) SetReachable(reachable bool) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.cut = !reachable
+	c.s.tell()
+}
+
+// LoseNextReply makes the next Swap return ErrUnknownOutcome although it was done.
+func (c *Coordinator) LoseNextReply() {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	c.loseReply = true
+}
+
+// up is called with s.mu held.
+func (c *Coordinator) up() bool { return !c.s.down && !c.cut && !c.isClosed }
+
+// Name implements failover.Coordinator.
+func (c *Coordinator) Name() string { return "memory" }
+
+// Load implements failover.Coordinator.
+func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	switch {
+	case ctx.Err() != nil || !c.up():
+		return failover.Record{}, 0, failover.ErrUnreachable
+	case c.s.record == nil:
+		return failover.Record{}, 0, failover.ErrNoRecord
+	default:
+		return c.s.record.Clone(), c.s.rev, nil
+	}
+}
+
+// Swap implements failover.Coordinator.
+func (c *Coordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
+	if err := next.Validate(); err != nil {
+		return 0, err
+	}
+	next = next.Clone()
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if ctx.Err() != nil || !c.up() {
+		return 0, failover.ErrUnknownOutcome
+	}
+	now := failover.Revision(0)
+	if c.s.record != nil {
+		now = c.s.rev
+	}
+	switch {
+	case now != expect && c.s.record != nil && c.s.record.OpID == next.OpID:
+		return now, nil
+	case now != expect:
+		return 0, failover.ErrConflict
+	}
+	c.s.rev++
+	c.s.record = &next
+	c.s.tell()
+	if c.loseReply {
+		c.loseReply = false
+		return 0, failover.ErrUnknownOutcome
+	}
+	return c.s.rev, nil
+}
+
+// WriteMark implements failover.Coordinator.
+func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if ctx.Err() != nil || !c.up() {
+		return fmt.Errorf("write the pair's mark: %w", failover.ErrUnknownOutcome)
+	}
+	if c.s.mark.Less(m) {
+		c.s.mark = m
+	}
+	return nil
+}
+
+// LoadMark implements failover.Coordinator.
+func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if ctx.Err() != nil || !c.up() {
+		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w", failover.ErrUnreachable)
+	}
+	return c.s.mark, nil
+}
+
+// Watch implements failover.Coordinator.
+func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
+	return c.seen.Watch(ctx)
+}
+
+// Announce implements failover.Coordinator.
+func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
+	if strings.TrimSpace(live.Process) == "" {
+		return errors.New("announce: a process id is needed")
+	}
+	tick := time.NewTicker(c.s.ttl / 3)
+	defer tick.Stop()
+	c.track(func(t *twins.Tracker) { t.Begin(live) })
+	defer c.track((*twins.Tracker).End)
+	for {
+		c.renew(live)
+		select {
+		case <-ctx.Done():
+			c.withdraw(live)
+			return nil
+		case <-c.closed:
+			return errors.New("announce: the coordinator's connection was closed")
+		case <-tick.C:
+		}
+	}
+}
+
+// renew puts or prolongs the liveness key.
+func (c *Coordinator) renew(live failover.Live) {
+	s := c.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.up() {
+		return
+	}
+	until := time.Now().Add(s.ttl)
+	who := process{node: live.Node.ID, name: live.Process}
+	old, ok := s.live[who]
+	s.seq++
+	now := lease{
+		live: live, first: s.seq, last: s.seq, until: until,
+		timer: time.AfterFunc(s.ttl, func() { s.expire(who) }),
+	}
+	if ok {
+		old.timer.Stop()
+		now.first = old.first
+	}
+	s.live[who] = now
+	c.seen.Update(func(o *failover.Observation) bool {
+		o.LeaseUntil = until
+		return true
+	})
+	if !ok || old.live != live || c.seen.Get().Twin != nil {
+		s.tell()
+	}
+}
+
+// expire drops a liveness key whose lease has ended.
+func (s *Server) expire(who process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l, ok := s.live[who]; ok && !time.Now().Before(l.until) {
+		delete(s.live, who)
+		s.tell()
+	}
+}
+
+// track changes whom this connection takes for itself.
+func (c *Coordinator) track(change func(*twins.Tracker)) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	change(&c.twins)
+	c.s.tell()
+}
+
+func (c *Coordinator) withdraw(live failover.Live) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	who := process{node: live.Node.ID, name: live.Process}
+	if l, ok := c.s.live[who]; ok && c.up() {
+		l.timer.Stop()
+		delete(c.s.live, who)
+		c.s.tell()
+	}
+}
+
+// Close implements failover.Coordinator.
+func (c *Coordinator) Close() error {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if !c.isClosed {
+		c.isClosed = true
+		close(c.closed)
+		c.s.conns = slices.DeleteFunc(c.s.conns, func(o *Coordinator) bool { return o == c })
+	}
+	return nil
+}

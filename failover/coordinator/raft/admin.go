@@ -1,0 +1,157 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+)
+
+// AdminOptions of NewAdmin.
+type AdminOptions struct {
+	// Voters are addresses to find the cluster by; one that answers is enough.
+	Voters []string
+	// TLS as the voters have it; nil: none.
+	TLS *TLS
+	// RequestTimeout of one try of a request. Default 1 s.
+	RequestTimeout time.Duration
+	// Dial makes a connection. Default TCP.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+}
+
+// Admin looks at and changes the members of a cluster from outside. It is no voter.
+type Admin struct {
+	opts  AdminOptions
+	peers *peers
+
+	mu    sync.Mutex // guards what follows
+	known []string   // addresses
+	why   error      // why nobody was found, the last time
+}
+
+var _ guide = (*Admin)(nil)
+
+// NewAdmin prepares the connections; it does not wait for anybody.
+func NewAdmin(o AdminOptions) (*Admin, error) {
+	if len(o.Voters) == 0 {
+		return nil, errors.New("raft: no voter to ask, host:port")
+	}
+	for _, v := range o.Voters {
+		if err := checkAddress(v); err != nil {
+			return nil, fmt.Errorf("raft: the voter %q: %w", v, err)
+		}
+	}
+	conf, err := o.TLS.load()
+	if err != nil {
+		return nil, err
+	}
+	if o.RequestTimeout <= 0 {
+		o.RequestTimeout = DefaultRequestTimeout
+	}
+	if o.Dial == nil {
+		o.Dial = dialTCP
+	}
+	return &Admin{
+		opts: o, peers: newPeers(&dialer{from: "admin", tls: conf, dial: o.Dial}),
+		known: slices.Clone(o.Voters),
+	}, nil
+}
+
+// Members asks the leader. Errors: ErrNoQuorum.
+func (a *Admin) Members(ctx context.Context) ([]Member, error) {
+	m, err := askMembers(ctx, a, a.opts.RequestTimeout)
+	return m, a.explain(err)
+}
+
+// Add is like Voter.Add.
+func (a *Admin) Add(ctx context.Context, address string) (Member, error) {
+	m, err := askChange(ctx, a, change{Add: address})
+	return m, a.explain(err)
+}
+
+// Remove is like Voter.Remove.
+func (a *Admin) Remove(ctx context.Context, idOrAddress string) error {
+	_, err := askChange(ctx, a, change{Remove: idOrAddress})
+	return a.explain(err)
+}
+
+// Replace is like Voter.Replace.
+func (a *Admin) Replace(ctx context.Context, idOrAddress, newAddress string) (Member, error) {
+	m, err := askChange(ctx, a, change{Remove: idOrAddress, Add: newAddress})
+	return m, a.explain(err)
+}
+
+// Status asks one voter, member or not.
+func (a *Admin) Status(ctx context.Context, address string) (Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.RequestTimeout)
+	defer cancel()
+	h, err := a.peers.at(address).hello(ctx)
+	if err != nil {
+		return Status{}, fmt.Errorf("the voter at %s does not answer: %w", address, err)
+	}
+	return h.Status, nil
+}
+
+// Close frees the connections.
+func (a *Admin) Close() error {
+	a.peers.close()
+	return nil
+}
+
+// whoLeads implements guide by asking everybody who is known.
+func (a *Admin) whoLeads(ctx context.Context) (service, string) {
+	a.mu.Lock()
+	known := slices.Clone(a.known)
+	a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, a.opts.RequestTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var leads string
+	var failed []error
+	var wg sync.WaitGroup
+	for _, address := range known {
+		wg.Go(func() {
+			h, err := a.peers.at(address).hello(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				failed = append(failed, err)
+				return
+			}
+			for _, m := range h.Status.Voters {
+				known = append(known, m.Address)
+			}
+			if h.Status.State == hraft.Leader.String() && h.Status.Member {
+				leads = h.Status.Address
+				cancel() // the others need not answer any more
+			}
+		})
+	}
+	wg.Wait()
+	slices.Sort(known)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.known, a.why = slices.Compact(known), errors.Join(failed...)
+	if leads == "" {
+		return nil, ""
+	}
+	return a.peers.at(leads), leads
+}
+
+// moved implements guide: nobody tells this one, so that it only waits. A request is ended by its limit.
+func (a *Admin) moved(ctx context.Context, _ string) { <-ctx.Done() }
+
+// explain adds why the voters could not be asked.
+func (a *Admin) explain(err error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil || final(err) || a.why == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, a.why)
+}

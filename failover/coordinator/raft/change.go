@@ -1,0 +1,270 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+)
+
+// minVoters is below what a cluster is not made: it could lose nobody any more, or could not be told from one that was
+// cut off.
+const minVoters = 2
+
+// changeLimit of one change of the members: raft has to commit it, and before that may have to send the log.
+const changeLimit = 10 * time.Second
+
+// change of the members. Without Add: a removal; without Remove: an addition; with both: a replacement.
+type change struct {
+	Remove string `json:"remove,omitempty"` // id or address
+	Add    string `json:"add,omitempty"`    // address
+}
+
+// changeMembers implements service. It can be repeated: what is done already is left as it is.
+func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
+	if _, err := v.confirmed(ctx); err != nil {
+		return Member{}, err
+	}
+	select {
+	case v.change <- struct{}{}:
+		defer func() { <-v.change }()
+	case <-ctx.Done():
+		return Member{}, fmt.Errorf("%w: another change is under way", ErrMembership)
+	}
+	var incoming hello
+	if c.Add != "" {
+		var err error
+		if incoming, err = v.invited(ctx, c.Add); err != nil {
+			return Member{}, err
+		}
+		m, member := v.find(incoming.Status.ID)
+		old, there := v.find(c.Remove)
+		if member && m.Address == c.Add && m.Voter && (!there || old.ID == m.ID) {
+			return m, nil
+		}
+	}
+	if c.Remove != "" {
+		if err := v.remove(ctx, c, incoming.Status.ID); err != nil {
+			return Member{}, err
+		}
+	}
+	if c.Add == "" {
+		return Member{}, nil
+	}
+	return v.add(incoming.Status.ID, c.Add)
+}
+
+// invited asks a voter that is to become a member who it is. It may have been started just now, and not listen yet.
+func (v *Voter) invited(ctx context.Context, address string) (hello, error) {
+	if err := checkAddress(address); err != nil {
+		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
+	defer cancel()
+	if address == v.opts.Advertise {
+		return v.hello()
+	}
+	var h hello
+	err := insist(ctx, func() (again bool, err error) {
+		h, err = v.peers.at(address).hello(ctx)
+		return err != nil, err
+	})
+	switch {
+	case err != nil:
+		return hello{}, fmt.Errorf("%w: the voter at %s does not answer; start it first: %w", ErrMembership, address,
+			err)
+	case h.Status.Address != address:
+		return hello{}, fmt.Errorf("%w: the voter at %s calls itself %s: use that address, or correct its "+
+			"configuration", ErrMembership, address, h.Status.Address)
+	}
+	if _, member := v.find(h.Status.ID); !member && !h.Empty {
+		return hello{}, fmt.Errorf("%w: the voter at %s (%s) holds the state of a cluster that it is not, or no "+
+			"more, a member of here; stop it, move its "+
+			"directory away, and start it anew", ErrMembership, address, h.Status.ID)
+	}
+	return h, nil
+}
+
+// find finds a member by id or address.
+func (v *Voter) find(idOrAddress string) (Member, bool) {
+	for _, s := range v.servers() {
+		if string(s.ID) == idOrAddress || string(s.Address) == idOrAddress {
+			return v.member(s), true
+		}
+	}
+	return Member{}, false
+}
+
+// remove takes a member out. `incoming` is the id of the one that takes its place, if any.
+func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
+	m, ok := v.find(c.Remove)
+	switch {
+	case !ok && c.Add != "" && len(v.servers()) < voterCount:
+		return nil // a replacement that was interrupted after its first half
+	case !ok:
+		return fmt.Errorf("%w: %s", ErrNotMember, c.Remove)
+	case m.ID == incoming:
+		return nil // it stays, with another address
+	}
+	if err := v.awaitSurvivors(ctx, m.ID, c.Add != ""); err != nil {
+		return err
+	}
+	if m.ID == v.disk.id {
+		// Somebody else has to do that.
+		err := wait(ctx, v.raft.LeadershipTransfer())
+		v.log.Info("this voter hands over the voters' log, to be removed", zap.Error(err))
+		return errNotLeader
+	}
+	if err := v.committed(v.raft.RemoveServer(hraft.ServerID(m.ID), 0, changeLimit)); err != nil {
+		return err
+	}
+	v.log.Warn("a voter was removed", zap.String("id", m.ID), zap.String("address", m.Address))
+	return nil
+}
+
+// errTooFew is returned when too few of those that would be left answer.
+var errTooFew = errors.New("that is no majority")
+
+// awaitSurvivors is survives, but gives those a moment that have not answered yet: this voter may have been elected
+// just now.
+func (v *Voter) awaitSurvivors(ctx context.Context, without string, replaced bool) error {
+	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
+	defer cancel()
+	return insist(ctx, func() (again bool, err error) {
+		err = v.survives(without, replaced)
+		return errors.Is(err, errTooFew), err
+	})
+}
+
+// insist tries something until it is not worth another try, or ctx ends, and returns its last error: of a try that ctx
+// cut off, the one before says more.
+func insist(ctx context.Context, try func() (again bool, err error)) error {
+	var last error
+	for {
+		again, err := try()
+		if !again {
+			return err
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return last
+		case <-time.After(retryMin):
+		}
+	}
+}
+
+// survives tells whether the cluster still has a majority without a member.
+func (v *Voter) survives(without string, replaced bool) error {
+	rest, well := 0, 0
+	for _, s := range v.servers() {
+		if string(s.ID) == without || s.Suffrage != hraft.Voter {
+			continue
+		}
+		rest++
+		if time.Since(v.member(s).LastContact) < 2*v.opts.ElectionTimeout {
+			well++
+		}
+	}
+	switch {
+	case rest < minVoters && !replaced:
+		return fmt.Errorf("%w: %d voters would be left, and a pair needs at least %d: replace the voter instead",
+			ErrMembership, rest, minVoters)
+	case well < rest/2+1:
+		return fmt.Errorf("%w: of the %d voters that would be left only %d answer, and %w", ErrMembership, rest, well,
+			errTooFew)
+	}
+	return nil
+}
+
+// add makes a voter a member.
+func (v *Voter) add(id, address string) (Member, error) {
+	servers := v.servers()
+	known := slices.ContainsFunc(servers, func(s hraft.Server) bool { return string(s.ID) == id })
+	for _, s := range servers {
+		if string(s.Address) == address && string(s.ID) != id {
+			return Member{}, fmt.Errorf("%w: there is another voter (%s) known at %s: replace that one (lockstep "+
+				"pair replace)", ErrMembership, s.ID, address)
+		}
+	}
+	if !known && len(servers) >= voterCount {
+		return Member{}, fmt.Errorf("%w: there are %d voters already: remove or replace one", ErrMembership,
+			len(servers))
+	}
+	if err := v.committed(v.raft.AddVoter(hraft.ServerID(id), hraft.ServerAddress(address), 0,
+		changeLimit)); err != nil {
+		return Member{}, err
+	}
+	v.log.Warn("a voter was added", zap.String("id", id), zap.String("address", address))
+	m, ok := v.find(id)
+	if !ok {
+		return Member{}, errNotLeader // somebody else has changed something since
+	}
+	return m, nil
+}
+
+// committed waits for a change. One that was begun is waited for whether or not the one who asked still does.
+func (v *Voter) committed(f hraft.IndexFuture) error {
+	switch err := f.Error(); {
+	case err == nil:
+		return nil
+	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress),
+		errors.Is(err, hraft.ErrEnqueueTimeout):
+		return fmt.Errorf("%w: %w", errNotLeader, err)
+	default:
+		return fmt.Errorf("%w: %w: ask for the members, and repeat it if need be", errUncertain, err)
+	}
+}
+
+// Members asks the leader for the members.
+func (v *Voter) Members(ctx context.Context) ([]Member, error) {
+	return askMembers(ctx, v, v.opts.RequestTimeout)
+}
+
+// Add makes the voter that listens on this address a member. Its directory must be empty; its id is asked from it.
+// Errors: ErrMembership, ErrNoQuorum.
+func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
+	return askChange(ctx, v, change{Add: address})
+}
+
+// Remove takes a member (by id or address) out of the cluster. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
+func (v *Voter) Remove(ctx context.Context, idOrAddress string) error {
+	_, err := askChange(ctx, v, change{Remove: idOrAddress})
+	return err
+}
+
+// Replace takes a member (by id or address) out and makes the one at newAddress, which may be the same, a member. It
+// can be repeated until it succeeds. Errors: ErrNotMember, ErrMembership, ErrNoQuorum.
+func (v *Voter) Replace(ctx context.Context, idOrAddress, newAddress string) (Member, error) {
+	return askChange(ctx, v, change{Remove: idOrAddress, Add: newAddress})
+}
+
+func askMembers(ctx context.Context, g guide, limit time.Duration) (out []Member, err error) {
+	_, err = atLeader(ctx, g, limit, func(ctx context.Context, s service) (err error) {
+		out, err = s.members(ctx)
+		return err
+	})
+	return out, unanswered(err)
+}
+
+func askChange(ctx context.Context, g guide, c change) (out Member, err error) {
+	_, err = atLeader(ctx, g, changeLimit+time.Second, func(ctx context.Context, s service) (err error) {
+		out, err = s.changeMembers(ctx, c)
+		return err
+	})
+	return out, unanswered(err)
+}
+
+// unanswered makes an ErrNoQuorum of an error that is nobody's answer.
+func unanswered(err error) error {
+	if err == nil || final(err) || errors.Is(err, ErrNoQuorum) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrNoQuorum, err)
+}

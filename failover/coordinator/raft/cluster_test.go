@@ -1,0 +1,284 @@
+package raft_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+)
+
+// bound is the time within which anything has to happen.
+const bound = 15 * time.Second
+
+// The voters of every test. Their names are names of the test's network; where they listen is up to the system.
+const (
+	nodeA   = "a.test:1"
+	nodeB   = "b.test:1"
+	witness = "w.test:1"
+	spare   = "x.test:1" // a fourth, for replacements
+)
+
+func names() []string { return []string{nodeA, nodeB, witness} }
+
+// network carries the connections between voters, and can be cut.
+type network struct {
+	mu    sync.Mutex // guards what follows
+	real  map[string]string
+	holes map[string]bool // voters from and to which everything is lost
+	cut   map[[2]string]bool
+	links map[*link]struct{}
+}
+
+type link struct {
+	net.Conn
+
+	n        *network
+	from, to string
+}
+
+func newNetwork() *network {
+	return &network{
+		real: make(map[string]string), holes: make(map[string]bool), cut: make(map[[2]string]bool),
+		links: make(map[*link]struct{}),
+	}
+}
+
+var errCut = errors.New("the link is cut")
+
+// dialFrom is the Dial of one voter.
+func (n *network) dialFrom(from string) func(context.Context, string) (net.Conn, error) {
+	return func(ctx context.Context, to string) (net.Conn, error) {
+		n.mu.Lock()
+		address, ok := n.real[to]
+		cut := n.cut[[2]string{from, to}]
+		n.mu.Unlock()
+		if !ok || cut {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errCut}
+		}
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		l := &link{Conn: conn, n: n, from: from, to: to}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.cut[[2]string{from, to}] { // meanwhile
+			_ = conn.Close()
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errCut}
+		}
+		n.links[l] = struct{}{}
+		return l, nil
+	}
+}
+
+func (l *link) Close() error {
+	l.n.mu.Lock()
+	delete(l.n.links, l)
+	l.n.mu.Unlock()
+	return l.Conn.Close()
+}
+
+// Read implements net.Conn. What comes through a hole is lost.
+func (l *link) Read(p []byte) (int, error) {
+	for {
+		n, err := l.Conn.Read(p)
+		if err != nil || !l.lost() {
+			return n, err
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (l *link) Write(p []byte) (int, error) {
+	if l.lost() {
+		return len(p), nil
+	}
+	return l.Conn.Write(p)
+}
+
+func (l *link) lost() bool {
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	return l.n.holes[l.from] || l.n.holes[l.to]
+}
+
+// swallow makes everything from and to a voter vanish without a word, or ends that, and with it the connections that
+// have lost something.
+func (n *network) swallow(name string, on bool) {
+	n.mu.Lock()
+	n.holes[name] = on
+	var ends []net.Conn
+	for l := range n.links {
+		if !on && (l.from == name || l.to == name) {
+			ends = append(ends, l.Conn)
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range ends {
+		_ = c.Close()
+	}
+}
+
+// isolate cuts a voter off from all others, or joins it again.
+func (n *network) isolate(name string, cut bool) {
+	for _, other := range names() {
+		n.cutLink(name, other, cut)
+	}
+}
+
+// cutLink cuts the link between two voters, or joins it again.
+func (n *network) cutLink(a, b string, cut bool) {
+	n.mu.Lock()
+	var ends []net.Conn
+	n.cut[[2]string{a, b}], n.cut[[2]string{b, a}] = cut, cut
+	for l := range n.links {
+		if cut && (l.from == a && l.to == b || l.from == b && l.to == a) {
+			ends = append(ends, l.Conn)
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range ends {
+		_ = c.Close()
+	}
+}
+
+func (n *network) at(name, address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if address == "" {
+		delete(n.real, name)
+		return
+	}
+	n.real[name] = address
+}
+
+// cluster is the three voters of a test.
+type cluster struct {
+	t      *testing.T
+	net    *network
+	dir    string
+	tune   func(*raft.Options)
+	voters map[string]*raft.Voter
+	dirs   map[string]string
+}
+
+// newCluster makes the cluster; nothing runs yet.
+func newCluster(t *testing.T, tune func(*raft.Options)) *cluster {
+	t.Helper()
+	c := &cluster{
+		t: t, net: newNetwork(), dir: t.TempDir(), tune: tune, voters: make(map[string]*raft.Voter),
+		dirs: make(map[string]string),
+	}
+	t.Cleanup(func() {
+		for _, name := range append(names(), spare) {
+			c.stop(name)
+		}
+	})
+	return c
+}
+
+// startCluster starts all three and waits until the witness leads.
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t, nil)
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitLeader(witness)
+	// Who knows the leader by its heartbeats alone has nothing on its disk yet, and counts as a new one after a
+	// restart.
+	require.Eventually(t, func() bool {
+		for _, v := range c.voters {
+			if !v.Status().Member {
+				return false
+			}
+		}
+		return true
+	}, bound, 2*time.Millisecond, "not all have the log")
+	return c
+}
+
+func (c *cluster) options(name string) raft.Options {
+	dir := c.dirs[name]
+	if dir == "" {
+		dir = filepath.Join(c.dir, name[:1])
+	}
+	o := raft.Options{
+		Dir: dir, Listen: "127.0.0.1:0", Advertise: name, Voters: names(), Dial: c.net.dialFrom(name),
+		ElectionTimeout: 250 * time.Millisecond, LeaseTTL: time.Second, RequestTimeout: 500 * time.Millisecond,
+		UnsafeNoFsync: true,
+	}
+	if name == spare {
+		o.Voters = []string{nodeA, nodeB, spare}
+	}
+	if name == witness || name == spare {
+		o.Kind = raft.KindWitness
+	}
+	if c.tune != nil {
+		c.tune(&o)
+	}
+	return o
+}
+
+func (c *cluster) start(name string) *raft.Voter {
+	c.t.Helper()
+	v, err := raft.Start(c.options(name))
+	require.NoError(c.t, err)
+	c.voters[name] = v
+	c.net.at(name, v.ListenAddress())
+	return v
+}
+
+// stop stops a voter, if it runs.
+func (c *cluster) stop(name string) {
+	c.t.Helper()
+	if v := c.voters[name]; v != nil {
+		delete(c.voters, name)
+		c.net.at(name, "")
+		require.NoError(c.t, v.Close())
+	}
+}
+
+// wipe gives a voter that is stopped another directory: an empty disk.
+func (c *cluster) wipe(name string) { c.dirs[name] = c.t.TempDir() }
+
+func (c *cluster) awaitLeader(name string) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool {
+		for _, v := range c.voters {
+			if v.Status().LeaderAddress != name {
+				return false
+			}
+		}
+		return c.voters[name].Status().State == "Leader"
+	}, bound, 2*time.Millisecond, "%s does not lead", name)
+}
+
+func (c *cluster) connect(name string) *raft.Coordinator {
+	c.t.Helper()
+	k := c.voters[name].Connect()
+	c.t.Cleanup(func() { require.NoError(c.t, k.Close()) })
+	return k
+}
+
+// awaitTrouble waits until a voter says that it has this problem.
+func (c *cluster) awaitTrouble(name, text string) {
+	c.t.Helper()
+	if !awaitTrue(func() bool { return contains(c.voters[name].Status().Trouble, text) }) {
+		require.Contains(c.t, c.voters[name].Status().Trouble, text)
+	}
+}
+
+func timed(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	t.Cleanup(cancel)
+	return ctx
+}

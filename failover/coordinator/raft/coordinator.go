@@ -1,0 +1,389 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+)
+
+// renewPause between two attempts to renew the liveness while nobody leads.
+const renewPause = 100 * time.Millisecond
+
+// Coordinator implements failover.Coordinator on the voters, by way of one of them. It works as long as two of the
+// three do, whether or not its own has a vote.
+type Coordinator struct {
+	v    *Voter
+	owns bool // Close closes the voter too
+	log  *zap.Logger
+	seen *latest.Value[failover.Observation]
+	// twins is guarded by the lock of seen: it is only looked at within Update.
+	twins twins.Tracker
+
+	began   time.Time
+	sighted atomic.Int64 // when the leader last told something, in nanoseconds since began
+
+	stopped chan struct{}
+	once    sync.Once
+	wg      sync.WaitGroup
+}
+
+var _ failover.Coordinator = (*Coordinator)(nil)
+
+// Open starts a voter and connects to it; Close of the coordinator closes both. It does not wait for the other voters
+// (Ping does). Errors are about the options, the directory and the port only.
+func Open(o Options) (*Coordinator, error) {
+	v, err := Start(o)
+	if err != nil {
+		return nil, err
+	}
+	c := v.Connect()
+	c.owns = true
+	return c, nil
+}
+
+// Connect makes a coordinator that uses this voter. Close it before the voter.
+func (v *Voter) Connect() *Coordinator {
+	c := &Coordinator{
+		v: v, log: v.log, seen: latest.New(failover.Observation{}), stopped: make(chan struct{}),
+		began: time.Now(),
+	}
+	c.wg.Go(c.follow)
+	c.wg.Go(c.lookout)
+	return c
+}
+
+// Voter that this coordinator uses.
+func (c *Coordinator) Voter() *Voter { return c.v }
+
+// Name implements failover.Coordinator.
+func (c *Coordinator) Name() string { return "raft" }
+
+// bound makes a context that also ends with Close.
+func (c *Coordinator) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-c.stopped:
+			cancel(errClosed)
+		case <-done:
+		}
+	}()
+	return ctx, sync.OnceFunc(func() { close(done); cancel(context.Canceled) })
+}
+
+var errClosed = errors.New("the coordinator's connection was closed") //nolint:gochecknoglobals // a sentinel
+
+// Ping waits until a majority of the voters answers; nil whether or not there is a record.
+func (c *Coordinator) Ping(ctx context.Context) error {
+	_, _, err := c.Load(ctx)
+	if !errors.Is(err, failover.ErrUnreachable) {
+		return nil // a record that cannot be used is an answer too
+	}
+	if t := c.v.Status().Trouble; t != "" {
+		return fmt.Errorf("%w: %s", err, t)
+	}
+	return err
+}
+
+// Load implements failover.Coordinator.
+func (c *Coordinator) Load(ctx context.Context) (failover.Record, failover.Revision, error) {
+	got, err := c.load(ctx)
+	if err != nil {
+		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w: %w", failover.ErrUnreachable, err)
+	}
+	if got.Record == nil {
+		return failover.Record{}, 0, fmt.Errorf("the voters at %s: %w", strings.Join(c.v.opts.Voters, ", "),
+			failover.ErrNoRecord)
+	}
+	rec, err := failover.DecodeRecord(got.Record)
+	if err != nil {
+		return failover.Record{}, 0, fmt.Errorf("load the pair's record: %w", err)
+	}
+	return rec, failover.Revision(got.Revision), nil
+}
+
+// load reads everything that the voters agree on.
+func (c *Coordinator) load(ctx context.Context) (state, error) {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	var got state
+	_, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
+		got, err = s.load(ctx)
+		return err
+	})
+	return got, err
+}
+
+// Swap implements failover.Coordinator.
+func (c *Coordinator) Swap(
+	ctx context.Context, expect failover.Revision, next failover.Record,
+) (failover.Revision, error) {
+	value, err := next.Encode()
+	if err != nil {
+		return 0, fmt.Errorf("swap the pair's record: %w", err)
+	}
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	var rev int64
+	// The same swap may be sent to several leaders: only one of the entries can be done, and it is known by its OpID.
+	inDoubt, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
+		rev, err = s.swap(ctx, command{Expect: int64(expect), OpID: next.OpID, Record: value})
+		return err
+	})
+	switch {
+	case err == nil:
+		return failover.Revision(rev), nil
+	case !inDoubt && errors.Is(err, failover.ErrConflict):
+		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrConflict)
+	case !inDoubt && errors.Is(err, failover.ErrRefused):
+		return 0, fmt.Errorf("swap the pair's record: %w", err)
+	case final(err):
+		// An earlier try may have been done, and written over since.
+		return 0, fmt.Errorf("swap the pair's record at revision %d: %w", expect, failover.ErrUnknownOutcome)
+	default:
+		return 0, fmt.Errorf("swap the pair's record: %w: %w", failover.ErrUnknownOutcome, err) // INV-8
+	}
+}
+
+// WriteMark implements failover.Coordinator.
+func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+	ctx, cancel := c.bound(ctx)
+	defer cancel()
+	// It may be sent, and done, more than once: the highest mark stays.
+	_, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout,
+		func(ctx context.Context, s service) error { return s.mark(ctx, m) })
+	if err != nil {
+		return fmt.Errorf("write the pair's mark: %w", err)
+	}
+	return nil
+}
+
+// LoadMark implements failover.Coordinator.
+func (c *Coordinator) LoadMark(ctx context.Context) (failover.Mark, error) {
+	got, err := c.load(ctx)
+	if err != nil {
+		return failover.Mark{}, fmt.Errorf("load the pair's mark: %w: %w", failover.ErrUnreachable, err)
+	}
+	return got.mark(), nil
+}
+
+// Watch implements failover.Coordinator.
+func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
+	return c.seen.Watch(ctx)
+}
+
+// follow watches at whoever leads.
+func (c *Coordinator) follow() {
+	ctx, cancel := c.bound(context.Background())
+	defer cancel()
+	for pause := againMin; ctx.Err() == nil; pause = min(2*pause, againMax) {
+		s, address := c.v.whoLeads(ctx)
+		if s != nil {
+			seen := c.sighted.Load()
+			err := c.watchAt(ctx, s, address)
+			c.log.Debug("raft watch starts again", zap.Error(err))
+			if c.sighted.Load() != seen {
+				pause = againMin
+			}
+		}
+		aside, end := context.WithTimeout(ctx, pause)
+		c.v.moved(aside, address)
+		end()
+	}
+}
+
+// watchAt watches until the leader ceases to be one, or falls silent.
+func (c *Coordinator) watchAt(ctx context.Context, s service, address string) error {
+	limit := c.v.opts.RequestTimeout
+	return once(ctx, c.v, 0, address, func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		silent := time.AfterFunc(limit, cancel)
+		defer silent.Stop()
+		return s.watch(ctx, func(now sight) {
+			silent.Reset(limit)
+			c.sighted.Store(int64(time.Since(c.began)))
+			c.saw(now)
+		})
+	})
+}
+
+// lookout notes when nothing was seen for too long. An election, or a leader that hands over, goes by before that.
+func (c *Coordinator) lookout() {
+	limit := c.v.opts.RequestTimeout
+	tick := time.NewTicker(limit / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.stopped:
+			return
+		case <-tick.C:
+			if time.Since(c.began)-time.Duration(c.sighted.Load()) > limit {
+				c.unreached()
+			}
+		}
+	}
+}
+
+// saw notes what the leader has told.
+func (c *Coordinator) saw(now sight) {
+	back := false
+	c.seen.Update(func(o *failover.Observation) bool {
+		next := *o
+		next.Reachable = true
+		next.Trouble, next.Notices = c.v.Status().Trouble, c.v.noticed()
+		if !o.Reachable {
+			back = true
+		}
+		if now.Record == nil {
+			next.Record, next.Revision, next.RecordErr, next.Missing = nil, 0, nil, true
+		} else if o.Record == nil || o.Revision != failover.Revision(now.Revision) {
+			next.Missing, next.RecordErr = false, nil
+			rec, err := failover.DecodeRecord(now.Record)
+			if err != nil {
+				next.RecordErr = fmt.Errorf("the record in the voters' log: %w", err)
+			} else {
+				next.Record, next.Revision = &rec, failover.Revision(now.Revision)
+			}
+		}
+		switch {
+		case now.Settled:
+			next.Live, next.LiveKnown = now.Live, true
+		default: // a new leader: whoever was there and has not been heard yet is still taken for alive
+			next.Live = merge(o.Live, now.Live)
+		}
+		if now.Settled || c.twins.Any(now.Runs) { // a new leader may not have heard from the twin yet
+			next.Twin = c.twins.See(now.Reign, now.Runs)
+		}
+		news := differs(*o, next)
+		*o = next
+		return news
+	})
+	if back {
+		c.log.Info("the voters answer", zap.Strings("voters", c.v.opts.Voters))
+	}
+}
+
+// merge is what is in one of the two, the newer of what is in both.
+func merge(older, newer []failover.Live) []failover.Live {
+	all := make(map[uuid.UUID]failover.Live)
+	for _, l := range slices.Concat(older, newer) {
+		all[l.Node.ID] = l
+	}
+	return sorted(slices.Collect(maps.Values(all)))
+}
+
+// differs tells whether there is something new in b.
+func differs(a, b failover.Observation) bool {
+	return a.Reachable != b.Reachable || a.Trouble != b.Trouble || !slices.Equal(a.Notices, b.Notices) ||
+		a.Revision != b.Revision || a.Missing != b.Missing ||
+		(a.Record == nil) != (b.Record == nil) || (a.RecordErr == nil) != (b.RecordErr == nil) ||
+		a.LiveKnown != b.LiveKnown ||
+		!slices.Equal(a.Live, b.Live) || (a.Twin == nil) != (b.Twin == nil) || a.Twin != nil && *a.Twin != *b.Twin
+}
+
+// unreached notes that nobody has answered for too long.
+func (c *Coordinator) unreached() {
+	trouble, notices := c.v.Status().Trouble, c.v.noticed()
+	was := false
+	c.seen.Update(func(o *failover.Observation) bool {
+		was = o.Reachable
+		news := o.Reachable || o.Trouble != trouble || !slices.Equal(o.Notices, notices)
+		o.Reachable, o.Trouble, o.Notices = false, trouble, notices
+		return news
+	})
+	if was {
+		c.log.Warn("the voters do not answer; role changes are frozen until two of the three do",
+			zap.Strings("voters", c.v.opts.Voters),
+			zap.String("cause", trouble))
+	}
+}
+
+// Announce implements failover.Coordinator.
+func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
+	if strings.TrimSpace(live.Process) == "" {
+		return errors.New("announce: a process id is needed")
+	}
+	actx, cancel := c.bound(ctx)
+	defer cancel()
+	c.seen.Update(func(*failover.Observation) bool { c.twins.Begin(live); return false }) // the next sight tells
+	defer c.seen.Update(func(o *failover.Observation) bool {
+		c.twins.End()
+		o.Twin = nil
+		return true
+	})
+	for actx.Err() == nil {
+		pause, from := c.v.opts.LeaseTTL/3, ""
+		sent := time.Now()
+		s, address := c.v.whoLeads(actx)
+		if s == nil {
+			pause = renewPause
+		} else {
+			var ttl time.Duration
+			err := once(actx, c.v, c.v.opts.RequestTimeout, address, func(ctx context.Context) (err error) {
+				ttl, err = s.renew(ctx, live)
+				return err
+			})
+			from = address
+			if err != nil {
+				pause = renewPause
+				c.log.Debug("announce", zap.Error(err))
+			} else {
+				c.leased(sent.Add(ttl))
+			}
+		}
+		aside, end := context.WithTimeout(actx, pause)
+		c.v.moved(aside, from) // a new leader has to hear of us
+		end()
+	}
+	select {
+	case <-c.stopped:
+		if ctx.Err() == nil {
+			return fmt.Errorf("announce: %w", errClosed)
+		}
+		return nil
+	default:
+	}
+	// So that the other node need not wait for the end of the lease to know.
+	last, end := context.WithTimeout(context.WithoutCancel(ctx), c.v.opts.RequestTimeout/2)
+	defer end()
+	if _, err := atLeader(last, c.v, 0, func(ctx context.Context, s service) error {
+		return s.withdraw(ctx,
+			live)
+	}); err != nil {
+		c.log.Debug("announce: withdraw", zap.Error(err))
+	}
+	return nil
+}
+
+// leased notes until when the lease holds at least: counted from before it was asked for.
+func (c *Coordinator) leased(until time.Time) {
+	c.seen.Update(func(o *failover.Observation) bool {
+		o.LeaseUntil = until
+		return true
+	})
+}
+
+// Close implements failover.Coordinator.
+func (c *Coordinator) Close() error {
+	c.once.Do(func() { close(c.stopped) })
+	c.wg.Wait()
+	if c.owns {
+		return c.v.Close()
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	hraft "github.com/hashicorp/raft"
+	boltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+const (
+	logFile       = "raft.db"
+	snapshotsKept = 2
+	lockLimit     = 500 * time.Millisecond
+)
+
+// idKey of the voter's id. It is kept in the same file as the votes: whoever loses the one loses the other.
+const idKey = "lockstep-voter-id"
+
+// disk is what a voter keeps: votes, log and id in one file, snapshots beside it.
+type disk struct {
+	dir   string
+	store *boltdb.BoltStore
+	snaps *hraft.FileSnapshotStore
+	id    string // empty: a new directory
+	used  atomic.Bool
+}
+
+// openDisk opens the directory for this process alone.
+func openDisk(dir string, noSync bool, log raftLog) (*disk, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("raft: the voter's directory: %w", err)
+	}
+	snaps, err := hraft.NewFileSnapshotStoreWithLogger(dir, snapshotsKept, log)
+	if err != nil {
+		return nil, fmt.Errorf("raft: snapshots in %s: %w", dir, err)
+	}
+	path := filepath.Join(dir, logFile)
+	store, err := boltdb.New(boltdb.Options{Path: path, NoSync: noSync, BoltOptions: &bbolt.Options{
+		Timeout: lockLimit, FreelistType: bbolt.FreelistMapType, NoFreelistSync: true,
+	}})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("raft: %s: %w: stop that one first", dir, ErrInUse)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("raft: open %s: %w: if it is damaged, move the directory away and replace this voter "+
+			"(lockstep pair replace)", path, err)
+	}
+	d := &disk{dir: dir, store: store, snaps: snaps}
+	if err := d.check(); err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return d, nil
+}
+
+// check reads the id and refuses half a directory.
+func (d *disk) check() error {
+	id, err := d.store.Get([]byte(idKey))
+	if err != nil && !errors.Is(err, boltdb.ErrKeyNotFound) {
+		return fmt.Errorf("raft: read the voter's id in %s: %w", d.dir, err)
+	}
+	d.id = string(id)
+	list, err := d.snaps.List()
+	if err != nil {
+		return fmt.Errorf("raft: snapshots in %s: %w", d.dir, err)
+	}
+	first, err := d.store.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+	}
+	const hint = ": part of the directory is lost; move it away, start with an empty one, and replace this voter " +
+		"(lockstep pair replace)"
+	switch {
+	case d.id == "" && (len(list) > 0 || first > 0):
+		return fmt.Errorf("raft: %s has a log or snapshots but no voter's id%s", d.dir, hint)
+	case first > 1 && len(list) == 0:
+		return fmt.Errorf("raft: the log in %s begins at %d and the snapshot of what was before is gone%s", d.dir,
+			first, hint)
+	}
+	return nil
+}
+
+// empty tells whether this voter has never been told anything by a cluster. Having voted does not count: a vote alone
+// keeps nothing that could be lost.
+func (d *disk) empty() (bool, error) {
+	if d.used.Load() {
+		return false, nil // for good
+	}
+	last, err := d.lastIndex()
+	d.used.Store(last > 0)
+	return last == 0, err
+}
+
+// lastIndex of the log, or of the newest snapshot if there is no log after it; 0: neither.
+func (d *disk) lastIndex() (uint64, error) {
+	list, err := d.snaps.List()
+	if err != nil {
+		return 0, fmt.Errorf("raft: snapshots in %s: %w", d.dir, err)
+	}
+	last, err := d.store.LastIndex()
+	if err != nil {
+		return 0, fmt.Errorf("raft: the log in %s: %w", d.dir, err)
+	}
+	for _, s := range list {
+		last = max(last, s.Index)
+	}
+	return last, nil
+}
+
+// identify gives a new directory its voter's id.
+func (d *disk) identify(kind Kind) error {
+	if d.id != "" {
+		if have := kindOf(d.id); have != kind {
+			return fmt.Errorf("raft: the directory %s is the one of a %s, and this is to be a %s", d.dir, have, kind)
+		}
+		return nil
+	}
+	return d.rename(kind)
+}
+
+// rename makes a new voter of this one.
+func (d *disk) rename(kind Kind) error {
+	id := newID(kind)
+	if err := d.store.Set([]byte(idKey), []byte(id)); err != nil {
+		return fmt.Errorf("raft: write the voter's id to %s: %w", d.dir, err)
+	}
+	d.id = id
+	return nil
+}
+
+func (d *disk) close() error {
+	if err := d.store.Close(); err != nil {
+		return fmt.Errorf("raft: close %s: %w", d.dir, err)
+	}
+	return nil
+}
+
+// newID makes an id that tells the voter's kind.
+func newID(kind Kind) string { return string(kind) + "-" + uuid.NewString() }
+
+func kindOf(id string) Kind {
+	if strings.HasPrefix(id, string(KindWitness)+"-") {
+		return KindWitness
+	}
+	return KindNode
+}
+
+// never is the election timeout of a voter that does not take part yet.
+const never = 1000 * time.Hour
+
+// patient makes raft wait for others; see Voter.hearOut.
+func patient(c *hraft.Config) *hraft.Config {
+	c.HeartbeatTimeout, c.ElectionTimeout = never, never
+	return c
+}
+
+// raftConfig is the same on all voters, but for their ids.
+func raftConfig(id string, election time.Duration, log raftLog) *hraft.Config {
+	c := hraft.DefaultConfig()
+	c.LocalID = hraft.ServerID(id)
+	// A voter that is slower than the others still wins elections, and makes them take longer.
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = election, election, election
+	c.CommitTimeout = election / 2 // only the leader is read from; followers need not know at once what is committed
+	c.MaxAppendEntries = 16
+	// The log is one small record, again and again.
+	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = 30*time.Second, 256, 64
+	c.NoLegacyTelemetry = true
+	c.Logger = log
+	return c
+}

@@ -1,0 +1,379 @@
+package raft
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+)
+
+const (
+	lookOften  = 100 * time.Millisecond
+	lookSeldom = time.Second
+	// goneAfter is after how long without an answer a voter is more than restarting.
+	goneAfter = 10 * time.Second
+	// troubleAfter is how long a trouble has to last before it is logged.
+	troubleAfter = 2 * time.Second
+	// adoptAfter election timeouts without a leader, a voter asks around for one.
+	adoptAfter = 4
+)
+
+// hello is what a voter says of itself to whoever asks.
+type hello struct {
+	Status Status `json:"status"`
+	// Empty: no cluster has ever told it anything.
+	Empty bool `json:"empty"`
+	// Configured are the voters in its configuration, sorted.
+	Configured []string `json:"configured"`
+	// ElectionTimeout of its configuration, in nanoseconds.
+	ElectionTimeout time.Duration `json:"election_timeout"`
+	// Stalled is true while its disk does not answer.
+	Stalled bool `json:"stalled"`
+	// Seen is what it knows of the other voters, by id.
+	Seen map[string]sighting `json:"seen,omitempty"`
+	// Features that its release knows beyond 0.1.0.
+	Features []string `json:"features,omitempty"`
+}
+
+// hello of this voter.
+func (v *Voter) hello() (hello, error) {
+	empty, err := v.disk.empty()
+	if err != nil {
+		return hello{}, err
+	}
+	h := hello{
+		Status: v.Status(), Empty: empty, Configured: v.opts.Voters, ElectionTimeout: v.opts.ElectionTimeout,
+		Stalled: v.stalled(),
+	}
+	if !v.opts.older {
+		h.Features = []string{featureMark}
+		if h.Seen, err = v.seen.all(); err != nil {
+			return hello{}, err
+		}
+	}
+	return h, nil
+}
+
+// lookAround asks the others how they are, for as long as the voter runs: to form a cluster with them, to know why it
+// is in none, and to know whether the witness is well.
+func (v *Voter) lookAround(ctx context.Context) {
+	for {
+		v.considerPutBack(nil)
+		v.ask(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		v.consider()
+		wait := lookSeldom
+		if v.leaders.Get().address == "" || v.leading.Load() != nil && v.opts.Kind == KindNode {
+			wait = lookOften
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-v.look:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// ask gets a hello from everybody who is known.
+func (v *Voter) ask(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, address := range v.others() {
+		wg.Go(func() {
+			h, err := v.peers.at(address).hello(ctx)
+			if err != nil {
+				v.unheard(address, err)
+				return
+			}
+			v.mu.Lock()
+			_, known := v.heard[address]
+			v.heard[address] = heard{hello: h, at: time.Now()}
+			delete(v.silent, address)
+			v.mu.Unlock()
+			v.gossip(h)
+			if !known {
+				v.log.Info("a voter answers", zap.String("address", address), zap.String("id", h.Status.ID))
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// unheard forgets what a voter has said: whether it is well is asked anew each time.
+func (v *Voter) unheard(address string, err error) {
+	v.mu.Lock()
+	_, known := v.heard[address]
+	delete(v.heard, address)
+	mute := v.silent[address]
+	if mute.since.IsZero() {
+		mute.since = time.Now()
+	}
+	mute.cause = cause(err)
+	v.silent[address] = mute
+	v.mu.Unlock()
+	if known {
+		v.log.Info("a voter does not answer", zap.String("address", address), zap.Error(err))
+	} else {
+		v.log.Debug("a voter does not answer", zap.String("address", address), zap.Error(err))
+	}
+}
+
+// others are the addresses of the other voters: those of the cluster, and those of the configuration.
+func (v *Voter) others() []string {
+	out := slices.Clone(v.opts.Voters)
+	for _, s := range v.servers() {
+		out = append(out, string(s.Address))
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	return slices.DeleteFunc(out, func(a string) bool { return a == v.opts.Advertise })
+}
+
+// consider draws conclusions from what was heard.
+func (v *Voter) consider() {
+	v.mu.Lock()
+	known := make(map[string]hello, len(v.heard))
+	for a, h := range v.heard {
+		known[a] = h.hello
+	}
+	silent, fenced := maps.Clone(v.silent), v.fenced != ""
+	leaderless := time.Since(v.lastLed) > adoptAfter*v.opts.ElectionTimeout // longer than an election takes
+	v.mu.Unlock()
+	if v.considerPutBack(known) {
+		fenced = true
+	}
+	v.hearOut(known)
+	own := v.Status()
+	if by, ok := superseded(own, known); ok && !fenced {
+		v.fence(FencedRecovered, fmt.Sprintf("a lost quorum was recovered by force at %s, without this voter: it "+
+			"takes no part any more. Move its directory "+
+			"%s away, start it anew, and make it a member (lockstep pair add)", by, v.opts.Dir))
+		fenced = true
+	}
+	gone := own.LeaderID != own.ID && removed(own, known) || len(own.Voters) > 0 && !lists(own, own.ID)
+	v.notice(v.review(own, known, silent))
+	outsider := fenced || gone || !own.Member
+	switch {
+	case !outsider:
+		v.setTrouble(v.unwell(own, known, silent))
+		if !leaderless {
+			return
+		}
+	case len(own.Voters) == 0 && v.mayForm(known):
+		v.form(known)
+		return
+	case fenced:
+	case gone:
+		v.setTrouble(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
+			"away, start it anew and "+
+			"make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
+	default:
+		v.setTrouble(v.whyWaiting(own, known, silent))
+	}
+	v.adoptLeader(known)
+}
+
+// removed tells whether a leader has a cluster in which this voter, which was in one, is no more.
+func removed(own Status, known map[string]hello) bool {
+	for _, h := range known {
+		if own.Member && h.Status.State == hraft.Leader.String() && h.Status.Member &&
+			h.Status.LastIndex > own.LastIndex && !lists(h.Status, own.ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// lists tells whether a voter knows the id as a member.
+func lists(s Status, id string) bool {
+	return slices.ContainsFunc(s.Voters, func(m Member) bool { return m.ID == id })
+}
+
+// superseded tells whether somebody's cluster was recovered by force from one that this voter was in, without this
+// voter.
+func superseded(own Status, known map[string]hello) (string, bool) {
+	for address, h := range known {
+		if len(own.Voters) > 0 && h.Status.Recoveries > own.Recoveries && h.Status.Member && !lists(h.Status, own.ID) {
+			return address, true
+		}
+	}
+	return "", false
+}
+
+// fence takes this voter out of its cluster, which goes on elsewhere.
+func (v *Voter) fence(why fencing, text string) {
+	v.mu.Lock()
+	v.fenced, v.hearing = why, false
+	v.mu.Unlock()
+	v.setTrouble(text)
+	if err := v.raft.Shutdown().Error(); err != nil {
+		v.log.Warn("raft: stop", zap.Error(err))
+	}
+	v.port.drop()
+}
+
+// mayForm tells whether this voter is to form the cluster: all three answer, all are empty, all name the same three,
+// and this one has the lowest address. So a voter whose disk was wiped never forms a second cluster as long as any
+// other knows one, and never by itself.
+func (v *Voter) mayForm(known map[string]hello) bool {
+	if empty, err := v.disk.empty(); err != nil || !empty || v.opts.Advertise != v.opts.Voters[0] {
+		return false
+	}
+	for _, address := range v.opts.Voters[1:] {
+		h, ok := known[address]
+		if !ok || !h.Empty || h.Status.Address != address || !slices.Equal(h.Configured, v.opts.Voters) {
+			return false
+		}
+	}
+	return true
+}
+
+// form begins the cluster. The others learn of it from this voter's log; until one of them has, nothing is decided, and
+// if this disk is lost before that, forming it again is harmless.
+func (v *Voter) form(known map[string]hello) {
+	servers := []hraft.Server{{ID: hraft.ServerID(v.disk.id), Address: hraft.ServerAddress(v.opts.Advertise)}}
+	for _, address := range v.opts.Voters[1:] {
+		servers = append(servers, hraft.Server{
+			ID:      hraft.ServerID(known[address].Status.ID),
+			Address: hraft.ServerAddress(address),
+		})
+	}
+	if err := v.raft.BootstrapCluster(hraft.Configuration{Servers: servers}).Error(); err != nil {
+		v.setTrouble("the cluster of the three voters cannot be formed: " + err.Error())
+		return
+	}
+	v.log.Info("the three voters form a cluster", zap.Strings("voters", v.opts.Voters))
+}
+
+// adoptLeader finds the leader for a voter that raft does not tell: since it has no vote, or since it cannot reach the
+// leader while another one can, which then hands requests on.
+func (v *Voter) adoptLeader(known map[string]hello) {
+	if addr, _ := v.raft.LeaderWithID(); addr != "" {
+		return // it does
+	}
+	var found leader
+	for _, address := range slices.Sorted(maps.Keys(known)) {
+		s := known[address].Status
+		if !s.Member || s.LeaderID == "" || s.LeaderID == v.disk.id {
+			continue
+		}
+		if s.LeaderID == s.ID {
+			found = leader{id: s.ID, address: s.Address}
+			break
+		}
+		found = leader{id: s.LeaderID, address: s.LeaderAddress, via: s.Address}
+	}
+	v.mu.Lock()
+	v.adopts = true
+	v.mu.Unlock()
+	v.setLeader(found)
+}
+
+// whyWaiting says why a voter without a vote has none.
+func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string]silence) string {
+	for _, h := range known {
+		if !h.Status.Member {
+			continue
+		}
+		if lists(h.Status, own.ID) {
+			return "" // its log is on the way
+		}
+		for _, m := range h.Status.Voters {
+			if m.Address == own.Address && m.ID != own.ID {
+				return fmt.Sprintf("this voter (%s) is new, and the cluster knows another one at its address (%s): "+
+					"the disk was lost or replaced. "+
+					"It has no vote until it takes the place of the old one: lockstep pair replace %s %s", own.ID, m.ID,
+					m.ID, own.Address)
+			}
+		}
+		return fmt.Sprintf("this voter (%s) is not a member of the cluster: lockstep pair add %s", own.ID, own.Address)
+	}
+	for _, address := range v.opts.Voters {
+		h, ok := known[address]
+		switch {
+		case address == own.Address:
+		case !ok && silent[address].cause != "":
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s cannot be talked to: %s", address,
+				silent[address].cause)
+		case !ok:
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s does not answer", address)
+		case !slices.Equal(h.Configured, v.opts.Voters):
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s is configured with other voters: "+
+				"%v, here: %v", address, h.Configured, v.opts.Voters)
+		case h.Status.Address != address:
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s calls itself %s", address,
+				h.Status.Address)
+		case !h.Empty:
+			return fmt.Sprintf("the cluster has not been formed: the voter at %s has the state of an older one, and "+
+				"this voter is not in it", address)
+		}
+	}
+	return ""
+}
+
+// unwell tells what a voter in a cluster can complain about.
+func (v *Voter) unwell(own Status, known map[string]hello, silent map[string]silence) string {
+	for _, address := range slices.Sorted(maps.Keys(known)) {
+		if h := known[address]; h.ElectionTimeout != v.opts.ElectionTimeout {
+			return fmt.Sprintf("the voter at %s has an election timeout of %s, here it is %s: make them the same, or "+
+				"elections take long",
+				address, h.ElectionTimeout, v.opts.ElectionTimeout)
+		}
+	}
+	if text := v.othersPutBack(own, known); text != "" {
+		return text
+	}
+	var gone []string
+	for _, m := range own.Voters {
+		mute, ok := silent[m.Address]
+		switch {
+		case ok && mute.cause != "":
+			return fmt.Sprintf("the voter at %s cannot be talked to: %s", m.Address, mute.cause)
+		case ok && time.Since(mute.since) > goneAfter:
+			gone = append(gone, m.Address)
+		}
+	}
+	switch {
+	case len(gone) == 0:
+		return ""
+	case len(gone) < (len(own.Voters)+1)/2:
+		return fmt.Sprintf("the voter at %s does not answer: start it, or replace it if it is gone for good "+
+			"(lockstep pair replace); "+
+			"without another one no role can change", strings.Join(gone, " and "))
+	default:
+		return fmt.Sprintf("the voters at %s do not answer, and without a majority no role can change: start them; "+
+			"if they are gone for good, "+
+			"see the manual on a lost quorum", strings.Join(gone, " and "))
+	}
+}
+
+// setTrouble notes what an operator can do something about. It is logged when it has lasted: when three processes are
+// started one after the other, each of them has something to complain about for a moment.
+func (v *Voter) setTrouble(text string) {
+	v.mu.Lock()
+	if v.trouble != text {
+		v.trouble, v.troubled = text, time.Now()
+	}
+	lasts := time.Since(v.troubled) >= troubleAfter
+	last := v.logged
+	if text == "" || lasts {
+		v.logged = text
+	}
+	v.mu.Unlock()
+	switch {
+	case text == "" && last != "":
+		v.log.Info("this voter is well again")
+	case text != "" && lasts && text != last:
+		v.log.Warn("this voter needs attention", zap.String("trouble", text))
+	}
+}

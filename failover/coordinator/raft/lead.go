@@ -1,0 +1,251 @@
+package raft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+)
+
+const (
+	transferPauseMin = time.Second
+	transferPauseMax = time.Minute
+	barrierPause     = 10 * time.Millisecond
+)
+
+// errNotLeader is returned when a voter does not lead, or not yet, or not any more: what was asked was not done.
+var errNotLeader = errors.New("this voter does not lead")
+
+// leadership is one reign of this voter over the log of the voters. It has nothing to do with which node is active.
+type leadership struct {
+	began time.Time
+	term  uint64        // raft's
+	ready chan struct{} // closed when everything that was committed before is applied
+	gone  chan struct{} // closed when the reign is over
+	live  *latest.Value[liveness]
+}
+
+// liveness are the processes that announce themselves to this leader. Hints, and so not in the log.
+type liveness struct {
+	runs []run // never changed in place
+	seq  int64 // of the last announcement
+	// settled is false while a new leader has not been there for long enough to have heard from everybody.
+	settled bool
+}
+
+// run is a process that announces itself.
+type run struct {
+	live        failover.Live
+	first, last int64 // its announcements
+	until       time.Time
+}
+
+// takeTurns follows raft's word on whether this voter leads.
+func (v *Voter) takeTurns(ctx context.Context) {
+	var done chan struct{}
+	end := func() {
+		if l := v.leading.Swap(nil); l != nil {
+			close(l.gone)
+			<-done
+		}
+	}
+	defer end()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case leads := <-v.notify:
+			end()
+			if !leads {
+				continue
+			}
+			l := &leadership{
+				began: time.Now(), term: v.raft.CurrentTerm(), ready: make(chan struct{}), gone: make(chan struct{}),
+				live: latest.New(liveness{}),
+			}
+			done = make(chan struct{})
+			v.leading.Store(l)
+			v.wg.Go(func() {
+				defer close(done)
+				v.reign(ctx, l)
+			})
+		}
+	}
+}
+
+// reign makes this leader ready, and does what only a leader does.
+func (v *Voter) reign(ctx context.Context, l *leadership) {
+	for {
+		// What a former leader has committed may not have been applied here yet.
+		if err := wait(ctx, v.raft.Barrier(0)); err == nil {
+			break
+		}
+		select {
+		case <-l.gone:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(barrierPause):
+		}
+	}
+	close(l.ready)
+	tick := time.NewTicker(min(lookOften, v.opts.LeaseTTL/8))
+	defer tick.Stop()
+	for {
+		v.expire(l)
+		v.preferWitness(ctx, l)
+		select {
+		case <-l.gone:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// expire drops the liveness of nodes that have not renewed it.
+func (v *Voter) expire(l *leadership) {
+	now := time.Now()
+	l.live.Update(func(s *liveness) bool {
+		changed := false
+		if !s.settled && now.Sub(l.began) >= v.opts.LeaseTTL/2 { // those who are there renew three times in a lease
+			s.settled, changed = true, true
+		}
+		if slices.ContainsFunc(s.runs, func(r run) bool { return now.After(r.until) }) {
+			s.runs = slices.DeleteFunc(slices.Clone(s.runs), func(r run) bool { return now.After(r.until) })
+			changed = true
+		}
+		return changed
+	})
+}
+
+// with returns the liveness with an announcement in it.
+func (s liveness) with(l failover.Live, until time.Time) liveness {
+	s.seq++
+	now := run{live: l, first: s.seq, last: s.seq, until: until}
+	for _, r := range s.runs {
+		if r.live.Node.ID == l.Node.ID && r.live.Process == l.Process {
+			now.first = r.first
+		}
+	}
+	s = s.without(l) // a slice of its own
+	s.runs = append(s.runs, now)
+	return s
+}
+
+// without returns the liveness without a process.
+func (s liveness) without(l failover.Live) liveness {
+	s.runs = slices.DeleteFunc(slices.Clone(s.runs), func(r run) bool {
+		return r.live.Node.ID == l.Node.ID && r.live.Process == l.Process
+	})
+	return s
+}
+
+// lives are the nodes, sorted: of two processes under one id the one that announced itself last.
+func (s liveness) lives() []failover.Live {
+	newest := make(map[uuid.UUID]run, len(s.runs))
+	for _, r := range s.runs {
+		if have, ok := newest[r.live.Node.ID]; !ok || r.first > have.first {
+			newest[r.live.Node.ID] = r
+		}
+	}
+	out := make([]failover.Live, 0, len(newest))
+	for _, r := range newest {
+		out = append(out, r.live)
+	}
+	return sorted(out)
+}
+
+// entries are all processes.
+func (s liveness) entries() []twins.Entry {
+	out := make([]twins.Entry, 0, len(s.runs))
+	for _, r := range s.runs {
+		out = append(out, twins.Entry{Live: r.live, Seq: r.last})
+	}
+	return out
+}
+
+// sorted sorts by node.
+func sorted(lives []failover.Live) []failover.Live {
+	slices.SortFunc(lives, func(a, b failover.Live) int { return bytes.Compare(a.Node.ID[:], b.Node.ID[:]) })
+	return lives
+}
+
+// preferWitness hands the leadership to the witness when it is well. The node that is killed is then never the one that
+// leads the voters, and the swap that makes the other one active does not have to wait for an election.
+func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
+	if v.opts.Kind == KindWitness {
+		return
+	}
+	to, ok := v.wellWitness()
+	if !ok {
+		return
+	}
+	v.mu.Lock()
+	t := &v.transfer
+	if time.Since(t.last) > transferPauseMax { // the last one has held
+		t.pause = 0
+	}
+	due := time.Since(t.last) >= t.pause
+	if due {
+		t.last, t.pause = time.Now(), min(max(2*t.pause, transferPauseMin), transferPauseMax)
+	}
+	v.mu.Unlock()
+	if !due {
+		return
+	}
+	if err := wait(ctx, v.raft.LeadershipTransferToServer(to.ID, to.Address)); err != nil {
+		v.log.Debug("the witness does not take over the voters' log", zap.Error(err))
+		return
+	}
+	select { // whether or not it became the leader, this voter is none any more
+	case <-l.gone:
+	case <-ctx.Done():
+	case <-time.After(v.opts.ElectionTimeout):
+	}
+}
+
+// wellWitness finds a witness that answers raft and us, and has the log.
+func (v *Voter) wellWitness() (hraft.Server, bool) {
+	for _, s := range v.servers() {
+		id := string(s.ID)
+		if kindOf(id) != KindWitness || s.Suffrage != hraft.Voter ||
+			time.Since(v.trans.lastContact(id)) > v.opts.ElectionTimeout {
+			continue
+		}
+		v.mu.Lock()
+		h, ok := v.heard[string(s.Address)]
+		v.mu.Unlock()
+		if ok && h.hello.Status.ID == id && !h.hello.Stalled && time.Since(h.at) < lookSeldom+v.opts.RequestTimeout &&
+			h.hello.Status.LastIndex+snapshotSlack >= v.raft.LastIndex() {
+			return s, true
+		}
+	}
+	return hraft.Server{}, false
+}
+
+// snapshotSlack is how many entries a witness may lack: raft sends them before it hands over.
+const snapshotSlack = 32
+
+// wait waits for a future of raft, or until ctx ends. (Raft's futures know no context; each ends at the latest when
+// this voter ceases to lead, or stops.)
+func wait(ctx context.Context, f hraft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

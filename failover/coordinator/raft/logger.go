@@ -1,0 +1,111 @@
+package raft
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// quietFor is how long the same message of the raft library is not repeated as a warning.
+const quietFor = time.Minute
+
+// raftLog hands what the raft library logs to zap. The library tells of every heartbeat that gets no answer, and of
+// each step of an election; here all of that is for debugging, since this package tells in its own words when a leader
+// comes and goes. What the library calls an error is a warning, once a minute for each message.
+type raftLog struct {
+	hclog.Logger // the methods that say nothing
+
+	log  *zap.Logger
+	args []any
+
+	mu   *sync.Mutex // guards what follows
+	last map[string]time.Time
+}
+
+func newRaftLog(log *zap.Logger) raftLog {
+	return raftLog{
+		Logger: hclog.NewNullLogger(), log: log.WithOptions(zap.WithCaller(false)), mu: new(sync.Mutex),
+		last: make(map[string]time.Time),
+	}
+}
+
+// Log implements hclog.Logger.
+func (l raftLog) Log(level hclog.Level, msg string, args ...any) {
+	to := zapcore.DebugLevel
+	if level >= hclog.Error && !aboutPeer(msg) {
+		to = zapcore.WarnLevel
+	}
+	if to > zapcore.DebugLevel && !l.due(msg) {
+		to = zapcore.DebugLevel
+	}
+	if entry := l.log.Check(to, msg); entry != nil {
+		entry.Write(l.fields(args)...)
+	}
+}
+
+// aboutPeer tells whether a message says no more than that another voter does not answer.
+func aboutPeer(msg string) bool {
+	for _, prefix := range []string{
+		"failed to heartbeat", "failed to appendEntries", "failed to make request", "failed to pipeline",
+		"failed to start pipeline",
+		"failed to send snapshot", "failed to flush", "failed to decode incoming", "failed to accept",
+		"peer has newer term",
+	} {
+		if strings.HasPrefix(msg, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l raftLog) due(msg string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.last[msg]) < quietFor && !l.last[msg].IsZero() {
+		return false
+	}
+	l.last[msg] = time.Now()
+	return true
+}
+
+func (l raftLog) fields(args []any) []zap.Field {
+	args = append(l.args[:len(l.args):len(l.args)], args...)
+	out := make([]zap.Field, 0, len(args)/2)
+	for i := 0; i+1 < len(args); i += 2 {
+		if key, ok := args[i].(string); ok {
+			out = append(out, zap.Any(key, args[i+1]))
+		}
+	}
+	return out
+}
+
+// Trace implements hclog.Logger.
+func (l raftLog) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }
+
+// Debug implements hclog.Logger.
+func (l raftLog) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
+
+// Info implements hclog.Logger.
+func (l raftLog) Info(msg string, args ...any) { l.Log(hclog.Info, msg, args...) }
+
+// Warn implements hclog.Logger.
+func (l raftLog) Warn(msg string, args ...any) { l.Log(hclog.Warn, msg, args...) }
+
+// Error implements hclog.Logger.
+func (l raftLog) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+
+// With implements hclog.Logger.
+func (l raftLog) With(args ...any) hclog.Logger {
+	l.args = append(l.args[:len(l.args):len(l.args)], args...)
+	return l
+}
+
+// Named implements hclog.Logger.
+func (l raftLog) Named(string) hclog.Logger { return l }
+
+// ResetNamed implements hclog.Logger.
+func (l raftLog) ResetNamed(string) hclog.Logger { return l }

@@ -1,0 +1,287 @@
+package raft_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+)
+
+// A cluster is formed only when all three are there.
+func TestFormsOnlyWhole(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, nil)
+	c.start(nodeA)
+	c.start(nodeB)
+	c.awaitTrouble(nodeA, "the voter at w.test:1 does not answer")
+	require.Empty(t, c.voters[nodeA].Status().Voters)
+	c.start(witness)
+	c.awaitLeader(witness)
+	require.Eventually(t, func() bool { return c.voters[nodeA].Status().Trouble == "" }, bound, time.Millisecond)
+	require.Eventually(t, func() bool {
+		members, err := c.voters[nodeB].Members(timed(t))
+		require.NoError(t, err)
+		require.Len(t, members, 3)
+		good := 0
+		for _, m := range members {
+			require.Equal(t, m.Address == witness, m.Kind == raft.KindWitness)
+			if m.Leader == (m.Address == witness) && m.Voter && !m.LastContact.IsZero() {
+				good++
+			}
+		}
+		return good == 3
+	}, bound, time.Millisecond)
+}
+
+func TestDifferentConfigurations(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, func(o *raft.Options) {
+		if o.Advertise == nodeB {
+			o.Voters = []string{nodeA, nodeB, spare}
+		}
+		if o.Advertise == witness {
+			o.ElectionTimeout *= 2
+		}
+	})
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitTrouble(nodeA, "is configured with other voters")
+	c.stop(nodeB)
+	c.tune = nil
+	c.start(nodeB)
+	c.awaitTrouble(nodeB, "make them the same")
+}
+
+// A voter that comes back with an empty disk has no vote until an operator gives it one, and never forms a second
+// cluster.
+func TestWipedVoter(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	b := c.connect(nodeB)
+	rec := coordtest.SampleRecord("op1")
+	rev, err := b.Swap(timed(t), 0, rec)
+	require.NoError(t, err)
+	old := c.voters[nodeA].ID()
+	c.stop(nodeA)
+	c.wipe(nodeA)
+	fresh := c.start(nodeA)
+	require.NotEqual(t, old, fresh.ID())
+	c.awaitTrouble(nodeA, "lockstep pair replace "+old+" "+nodeA)
+	require.False(t, fresh.Status().Member)
+
+	// Its node can use the coordinator all the same.
+	a := c.connect(nodeA)
+	got, at, err := a.Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.Equal(t, rev, at)
+
+	// It does not count: with the witness gone there is no majority.
+	c.stop(witness)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, _, err = b.Load(short)
+	require.ErrorIs(t, err, failover.ErrUnreachable)
+	_, err = c.voters[nodeB].Replace(short, old, nodeA)
+	require.ErrorIs(t, err, raft.ErrNoQuorum)
+	require.Empty(t, fresh.Status().Voters)
+	c.start(witness)
+
+	m, err := fresh.Replace(timed(t), old, nodeA) // asked by the one that it is about
+	require.NoError(t, err)
+	require.Equal(t, fresh.ID(), m.ID)
+	_, err = fresh.Replace(timed(t), old, nodeA)
+	require.NoError(t, err, "it can be repeated")
+	require.Eventually(t, func() bool { s := fresh.Status(); return s.Member && s.Trouble == "" }, bound,
+		time.Millisecond)
+	c.stop(witness)
+	rec.Config, rec.OpID = 2, "op2"
+	_, err = a.Swap(timed(t), rev, rec)
+	require.NoError(t, err, "it counts now")
+}
+
+// A newcomer gets a snapshot if the log does not go back far enough; and a voter starts from its own.
+func TestSnapshot(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	rec := coordtest.SampleRecord("op")
+	k := c.voters[nodeB].Connect()
+	var rev failover.Revision
+	for i := range 100 {
+		var err error
+		rec.Config, rec.OpID = uint64(i+1), fmt.Sprint("op", i)
+		rev, err = k.Swap(timed(t), rev, rec)
+		require.NoError(t, err)
+	}
+	require.NoError(t, k.Close())
+	for _, name := range names() {
+		require.NoError(t, c.voters[name].TakeSnapshot())
+	}
+	old := c.voters[nodeA].ID()
+	c.stop(nodeA)
+	c.wipe(nodeA)
+	c.start(nodeA)
+	_, err := c.voters[nodeB].Replace(timed(t), old, nodeA)
+	require.NoError(t, err)
+	for _, name := range []string{witness, nodeB} {
+		c.stop(name)
+		c.start(name)
+	}
+	c.stop(witness)
+	got, at, err := c.connect(nodeA).Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.Equal(t, rev, at)
+}
+
+// Two empty disks beside one that is not form nothing.
+func TestTwoWiped(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	for _, name := range names() {
+		c.stop(name)
+	}
+	c.wipe(nodeA)
+	c.wipe(witness)
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitTrouble(nodeA, "lockstep pair replace")
+	c.awaitTrouble(witness, "lockstep pair replace")
+	require.Empty(t, c.voters[nodeA].Status().Voters)
+	require.Empty(t, c.voters[witness].Status().Voters)
+	require.Empty(t, c.voters[nodeB].Status().LeaderID)
+}
+
+// A witness that is gone for good is replaced by one elsewhere, by way of a program that is no voter.
+func TestReplaceWitness(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	b := c.connect(nodeB)
+	rev, err := b.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
+	require.NoError(t, err)
+	admin, err := raft.NewAdmin(raft.AdminOptions{
+		Voters: []string{nodeA}, Dial: c.net.dialFrom("admin"), RequestTimeout: 500 * time.Millisecond,
+	})
+	require.NoError(t, err)
+	defer admin.Close()
+
+	c.start(spare)
+	_, err = admin.Add(timed(t), spare)
+	require.ErrorIs(t, err, raft.ErrMembership, "there are three")
+	require.ErrorContains(t, err, "remove or replace one")
+	_, err = admin.Replace(timed(t), "z.test:1", spare)
+	require.ErrorIs(t, err, raft.ErrNotMember)
+	_, err = admin.Replace(timed(t), witness, "z.test:1")
+	require.ErrorContains(t, err, "start it first")
+
+	// One that is only just being started is waited for.
+	c.stop(spare)
+	var m raft.Member
+	replaced := make(chan struct{})
+	go func() {
+		defer close(replaced)
+		m, err = admin.Replace(timed(t), witness, spare) // it leads, and has to hand over
+	}()
+	c.start(spare)
+	<-replaced
+	require.NoError(t, err)
+	require.Equal(t, spare, m.Address)
+	require.Equal(t, raft.KindWitness, m.Kind)
+	c.awaitTrouble(witness, "was removed from the cluster")
+	c.stop(witness)
+	c.awaitLeader(spare)
+	members, err := admin.Members(timed(t))
+	require.NoError(t, err)
+	require.Len(t, members, 3)
+	s, err := admin.Status(timed(t), nodeA)
+	require.NoError(t, err)
+	require.Equal(t, spare, s.LeaderAddress)
+
+	c.stop(nodeA)
+	next := coordtest.SampleRecord("op2")
+	_, err = b.Swap(timed(t), rev, next)
+	require.NoError(t, err)
+	err = c.voters[nodeB].Remove(timed(t), spare)
+	require.ErrorIs(t, err, raft.ErrMembership, "no majority would be left")
+}
+
+func TestRemoveAndAdd(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	a := c.voters[nodeA]
+	require.NoError(t, a.Remove(timed(t), c.voters[witness].ID()))
+	require.ErrorIs(t, a.Remove(timed(t), nodeB), raft.ErrMembership)
+	_, err := a.Add(timed(t), witness)
+	require.ErrorContains(t, err, "holds the state of a cluster")
+	c.stop(witness)
+	c.wipe(witness)
+	c.start(witness)
+	c.awaitTrouble(witness, "lockstep pair add "+witness)
+	_, err = a.Add(timed(t), witness)
+	require.NoError(t, err)
+	c.awaitLeader(witness)
+}
+
+// Two of three are gone for good.
+func TestRecover(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	rec := coordtest.SampleRecord("op1")
+	rev, err := c.voters[nodeA].Connect().Swap(timed(t), 0, rec)
+	require.NoError(t, err)
+	dir, old := c.options(nodeB).Dir, c.voters[nodeB].ID()
+	_, err = raft.Recover(raft.RecoverOptions{Dir: dir})
+	require.ErrorIs(t, err, raft.ErrInUse)
+	_, err = raft.Recover(raft.RecoverOptions{Dir: t.TempDir()})
+	require.ErrorIs(t, err, raft.ErrNoState)
+	require.Eventually(t, func() bool { // the last swap is on this voter too
+		s := c.voters[nodeB].Status()
+		return s.LastIndex == c.voters[witness].Status().LastIndex
+	}, bound, time.Millisecond)
+	for _, name := range names() {
+		c.stop(name)
+	}
+	done, err := raft.Recover(raft.RecoverOptions{Dir: dir, By: "operator", Reason: "fire"})
+	require.NoError(t, err)
+	require.Equal(t, old, done.OldID)
+	require.NotEqual(t, old, done.ID, "what is left of the old cluster can talk to it")
+	require.Len(t, done.Lost, 2)
+	marker, err := os.ReadFile(done.Marker)
+	require.NoError(t, err)
+	require.Contains(t, string(marker), `"reason": "fire"`)
+
+	require.Equal(t, done.ID, c.start(nodeB).ID())
+	c.awaitLeader(nodeB)
+	b := c.connect(nodeB)
+	got, at, err := b.Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.Greater(t, at, rev, "nothing that the lost ones may have written is taken for this record")
+
+	// They were not gone: they find that they are not wanted, whatever they have on their disks.
+	c.start(nodeA)
+	c.start(witness)
+	c.awaitTrouble(nodeA, "recovered by force")
+	c.awaitTrouble(witness, "recovered by force")
+	for _, name := range []string{nodeA, witness} {
+		c.stop(name)
+		c.wipe(name)
+		c.start(name)
+		_, err = c.voters[nodeB].Add(timed(t), name)
+		require.NoError(t, err)
+	}
+	c.awaitLeader(witness)
+	got, _, err = c.connect(nodeA).Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+	require.EqualValues(t, 1, c.voters[nodeA].Status().Recoveries)
+}

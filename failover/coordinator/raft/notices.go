@@ -1,0 +1,99 @@
+package raft
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// noticed is what this voter last found out about its cluster's voters.
+func (v *Voter) noticed() []failover.Notice {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.notices
+}
+
+// notice keeps what was found out. What did not change stays the same slice.
+func (v *Voter) notice(now []failover.Notice) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !slices.Equal(v.notices, now) {
+		v.notices = now
+	}
+}
+
+// review goes through the voters one by one. The words do not change by themselves: they are part of the node's status.
+func (v *Voter) review(own Status, known map[string]hello, silent map[string]silence) []failover.Notice {
+	var out []failover.Notice
+	add := func(kind, format string, args ...any) {
+		out = append(out, failover.Notice{Kind: kind, Details: fmt.Sprintf(format, args...)})
+	}
+	if own.Fenced == FencedPutBack {
+		add(failover.NoticeVoterPutBack, "%s", own.Trouble)
+	}
+	if m, ok := predecessor(own, known); ok {
+		add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: lockstep pair replace %s %s",
+			m.Address, m.ID, own.ID, m.ID, m.Address)
+	}
+	for _, m := range own.Voters {
+		h, heard := known[m.Address]
+		mute, isSilent := silent[m.Address]
+		switch {
+		case m.ID == own.ID:
+			if own.Fenced == "" && behindOthers(own, known) {
+				add(failover.NoticeVoterBehind, "the voter here (%s) lacks entries of the log that others have",
+					m.Address)
+			}
+		case !heard && isSilent:
+			n := failover.Notice{
+				Kind:    failover.NoticeVoterMissing,
+				Details: fmt.Sprintf("the %s's voter at %s does not answer", m.Kind, m.Address), Since: mute.since,
+			}
+			if mute.cause != "" {
+				n.Details += ": " + mute.cause
+			}
+			out = append(out, n)
+		case !heard:
+		case h.Status.ID != m.ID:
+			add(failover.NoticeVoterWiped, "the cluster knows the voter at %s as %s, and it is %s: lockstep pair "+
+				"replace %s %s",
+				m.Address, m.ID, h.Status.ID, m.ID, m.Address)
+		case h.Status.Fenced == FencedPutBack:
+			add(failover.NoticeVoterPutBack, "the disk of the voter at %s was put back to an older state: stop it, "+
+				"move its raft directory away (of a node: 'raft' in "+
+				"the data directory, and nothing else of that), start it anew, and: lockstep pair replace %s %s",
+				m.Address, m.ID, m.Address)
+		case h.Stalled:
+			add(failover.NoticeVoterBehind, "the disk of the voter at %s does not answer", m.Address)
+		case h.Status.LastIndex+snapshotSlack < own.LastIndex:
+			add(failover.NoticeVoterBehind, "the voter at %s lacks entries of the log", m.Address)
+		}
+	}
+	return out
+}
+
+// predecessor is the member that others know at this voter's address, if it is another one.
+func predecessor(own Status, known map[string]hello) (Member, bool) {
+	for _, h := range known {
+		if !h.Status.Member {
+			continue
+		}
+		for _, m := range h.Status.Voters {
+			if m.Address == own.Address && m.ID != own.ID {
+				return m, true
+			}
+		}
+	}
+	return Member{}, false
+}
+
+// behindOthers tells whether some member has much more of the log.
+func behindOthers(own Status, known map[string]hello) bool {
+	for _, h := range known {
+		if h.Status.Member && lists(own, h.Status.ID) && own.LastIndex+snapshotSlack < h.Status.LastIndex {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,155 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Defaults of Options.
+const (
+	DefaultLeaseTTL        = 3 * time.Second
+	DefaultElectionTimeout = 500 * time.Millisecond
+	DefaultRequestTimeout  = time.Second
+)
+
+// voterCount is how many voters a pair has: the two data nodes and the witness.
+const voterCount = 3
+
+// Kind tells a data node's voter from a witness. It is part of the voter's id, so that everybody knows it without
+// asking.
+type Kind string
+
+// The kinds of a voter.
+const (
+	// KindNode is the voter of a data node.
+	KindNode Kind = "node"
+	// KindWitness is a voter without a data plane.
+	KindWitness Kind = "witness"
+)
+
+// TLS names the files for the connections between voters, in PEM. Both sides of each connection show a certificate that
+// the authority has issued for the host in their address.
+type TLS struct {
+	// CA is the authority that all voters' certificates come from.
+	CA string
+	// Cert and Key of this voter; good for servers and for clients.
+	Cert, Key string
+}
+
+// Options of Start, Open and RunWitness.
+type Options struct {
+	// Dir holds the voter's id, vote, log and snapshots; made if it is not there. One voter per directory.
+	Dir string
+	// Listen is the host:port for everything that voters say to each other. Required.
+	Listen string
+	// Advertise is the host:port that the other voters reach this one by. Default Listen.
+	Advertise string
+	// Voters are the advertised addresses of the three voters, this one included; the same on all three. They are used
+	// to form the cluster and to find it; after that its members are what Members says.
+	Voters []string
+	// Kind of this voter. Default KindNode.
+	Kind Kind
+	// TLS for all connections; nil: none, and then whoever reaches the port can change the record.
+	TLS *TLS
+	// ElectionTimeout is how long a voter without a word from the leader waits before it stands for election. It must
+	// be the same on all voters. Default 500 ms.
+	ElectionTimeout time.Duration
+	// LeaseTTL of the liveness key. Default 3 s.
+	LeaseTTL time.Duration
+	// RequestTimeout of the requests that this package makes by itself, and of one try of a request. Default 1 s.
+	RequestTimeout time.Duration
+	// UnsafeNoFsync skips the fsync of votes and log: for tests and the demo only, since a crash of the machine can
+	// then lose a vote, and with it the pair's record.
+	UnsafeNoFsync bool
+	// Dial makes a connection to another voter. Default TCP. Tests put faults in here.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Logger for the voter's state. Nil: no logs.
+	Logger *zap.Logger
+
+	// older makes the voter say that its release knows what 0.1.0 knows. Only tests set it.
+	older bool
+}
+
+// withDefaults checks the options and fills in what is not set.
+func (o Options) withDefaults() (Options, error) {
+	if o.Advertise == "" {
+		o.Advertise = o.Listen
+	}
+	if o.Kind == "" {
+		o.Kind = KindNode
+	}
+	if o.ElectionTimeout <= 0 {
+		o.ElectionTimeout = DefaultElectionTimeout
+	}
+	if o.LeaseTTL <= 0 {
+		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.RequestTimeout <= 0 {
+		o.RequestTimeout = DefaultRequestTimeout
+	}
+	if o.Dial == nil {
+		o.Dial = dialTCP
+	}
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	switch {
+	case o.Dir == "":
+		return o, errors.New("raft: no directory for the voter's vote and log")
+	case o.Listen == "":
+		return o, errors.New("raft: no address to listen on, host:port")
+	case o.Kind != KindNode && o.Kind != KindWitness:
+		return o, fmt.Errorf("raft: kind %q; there are %q and %q", o.Kind, KindNode, KindWitness)
+	}
+	if err := checkAddress(o.Advertise); err != nil {
+		return o, fmt.Errorf("raft: the address for the other voters: %w", err)
+	}
+	voters, err := checkVoters(o.Voters)
+	if err != nil {
+		return o, err
+	}
+	o.Voters = voters
+	if !slices.Contains(o.Voters, o.Advertise) {
+		return o, fmt.Errorf("raft: this voter's own address %s is not among the voters %s", o.Advertise,
+			strings.Join(o.Voters, ", "))
+	}
+	return o, nil
+}
+
+// checkVoters returns the addresses sorted.
+func checkVoters(voters []string) ([]string, error) {
+	for _, v := range voters {
+		if err := checkAddress(v); err != nil {
+			return nil, fmt.Errorf("raft: the voter %q: %w", v, err)
+		}
+	}
+	voters = slices.Sorted(slices.Values(voters))
+	if len(voters) != voterCount || len(slices.Compact(slices.Clone(voters))) != voterCount {
+		return nil, fmt.Errorf("raft: %d voters (%s); name three different ones: the two nodes and the witness",
+			len(voters), strings.Join(voters, ", "))
+	}
+	return voters, nil
+}
+
+// checkAddress wants a host and a port that somebody else can dial.
+func checkAddress(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%w: write host:port", err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() || port == "" || port == "0" {
+		return fmt.Errorf("%q cannot be dialled: name a host and a port", address)
+	}
+	return nil
+}
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp", address) //nolint:wrapcheck // a net.OpError says everything
+}

@@ -1,0 +1,192 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+)
+
+// errHearing is returned to a voter that connects while this one hears the others out.
+var errHearing = errors.New("this voter has just started, and asks the others whether its disk is what it was")
+
+// introduce says in a greeting what this voter has, and what it knows of the one that it is for.
+func (v *Voter) introduce(g *greeting) error {
+	have, err := v.disk.standing()
+	if err != nil {
+		return err
+	}
+	seen, err := v.seen.of(g.To)
+	if err != nil {
+		return err
+	}
+	if !v.opts.older {
+		g.Have, g.Seen = &have, &seen
+	}
+	return nil
+}
+
+// acquaint compares what two voters have with what they know of each other, before they talk. That covers a voter that
+// nobody could warn when it started.
+func (v *Voter) acquaint(g greeting) error {
+	if g.Seen != nil {
+		have, err := v.disk.standing()
+		if err != nil {
+			return err
+		}
+		if missing := g.Seen.lacks(have); missing != "" {
+			v.mu.Lock()
+			v.suspect = missing
+			v.mu.Unlock()
+			v.lookNow()
+			return fmt.Errorf("the disk of this voter was put back: %s", missing)
+		}
+	}
+	if g.Have != nil {
+		seen, err := v.seen.of(g.From)
+		if err != nil {
+			return err
+		}
+		if missing := seen.lacks(*g.Have); missing != "" {
+			return fmt.Errorf("the disk of the voter that connects was put back: %s", missing)
+		}
+	}
+	return nil
+}
+
+// lookNow has the voter look around at once.
+func (v *Voter) lookNow() {
+	select {
+	case v.look <- struct{}{}:
+	default:
+	}
+}
+
+// considerPutBack tells whether this voter's disk is older than what others know of it, and takes it out of the cluster
+// if so.
+func (v *Voter) considerPutBack(known map[string]hello) bool {
+	v.mu.Lock()
+	missing, fenced := v.suspect, v.fenced
+	v.mu.Unlock()
+	if fenced != "" {
+		return true
+	}
+	have, err := v.disk.standing()
+	if err != nil {
+		v.log.Error("this voter's disk cannot be read", zap.Error(err))
+		return false
+	}
+	for _, h := range known {
+		if missing == "" {
+			missing = h.Seen[v.disk.id].lacks(have)
+		}
+	}
+	if missing == "" {
+		return false
+	}
+	// Those who know may not be there at the next start.
+	if err := v.disk.notePutBack(missing); err != nil {
+		v.log.Error("it could not be noted that this voter's disk was put back", zap.Error(err))
+	}
+	text := fmt.Sprintf("the disk of this voter (%s) was put back to an older state: %s. Its votes and its log count "+
+		"no more, and it takes no part "+
+		"until it is replaced: stop it, move its directory %s away, start it anew, and: lockstep pair replace %s %s",
+		v.disk.id, missing, v.opts.Dir, v.disk.id, v.opts.Advertise)
+	v.log.Error("this voter takes no part any more", zap.String("cause", text))
+	v.fence(FencedPutBack, text)
+	return true
+}
+
+// othersPutBack says which other members were put back; empty if none.
+func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
+	var back []Member
+	for _, m := range own.Voters {
+		if h, ok := known[m.Address]; ok && h.Status.ID == m.ID && h.Status.Fenced == FencedPutBack {
+			back = append(back, m)
+		}
+	}
+	switch {
+	case len(back) == 0:
+		return ""
+	case len(back) < (len(own.Voters)+1)/2:
+		m := back[0]
+		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop "+
+			"it, move its raft directory away "+
+			"(of a node: 'raft' in the data directory, and nothing else of that), start it anew, and: lockstep pair "+
+			"replace %s %s", m.Address, m.ID, m.Address)
+	default:
+		var at []string
+		for _, m := range back {
+			at = append(at, m.Address)
+		}
+		return fmt.Sprintf("the disks of the voters at %s were put back to an older state, and without a majority no "+
+			"role can change. What this voter (%s) "+
+			"has is newer: make it the only one (lockstep pair recover-quorum), and add the others anew",
+			strings.Join(at, " and "), own.Address)
+	}
+}
+
+// hearOut ends the time in which this voter only asks, once it has heard enough: from each of the other members or, if
+// one of them does not answer, from one and after a while. One has to: alone it could do nothing anyway. If it could
+// not hear the one who knows better, that one says so when they connect (see acquaint).
+func (v *Voter) hearOut(known map[string]hello) {
+	members := v.otherMembers()
+	heard := 0
+	for _, address := range members {
+		if _, ok := known[address]; ok {
+			heard++
+		}
+	}
+	v.mu.Lock()
+	if heard > 0 && v.answered.IsZero() {
+		v.answered = time.Now()
+	}
+	enough := heard == len(members) || heard > 0 && time.Since(v.answered) >= v.opts.RequestTimeout
+	waits := v.hearing && v.fenced == "" && enough
+	v.mu.Unlock()
+	if !waits {
+		return
+	}
+	c := raftConfig(v.disk.id, v.opts.ElectionTimeout, v.rlog)
+	err := v.raft.ReloadConfig(hraft.ReloadableConfig{
+		TrailingLogs: c.TrailingLogs, SnapshotInterval: c.SnapshotInterval, SnapshotThreshold: c.SnapshotThreshold,
+		HeartbeatTimeout: c.HeartbeatTimeout, ElectionTimeout: c.ElectionTimeout,
+	})
+	if err != nil {
+		v.log.Error("this voter cannot stand for elections", zap.Error(err))
+		return
+	}
+	v.mu.Lock()
+	v.hearing = false // not before: a leader could ask it to stand
+	v.mu.Unlock()
+}
+
+// otherMembers are the addresses of the cluster's other members; before it is formed, of those who are to form it.
+func (v *Voter) otherMembers() []string {
+	servers := v.servers()
+	if len(servers) == 0 {
+		return slices.DeleteFunc(slices.Clone(v.opts.Voters), func(a string) bool { return a == v.opts.Advertise })
+	}
+	var out []string
+	for _, s := range servers {
+		if string(s.ID) != v.disk.id {
+			out = append(out, string(s.Address))
+		}
+	}
+	return out
+}
+
+// gossip notes what another voter has said of itself and of the rest.
+func (v *Voter) gossip(h hello) {
+	err := v.seen.saw(h.Status.ID, sighting{Term: h.Status.Term}, lazily)
+	for id, s := range h.Seen {
+		err = errors.Join(err, v.seen.saw(id, s, lazily))
+	}
+	if err = errors.Join(err, v.seen.flush(v.servers())); err != nil {
+		v.log.Warn("what is known of the other voters", zap.Error(err))
+	}
+}

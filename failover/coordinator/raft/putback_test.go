@@ -1,0 +1,344 @@
+package raft_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+)
+
+// image stops a voter and gives a copy of its disk.
+func (c *cluster) image(name string) string {
+	c.t.Helper()
+	c.stop(name)
+	dir := c.t.TempDir()
+	require.NoError(c.t, os.CopyFS(dir, os.DirFS(c.options(name).Dir)))
+	return dir
+}
+
+// putBack stops a voter and puts its disk back to what it was.
+func (c *cluster) putBack(name, image string) {
+	c.t.Helper()
+	c.stop(name)
+	dir := c.options(name).Dir
+	require.NoError(c.t, os.RemoveAll(dir))
+	require.NoError(c.t, os.CopyFS(dir, os.DirFS(image)))
+}
+
+// awaitFenced waits until a voter has found out that its disk was put back.
+func (c *cluster) awaitFenced(name string) {
+	c.t.Helper()
+	require.True(c.t, awaitTrue(func() bool { return c.voters[name].Status().Fenced == raft.FencedPutBack }),
+		"%s takes part with a disk that was put back: %+v", name, c.voters[name].Status())
+	require.False(c.t, c.voters[name].Status().Member)
+}
+
+// awaitSame waits until all voters that run have the same log.
+func (c *cluster) awaitSame() {
+	c.t.Helper()
+	require.True(c.t, awaitTrue(func() bool {
+		last := make(map[uint64]bool)
+		for _, v := range c.voters {
+			last[v.Status().LastIndex] = true
+		}
+		return len(last) == 1
+	}), "the voters' logs differ")
+}
+
+// awaitNotice waits until a node is told something about a voter.
+func (c *cluster) awaitNotice(at, kind, about string) {
+	c.t.Helper()
+	k := c.voters[at].Connect()
+	defer k.Close()
+	var last []failover.Notice
+	for o := range k.Watch(timed(c.t)) {
+		last = o.Notices
+		for _, n := range last {
+			if n.Kind == kind && strings.Contains(n.Details, about) {
+				return
+			}
+		}
+	}
+	require.Fail(c.t, "not noticed", "%s about %s at %s: %+v", kind, about, at, last)
+}
+
+// A node is told which voter is missing, and which one has lost its disk; and nothing when all are well.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	k := c.connect(nodeA)
+	for o := range k.Watch(timed(t)) {
+		if o.Reachable && o.LiveKnown && len(o.Notices) == 0 {
+			break
+		}
+	}
+	c.stop(witness)
+	c.awaitNotice(nodeA, failover.NoticeVoterMissing, witness)
+	c.stop(nodeB) // no majority is left to answer
+	c.awaitNotice(nodeA, failover.NoticeVoterMissing, nodeB)
+	c.start(nodeB)
+	c.wipe(witness)
+	fresh := c.start(witness)
+	c.awaitNotice(nodeA, failover.NoticeVoterWiped, "lockstep pair replace")
+	c.awaitNotice(witness, failover.NoticeVoterWiped, fresh.ID())
+	_, err := c.voters[nodeA].Replace(timed(t), witness, witness)
+	require.NoError(t, err)
+	for o := range k.Watch(timed(t)) {
+		if o.Reachable && len(o.Notices) == 0 {
+			return
+		}
+	}
+	require.Fail(t, "a notice stays")
+}
+
+// swapNext writes a record after the one that is there.
+func swapNext(t *testing.T, v *raft.Voter, op string) failover.Record {
+	t.Helper()
+	k := v.Connect()
+	defer k.Close()
+	rec, rev, err := k.Load(timed(t))
+	if err != nil {
+		require.ErrorIs(t, err, failover.ErrNoRecord)
+		rec = coordtest.SampleRecord(op)
+	}
+	rec.Config, rec.OpID = rec.Config+1, op
+	_, err = k.Swap(timed(t), rev, rec)
+	require.NoError(t, err)
+	return rec
+}
+
+// A voter whose disk was put back takes no part, says so, and counts again when it was replaced.
+func TestPutBackVoter(t *testing.T) {
+	t.Parallel()
+	for _, name := range names() {
+		t.Run(name[:1], func(t *testing.T) {
+			t.Parallel()
+			c := startCluster(t)
+			other := map[string]string{nodeA: nodeB, nodeB: nodeA, witness: nodeA}[name]
+			swapNext(t, c.voters[other], "op1")
+			image := c.image(name)
+			id := c.start(name).ID()
+			c.awaitLeader(witness)
+			rec := swapNext(t, c.voters[other], "op2")
+			c.awaitSame()
+			c.putBack(name, image)
+			v := c.start(name)
+			require.Equal(t, id, v.ID())
+			c.awaitFenced(name)
+			c.awaitTrouble(name, "was put back to an older state")
+			require.Contains(t, v.Status().Trouble, "lockstep pair replace "+id+" "+name)
+			c.awaitTrouble(other, "the disk of the voter at "+name+" was put back")
+			for _, at := range []string{name, other} {
+				c.awaitNotice(at, failover.NoticeVoterPutBack, name)
+			}
+
+			// Its node can use the coordinator all the same.
+			k := c.connect(name)
+			got, _, err := k.Load(timed(t))
+			require.NoError(t, err)
+			require.Equal(t, rec, got)
+			require.NoError(t, k.Close())
+
+			// It has no vote: without one of the others there is no majority. Nor has it one after another start, alone
+			// with one of them.
+			third := map[string]string{nodeA: witness, nodeB: witness, witness: nodeB}[name]
+			c.stop(third)
+			c.stop(name)
+			v = c.start(name)
+			c.awaitFenced(name)
+			reader := c.connect(other)
+			short, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, _, err = reader.Load(short)
+			require.ErrorIs(t, err, failover.ErrUnreachable)
+			require.NotEqual(t, "Leader", c.voters[other].Status().State)
+			require.Equal(t, raft.FencedPutBack, v.Status().Fenced)
+			c.start(third)
+
+			c.stop(name)
+			c.wipe(name)
+			fresh := c.start(name)
+			_, err = c.voters[other].Replace(timed(t), id, name)
+			require.NoError(t, err)
+			require.True(t, awaitTrue(func() bool { s := fresh.Status(); return s.Member && s.Trouble == "" }), "%+v",
+				fresh.Status())
+		})
+	}
+}
+
+// While all three are down, one of the two that hold the newest record is put back to before it. It starts first,
+// together with the one that never had the record; the third, which has it, comes a moment later. The record must not
+// be forgotten.
+func TestPutBackForgetsNothing(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, func(o *raft.Options) { o.RequestTimeout = 4 * time.Second })
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitLeader(witness)
+	var history []porcupine.Operation
+	base := time.Now()
+	client := 0
+	use := func(name string) { // a few operations of a client of its own
+		client++
+		k := c.voters[name].Connect()
+		defer k.Close()
+		done := 0
+		for i := 0; done < 3; i++ {
+			require.Less(t, i, 50, "nothing can be swapped")
+			swapOnce(k, fmt.Sprintf("%d/%d", client, i), base, func(in input, out output, call time.Duration) {
+				ret := int64(time.Since(base))
+				if out.unknown {
+					ret = 1<<63 - 1
+				}
+				if out.ok {
+					done++
+				}
+				history = append(history, porcupine.Operation{
+					ClientId: client, Input: in, Output: out,
+					Call: int64(call), Return: ret,
+				})
+			})
+		}
+	}
+	for _, pair := range [][2]string{{nodeA, nodeB}, {nodeB, nodeA}} {
+		name, ignorant := pair[0], pair[1]
+		use(ignorant)
+		image := c.image(name)
+		id := c.start(name).ID()
+		c.awaitLeader(witness)
+		c.net.isolate(ignorant, true)
+		use(witness)
+		for _, n := range names() {
+			c.stop(n)
+		}
+		c.net.isolate(ignorant, false)
+		c.putBack(name, image)
+		c.start(name)
+		c.start(ignorant)
+		require.Never(t, func() bool {
+			return c.voters[name].Status().State == "Leader" || c.voters[ignorant].Status().State == "Leader"
+		}, 1500*time.Millisecond, 5*time.Millisecond, "two of which none has the newest record have a leader")
+		c.start(witness)
+		c.awaitFenced(name)
+		use(ignorant)
+		c.stop(name)
+		c.wipe(name)
+		c.start(name)
+		_, err := c.voters[ignorant].Replace(timed(t), id, name)
+		require.NoError(t, err)
+		c.awaitLeader(witness)
+	}
+	require.Equal(t, porcupine.Ok, porcupine.CheckOperationsTimeout(model(), history, 20*time.Second),
+		"the history of loads and swaps is not linearizable")
+}
+
+// Two of three are put back: the third knows, and what it has is what counts.
+func TestTwoPutBack(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	swapNext(t, c.voters[nodeA], "op1")
+	images := map[string]string{}
+	for _, name := range []string{nodeA, nodeB} {
+		images[name] = c.image(name)
+		c.start(name)
+		c.awaitLeader(witness)
+	}
+	rec := swapNext(t, c.voters[nodeA], "op2")
+	c.awaitSame()
+	for name, image := range images {
+		c.putBack(name, image)
+	}
+	for name := range images {
+		c.start(name)
+	}
+	for name := range images {
+		c.awaitFenced(name)
+	}
+	c.awaitTrouble(witness, "lockstep pair recover-quorum")
+	require.True(t, awaitTrue(func() bool { return c.voters[witness].Status().State != "Leader" }))
+
+	dir := c.options(witness).Dir
+	for _, name := range names() {
+		c.stop(name)
+	}
+	_, err := raft.Recover(raft.RecoverOptions{Dir: dir})
+	require.NoError(t, err)
+	c.start(witness)
+	c.awaitLeader(witness)
+	k := c.connect(witness)
+	got, _, err := k.Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+}
+
+// All three are put back to the same moment: nobody is left who knows, and they go on from there. (The nodes know:
+// INV-9.)
+func TestAllPutBack(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	rec := swapNext(t, c.voters[nodeA], "op1")
+	c.awaitSame()
+	images := map[string]string{}
+	for _, name := range names() {
+		c.stop(name)
+	}
+	for _, name := range names() {
+		images[name] = c.image(name)
+	}
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitLeader(witness)
+	swapNext(t, c.voters[nodeA], "op2")
+	for name, image := range images {
+		c.putBack(name, image)
+	}
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitLeader(witness)
+	k := c.connect(nodeA)
+	got, _, err := k.Load(timed(t))
+	require.NoError(t, err)
+	require.Equal(t, rec, got)
+}
+
+// A voter that starts does not count before another one has told what it knows; two need nobody else.
+func TestStartHearsOthers(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	swapNext(t, c.voters[nodeA], "op1")
+	for _, name := range names() {
+		c.stop(name)
+	}
+	a := c.start(nodeA)
+	require.Never(t, func() bool { return a.Status().State != "Follower" }, time.Second, 5*time.Millisecond,
+		"it stands for election alone")
+	c.start(nodeB)
+	swapNext(t, a, "op2")
+	swapNext(t, c.voters[nodeB], "op3")
+}
+
+// One who knows better and was not heard at the start says so when it connects, and nothing is exchanged.
+func TestGreetingFindsPutBack(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	a, b := c.voters[nodeA], c.voters[nodeB]
+	require.NoError(t, a.Greeted(b.ID(), 0))
+	require.ErrorContains(t, a.Greeted(b.ID(), 1000), "the disk of this voter was put back")
+	c.awaitFenced(nodeA)
+	require.ErrorContains(t, a.Greeted(b.ID(), 0), "takes no part any more")
+	// And the other way round: b knows what a had, from a or, a moment later, from the leader.
+	require.Eventually(t, func() bool { return b.GreetedBy(a.ID()) != nil }, 10*time.Second, 5*time.Millisecond)
+	require.ErrorContains(t, b.GreetedBy(a.ID()), "the disk of the voter that connects was put back")
+}

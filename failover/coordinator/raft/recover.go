@@ -1,0 +1,141 @@
+package raft
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"go.uber.org/zap"
+)
+
+// RecoverOptions of Recover.
+type RecoverOptions struct {
+	// Dir of the surviving voter, which must not run.
+	Dir string
+	// Address of the voter from now on; empty: as it was.
+	Address string
+	// By and Reason are written to the marker.
+	By, Reason string
+	// Logger; nil: no logs.
+	Logger *zap.Logger
+}
+
+// Recovery is what Recover has done. It is also what the marker holds: the file recovery-<n>.json in the voter's
+// directory.
+type Recovery struct {
+	Time   time.Time `json:"time"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	// ID that the voter has from now on, and the one that it had.
+	ID    string `json:"id"`
+	OldID string `json:"old_id"`
+	// Address that it is known by.
+	Address string `json:"address"`
+	// Lost are the members that are members no more.
+	Lost []Member `json:"lost"`
+	// LastIndex of the log: what the lost ones have committed after it is lost.
+	LastIndex uint64 `json:"last_index"`
+	// Revision of the record that is kept; 0: there is none.
+	Revision int64 `json:"revision"`
+	// Recoveries of this cluster, this one included.
+	Recoveries uint64 `json:"recoveries"`
+	// Marker is the file.
+	Marker string `json:"-"`
+}
+
+// Recover makes a surviving voter the only member of its cluster: the way out when the other two are gone for good.
+// What they have committed without it is lost, so that the record may be an old one; a node then refuses it if it has
+// obeyed a newer one (INV-9). It is the operator's word that the two never come back with what they have on their
+// disks.
+//
+// The voter gets a new id, so that nothing that is left of the old cluster can talk to it; and a voter of the old
+// cluster that hears of the recovery takes no part any more. Errors: ErrInUse, ErrNoState.
+func Recover(o RecoverOptions) (_ Recovery, err error) {
+	if o.Logger == nil {
+		o.Logger = zap.NewNop()
+	}
+	rlog := newRaftLog(o.Logger.Named("raft"))
+	if _, err := os.Stat(filepath.Join(o.Dir, logFile)); err != nil {
+		return Recovery{}, fmt.Errorf("recover %s: %w: %w", o.Dir, ErrNoState, err)
+	}
+	d, err := openDisk(o.Dir, false, rlog)
+	if err != nil {
+		return Recovery{}, err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
+	conf := raftConfig(d.id, DefaultElectionTimeout, rlog)
+	addr, trans := hraft.NewInmemTransport("")
+	defer trans.Close()
+	if empty, err := d.empty(); err != nil || empty {
+		return Recovery{}, errors.Join(fmt.Errorf("recover %s: %w", o.Dir, ErrNoState), err)
+	}
+	before, err := hraft.GetConfiguration(conf, newFSM(), d.store, d.store, d.snaps, trans)
+	if err != nil {
+		return Recovery{}, fmt.Errorf("recover %s: the members are not known (%s): %w", o.Dir, addr, err)
+	}
+	rec := Recovery{
+		Time: time.Now().UTC(), By: o.By, Reason: o.Reason, OldID: d.id, Address: o.Address,
+		Lost: []Member{},
+	}
+	for _, s := range before.Servers {
+		switch {
+		case string(s.ID) != d.id:
+			rec.Lost = append(rec.Lost, Member{
+				ID: string(s.ID), Address: string(s.Address), Kind: kindOf(string(s.ID)),
+				Voter: s.Suffrage == hraft.Voter,
+			})
+		case o.Address == "":
+			rec.Address = string(s.Address)
+		}
+	}
+	if err := checkAddress(rec.Address); err != nil {
+		return Recovery{}, fmt.Errorf("recover %s: this voter was no member, so its address has to be named: %w", o.Dir,
+			err)
+	}
+	if err := d.recover(&rec, rlog, o.Logger); err != nil {
+		return Recovery{}, err
+	}
+	return rec, nil
+}
+
+// recover does it. The order matters: interrupted after any step, the voter is a member of nothing, and Recover can be
+// repeated.
+func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
+	last, err := d.lastIndex()
+	if err != nil {
+		return err
+	}
+	if err := d.rename(kindOf(d.id)); err != nil {
+		return err
+	}
+	rec.ID = d.id
+	f := newFSM()
+	f.recovering = true
+	conf := raftConfig(d.id, DefaultElectionTimeout, rlog)
+	_, trans := hraft.NewInmemTransport("")
+	defer trans.Close()
+	alone := hraft.Configuration{Servers: []hraft.Server{{
+		ID:      hraft.ServerID(d.id),
+		Address: hraft.ServerAddress(rec.Address),
+	}}}
+	if err := hraft.RecoverCluster(conf, f, d.store, d.store, d.snaps, trans, alone); err != nil {
+		return fmt.Errorf("recover %s: %w", d.dir, err)
+	}
+	kept := f.now.Get()
+	rec.LastIndex, rec.Revision, rec.Recoveries = last, kept.at(), kept.Recoveries+1
+	rec.Marker = filepath.Join(d.dir, fmt.Sprintf("recovery-%d.json", rec.Recoveries))
+	raw, err := json.MarshalIndent(rec, "", "  ")
+	if err != nil {
+		return fmt.Errorf("recover %s: %w", d.dir, err)
+	}
+	if err := os.WriteFile(rec.Marker, append(raw, '\n'), 0o600); err != nil {
+		return fmt.Errorf("recover %s: the voter is recovered, but the marker could not be written: %w", d.dir, err)
+	}
+	log.Warn("a lost quorum was recovered by force: this voter is the only member of the cluster",
+		zap.Any("recovery", rec))
+	return nil
+}

@@ -1,0 +1,107 @@
+package raft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+const (
+	againMin = 5 * time.Millisecond
+	againMax = 50 * time.Millisecond
+)
+
+// guide knows who leads.
+type guide interface {
+	// whoLeads gives the leader's service and the address that it is reached by; nil if none is known.
+	whoLeads(ctx context.Context) (service, string)
+	// moved waits until the leader is reached by another address than this one, or ctx ends.
+	moved(ctx context.Context, from string)
+}
+
+var _ guide = (*Voter)(nil)
+
+// whoLeads implements guide.
+func (v *Voter) whoLeads(context.Context) (service, string) {
+	switch l := v.leaders.Get(); {
+	case l.address == "":
+		return nil, ""
+	case l.id == v.disk.id:
+		return v, l.contact()
+	case l.via != "":
+		return &remote{peers: v.peers, address: l.via, handOn: true}, l.via
+	default:
+		return v.peers.at(l.address), l.address
+	}
+}
+
+// moved implements guide.
+func (v *Voter) moved(ctx context.Context, from string) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for l := range v.leaders.Watch(ctx) {
+		if l.address != "" && l.contact() != from {
+			return
+		}
+	}
+}
+
+// atLeader does something at the leader, whoever that is by then, until it is done or refused, or ctx ends. A try ends
+// when another leader is known, or after `limit` (0: never). inDoubt: some try got no answer and may have been done.
+func atLeader(
+	ctx context.Context, g guide, limit time.Duration, do func(context.Context, service) error,
+) (inDoubt bool, err error) {
+	last := ErrNoQuorum
+	for pause := againMin; ctx.Err() == nil; pause = min(2*pause, againMax) {
+		s, address := g.whoLeads(ctx)
+		if s == nil {
+			last = ErrNoQuorum
+		} else {
+			err := once(ctx, g, limit, address, func(ctx context.Context) error { return do(ctx, s) })
+			if err == nil || final(err) {
+				return inDoubt, err
+			}
+			inDoubt = inDoubt || !undone(err)
+			last = err
+		}
+		aside, cancel := context.WithTimeout(ctx, pause)
+		g.moved(aside, address)
+		cancel()
+	}
+	return inDoubt, fmt.Errorf("%w (%w)", context.Cause(ctx), last)
+}
+
+// once makes one try.
+func once(ctx context.Context, g guide, limit time.Duration, address string, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	if limit > 0 {
+		defer time.AfterFunc(limit, cancel).Stop()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.moved(ctx, address)
+		cancel()
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	return do(ctx)
+}
+
+// final tells whether asking again would change nothing.
+func final(err error) bool {
+	return errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrRefused) ||
+		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)
+}
+
+// undone tells whether it is certain that nothing was done: nobody was reached, or somebody who does not lead.
+func undone(err error) bool {
+	var op *net.OpError
+	return errors.Is(err, errNotLeader) || errors.Is(err, errRefused) || errors.As(err, &op) && op.Op == "dial"
+}

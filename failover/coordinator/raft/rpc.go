@@ -1,0 +1,314 @@
+package raft
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// The API of a voter is JSON over HTTP, inside connections that were greeted (see port). It is for voters, coordinators
+// and Admin of the same version or the one before; a field that is not known is ignored.
+const (
+	pathHello    = "/v1/hello"
+	pathLoad     = "/v1/load"
+	pathSwap     = "/v1/swap"
+	pathMark     = "/v1/mark"
+	pathRenew    = "/v1/renew"
+	pathWithdraw = "/v1/withdraw"
+	pathWatch    = "/v1/watch"
+	pathMembers  = "/v1/members"
+	pathChange   = "/v1/change"
+
+	// headerHandOn asks a voter that does not lead to hand the request on to the one that does.
+	headerHandOn = "Lockstep-Hand-On"
+
+	maxBody     = 256 << 10
+	idleServer  = 2 * time.Minute
+	idleClient  = time.Minute
+	headerLimit = 5 * time.Second
+)
+
+// failure is the body of an answer that says no.
+type failure struct {
+	Code string `json:"code"`
+	Text string `json:"text"`
+}
+
+// code of an error that means something to the other side.
+type code struct {
+	name string
+	err  error
+}
+
+// codes in the order in which they count when an error is more than one of them: an outcome that is not known stays
+// unknown, whatever else is said of it, and "not the leader" means that nothing was done and another one is to be
+// asked.
+func codes() []code {
+	return []code{
+		{"uncertain", errUncertain},
+		{"not-leader", errNotLeader},
+		{"conflict", failover.ErrConflict},
+		{"refused", failover.ErrRefused},
+		{"not-member", ErrNotMember},
+		{"membership", ErrMembership},
+	}
+}
+
+// coded is the error that a code stands for; nil if none that is known here.
+func coded(name string) error {
+	for _, c := range codes() {
+		if c.name == name {
+			return c.err
+		}
+	}
+	return nil
+}
+
+// remoteError is another voter's error.
+type remoteError struct {
+	known error
+	text  string
+}
+
+// Error implements error.
+func (e remoteError) Error() string { return e.text }
+
+// Unwrap gives the error that it is.
+func (e remoteError) Unwrap() error { return e.known }
+
+// api serves a voter's API.
+type api struct {
+	srv *http.Server
+	wg  sync.WaitGroup
+}
+
+func serveAPI(ln net.Listener, v *Voter) *api {
+	mux := http.NewServeMux()
+	handle(mux, v, pathHello, func(context.Context, service, struct{}) (hello, error) { return v.hello() })
+	handle(mux, v, pathLoad, func(ctx context.Context, s service, _ struct{}) (state, error) { return s.load(ctx) })
+	handle(mux, v, pathSwap, func(ctx context.Context, s service, c command) (int64, error) { return s.swap(ctx, c) })
+	handle(mux, v, pathMark, func(ctx context.Context, s service, m failover.Mark) (struct{}, error) {
+		return struct{}{}, s.mark(ctx, m)
+	})
+	handle(mux, v, pathRenew, func(ctx context.Context, s service, l failover.Live) (time.Duration, error) { return s.renew(ctx, l) })
+	handle(mux, v, pathWithdraw, func(ctx context.Context, s service, l failover.Live) (struct{}, error) {
+		return struct{}{}, s.withdraw(ctx, l)
+	})
+	handle(mux, v, pathMembers, func(ctx context.Context, s service, _ struct{}) ([]Member, error) { return s.members(ctx) })
+	handle(mux, v, pathChange, func(ctx context.Context, s service, c change) (Member, error) { return s.changeMembers(ctx, c) })
+	mux.HandleFunc("POST "+pathWatch, func(w http.ResponseWriter, r *http.Request) { streamWatch(w, r, v.serving(r)) })
+	a := &api{srv: &http.Server{
+		Handler: mux, ReadHeaderTimeout: headerLimit, IdleTimeout: idleServer, ErrorLog: log.New(io.Discard, "", 0),
+	}}
+	a.wg.Go(func() { _ = a.srv.Serve(ln) })
+	return a
+}
+
+func (a *api) close() {
+	_ = a.srv.Close()
+	a.wg.Wait()
+}
+
+// serving is who does what a request asks for: this voter, or the leader if the request is to be handed on. It is
+// handed on once.
+func (v *Voter) serving(r *http.Request) service {
+	l := v.leaders.Get()
+	if r.Header.Get(headerHandOn) == "" || l.address == "" || l.via != "" || l.id == v.disk.id {
+		return v
+	}
+	return v.peers.at(l.address)
+}
+
+// handle registers a request with an answer.
+func handle[Req, Resp any](
+	mux *http.ServeMux, v *Voter, path string, do func(context.Context, service, Req) (Resp, error),
+) {
+	mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+		var req Req
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&req); err != nil {
+			fail(w, fmt.Errorf("the request cannot be read: %w", err))
+			return
+		}
+		resp, err := do(r.Context(), v.serving(r), req)
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(resp)
+	})
+}
+
+// fail answers with an error.
+func fail(w http.ResponseWriter, err error) {
+	w.WriteHeader(http.StatusConflict)
+	_ = json.NewEncoder(w).Encode(failureOf(err))
+}
+
+func failureOf(err error) failure {
+	f := failure{Text: err.Error()}
+	for _, c := range codes() {
+		if errors.Is(err, c.err) {
+			f.Code = c.name
+			break
+		}
+	}
+	return f
+}
+
+// streamWatch sends sights, one JSON value each, until the client goes or the reign ends.
+func streamWatch(w http.ResponseWriter, r *http.Request, s service) {
+	flush := http.NewResponseController(w)
+	sent := false
+	err := s.watch(r.Context(), func(now sight) {
+		sent = true
+		if json.NewEncoder(w).Encode(now) == nil {
+			_ = flush.Flush()
+		}
+	})
+	if err != nil && !sent {
+		fail(w, err)
+	}
+}
+
+// peers are connections to the APIs of other voters.
+type peers struct {
+	client *http.Client
+	close  func()
+}
+
+func newPeers(d *dialer) *peers {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return d.connect(ctx, kindAPI, "", address)
+		},
+		MaxIdleConnsPerHost: 4, IdleConnTimeout: idleClient, DisableCompression: true,
+	}
+	return &peers{client: &http.Client{Transport: t}, close: t.CloseIdleConnections}
+}
+
+// at is the voter at an address.
+func (p *peers) at(address string) *remote { return &remote{peers: p, address: address} }
+
+// remote is another voter. It implements service.
+type remote struct {
+	peers   *peers
+	address string
+	handOn  bool // the voter is to hand requests on to the leader
+}
+
+var _ service = (*remote)(nil)
+
+// post sends a request; the caller closes the body of the response.
+func (r *remote) post(ctx context.Context, path string, req any) (*http.Response, error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	hr, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+r.address+path, bytes.NewReader(body)) //nolint:gosec // G704: only voters say who is a voter
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	switch path {
+	case pathHello, pathLoad, pathMark, pathRenew, pathMembers, pathWatch:
+		// May be done twice: a connection that was kept, and whose other end was restarted meanwhile, is then no
+		// failure.
+		hr.Header["Idempotency-Key"] = nil // not sent; see http.Transport
+	}
+	if r.handOn {
+		hr.Header.Set(headerHandOn, "1")
+	}
+	resp, err := r.peers.client.Do(hr) //nolint:gosec // G704: only voters say who is a voter
+	if err != nil {
+		// If this one leads nowhere, so do those beside it; each would be tried, and waited for, in turn.
+		r.peers.client.CloseIdleConnections()
+		return nil, err //nolint:wrapcheck // a url.Error, which says where
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound {
+		return nil, fmt.Errorf("%w: the voter at %s is of an older release and does not know %s: upgrade it",
+			failover.ErrRefused, r.address, path)
+	}
+	var f failure
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBody)).Decode(&f); err != nil {
+		return nil, fmt.Errorf("%s at %s: %s", path, r.address, resp.Status)
+	}
+	return nil, remoteError{known: coded(f.Code), text: f.Text}
+}
+
+// call sends a request and reads its answer.
+func call[Resp any](ctx context.Context, r *remote, path string, req any) (Resp, error) {
+	var out Resp
+	resp, err := r.post(ctx, path, req)
+	if err != nil {
+		return out, err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxStateBytes)).Decode(&out); err != nil {
+		return out, fmt.Errorf("%s at %s: the answer cannot be read: %w", path, r.address, err)
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxBody)) // so that the connection can be used again
+	return out, nil
+}
+
+func (r *remote) hello(ctx context.Context) (hello, error) {
+	return call[hello](ctx, r, pathHello, struct{}{})
+}
+
+func (r *remote) load(ctx context.Context) (state, error) {
+	return call[state](ctx, r, pathLoad, struct{}{})
+}
+
+func (r *remote) swap(ctx context.Context, c command) (int64, error) {
+	return call[int64](ctx, r, pathSwap, c)
+}
+
+func (r *remote) mark(ctx context.Context, m failover.Mark) error {
+	_, err := call[struct{}](ctx, r, pathMark, m)
+	return err
+}
+
+func (r *remote) renew(ctx context.Context, l failover.Live) (time.Duration, error) {
+	return call[time.Duration](ctx, r, pathRenew, l)
+}
+
+func (r *remote) withdraw(ctx context.Context, l failover.Live) error {
+	_, err := call[struct{}](ctx, r, pathWithdraw, l)
+	return err
+}
+
+func (r *remote) members(ctx context.Context) ([]Member, error) {
+	return call[[]Member](ctx, r, pathMembers, struct{}{})
+}
+
+func (r *remote) changeMembers(ctx context.Context, c change) (Member, error) {
+	return call[Member](ctx, r, pathChange, c)
+}
+
+func (r *remote) watch(ctx context.Context, see func(sight)) error {
+	resp, err := r.post(ctx, pathWatch, struct{}{})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	dec := json.NewDecoder(resp.Body)
+	for {
+		var s sight
+		if err := dec.Decode(&s); err != nil {
+			return fmt.Errorf("watch at %s: %w", r.address, err)
+		}
+		see(s)
+	}
+}

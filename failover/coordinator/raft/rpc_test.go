@@ -1,0 +1,51 @@
+package raft
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// An error that is two of those with a code is always answered with the same one: an outcome that is not known stays
+// unknown.
+func TestFailureOfTwo(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"uncertain":  fmt.Errorf("%w: %w", failover.ErrRefused, errUncertain),
+		"not-leader": fmt.Errorf("%w: %w", ErrMembership, errNotLeader),
+		"not-member": fmt.Errorf("%w: %w", ErrMembership, ErrNotMember),
+		"":           errors.New("something else"),
+	} {
+		for range 50 {
+			require.Equal(t, want, failureOf(err).Code)
+		}
+	}
+	for _, c := range codes() {
+		require.Equal(t, c.err, coded(failureOf(c.err).Code))
+	}
+}
+
+// A leader of 0.1.0 knows no marks: that is a refusal and not an outage, and there is no mark to read.
+func TestMarkAtOldLeader(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+pathLoad, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"revision":3,"op_id":"x","record":{"a":1},"recoveries":0}`))
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	p := &peers{client: &http.Client{Timeout: 10 * time.Second}, close: func() {}}
+	r := p.at(strings.TrimPrefix(srv.URL, "http://"))
+	require.ErrorIs(t, r.mark(t.Context(), failover.Mark{By: 1}), failover.ErrRefused)
+	got, err := r.load(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, failover.Mark{}, got.mark())
+}

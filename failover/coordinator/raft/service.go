@@ -1,0 +1,237 @@
+package raft
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
+)
+
+// errUncertain is returned when it is not known whether something was done.
+var errUncertain = errors.New("no word on whether it was done")
+
+// service is what the leader does for all. The leader's own process uses it directly, the others by way of the API. An
+// errNotLeader means that nothing was done and somebody else is to be asked.
+type service interface {
+	load(ctx context.Context) (state, error)
+	swap(ctx context.Context, c command) (int64, error)
+	mark(ctx context.Context, m failover.Mark) error
+	renew(ctx context.Context, l failover.Live) (time.Duration, error)
+	withdraw(ctx context.Context, l failover.Live) error
+	watch(ctx context.Context, see func(sight)) error
+	members(ctx context.Context) ([]Member, error)
+	changeMembers(ctx context.Context, c change) (Member, error)
+}
+
+// sight is what a watch tells.
+type sight struct {
+	Revision int64           `json:"revision"`
+	Record   json.RawMessage `json:"record,omitempty"` // nil: there is none
+	Live     []failover.Live `json:"live"`
+	// Runs are all processes that announce themselves; nil from a leader of 0.1.0. Reign is the one in which their
+	// numbers are comparable.
+	Runs  []twins.Entry `json:"runs"`
+	Reign uint64        `json:"reign"`
+	// Settled is false while a new leader may not have heard from everybody.
+	Settled bool `json:"settled"`
+}
+
+var _ service = (*Voter)(nil)
+
+// reigning waits until this voter is ready to lead.
+func (v *Voter) reigning(ctx context.Context) (*leadership, error) {
+	l := v.leading.Load()
+	if l == nil {
+		return nil, errNotLeader
+	}
+	select {
+	case <-l.ready:
+		return l, nil
+	case <-l.gone:
+		return nil, errNotLeader
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: it is not ready yet: %w", errNotLeader, context.Cause(ctx))
+	}
+}
+
+// confirmed waits until a majority has said that this voter leads, at some moment after the call.
+func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
+	l, err := v.reigning(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := wait(ctx, v.raft.VerifyLeader()); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotLeader, err)
+	}
+	return l, nil
+}
+
+// load implements service.
+func (v *Voter) load(ctx context.Context) (state, error) {
+	if _, err := v.confirmed(ctx); err != nil {
+		return state{}, err
+	}
+	// Whatever anybody was told before the call is applied here: by this leader, which answers after it has applied, or
+	// by another before it, since this one became ready after a barrier.
+	return v.fsm.now.Get(), nil
+}
+
+// swap implements service.
+func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
+	if _, err := v.reigning(ctx); err != nil {
+		return 0, err
+	}
+	out, err := v.apply(ctx, c)
+	switch {
+	case err != nil:
+		return 0, err
+	case out.conflict:
+		return 0, failover.ErrConflict
+	default:
+		return out.revision, nil
+	}
+}
+
+// featureMark is the command with a mark: in the hellos of voters that know it.
+const featureMark = "mark"
+
+// mark implements service. A voter of an older release passes over an entry with a mark, and its snapshots have none:
+// the voters would not agree any more on what there is. So the first mark waits until each of the three has said that
+// it knows marks; that one is in the log means that they all do, also while one of them is away.
+func (v *Voter) mark(ctx context.Context, m failover.Mark) error {
+	if _, err := v.reigning(ctx); err != nil {
+		return err
+	}
+	now := v.fsm.now.Get()
+	if now.Mark != nil && !now.Mark.Less(m) {
+		return nil // what is applied is committed, and so durable
+	}
+	if now.Mark == nil {
+		if err := v.allKnow(featureMark); err != nil {
+			return err
+		}
+	}
+	_, err := v.apply(ctx, command{Mark: &m})
+	return err
+}
+
+// allKnow tells whether each of the voters has said that its release knows a feature.
+func (v *Voter) allKnow(feature string) error {
+	servers := v.servers()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range servers {
+		if string(s.ID) == v.disk.id {
+			continue
+		}
+		h, ok := v.heard[string(s.Address)]
+		switch {
+		case !ok || h.hello.Status.ID != string(s.ID):
+			return fmt.Errorf("%w: the voter at %s has not said yet what its release knows", failover.ErrRefused,
+				s.Address)
+		case !slices.Contains(h.hello.Features, feature):
+			return fmt.Errorf("%w: the voter at %s is of an older release: upgrade it", failover.ErrRefused, s.Address)
+		}
+	}
+	return nil
+}
+
+// apply has the voters agree on an entry.
+func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
+	entry, err := json.Marshal(c)
+	if err != nil {
+		return swapped{}, fmt.Errorf("encode the log entry: %w", err)
+	}
+	f := v.raft.Apply(entry, v.opts.RequestTimeout)
+	err = wait(ctx, f)
+	switch {
+	case errors.Is(err, hraft.ErrNotLeader), errors.Is(err, hraft.ErrLeadershipTransferInProgress),
+		errors.Is(err, hraft.ErrEnqueueTimeout):
+		return swapped{}, fmt.Errorf("%w: %w", errNotLeader, err) // raft has not taken the entry
+	case err != nil:
+		return swapped{}, fmt.Errorf("%w: %w", errUncertain, err)
+	}
+	out, ok := f.Response().(swapped)
+	switch {
+	case !ok:
+		return swapped{}, fmt.Errorf("%w: raft answered %T", errUncertain, f.Response())
+	case out.err != nil:
+		return swapped{}, fmt.Errorf("%w: %w", failover.ErrRefused, out.err)
+	default:
+		return out, nil
+	}
+}
+
+// renew implements service. A majority has confirmed this leader after the request was made, so that a lease also says
+// that its holder was not cut off together with a leader that is none any more.
+func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, error) {
+	l, err := v.confirmed(ctx)
+	if err != nil {
+		return 0, err
+	}
+	until := time.Now().Add(v.opts.LeaseTTL)
+	l.live.Update(func(s *liveness) bool {
+		before := s.lives()
+		processes := len(s.runs)
+		*s = s.with(live, until)
+		return len(s.runs) != processes || !slices.Equal(before, s.lives())
+	})
+	return v.opts.LeaseTTL, nil
+}
+
+// withdraw implements service.
+func (v *Voter) withdraw(ctx context.Context, live failover.Live) error {
+	l, err := v.reigning(ctx)
+	if err != nil {
+		return err
+	}
+	l.live.Update(func(s *liveness) bool {
+		*s = s.without(live)
+		return true
+	})
+	return nil
+}
+
+// watch implements service. It ends with errNotLeader when the reign does. A sight is repeated as a sign of life.
+func (v *Voter) watch(ctx context.Context, see func(sight)) error {
+	l, err := v.confirmed(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	records, lives := v.fsm.now.Watch(ctx), l.live.Watch(ctx)
+	alive := time.NewTicker(v.opts.RequestTimeout / 4)
+	defer alive.Stop()
+	for {
+		s, live := v.fsm.now.Get(), l.live.Get()
+		see(sight{
+			Revision: s.at(), Record: s.Record, Live: live.lives(), Runs: live.entries(), Reign: l.term,
+			Settled: live.settled,
+		})
+		select {
+		case <-records:
+		case <-lives:
+		case <-alive.C:
+		case <-l.gone:
+			return errNotLeader
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// members implements service.
+func (v *Voter) members(ctx context.Context) ([]Member, error) {
+	if _, err := v.confirmed(ctx); err != nil {
+		return nil, err
+	}
+	return v.Status().Voters, nil
+}

@@ -1,0 +1,47 @@
+package raft
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	hraft "github.com/hashicorp/raft"
+	"github.com/stretchr/testify/require"
+)
+
+// The disk is not closed under a heartbeat that is being answered.
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	dial := func() *hraft.NetworkTransport {
+		n, err := hraft.NewTCPTransport("127.0.0.1:0", nil, 1, time.Minute, io.Discard)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, n.Close()) })
+		return n
+	}
+	to, from := &transport{NetworkTransport: dial()}, dial()
+	begun, release, answered := make(chan struct{}), make(chan struct{}), make(chan error)
+	to.SetHeartbeatHandler(func(rpc hraft.RPC) {
+		close(begun)
+		<-release
+		rpc.Respond(&hraft.AppendEntriesResponse{Success: true}, nil)
+	})
+	go func() {
+		var resp hraft.AppendEntriesResponse
+		args := &hraft.AppendEntriesRequest{RPCHeader: hraft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x")}, Term: 1}
+		answered <- from.AppendEntries("to", to.LocalAddr(), args, &resp)
+	}()
+	<-begun
+	settled := make(chan struct{})
+	go func() {
+		to.settle()
+		close(settled)
+	}()
+	select {
+	case <-settled:
+		t.Fatal("it did not wait")
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(release)
+	<-settled
+	require.NoError(t, <-answered)
+}

@@ -1,0 +1,359 @@
+package raft
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Everything between voters goes over one port. A connection begins with a hello and its answer, inside TLS if there is
+// one:
+//
+//	dialler:  magic "LKS1" │ kind 1 │ length 2 │ JSON {from, to}
+//	listener: 0 │ length 2 = 0        or   1 │ length 2 │ why it is refused
+//
+// `to` is the id of the voter that is meant. Raft itself knows voters by address only, once connected: without the
+// check, a voter whose disk was wiped would be taken for the one that it was, vote a second time in the same term, and
+// lose what the old one had promised to keep.
+const (
+	magic        = "LKS1"
+	kindRaft     = 'r'
+	kindAPI      = 'a'
+	maxHello     = 1 << 10
+	maxHandshake = 64 // under way at a time; more have to wait
+)
+
+const (
+	textUsesTLS  = "this voter does not use TLS, the other side does"
+	textNotVoter = "no answer that a voter would give"
+)
+
+// errRefused is returned when the voter at an address has answered that it does not want the connection.
+var errRefused = errors.New("the voter refuses the connection")
+
+// greeting is the content of a hello.
+type greeting struct {
+	From string `json:"from"`
+	To   string `json:"to,omitempty"` // empty: whoever listens there
+	// Have is what the one who connects has on its disk, and Seen what it knows of the other one; for raft's
+	// connections. A voter of 0.1.0 neither says nor looks at them.
+	Have *standing `json:"have,omitempty"`
+	Seen *sighting `json:"seen,omitempty"`
+}
+
+// dialer connects to voters.
+type dialer struct {
+	from string
+	// about fills in Have and Seen; nil for one who has no raft connections.
+	about func(*greeting) error
+	tls   *tls.Config // nil: none
+	dial  func(ctx context.Context, address string) (net.Conn, error)
+}
+
+// connect dials, secures and greets. On return the other side has accepted.
+func (d *dialer) connect(ctx context.Context, kind byte, to, address string) (_ net.Conn, err error) {
+	raw, err := d.dial(ctx, address)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the voter at %s: %w", address, err)
+	}
+	// Another goroutine: it may not see conn, which changes below.
+	stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if !stop() && err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			_ = raw.Close()
+		}
+	}()
+	conn := raw
+	if d.tls != nil {
+		secure := tls.Client(raw, tlsClient(d.tls, address))
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return nil, explained(address, err)
+		}
+		conn = secure
+	}
+	g := greeting{From: d.from, To: to}
+	if kind == kindRaft {
+		if err := d.about(&g); err != nil {
+			return nil, err
+		}
+	}
+	if err := greet(conn, kind, g); err != nil {
+		return nil, explained(address, err)
+	}
+	return conn, nil
+}
+
+// explained names the voter, and says what an operator can do if something.
+func explained(address string, err error) error {
+	if what := cause(err); what != "" {
+		return fmt.Errorf("connect to the voter at %s: %s: %w", address, what, err)
+	}
+	return fmt.Errorf("connect to the voter at %s: %w", address, err)
+}
+
+// greet sends the hello and reads the answer.
+func greet(conn net.Conn, kind byte, g greeting) error {
+	body, err := json.Marshal(g)
+	if err != nil {
+		return fmt.Errorf("greet: %w", err)
+	}
+	hello := append([]byte(magic), kind)
+	hello = binary.BigEndian.AppendUint16(hello, uint16(len(body)))
+	if _, err := conn.Write(append(hello, body...)); err != nil {
+		return fmt.Errorf("greet: %w", err)
+	}
+	var head [3]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return fmt.Errorf("greet: %w", err)
+	}
+	n := binary.BigEndian.Uint16(head[1:])
+	if head[0] > 1 || n > maxHello {
+		return fmt.Errorf("greet: %s", textNotVoter)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(conn, text); err != nil {
+		return fmt.Errorf("greet: %w", err)
+	}
+	if head[0] == 1 {
+		return fmt.Errorf("%w: %s", errRefused, text)
+	}
+	return nil
+}
+
+// port listens, and sorts what comes in by what it is for.
+type port struct {
+	ln        net.Listener
+	tls       *tls.Config
+	limit     time.Duration // of a handshake
+	admit     func(kind byte, g greeting) error
+	log       *zap.Logger
+	raft, api *inbox
+	slots     chan struct{}
+	wg        sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	conns  map[net.Conn]struct{}
+	closed bool
+	told   time.Time // when a refusal was last logged
+}
+
+// newPort takes over the listener. admit says whether a connection is wanted.
+func newPort(ln net.Listener, conf *tls.Config, advertise string, limit time.Duration, admit func(byte, greeting) error,
+	log *zap.Logger,
+) *port {
+	addr := address(advertise)
+	p := &port{
+		ln: ln, tls: conf, limit: limit, admit: admit, log: log, raft: newInbox(addr), api: newInbox(addr),
+		slots: make(chan struct{}, maxHandshake), conns: make(map[net.Conn]struct{}),
+	}
+	p.wg.Go(p.accept)
+	return p
+}
+
+func (p *port) accept() {
+	for {
+		p.slots <- struct{}{}
+		conn, err := p.ln.Accept()
+		if err != nil {
+			<-p.slots
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, most likely: others free some.
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // nothing tells when there are descriptors again
+			continue
+		}
+		tracked := p.track(conn)
+		p.wg.Go(func() {
+			defer func() { <-p.slots }()
+			if err := p.receive(tracked); err != nil {
+				_ = tracked.Close()
+				p.refused(conn.RemoteAddr(), err)
+			}
+		})
+	}
+}
+
+// receive reads the hello and hands the connection on.
+func (p *port) receive(conn net.Conn) error {
+	_ = conn.SetDeadline(time.Now().Add(p.limit))
+	if p.tls != nil {
+		conn = tls.Server(conn, p.tls)
+	}
+	var head [len(magic) + 3]byte
+	if _, err := io.ReadFull(conn, head[:1]); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	if p.tls == nil && head[0] == 0x16 { // the first byte of a TLS connection
+		return answer(conn, errors.New(textUsesTLS))
+	}
+	if _, err := io.ReadFull(conn, head[1:]); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	n := binary.BigEndian.Uint16(head[len(magic)+1:])
+	if string(head[:len(magic)]) != magic || n > maxHello {
+		return errors.New("greeting: this is no voter")
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(conn, body); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	var g greeting
+	if err := json.Unmarshal(body, &g); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	kind := head[len(magic)]
+	box := map[byte]*inbox{kindRaft: p.raft, kindAPI: p.api}[kind]
+	if box == nil {
+		return answer(conn, fmt.Errorf("connections of kind %q are not known here", kind))
+	}
+	if err := p.admit(kind, g); err != nil {
+		return answer(conn, err)
+	}
+	if err := answer(conn, nil); err != nil {
+		return err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return box.put(conn)
+}
+
+// answer ends the greeting; it returns `refusal`, or what went wrong.
+func answer(conn net.Conn, refusal error) error {
+	out := []byte{0, 0, 0}
+	if refusal != nil {
+		text := refusal.Error()
+		text = text[:min(len(text), maxHello)]
+		out = append([]byte{1}, binary.BigEndian.AppendUint16(nil, uint16(len(text)))...)
+		out = append(out, text...)
+	}
+	if _, err := conn.Write(out); err != nil && refusal == nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	return refusal
+}
+
+// refused logs why somebody was sent away, but not for each one.
+func (p *port) refused(from net.Addr, err error) {
+	p.mu.Lock()
+	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF) && !errors.Is(err, errHearing)
+	if due {
+		p.told = time.Now()
+	}
+	p.mu.Unlock()
+	if due {
+		p.log.Warn("a connection to this voter was refused; the next minute's are not logged",
+			zap.Stringer("from", from),
+			zap.String("cause", cause(err)), zap.Error(err))
+	}
+}
+
+// track remembers a connection, so that Close can end it: the raft library leaves those that it serves open.
+func (p *port) track(conn net.Conn) net.Conn {
+	t := &trackedConn{Conn: conn, p: p}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = conn.Close()
+		return t
+	}
+	p.conns[t] = struct{}{}
+	return t
+}
+
+// drop ends every connection that came in by this port.
+func (p *port) drop() {
+	p.mu.Lock()
+	conns := p.conns
+	p.conns = make(map[net.Conn]struct{})
+	p.mu.Unlock()
+	for c := range conns {
+		_ = c.Close()
+	}
+}
+
+// Close stops listening and ends every connection.
+func (p *port) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	_ = p.ln.Close()
+	_ = p.raft.Close()
+	_ = p.api.Close()
+	p.drop()
+	p.wg.Wait()
+}
+
+type trackedConn struct {
+	net.Conn
+
+	p *port
+}
+
+// Close implements net.Conn.
+func (t *trackedConn) Close() error {
+	t.p.mu.Lock()
+	delete(t.p.conns, t)
+	t.p.mu.Unlock()
+	return t.Conn.Close() //nolint:wrapcheck // a wrapper
+}
+
+// address of a voter as others know it.
+type address string
+
+// Network implements net.Addr.
+func (a address) Network() string { return "tcp" }
+
+// String implements net.Addr.
+func (a address) String() string { return string(a) }
+
+// inbox is a net.Listener for connections that were greeted elsewhere.
+type inbox struct {
+	addr  net.Addr
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newInbox(addr net.Addr) *inbox {
+	return &inbox{addr: addr, conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (i *inbox) put(conn net.Conn) error {
+	select {
+	case i.conns <- conn:
+		return nil
+	case <-i.done:
+		return net.ErrClosed
+	}
+}
+
+// Accept implements net.Listener.
+func (i *inbox) Accept() (net.Conn, error) {
+	select {
+	case c := <-i.conns:
+		return c, nil
+	case <-i.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (i *inbox) Close() error {
+	i.once.Do(func() { close(i.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (i *inbox) Addr() net.Addr { return i.addr }

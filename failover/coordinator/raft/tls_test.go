@@ -1,0 +1,243 @@
+package raft_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+)
+
+// authority issues certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &authority{cert: cert, key: key, file: pemFile(t, "ca.pem", "CERTIFICATE", der)}
+}
+
+// issue makes a voter's certificate for the host in its address.
+func (a *authority) issue(t *testing.T, address string) *raft.TLS {
+	t.Helper()
+	host, _, err := net.SplitHostPort(address)
+	require.NoError(t, err)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: host},
+		NotBefore: time.Now().Add(-time.Hour),
+		NotAfter:  time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature, DNSNames: []string{host},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	require.NoError(t, err)
+	keyDER, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	return &raft.TLS{
+		CA: a.file, Cert: pemFile(t, "cert.pem", "CERTIFICATE", der),
+		Key: pemFile(t, "key.pem", "EC PRIVATE KEY", keyDER),
+	}
+}
+
+func pemFile(t *testing.T, name, kind string, der []byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+	return file
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	ours, others := newAuthority(t, "ours"), newAuthority(t, "others")
+	c := newCluster(t, func(o *raft.Options) { o.TLS = ours.issue(t, o.Advertise) })
+	for _, name := range names() {
+		c.start(name)
+	}
+	c.awaitLeader(witness)
+	a := c.connect(nodeA)
+	rev, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
+	require.NoError(t, err)
+
+	// One that comes back with another authority's certificate takes no part, and everybody says why.
+	for _, bad := range []struct {
+		text string
+		tune func(*raft.Options)
+	}{
+		{"for another name than the one in", func(o *raft.Options) { o.TLS = ours.issue(t, "elsewhere:1") }},
+		{"uses TLS and the other does not", func(o *raft.Options) { o.TLS = nil }},
+		{"issued by the authority in tls.ca", func(o *raft.Options) { o.TLS = others.issue(t, o.Advertise) }},
+	} {
+		c.stop(nodeB)
+		c.tune = bad.tune
+		c.start(nodeB)
+		c.awaitTrouble(nodeA, bad.text)
+		require.Contains(t, c.voters[nodeA].Status().Trouble, nodeB)
+		rec := coordtest.SampleRecord(bad.text)
+		rev, err = a.Swap(timed(t), rev, rec)
+		require.NoError(t, err)
+	}
+	c.awaitTrouble(nodeB, "cannot be talked to")
+
+	admin, err := raft.NewAdmin(raft.AdminOptions{
+		Voters: []string{nodeA}, TLS: others.issue(t, nodeA),
+		Dial: c.net.dialFrom("admin"),
+	})
+	require.NoError(t, err)
+	defer admin.Close()
+	_, err = admin.Status(timed(t), nodeA)
+	require.ErrorContains(t, err, "tls")
+}
+
+// A voter that says nothing after the handshake is left when nobody waits for it any more.
+func TestTLSSilentVoter(t *testing.T) {
+	t.Parallel()
+	ours := newAuthority(t, "ours")
+	const name = "silent.test:1"
+	mine := ours.issue(t, name)
+	pair, err := tls.LoadX509KeyPair(mine.Cert, mine.Key)
+	require.NoError(t, err)
+	ln, err := tls.Listen("tcp", "127.0.0.1:0",
+		&tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}})
+	require.NoError(t, err)
+	defer ln.Close()
+
+	// A deadline, since a cancel by the voter's side would order things that nothing orders in earnest.
+	ctx, cancel := context.WithTimeout(timed(t), 300*time.Millisecond)
+	defer cancel()
+	left := make(chan error, 1)
+	go func() {
+		conn, err := ln.Accept()
+		if err == nil {
+			defer conn.Close()
+			_, err = io.Copy(io.Discard, conn)
+		}
+		left <- err
+	}()
+	admin, err := raft.NewAdmin(raft.AdminOptions{
+		Voters: []string{name}, TLS: ours.issue(t, "admin.test:1"),
+		Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", ln.Addr().String())
+		},
+	})
+	require.NoError(t, err)
+	defer admin.Close()
+	_, err = admin.Status(ctx, name)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	select {
+	case <-left:
+	case <-time.After(bound):
+		t.Fatal("the connection to the silent voter is still open")
+	}
+}
+
+func TestTLSFiles(t *testing.T) {
+	t.Parallel()
+	good := newAuthority(t, "ours").issue(t, nodeA)
+	for name, bad := range map[string]*raft.TLS{
+		"go together":               {CA: good.CA},
+		"ca: open":                  {CA: "/not/there", Cert: good.Cert, Key: good.Key},
+		"no certificate in PEM":     {CA: good.Key, Cert: good.Cert, Key: good.Key},
+		"cert and key":              {CA: good.CA, Cert: good.CA, Key: good.Key},
+		"cert and key: open /nokey": {CA: good.CA, Cert: good.Cert, Key: "/nokey"},
+	} {
+		c := newCluster(t, func(o *raft.Options) { o.TLS = bad })
+		_, err := raft.Start(c.options(nodeA))
+		require.ErrorContains(t, err, name)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	for text, tune := range map[string]func(*raft.Options){
+		"no directory":            func(o *raft.Options) { o.Dir = "" },
+		"no address to listen on": func(o *raft.Options) { o.Listen = "" },
+		"name three different":    func(o *raft.Options) { o.Voters = o.Voters[:2] },
+		"cannot be dialled":       func(o *raft.Options) { o.Advertise = "0.0.0.0:7" },
+		"is not among the voters": func(o *raft.Options) { o.Advertise = "z.test:1" },
+		"kind":                    func(o *raft.Options) { o.Kind = "judge" },
+		"listen for the other":    func(o *raft.Options) { o.Listen = "256.0.0.1:1" },
+		"the voter's directory":   func(o *raft.Options) { o.Dir = "/dev/null/x" },
+	} {
+		c := newCluster(t, tune)
+		_, err := raft.Start(c.options(nodeA))
+		require.ErrorContains(t, err, text)
+	}
+	c := newCluster(t, nil)
+	o := c.options(nodeA)
+	c.start(nodeA)
+	_, err := raft.Start(o)
+	require.ErrorIs(t, err, raft.ErrInUse)
+	c.stop(nodeA)
+	o.Kind = raft.KindWitness
+	_, err = raft.Start(o)
+	require.ErrorContains(t, err, "is the one of a node")
+}
+
+// A directory of which a part was lost is not taken for a new one, nor for the old one.
+func TestHalfADirectory(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	for _, name := range names() {
+		c.stop(name)
+	}
+	dir := c.options(nodeA).Dir
+	done, err := raft.Recover(raft.RecoverOptions{Dir: dir}) // so that there is a snapshot
+	require.NoError(t, err)
+	require.NotEmpty(t, done.ID)
+	require.NoError(t, os.Remove(filepath.Join(dir, "raft.db")))
+	_, err = raft.Start(c.options(nodeA))
+	require.ErrorContains(t, err, "no voter's id")
+}
+
+// Strangers on the port do no harm.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	for _, text := range []string{
+		"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x00\x01", "LKS1x\x00\x02{}",
+		"LKS1a\xff\xff", "LKS1r\x00\x02{}",
+	} {
+		conn, err := net.Dial("tcp", c.voters[witness].ListenAddress())
+		require.NoError(t, err)
+		_, err = conn.Write([]byte(text))
+		require.NoError(t, err)
+		_ = conn.(*net.TCPConn).CloseWrite() // it may be closed already
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(bound)))
+		answer, err := io.ReadAll(conn)
+		if err == nil && len(answer) > 0 {
+			require.EqualValues(t, 1, answer[0], "accepted: %q", text)
+		}
+		require.NoError(t, conn.Close())
+	}
+	_, err := c.connect(nodeA).Swap(timed(t), 0, coordtest.SampleRecord("op1"))
+	require.NoError(t, err)
+}
