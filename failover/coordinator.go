@@ -82,7 +82,7 @@ type Observation struct {
 }
 
 // Coordinator is the authority that holds the record of one pair. Implementations are safe for concurrent use. One
-// conformance suite, failover/coordtest, runs against each of them.
+// conformance suite, coordinator/coordtest, runs against each of them.
 type Coordinator interface {
 	// Name of the kind: "etcd", "memory".
 	Name() string

@@ -12,10 +12,20 @@
 //	record.go       the pair's record, as it is stored in the coordinator
 //	fence.go        what a node will not go back behind
 //	mark.go         how far the pair is known to have committed
-//	coordinator.go  the interface of the authority; implementations in etcd and memory, one conformance suite in coordtest
+//	coordinator.go  the interface of the authority, which the packages below coordinator implement
 //	dataplane.go    what the machine asks of replication and of the store, and what they report back
+//	events.go       what Step is told, and what it wants done
 //	machine*.go     Step(State, Event) → (State, []Effect): every decision, without I/O, clocks or randomness
 //	runner*.go      the loop that feeds Step and carries out its effects
+//	spec            the same in TLA+, for TLC
+//
+// # The packages below it
+//
+//	coordinator/etcd       a record in an etcd; etcd/embedded starts one in this process, for development and for tests
+//	coordinator/raft       a record in three voters of hashicorp/raft: the two nodes and a witness
+//	coordinator/memory     a record in this process, for a node without a partner and for tests
+//	coordinator/coordtest  one conformance suite, which each of the three passes
+//	coordinator/internal   what they share: latest, a value with watchers; twins, other processes of one identity
 //
 // # Invariants
 //
