@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -35,6 +36,8 @@ type Options struct {
 	Dir string
 	// Settings are more settings of both nodes, as in node.yaml but with dotted keys: {"log.keep-bytes": "1MiB"}.
 	Settings map[string]string
+	// NodeSettings are further ones of one node, by its name, "a" or "b".
+	NodeSettings map[string]map[string]string
 	// Links puts a Proxy before each node for the traffic of the other node, so that Cut can be used. Clients of
 	// NewClient and the nodes' own connections pass by it. A killed node is then noticed later: its proxy still accepts
 	// connections.
@@ -188,9 +191,8 @@ func (p *Pair) prepare(name, dirName string, o Options) (n *Node, link, toEtcd *
 		} else {
 			settings["coordinator.etcd.endpoints"] = toEtcd.Address()
 		}
-		for k, v := range o.Settings {
-			settings[k] = v
-		}
+		maps.Copy(settings, o.Settings)
+		maps.Copy(settings, o.NodeSettings[name])
 		return yaml(settings)
 	}
 	n, err = newNode(name, dir, o.Binary, o.Net, config)

@@ -1,0 +1,204 @@
+//go:build unix
+
+package soak
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+const (
+	bound = 60 * time.Second
+	// defaultTime is enough to see that the test itself works: it kills each node once.
+	defaultTime = 6 * time.Second
+	// flatFrom: a run shorter than this says nothing about growth: the first checkpoints and caches are in it.
+	flatFrom = 30 * time.Minute
+	// maxGrowth of the last quarter over the second one.
+	maxGrowth = 1.25
+	// minGrowthBytes, minGrowthCount: less than this is noise whatever the ratio.
+	minGrowthBytes, minGrowthCount = 16 << 20, 16
+)
+
+// TestSoak runs a pair with an etcd, and another with a witness, for LOCKSTEP_SOAK (a duration; default some seconds),
+// under the load of the recording workload with its applications, and kills or stops a node every LOCKSTEP_SOAK_KILLS
+// (default 3m, or a third of the run). Everything that was told to clients is checked after every two kills. What
+// it samples goes to soak-*.csv in LOCKSTEP_KEEP, and a table of the quarters to the log.
+func TestSoak(t *testing.T) {
+	binary, err := cluster.Build(t.Context(), t.TempDir())
+	require.NoError(t, err)
+	for _, coordinator := range []string{"etcd", "raft"} {
+		t.Run(coordinator, func(t *testing.T) {
+			t.Parallel()
+			soak(t, binary, coordinator)
+		})
+	}
+}
+
+func duration(t *testing.T, name string, otherwise time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err, name)
+	return d
+}
+
+func soak(t *testing.T, binary, coordinator string) {
+	t.Helper()
+	length := duration(t, "LOCKSTEP_SOAK", defaultTime)
+	every := duration(t, "LOCKSTEP_SOAK_KILLS", min(3*time.Minute, length/3))
+	dir := os.Getenv("LOCKSTEP_KEEP")
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	s := &run{t: t, every: every, rng: rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))}
+	s.start(binary, coordinator)
+	s.sampler = newSampler(t, s.p, s.metrics, filepath.Join(dir, "soak-"+coordinator+".csv"))
+	for n := 0; time.Since(s.sampler.began) < length; n++ {
+		s.history(n)
+	}
+	t.Logf("%s: %d kills and stops, all that clients were told was true\n%s", coordinator, s.kills, s.sampler.table())
+	s.requireFlat(length)
+}
+
+// run is one pair's.
+type run struct {
+	t       *testing.T
+	p       *cluster.Pair
+	rng     *rand.Rand
+	metrics map[string]string
+	sampler *sampler
+	every   time.Duration
+	kills   int
+}
+
+func (s *run) start(binary, coordinator string) {
+	s.t.Helper()
+	dir, err := os.MkdirTemp("", "lockstep-soak-")
+	require.NoError(s.t, err)
+	s.metrics = map[string]string{"a": freeAddress(s.t), "b": freeAddress(s.t)}
+	s.p, err = cluster.Start(s.t.Context(), cluster.Options{
+		Binary: binary, Dir: dir, Raft: coordinator == "raft",
+		Settings: map[string]string{
+			"checkpoint.bytes": "16MiB", "checkpoint.interval": "5s", "memory.budget": "64MiB", "log.level": "info",
+		},
+		NodeSettings: map[string]map[string]string{
+			"a": {"metrics.listen": s.metrics["a"]}, "b": {"metrics.listen": s.metrics["b"]},
+		},
+	})
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() {
+		require.NoError(s.t, s.p.Close())
+		if s.t.Failed() {
+			s.t.Logf("kept: %s", dir)
+			return
+		}
+		require.NoError(s.t, os.RemoveAll(dir))
+	})
+	s.inSync()
+}
+
+// freeAddress is one that nothing listens on now.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+func (s *run) inSync() (active, standby *cluster.Node) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), bound)
+	defer cancel()
+	active, standby, err := s.p.WaitInSync(ctx)
+	require.NoError(s.t, err)
+	return active, standby
+}
+
+// history is one workload from its queues' creation to their removal, with two kills in it.
+func (s *run) history(n int) {
+	s.t.Helper()
+	w, err := cluster.StartWorkload(s.t.Context(), s.p, cluster.WorkloadOptions{
+		Prefix: fmt.Sprintf("soak-%d-", n), Seed: s.rng.Uint64(), PerSecond: 60, LargeBytes: 1 << 20,
+	})
+	require.NoError(s.t, err)
+	defer w.Abort()
+	for range 2 {
+		s.sampleFor(s.every)
+		s.kill()
+	}
+	s.inSync()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*bound)
+	defer cancel()
+	require.NoError(s.t, w.Finish(ctx))
+	require.Empty(s.t, w.History().Check())
+	require.NoError(s.t, w.Cleanup(ctx))
+}
+
+// sampleFor lets the load run, and takes a sample every ten seconds, and one at the end.
+func (s *run) sampleFor(d time.Duration) {
+	s.t.Helper()
+	end := time.After(d)
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.sampler.take()
+		case <-end:
+			s.sampler.take()
+			return
+		}
+	}
+}
+
+// kill ends a node, in turn the active and the standby, by SIGKILL or SIGTERM, and starts it again.
+func (s *run) kill() {
+	s.t.Helper()
+	active, standby := s.inSync()
+	victim := active
+	if s.kills%2 == 1 {
+		victim = standby
+	}
+	end := victim.Kill
+	if s.rng.IntN(4) == 0 {
+		end = victim.Stop
+	}
+	require.NoError(s.t, end())
+	s.kills++
+	require.NoError(s.t, victim.Start())
+	s.inSync()
+}
+
+// requireFlat fails for what has grown.
+func (s *run) requireFlat(length time.Duration) {
+	s.t.Helper()
+	if length < flatFrom {
+		s.t.Logf("a run of less than %v says nothing about growth", flatFrom)
+		return
+	}
+	for _, name := range quantities {
+		least := float64(minGrowthCount)
+		if strings.HasSuffix(name, "_bytes") {
+			least = minGrowthBytes
+		}
+		grown := s.sampler.between(name, 0.75, 1) - s.sampler.between(name, 0.25, 0.5)
+		if grown > least && s.sampler.growth(name) > maxGrowth {
+			s.t.Errorf("%s has grown to %.2f times of what it was in the second quarter", name, s.sampler.growth(name))
+		}
+	}
+}
