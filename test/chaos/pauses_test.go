@@ -1,0 +1,184 @@
+//go:build unix
+
+package chaos
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// plain is a client of an author who knows nothing but the .proto files and grpc-go: one publish after the other, each
+// repeated under its sequence until a node has answered it, at the address that a NotActive names, or at the other one
+// after a transport error.
+type plain struct {
+	t        *testing.T
+	address  [2]string
+	conns    [2]*grpc.ClientConn
+	at       int // which node is taken for the active
+	producer string
+	sequence uint64
+	// turned counts the answers "not active, ask over there", which are no errors; broken those that are.
+	turned, broken int
+}
+
+func newPlain(t *testing.T, p *cluster.Pair) *plain {
+	t.Helper()
+	c := &plain{t: t, producer: uuid.NewString()}
+	for i, n := range p.Nodes() {
+		conn, err := grpc.NewClient(n.Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		c.address[i], c.conns[i] = n.Address(), conn
+	}
+	return c
+}
+
+// publish sends one message and returns when it is acknowledged.
+func (c *plain) publish(ctx context.Context) {
+	c.sequence++
+	for retry := false; ; retry = true {
+		if c.conns[c.at].GetState() == connectivity.TransientFailure {
+			c.conns[c.at].ResetConnectBackoff()
+		}
+		_, err := pb.NewQueueServiceClient(c.conns[c.at]).Publish(ctx, &pb.PublishRequest{
+			Queue: "plain", Messages: []*pb.Message{{Body: make([]byte, 512)}},
+			Producer: &pb.Producer{Id: c.producer, Epoch: 1, Sequence: c.sequence, Retry: retry},
+		})
+		if err == nil {
+			return
+		}
+		require.NoError(c.t, ctx.Err(), "the last answer: %v", err)
+		c.turn(err)
+	}
+}
+
+// turn decides where the next attempt goes.
+func (c *plain) turn(err error) {
+	st := status.Convert(err)
+	for _, d := range st.Details() {
+		if na, ok := d.(*pb.NotActive); ok {
+			c.turned++
+			if i := slices.Index(c.address[:], na.GetActiveAddress()); i >= 0 {
+				c.at = i
+				return
+			}
+			wait(time.Millisecond)
+			return
+		}
+	}
+	c.broken++
+	if st.Code() == codes.Unavailable {
+		c.at = 1 - c.at
+		wait(time.Millisecond)
+	}
+}
+
+func wait(d time.Duration) { <-time.After(d) }
+
+// pause lets the client publish while something happens to the pair, and returns the longest time between two
+// acknowledgements, and what the client was told meanwhile.
+func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int) {
+	turned, broken = c.turned, c.broken
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait(100 * time.Millisecond)
+		happen()
+	}()
+	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
+	defer cancel()
+	last := time.Now()
+	for end := (time.Time{}); end.IsZero() || last.Before(end); {
+		c.publish(ctx)
+		now := time.Now()
+		longest = max(longest, now.Sub(last))
+		last = now
+		select {
+		case <-done:
+			if end.IsZero() {
+				end = now.Add(300 * time.Millisecond)
+			}
+		default:
+		}
+	}
+	return longest, c.turned - turned, c.broken - broken
+}
+
+// TestPauses measures from the outside how long publishing stands still when the active is stopped (SIGTERM), gives its
+// role away, or is killed. A stop and a switchover may cost no error at all. LOCKSTEP_ROUNDS says how often each is
+// done, default 2; LOCKSTEP_PAUSES=strict fails if a median is over its goal, on a machine with nothing else to do.
+func TestPauses(t *testing.T) {
+	rounds := 2
+	if text := os.Getenv("LOCKSTEP_ROUNDS"); text != "" {
+		var err error
+		rounds, err = strconv.Atoi(text)
+		require.NoError(t, err, "LOCKSTEP_ROUNDS")
+	}
+	for _, coordinator := range []string{"etcd", "raft"} {
+		t.Run(coordinator, func(t *testing.T) {
+			p := start(t, cluster.Options{
+				Raft: coordinator == "raft", Settings: map[string]string{"log.level": "info"},
+			})
+			k, err := p.NewClient(t.Context())
+			require.NoError(t, err)
+			_, _, err = k.CreateQueue(limited(t), "plain", client.CreateQueueOptions{})
+			require.NoError(t, err)
+			require.NoError(t, k.Close())
+			c := newPlain(t, p)
+			for _, s := range []struct {
+				name    string
+				goal    time.Duration
+				errors  bool // may the client see some
+				restart bool
+				do      func(active *cluster.Node) error
+			}{
+				{"SIGTERM", 20 * time.Millisecond, false, true, (*cluster.Node).Stop},
+				{"switchover", 20 * time.Millisecond, false, false, func(active *cluster.Node) error {
+					_, err := pb.NewAdminServiceClient(active.Conn()).Switchover(t.Context(), &pb.SwitchoverRequest{})
+					return err
+				}},
+				{"kill", 30 * time.Millisecond, true, true, (*cluster.Node).Kill},
+			} {
+				var pauses []time.Duration
+				for range rounds {
+					active, _ := inSync(t, p)
+					var failed error
+					longest, turned, broken := c.pause(func() { failed = s.do(active) })
+					require.NoError(t, failed)
+					t.Logf("%s: %v without an acknowledgement, turned away %d times, %d errors", s.name, longest,
+						turned, broken)
+					if !s.errors {
+						require.Zero(t, broken, "%s: the client saw errors", s.name)
+					}
+					pauses = append(pauses, longest)
+					if s.restart {
+						require.NoError(t, active.Start())
+					}
+				}
+				slices.Sort(pauses)
+				median := pauses[len(pauses)/2]
+				t.Logf("%s, %s: %d rounds, median %v, longest %v (goal %v)", coordinator, s.name, rounds, median,
+					pauses[len(pauses)-1], s.goal)
+				if os.Getenv("LOCKSTEP_PAUSES") == "strict" {
+					require.LessOrEqual(t, median, s.goal, s.name)
+				}
+			}
+		})
+	}
+}
