@@ -210,7 +210,7 @@ func (m *machine) lead() {
 	}
 	m.handOver()
 	m.failBack()
-	m.leadSwap(hasOther)
+	m.leadSwap(hasOther, there)
 	// A proposal can only have tightened the conditions; still, they are sent before anything else happens.
 	m.configure()
 }
@@ -237,7 +237,7 @@ func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 }
 
 // leadSwap proposes the change of the record that is due, if any.
-func (m *machine) leadSwap(hasOther bool) {
+func (m *machine) leadSwap(hasOther, there bool) {
 	a := &m.act
 	next := m.rec
 	other, _ := m.rec.Other(m.self.ID)
@@ -269,6 +269,9 @@ func (m *machine) leadSwap(hasOther bool) {
 		next.InSync = []Member{me}
 	case m.rec.Switchover != nil && m.hand.phase == handNone:
 		next.Switchover = nil
+	case len(m.pending) > 0 && (!hasOther || there):
+		// A change whose outcome is not known became needless, as when the standby came back before it was released. As
+		// long as it may be done, no role can change. Writing the record once more, as it is, settles it.
 	default:
 		return
 	}

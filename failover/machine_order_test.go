@@ -46,3 +46,28 @@ func TestRequiredStandbyBesideAThirdNode(t *testing.T) {
 	require.Equal(t, RoleActive, r.s.Role(), r.s.Reason())
 	requireNo[SwapRecord](t, r.after(10*time.Second))
 }
+
+// TestDoubtIsSettled: the coordinator did not say whether it wrote a change that became needless meanwhile. It may be
+// done at any time, so nothing else can be done with the record, until it is written once more as it is: the active does
+// that by itself, and then a switchover is possible.
+func TestDoubtIsSettled(t *testing.T) {
+	r := activePair(t, Settings{})
+	release := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
+	effect[LoadRecord](t, r.step(Swapped{OpID: release.Next.OpID, Err: ErrUnknownOutcome}))
+	requirement := r.s.act.sent.Requirement
+	r.report(StandbyConnected{Member: memberOf(1)})
+	r.report(StandbyCaughtUp{Member: memberOf(1)})
+	r.report(StandbySynced{Member: memberOf(1), Requirement: requirement})
+	effects := r.step(Loaded{Record: r.s.rec, Revision: r.s.rev})
+	require.Equal(t, RoleActive, r.s.Role(), r.s.Reason())
+
+	again := effect[SwapRecord](t, effects)
+	require.Equal(t, r.s.rev, again.Expect)
+	require.Equal(t, r.s.rec.InSync, again.Next.InSync)
+	require.NotEqual(t, release.Next.OpID, again.Next.OpID)
+	require.True(t, r.s.act.sent.RequireStandby, "either of the two may be done")
+	r.won()
+	require.Empty(t, r.s.pending)
+	requireNo[SwapRecord](t, r.after(10*time.Second))
+	effect[BeginDrain](t, r.step(SwitchoverAsked{ID: "now"}))
+}
