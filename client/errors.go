@@ -1,14 +1,11 @@
 package client
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -63,20 +60,37 @@ var (
 	ErrDenied = errors.New("not allowed")
 )
 
+// Errors of maintenance.
+var (
+	// ErrBusy is returned when a node or the pair is at work on another piece of maintenance already, or runs that job.
+	ErrBusy = errors.New("other maintenance is under way")
+	// ErrGaveWay is returned when a rewrite was given up because the node changes its role. The page file is as it was.
+	ErrGaveWay = errors.New("the rewrite gave way to a takeover")
+	// ErrCanceled is returned when a rewrite was cancelled, by another call or by an operator. The page file is as it was.
+	ErrCanceled = errors.New("the rewrite was cancelled")
+	// ErrNoSpace is returned when there is not enough free space; the message has both figures. Nothing was changed.
+	ErrNoSpace = errors.New("not enough free space")
+	// ErrNoJob is returned when there is no job of that name.
+	ErrNoJob = errors.New("no such job")
+	// ErrNoPlan is returned when no plan is under way that could be cancelled.
+	ErrNoPlan = errors.New("no plan is under way")
+)
+
 // Error is an answer of a node. It unwraps to one of the Err values of this package.
 type Error struct {
 	// Address of the node that answered, host:port.
 	Address string
 	// Code of the answer.
 	Code codes.Code
-	// Reason in machine-readable form, such as QUEUE_NOT_FOUND; may be empty.
+	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty for an error that is not a node's.
 	Reason string
 	// Message for people: what happened and what to do.
 	Message string
 
-	kind      error         // the Err value; nil when it is to be retried
-	settled   bool          // the refusal is kept in the log: it holds for every attempt with that sequence
-	notActive *pb.NotActive // the hint of a node that is not active
+	reason    pb.ErrorReason // of Reason
+	kind      error          // the Err value; nil when it is to be retried
+	settled   bool           // the refusal is kept in the log: it holds for every attempt with that sequence
+	notActive *pb.NotActive  // the hint of a node that is not active
 
 	unreached bool // there was no connection: Message says why, in words
 	final     bool // … and another attempt can only end alike
@@ -96,146 +110,6 @@ func (e *Error) Unwrap() error {
 		return ErrUnavailable
 	}
 	return e.kind
-}
-
-// retry tells whether the same request can succeed later or on the other node.
-func (e *Error) retry() bool { return e.kind == nil }
-
-// answered tells whether the error is a node's answer, which proves that this attempt was not carried out. What gRPC,
-// or something between, may say of a request that a node has carried out proves nothing: it comes without a reason.
-func (e *Error) answered() bool {
-	switch {
-	case e.notActive != nil:
-		return true
-	case e.kind == nil:
-		return e.Reason == reasonBlocked
-	case errors.Is(e.kind, context.Canceled), errors.Is(e.kind, context.DeadlineExceeded):
-		return false
-	}
-	switch e.Code { //nolint:exhaustive // the others are given by nodes only, or before a request is sent
-	case codes.OK, codes.Unknown, codes.Internal, codes.ResourceExhausted, codes.Aborted, codes.DataLoss:
-		return e.Reason != "" && e.Reason != reasonInternal
-	default:
-		return true
-	}
-}
-
-// Reasons of google.rpc.ErrorInfo that decide between errors of the same code.
-const (
-	reasonNotActive            = "NOT_ACTIVE"
-	reasonSubscriptionNotFound = "SUBSCRIPTION_NOT_FOUND"
-	reasonQueueNotEmpty        = "QUEUE_NOT_EMPTY"
-	reasonTooLarge             = "TOO_LARGE"
-	reasonProducerForgotten    = "PRODUCER_FORGOTTEN"
-	reasonSequenceReused       = "SEQUENCE_REUSED"
-	reasonBlocked              = "BLOCKED"  // nothing was logged
-	reasonInternal             = "INTERNAL" // nobody foresaw it, so it proves nothing
-)
-
-// metadataSettled is set in google.rpc.ErrorInfo when the log keeps the refusal.
-const metadataSettled = "settled"
-
-// asError turns what gRPC returned into an Error. ctx is the caller's context of the attempt's operation: a
-// cancellation that does not come from it means that the connection went away.
-func asError(ctx context.Context, address string, err error) *Error {
-	var own *Error
-	if errors.As(err, &own) {
-		return own
-	}
-	switch {
-	case errors.Is(err, io.EOF):
-		return &Error{Address: address, Code: codes.Unavailable, Message: "the node ended the stream"}
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return &Error{Address: address, Code: codes.Canceled, Message: "the attempt was given up", kind: ctx.Err()}
-	}
-	st := status.Convert(err)
-	e := &Error{Address: address, Code: st.Code(), Message: st.Message()}
-	for _, d := range st.Details() {
-		switch d := d.(type) {
-		case *pb.NotActive:
-			e.notActive = d
-		case *errdetails.ErrorInfo:
-			e.Reason, e.settled = d.GetReason(), d.GetMetadata()[metadataSettled] == "true"
-		}
-	}
-	if st.Code() == codes.Unavailable {
-		if why, final, ok := whyUnreachable(st.Message()); ok {
-			e.Message, e.unreached, e.final = why, true, final
-		}
-	}
-	e.classify(ctx)
-	return e
-}
-
-// streamError turns the error of one request in a stream into an Error.
-func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
-	e := &Error{
-		Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(),
-		settled: r.GetSettled(),
-	}
-	if e.Code == codes.FailedPrecondition && e.Reason == reasonNotActive {
-		e.notActive = &pb.NotActive{}
-	}
-	e.classify(ctx)
-	return e
-}
-
-// forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request
-// that was sent once only was certainly not committed.
-func (e *Error) forgotten() bool { return e.Reason == reasonProducerForgotten }
-
-// outcomeLost tells whether a node says that it cannot know any more what became of an earlier attempt: its producer is
-// forgotten, or fenced, or the sequence is too old.
-func (e *Error) outcomeLost() bool {
-	return errors.Is(e.kind, ErrTooOld) || errors.Is(e.kind, ErrFenced)
-}
-
-// classify finds the Err value by code and reason; none for what is to be retried.
-func (e *Error) classify(ctx context.Context) {
-	switch e.Code {
-	case codes.Unavailable:
-	case codes.Canceled, codes.DeadlineExceeded:
-		if ctx.Err() != nil {
-			e.kind = ctx.Err()
-		}
-	case codes.FailedPrecondition:
-		switch {
-		case e.notActive != nil:
-		case e.Reason == reasonQueueNotEmpty:
-			e.kind = ErrNotEmpty
-		default:
-			e.kind = ErrRefused
-		}
-	case codes.NotFound:
-		e.kind = ErrQueueNotFound
-		if e.Reason == reasonSubscriptionNotFound {
-			e.kind = ErrSubscriptionNotFound
-		}
-	case codes.AlreadyExists:
-		e.kind = ErrAlreadyExists
-	case codes.ResourceExhausted:
-		e.kind = ErrLimit
-	case codes.InvalidArgument:
-		e.kind = ErrInvalid
-		switch e.Reason {
-		case reasonTooLarge:
-			e.kind = ErrLimit
-		case reasonSequenceReused:
-			e.kind = ErrSequenceReused
-		}
-	case codes.Aborted:
-		e.kind = ErrFenced
-	case codes.OutOfRange:
-		e.kind = ErrTooOld
-	case codes.DataLoss:
-		e.kind = ErrDataLoss
-	case codes.PermissionDenied, codes.Unauthenticated:
-		e.kind = ErrDenied
-	case codes.OK, codes.Unknown, codes.Unimplemented, codes.Internal:
-		e.kind = ErrInternal
-	default:
-		e.kind = ErrInternal
-	}
 }
 
 // opError is what an operation returns when it gives up: what was tried, the last answer of a node, and why no more

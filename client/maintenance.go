@@ -2,43 +2,13 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
-
-// Errors of maintenance.
-var (
-	// ErrBusy is returned when a node or the pair is at work on another piece of maintenance already, or runs that job.
-	ErrBusy = errors.New("other maintenance is under way")
-	// ErrGaveWay is returned when a rewrite was given up because the node changes its role. The page file is as it was.
-	ErrGaveWay = errors.New("the rewrite gave way to a takeover")
-	// ErrNoSpace is returned when there is not enough free space; the message has both figures. Nothing was changed.
-	ErrNoSpace = errors.New("not enough free space")
-	// ErrNoJob is returned when there is no job of that name.
-	ErrNoJob = errors.New("no such job")
-)
-
-// asMaintenance gives the codes the meaning that they have in MaintenanceService.
-func asMaintenance(e *Error) *Error {
-	switch e.Code {
-	case codes.AlreadyExists:
-		e.kind = ErrBusy
-	case codes.Aborted:
-		e.kind = ErrGaveWay
-	case codes.ResourceExhausted:
-		e.kind = ErrNoSpace
-	case codes.NotFound:
-		e.kind = ErrNoJob
-	default:
-	}
-	return e
-}
 
 // maintain calls a method that answers once on this node.
 func maintain[Req, Resp any](
@@ -47,7 +17,7 @@ func maintain[Req, Resp any](
 ) (*Resp, error) {
 	resp, err := method(pb.NewMaintenanceServiceClient(n.node.conn()), ctx, req)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, asMaintenance(asError(ctx, n.node.address, err)))
+		return nil, fmt.Errorf("%s: %w", op, asError(ctx, n.node.address, err))
 	}
 	return resp, nil
 }
@@ -72,7 +42,7 @@ func follow[Req, Resp any, Result comparable, P interface {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	fail := func(err error) error {
-		return fmt.Errorf("%s: %w", op, asMaintenance(asError(ctx, n.node.address, err)))
+		return fmt.Errorf("%s: %w", op, asError(ctx, n.node.address, err))
 	}
 	stream, err := method(pb.NewMaintenanceServiceClient(n.node.conn()), ctx, req)
 	if err != nil {
@@ -155,10 +125,6 @@ func onActive[Req, Resp any](
 		resp, err = method(pb.NewMaintenanceServiceClient(cc), ctx, req)
 		return err
 	})
-	var e *Error
-	if errors.As(err, &e) && !e.retry() {
-		_ = asMaintenance(e) // which err wraps
-	}
 	return resp, err
 }
 
@@ -185,7 +151,7 @@ func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.P
 	return resp.GetPlan(), err
 }
 
-// CancelPlan stops the pair's plan at the next safe point. Errors: ErrRefused when none is under way, ErrUnavailable.
+// CancelPlan stops the pair's plan at the next safe point. Errors: ErrNoPlan when none is under way, ErrUnavailable.
 func (c *Client) CancelPlan(ctx context.Context) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "cancel the plan", &pb.CancelPlanRequest{}, pb.MaintenanceServiceClient.CancelPlan)
 	return resp.GetPlan(), err
@@ -239,7 +205,8 @@ func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	return resp.GetJobs(), err
 }
 
-// PutJob adds a job, or replaces the one of that name. Errors: ErrInvalid, ErrUnavailable.
+// PutJob adds a job, or replaces the one of that name. Errors: ErrInvalid, ErrLimit when there are as many as there may
+// be, ErrUnavailable.
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
 	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
 		pb.MaintenanceServiceClient.PutJob)

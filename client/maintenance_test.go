@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -16,7 +15,7 @@ import (
 // Scan tells of its progress until it is cancelled or, with a limit of 4096, has a result.
 func (n *fakeNode) Scan(r *pb.ScanRequest, s grpc.ServerStreamingServer[pb.ScanResponse]) error {
 	if r.GetPageSizeMax() == 1 {
-		return status.Error(codes.AlreadyExists, "a scan is under way")
+		return refusal(n.pair.t, codes.AlreadyExists, "MAINTENANCE_BUSY")
 	}
 	if err := s.Send(&pb.ScanResponse{Progress: &pb.Progress{Phase: "scan", DoneBytes: 1, TotalBytes: 2}}); err != nil {
 		return err
@@ -29,11 +28,11 @@ func (n *fakeNode) Scan(r *pb.ScanRequest, s grpc.ServerStreamingServer[pb.ScanR
 }
 
 func (n *fakeNode) Rewrite(*pb.RewriteRequest, grpc.ServerStreamingServer[pb.RewriteResponse]) error {
-	return status.Error(codes.Aborted, "the node takes over")
+	return refusal(n.pair.t, codes.Aborted, "GAVE_WAY")
 }
 
 func (n *fakeNode) Backup(*pb.BackupRequest, grpc.ServerStreamingServer[pb.BackupResponse]) error {
-	return status.Error(codes.ResourceExhausted, "10 needed, 5 available")
+	return refusal(n.pair.t, codes.ResourceExhausted, "BACKUP_NO_SPACE")
 }
 
 func (n *fakeNode) WatchPlan(_ *pb.WatchPlanRequest, s grpc.ServerStreamingServer[pb.WatchPlanResponse]) error {
@@ -56,7 +55,11 @@ func (n *fakeNode) WatchPlan(_ *pb.WatchPlanRequest, s grpc.ServerStreamingServe
 }
 
 func (n *fakeNode) RunJob(context.Context, *pb.RunJobRequest) (*pb.RunJobResponse, error) {
-	return nil, status.Error(codes.NotFound, "no such job")
+	return nil, refusal(n.pair.t, codes.NotFound, "NO_JOB")
+}
+
+func (n *fakeNode) CancelPlan(context.Context, *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
+	return nil, refusal(n.pair.t, codes.NotFound, "NO_PLAN")
 }
 
 func (n *fakeNode) PutJob(_ context.Context, r *pb.PutJobRequest) (*pb.PutJobResponse, error) {
@@ -64,6 +67,9 @@ func (n *fakeNode) PutJob(_ context.Context, r *pb.PutJobRequest) (*pb.PutJobRes
 	defer n.pair.mu.Unlock()
 	if err := n.active(); err != nil {
 		return nil, err
+	}
+	if r.GetJob().GetName() == "one-too-many" {
+		return nil, refusal(n.pair.t, codes.ResourceExhausted, "TOO_MANY_JOBS")
 	}
 	return &pb.PutJobResponse{Job: r.GetJob()}, nil
 }
@@ -92,9 +98,15 @@ func TestNodeMaintenance(t *testing.T) {
 	require.NotErrorIs(t, err, client.ErrFenced)
 	_, err = n.Backup(t.Context(), &pb.BackupRequest{}, nil)
 	require.ErrorIs(t, err, client.ErrNoSpace)
-	require.ErrorContains(t, err, "10 needed, 5 available")
+	require.ErrorContains(t, err, "as the test says")
 	_, err = c.RunJob(t.Context(), "nightly")
 	require.ErrorIs(t, err, client.ErrNoJob)
+	_, err = c.CancelPlan(t.Context())
+	require.ErrorIs(t, err, client.ErrNoPlan)
+	require.NotErrorIs(t, err, client.ErrNoJob)
+	_, err = c.PutJob(t.Context(), &pb.Job{Name: "one-too-many"})
+	require.ErrorIs(t, err, client.ErrLimit)
+	require.NotErrorIs(t, err, client.ErrNoSpace)
 	_, err = n.DropOld(t.Context())
 	require.ErrorIs(t, err, client.ErrInternal, "not implemented by this node")
 }

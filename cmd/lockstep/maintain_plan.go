@@ -178,7 +178,7 @@ func (a *app) cancelAndFollow(ctx context.Context, c *client.Client, p *pb.Plan)
 	cancelled, err := c.CancelPlan(bounded)
 	cancel()
 	switch {
-	case errors.Is(err, client.ErrRefused): // it ended meanwhile
+	case errors.Is(err, client.ErrNoPlan): // it ended meanwhile
 	case err != nil:
 		return p, err
 	default:

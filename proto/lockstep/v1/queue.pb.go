@@ -1245,7 +1245,7 @@ type RequestError struct {
 	Code uint32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
 	// What happened and what to do.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Machine-readable reason, in the alphabet of google.rpc.ErrorInfo.
+	// Name of an ErrorReason, without the prefix ERROR_REASON_.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// True when the refusal is kept in the log under the producer's sequence: no attempt with that sequence was or will be committed. In a
 	// gRPC status the same is `settled` = "true" in the metadata of google.rpc.ErrorInfo.

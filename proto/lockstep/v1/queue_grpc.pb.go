@@ -45,8 +45,8 @@ const (
 // Errors are used as gRPC documents them: INVALID_ARGUMENT for a request that can never work, NOT_FOUND, ALREADY_EXISTS,
 // RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for "retry, with the same producer sequence", ABORTED for a fenced producer, OUT_OF_RANGE for a
 // retry that is too old to be answered, DATA_LOSS for damage. Each has a google.rpc.ErrorInfo of the domain "lockstep.v1", whose reason is
-// one of those listed in docs/clients.md. An error without it comes from gRPC or from something between, and says nothing about whether the
-// request was carried out.
+// the name of an ErrorReason. An error without it comes from gRPC or from something between, and says nothing about whether the request was
+// carried out.
 //
 // Who writes a client: a request that was not answered (UNAVAILABLE, a broken connection, a deadline) may have been carried out. Repeat it
 // with the same producer, epoch and sequence and with `retry` set, on whatever node is active, until it is answered; nothing else tells
@@ -254,8 +254,8 @@ type QueueService_BrowseClient = grpc.ServerStreamingClient[BrowseResponse]
 // Errors are used as gRPC documents them: INVALID_ARGUMENT for a request that can never work, NOT_FOUND, ALREADY_EXISTS,
 // RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for "retry, with the same producer sequence", ABORTED for a fenced producer, OUT_OF_RANGE for a
 // retry that is too old to be answered, DATA_LOSS for damage. Each has a google.rpc.ErrorInfo of the domain "lockstep.v1", whose reason is
-// one of those listed in docs/clients.md. An error without it comes from gRPC or from something between, and says nothing about whether the
-// request was carried out.
+// the name of an ErrorReason. An error without it comes from gRPC or from something between, and says nothing about whether the request was
+// carried out.
 //
 // Who writes a client: a request that was not answered (UNAVAILABLE, a broken connection, a deadline) may have been carried out. Repeat it
 // with the same producer, epoch and sequence and with `retry` set, on whatever node is active, until it is answered; nothing else tells

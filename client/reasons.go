@@ -1,0 +1,212 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
+)
+
+// kindOf returns the Err value that a reason means, nil for one with which the request is to be sent again. It returns
+// false for a reason that this client does not know: of a newer node, or none at all.
+func kindOf(r pb.ErrorReason) (kind error, known bool) {
+	switch r {
+	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED:
+		return nil, false
+	case pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
+		pb.ErrorReason_ERROR_REASON_BLOCKED, pb.ErrorReason_ERROR_REASON_PAUSED,
+		pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN, pb.ErrorReason_ERROR_REASON_STORE_FAILED,
+		pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED,
+		pb.ErrorReason_ERROR_REASON_UNREACHABLE,
+		pb.ErrorReason_ERROR_REASON_DEADLINE, pb.ErrorReason_ERROR_REASON_CANCELED:
+		return nil, true
+	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND:
+		return ErrQueueNotFound, true
+	case pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND:
+		return ErrSubscriptionNotFound, true
+	case pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS:
+		return ErrAlreadyExists, true
+	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY:
+		return ErrNotEmpty, true
+	case pb.ErrorReason_ERROR_REASON_QUEUE_FULL, pb.ErrorReason_ERROR_REASON_DISK_LOW,
+		pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS,
+		pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS,
+		pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE,
+		pb.ErrorReason_ERROR_REASON_TOO_LARGE, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS,
+		pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL:
+		return ErrLimit, true
+	case pb.ErrorReason_ERROR_REASON_INVALID_NAME, pb.ErrorReason_ERROR_REASON_BEYOND_END,
+		pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED, pb.ErrorReason_ERROR_REASON_MIXED,
+		pb.ErrorReason_ERROR_REASON_MALFORMED, pb.ErrorReason_ERROR_REASON_INVALID,
+		pb.ErrorReason_ERROR_REASON_UNDECODABLE, pb.ErrorReason_ERROR_REASON_SETTING:
+		return ErrInvalid, true
+	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:
+		return ErrSequenceReused, true
+	case pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED:
+		return ErrFenced, true
+	case pb.ErrorReason_ERROR_REASON_TOO_OLD, pb.ErrorReason_ERROR_REASON_PRODUCER_FORGOTTEN:
+		return ErrTooOld, true
+	case pb.ErrorReason_ERROR_REASON_DATA_LOSS, pb.ErrorReason_ERROR_REASON_PAGE_DAMAGED,
+		pb.ErrorReason_ERROR_REASON_NODES_DIFFER:
+		return ErrDataLoss, true
+	case pb.ErrorReason_ERROR_REASON_NEWER_VERSION, pb.ErrorReason_ERROR_REASON_INTERNAL:
+		return ErrInternal, true
+	default:
+		return operatorKindOf(r)
+	}
+}
+
+// operatorKindOf is kindOf for the reasons that maintenance and the commands of operators meet.
+func operatorKindOf(r pb.ErrorReason) (kind error, known bool) {
+	switch r {
+	case pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY,
+		pb.ErrorReason_ERROR_REASON_BACKUP_BUSY, pb.ErrorReason_ERROR_REASON_PLAN_RUNS,
+		pb.ErrorReason_ERROR_REASON_JOB_RUNS:
+		return ErrBusy, true
+	case pb.ErrorReason_ERROR_REASON_GAVE_WAY:
+		return ErrGaveWay, true
+	case pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED:
+		return ErrCanceled, true
+	case pb.ErrorReason_ERROR_REASON_NO_SPACE, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE:
+		return ErrNoSpace, true
+	case pb.ErrorReason_ERROR_REASON_NO_PLAN:
+		return ErrNoPlan, true
+	case pb.ErrorReason_ERROR_REASON_NO_JOB:
+		return ErrNoJob, true
+	case pb.ErrorReason_ERROR_REASON_ROLE, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH,
+		pb.ErrorReason_ERROR_REASON_NO_ARCHIVE, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION,
+		pb.ErrorReason_ERROR_REASON_NO_PARTNER, pb.ErrorReason_ERROR_REASON_PAST,
+		pb.ErrorReason_ERROR_REASON_SWITCHOVER, pb.ErrorReason_ERROR_REASON_ADOPT,
+		pb.ErrorReason_ERROR_REASON_PAUSE, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC,
+		pb.ErrorReason_ERROR_REASON_FORCE:
+		return ErrRefused, true
+	default:
+		return nil, false
+	}
+}
+
+// kindOfCode is kindOf for an error without a reason that this client knows: of gRPC itself, of something between, or
+// of a newer node.
+func kindOfCode(code codes.Code) error {
+	switch code {
+	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:
+		return nil
+	case codes.FailedPrecondition:
+		return ErrRefused
+	case codes.NotFound:
+		return ErrQueueNotFound
+	case codes.AlreadyExists:
+		return ErrAlreadyExists
+	case codes.ResourceExhausted:
+		return ErrLimit
+	case codes.InvalidArgument:
+		return ErrInvalid
+	case codes.Aborted:
+		return ErrFenced
+	case codes.OutOfRange:
+		return ErrTooOld
+	case codes.DataLoss:
+		return ErrDataLoss
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return ErrDenied
+	case codes.OK, codes.Unknown, codes.Unimplemented, codes.Internal:
+		return ErrInternal
+	default:
+		return ErrInternal
+	}
+}
+
+// classify finds the Err value; none for what is to be sent again.
+func (e *Error) classify(ctx context.Context) {
+	e.reason = reason.Parse(e.Reason)
+	kind, known := kindOf(e.reason)
+	switch {
+	case e.notActive != nil:
+		return
+	case !known:
+		kind = kindOfCode(e.Code)
+	}
+	if kind == nil && (e.Code == codes.Canceled || e.Code == codes.DeadlineExceeded) {
+		kind = ctx.Err()
+	}
+	e.kind = kind
+}
+
+// retry tells whether the same request can succeed later or on the other node.
+func (e *Error) retry() bool { return e.kind == nil }
+
+// answered tells whether the error is a node's answer, which proves that this attempt was not carried out. What gRPC,
+// or something between, may say of a request that a node has carried out proves nothing: it comes without a reason.
+func (e *Error) answered() bool {
+	switch {
+	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
+		e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED:
+		return true
+	case e.kind == nil, errors.Is(e.kind, context.Canceled), errors.Is(e.kind, context.DeadlineExceeded):
+		return false
+	}
+	switch e.Code { //nolint:exhaustive // the others are given by nodes only, or before a request is sent
+	case codes.OK, codes.Unknown, codes.Internal, codes.ResourceExhausted, codes.Aborted, codes.DataLoss:
+		return e.Reason != "" && e.reason != pb.ErrorReason_ERROR_REASON_INTERNAL
+	default:
+		return true
+	}
+}
+
+// forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request
+// that was sent once only was certainly not committed.
+func (e *Error) forgotten() bool { return e.reason == pb.ErrorReason_ERROR_REASON_PRODUCER_FORGOTTEN }
+
+// outcomeLost tells whether a node says that it cannot know any more what became of an earlier attempt: its producer is
+// forgotten, or fenced, or the sequence is too old.
+func (e *Error) outcomeLost() bool {
+	return errors.Is(e.kind, ErrTooOld) || errors.Is(e.kind, ErrFenced)
+}
+
+// asError turns what gRPC returned into an Error. ctx is the caller's context of the attempt's operation: a
+// cancellation that does not come from it means that the connection went away.
+func asError(ctx context.Context, address string, err error) *Error {
+	var own *Error
+	if errors.As(err, &own) {
+		return own
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return &Error{Address: address, Code: codes.Unavailable, Message: "the node ended the stream"}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return &Error{Address: address, Code: codes.Canceled, Message: "the attempt was given up", kind: ctx.Err()}
+	}
+	st := status.Convert(err)
+	e := &Error{Address: address, Code: st.Code(), Message: st.Message()}
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *pb.NotActive:
+			e.notActive = d
+		case *errdetails.ErrorInfo:
+			e.Reason, e.settled = d.GetReason(), d.GetMetadata()[reason.Settled] == "true"
+		}
+	}
+	if st.Code() == codes.Unavailable {
+		if why, final, ok := whyUnreachable(st.Message()); ok {
+			e.Message, e.unreached, e.final = why, true, final
+		}
+	}
+	e.classify(ctx)
+	return e
+}
+
+// streamError turns the error of one request in a stream into an Error.
+func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
+	e := &Error{
+		Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(),
+		settled: r.GetSettled(),
+	}
+	e.classify(ctx)
+	return e
+}

@@ -1,0 +1,42 @@
+package client
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
+)
+
+// TestEveryReasonHasAMeaning: the client knows every reason of the API; what it does not know it judges by the code.
+func TestEveryReasonHasAMeaning(t *testing.T) {
+	for n := range pb.ErrorReason_name {
+		r := pb.ErrorReason(n)
+		_, known := kindOf(r)
+		require.Equal(t, r != pb.ErrorReason_ERROR_REASON_UNSPECIFIED, known, r)
+	}
+	e := streamError(t.Context(), "node:1", &pb.RequestError{
+		Code: uint32(codes.ResourceExhausted), Reason: "OF_A_NEWER_NODE",
+	})
+	require.ErrorIs(t, e, ErrLimit)
+	require.True(t, e.answered())
+}
+
+// TestOnlyAnswersProveAnything: with a reason to send a request again, only NOT_ACTIVE and BLOCKED say that the attempt
+// was not carried out.
+func TestOnlyAnswersProveAnything(t *testing.T) {
+	for n := range pb.ErrorReason_name {
+		r := pb.ErrorReason(n)
+		if kind, known := kindOf(r); !known || kind != nil {
+			continue
+		}
+		e := streamError(t.Context(), "node:1", &pb.RequestError{
+			Code: uint32(codes.Unavailable), Reason: reason.Name(r),
+		})
+		require.True(t, e.retry(), r)
+		require.Equal(t, r == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE || r == pb.ErrorReason_ERROR_REASON_BLOCKED,
+			e.answered(), r)
+	}
+}
