@@ -1,10 +1,11 @@
-// Package server has the gRPC services of a node: QueueService for clients and AdminService for operators.
+// Package server has the rooms of a node, and the gRPC server itself.
 //
-// One call through it: the request is checked against every limit, names become numbers, and a transaction is encoded
-// (validate.go, publish.go, commit.go); replication commits it; the store applies it; the answer is made from the
-// result (convert.go). Errors of all packages become gRPC statuses in one place (errors.go). Consume hands over to
-// package dispatch.
+// The services are server/queue for clients, server/admin for operators and server/maintenance/rpc for the upkeep of a
+// pair. Each turns calls into what the packages below it do; server/wire has all conversions between protobuf and those
+// packages, and the one table of errors. No service knows another one: server/node makes them, and registers them with
+// the server here.
 //
-// What the node does at the moment is in the Session: there is one while the node is active, and none otherwise.
-// Package server/node makes and ends them; server/config has the settings.
+// One call: the request is checked against every limit, names become numbers, and a transaction is encoded
+// (server/queue); replication commits it; the store applies it; the answer is made from the result. Consume hands over
+// to server/dispatch.
 package server

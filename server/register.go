@@ -5,13 +5,15 @@ import (
 	"slices"
 	"sync"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
+	"github.com/lockstep-mq/lockstep/server/wire"
 )
+
+// AlarmService is the name under which the gRPC health service tells whether somebody should look: NOT_SERVING while a
+// condition is a warning or critical.
+const AlarmService = "lockstep.alarm"
 
 // Registrar is a server whose services answer a request that is no protobuf with INVALID_ARGUMENT: gRPC calls it
 // INTERNAL, as if the node were to blame, and as if another attempt could do better. gRPC ends a call whose request its
@@ -84,10 +86,5 @@ func checkDecoded(v any) error {
 	if !bad {
 		return nil
 	}
-	st, err := status.Newf(codes.InvalidArgument, "the request is not a %s as the service's .proto says", name).
-		WithDetails(&errdetails.ErrorInfo{Reason: "UNDECODABLE", Domain: errorDomain})
-	if err != nil { // cannot happen: the code is not OK and the detail is a known message
-		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name) //nolint:wrapcheck // a status is what gRPC wants
-	}
-	return st.Err() //nolint:wrapcheck // a status is what gRPC wants
+	return wire.Undecodable(string(name))
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/store"
 )
@@ -22,7 +22,7 @@ const oldestLimit = 500 * time.Millisecond
 
 // snapshot is what one scrape sees.
 type snapshot struct {
-	node   server.NodeState
+	node   admin.NodeState
 	more   More
 	store  store.Stats
 	damage store.DamageStatus

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -35,7 +35,7 @@ const (
 // Source is what the metrics are read from.
 type Source interface {
 	// State is what the node is and knows.
-	State() server.NodeState
+	State() admin.NodeState
 	// DiskLow tells whether publishes are refused because the disk is nearly full.
 	DiskLow() bool
 	// More is what only metrics tell.

@@ -14,18 +14,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-type source struct{ state server.NodeState }
+type source struct{ state admin.NodeState }
 
-func (s *source) State() server.NodeState { return s.state }
-func (s *source) DiskLow() bool           { return true }
-func (s *source) More() metrics.More      { return metrics.More{} }
+func (s *source) State() admin.NodeState { return s.state }
+func (s *source) DiskLow() bool          { return true }
+func (s *source) More() metrics.More     { return metrics.More{} }
 
 func serve(t *testing.T, src *source) func(path string) (int, string) {
 	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
@@ -54,7 +54,7 @@ func serve(t *testing.T, src *source) func(path string) (int, string) {
 }
 
 func TestMetrics(t *testing.T) {
-	src := &source{state: server.NodeState{
+	src := &source{state: admin.NodeState{
 		Pair: failover.Status{Role: failover.RoleStandby, Reason: "follows a"}, StartedAt: time.Now(),
 		Maintenance: &maintenance.Activity{Operation: "rewrite", Progress: maintenance.Progress{Done: 1, Total: 4}},
 	}}

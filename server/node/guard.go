@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -239,4 +239,4 @@ func (n *node) partnerOr() (failover.NodeInfo, error) {
 	return other, nil
 }
 
-var _ server.Guard = (*node)(nil)
+var _ admin.Guard = (*node)(nil)

@@ -8,9 +8,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/peers"
+	"github.com/lockstep-mq/lockstep/server/queue"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -40,7 +42,7 @@ func (n *node) startArchive() (stop func() error, err error) {
 
 // makeMaintenance makes the manager of this node's upkeep. Nothing runs yet.
 func (n *node) makeMaintenance(fs vfs.FS) (err error) {
-	n.peers = server.NewPeers(n.around.dialOptions(n.dialOptions)...)
+	n.peers = peers.NewPeers(n.around.dialOptions(n.dialOptions)...)
 	var restart func()
 	if n.canRestart {
 		restart = func() {
@@ -83,7 +85,7 @@ func (n *node) runMachine(ctx context.Context) error {
 func (n *node) alone() bool { return n.cfg.Coordinator.Type == config.CoordinatorNone }
 
 // addMaintenance adds what runs on this node and the pair's plan to its state.
-func (n *node) addMaintenance(st *server.NodeState) {
+func (n *node) addMaintenance(st *admin.NodeState) {
 	if a, ok := n.maintenance.Activity(); ok {
 		st.Maintenance = &a
 	}
@@ -110,7 +112,7 @@ func (u upkept) Alone() bool              { return u.n.alone() }
 
 // session returns what the node serves with, if it is active. It may be blocked at the moment: then commits wait or
 // fail.
-func (u upkept) session() (s *server.Session, ok bool) {
+func (u upkept) session() (s *queue.Session, ok bool) {
 	p := u.n.plane
 	p.mu.Lock()
 	defer p.mu.Unlock()

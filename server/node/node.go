@@ -21,11 +21,13 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/server/peers"
+	"github.com/lockstep-mq/lockstep/server/queue"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -161,7 +163,7 @@ type node struct {
 	plane       *dataPlane
 	health      *health.Server
 	disk        diskGuard
-	peers       *server.Peers
+	peers       *peers.Peers
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server    // nil for none
 	latencies   *metrics.Latencies // nil for none
@@ -179,7 +181,7 @@ type node struct {
 	runningMu   sync.Mutex                    // guards the two below
 	runningRaw  []byte                        // the pair's entry that was applied last
 	runningSeen bool
-	queues      *server.QueueServer
+	queues      *queue.QueueServer
 	setLogLevel func(level string)
 
 	around     Surroundings
@@ -331,8 +333,8 @@ func (n *node) closeStore() error {
 }
 
 // State is what the node is and knows.
-func (n *node) State() server.NodeState {
-	st := server.NodeState{
+func (n *node) State() admin.NodeState {
+	st := admin.NodeState{
 		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
 		CoordinatorAddresses: n.coordinatorAddresses(),
 	}

@@ -18,9 +18,9 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
+	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -204,7 +204,7 @@ func (n *testNode) publish(queue string, bodies ...string) *pb.PublishResponse {
 }
 
 // kind gives the error that a status stands for.
-func kind(err error) error { return server.FromStatus(err) }
+func kind(err error) error { return wire.FromStatus(err) }
 
 // consumer is a consumer of a test.
 type consumer struct {

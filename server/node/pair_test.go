@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
 func (n *testNode) health(service string) healthpb.HealthCheckResponse_ServingStatus {
@@ -80,7 +80,7 @@ func TestStandbySendsClientsAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := call()
 			require.Equal(t, codes.FailedPrecondition, status.Code(err))
-			var notActive *server.NotActiveError
+			var notActive *wire.NotActiveError
 			require.ErrorAs(t, kind(err), &notActive)
 			require.Equal(t, active.ready.Advertise, notActive.ActiveAddress)
 			require.Equal(t, active.ready.NodeID, notActive.ActiveNode)
@@ -168,7 +168,7 @@ func TestRoleLoss(t *testing.T) {
 		"consumer":  func() error { return c.stream.RecvMsg(&pb.ConsumeResponse{}) },
 		"publisher": func() error { return publisher.RecvMsg(&pb.PublishStreamResponse{}) },
 	} {
-		var notActive *server.NotActiveError
+		var notActive *wire.NotActiveError
 		require.ErrorAs(t, kind(recv()), &notActive, name)
 		require.Equal(t, standby.ready.Advertise, notActive.ActiveAddress, name)
 	}
@@ -435,7 +435,7 @@ func TestSwitchoverRefused(t *testing.T) {
 	require.ErrorIs(t, kind(err), failover.ErrSwitchover)
 	require.ErrorContains(t, err, "runs alone")
 	_, err = n.admin.Switchover(t.Context(), &pb.SwitchoverRequest{Timeout: durationpb.New(-1)})
-	require.ErrorIs(t, kind(err), server.ErrInvalid)
+	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 	require.Nil(t, n.status().GetPair())
 
 	etcd := startEtcd(t)

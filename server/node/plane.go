@@ -14,8 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/queue"
+	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
@@ -37,8 +38,8 @@ type dataPlane struct {
 	mu       sync.Mutex // guards what is below
 	primary  *replication.Primary
 	follower *replication.Follower
-	session  *server.Session // clients are served with it; from ActiveReady until StopActive
-	ready    bool            // ActiveReady was reported
+	session  *queue.Session // clients are served with it; from ActiveReady until StopActive
+	ready    bool           // ActiveReady was reported
 	serving  failover.ActiveConfig
 	idleCh   chan struct{} // closed while neither role runs
 }
@@ -220,7 +221,7 @@ func (p *dataPlane) letIn() {
 	if p.primary == nil || p.session != nil {
 		return
 	}
-	p.session = server.NewSession(p.primary, p.node.store, p.node.live().Limits, &p.node.deliveries,
+	p.session = queue.NewSession(p.primary, p.node.store, p.node.live().Limits, &p.node.deliveries,
 		p.node.log.Named("consumers"))
 	p.session.SetPaused(!p.serving.Deliver)
 	p.showHealth()
@@ -372,7 +373,7 @@ func (p *dataPlane) showHealth() {
 }
 
 // Session returns what clients are served with.
-func (n *node) Session() (*server.Session, error) {
+func (n *node) Session() (*queue.Session, error) {
 	n.plane.mu.Lock()
 	session := n.plane.session
 	n.plane.mu.Unlock()
@@ -383,15 +384,15 @@ func (n *node) Session() (*server.Session, error) {
 }
 
 // NotActive sends clients to the active node.
-func (n *node) NotActive() *server.NotActiveError { return n.plane.notActive(failover.NodeInfo{}) }
+func (n *node) NotActive() *wire.NotActiveError { return n.plane.notActive(failover.NodeInfo{}) }
 
 // notActive names next, or else the active node of the record.
-func (p *dataPlane) notActive(next failover.NodeInfo) *server.NotActiveError {
+func (p *dataPlane) notActive(next failover.NodeInfo) *wire.NotActiveError {
 	st := p.node.runner.Status()
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active
 	}
-	out := &server.NotActiveError{Role: st.Role.String(), Reason: st.Reason, RetryAfter: retryAfter}
+	out := &wire.NotActiveError{Role: st.Role.String(), Reason: st.Reason, RetryAfter: retryAfter}
 	if next.ID != uuid.Nil && next.ID != p.self.ID {
 		out.ActiveAddress, out.ActiveNode = next.Address, next.ID.String()
 	}

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -83,7 +83,7 @@ func TestListQueues(t *testing.T) {
 	}
 	require.Equal(t, []string{"a/0", "a/1", "a/2", "a/3", "a/4", "a/5", "a/6"}, names)
 	_, err := n.queues.ListQueues(t.Context(), &pb.ListQueuesRequest{PageToken: "!"})
-	require.ErrorIs(t, kind(err), server.ErrInvalid)
+	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 }
 
 func TestSubscriptions(t *testing.T) {
@@ -106,7 +106,7 @@ func TestSubscriptions(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, resp.GetCreated())
 	_, err = n.queues.CreateSubscription(ctx, &pb.CreateSubscriptionRequest{Queue: "events", Name: "x", Start: 9})
-	require.ErrorIs(t, kind(err), server.ErrInvalid)
+	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 
 	n.publish("events", "new")
 	q, err := n.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: "events"})
@@ -125,9 +125,9 @@ func TestSubscriptions(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, topic.GetQueue().GetSubscriptions())
 	_, err = n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "t2", Topic: true, Subscriptions: []string{"a"}})
-	require.ErrorIs(t, kind(err), server.ErrInvalid)
+	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 	_, err = n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "t3", Subscriptions: []string{"a", "a"}})
-	require.ErrorIs(t, kind(err), server.ErrInvalid)
+	require.ErrorIs(t, kind(err), wire.ErrInvalid)
 }
 
 // TestPublishRefusals: what is wrong is refused before it reaches the log, and the message says what and how much.
@@ -152,9 +152,9 @@ func TestPublishRefusals(t *testing.T) {
 			&pb.PublishRequest{Queue: strings.Repeat("x", 256), Messages: batch("x")}, txn.ErrInvalidName,
 			"255",
 		},
-		"no messages": {&pb.PublishRequest{Queue: "q"}, server.ErrInvalid, "1 to 10000"},
+		"no messages": {&pb.PublishRequest{Queue: "q"}, wire.ErrInvalid, "1 to 10000"},
 		"many": {
-			&pb.PublishRequest{Queue: "q", Messages: batch(make([]string, 10_001)...)}, server.ErrInvalid,
+			&pb.PublishRequest{Queue: "q", Messages: batch(make([]string, 10_001)...)}, wire.ErrInvalid,
 			"10001 messages",
 		},
 		"large": {
@@ -230,10 +230,10 @@ func TestDiskLow(t *testing.T) {
 	n = start(t, c)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: batch("2")})
-	require.ErrorIs(t, kind(err), server.ErrDiskLow)
+	require.ErrorIs(t, kind(err), wire.ErrDiskLow)
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
 	_, err = n.queues.Commit(t.Context(), &pb.CommitRequest{Operations: []*pb.Operation{publishOp("q", "2")}})
-	require.ErrorIs(t, kind(err), server.ErrDiskLow)
+	require.ErrorIs(t, kind(err), wire.ErrDiskLow)
 	resp, err := n.queues.Publish(t.Context(), retry)
 	require.NoError(t, err)
 	require.True(t, resp.GetDuplicate())
@@ -288,7 +288,7 @@ func TestRetries(t *testing.T) {
 		Operations: []*pb.Operation{publishOp("q", "a"), publishOp("q", "b")},
 		Producer:   &pb.Producer{Id: "p", Epoch: 2, Sequence: 301},
 	})
-	require.ErrorIs(t, kind(err), server.ErrSequenceReused)
+	require.ErrorIs(t, kind(err), wire.ErrSequenceReused)
 	require.ErrorContains(t, err, "used for another transaction")
 }
 
@@ -346,7 +346,7 @@ func TestCommit(t *testing.T) {
 		"range":    {ackOp("in", 3, 2)},
 	} {
 		_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: ops})
-		require.ErrorIs(t, kind(err), server.ErrInvalid, name)
+		require.ErrorIs(t, kind(err), wire.ErrInvalid, name)
 	}
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{ackOp("none", 1, 1)}})
 	require.ErrorIs(t, kind(err), txn.ErrQueueNotFound)
@@ -376,7 +376,7 @@ func TestPublishStreamRefuses(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, stream.Send(req))
 		_, err = stream.Recv()
-		require.ErrorIs(t, kind(err), server.ErrInvalid, name)
+		require.ErrorIs(t, kind(err), wire.ErrInvalid, name)
 	}
 	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
@@ -438,7 +438,7 @@ func testPublishStream(t *testing.T, together uint64) {
 		switch i {
 		case 100:
 			require.Equal(t, "QUEUE_NOT_FOUND", resp.GetError().GetReason())
-			require.ErrorIs(t, server.FromRequestError(resp.GetError()), txn.ErrQueueNotFound)
+			require.ErrorIs(t, wire.FromRequestError(resp.GetError()), txn.ErrQueueNotFound)
 		case 200:
 			require.Equal(t, "INVALID", resp.GetError().GetReason())
 		default:
@@ -519,13 +519,13 @@ func TestConsumeRefusals(t *testing.T) {
 		}
 	}
 	attach := &pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}
-	require.ErrorIs(t, open(&pb.ConsumeRequest{Credit: 1}), server.ErrInvalid)
-	require.ErrorIs(t, open(attach, attach), server.ErrInvalid)
+	require.ErrorIs(t, open(&pb.ConsumeRequest{Credit: 1}), wire.ErrInvalid)
+	require.ErrorIs(t, open(attach, attach), wire.ErrInvalid)
 	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "none"}}), txn.ErrQueueNotFound)
 	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", Subscription: "none"}}),
 		txn.ErrSubscriptionNotFound)
 	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Credit: 101}), dispatch.ErrTooMuchCredit)
-	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), server.ErrInvalid)
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), wire.ErrInvalid)
 	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), "never delivered")
 	many := make([]*pb.SequenceRange, 10_001)
 	for i := range many {

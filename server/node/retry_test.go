@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -218,7 +218,7 @@ func TestRetryWithAnotherBody(t *testing.T) {
 			for _, retry := range []bool{false, true} {
 				require.NoError(t, send(&pb.Producer{Id: "p", Sequence: sequence, Retry: retry}, false))
 				err := send(&pb.Producer{Id: "p", Sequence: sequence, Retry: retry}, true)
-				require.ErrorIs(t, kind(err), server.ErrSequenceReused)
+				require.ErrorIs(t, kind(err), wire.ErrSequenceReused)
 				require.Equal(t, codes.InvalidArgument, status.Code(err))
 				require.False(t, settled(err))
 			}

@@ -11,9 +11,11 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/maintenance/rpc"
+	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
 // This file has the settings changed while the node runs. They are kept with the pair's messages, but for min-in-sync,
@@ -91,14 +93,14 @@ func (n *node) use(c *config.Config) {
 }
 
 // RunningSettings as they hold on this node.
-func (n *node) RunningSettings() []server.RunningSetting {
+func (n *node) RunningSettings() []rpc.RunningSetting {
 	now := n.live()
-	var list []server.RunningSetting
+	var list []rpc.RunningSetting
 	kept, err := n.maintenance.Running()
 	values := kept.Of(n.store.Identity().NodeID)
 	for _, r := range config.RunningSettings() {
 		_, changed := values[r.Key]
-		s := server.RunningSetting{
+		s := rpc.RunningSetting{
 			Key: r.Key, Usage: r.Usage, Scope: string(r.Scope), Value: now.Text(r.Key), Configured: n.cfg.Text(r.Key),
 			Changed: changed && err == nil,
 		}
@@ -111,13 +113,13 @@ func (n *node) RunningSettings() []server.RunningSetting {
 }
 
 // ChangeRunning changes some of them.
-func (n *node) ChangeRunning(ctx context.Context, c server.RunningChange) error {
+func (n *node) ChangeRunning(ctx context.Context, c rpc.RunningChange) error {
 	node, err := n.meant(&c)
 	if err != nil {
 		return err
 	}
 	if _, err := n.cfg.With(c.Set); err != nil {
-		return fmt.Errorf("%w: %w", server.ErrInvalid, err)
+		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	if err := n.changeMinInSync(ctx, &c); err != nil || len(c.Set)+len(c.Unset) == 0 {
 		return err
@@ -138,11 +140,11 @@ func (n *node) ChangeRunning(ctx context.Context, c server.RunningChange) error 
 		// Together with what is kept they may contradict each other.
 		for id := range r.Nodes {
 			if _, err := n.cfg.With(r.Of(id)); err != nil {
-				return fmt.Errorf("%w: %w", server.ErrInvalid, err)
+				return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 			}
 		}
 		if _, err := n.cfg.With(r.Pair); err != nil {
-			return fmt.Errorf("%w: %w", server.ErrInvalid, err)
+			return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 		}
 		return nil
 	})
@@ -161,7 +163,7 @@ func clearNodes(r *maintenance.RunningSettings, key string) {
 }
 
 // meant checks the keys and finds the node; uuid.Nil for both.
-func (n *node) meant(c *server.RunningChange) (uuid.UUID, error) {
+func (n *node) meant(c *rpc.RunningChange) (uuid.UUID, error) {
 	keys := append([]string{}, c.Unset...)
 	for key := range c.Set {
 		keys = append(keys, key)
@@ -169,10 +171,10 @@ func (n *node) meant(c *server.RunningChange) (uuid.UUID, error) {
 	for _, key := range keys {
 		r, err := config.FindRunning(key)
 		if err != nil {
-			return uuid.Nil, fmt.Errorf("%w: %w", server.ErrInvalid, err)
+			return uuid.Nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 		}
 		if r.Scope == config.ScopePair && c.Node != "" {
-			return uuid.Nil, fmt.Errorf("%w: %s is the same on both nodes: leave the node away", server.ErrInvalid, key)
+			return uuid.Nil, fmt.Errorf("%w: %s is the same on both nodes: leave the node away", wire.ErrInvalid, key)
 		}
 	}
 	if c.Node == "" {
@@ -182,11 +184,11 @@ func (n *node) meant(c *server.RunningChange) (uuid.UUID, error) {
 		return n.store.Identity().NodeID, nil
 	}
 	st := n.runner.Status()
-	return server.NodeCalled(&st, c.Node) //nolint:wrapcheck // says what it is
+	return admin.NodeCalled(&st, c.Node) //nolint:wrapcheck // says what it is
 }
 
 // changeMinInSync does the part that is in the pair's record, and takes it out of the change.
-func (n *node) changeMinInSync(ctx context.Context, c *server.RunningChange) error {
+func (n *node) changeMinInSync(ctx context.Context, c *rpc.RunningChange) error {
 	text, set := c.Set[keyMin]
 	wanted := 0
 	if set {
@@ -207,7 +209,7 @@ func (n *node) changeMinInSync(ctx context.Context, c *server.RunningChange) err
 	c.Set, c.Unset = maps.Clone(c.Set), rest
 	delete(c.Set, keyMin)
 	if n.alone() {
-		return fmt.Errorf("%w: %s means nothing on a node that runs alone", server.ErrInvalid, keyMin)
+		return fmt.Errorf("%w: %s means nothing on a node that runs alone", wire.ErrInvalid, keyMin)
 	}
 	return n.runner.SetMinInSync(ctx, wanted, n.cfg.MinInSync) //nolint:wrapcheck // says what it is
 }

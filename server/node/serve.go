@@ -16,7 +16,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/maintenance/rpc"
+	"github.com/lockstep-mq/lockstep/server/queue"
 )
 
 const (
@@ -44,10 +47,10 @@ func (n *node) newServer() *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, n.serverOptions)...)
 	services := server.Registrar{Server: s}
-	n.queues = server.NewQueueServer(n, n.store, n.live().Limits, n.log)
+	n.queues = queue.NewQueueServer(n, n.store, n.live().Limits, n.log)
 	pb.RegisterQueueServiceServer(services, n.queues)
-	pb.RegisterAdminServiceServer(services, server.NewAdminServer(n, n.store))
-	pb.RegisterMaintenanceServiceServer(services, server.NewMaintenanceServer(n, n.maintenance, n.peers))
+	pb.RegisterAdminServiceServer(services, admin.NewAdminServer(n, n.store))
+	pb.RegisterMaintenanceServiceServer(services, rpc.NewMaintenanceServer(n, n.maintenance, n.peers))
 	pb.RegisterReplicationServiceServer(services,
 		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	healthpb.RegisterHealthServer(services, n.health)

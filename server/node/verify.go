@@ -12,8 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -97,8 +97,8 @@ func (n *node) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verify
 	self := n.plane.self
 	resp.Nodes = []*pb.NodeVerification{
 		{
-			NodeId: self.ID.String(), Name: self.Name, Damage: server.DamageToProto(n.store.DamageStatus()),
-			Damaged: server.DamagedToProto(n.store.Damaged(server.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(n.store.DamageStatus()),
+			Damaged: wire.DamagedToProto(n.store.Damaged(wire.MaxListedDamage)),
 		},
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
@@ -121,8 +121,8 @@ func (n *node) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	return &pb.VerifyResponse{
 		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
 		Nodes: []*pb.NodeVerification{{
-			NodeId: self.ID.String(), Name: self.Name, Damage: server.DamageToProto(n.store.DamageStatus()),
-			Damaged: server.DamagedToProto(n.store.Damaged(server.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(n.store.DamageStatus()),
+			Damaged: wire.DamagedToProto(n.store.Damaged(wire.MaxListedDamage)),
 		}},
 	}, nil
 }

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server"
+	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
 // garbage is a codec that sends bytes which are no protobuf.
@@ -86,7 +86,7 @@ func TestConsumeLimit(t *testing.T) {
 	require.Equal(t, 7, messages)
 	messages, err = consume(1<<20, 1<<20)
 	require.Equal(t, 6, messages)
-	require.ErrorIs(t, kind(err), server.ErrResponseTooLarge)
+	require.ErrorIs(t, kind(err), wire.ErrResponseTooLarge)
 	require.ErrorContains(t, err, "sequence 7")
 	require.ErrorContains(t, err, "max_response_bytes")
 	messages, err = consume(32<<20, 32<<20)

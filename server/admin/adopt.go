@@ -1,0 +1,249 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// This file is the way out when the coordinator has lost the pair's record or was put back to an older state (INV-9):
+// the operator makes one node write it anew. What can be found out about the other node is, before anything is written.
+
+const (
+	// adoptTimeout bounds an adoption whose caller has set no deadline.
+	adoptTimeout = 15 * time.Second
+	// adoptAskTimeout is how long one address of the other node may take to answer.
+	adoptAskTimeout = 2 * time.Second
+	// adoptFindTime is how long the other node may take to announce itself, and adoptFindPause how often it is looked
+	// for.
+	adoptFindTime  = 4 * time.Second
+	adoptFindPause = 100 * time.Millisecond
+)
+
+// Errors of AdoptRecord; each is a failover.ErrAdopt.
+var (
+	// ErrOtherAhead is returned when a node must not adopt the pair because the other one is the better choice.
+	ErrOtherAhead = errors.New("adopt on the other node instead")
+	// ErrOtherUnknown is returned when the other node could not be asked whether it holds more.
+	ErrOtherUnknown = errors.New("the other node could not be asked whether it holds more: start it, or name its " +
+		"address with --other; " +
+		"if it is gone for good or surely holds no more, use --without-other")
+)
+
+// adoption is what an adoption would do.
+type adoption struct {
+	found failover.Found
+	above failover.Fence // of the other node
+	plan  *pb.AdoptRecordResponse
+}
+
+// AdoptRecord writes the pair's record anew from what this node knows, or says what it would write.
+func (a *AdminServer) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	p, err := a.planAdoption(ctx, req)
+	if err != nil || !req.GetConfirm() {
+		return p.plan, wire.ToStatus(err)
+	}
+	alone := a.node.State().Primary == nil && !p.plan.GetOther().GetReached()
+	if alone && !req.GetWithoutOther() {
+		return nil, wire.ToStatus(fmt.Errorf("%w: %w", failover.ErrAdopt, ErrOtherUnknown))
+	}
+	rec, err := a.node.Adopt(ctx, failover.AdoptRequest{
+		Found: p.found, Above: p.above, AcceptLoss: req.GetAcceptDataLoss(), WithoutOther: alone,
+	})
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	p.plan.Done, p.plan.Config, p.plan.Term, p.plan.InSync = true, rec.Config, rec.Term, members(rec.InSync)
+	return p.plan, nil
+}
+
+// planAdoption finds out what is there, and refuses what must not be.
+func (a *AdminServer) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) (adoption, error) {
+	found, err := a.node.Find(ctx)
+	if err != nil {
+		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+	}
+	st, own, end := a.node.State(), a.store.Identity(), a.store.End()
+	leads := st.Primary != nil && st.Pair.Record != nil
+	fence := failover.Fence{Config: own.Fence.Config, Term: own.Fence.Term}
+	p := adoption{found: found, plan: &pb.AdoptRecordResponse{
+		PairId: own.PairID.String(), NodeId: own.NodeID.String(), NodeName: st.Pair.Self.Name,
+		FoundConfig: found.Record.Config,
+		LogEnd:      wire.PositionToProto(end), InSync: []string{own.NodeID.String()},
+	}}
+	if leads {
+		fence = st.Pair.Record.Fence()
+		p.plan.InSync = members(st.Pair.Record.InSync)
+	}
+	p.plan.OwnConfig = fence.Config
+	if err := adoptable(st, found, own, fence, leads); err != nil {
+		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+	}
+	other, peer := a.findOther(ctx, req, found)
+	p.plan.Other = peer
+	if other != nil {
+		s := other.GetStore()
+		pair := other.GetPair() // it may know a record that it has not obeyed yet, and would take no older one
+		p.above = failover.Fence{
+			Config: max(s.GetFenceConfig(), pair.GetConfig()),
+			Term:   max(s.GetFenceTerm(), s.GetLogEnd().GetTerm(), pair.GetTerm()),
+		}
+		if err := compare(own, end, leads, other, peer.GetAddress()); err != nil {
+			return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
+		}
+	}
+	next := failover.AdoptedFence(found.Record, end, fence, p.above)
+	p.plan.Config, p.plan.Term = next.Config, next.Term
+	if leads {
+		p.plan.Term = fence.Term
+	}
+	p.plan.Warnings = warnings(own, leads, peer)
+	return p, nil
+}
+
+// adoptable tells why there is nothing to adopt, as far as this node knows alone; the machine checks it again.
+func adoptable(st NodeState, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
+	switch {
+	case st.Coordinator == "none":
+		return errors.New("this node runs alone (coordinator.type is none)")
+	case own.PairID == uuid.Nil:
+		return errors.New("this node's store has never been part of a pair; it joins by itself")
+	case found.Revision != 0 && found.Record.PairID != own.PairID:
+		return fmt.Errorf("%w: the store's pair is %s, the record's is %s: check coordinator.etcd.prefix",
+			failover.ErrOtherPair, own.PairID, found.Record.PairID)
+	case found.Revision != 0 && found.Record.Config >= fence.Config:
+		return fmt.Errorf("the coordinator's record has config %d and this node has obeyed %d: nothing is missing",
+			found.Record.Config, fence.Config)
+	case st.Pair.Record != nil && !leads:
+		return fmt.Errorf("%w: this node runs and is not the active one; if no node is, restart this one before",
+			ErrOtherAhead)
+	default:
+		return nil
+	}
+}
+
+// findOther asks the other node. After the coordinator was wiped it may not have announced itself yet.
+func (a *AdminServer) findOther(
+	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
+) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
+	deadline := time.Now().Add(adoptFindTime)
+	for {
+		st := a.node.State().Pair
+		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
+		if other != nil || req.GetWithoutOther() || time.Now().After(deadline) {
+			return other, peer
+		}
+		select {
+		case <-ctx.Done():
+			return other, peer
+		case <-time.After(adoptFindPause):
+		}
+	}
+}
+
+// askOther looks for the other node: where the operator says, where it has announced itself, and where an older record
+// says. The status is nil if nobody has answered, the peer if no address is known.
+func (a *AdminServer) askOther(
+	ctx context.Context, hint string, st *failover.Status, found failover.Found,
+) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
+	var addresses []string
+	add := func(id uuid.UUID, address string) {
+		if address != "" && id != st.Self.ID && !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	add(uuid.Nil, hint)
+	for _, l := range st.Live {
+		add(l.Node.ID, l.Node.Address)
+	}
+	for _, n := range found.Record.Nodes {
+		add(n.ID, n.Address)
+	}
+	if st.Record != nil {
+		for _, n := range st.Record.Nodes {
+			add(n.ID, n.Address)
+		}
+	}
+	for _, address := range addresses {
+		ctx, cancel := context.WithTimeout(ctx, adoptAskTimeout)
+		s, err := a.node.PeerStatus(ctx, address)
+		cancel()
+		if err != nil || s.GetNode().GetNodeId() == st.Self.ID.String() {
+			continue
+		}
+		return s, &pb.AdoptedPeer{
+			Address: address, Reached: true, NodeId: s.GetNode().GetNodeId(), Name: s.GetNode().GetName(),
+			Role:   s.GetRole(),
+			LogEnd: s.GetStore().GetLogEnd(), Config: s.GetStore().GetFenceConfig(),
+		}
+	}
+	if len(addresses) > 0 {
+		return nil, &pb.AdoptedPeer{Address: addresses[0]}
+	}
+	return nil, nil
+}
+
+// compare refuses if the other node is the better choice. Every committed transaction is in the log that ends in the
+// highest term and, among those of one term, is the longest: who begins a term holds everything that was committed
+// before it (INV-4), and within a term there is one log.
+func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
+	s := other.GetStore()
+	theirs := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}
+	ahead := cmp.Or(cmp.Compare(theirs.Term, end.Term), cmp.Compare(theirs.LSN, end.LSN)) > 0
+	if leads {
+		ahead = theirs.Term > end.Term // within its own term, the other one gets everything from here
+	}
+	switch {
+	case s.GetPairId() != "" && s.GetPairId() != own.PairID.String():
+		return fmt.Errorf("%w: the node at %s belongs to pair %s, this one to %s: do two pairs share a prefix?",
+			failover.ErrOtherPair, address, s.GetPairId(), own.PairID)
+	case !leads && failover.Role(other.GetRole()).Acts(): //nolint:gosec // the numbers are the same
+		return fmt.Errorf("%w: the node at %s is the active one (%s)", ErrOtherAhead, address, failover.Role(other.GetRole())) //nolint:gosec // as above
+	case ahead:
+		return fmt.Errorf("%w: the log of the node at %s ends at %s, and this one's at %s", ErrOtherAhead, address,
+			theirs, end)
+	case !leads && own.MayHaveLost && !s.GetMayHaveLost() && s.GetPairId() != "":
+		return fmt.Errorf("%w: acknowledged transactions may be missing here, and the node at %s is whole",
+			ErrOtherAhead, address)
+	default:
+		return nil
+	}
+}
+
+// warnings are what an operator should think of before.
+func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
+	var out []string
+	if !leads && !peer.GetReached() {
+		out = append(out, "the other node could not be asked: with --without-other it is you who makes sure that it "+
+			"is not running as the active one, "+
+			"and that it does not hold more than this node; what only it holds is not part of the pair any more when "+
+			"it joins again")
+	}
+	if own.MayHaveLost {
+		out = append(out, "acknowledged transactions may be missing on this node, since its machine went down "+
+			"without a clean stop")
+	}
+	return out
+}
+
+// members gives the node UUIDs.
+func members(list []failover.Member) []string {
+	var out []string
+	for _, m := range list {
+		out = append(out, m.Node.String())
+	}
+	return out
+}

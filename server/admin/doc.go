@@ -1,0 +1,3 @@
+// Package admin has AdminService, which operators and the other node ask a node with: its status, and what changes the
+// pair.
+package admin

@@ -1,0 +1,242 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// This file is the forced failover: an operator makes this node active although another one holds more, because that
+// one is lost. What can be found out about the loss is said before anything is done.
+
+const (
+	// forceTimeout bounds a forced failover whose caller has set no deadline.
+	forceTimeout = 40 * time.Second
+	// forceLeaseTime is how long the lease of a node that does not answer may take to end, and forceLeasePause how
+	// often it is looked at.
+	forceLeaseTime  = 10 * time.Second
+	forceLeasePause = 100 * time.Millisecond
+	// maxSaid bounds what an operator may say, in bytes.
+	maxSaid = 200
+)
+
+// Errors of ForceFailover; each is a failover.ErrForce.
+var (
+	// errNotAccepted is returned when nobody has said that messages may be lost.
+	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost by this, and the " +
+		"caller has to say that he knows")
+	// errOtherAnswers is returned when the other node is there after all.
+	errOtherAnswers = errors.New("it is there, so the role needs no force: let it take it up; or stop it, if it is " +
+		"broken, and try again")
+	// errEmptyAnswers is returned when a node answers there that is not the lost one, but has taken its place.
+	errEmptyAnswers = errors.New("it is not the node that held everything, which is lost if its data directory was " +
+		"wiped or replaced. If that " +
+		"directory can be brought back, do that; if not, stop the new node there and try again")
+	// errMoreAnswers and errLessAnswers are returned by a node that is in sync by the record and may have lost what it
+	// held, when the other node is there: with more than this one, or not.
+	errMoreAnswers = errors.New("it is not in sync, but holds more than this node now: if what this node held cannot " +
+		"be brought back, stop " +
+		"this node, and look there at what would be lost: lockstep failover --dry-run")
+	errLessAnswers = errors.New("it is not in sync, and holds no more than this node: if what this node held cannot " +
+		"be brought back, stop that " +
+		"one and try again")
+)
+
+// ForceFailover makes this node active although it is not known to hold everything, or says what would be lost.
+func (a *AdminServer) ForceFailover(
+	ctx context.Context, req *pb.ForceFailoverRequest,
+) (*pb.ForceFailoverResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, forceTimeout)
+	defer cancel()
+	resp, err := a.force(ctx, req)
+	return resp, wire.ToStatus(err)
+}
+
+func (a *AdminServer) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
+	for _, text := range []string{req.GetBy(), req.GetReason()} {
+		if len(text) > maxSaid {
+			return nil, fmt.Errorf("%w: who it is and why have at most %d bytes each", wire.ErrInvalid, maxSaid)
+		}
+	}
+	if req.GetConfirm() && !req.GetAcceptDataLoss() {
+		return nil, fmt.Errorf("%w: %w", failover.ErrForce, errNotAccepted)
+	}
+	plan, err := a.planForce(ctx, req)
+	if err != nil || !req.GetConfirm() {
+		return plan, err
+	}
+	by := req.GetBy()
+	if p, ok := grpcpeer.FromContext(ctx); ok && by == "" {
+		by = p.Addr.String()
+	}
+	rec, err := a.node.Force(ctx, failover.ForceRequest{Config: req.GetConfig(), By: by, Reason: req.GetReason()})
+	if err != nil {
+		return nil, err
+	}
+	plan.Done, plan.Config, plan.Term = true, rec.Config, rec.Term
+	return plan, nil
+}
+
+// planForce finds out what would be lost, and refuses if there is a better way.
+func (a *AdminServer) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
+	found, err := a.findRecord(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
+	}
+	lost, err := a.mayForce(ctx, req, found)
+	if err != nil {
+		return nil, err
+	}
+	st, id := a.node.State(), a.store.Identity()
+	stats, err := a.store.Stats()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
+	}
+	rec := found.Record
+	kept := failover.SurelyKept(rec, stats.Durable, stats.Applied.LSN)
+	p := &pb.ForceFailoverResponse{
+		PairId: rec.PairID.String(), NodeId: id.NodeID.String(), NodeName: st.Pair.Self.Name, Config: rec.Config,
+		Term:   rec.Term,
+		InSync: members(rec.InSync), LogEnd: wire.PositionToProto(stats.Durable), LostFromLsn: kept + 1, LostToLsn: kept,
+		LostAddress: lost.GetAddress(),
+	}
+	if rec.Active != id.NodeID {
+		n, _ := st.Pair.Node(rec.Active)
+		p.LostNodeId, p.LostNodeName = rec.Active.String(), n.Name
+	}
+	if st.Follower != nil {
+		p.HeardCommitLsn = st.Follower.ActiveCommitLSN
+		if p.HeardCommitLsn > stats.Durable.LSN {
+			p.LostToLsn = p.HeardCommitLsn
+		}
+	}
+	p.Warnings = forceWarnings(id, &rec, p)
+	return p, nil
+}
+
+// findRecord reads the record. A quorum that has just lost the node that led it takes a moment to answer.
+func (a *AdminServer) findRecord(ctx context.Context) (failover.Found, error) {
+	for deadline := time.Now().Add(forceLeaseTime); ; {
+		found, err := a.node.Find(ctx)
+		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !forcePause(ctx, deadline) {
+			return found, err //nolint:wrapcheck // the caller does
+		}
+	}
+}
+
+// forcePause waits a little; false if that has taken long enough.
+func forcePause(ctx context.Context, deadline time.Time) bool {
+	if time.Now().After(deadline) {
+		return false
+	}
+	select {
+	case <-time.After(forceLeasePause):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// mayForce asks the machine, and whether the other node answers. It waits a moment for the lease of one that does not.
+// The peer is where it did not answer, nil if no address is known.
+func (a *AdminServer) mayForce(
+	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
+) (*pb.AdoptedPeer, error) {
+	config := found.Record.Config
+	if req.GetConfirm() {
+		config = req.GetConfig()
+	}
+	for deadline := time.Now().Add(forceLeaseTime); ; {
+		st := a.node.State().Pair
+		err := a.node.MayForce(ctx, config)
+		late := st.Record == nil || st.Record.Config < found.Record.Config // the watch brings it in a moment
+		passes := late || errors.Is(err, failover.ErrOtherLives) || errors.Is(err, failover.ErrUnreachable)
+		if err != nil && !passes {
+			return nil, err
+		}
+		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
+		if other != nil {
+			stats, err := a.store.Stats()
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
+			}
+			return nil, fmt.Errorf("%w: %w", failover.ErrForce,
+				answeredBy(other, peer, &found.Record, st.Self.ID, stats.Durable))
+		}
+		if err == nil {
+			return peer, nil
+		}
+		if !forcePause(ctx, deadline) {
+			return nil, err
+		}
+	}
+}
+
+// answeredBy says who answers in the place of the lost node, and what that means.
+//
+// self is this node, and own where its log ends: by the record it may be the one that held everything, and have lost
+// that.
+func answeredBy(
+	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,
+) error {
+	id := other.GetNode().GetNodeId()
+	known := id == rec.Active.String() || slices.ContainsFunc(rec.InSync,
+		func(m failover.Member) bool { return m.Node.String() == id })
+	if !known {
+		why := errEmptyAnswers
+		if _, inSync := rec.Member(self); inSync {
+			why = errLessAnswers
+			if theirs := other.GetStore().GetLogDurable(); theirs.GetTerm() > own.Term ||
+				theirs.GetTerm() == own.Term && theirs.GetLsn() > own.LSN {
+				why = errMoreAnswers
+			}
+		}
+		return fmt.Errorf("node %s, %s, answers at %s: %w", other.GetNode().GetName(), id, peer.GetAddress(), why)
+	}
+	role := failover.Role(other.GetRole()) //nolint:gosec // the numbers are the same
+	return fmt.Errorf("the other node answers at %s (%s): %w", peer.GetAddress(), role, errOtherAnswers)
+}
+
+// forceWarnings are what an operator should think of before.
+func forceWarnings(id store.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
+	out := []string{
+		"make sure that the other node does not run: one that is only cut off from the coordinator and from here " +
+			"goes on acknowledging to the " +
+			"clients that reach it, and all of that is lost as well",
+	}
+	end := p.GetLogEnd()
+	switch {
+	case end.GetLsn() == 0:
+		out = append(out, "THIS NODE HOLDS NOTHING: every message of the pair is lost. Restoring a backup is better")
+	case rec.Active != id.NodeID && end.GetTerm() < rec.Term:
+		out = append(out, fmt.Sprintf("this node's log ends in term %d, and the pair is in term %d: it has nothing "+
+			"of that term, and its last "+
+			"records may be others than those that were acknowledged", end.GetTerm(), rec.Term))
+	}
+	if id.MayHaveLost {
+		out = append(out, "this node's machine went down without a clean stop and sync is not \"always\": "+
+			"acknowledged messages from before the end of "+
+			"its log may be missing, too")
+	}
+	if rec.MinInSync > 1 {
+		out = append(out, "min_in_sync is 2: it will be active, but refuses writes until the other node is back, or "+
+			"it is started with min-in-sync 1")
+	}
+	if i := slices.IndexFunc(rec.InSync, func(m failover.Member) bool { return m.Node == id.NodeID }); i >= 0 &&
+		rec.InSync[i].Node != uuid.Nil {
+		out = append(out, "the record names another state of this node's store in sync: if its old data directory "+
+			"can be brought back, nothing is lost")
+	}
+	return out
+}

@@ -1,0 +1,353 @@
+package admin
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+const (
+	// switchoverTimeout is how long a switchover may take when the request does not say.
+	switchoverTimeout = 10 * time.Second
+	// statusInterval is how often WatchStatus looks at what changes all the time, such as log positions.
+	statusInterval = time.Second
+	// checkInterval is how often Check tells its progress.
+	checkInterval = 200 * time.Millisecond
+)
+
+// NodeState is what a node knows about itself.
+type NodeState struct {
+	// Pair is the state of failover.
+	Pair failover.Status
+	// Coordinator is the kind that was configured, CoordinatorAddresses where it is.
+	Coordinator          string
+	CoordinatorAddresses []string
+	// Primary is set while the node holds the active role, Follower while it follows.
+	Primary  *replication.PrimaryStatus
+	Follower *replication.FollowerStatus
+	// ArchiveDir of this node's log; empty for none.
+	ArchiveDir string
+	// Version of the software.
+	Version string
+	// StartedAt is when the process started.
+	StartedAt time.Time
+	// Maintenance that runs on this node; nil for none. Plan of the pair; nil if there never was one.
+	Maintenance *maintenance.Activity
+	Plan        *maintenance.Plan
+	// Conditions are what an operator may have to know now, the most serious first.
+	Conditions []conditions.Condition
+	// DiskLowWatermark: publishes are refused while the disk has less than so many bytes available.
+	DiskLowWatermark uint64
+}
+
+// Node is what the admin service operates.
+type Node interface {
+	// State is what the node is and knows.
+	State() NodeState
+	// Changed returns a channel that is closed when the role or the record changes; nil channel: never.
+	Changed() <-chan struct{}
+	// Closing is closed when the node is about to stop.
+	Closing() <-chan struct{}
+	// SetPaused has no standby take over by itself any more, or lets one (nil).
+	SetPaused(ctx context.Context, p *failover.Pause) error
+	// Switchover hands the active role to the other node.
+	// uuid.Nil: to the one that is not active; otherwise to the one that is named, which may have it already.
+	Switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
+	// Find reads what the coordinator has in place of the pair's record.
+	Find(ctx context.Context) (failover.Found, error)
+	// Adopt writes the pair's record anew; see failover.Runner.
+	Adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error)
+	// MayForce tells whether Force would be done; both see failover.Runner.
+	MayForce(ctx context.Context, config uint64) error
+	Force(ctx context.Context, req failover.ForceRequest) (failover.Record, error)
+	// PeerStatus asks the node at an address.
+	PeerStatus(ctx context.Context, address string) (*pb.GetStatusResponse, error)
+	// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
+	Digest(ctx context.Context, atLSN uint64) (store.Digest, error)
+	Guard
+}
+
+// AdminServer implements lockstep.v1.AdminService.
+type AdminServer struct {
+	pb.UnimplementedAdminServiceServer
+
+	node  Node
+	store *store.Store
+}
+
+// NewAdminServer makes the service.
+func NewAdminServer(node Node, s *store.Store) *AdminServer {
+	return &AdminServer{node: node, store: s}
+}
+
+// GetStatus tells what the node is and knows.
+func (a *AdminServer) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+	resp, err := a.status()
+	return resp, wire.ToStatus(err)
+}
+
+func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
+	stats, err := a.store.Stats()
+	if err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	st := a.node.State()
+	resp := &pb.GetStatusResponse{
+		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
+		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
+		Maintenance: wire.ActivityToProto(st.Maintenance), Plan: wire.PlanToProto(st.Plan),
+		Damage: wire.DamageToProto(a.store.DamageStatus()), Alarms: wire.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
+		Conditions: wire.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
+		DiskLowWatermark: st.DiskLowWatermark,
+	}
+	if resp.Store.LeftBehind, err = a.leftBehind(st.ArchiveDir); err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
+	switch {
+	case st.Primary != nil:
+		resp.Store.CommitLsn = st.Primary.CommitLSN
+		resp.Standby = standbyStatus(st.Primary, &st.Pair)
+	case st.Follower != nil:
+		resp.Store.CommitLsn = min(st.Follower.ActiveCommitLSN, stats.Durable.LSN)
+	}
+	if st.Coordinator != "none" && st.Pair.Record != nil {
+		resp.Pair = pairStatus(&st)
+	}
+	return resp, nil
+}
+
+// leftBehind lists what an operator may remove.
+func (a *AdminServer) leftBehind(archive string) ([]*pb.LeftBehind, error) {
+	left, err := a.store.LeftBehind()
+	if err != nil {
+		return nil, err //nolint:wrapcheck // says what it is
+	}
+	if archive != "" {
+		formers, err := backup.Formers(vfs.OS(), archive)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // says what it is
+		}
+		for _, dir := range formers {
+			n, err := store.SizeOf(vfs.OS(), dir)
+			if err != nil {
+				continue // removed meanwhile
+			}
+			left = append(left, store.LeftBehind{Path: dir, Kind: "other-archive", Bytes: n})
+		}
+	}
+	out := make([]*pb.LeftBehind, len(left))
+	for i, l := range left {
+		out[i] = &pb.LeftBehind{Path: l.Path, Kind: l.Kind, Bytes: l.Bytes}
+	}
+	return out, nil
+}
+
+func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {
+	out := &pb.NodeStatus{
+		NodeId: n.ID.String(), Name: n.Name, Address: n.Address, Live: st.IsLive(n.ID),
+		Version: n.Version,
+	}
+	if st.Record != nil {
+		_, out.InSync = st.Record.Member(n.ID)
+		out.Active = st.Record.Active == n.ID
+	}
+	return out
+}
+
+func pairStatus(st *NodeState) *pb.PairStatus {
+	r := st.Pair.Record
+	out := &pb.PairStatus{
+		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync), //nolint:gosec // 1 or 2
+		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable,
+		CoordinatorAddresses: st.CoordinatorAddresses,
+	}
+	if r.Paused != nil {
+		out.Paused = &pb.Pause{Since: timestamppb.New(r.Paused.Since), Reason: r.Paused.Reason}
+	}
+	if f := r.Forced; f != nil {
+		out.Forced = &pb.Forced{
+			At: timestamppb.New(f.At), By: f.By, Reason: f.Reason, NodeId: f.Node.String(), Term: f.Term,
+			AfterLsn: f.After, Settled: f.Settled,
+		}
+	}
+	if at := st.Pair.FailbackAt; !at.IsZero() {
+		out.FailbackAt = timestamppb.New(at)
+	}
+	for _, n := range knownNodes(&st.Pair) {
+		out.Nodes = append(out.Nodes, nodeStatus(&st.Pair, n))
+	}
+	return out
+}
+
+// knownNodes lists the nodes of the pair: those that the record describes, those that are in sync (a new standby can be
+// before it has announced itself) and those that announced themselves, whose liveness key knows a newer address.
+func knownNodes(st *failover.Status) []failover.NodeInfo {
+	nodes := slices.Clone(st.Record.Nodes)
+	add := func(n failover.NodeInfo) {
+		at := slices.IndexFunc(nodes, func(o failover.NodeInfo) bool { return o.ID == n.ID })
+		switch {
+		case at < 0:
+			nodes = append(nodes, n)
+		case n.Address != "":
+			nodes[at] = n
+		}
+	}
+	for _, m := range st.Record.InSync {
+		add(failover.NodeInfo{ID: m.Node})
+	}
+	for _, l := range st.Live {
+		add(l.Node)
+	}
+	return nodes
+}
+
+func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
+	pair := ""
+	if id.PairID != uuid.Nil {
+		pair = id.PairID.String()
+	}
+	return &pb.StoreStatus{
+		PairId: pair, FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
+		StoreId: id.StoreID.String(), LogEnd: wire.PositionToProto(s.End), LogDurable: wire.PositionToProto(s.Durable),
+		CommitLsn:  s.Applied.LSN,
+		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
+		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues, //nolint:gosec // at most 1 MiB
+		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync, //nolint:gosec // not negative
+		DiskFree: s.DiskFree,
+	}
+}
+
+func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.StandbyStatus {
+	s := p.Standby
+	if s == nil {
+		return nil
+	}
+	out := &pb.StandbyStatus{NodeId: s.Member.Node.String(), DurableLsn: s.Durable.LSN, State: "catching-up"}
+	if s.Durable.LSN < p.End.LSN {
+		out.LagRecords = p.End.LSN - s.Durable.LSN
+	}
+	inSync := false
+	if st.Record != nil {
+		m, ok := st.Record.Member(s.Member.Node)
+		inSync = ok && m.Store == s.Member.Store && m.Incarnation == s.Member.Incarnation
+	}
+	switch {
+	case s.Required && inSync:
+		out.State = "in-sync"
+	case s.Required:
+		out.State = "syncing"
+	}
+	return out
+}
+
+// WatchStatus sends the status now and after each change. What changes all the time, such as log positions, is looked
+// at once a second.
+func (a *AdminServer) WatchStatus(
+	_ *pb.WatchStatusRequest, stream grpc.ServerStreamingServer[pb.WatchStatusResponse],
+) error {
+	ticker := time.NewTicker(statusInterval)
+	defer ticker.Stop()
+	for {
+		changed := a.node.Changed() // before the status is read, so that no change is missed
+		st, err := a.status()
+		if err != nil {
+			return wire.ToStatus(err)
+		}
+		if err := stream.Send(&pb.WatchStatusResponse{Status: st}); err != nil {
+			return wire.ToStatus(fmt.Errorf("watch status: %w", err))
+		}
+		select {
+		case <-changed:
+		case <-ticker.C:
+		case <-a.node.Closing():
+			return wire.ToStatus(fmt.Errorf("watch status: the node stops: %w", store.ErrClosed))
+		case <-stream.Context().Done():
+			return wire.ToStatus(stream.Context().Err())
+		}
+	}
+}
+
+// maxPauseReason bounds what an operator may say.
+const maxPauseReason = 200
+
+// SetPaused pauses or resumes the pair.
+func (a *AdminServer) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
+	if len(req.GetReason()) > maxPauseReason {
+		return nil, wire.ToStatus(fmt.Errorf("%w: the reason has %d bytes, at most %d are possible", wire.ErrInvalid,
+			len(req.GetReason()), maxPauseReason))
+	}
+	resp := &pb.SetPausedResponse{}
+	var p *failover.Pause
+	if req.GetPaused() {
+		p = &failover.Pause{Since: time.Now().UTC().Truncate(time.Second), Reason: req.GetReason()}
+		resp.Paused = &pb.Pause{Since: timestamppb.New(p.Since), Reason: p.Reason}
+	}
+	if err := a.node.SetPaused(ctx, p); err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return resp, nil
+}
+
+// Checkpoint writes a checkpoint of this node's page file now.
+func (a *AdminServer) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.CheckpointResponse, error) {
+	info, err := a.store.Checkpoint(ctx)
+	if err != nil {
+		return nil, wire.ToStatus(fmt.Errorf("checkpoint: %w", err))
+	}
+	return &pb.CheckpointResponse{Checkpoint: info.Checkpoint, Lsn: info.Position.LSN}, nil
+}
+
+// Check walks this node's whole store and reports what it finds.
+func (a *AdminServer) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
+	var sendErr error
+	var told time.Time
+	ctx, cancel := context.WithCancel(wire.Paced(stream.Context(), req))
+	defer cancel()
+	report, err := a.store.Check(ctx, func(done, total uint64) {
+		if sendErr != nil || time.Since(told) < checkInterval {
+			return
+		}
+		told = time.Now()
+		if sendErr = stream.Send(&pb.CheckResponse{PagesDone: done, PagesTotal: total}); sendErr != nil {
+			cancel()
+		}
+	})
+	if err := errors.Join(sendErr, err); err != nil {
+		return wire.ToStatus(fmt.Errorf("check: %w", err))
+	}
+	err = stream.Send(&pb.CheckResponse{
+		PagesDone: report.Pages, PagesTotal: report.Pages, Finished: true, Problems: report.Problems,
+		Messages: report.Messages,
+	})
+	if err != nil {
+		return wire.ToStatus(fmt.Errorf("check: %w", err))
+	}
+	return nil
+}
+
+// GetDigest reads this node's whole store and hashes its logical content.
+func (a *AdminServer) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
+	d, err := a.node.Digest(ctx, req.GetAtLsn())
+	if err != nil {
+		return nil, wire.ToStatus(fmt.Errorf("digest: %w", err))
+	}
+	return &pb.GetDigestResponse{Lsn: d.Position.LSN, Content: hex.EncodeToString(d.Content[:]), Messages: d.Messages},
+		nil
+}

@@ -1,0 +1,106 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
+)
+
+// This file is the planned switchover as it is asked for: to the other node, or to one that is named.
+
+// Switchover hands the active role to the other node, or to the one that is named. Sent to either node.
+func (a *AdminServer) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
+	timeout := req.GetTimeout().AsDuration()
+	if timeout < 0 {
+		return nil, wire.ToStatus(fmt.Errorf("%w: a negative timeout", wire.ErrInvalid))
+	}
+	if timeout == 0 {
+		timeout = switchoverTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	result, err := a.switchover(ctx, req)
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return &pb.SwitchoverResponse{
+		ActiveNode: result.Active.ID.String(), ActiveAddress: result.Active.Address, Term: result.Term,
+		Pause: durationpb.New(result.Pause), Already: result.Already,
+	}, nil
+}
+
+func (a *AdminServer) switchover(ctx context.Context, req *pb.SwitchoverRequest) (failover.SwitchoverResult, error) {
+	if req.GetTo() == "" && req.GetFrom() == "" {
+		return a.node.Switchover(ctx, uuid.Nil) //nolint:wrapcheck // says what it is
+	}
+	st := a.node.State().Pair
+	if st.Record == nil {
+		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node does not know the pair's record: %s",
+			failover.ErrSwitchover, st.Reason)
+	}
+	to, err := wantedActive(&st, req.GetTo(), req.GetFrom())
+	if err != nil {
+		return failover.SwitchoverResult{}, err
+	}
+	if to == st.Record.Active {
+		active, _ := st.ActiveNode()
+		return failover.SwitchoverResult{Active: active, Term: st.Record.Term, Already: true}, nil
+	}
+	return a.node.Switchover(ctx, to) //nolint:wrapcheck // says what it is
+}
+
+// wantedActive is the node that is to be active, by what was asked for.
+func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
+	if to != "" {
+		return NodeCalled(st, to)
+	}
+	leaves, err := NodeCalled(st, from)
+	if err != nil || leaves != st.Record.Active {
+		return st.Record.Active, err
+	}
+	other, ok := st.Record.Other(leaves)
+	if !ok {
+		return uuid.Nil, fmt.Errorf("%w: no standby is in sync", failover.ErrSwitchover)
+	}
+	return other.Node, nil
+}
+
+// NodeCalled finds a node of the pair by its name or its UUID. The error is ErrInvalid, with those that there are.
+func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
+	nodes := slices.Clone(st.Record.Nodes)
+	for _, l := range st.Live {
+		if !slices.ContainsFunc(nodes, func(n failover.NodeInfo) bool { return n.ID == l.Node.ID }) {
+			nodes = append(nodes, l.Node)
+		}
+	}
+	var found []uuid.UUID
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		if n.ID.String() == called {
+			return n.ID, nil
+		}
+		if n.Name == called {
+			found = append(found, n.ID)
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", n.Name, n.ID))
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return uuid.Nil, fmt.Errorf("%w: no node of this pair is called %q; there are %s", wire.ErrInvalid, called,
+			strings.Join(names, ", "))
+	default:
+		return uuid.Nil, fmt.Errorf("%w: %d nodes are called %q: name the node by its UUID; there are %s", wire.ErrInvalid,
+			len(found), called,
+			strings.Join(names, ", "))
+	}
+}

@@ -1,0 +1,74 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store"
+)
+
+// Guard looks after what the nodes hold.
+type Guard interface {
+	// Verify compares both nodes. ErrNoPartner of package maintenance, or NotActiveError, if that cannot be done here
+	// and now.
+	Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error)
+	// QueueDigests gives the rolling digests at exactly an LSN, for which it waits; 0: as they are now.
+	QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error)
+	// Scrub reads everything from the disk.
+	Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error)
+	// DropDamaged acknowledges the messages of a queue that are damaged on both nodes, and returns them.
+	// Of the given sequences, if there are any, only those.
+	DropDamaged(ctx context.Context, queue string, only []uint64, dryRun bool) ([]uint64, error)
+}
+
+// Verify compares what the two nodes hold.
+func (a *AdminServer) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
+	resp, err := a.node.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
+	if err != nil {
+		return nil, wire.ToStatus(fmt.Errorf("verify: %w", err))
+	}
+	return resp, nil
+}
+
+// GetQueueDigests returns the rolling digests of this node's queues.
+func (a *AdminServer) GetQueueDigests(
+	ctx context.Context, req *pb.GetQueueDigestsRequest,
+) (*pb.GetQueueDigestsResponse, error) {
+	d, err := a.node.QueueDigests(ctx, req.GetAtLsn())
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	out := &pb.GetQueueDigestsResponse{
+		Lsn: d.LSN, Digest: d.Digest, Damage: wire.DamageToProto(a.store.DamageStatus()),
+		Damaged: wire.DamagedToProto(a.store.Damaged(wire.MaxListedDamage)),
+	}
+	for _, q := range d.Queues {
+		out.Queues = append(out.Queues, &pb.QueueDigest{
+			Id: q.ID, Name: q.Name, Digest: q.Digest, NextSequence: q.NextSequence, Messages: q.Messages,
+		})
+	}
+	return out, nil
+}
+
+// Scrub reads everything that this node has.
+func (a *AdminServer) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
+	r, err := a.node.Scrub(ctx, req.GetFullSpeed())
+	if err != nil {
+		return nil, wire.ToStatus(fmt.Errorf("scrub: %w", err))
+	}
+	return &pb.ScrubResponse{
+		Pages: r.Pages, LogBytes: r.LogBytes, Damage: wire.DamageToProto(a.store.DamageStatus()),
+		Damaged: wire.DamagedToProto(a.store.Damaged(wire.MaxListedDamage)),
+	}, nil
+}
+
+// DropDamaged acknowledges messages that are lost.
+func (a *AdminServer) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+	sequences, err := a.node.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
+	if err != nil {
+		return nil, wire.ToStatus(fmt.Errorf("drop damaged messages of %q: %w", req.GetQueue(), err))
+	}
+	return &pb.DropDamagedResponse{Sequences: sequences}, nil
+}

@@ -1,0 +1,3 @@
+// Package rpc has MaintenanceService: what package maintenance does, for operators and for the other node. What
+// concerns the pair is passed on to the active.
+package rpc

@@ -1,0 +1,337 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/peers"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+const (
+	// progressInterval is how often a long operation tells how far it is.
+	progressInterval = 200 * time.Millisecond
+	// passedOn marks a call that a node has passed on to the active: it is not passed on again.
+	passedOn = "lockstep-passed-on"
+)
+
+// MaintenanceNode is what the maintenance service operates.
+type MaintenanceNode interface {
+	// NotActive says who is active.
+	NotActive() *wire.NotActiveError
+	RunningSettings
+	// Closing is closed when the node is about to stop.
+	Closing() <-chan struct{}
+}
+
+// MaintenanceServer implements lockstep.v1.MaintenanceService. What is about the pair is passed on to the active.
+type MaintenanceServer struct {
+	pb.UnimplementedMaintenanceServiceServer
+
+	node    MaintenanceNode
+	manager *maintenance.Manager
+	peers   *peers.Peers
+}
+
+// NewMaintenanceServer makes the service.
+func NewMaintenanceServer(node MaintenanceNode, m *maintenance.Manager, p *peers.Peers) *MaintenanceServer {
+	return &MaintenanceServer{node: node, manager: m, peers: p}
+}
+
+// pass does a call here, or has the active do it if that is another node.
+func pass[Req, Resp any](
+	ctx context.Context, s *MaintenanceServer, req *Req, here func(context.Context, *Req) (*Resp, error),
+	there func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
+) (*Resp, error) {
+	resp, err := here(ctx, req)
+	if err == nil {
+		return resp, nil
+	}
+	if !errors.Is(err, replication.ErrNotActive) || errors.Is(err, replication.ErrOutcomeUnknown) {
+		return nil, wire.ToStatus(err)
+	}
+	hint := s.node.NotActive()
+	if md, ok := metadata.FromIncomingContext(ctx); hint.ActiveAddress == "" || ok && len(md.Get(passedOn)) > 0 {
+		return nil, wire.ToStatus(hint)
+	}
+	client, err := s.peers.Maintenance(hint.ActiveAddress)
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return there(client, metadata.AppendToOutgoingContext(ctx, passedOn, "1"), req)
+}
+
+// stream runs an operation that tells its progress and sends that on, as seldom as is good for a connection. When
+// sending fails the operation is cancelled.
+func stream[R any](
+	ctx context.Context, run func(ctx context.Context, progress func(maintenance.Progress)) (R, error),
+	send func(*pb.Progress) error,
+) (R, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var latest atomic.Pointer[maintenance.Progress]
+	type outcome struct {
+		result R
+		err    error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		r, err := run(ctx, func(p maintenance.Progress) { latest.Store(&p) })
+		done <- outcome{r, err}
+	}()
+	ticker := time.NewTicker(progressInterval)
+	defer ticker.Stop()
+	var sent *maintenance.Progress
+	for {
+		select {
+		case o := <-done:
+			return o.result, o.err
+		case <-ticker.C:
+		}
+		if p := latest.Load(); p != nil && p != sent {
+			sent = p
+			if send(wire.ProgressToProto(p)) != nil {
+				cancel() // the operation's own error follows
+			}
+		}
+	}
+}
+
+// GetSettings reads the pair's maintenance settings as this node knows them.
+func (s *MaintenanceServer) GetSettings(context.Context, *pb.GetSettingsRequest) (*pb.GetSettingsResponse, error) {
+	settings, err := s.manager.Settings()
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return &pb.GetSettingsResponse{Settings: wire.SettingsToProto(&settings)}, nil
+}
+
+// UpdateSettings changes some of them.
+func (s *MaintenanceServer) UpdateSettings(
+	ctx context.Context, req *pb.UpdateSettingsRequest,
+) (*pb.UpdateSettingsResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.UpdateSettingsRequest) (
+		*pb.UpdateSettingsResponse, error,
+	) {
+		settings, err := s.manager.Update(ctx, wire.ChangeFromProto(req))
+		if err != nil {
+			return nil, err
+		}
+		return &pb.UpdateSettingsResponse{Settings: wire.SettingsToProto(&settings)}, nil
+	}, pb.MaintenanceServiceClient.UpdateSettings)
+}
+
+// Scan reads a snapshot of this node's page file and recommends a page size.
+func (s *MaintenanceServer) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (store.ScanResult,
+		error,
+	) {
+		return s.manager.Scan(wire.Paced(ctx, req), int(req.GetPageSizeMax()), progress)
+	}, func(p *pb.Progress) error { return out.Send(&pb.ScanResponse{Progress: p}) })
+	if err != nil {
+		return wire.ToStatus(err)
+	}
+	return out.Send(&pb.ScanResponse{Result: wire.ScanToProto(&r)})
+}
+
+// Rewrite writes this node's page file anew.
+func (s *MaintenanceServer) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer[pb.RewriteResponse]) error {
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (
+		maintenance.RewriteResult, error,
+	) {
+		return s.manager.Rewrite(ctx, maintenance.RewriteRequest{
+			PageSize: int(req.GetPageSize()), DryRun: req.GetDryRun(), PlanID: req.GetPlanId(),
+		}, progress)
+	}, func(p *pb.Progress) error { return out.Send(&pb.RewriteResponse{Progress: p}) })
+	if err != nil {
+		return wire.ToStatus(err)
+	}
+	return out.Send(&pb.RewriteResponse{Result: wire.RewriteToProto(&r)})
+}
+
+// Shrink gives the free end of this node's page file back to the filesystem.
+func (s *MaintenanceServer) Shrink(ctx context.Context, req *pb.ShrinkRequest) (*pb.ShrinkResponse, error) {
+	r, err := s.manager.Shrink(ctx, req.GetDryRun())
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return &pb.ShrinkResponse{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, nil
+}
+
+// Backup copies a snapshot of this node to a save-set.
+func (s *MaintenanceServer) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[pb.BackupResponse]) error {
+	set, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (backup.Set,
+		error,
+	) {
+		return s.manager.Backup(wire.Paced(ctx, req), maintenance.BackupRequest{
+			Path: req.GetPath(), Keep: int(req.GetKeepGenerations()), BytesPerSecond: int64(min(req.GetBytesPerSecond(), 1<<62)), //nolint:gosec // bounded
+		}, progress)
+	}, func(p *pb.Progress) error { return out.Send(&pb.BackupResponse{Progress: p}) })
+	if err != nil {
+		return wire.ToStatus(err)
+	}
+	return out.Send(&pb.BackupResponse{Set: wire.SetToProto(&set)})
+}
+
+// ListBackups lists this node's save-sets, newest first.
+func (s *MaintenanceServer) ListBackups(
+	_ context.Context, req *pb.ListBackupsRequest,
+) (*pb.ListBackupsResponse, error) {
+	sets, err := s.manager.Backups(req.GetPath())
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	resp := &pb.ListBackupsResponse{}
+	for i := range sets {
+		resp.Sets = append(resp.Sets, wire.SetToProto(&sets[len(sets)-1-i]))
+	}
+	return resp, nil
+}
+
+// DropOld removes what the last rewrite or installed snapshot of this node replaced.
+func (s *MaintenanceServer) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOldResponse, error) {
+	n, err := s.manager.DropOld(ctx)
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	return &pb.DropOldResponse{Bytes: n}, nil
+}
+
+// FlushArchive archives the log of this node up to now.
+func (s *MaintenanceServer) FlushArchive(
+	ctx context.Context, _ *pb.FlushArchiveRequest,
+) (*pb.FlushArchiveResponse, error) {
+	dir, st, err := s.manager.FlushArchive(ctx)
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	resp := &pb.FlushArchiveResponse{Directory: dir, LastLsn: st.Last.LSN, Gap: st.Gap, Former: st.Former}
+	if !st.LastTime.IsZero() {
+		resp.LastTime = timestamppb.New(st.LastTime)
+	}
+	return resp, nil
+}
+
+// StartPlan begins a rolling operation on the pair.
+func (s *MaintenanceServer) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
+	resp, err := pass(ctx, s, req, func(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
+		p, err := s.manager.StartPlan(ctx, wire.PlanKindFromProto(req.GetKind()), int(req.GetPageSize()),
+			req.GetSwitchBack())
+		if err != nil {
+			return nil, err
+		}
+		return &pb.StartPlanResponse{Plan: wire.PlanToProto(p)}, nil
+	}, pb.MaintenanceServiceClient.StartPlan)
+	if err == nil {
+		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // whoever watches it here next must not see the one before
+	}
+	return resp, err
+}
+
+// WatchPlan sends the pair's plan as this node knows it, now and after each change, until it has ended.
+func (s *MaintenanceServer) WatchPlan(
+	_ *pb.WatchPlanRequest, out grpc.ServerStreamingServer[pb.WatchPlanResponse],
+) error {
+	ctx, cancel := context.WithCancelCause(out.Context())
+	defer cancel(nil)
+	stop := context.AfterFunc(out.Context(), func() { cancel(out.Context().Err()) })
+	defer stop()
+	go func() {
+		select {
+		case <-s.node.Closing():
+			cancel(store.ErrClosed)
+		case <-ctx.Done():
+		}
+	}()
+	err := s.manager.WatchPlan(ctx, func(p *maintenance.Plan) error {
+		return out.Send(&pb.WatchPlanResponse{Plan: wire.PlanToProto(p)})
+	})
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return wire.ToStatus(err)
+}
+
+// CancelPlan stops the pair's plan at the next safe point.
+func (s *MaintenanceServer) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, _ *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
+		p, err := s.manager.CancelPlan(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &pb.CancelPlanResponse{Plan: wire.PlanToProto(p)}, nil
+	}, pb.MaintenanceServiceClient.CancelPlan)
+}
+
+// ListJobs lists the pair's scheduled jobs as this node knows them.
+func (s *MaintenanceServer) ListJobs(context.Context, *pb.ListJobsRequest) (*pb.ListJobsResponse, error) {
+	jobs, err := s.manager.Jobs()
+	if err != nil {
+		return nil, wire.ToStatus(err)
+	}
+	resp := &pb.ListJobsResponse{}
+	for i := range jobs {
+		resp.Jobs = append(resp.Jobs, wire.JobToProto(&jobs[i]))
+	}
+	return resp, nil
+}
+
+// PutJob adds or replaces a scheduled job.
+func (s *MaintenanceServer) PutJob(ctx context.Context, req *pb.PutJobRequest) (*pb.PutJobResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.PutJobRequest) (*pb.PutJobResponse, error) {
+		j := req.GetJob()
+		info, err := s.manager.PutJob(ctx, maintenance.Job{
+			Name: j.GetName(), Schedule: j.GetSchedule(), Kind: j.GetKind(), On: j.GetOn(), Paused: j.GetPaused(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &pb.PutJobResponse{Job: wire.JobToProto(&info)}, nil
+	}, pb.MaintenanceServiceClient.PutJob)
+}
+
+// DeleteJob removes a scheduled job.
+func (s *MaintenanceServer) DeleteJob(ctx context.Context, req *pb.DeleteJobRequest) (*pb.DeleteJobResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.DeleteJobRequest) (*pb.DeleteJobResponse, error) {
+		if err := s.manager.DeleteJob(ctx, req.GetName()); err != nil {
+			return nil, err
+		}
+		return &pb.DeleteJobResponse{}, nil
+	}, pb.MaintenanceServiceClient.DeleteJob)
+}
+
+// RunJob runs a job now and answers when it is over.
+func (s *MaintenanceServer) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
+		run, err := s.manager.RunJob(ctx, req.GetName())
+		if err != nil {
+			return nil, err
+		}
+		return &pb.RunJobResponse{Run: wire.RunToProto(&run)}, nil
+	}, pb.MaintenanceServiceClient.RunJob)
+}
+
+// ReportNode takes note of what the other node has done.
+func (s *MaintenanceServer) ReportNode(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
+	return pass(ctx, s, req, func(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
+		r, err := wire.ReportFromProto(req)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.manager.Report(ctx, r); err != nil {
+			return nil, err
+		}
+		return &pb.ReportNodeResponse{}, nil
+	}, pb.MaintenanceServiceClient.ReportNode)
+}

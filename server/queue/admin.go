@@ -1,0 +1,264 @@
+package queue
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// CreateQueue makes a queue and its first subscriptions.
+func (s *QueueServer) CreateQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
+	resp, err := s.createQueue(ctx, req)
+	return resp, s.status(err)
+}
+
+func (s *QueueServer) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, err
+	}
+	names, err := subscriptionNames(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := txn.CheckName(req.GetName()); err != nil {
+		return nil, err
+	}
+	o, err := s.identify(req.GetProducer())
+	if err != nil {
+		return nil, err
+	}
+	if o.prior == nil {
+		err = s.checkNewQueue(req.GetName(), o.retry)
+	}
+	var result *txn.Result
+	if err == nil {
+		result, err = s.commit(ctx, session, o, func(b *txn.Builder) {
+			b.CreateQueue(req.GetName(),
+				wire.QueueConfig(req.GetConfig()), names...)
+		})
+	}
+	switch {
+	case err == nil:
+		return &pb.CreateQueueResponse{Queue: s.describeMade(session, req.GetName(), result.Ops[0].ID), Created: true},
+			nil
+	case !req.GetIfNotExists() || !errors.Is(err, txn.ErrQueueExists):
+		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
+	}
+	described, err := s.describe(session, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.CreateQueueResponse{Queue: described}, nil
+}
+
+// checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit. A
+// queue that is there may be the one that an earlier attempt has made.
+func (s *QueueServer) checkNewQueue(name string, retry bool) error {
+	return s.store.View(func(st *queue.State) error {
+		switch {
+		case st.QueueByName(name) != nil:
+			if retry {
+				return nil
+			}
+			return txn.ErrQueueExists
+		case st.QueueCount() >= s.limits.Load().Queues:
+			return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Load().Queues)
+		}
+		return nil
+	})
+}
+
+// AlterQueue replaces the configuration of a queue.
+func (s *QueueServer) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
+	session, _, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
+		b.AlterQueue(id, wire.QueueConfig(req.GetConfig()))
+	})
+	if err != nil {
+		return nil, s.status(fmt.Errorf("alter queue %q: %w", req.GetName(), err))
+	}
+	described, err := s.describe(session, req.GetName())
+	if err != nil { // it was altered, and deleted since
+		described = &pb.Queue{Name: req.GetName(), Config: req.GetConfig()}
+	}
+	return &pb.AlterQueueResponse{Queue: described}, nil
+}
+
+// DeleteQueue removes a queue with all of its messages and subscriptions.
+func (s *QueueServer) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (*pb.DeleteQueueResponse, error) {
+	_, result, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
+		b.DeleteQueue(id, req.GetIfEmpty())
+	})
+	if err != nil {
+		return nil, s.status(fmt.Errorf("delete queue %q: %w", req.GetName(), err))
+	}
+	return &pb.DeleteQueueResponse{Messages: result.Ops[0].Changed}, nil
+}
+
+// change commits one operation on an existing queue.
+func (s *QueueServer) change(
+	ctx context.Context, name string, producer *pb.Producer, operation func(*txn.Builder, uint64),
+) (*Session, *txn.Result, error) {
+	return s.changeFound(ctx, producer, func() (uint64, uint32, error) {
+		id, err := s.find(name)
+		return id, txn.NoSub, err
+	}, func(b *txn.Builder, id uint64, _ uint32) { operation(b, id) })
+}
+
+// changeFound commits one operation on what find finds.
+func (s *QueueServer) changeFound(
+	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
+	operation func(*txn.Builder, uint64, uint32),
+) (*Session, *txn.Result, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, nil, err
+	}
+	o, err := s.identify(producer)
+	if err != nil {
+		return nil, nil, err
+	}
+	var id uint64
+	var sub uint32
+	if o.prior == nil {
+		if id, sub, err = find(); err != nil && !o.missing(err) {
+			return nil, nil, err
+		}
+	}
+	result, err := s.commit(ctx, session, o, func(b *txn.Builder) { operation(b, id, sub) })
+	return session, result, err
+}
+
+// PurgeQueue acknowledges everything a subscription (or all of them) has not yet acknowledged.
+func (s *QueueServer) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*pb.PurgeQueueResponse, error) {
+	_, result, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
+		if req.GetSubscription() == "" {
+			id, err = s.find(req.GetName())
+			return id, 0, err
+		}
+		return s.findSub(req.GetName(), req.GetSubscription())
+	}, (*txn.Builder).Purge)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("purge queue %q: %w", req.GetName(), err))
+	}
+	return &pb.PurgeQueueResponse{Messages: result.Ops[0].Changed}, nil
+}
+
+// GetQueue describes one queue.
+func (s *QueueServer) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, s.status(err)
+	}
+	described, err := s.describe(session, req.GetName())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	return &pb.GetQueueResponse{Queue: described}, nil
+}
+
+// ListQueues describes queues in the order of their names.
+func (s *QueueServer) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, s.status(err)
+	}
+	if len(req.GetPrefix()) > txn.MaxNameBytes {
+		return nil, s.status(fmt.Errorf("%w: a prefix of %d bytes, names have at most %d", wire.ErrInvalid,
+			len(req.GetPrefix()), txn.MaxNameBytes))
+	}
+	after, err := decodePageToken(req.GetPageToken())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	size := int(req.GetPageSize())
+	if size == 0 || size > maxPageSize {
+		size = maxPageSize
+	}
+	resp := &pb.ListQueuesResponse{}
+	subscriptions := 0
+	err = s.store.View(func(st *queue.State) error {
+		for _, q := range st.List(nil, req.GetPrefix(), after, size+1) {
+			if subscriptions += q.SubCount(); len(resp.Queues) == size || len(resp.Queues) > 0 &&
+				subscriptions > maxPageSubscriptions {
+				size = len(resp.Queues)
+				resp.NextPageToken = encodePageToken(resp.Queues[size-1].GetName())
+				break
+			}
+			resp.Queues = append(resp.Queues, wire.QueueToProto(q))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, s.status(err)
+	}
+	for _, q := range resp.GetQueues() {
+		s.addConsumers(session, q)
+	}
+	return resp, nil
+}
+
+func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }
+
+func decodePageToken(token string) (string, error) {
+	after, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(after) > txn.MaxNameBytes {
+		return "", fmt.Errorf("%w: page_token is not one that this service gave out", wire.ErrInvalid)
+	}
+	return string(after), nil
+}
+
+// CreateSubscription adds a durable cursor to a queue.
+func (s *QueueServer) CreateSubscription(
+	ctx context.Context, req *pb.CreateSubscriptionRequest,
+) (*pb.CreateSubscriptionResponse, error) {
+	start, err := startPosition(req.GetStart())
+	if err != nil {
+		return nil, s.status(err)
+	}
+	if err := txn.CheckName(req.GetName()); err != nil {
+		return nil, s.status(err)
+	}
+	session, _, err := s.change(ctx, req.GetQueue(), req.GetProducer(), func(b *txn.Builder, id uint64) {
+		b.CreateSubscription(id, req.GetName(), start)
+	})
+	created := err == nil
+	if err != nil && (!req.GetIfNotExists() || !errors.Is(err, txn.ErrSubscriptionExists)) {
+		return nil, s.status(fmt.Errorf("create subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	described, err := s.describe(session, req.GetQueue())
+	for _, sub := range described.GetSubscriptions() {
+		if sub.GetName() == req.GetName() {
+			return &pb.CreateSubscriptionResponse{Subscription: sub, Created: created}, nil
+		}
+	}
+	if created { // and deleted since, perhaps with its queue
+		return &pb.CreateSubscriptionResponse{Subscription: &pb.Subscription{Name: req.GetName()}, Created: true}, nil
+	}
+	if err != nil {
+		return nil, s.status(err)
+	}
+	return nil, s.status(fmt.Errorf("%w: %q was deleted at the same time", txn.ErrSubscriptionNotFound, req.GetName()))
+}
+
+// DeleteSubscription removes a cursor; messages that only it had still to read are gone.
+func (s *QueueServer) DeleteSubscription(
+	ctx context.Context, req *pb.DeleteSubscriptionRequest,
+) (*pb.DeleteSubscriptionResponse, error) {
+	if err := txn.CheckName(req.GetName()); err != nil {
+		return nil, s.status(err)
+	}
+	_, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+		return s.findSub(req.GetQueue(), req.GetName())
+	}, (*txn.Builder).DeleteSubscription)
+	if err != nil {
+		return nil, s.status(fmt.Errorf("delete subscription %q of queue %q: %w", req.GetName(), req.GetQueue(), err))
+	}
+	return &pb.DeleteSubscriptionResponse{}, nil
+}

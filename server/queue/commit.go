@@ -1,0 +1,217 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// operation is one checked operation of a Commit.
+type operation struct {
+	queue    string
+	sub      string
+	messages []*pb.Message // publish
+	size     int           // of messages, in bytes
+	acks     []txn.Range
+	releases []txn.Range
+	queueID  uint64       // that the queue must have; 0 for any
+	key      dispatch.Key // set once the names were looked up
+}
+
+// Commit applies a transaction over any number of queues, all or none.
+func (s *QueueServer) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	resp, err := s.commitTransaction(ctx, req)
+	return resp, s.status(err)
+}
+
+func (s *QueueServer) commitTransaction(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+	session, err := s.node.Session()
+	if err != nil {
+		return nil, err
+	}
+	producer, err := checkProducer(req.GetProducer())
+	if err != nil {
+		return nil, err
+	}
+	ops, err := s.checkOperations(req.GetOperations())
+	if err != nil {
+		return nil, err
+	}
+	retry := req.GetProducer().GetRetry()
+	prior, err := s.resolve(producer, retry, ops)
+	if err != nil {
+		return nil, err
+	}
+	if prior != nil {
+		if err := s.checkSame(producer, func(b *txn.Builder) { appendOperations(b, 0, ops) }); err != nil {
+			return nil, err
+		}
+		return committed(req, prior)
+	}
+	buf := s.buffer()
+	defer s.release(buf)
+	if err := s.encodeOperations(buf, producer, ops); err != nil {
+		return nil, err
+	}
+	result, err := session.Primary.Commit(ctx, *buf)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := committed(req, result)
+	if err == nil && !result.Duplicate {
+		for i := range ops {
+			if o := &ops[i]; o.messages == nil {
+				session.Consumers.Settled(o.key, o.acks, o.releases)
+			} else {
+				session.Consumers.Published(len(o.messages), o.size)
+			}
+		}
+	}
+	return resp, err
+}
+
+// committed makes the answer from the transaction's result.
+func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error) {
+	if err := wire.Refusal(r, req.GetProducer() != nil); err != nil {
+		return nil, fmt.Errorf("commit: %w", err)
+	}
+	if len(r.Ops) != len(req.GetOperations()) {
+		return nil, errOtherTransaction(req.GetProducer())
+	}
+	resp := &pb.CommitResponse{Lsn: r.LSN, Duplicate: r.Duplicate, Results: make([]*pb.OperationResult, 0, len(r.Ops))}
+	for i := range r.Ops {
+		result := &pb.OperationResult{FirstSequence: r.Ops[i].FirstSequence}
+		if req.GetOperations()[i].GetPublish() == nil {
+			result.Changed = r.Ops[i].Changed
+		}
+		resp.Results = append(resp.Results, result)
+	}
+	return resp, nil
+}
+
+// checkOperations checks everything that can be checked without looking at the store.
+func (s *QueueServer) checkOperations(in []*pb.Operation) ([]operation, error) {
+	if len(in) == 0 || len(in) > txn.MaxOps {
+		return nil, fmt.Errorf("%w: a transaction of %d operations; 1 to %d are possible", wire.ErrInvalid, len(in),
+			txn.MaxOps)
+	}
+	ops := make([]operation, 0, len(in))
+	sizeBytes := 0
+	for i, op := range in {
+		o, err := s.checkOperation(op)
+		if err == nil {
+			err = txn.CheckName(o.queue)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("operation %d: %w", i, err)
+		}
+		sizeBytes += o.size
+		ops = append(ops, o)
+	}
+	return ops, s.checkTransactionBytes(sizeBytes)
+}
+
+func (s *QueueServer) checkOperation(op *pb.Operation) (o operation, err error) {
+	switch kind := op.GetKind().(type) {
+	case *pb.Operation_Publish:
+		o = operation{queue: kind.Publish.GetQueue(), messages: kind.Publish.GetMessages()}
+		o.size, err = s.checkMessages(o.messages)
+	case *pb.Operation_Ack:
+		o = operation{
+			queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()),
+			queueID: kind.Ack.GetQueueId(),
+		}
+		o.acks, err = atLeastOne(kind.Ack.GetRanges())
+	case *pb.Operation_Release:
+		o = operation{
+			queue: kind.Release.GetQueue(), sub: subscriptionName(kind.Release.GetSubscription()),
+			queueID: kind.Release.GetQueueId(),
+		}
+		o.releases, err = atLeastOne(kind.Release.GetRanges())
+	default:
+		err = fmt.Errorf("%w: it is neither publish, ack nor release", wire.ErrInvalid)
+	}
+	return o, err
+}
+
+func atLeastOne(in []*pb.SequenceRange) ([]txn.Range, error) {
+	if len(in) == 0 {
+		return nil, fmt.Errorf("%w: no ranges", wire.ErrInvalid)
+	}
+	return ranges(in, txn.MaxRanges)
+}
+
+// resolve looks up the names of all operations, or the stored result of a retry (INV-10), at one moment.
+func (s *QueueServer) resolve(producer *txn.Producer, retry bool, ops []operation) (prior *txn.Result, err error) {
+	publishes := false
+	err = s.store.View(func(st *queue.State) error {
+		if prior, err = priorResult(st, producer, retry); err != nil || prior != nil {
+			return err
+		}
+		for i := range ops {
+			// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
+			if err := ops[i].resolve(st); err != nil && !retry {
+				return fmt.Errorf("operation %d: %w", i, err)
+			}
+			publishes = publishes || ops[i].messages != nil
+		}
+		return nil
+	})
+	if err == nil && publishes && s.node.DiskLow() {
+		err = wire.ErrDiskLow
+	}
+	return prior, err
+}
+
+// resolve looks up the names of one operation. The store's lock is held.
+func (o *operation) resolve(st *queue.State) error {
+	o.key = dispatch.Key{Queue: txn.NoQueue, Sub: txn.NoSub}
+	q := st.QueueByName(o.queue)
+	if q == nil {
+		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, o.queue)
+	}
+	if err := checkQueueID(o.queue, q.ID(), o.queueID); err != nil {
+		return err
+	}
+	o.key.Queue = q.ID()
+	if o.messages != nil {
+		return checkRoom(q, len(o.messages), o.size)
+	}
+	sub := q.SubByName(o.sub)
+	if sub == nil {
+		return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, o.sub, o.queue)
+	}
+	o.key.Sub = sub.ID()
+	return nil
+}
+
+func (s *QueueServer) encodeOperations(buf *[]byte, producer *txn.Producer, ops []operation) error {
+	timeMS := now()
+	var b txn.Builder
+	b.Begin(*buf, timeMS, producer)
+	appendOperations(&b, timeMS, ops)
+	var err error
+	*buf, err = b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode the transaction: %w", err)
+	}
+	return nil
+}
+
+func appendOperations(b *txn.Builder, timeMS int64, ops []operation) {
+	for i := range ops {
+		switch o := &ops[i]; {
+		case o.messages != nil:
+			appendPublish(b, o.key.Queue, timeMS, o.messages)
+		case o.acks != nil:
+			b.Ack(o.key.Queue, o.key.Sub, o.acks...)
+		default:
+			b.Release(o.key.Queue, o.key.Sub, o.releases...)
+		}
+	}
+}

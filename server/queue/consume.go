@@ -1,0 +1,247 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// consumeStream is one Consume call: a goroutine reads what the client sends, the handler's own one sends messages.
+type consumeStream struct {
+	consumer *dispatch.Consumer
+	stream   grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]
+	sending  wire.Deliveries
+	// limit of one response, in bytes; named tells whether it is the consumer's own.
+	limit int
+	named bool
+}
+
+// defaultResponseBytes is the limit of responses to consumers that name none: gRPC clients take 4 MiB unless they are
+// told otherwise. One message that is larger is sent all the same, alone.
+const defaultResponseBytes = 4 << 20
+
+// Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks.
+func (s *QueueServer) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
+	return s.status(s.consume(stream))
+}
+
+func (s *QueueServer) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
+	session, err := s.node.Session()
+	if err != nil {
+		return err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return fmt.Errorf("wait for the consumer's first request: %w", err)
+	}
+	attach := first.GetAttach()
+	if attach == nil {
+		return fmt.Errorf("%w: the first request of a consumer must hold `attach`", wire.ErrInvalid)
+	}
+	queueID, sub, err := s.findSub(attach.GetQueue(), attach.GetSubscription())
+	if err != nil {
+		return err
+	}
+	if err := checkQueueID(attach.GetQueue(), queueID, attach.GetQueueId()); err != nil {
+		return err
+	}
+	consumer, err := session.Consumers.Attach(dispatch.Key{Queue: queueID, Sub: sub})
+	if err != nil {
+		return fmt.Errorf("attach to %q: %w", attach.GetQueue(), err)
+	}
+	defer consumer.Close()
+	if err := stream.Send(&pb.ConsumeResponse{Attached: true, QueueId: queueID}); err != nil {
+		return fmt.Errorf("confirm the consumer: %w", err)
+	}
+	c := &consumeStream{consumer: consumer, stream: stream, limit: defaultResponseBytes}
+	if n := attach.GetMaxResponseBytes(); n > 0 {
+		c.limit, c.named = int(n), true
+	}
+	if err := c.take(stream.Context(), first); err != nil {
+		return err
+	}
+	// The reader ends when this call returns: that ends the stream's context and with it Recv and Settle.
+	go c.read(stream.Context())
+	err = c.deliver(stream.Context())
+	if errors.Is(err, store.ErrNoQueue) {
+		return fmt.Errorf("queue %q or its subscription was deleted: %w", attach.GetQueue(), err)
+	}
+	return err
+}
+
+// checkQueueID refuses sequences of a queue that was deleted, although another one has its name by now.
+func checkQueueID(name string, id, wanted uint64) error {
+	if wanted == 0 || wanted == id {
+		return nil
+	}
+	return fmt.Errorf("%w: %q was deleted, and made anew with another content", txn.ErrQueueNotFound, name)
+}
+
+func (c *consumeStream) read(ctx context.Context) {
+	for {
+		req, err := c.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			c.consumer.Finish()
+			return
+		}
+		if err == nil && req.GetAttach() != nil {
+			err = fmt.Errorf("%w: a consumer is attached once; open another stream for another subscription",
+				wire.ErrInvalid)
+		}
+		if err == nil {
+			err = c.take(ctx, req)
+		}
+		if err != nil {
+			c.consumer.Fail(err)
+			return
+		}
+	}
+}
+
+// take carries out one request of the consumer.
+func (c *consumeStream) take(ctx context.Context, req *pb.ConsumeRequest) error {
+	acks, err := ranges(req.GetAck(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
+	nacks, err := ranges(req.GetNack(), maxRequestRanges)
+	if err != nil {
+		return err
+	}
+	if len(acks) > 0 || len(nacks) > 0 || req.GetConfirm() != 0 {
+		if err := c.consumer.Settle(ctx, acks, nacks, req.GetConfirm()); err != nil {
+			return err
+		}
+	}
+	if req.GetCredit() != 0 {
+		return c.consumer.AddCredit(req.GetCredit())
+	}
+	return nil
+}
+
+// deliver sends messages and confirmations until the client is done, or something fails.
+func (c *consumeStream) deliver(ctx context.Context) error {
+	for {
+		event, err := c.consumer.Next(ctx)
+		if errors.Is(err, dispatch.ErrFinished) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.send(event); err != nil {
+			return err
+		}
+	}
+}
+
+// send sends an event, in as many responses as the consumer's limit makes of it.
+func (c *consumeStream) send(event dispatch.Event) error {
+	defer c.sending.Forget()
+	for {
+		left, err := c.sending.Set(event, c.limit)
+		if err != nil {
+			return err
+		}
+		if c.named && c.sending.TotalBytes() > c.limit && len(event.Messages) > 0 {
+			return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the consumer's max_response_bytes is "+
+				"%d; raise the largest message "+
+				"that the client receives (gRPC's default is 4 MiB), and max_response_bytes with it",
+				wire.ErrResponseTooLarge, event.Messages[0].Sequence, c.sending.TotalBytes(), c.limit)
+		}
+		if err := c.stream.SendMsg(&c.sending); err != nil { // it is encoded when SendMsg returns
+			return fmt.Errorf("deliver: %w", err)
+		}
+		if len(left) == 0 {
+			return nil
+		}
+		event = dispatch.Event{Messages: left}
+	}
+}
+
+// Browse reads messages without consuming them.
+func (s *QueueServer) Browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+	return s.status(s.browse(req, stream))
+}
+
+func (s *QueueServer) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+	session, err := s.node.Session()
+	if err != nil {
+		return err
+	}
+	read := store.ReadRequest{From: max(req.GetFromSequence(), 1), MaxBytes: deliveryBatchBytes, MarkDamaged: true}
+	if req.GetSubscription() == "" {
+		read.Queue, err = s.find(req.GetQueue())
+	} else {
+		read.Queue, read.Sub, err = s.findSub(req.GetQueue(), req.GetSubscription())
+	}
+	if err != nil {
+		return err
+	}
+	left := req.GetLimit()
+	if left == 0 {
+		left = ^uint64(0)
+	}
+	var batch []store.Delivery
+	for left > 0 {
+		if session.Paused() { // INV-2: what is read may not be true any more
+			return wire.ErrPaused
+		}
+		read.MaxMessages = int(min(left, txn.MaxPublishMessages)) //nolint:gosec // bounded
+		var next uint64
+		batch, next, err = s.store.Read(stream.Context(), read, batch[:0])
+		if err != nil {
+			return fmt.Errorf("browse %q: %w", req.GetQueue(), err)
+		}
+		if len(batch) == 0 && next == read.From {
+			return nil
+		}
+		read.From = next
+		resp := &pb.BrowseResponse{}
+		batch, resp.Damaged = withoutDamaged(batch)
+		left -= uint64(len(batch))
+		if err := s.sendBatch(session, batch, req.GetHeadersOnly(), resp, stream); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withoutDamaged takes out what could not be read. The store returns that by itself.
+func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []uint64) {
+	if len(batch) == 0 || batch[0].Record != nil {
+		return batch, nil
+	}
+	for i := range batch {
+		damaged = append(damaged, batch[i].Sequence)
+	}
+	return batch[:0], damaged
+}
+
+func (s *QueueServer) sendBatch(
+	session *Session, batch []store.Delivery, headersOnly bool, resp *pb.BrowseResponse,
+	stream grpc.ServerStreamingServer[pb.BrowseResponse],
+) error {
+	select {
+	case <-session.Ended():
+		return session.Reason()
+	default:
+	}
+	var err error
+	if resp.Messages, err = wire.StoredMessages(batch, headersOnly); err != nil {
+		return err
+	}
+	if err := stream.Send(resp); err != nil {
+		return fmt.Errorf("browse: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package queue
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPressure: there is some only while others than consumers commit and goroutines wait for a processor.
+func TestPressure(t *testing.T) {
+	for _, c := range []struct {
+		name                        string
+		publishes, settles, waiting uint64 // at each look
+		want                        bool
+	}{
+		{"publishers and processors are busy", 1, 3, 2, true},
+		{"publishers wait for the disk", 1, 0, 0, false},
+		{"only consumers", 0, 5, 9, false},
+		{"nobody", 0, 0, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var committed uint64
+			p := newPressure(func() uint64 { return committed })
+			p.waiting = func() uint64 { return c.waiting }
+			now := time.Now()
+			for range 1000 {
+				p.settling.Add(int64(c.settles)) //nolint:gosec // small
+				committed += c.settles + c.publishes
+				p.look(now)
+				now = now.Add(lookEvery)
+			}
+			require.Equal(t, c.want, p.is.Load())
+			for range 2 * quiet / lookEvery { // everybody leaves, and goroutines wait all the same
+				p.waiting = func() uint64 { return 1 }
+				p.look(now)
+				now = now.Add(lookEvery)
+			}
+			require.False(t, p.is.Load())
+		})
+	}
+}
+
+// TestPressureSeesGoroutines: the runtime still tells what the opinion is made of.
+func TestPressureSeesGoroutines(t *testing.T) {
+	p := newPressure(func() uint64 { return 0 })
+	var stop atomic.Bool
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop.Store(true)
+	for range 100 {
+		running.Go(func() {
+			for !stop.Load() {
+				runtime.KeepAlive(p) // something to do
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return p.waiting() > 0 }, 30*time.Second, time.Millisecond)
+}

@@ -1,0 +1,328 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// outcome is how a request of a stream ended.
+type outcome struct {
+	result *txn.Result
+	err    error
+}
+
+// streamCall is one request of a publish stream on its way. They are answered in the order in which they were sent.
+type streamCall struct {
+	stream      *publishStream
+	correlation uint64
+	queue       string
+	producer    *pb.Producer
+	weight      int64        // of the requests that came together, with the last of them
+	done        chan outcome // capacity 1: the applier must not wait
+}
+
+// end takes the outcome of the request's transaction. It does not block.
+func (c *streamCall) end(r *txn.Result, err error) {
+	if err != nil && wire.ConcernsNode(err) {
+		// before a later request of the stream can be submitted to a node that has recovered
+		c.stream.broken.Store(true)
+	}
+	c.done <- outcome{r, err}
+}
+
+// publishStream is one PublishStream call: a goroutine reads and submits, the handler's own one answers.
+type publishStream struct {
+	server  *QueueServer
+	session *Session
+	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
+	calls   chan *streamCall // in order; its capacity is limits.stream-in-flight
+	room    *semaphore.Weighted
+	bytes   int64      // of room
+	failed  chan error // why reading ended; capacity 1
+	// takesMore: the client takes several answers in one message.
+	takesMore atomic.Bool
+	held      *streamCall // was received from calls and is not answered
+	// broken: a request has ended with what ends the stream, which the client hears when its turn comes. What comes
+	// after it is not submitted: the client sends both again, and they must be committed in its order.
+	broken atomic.Bool
+}
+
+// PublishStream pipelines publishes. Requests of one stream are submitted in order, so they commit in order.
+func (s *QueueServer) PublishStream(
+	stream grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse],
+) error {
+	session, err := s.node.Session()
+	if err != nil {
+		return s.status(err)
+	}
+	limits := s.limits.Load()
+	p := &publishStream{
+		server: s, session: session, stream: stream,
+		calls:  make(chan *streamCall, limits.StreamInFlight),
+		room:   semaphore.NewWeighted(int64(limits.StreamInFlightBytes)),
+		bytes:  int64(limits.StreamInFlightBytes),
+		failed: make(chan error, 1),
+	}
+	// The reader ends when this call returns: that ends the stream's context and with it Recv, Acquire and Submit.
+	go p.read(stream.Context())
+	return s.status(p.answer())
+}
+
+// errStreamBroken ends reading after a request whose own error ends the stream.
+var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream was not carried out", replication.ErrBlocked)
+
+// maxMore is how many requests may come with another one, and how many answers go with another one.
+const maxMore = 256
+
+// read submits the requests as they come. What is wrong with one request is its answer; what is wrong with the node
+// ends the stream, since the client has to find the active first.
+func (p *publishStream) read(ctx context.Context) {
+	defer close(p.calls)
+	var b publishBatch
+	for {
+		req, err := p.stream.Recv()
+		if err == nil {
+			err = p.accept(ctx, &b, req)
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				p.failed <- err
+			}
+			return
+		}
+		for _, call := range b.calls {
+			select {
+			case p.calls <- call:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if !p.waitForRoom(ctx, &b) {
+			return
+		}
+	}
+}
+
+// waitForRoom waits, when a request has taken all of the stream's room, until there is some: the next one would have to
+// wait all the same, and would be in memory meanwhile. It returns false when the stream has ended.
+func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
+	limit := p.bytes
+	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
+		return true
+	}
+	if p.room.Acquire(ctx, limit) != nil {
+		return false
+	}
+	p.room.Release(limit)
+	runtime.GC() // before there is as much again
+	return true
+}
+
+// publishBatch is requests that came together. It is used again for the next ones.
+type publishBatch struct {
+	calls []*streamCall
+	// items are the transactions of some of them, one behind the other in buf; ends is where each ends.
+	items []replication.Item
+	ends  []int
+	// messages is how many there are in items.
+	messages int
+}
+
+func (b *publishBatch) reset() {
+	clear(b.calls)
+	clear(b.items)
+	b.calls, b.items, b.ends, b.messages = b.calls[:0], b.items[:0], b.ends[:0], 0
+}
+
+// accept submits a request and those that came with it. The error ends the stream.
+func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.PublishStreamRequest) error {
+	if req.GetTakesMore() {
+		p.takesMore.Store(true)
+	}
+	if n := len(req.GetMore()); n > maxMore {
+		return fmt.Errorf("%w: %d requests with another one; %d are possible", wire.ErrInvalid, n, maxMore)
+	}
+	buf := p.server.buffer()
+	defer p.server.release(buf)
+	b.reset()
+	p.prepare(b, buf, req)
+	for _, r := range req.GetMore() {
+		if len(r.GetMore()) > 0 {
+			return fmt.Errorf("%w: a request that came with another one has requests with it", wire.ErrInvalid)
+		}
+		p.prepare(b, buf, r)
+	}
+	if len(b.items) == 0 {
+		return nil
+	}
+	from := 0
+	for i, end := range b.ends {
+		b.items[i].Payload, from = (*buf)[from:end], end
+	}
+	weight := min(int64(len(*buf)), p.bytes)
+	if err := p.room.Acquire(ctx, weight); err != nil {
+		return fmt.Errorf("wait for earlier requests of the stream: %w", err)
+	}
+	b.calls[len(b.calls)-1].weight = weight // is answered last
+	if weight == p.bytes {
+		// The request, and what it came in, is garbage as large as what follows: collected now, it is where that goes.
+		runtime.GC()
+	}
+	if p.broken.Load() {
+		return errStreamBroken
+	}
+	err := p.session.Primary.SubmitAll(ctx, b.items)
+	clear(b.items) // the buffer goes with them; the next request may be long in coming
+	b.items = b.items[:0]
+	if err != nil {
+		return err
+	}
+	p.session.Consumers.Published(b.messages, len(*buf))
+	return nil
+}
+
+// prepare makes a call of a request and encodes its transaction, if there is to be one.
+func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest) {
+	publish := req.GetPublish()
+	call := &streamCall{
+		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(),
+		done: make(chan outcome, 1),
+	}
+	b.calls = append(b.calls, call)
+	if publish == nil {
+		call.done <- outcome{err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
+		return
+	}
+	prior, err := p.server.encodePublish(buf, publish)
+	if err != nil || prior != nil {
+		call.done <- outcome{result: prior, err: err}
+		return
+	}
+	b.items = append(b.items, replication.Item{Done: call.end})
+	b.ends = append(b.ends, len(*buf))
+	b.messages += len(publish.GetMessages())
+}
+
+// answer sends the answers in order until the client has no more requests and all are answered.
+func (p *publishStream) answer() error {
+	first := true
+	for {
+		call, err := p.nextCall()
+		if call == nil {
+			return err
+		}
+		resp, err := p.response(call)
+		if err != nil {
+			return err
+		}
+		resp.TakesMore, first = first, false
+		if p.takesMore.Load() {
+			if err := p.addReady(resp); err != nil {
+				return err
+			}
+		}
+		if err := p.stream.Send(resp); err != nil {
+			return fmt.Errorf("answer a publish: %w", err)
+		}
+	}
+}
+
+// nextCall waits for the next request; nil and why when there is none any more.
+func (p *publishStream) nextCall() (*streamCall, error) {
+	if call := p.held; call != nil {
+		p.held = nil
+		return call, nil
+	}
+	select {
+	case call, more := <-p.calls:
+		if !more {
+			return nil, p.whyEnded()
+		}
+		return call, nil
+	case <-p.session.Ended():
+		return nil, p.session.Reason()
+	}
+}
+
+// addReady adds the next answers, as far as they are known.
+func (p *publishStream) addReady(resp *pb.PublishStreamResponse) error {
+	for len(resp.GetMore()) < maxMore {
+		select {
+		case call, more := <-p.calls:
+			if !more {
+				return nil // nextCall finds out
+			}
+			if len(call.done) == 0 {
+				p.held = call
+				return nil
+			}
+			next, err := p.response(call)
+			if err != nil {
+				return err
+			}
+			resp.More = append(resp.More, next)
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// whyEnded returns why reading ended; nil when the client was done.
+func (p *publishStream) whyEnded() error {
+	select {
+	case err := <-p.failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// outcome waits for the outcome of a request.
+func (p *publishStream) outcome(call *streamCall) (outcome, error) {
+	primary := p.session.Primary
+	for {
+		select {
+		case o := <-call.done:
+			return o, nil
+		case <-primary.ApplyTurns():
+			primary.TakeApplyTurn()
+		case <-p.stream.Context().Done():
+			return outcome{}, fmt.Errorf("publish stream: %w", p.stream.Context().Err())
+		}
+	}
+}
+
+// response waits for the outcome of a request and makes its answer. The error ends the stream.
+func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
+	o, err := p.outcome(call)
+	if err != nil {
+		return nil, err
+	}
+	if call.weight > 0 {
+		p.room.Release(call.weight)
+	}
+	resp := &pb.PublishStreamResponse{Correlation: call.correlation}
+	if err = o.err; err == nil {
+		resp.Published, err = published(call.queue, call.producer, o.result)
+	}
+	if err != nil {
+		if wire.ConcernsNode(err) {
+			return nil, err
+		}
+		resp.Error = wire.ToRequestError(err)
+	}
+	return resp, nil
+}

@@ -1,0 +1,43 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TestStreamBreaksAtOnce: a request that the node did not carry out keeps those after it from being submitted, before
+// its own answer is due; one whose outcome is about the request does not.
+func TestStreamBreaksAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		err    error
+		broken bool
+	}{
+		"committed":     {nil, false},
+		"blocked":       {replication.ErrBlocked, true},
+		"not active":    {replication.ErrNotActive, true},
+		"unknown":       {replication.ErrOutcomeUnknown, true},
+		"invalid":       {wire.ErrInvalid, false},
+		"in a sequence": {errors.Join(wire.ErrInvalid), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &publishStream{}
+			call := &streamCall{stream: p, done: make(chan outcome, 1)}
+			call.end(&txn.Result{}, c.err)
+			require.Equal(t, c.broken, p.broken.Load())
+			require.ErrorIs(t, (<-call.done).err, c.err)
+		})
+	}
+}
+
+// TestUnknownOutcomeGetsNoHint: a hint to the active would say that nothing was done.
+func TestUnknownOutcomeGetsNoHint(t *testing.T) {
+	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
+	require.Equal(t, err, (&QueueServer{}).withHint(err))
+}

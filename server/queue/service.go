@@ -1,0 +1,233 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// ActiveNode tells the services whether this node serves clients now.
+type ActiveNode interface {
+	// Session returns the present session, or a *NotActiveError.
+	Session() (*Session, error)
+	// NotActive returns the error that sends clients to the active node.
+	NotActive() *wire.NotActiveError
+	// DiskLow tells whether the filesystem has less than disk.low-watermark available.
+	DiskLow() bool
+}
+
+// QueueServer implements lockstep.v1.QueueService.
+type QueueServer struct {
+	pb.UnimplementedQueueServiceServer
+
+	node   ActiveNode
+	store  *store.Store
+	limits atomic.Pointer[config.Limits]
+	log    *zap.Logger
+	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
+	buffers sync.Pool
+}
+
+// maxPooledBytes is the largest buffer that is kept for another transaction.
+const maxPooledBytes = 1 << 20
+
+// NewQueueServer makes the service.
+func NewQueueServer(node ActiveNode, s *store.Store, l config.Limits, logger *zap.Logger) *QueueServer {
+	q := &QueueServer{node: node, store: s, log: logger}
+	q.limits.Store(&l)
+	q.buffers.New = func() any { return new([]byte) }
+	return q
+}
+
+// SetLimits changes the limits: of requests, and of streams that begin, from now on.
+func (s *QueueServer) SetLimits(l config.Limits) { s.limits.Store(&l) }
+
+func (s *QueueServer) buffer() *[]byte {
+	b, _ := s.buffers.Get().(*[]byte)
+	*b = (*b)[:0]
+	return b
+}
+
+func (s *QueueServer) release(b *[]byte) {
+	if cap(*b) <= maxPooledBytes {
+		s.buffers.Put(b)
+	}
+}
+
+// status turns an error into what a handler returns; whoever is not active says who is.
+func (s *QueueServer) status(err error) error { return wire.ToStatus(s.withHint(err)) }
+
+func (s *QueueServer) withHint(err error) error {
+	var has *wire.NotActiveError
+	if errors.Is(err, replication.ErrOutcomeUnknown) {
+		return err
+	}
+	if errors.Is(err, replication.ErrNotActive) && !errors.As(err, &has) {
+		return s.node.NotActive()
+	}
+	return err
+}
+
+// now is what transactions are stamped with.
+func now() int64 { return time.Now().UnixMilli() }
+
+// origin is the identity of an administrative request.
+type origin struct {
+	producer *txn.Producer // nil if it has none
+	// retry: it was sent before, and may be in the log by now: what was applied before this one decides.
+	retry bool
+	prior *txn.Result // what it is answered with if it was carried out before
+}
+
+// identify looks up whether a request was carried out before (INV-10).
+func (s *QueueServer) identify(p *pb.Producer) (o origin, err error) {
+	o.retry = p.GetRetry()
+	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
+		return o, err
+	}
+	err = s.store.View(func(st *queue.State) (err error) {
+		o.prior, err = priorResult(st, o.producer, o.retry)
+		return err
+	})
+	return o, err
+}
+
+// missing tells whether a request may go to the log although what it names is not there: there it is refused for good,
+// unless it was carried out before.
+func (o *origin) missing(err error) bool {
+	return o.retry && (errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrSubscriptionNotFound))
+}
+
+// commit encodes one operation and commits it, unless it was carried out before.
+func (s *QueueServer) commit(
+	ctx context.Context, session *Session, o origin, operation func(*txn.Builder),
+) (*txn.Result, error) {
+	if o.prior != nil {
+		if err := s.checkSame(o.producer, operation); err != nil {
+			return nil, err
+		}
+		return o.result(o.prior)
+	}
+	buf := s.buffer()
+	defer s.release(buf)
+	var b txn.Builder
+	b.Begin(*buf, now(), o.producer)
+	operation(&b)
+	payload, err := b.Finish()
+	*buf = payload
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	result, err := session.Primary.Commit(ctx, payload)
+	if err != nil {
+		return nil, err
+	}
+	return o.result(result)
+}
+
+// result checks that a result is one of a request like this.
+func (o *origin) result(r *txn.Result) (*txn.Result, error) {
+	err := wire.Refusal(r, o.producer != nil)
+	if err == nil && len(r.Ops) != 1 {
+		err = errOtherTransaction(&pb.Producer{Id: string(o.producer.ID), Sequence: o.producer.Sequence})
+	}
+	return r, err
+}
+
+// find looks up a queue by name.
+func (s *QueueServer) find(name string) (id uint64, err error) {
+	err = s.view(name, func(q *queue.Queue) error {
+		id = q.ID()
+		return nil
+	})
+	return id, err
+}
+
+// findSub looks up a subscription by name; the empty name means "default". With an error, the numbers are those of
+// none.
+func (s *QueueServer) findSub(name, sub string) (id uint64, subID uint32, err error) {
+	subID = txn.NoSub
+	err = s.view(name, func(q *queue.Queue) error {
+		id = q.ID()
+		found := q.SubByName(subscriptionName(sub))
+		if found == nil {
+			return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, subscriptionName(sub), name)
+		}
+		subID = found.ID()
+		return nil
+	})
+	return id, subID, err
+}
+
+// view calls fn with the queue of that name, under the store's lock.
+func (s *QueueServer) view(name string, fn func(*queue.Queue) error) error {
+	if err := txn.CheckName(name); err != nil {
+		return err
+	}
+	return s.store.View(func(st *queue.State) error {
+		q := st.QueueByName(name)
+		if q == nil {
+			return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
+		}
+		return fn(q)
+	})
+}
+
+// describeMade gives the queue that a transaction made, as it is now. It may be gone by now, and another one have its
+// name.
+func (s *QueueServer) describeMade(session *Session, name string, id uint64) *pb.Queue {
+	described, err := s.describe(session, name)
+	if err != nil || described.GetId() != id {
+		return &pb.Queue{Name: name, Id: id}
+	}
+	return described
+}
+
+// describe gives the queue as it is now.
+func (s *QueueServer) describe(session *Session, name string) (*pb.Queue, error) {
+	var described *pb.Queue
+	err := s.view(name, func(q *queue.Queue) error {
+		described = wire.QueueToProto(q)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.addConsumers(session, described)
+	return described, nil
+}
+
+// addConsumers adds what only the active knows.
+func (s *QueueServer) addConsumers(session *Session, q *pb.Queue) {
+	ids := make(map[string]uint32, len(q.GetSubscriptions()))
+	err := s.store.View(func(st *queue.State) error {
+		if found := st.Queue(q.GetId()); found != nil {
+			for sub := range found.Subs {
+				ids[sub.Name()] = sub.ID()
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return // the store is being closed; the rest of the answer stands
+	}
+	for _, sub := range q.GetSubscriptions() {
+		if id, ok := ids[sub.GetName()]; ok {
+			sub.InFlight, sub.Consumers = session.Consumers.Stats(dispatch.Key{Queue: q.GetId(), Sub: id})
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+const (
+	// deliveryBatchBytes is about how much one message to a consumer or browser holds.
+	deliveryBatchBytes = 1 << 20
+	// outboxBytes is about how much waits for a slow consumer's connection.
+	outboxBytes = 4 << 20
+	// settleRetry is how often acknowledgements that a blocked node did not take are tried again.
+	settleRetry = 50 * time.Millisecond
+)
+
+// Session is what a node serves clients with while it is active, in one term.
+type Session struct {
+	// Primary commits.
+	Primary *replication.Primary
+	// Consumers are those attached.
+	Consumers *dispatch.Registry
+
+	paused atomic.Bool
+	once   sync.Once
+	ended  chan struct{}
+	reason error // set before ended is closed
+}
+
+// NewSession makes the session of a primary. What is delivered is added to counters, unless that is nil. End must be
+// called.
+func NewSession(
+	p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger,
+) *Session {
+	load := newPressure(p.CommitLSN)
+	limits := deliveryLimits(l)
+	limits.Busy, limits.Counters = load.Busy, counters
+	return &Session{
+		Primary: p, ended: make(chan struct{}),
+		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, load}, limits, logger),
+	}
+}
+
+// deliveryLimits are the part that is about deliveries.
+func deliveryLimits(l config.Limits) dispatch.Limits {
+	return dispatch.Limits{
+		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: deliveryBatchBytes, OutboxBytes: outboxBytes,
+		Share: float64(l.DeliveryShare) / 100,
+	}
+}
+
+// SetLimits changes the limits of deliveries.
+func (s *Session) SetLimits(l config.Limits) { s.Consumers.SetLimits(deliveryLimits(l)) }
+
+// SetPaused stops all deliveries, or lets them go on. No delivery begins after SetPaused(true) has returned (INV-2).
+func (s *Session) SetPaused(paused bool) {
+	s.paused.Store(paused)
+	s.Consumers.SetPaused(paused)
+}
+
+// Paused tells whether nothing may be delivered.
+func (s *Session) Paused() bool { return s.paused.Load() }
+
+// End ends all consumers and streams with the given reason and waits for the dispatchers.
+func (s *Session) End(reason error) {
+	s.once.Do(func() {
+		s.reason = reason
+		close(s.ended)
+	})
+	s.Consumers.Close(reason)
+}
+
+// Ended is closed when the session has ended; Reason then tells why.
+func (s *Session) Ended() <-chan struct{} { return s.ended }
+
+// Reason tells why the session ended. Only to be called after Ended is closed.
+func (s *Session) Reason() error { return s.reason }
+
+// storeSource is the store as a dispatcher sees it.
+type storeSource struct{ store *store.Store }
+
+// Read reads what a subscription has not acknowledged.
+func (s storeSource) Read(
+	ctx context.Context, key dispatch.Key, from uint64, maxMessages, maxBytes int, dst []dispatch.Message,
+) ([]dispatch.Message, uint64, error) {
+	return s.store.Read(ctx, store.ReadRequest{
+		Queue: key.Queue, Sub: key.Sub, From: from, MaxMessages: maxMessages, MaxBytes: maxBytes, MarkDamaged: true,
+	}, dst)
+}
+
+// NextSequence is the sequence that the queue's next message will get.
+func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
+	err := s.store.View(func(st *queue.State) error {
+		if q := st.Queue(id); q != nil {
+			next, ok = q.NextSequence(), true
+		}
+		return nil
+	})
+	return next, ok && err == nil
+}
+
+// Watch tells of changes of the queue.
+func (s storeSource) Watch(id uint64) (<-chan struct{}, func()) { return s.store.Watch(id) }
+
+// settler commits what consumers acknowledge.
+type settler struct {
+	primary *replication.Primary
+	load    *pressure
+}
+
+// Settle commits acks and releases. A node that is blocked is waited for: the consumers keep their messages, and the
+// acks are idempotent, so that an unknown outcome is no harm (a release may then count twice).
+func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
+	var b txn.Builder
+	b.Begin(nil, time.Now().UnixMilli(), nil)
+	if len(acks) > 0 {
+		b.Ack(key.Queue, key.Sub, acks...)
+	}
+	if len(releases) > 0 {
+		b.Release(key.Queue, key.Sub, releases...)
+	}
+	payload, err := b.Finish()
+	if err != nil {
+		return fmt.Errorf("encode acknowledgements: %w", err)
+	}
+	for {
+		s.load.settling.Add(1)
+		result, err := s.primary.Commit(ctx, payload)
+		if err == nil {
+			return result.Err()
+		}
+		s.load.settling.Add(-1)
+		if !errors.Is(err, replication.ErrBlocked) || ctx.Err() != nil {
+			return err
+		}
+		timer := time.NewTimer(settleRetry)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}

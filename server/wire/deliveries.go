@@ -1,0 +1,169 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Deliveries stands for a pb.ConsumeResponse and encodes itself, straight from the stored records: with many
+// subscriptions there are far more deliveries than publishes, and objects for each would be most of the work. It is
+// used again for one response after the other.
+type Deliveries struct {
+	confirmed uint64
+	parts     []deliveryPart
+	bytes     int // as encoded, without large bodies
+	total     int // with them
+}
+
+// deliveryPart is a message on its way, and the lengths of what encloses what.
+type deliveryPart struct {
+	sequence uint64
+	count    uint32
+	message  txn.Message
+	seconds  uint64
+	nanos    uint64
+	// Of StoredMessage, its Timestamp and its Message, as encoded.
+	storedBytes, timeBytes, messageBytes int
+	// referred is what of it is not copied.
+	referred int
+}
+
+// Field numbers of lockstep.v1 and of google.protobuf.Timestamp. TestDeliveries compares with the generated code.
+const (
+	fieldMessages, fieldConfirmed                       = 1, 2
+	fieldSequence, fieldPublishedAt, fieldDeliveryCount = 1, 2, 3
+	fieldMessage                                        = 4
+	fieldBody, fieldProperties                          = 1, 2
+	fieldKey, fieldValue                                = 1, 2
+	fieldSeconds, fieldNanos                            = 1, 2
+	// tagBytes is the length of each tag: all numbers are below 16.
+	tagBytes = 1
+)
+
+// Set takes what is to be sent next: of the event's messages as many as fit in limit bytes, but at least one. It
+// returns those that are left. The records must not change until it was encoded.
+func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Message, err error) {
+	d.confirmed, d.parts, d.bytes = event.Confirmed, d.parts[:0], 0
+	if d.confirmed != 0 {
+		d.bytes += tagBytes + protowire.SizeVarint(d.confirmed)
+	}
+	d.total = d.bytes
+	for i := range event.Messages {
+		m := &event.Messages[i]
+		message, err := txn.DecodeMessage(m.Record)
+		if err != nil {
+			return nil, fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, m.Sequence, err)
+		}
+		d.parts = append(d.parts, deliveryPart{sequence: m.Sequence, count: m.DeliveryCount, message: message})
+		p := &d.parts[len(d.parts)-1]
+		p.measure()
+		size := lengthBytes(p.storedBytes)
+		if i > 0 && d.total+size > limit {
+			d.parts = d.parts[:i]
+			return event.Messages[i:], nil
+		}
+		d.total += size
+		d.bytes += size - p.referred
+	}
+	return nil, nil
+}
+
+// Forget lets go of the records.
+func (d *Deliveries) Forget() { clear(d.parts) }
+
+// measure finds the lengths.
+func (p *deliveryPart) measure() {
+	seconds, millis := p.message.TimestampMS/1000, p.message.TimestampMS%1000
+	if millis < 0 { // before 1970
+		seconds, millis = seconds-1, millis+1000
+	}
+	p.seconds, p.nanos = uint64(seconds), uint64(millis)*1_000_000 //nolint:gosec // a negative one is encoded like that
+	p.timeBytes = numberBytes(p.seconds) + numberBytes(p.nanos)
+	p.messageBytes = 0
+	p.referred = 0
+	if n := len(p.message.Body); n > 0 {
+		p.messageBytes = lengthBytes(n)
+		if n >= codec.ReferBytes {
+			p.referred = n
+		}
+	}
+	if p.message.PropertyCount() > 0 {
+		for k, v := range p.message.Properties {
+			p.messageBytes += lengthBytes(lengthBytes(len(k)) + lengthBytes(len(v)))
+		}
+	}
+	p.storedBytes = numberBytes(p.sequence) + lengthBytes(p.timeBytes) + numberBytes(uint64(p.count)) +
+		lengthBytes(p.messageBytes)
+}
+
+// numberBytes is the length of a number's field: none if it is 0.
+func numberBytes(v uint64) int {
+	if v == 0 {
+		return 0
+	}
+	return tagBytes + protowire.SizeVarint(v)
+}
+
+// lengthBytes is the length of a field that holds n bytes.
+func lengthBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
+
+// TotalBytes is the length of the response.
+func (d *Deliveries) TotalBytes() int { return d.total }
+
+// EncodedBytes is the length of the response, without large bodies.
+func (d *Deliveries) EncodedBytes() int { return d.bytes }
+
+// AppendTo appends the response as protobuf would.
+func (d *Deliveries) AppendTo(o *codec.Output) {
+	b := o.B
+	for i := range d.parts {
+		p := &d.parts[i]
+		b = appendLength(b, fieldMessages, p.storedBytes)
+		b = appendNumber(b, fieldSequence, p.sequence)
+		b = appendLength(b, fieldPublishedAt, p.timeBytes)
+		b = appendNumber(b, fieldSeconds, p.seconds)
+		b = appendNumber(b, fieldNanos, p.nanos)
+		b = appendNumber(b, fieldDeliveryCount, uint64(p.count))
+		b = appendLength(b, fieldMessage, p.messageBytes)
+		if n := len(p.message.Body); n > 0 {
+			b = appendLength(b, fieldBody, n)
+			if p.referred == 0 {
+				b = append(b, p.message.Body...)
+			} else {
+				o.B = b
+				o.Refer(p.message.Body)
+			}
+		}
+		b = p.appendProperties(b)
+	}
+	o.B = appendNumber(b, fieldConfirmed, d.confirmed)
+}
+
+func (p *deliveryPart) appendProperties(b []byte) []byte {
+	if p.message.PropertyCount() > 0 {
+		for k, v := range p.message.Properties {
+			b = appendLength(b, fieldProperties, lengthBytes(len(k))+lengthBytes(len(v)))
+			b = append(appendLength(b, fieldKey, len(k)), k...)
+			b = append(appendLength(b, fieldValue, len(v)), v...)
+		}
+	}
+	return b
+}
+
+func appendNumber(b []byte, field byte, v uint64) []byte {
+	if v == 0 {
+		return b
+	}
+	return binary.AppendUvarint(append(b, field<<3|byte(protowire.VarintType)), v)
+}
+
+func appendLength(b []byte, field byte, n int) []byte {
+	return binary.AppendUvarint(append(b, field<<3|byte(protowire.BytesType)), uint64(n)) //nolint:gosec // not negative
+}

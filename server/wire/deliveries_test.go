@@ -1,0 +1,101 @@
+package wire
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TestDeliveries: what encodes itself is, read by the protobuf library, what the generated code would have sent.
+func TestDeliveries(t *testing.T) {
+	record := func(timeMS int64, body []byte, properties map[string]string) []byte {
+		b, err := txn.AppendMessage(nil, timeMS, txn.Properties(properties), body)
+		require.NoError(t, err)
+		return b
+	}
+	long := make([]byte, 70_000)
+	now := time.Now().UnixMilli()
+	messages := []dispatch.Message{
+		{Sequence: 1, Record: record(now, []byte("body"), nil)},
+		{
+			Sequence: 1 << 40, DeliveryCount: 1 << 31,
+			Record: record(now, nil, map[string]string{"a": "", "key": string(long[:300])}),
+		},
+		{Sequence: 3, DeliveryCount: 1, Record: record(0, long, map[string]string{"k": "v"})},
+		{Sequence: 4, Record: record(-1, long[:200], nil)},
+		{Sequence: 5, Record: record(-1000, nil, nil)},
+	}
+	var d Deliveries // used again, as by a stream
+	for _, event := range []dispatch.Event{
+		{},
+		{Confirmed: 1},
+		{Messages: messages},
+		{Messages: messages[3:], Confirmed: 1 << 63},
+		{Messages: messages[:1]},
+		{Confirmed: 300},
+	} {
+		left, err := d.Set(event, math.MaxInt)
+		require.NoError(t, err)
+		require.Empty(t, left)
+		data, err := codec.New().Marshal(&d)
+		require.NoError(t, err)
+		encoded := data.Materialize()
+		data.Free()
+		var got pb.ConsumeResponse
+		require.NoError(t, proto.Unmarshal(encoded, &got))
+		stored, err := StoredMessages(event.Messages, false)
+		require.NoError(t, err)
+		want := &pb.ConsumeResponse{Messages: stored, Confirmed: event.Confirmed}
+		require.True(t, proto.Equal(want, &got), "want %v\ngot %v", want, &got)
+		require.Len(t, encoded, proto.Size(want))
+		require.Equal(t, len(encoded), d.total)
+		d.Forget()
+	}
+	broken := []dispatch.Message{{Sequence: 7, Record: []byte("no record")}}
+	_, err := d.Set(dispatch.Event{Messages: broken}, math.MaxInt)
+	require.ErrorIs(t, err, store.ErrDataLoss)
+
+	// Of what is larger together than it may be, the first ones are sent, and one at least.
+	for n := 1; n <= len(messages); n++ {
+		_, err := d.Set(dispatch.Event{Messages: messages[:n]}, math.MaxInt)
+		require.NoError(t, err)
+		size := d.total
+		left, err := d.Set(dispatch.Event{Messages: messages}, size)
+		require.NoError(t, err)
+		require.Len(t, left, len(messages)-n, "of %d bytes", size)
+		require.Equal(t, size, d.total)
+		left, err = d.Set(dispatch.Event{Messages: messages}, size-1)
+		require.NoError(t, err)
+		require.Len(t, left, len(messages)-max(n-1, 1), "of %d bytes", size-1)
+	}
+}
+
+// TestDeliveriesKnowEveryField: a field that is added to what is delivered has to be added to its own way of being
+// encoded, too.
+func TestDeliveriesKnowEveryField(t *testing.T) {
+	known := map[protoreflect.MessageDescriptor]map[protoreflect.Name]int{
+		(&pb.StoredMessage{}).ProtoReflect().Descriptor(): {
+			"sequence": fieldSequence, "published_at": fieldPublishedAt, "delivery_count": fieldDeliveryCount,
+			"message": fieldMessage,
+		},
+		(&pb.Message{}).ProtoReflect().Descriptor():            {"body": fieldBody, "properties": fieldProperties},
+		(&timestamppb.Timestamp{}).ProtoReflect().Descriptor(): {"seconds": fieldSeconds, "nanos": fieldNanos},
+	}
+	for d, names := range known {
+		require.Equal(t, len(names), d.Fields().Len(), "%s has a field that deliveries do not carry", d.FullName())
+		for name, number := range names {
+			require.Equal(t, protoreflect.FieldNumber(number), d.Fields().ByName(name).Number(), "%s.%s", d.FullName(), name) //nolint:gosec // G115: small
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// errorDomain is the domain of google.rpc.ErrorInfo in all of Lockstep's errors.
+const errorDomain = "lockstep.v1"
+
+// Errors of this package.
+var (
+	// ErrInvalid is returned when a request can never work.
+	ErrInvalid = errors.New("invalid request")
+	// ErrSequenceReused is returned for a request with a producer's sequence that was used for another request. Nothing
+	// of it was stored.
+	ErrSequenceReused = errors.New("the producer's sequence was used before")
+	// ErrDiskLow is returned for a publish while the filesystem has less than disk.low-watermark available.
+	ErrDiskLow = errors.New("the disk of the active node is nearly full; consume messages or free space")
+	// ErrResponseTooLarge is returned when one message is larger than the consumer says that it can receive.
+	ErrResponseTooLarge = errors.New("a message is larger than the consumer can receive")
+	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
+	ErrPaused = errors.New("this node delivers nothing at the moment")
+)
+
+// NotActiveError is returned when the node does not serve clients now. It is a replication.ErrNotActive.
+type NotActiveError struct {
+	// ActiveAddress of the active, host:port, as far as this node knows; empty while there is none.
+	ActiveAddress string
+	// ActiveNode is its UUID; empty while there is none.
+	ActiveNode string
+	// Role of the node that answered.
+	Role string
+	// Reason why it is in that role, in words; may be empty. It travels in the message only.
+	Reason string
+	// RetryAfter is a sensible time to wait when there is no active.
+	RetryAfter time.Duration
+}
+
+// Error says where to go.
+func (e *NotActiveError) Error() string {
+	why := e.Role
+	if e.Reason != "" {
+		why += ": " + e.Reason
+	}
+	if e.ActiveAddress == "" {
+		return fmt.Sprintf("this node does not serve clients (%s) and knows of no other that does; try the other "+
+			"node, or again in a moment", why)
+	}
+	return fmt.Sprintf("this node does not serve clients (%s); the active one is %s", why, e.ActiveAddress)
+}
+
+// Is makes errors.Is(err, replication.ErrNotActive) true.
+func (e *NotActiveError) Is(target error) bool { return target == replication.ErrNotActive }
+
+// settledError is a refusal that the log keeps under its producer's sequence: whatever attempt with that sequence
+// comes, before or after this one, it is not carried out.
+type settledError struct{ error }
+
+func (e *settledError) Unwrap() error { return e.error }
+
+// refusal gives the error of a transaction that was refused when it was applied; kept tells whether it has a producer.
+func Refusal(r *txn.Result, kept bool) error {
+	err := r.Err()
+	switch r.Code { //nolint:exhaustive // the others are kept with the producer
+	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten:
+		return err
+	}
+	if !kept {
+		return err
+	}
+	return &settledError{err}
+}
+
+// isSettled tells whether the log keeps the refusal.
+func isSettled(err error) bool {
+	var settled *settledError
+	return errors.As(err, &settled)
+}
+
+// metadataSettled is the key of google.rpc.ErrorInfo's metadata that says so.
+const metadataSettled = "settled"
+
+// mapping is one line of the table.
+type mapping struct {
+	err    error
+	code   codes.Code
+	reason string
+}
+
+// mappings is the table of all errors that clients can see, both ways: err → code and reason, and reason → err. The
+// first line that matches counts, so the more special error comes first.
+func mappings() []mapping {
+	return []mapping{
+		// This node cannot serve now.
+		// An unknown outcome goes before its reason: NOT_ACTIVE and BLOCKED tell the client that nothing was done.
+		{replication.ErrOutcomeUnknown, codes.Unavailable, "OUTCOME_UNKNOWN"},
+		{replication.ErrNotActive, codes.FailedPrecondition, "NOT_ACTIVE"},
+		{replication.ErrBlocked, codes.Unavailable, "BLOCKED"},
+		{ErrPaused, codes.Unavailable, "PAUSED"},
+		// Maintenance. An operation that was cancelled says why before it says that it was.
+		{maintenance.ErrGaveWay, codes.Aborted, "GAVE_WAY"},
+		{maintenance.ErrBusy, codes.AlreadyExists, "MAINTENANCE_BUSY"},
+		{store.ErrMaintenance, codes.AlreadyExists, "PAGE_FILE_BUSY"},
+		{backup.ErrBusy, codes.AlreadyExists, "BACKUP_BUSY"},
+		{maintenance.ErrRole, codes.FailedPrecondition, "ROLE"},
+		{maintenance.ErrNoBackupPath, codes.FailedPrecondition, "NO_BACKUP_PATH"},
+		{maintenance.ErrNoArchive, codes.FailedPrecondition, "NO_ARCHIVE"},
+		{maintenance.ErrNoRecommendation, codes.FailedPrecondition, "NO_RECOMMENDATION"},
+		{maintenance.ErrSetting, codes.InvalidArgument, "SETTING"},
+		{maintenance.ErrPlanRuns, codes.AlreadyExists, "PLAN_RUNS"},
+		{maintenance.ErrNoPlan, codes.NotFound, "NO_PLAN"},
+		{maintenance.ErrNoJob, codes.NotFound, "NO_JOB"},
+		{maintenance.ErrJobRuns, codes.AlreadyExists, "JOB_RUNS"},
+		{maintenance.ErrTooManyJobs, codes.ResourceExhausted, "TOO_MANY_JOBS"},
+		{maintenance.ErrUnreachable, codes.Unavailable, "UNREACHABLE"},
+		{store.ErrNoSpace, codes.ResourceExhausted, "NO_SPACE"},
+		{page.ErrFull, codes.ResourceExhausted, "PAGE_FILE_FULL"},
+		{backup.ErrNoSpace, codes.ResourceExhausted, "BACKUP_NO_SPACE"},
+		{maintenance.ErrDiffer, codes.DataLoss, "NODES_DIFFER"},
+		{maintenance.ErrNoPartner, codes.FailedPrecondition, "NO_PARTNER"},
+		{store.ErrIndexDamaged, codes.Unavailable, "INDEX_DAMAGED"},
+		{store.ErrPast, codes.OutOfRange, "PAST"},
+		{store.ErrDataLoss, codes.DataLoss, "DATA_LOSS"},
+		{page.ErrDamaged, codes.DataLoss, "PAGE_DAMAGED"},
+		{store.ErrFailed, codes.Unavailable, "STORE_FAILED"},
+		{store.ErrClosed, codes.Unavailable, "SHUTTING_DOWN"},
+		{dispatch.ErrClosed, codes.Unavailable, "CONSUMERS_CLOSED"},
+		// The queue or subscription.
+		{txn.ErrQueueNotFound, codes.NotFound, "QUEUE_NOT_FOUND"},
+		{txn.ErrSubscriptionNotFound, codes.NotFound, "SUBSCRIPTION_NOT_FOUND"},
+		{store.ErrNoQueue, codes.NotFound, "QUEUE_NOT_FOUND"},
+		{txn.ErrQueueExists, codes.AlreadyExists, "QUEUE_EXISTS"},
+		{txn.ErrSubscriptionExists, codes.AlreadyExists, "SUBSCRIPTION_EXISTS"},
+		{txn.ErrQueueNotEmpty, codes.FailedPrecondition, "QUEUE_NOT_EMPTY"},
+		// Limits that pass.
+		{txn.ErrQueueFull, codes.ResourceExhausted, "QUEUE_FULL"},
+		{txn.ErrTooManyQueues, codes.ResourceExhausted, "TOO_MANY_QUEUES"},
+		{txn.ErrTooManySubscriptions, codes.ResourceExhausted, "TOO_MANY_SUBSCRIPTIONS"},
+		{txn.ErrTooManyMeta, codes.ResourceExhausted, "TOO_MANY_ENTRIES"},
+		{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, "TOO_MANY_CONSUMERS"},
+		{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, "TOO_MUCH_CREDIT"},
+		{ErrDiskLow, codes.ResourceExhausted, "DISK_LOW"},
+		{ErrResponseTooLarge, codes.ResourceExhausted, "RESPONSE_TOO_LARGE"},
+		// Requests that can never work.
+		{txn.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
+		{replication.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
+		{txn.ErrInvalidName, codes.InvalidArgument, "INVALID_NAME"},
+		{txn.ErrBeyondEnd, codes.InvalidArgument, "BEYOND_END"},
+		{dispatch.ErrNotDelivered, codes.InvalidArgument, "BEYOND_END"},
+		{txn.ErrTooManyReleased, codes.InvalidArgument, "TOO_MANY_RELEASED"},
+		{txn.ErrMixed, codes.InvalidArgument, "MIXED"},
+		{txn.ErrMalformed, codes.InvalidArgument, "MALFORMED"},
+		{ErrSequenceReused, codes.InvalidArgument, "SEQUENCE_REUSED"},
+		{ErrInvalid, codes.InvalidArgument, "INVALID"},
+		// Producers.
+		{txn.ErrFenced, codes.Aborted, "PRODUCER_FENCED"},
+		{txn.ErrTooOld, codes.OutOfRange, "TOO_OLD"},
+		{txn.ErrProducerForgotten, codes.OutOfRange, "PRODUCER_FORGOTTEN"},
+		// Operators.
+		{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
+		{failover.ErrAdopt, codes.FailedPrecondition, "ADOPT"},
+		{failover.ErrPause, codes.FailedPrecondition, "PAUSE"},
+		{failover.ErrMinInSync, codes.FailedPrecondition, "MIN_IN_SYNC"},
+		{failover.ErrForce, codes.FailedPrecondition, "FORCE"},
+		{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
+		{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},
+		// The caller.
+		{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
+		{context.Canceled, codes.Canceled, "CANCELED"},
+		{store.ErrCanceled, codes.Aborted, "REWRITE_CANCELED"},
+	}
+}
+
+// lookup finds the line for err; an error that nobody foresaw is INTERNAL.
+func lookup(err error) mapping {
+	for _, m := range mappings() {
+		if errors.Is(err, m.err) {
+			return m
+		}
+	}
+	return mapping{err: err, code: codes.Internal, reason: "INTERNAL"}
+}
+
+// ToStatus turns an error into what a gRPC handler returns: a status with the reason in an ErrorInfo and, if the node
+// is not active, a NotActive detail. nil stays nil, and a status stays what it is.
+func ToStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, is := status.FromError(err); is {
+		return err
+	}
+	m := lookup(err)
+	info := &errdetails.ErrorInfo{Reason: m.reason, Domain: errorDomain}
+	if isSettled(err) {
+		info.Metadata = map[string]string{metadataSettled: "true"}
+	}
+	st, detailErr := status.New(m.code, err.Error()).WithDetails(info)
+	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
+		return status.Error(m.code, err.Error())
+	}
+	var notActive *NotActiveError
+	if errors.As(err, &notActive) {
+		with, detailErr := st.WithDetails(&pb.NotActive{
+			ActiveAddress: notActive.ActiveAddress, ActiveNode: notActive.ActiveNode, Role: notActive.Role,
+			RetryAfter: durationpb.New(notActive.RetryAfter),
+		})
+		if detailErr == nil {
+			st = with
+		}
+	}
+	return st.Err()
+}
+
+// Undecodable is the status for a request that is no protobuf of its type.
+func Undecodable(name string) error {
+	st, err := status.Newf(codes.InvalidArgument, "the request is not a %s as the service's .proto says", name).
+		WithDetails(&errdetails.ErrorInfo{Reason: "UNDECODABLE", Domain: errorDomain})
+	if err != nil { // cannot happen: the code is not OK and the detail is a known message
+		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name) //nolint:wrapcheck // a status is what gRPC wants
+	}
+	return st.Err() //nolint:wrapcheck // a status is what gRPC wants
+}
+
+// ToRequestError turns an error into the answer to one request of a stream.
+func ToRequestError(err error) *pb.RequestError {
+	m := lookup(err)
+	return &pb.RequestError{Code: uint32(m.code), Message: err.Error(), Reason: m.reason, Settled: isSettled(err)}
+}
+
+// concernsNode tells whether an error is about the node and not about one request: a stream ends with it.
+func ConcernsNode(err error) bool {
+	switch m := lookup(err); m.code { //nolint:exhaustive // the others are about the request
+	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
+		return true
+	default:
+		return m.reason == "NOT_ACTIVE"
+	}
+}
+
+// FromStatus turns a status that another node answered back into an error that errors.Is knows. It returns err itself
+// if it is no status of this package's.
+func FromStatus(err error) error {
+	st, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	reason := ""
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *pb.NotActive:
+			return &NotActiveError{
+				ActiveAddress: d.GetActiveAddress(), ActiveNode: d.GetActiveNode(), Role: d.GetRole(),
+				RetryAfter: d.GetRetryAfter().AsDuration(),
+			}
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() == errorDomain {
+				reason = d.GetReason()
+			}
+		}
+	}
+	return fromReason(err, reason, st.Message())
+}
+
+// FromRequestError turns the error of one request of a stream back into an error that errors.Is knows.
+func FromRequestError(e *pb.RequestError) error {
+	return fromReason(status.Error(codes.Code(e.GetCode()), e.GetMessage()), e.GetReason(), e.GetMessage())
+}
+
+func fromReason(fallback error, reason, message string) error {
+	for _, m := range mappings() {
+		if m.reason == reason {
+			return &remoteError{kind: m.err, message: message}
+		}
+	}
+	return fallback
+}
+
+// remoteError is an error of another node: its message, and what errors.Is knows it as.
+type remoteError struct {
+	kind    error
+	message string
+}
+
+func (e *remoteError) Error() string { return e.message }
+func (e *remoteError) Unwrap() error { return e.kind }

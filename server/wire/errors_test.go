@@ -1,0 +1,153 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TestErrorTableBothWays: every error of the table, wrapped as it comes, goes out with its code and comes back as
+// itself or as another error of the same reason.
+func TestErrorTableBothWays(t *testing.T) {
+	for _, m := range mappings() {
+		t.Run(m.reason, func(t *testing.T) {
+			err := ToStatus(fmt.Errorf("publish to %q: %w", "orders", m.err))
+			require.Equal(t, m.code, status.Code(err))
+			back := FromStatus(err)
+			require.Equal(t, m.reason, lookup(back).reason)
+			require.Contains(t, back.Error(), `publish to "orders"`)
+
+			request := ToRequestError(fmt.Errorf("request 7: %w", m.err))
+			require.Equal(t, uint32(m.code), request.GetCode())
+			require.Equal(t, m.reason, lookup(FromRequestError(request)).reason)
+		})
+	}
+}
+
+// TestReasonsAreUnambiguous: lines that share a reason share a code, and both come back as the first.
+func TestReasonsAreUnambiguous(t *testing.T) {
+	seen := map[string]codes.Code{}
+	for _, m := range mappings() {
+		if code, ok := seen[m.reason]; ok {
+			require.Equal(t, code, m.code, m.reason)
+		}
+		seen[m.reason] = m.code
+		require.NotEqual(t, codes.OK, m.code)
+	}
+}
+
+// TestDocumentedCodes is what queue.proto promises.
+func TestDocumentedCodes(t *testing.T) {
+	for err, want := range map[error]codes.Code{
+		txn.ErrFenced: codes.Aborted, txn.ErrTooOld: codes.OutOfRange, txn.ErrProducerForgotten: codes.OutOfRange,
+		store.ErrDataLoss: codes.DataLoss, txn.ErrQueueFull: codes.ResourceExhausted,
+		txn.ErrQueueNotFound: codes.NotFound,
+		txn.ErrQueueExists:   codes.AlreadyExists, txn.ErrInvalidName: codes.InvalidArgument,
+		replication.ErrOutcomeUnknown: codes.Unavailable, replication.ErrBlocked: codes.Unavailable,
+		replication.ErrNotActive: codes.FailedPrecondition, context.Canceled: codes.Canceled,
+	} {
+		require.Equal(t, want, status.Code(ToStatus(err)), err)
+	}
+}
+
+func TestSpecialBeforeGeneral(t *testing.T) {
+	// What replication wraps around the reason must not hide that the outcome is not known.
+	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrBlocked)
+	require.Equal(t, "OUTCOME_UNKNOWN", lookup(err).reason)
+	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
+	require.Equal(t, "OUTCOME_UNKNOWN", lookup(err).reason)
+	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, context.Canceled)
+	require.Equal(t, "OUTCOME_UNKNOWN", lookup(err).reason)
+	require.Equal(t, "QUEUE_FULL", lookup(&txn.Error{Code: txn.ErrQueueFull, Op: 3}).reason)
+}
+
+func TestNotActiveDetail(t *testing.T) {
+	want := &NotActiveError{ActiveAddress: "b:1", ActiveNode: "id", Role: "STANDBY", RetryAfter: 20 * time.Millisecond}
+	err := ToStatus(fmt.Errorf("publish: %w", want))
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	var detail *pb.NotActive
+	for _, d := range status.Convert(err).Details() {
+		if n, ok := d.(*pb.NotActive); ok {
+			detail = n
+		}
+	}
+	require.Equal(t, "b:1", detail.GetActiveAddress())
+	var back *NotActiveError
+	require.ErrorAs(t, FromStatus(err), &back)
+	require.Equal(t, want, back)
+	require.ErrorIs(t, FromStatus(err), replication.ErrNotActive)
+}
+
+func TestUnforeseenErrors(t *testing.T) {
+	require.Equal(t, codes.Internal, status.Code(ToStatus(errors.New("surprise"))))
+	require.NoError(t, ToStatus(nil))
+	require.NoError(t, FromStatus(nil))
+	own := status.Error(codes.Unimplemented, "unknown method")
+	require.Equal(t, own, ToStatus(own), "a status stays what it is")
+	require.Equal(t, own, FromStatus(own), "somebody else's status stays what it is")
+	plain := errors.New("no status")
+	require.Equal(t, plain, FromStatus(plain))
+}
+
+// TestRolesHaveTheSameNumbers: admin.go converts them by number.
+func TestRolesHaveTheSameNumbers(t *testing.T) {
+	for role := failover.RoleRecovering; role <= failover.RoleFenced; role++ {
+		require.Equal(t, "ROLE_"+role.String(), pb.Role(role).String())
+	}
+	require.Len(t, pb.Role_name, int(failover.RoleFenced)+1)
+}
+
+func TestConcernsNode(t *testing.T) {
+	for _, err := range []error{
+		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown,
+		store.ErrFailed, errors.New("surprise"),
+	} {
+		require.True(t, ConcernsNode(err), err)
+	}
+	for _, err := range []error{
+		txn.ErrQueueFull, txn.ErrQueueNotFound, txn.ErrTooLarge, txn.ErrFenced, ErrDiskLow,
+		txn.ErrQueueNotEmpty,
+	} {
+		require.False(t, ConcernsNode(err), err)
+	}
+}
+
+// TestReasonsAreDocumented: docs/clients.md lists every reason with its code, and no other.
+func TestReasonsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/clients.md")
+	require.NoError(t, err)
+	documented := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| ([A-Z_]+) \\|").FindAllStringSubmatch(string(text),
+		-1) {
+		require.Empty(t, documented[m[1]], "%s is there twice", m[1])
+		documented[m[1]] = m[2]
+	}
+	want := map[string]string{"INTERNAL": "INTERNAL", "UNDECODABLE": "INVALID_ARGUMENT"}
+	for _, m := range mappings() {
+		var name strings.Builder // CamelCase → UPPER_SNAKE, as the specification writes it
+		for i, r := range m.code.String() {
+			if i > 0 && unicode.IsUpper(r) {
+				name.WriteByte('_')
+			}
+			name.WriteRune(unicode.ToUpper(r))
+		}
+		want[m.reason] = strings.Replace(name.String(), "CANCELED", "CANCELLED", 1)
+	}
+	require.Equal(t, want, documented)
+}

@@ -1,0 +1,81 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// queueConfig converts a queue's configuration; none means no limits.
+func QueueConfig(c *pb.QueueConfig) txn.Config {
+	return txn.Config{MaxMessages: c.GetMaxMessages(), MaxBytes: c.GetMaxBytes()}
+}
+
+// queueToProto describes a queue. The store's lock is held.
+func QueueToProto(q *queue.Queue) *pb.Queue {
+	c := q.Config()
+	out := &pb.Queue{
+		Name: q.Name(), Id: q.ID(), Config: &pb.QueueConfig{MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes},
+		NextSequence: q.NextSequence(), Messages: q.Messages(), Bytes: q.Bytes(), Digest: q.Digest(),
+		Subscriptions: make([]*pb.Subscription, 0, q.SubCount()),
+	}
+	for sub := range q.Subs {
+		out.Subscriptions = append(out.Subscriptions,
+			&pb.Subscription{Name: sub.Name(), Floor: sub.Floor(), Backlog: sub.Backlog()})
+	}
+	slices.SortFunc(out.GetSubscriptions(), func(a, b *pb.Subscription) int {
+		return strings.Compare(a.GetName(),
+			b.GetName())
+	})
+	return out
+}
+
+// storedParts is all that a stored message consists of as it is sent, but for its body: one allocation for all that are
+// sent together.
+type storedParts struct {
+	stored  pb.StoredMessage
+	message pb.Message
+	at      timestamppb.Timestamp
+}
+
+// fill decodes a record. The message aliases the record, which never changes.
+func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
+	m, err := txn.DecodeMessage(d.Record)
+	if err != nil {
+		return fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, d.Sequence, err)
+	}
+	at := time.UnixMilli(m.TimestampMS)
+	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond()) //nolint:gosec // less than a second
+	p.stored.Sequence, p.stored.DeliveryCount, p.stored.PublishedAt, p.stored.Message = d.Sequence, d.DeliveryCount,
+		&p.at, &p.message
+	p.message.Properties = m.PropertyMap()
+	if !headersOnly {
+		p.message.Body = m.Body
+	}
+	return nil
+}
+
+func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.StoredMessage, error) {
+	parts, out := make([]storedParts, len(deliveries)), make([]*pb.StoredMessage, len(deliveries))
+	for i := range deliveries {
+		if err := parts[i].fill(&deliveries[i], headersOnly); err != nil {
+			return nil, err
+		}
+		out[i] = &parts[i].stored
+	}
+	return out, nil
+}
+
+// position converts the name of a log record.
+func PositionToProto(p lsn.Position) *pb.Position {
+	return &pb.Position{Term: p.Term, Lsn: p.LSN, Chain: p.Chain}
+}
