@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -20,7 +20,7 @@ import (
 func quickRetry(n *node) { n.tuning.BehindRetry = 5 * time.Millisecond }
 
 // image is what a snapshot of the node's machine holds.
-func (n *node) image() *vfs.Mem {
+func (n *node) image() *memfs.FS {
 	n.w.t.Helper()
 	require.NoError(n.w.t, n.store.Sync())
 	return n.disk.CrashClone(nil)
@@ -28,7 +28,7 @@ func (n *node) image() *vfs.Mem {
 
 // sealedImage is what is on the node's disk when it has rested for a moment: its log says then that all of it is
 // committed.
-func (n *node) sealedImage() (image *vfs.Mem) {
+func (n *node) sealedImage() (image *memfs.FS) {
 	n.w.t.Helper()
 	require.Eventually(n.w.t, func() bool {
 		image = n.image()
@@ -43,7 +43,7 @@ func (n *node) sealedImage() (image *vfs.Mem) {
 }
 
 // putBack starts the node with an older image of its disk, or with what a power failure leaves of the present one.
-func (n *node) putBack(image *vfs.Mem) {
+func (n *node) putBack(image *memfs.FS) {
 	n.w.t.Helper()
 	n.close()
 	n.stop()
@@ -95,7 +95,7 @@ func (s oldStream) Send(m *replication.StandbyMessage) error {
 
 // behindPair is a pair in sync whose node a can be put back to before the last 50 of 100 messages, all of which were
 // acknowledged.
-func behindPair(w *world, change ...func(*node)) (a, b *node, old, oldOfB *vfs.Mem) {
+func behindPair(w *world, change ...func(*node)) (a, b *node, old, oldOfB *memfs.FS) {
 	w.t.Helper()
 	change = append(change, quickRetry)
 	a, b = w.node("a", change...), w.node("b", change...)

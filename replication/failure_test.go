@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // logFrames appends records to a node's log by hand, as a primary that was killed at once would have.
@@ -381,7 +381,7 @@ func TestStalledDisk(t *testing.T) {
 	}
 	t.Run("standby", func(t *testing.T) {
 		a, b := pair(t)
-		release := b.hold(vfs.OpSync)
+		release := b.hold(faultfs.OpSync)
 		defer release()
 		submit(a)
 		await[replication.DiskStalled](b, nil)
@@ -391,7 +391,7 @@ func TestStalledDisk(t *testing.T) {
 	})
 	t.Run("active", func(t *testing.T) {
 		a, b := pair(t)
-		release := a.hold(vfs.OpSync)
+		release := a.hold(faultfs.OpSync)
 		defer release()
 		submit(a)
 		await[replication.DiskStalled](a, nil)
@@ -408,7 +408,7 @@ func TestStalledDisk(t *testing.T) {
 		a.lead(10, 2, b)
 		b.follow(a)
 		await[replication.StandbySynced](a, nil)
-		release := b.hold(vfs.OpSync)
+		release := b.hold(faultfs.OpSync)
 		defer release()
 		a.forget()
 		submit(a)
@@ -421,8 +421,8 @@ func TestStalledDisk(t *testing.T) {
 func TestFailedSync(t *testing.T) {
 	broken := errors.New("disk is broken")
 	fail := func(n *node) {
-		n.fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpSync && strings.Contains(op.Name, "/log/") {
+		n.fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpSync && strings.Contains(op.Name, "/log/") {
 				return broken
 			}
 			return nil

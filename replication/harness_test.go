@@ -20,7 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -60,8 +61,8 @@ func (w *world) dialer() replication.Dialer {
 type node struct {
 	w       *world
 	name    string
-	disk    *vfs.Mem
-	fault   *vfs.Fault
+	disk    *memfs.FS
+	fault   *faultfs.FS
 	options store.Options
 	tuning  replication.Tuning
 	store   *store.Store
@@ -78,7 +79,7 @@ type node struct {
 }
 
 func (w *world) node(name string, change ...func(*node)) *node {
-	n := &node{w: w, name: name, disk: vfs.NewMem()}
+	n := &node{w: w, name: name, disk: memfs.New()}
 	n.options = store.Options{Dir: "/data", SegmentBytes: 1 << 20, MemoryBudget: store.MinMemoryBudget}
 	for _, c := range change {
 		c(n)
@@ -95,7 +96,7 @@ func (w *world) node(name string, change ...func(*node)) *node {
 
 // open opens the store on the present disk.
 func (n *node) open() {
-	n.fault = vfs.NewFault(n.disk)
+	n.fault = faultfs.New(n.disk)
 	n.options.FS = n.fault
 	st, err := store.Open(n.options)
 	require.NoError(n.w.t, err)

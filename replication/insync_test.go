@@ -10,13 +10,13 @@ import (
 
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // hold makes operations of one kind on a node's log wait until release is called.
-func (n *node) hold(kind vfs.OpKind) (release func()) {
+func (n *node) hold(kind faultfs.OpKind) (release func()) {
 	gate := make(chan struct{})
-	n.fault.SetHook(func(op vfs.Op) error {
+	n.fault.SetHook(func(op faultfs.Op) error {
 		if op.Kind == kind && strings.Contains(op.Name, "/log/") {
 			<-gate
 		}
@@ -40,7 +40,7 @@ func TestSyncedOnlyWithWhatWasCommittedAlone(t *testing.T) {
 	a.createQueue()
 	await[replication.StandbyCaughtUp](a, nil)
 	requireEqual(a, b)
-	release := b.hold(vfs.OpSync)
+	release := b.hold(faultfs.OpSync)
 	a.publish(a.queueID, 20, 100, 4)
 	commit := a.primary.CommitLSN()
 	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby, c.Standby = true, b.member() })
@@ -69,7 +69,7 @@ func TestStandbyMayBeAheadOfTheActivesLog(t *testing.T) {
 		a.sync(b)
 		requireEqual(a, b)
 		end := a.store.End().LSN
-		release := a.hold(vfs.OpWrite)
+		release := a.hold(faultfs.OpWrite)
 		answer := make(chan error, 1)
 		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")),
 			func(_ *txn.Result, err error) { answer <- err }))

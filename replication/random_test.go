@@ -16,7 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 var (
@@ -66,7 +66,7 @@ type history struct {
 	inSync       bool
 	config, term uint64
 	// images are older states of each node's disk.
-	images            [2][]*vfs.Mem
+	images            [2][]*memfs.FS
 	putBacks, refused int
 
 	// current is the active's primary as the clients know it.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 func TestSteadyReplication(t *testing.T) {
@@ -190,14 +190,14 @@ func TestBatchesFormUnderLoad(t *testing.T) {
 	a.lead(1, 1, nil)
 	a.createQueue()
 	var done sync.WaitGroup
-	before := a.fault.Count(vfs.OpSync)
+	before := a.fault.Count(faultfs.OpSync)
 	done.Add(2000)
 	for range 2000 {
 		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "", 0, []byte("x")),
 			func(*txn.Result, error) { done.Done() }))
 	}
 	done.Wait()
-	require.Less(t, a.fault.Count(vfs.OpSync)-before, uint64(400))
+	require.Less(t, a.fault.Count(faultfs.OpSync)-before, uint64(400))
 }
 
 func TestBackpressure(t *testing.T) {

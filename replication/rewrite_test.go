@@ -10,7 +10,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // TestConnectionLostDuringRewrite: while a standby rewrites its page file nothing is applied there. It acknowledges all
@@ -27,8 +27,8 @@ func TestConnectionLostDuringRewrite(t *testing.T) {
 	// The rewrite hangs before it writes to the new file.
 	hangs, goOn := make(chan struct{}), make(chan struct{})
 	var once, free sync.Once
-	b.fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
+	b.fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
 			once.Do(func() { close(hangs) })
 			<-goOn
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -278,7 +278,7 @@ func FuzzVerifyFrames(f *testing.F) {
 
 // TestAppliersFailureLeavesOutcomesUnknown: when the applier fails, the committer may still log what waits for it.
 func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
-	st, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/data"})
+	st, err := store.Open(store.Options{FS: memfs.New(), Dir: "/data"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	p, err := StartPrimary(PrimaryOptions{
@@ -298,7 +298,7 @@ func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 
 // TestAdmit: a standby obeys nobody below its fence, and a higher one is on disk before it is obeyed (INV-1).
 func TestAdmit(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := memfs.New()
 	s, err := store.Open(store.Options{FS: fs, Dir: "/s", BootID: "boot"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
@@ -315,7 +315,7 @@ func TestAdmit(t *testing.T) {
 // TestStandbyAppliesWhatIsCommitted: what a standby has, durable, and the active has not committed is not applied
 // (INV-5).
 func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
-	s, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/s", BootID: "boot"})
+	s, err := store.Open(store.Options{FS: memfs.New(), Dir: "/s", BootID: "boot"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	var build txn.Builder
@@ -347,7 +347,7 @@ func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 // TestIntroductionOfAStoreThatMayHaveLost: whoever meets it must not give it the role for the length of its log
 // (INV-6).
 func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
-	st, err := store.Open(store.Options{FS: vfs.NewMem(), Dir: "/data"})
+	st, err := store.Open(store.Options{FS: memfs.New(), Dir: "/data"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, st.Close()) }()
 	p, err := StartPrimary(PrimaryOptions{Store: st, Term: 1, Config: ActiveConfig{Config: 1, Serve: true}})

@@ -8,13 +8,13 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/pace"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestBackgroundPauses: work that pauses finds what work at full speed finds, and ends with its context in the middle
 // of a pause.
 func TestBackgroundPauses(t *testing.T) {
-	o := options(vfs.NewMem())
+	o := options(memfs.New())
 	o.BackgroundPercent = 50
 	n, _ := filled(t, o)
 	ctx := t.Context()

@@ -14,13 +14,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
 // TestCommittedIsKnownAfterARestart: from the log, from the checkpoint, and from nothing (INV-13).
 func TestCommittedIsKnownAfterARestart(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	require.Zero(t, n.s.Committed())
 	n.commit(createQueue)
@@ -59,7 +60,7 @@ func TestCommittedIsKnownAfterARestart(t *testing.T) {
 // TestCutRefusesCommitted: not even replication can cut what is committed, unless it says that a forced failover made
 // it void; then that is forgotten (INV-13).
 func TestCutRefusesCommitted(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	var at []lsn.Position
 	for i := range 5 {
@@ -87,7 +88,7 @@ func TestCutRefusesCommitted(t *testing.T) {
 
 // TestCommittedAfterASnapshot: what is known is the snapshot's position, whatever was known of the history before.
 func TestCommittedAfterASnapshot(t *testing.T) {
-	source := openNode(t, options(vfs.NewMem()))
+	source := openNode(t, options(memfs.New()))
 	source.commit(createQueue)
 	for range 10 {
 		source.publish([]byte("1"))
@@ -95,7 +96,7 @@ func TestCommittedAfterASnapshot(t *testing.T) {
 	_, err := source.s.Checkpoint(t.Context())
 	require.NoError(t, err)
 	for _, records := range []int{0, 5, 30} {
-		mem := vfs.NewMem()
+		mem := memfs.New()
 		n := openNode(t, options(mem))
 		n.commit(createQueue)
 		for range records {
@@ -130,7 +131,7 @@ func (n *node) copyTo(to *node) {
 
 // TestCommittedOfAStoreThatWasSetAside: nothing is there, so nothing can be cut.
 func TestCommittedOfAStoreThatWasSetAside(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	require.NoError(t, n.s.JoinPair(uuid.New()))
 	n.commit(createQueue)
@@ -153,7 +154,7 @@ func TestCommittedOfAStoreThatWasSetAside(t *testing.T) {
 // TestClearLossKeepsCommitted: the log may have lost its end; what it still has and knows to be committed stays
 // committed.
 func TestClearLossKeepsCommitted(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	o := options(mem)
 	o.Sync = wal.SyncInterval
 	n := openNode(t, o)
@@ -180,7 +181,7 @@ func TestCommittedAcrossCrashes(t *testing.T) {
 	}
 	forgot := 0
 	for seed := range rounds {
-		c := &commitCrash{t: t, rng: rand.New(rand.NewPCG(uint64(seed), 13)), mem: vfs.NewMem()} //nolint:gosec // a test
+		c := &commitCrash{t: t, rng: rand.New(rand.NewPCG(uint64(seed), 13)), mem: memfs.New()} //nolint:gosec // a test
 		c.run()
 		after := openNode(t, options(c.shot))
 		got := after.s.Committed()
@@ -203,22 +204,22 @@ func TestCommittedAcrossCrashes(t *testing.T) {
 type commitCrash struct {
 	t   *testing.T
 	rng *rand.Rand
-	mem *vfs.Mem
+	mem *memfs.FS
 
 	mu sync.Mutex // guards what is below; the log and the pager write in goroutines of their own
 	// committed was told, and promised is what of it a durable block or checkpoint says.
 	committed, promised uint64
 	shootAt             int
 	// shot is the disk after the crash; most and least are committed and promised at that moment.
-	shot        *vfs.Mem
+	shot        *memfs.FS
 	most, least uint64
 }
 
-func (c *commitCrash) hook(op vfs.Op) error {
+func (c *commitCrash) hook(op faultfs.Op) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch op.Kind {
-	case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpRemove, vfs.OpSyncDir:
+	case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpRemove, faultfs.OpSyncDir:
 		if c.shootAt--; c.shootAt == 0 {
 			c.shot, c.most, c.least = c.mem.CrashClone(crashRand(c.rng)), c.committed, c.promised
 		}
@@ -242,7 +243,7 @@ func (c *commitCrash) over() bool {
 }
 
 func (c *commitCrash) run() {
-	fault := vfs.NewFault(c.mem)
+	fault := faultfs.New(c.mem)
 	n := openNode(c.t, options(fault))
 	n.commit(createQueue)
 	c.committed, c.shootAt = 1, 1+c.rng.IntN(60)

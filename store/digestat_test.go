@@ -11,13 +11,13 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestDigestAt: two stores that apply the same log at different speeds have the same digest at a record in the middle
 // of it.
 func TestDigestAt(t *testing.T) {
-	a, b := openNode(t, options(vfs.NewMem())), openNode(t, options(vfs.NewMem()))
+	a, b := openNode(t, options(memfs.New())), openNode(t, options(memfs.New()))
 	const records = 400
 	at := uint64(257)
 	var wg sync.WaitGroup
@@ -74,7 +74,7 @@ func TestDigestAt(t *testing.T) {
 
 // TestMetaSurvives: the pair's own entries are there after a restart, from the checkpoint and from the log.
 func TestMetaSurvives(t *testing.T) {
-	o := options(vfs.NewMem())
+	o := options(memfs.New())
 	n := openNode(t, o)
 	changed, cancel := n.s.WatchMeta()
 	defer cancel()

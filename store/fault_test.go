@@ -19,7 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // filled is a store with a few messages in pages.
@@ -39,13 +40,13 @@ func filled(t *testing.T, o store.Options) (*node, *model) {
 // TestInstallIsAtomic stops the machine before each step of putting a snapshot in place. A restart finds the old
 // content or the new one, never a mixture.
 func TestInstallIsAtomic(t *testing.T) {
-	source, m := filled(t, options(vfs.NewMem()))
+	source, m := filled(t, options(memfs.New()))
 	snap, err := source.s.OpenSnapshot()
 	require.NoError(t, err)
 	defer snap.Close()
 
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	twin := openNode(t, options(fault))
 	stranger := &model{}
 	twin.commit(stranger.stranger(t))
@@ -62,10 +63,10 @@ func TestInstallIsAtomic(t *testing.T) {
 		require.NoError(t, in.WriteAt(at, data))
 	}
 	var mu sync.Mutex
-	var clones []*vfs.Mem
+	var clones []*memfs.FS
 	var ops []string
 	rng := rand.New(rand.NewPCG(9, 9))
-	fault.SetHook(func(op vfs.Op) error {
+	fault.SetHook(func(op faultfs.Op) error {
 		mu.Lock()
 		defer mu.Unlock()
 		clones, ops = append(clones, mem.CrashClone(crashRand(rng))),
@@ -103,7 +104,7 @@ func TestInstallIsAtomic(t *testing.T) {
 // TestDamagedPage flips a bit of every page in turn. Check must see it, and a read must fail rather than return what
 // was never published.
 func TestDamagedPage(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n, m := filled(t, options(mem))
 	want := m.dump()
 	stats, err := n.s.Stats()
@@ -138,7 +139,7 @@ func TestDamagedPage(t *testing.T) {
 
 // TestDamagedMessageIsNotSkipped reads across a damaged page: everything before it arrives, then DATA_LOSS.
 func TestDamagedMessageIsNotSkipped(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	for i := range 40 {
@@ -175,12 +176,13 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 // TestFullDisk lets the page file run out of space in the middle of checkpoints. Nothing fails for good, and everything
 // arrives once there is space again.
 func TestFullDisk(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	n, m := filled(t, options(fault))
 	var full atomic.Bool
-	fault.SetHook(func(op vfs.Op) error {
-		if full.Load() && op.Name == store.PageFile("/data") && (op.Kind == vfs.OpWrite || op.Kind == vfs.OpAllocate) {
+	fault.SetHook(func(op faultfs.Op) error {
+		if full.Load() && op.Name == store.PageFile("/data") &&
+			(op.Kind == faultfs.OpWrite || op.Kind == faultfs.OpAllocate) {
 			return fmt.Errorf("write: %w", syscall.ENOSPC)
 		}
 		return nil
@@ -204,15 +206,15 @@ func TestFullDisk(t *testing.T) {
 // TestFailedSyncIsFinal fails one fsync of the log: the store accepts nothing any more, tells its owner, and a restart
 // brings back everything that was acknowledged.
 func TestFailedSyncIsFinal(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	o := options(fault)
 	told := make(chan error, 1)
 	o.OnFatal = func(err error) { told <- err }
 	n, m := filled(t, o)
 	want := m.dump()
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpSync {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpSync {
 			return syscall.EIO
 		}
 		return nil
@@ -235,7 +237,7 @@ func TestFailedSyncIsFinal(t *testing.T) {
 
 // TestIdentity keeps who a node is, and refuses what it must not do.
 func TestIdentity(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	o := options(mem)
 	n := openNode(t, o)
 	first := n.s.Identity()
@@ -260,7 +262,7 @@ func TestIdentity(t *testing.T) {
 
 // TestDamagedIdentity is refused; a node that forgot its fence could obey an old active.
 func TestDamagedIdentity(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	require.NoError(t, n.s.Close())
 	f, err := mem.OpenFile("/data/identity", os.O_RDWR, 0)
@@ -289,7 +291,7 @@ func TestMayHaveLost(t *testing.T) {
 		{"interval", "boot-2", false, true},
 	} {
 		t.Run(fmt.Sprintf("%s/%s/clean=%v", c.sync, c.boot, c.clean), func(t *testing.T) {
-			mem := vfs.NewMem()
+			mem := memfs.New()
 			o := options(mem)
 			o.Sync = parseSync(t, c.sync)
 			n := openNode(t, o)
@@ -313,7 +315,7 @@ func TestMayHaveLost(t *testing.T) {
 // TestReadersDuringCheckpoints reads all the time while messages move from memory to pages and pages are freed and
 // reused.
 func TestReadersDuringCheckpoints(t *testing.T) {
-	n := openNode(t, options(vfs.NewMem()))
+	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
 	ctx, cancel := context.WithCancel(context.Background())
 	var readers sync.WaitGroup

@@ -19,7 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -47,9 +48,9 @@ type gate struct {
 	passed        atomic.Bool
 }
 
-func closeGate(fault *vfs.Fault, match func(vfs.Op) bool) *gate {
+func closeGate(fault *faultfs.FS, match func(faultfs.Op) bool) *gate {
 	g := &gate{reached: make(chan struct{}), open: make(chan struct{})}
-	fault.SetHook(func(op vfs.Op) error {
+	fault.SetHook(func(op faultfs.Op) error {
 		if match(op) && g.passed.CompareAndSwap(false, true) {
 			close(g.reached)
 			<-g.open
@@ -59,8 +60,8 @@ func closeGate(fault *vfs.Fault, match func(vfs.Op) bool) *gate {
 	return g
 }
 
-func isPageFile(kind vfs.OpKind) func(vfs.Op) bool {
-	return func(op vfs.Op) bool { return op.Kind == kind && op.Name == store.PageFile("/data") }
+func isPageFile(kind faultfs.OpKind) func(faultfs.Op) bool {
+	return func(op faultfs.Op) bool { return op.Kind == kind && op.Name == store.PageFile("/data") }
 }
 
 // publish commits one transaction with the messages to queue 1.
@@ -82,7 +83,7 @@ func createQueue(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") }
 // TestCheckpointBesideClose asks for checkpoints while the store is closed: everybody gets an answer.
 func TestCheckpointBesideClose(t *testing.T) {
 	for range 20 {
-		n := openNode(t, options(vfs.NewMem()))
+		n := openNode(t, options(memfs.New()))
 		n.commit(createQueue)
 		var asking sync.WaitGroup
 		for range 4 {
@@ -108,10 +109,10 @@ func assertClosed(t *testing.T, err error) {
 
 // TestCheckpointContext gives up waiting for a checkpoint that a slow disk holds up.
 func TestCheckpointContext(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	n := openNode(t, options(fault))
 	n.commit(createQueue)
-	g := closeGate(fault, isPageFile(vfs.OpSync))
+	g := closeGate(fault, isPageFile(faultfs.OpSync))
 	defer close(g.open)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -126,14 +127,14 @@ func TestCheckpointContext(t *testing.T) {
 
 // TestFailedPageSyncIsFinal fails the fsync of a checkpoint that was asked for (INV-7).
 func TestFailedPageSyncIsFinal(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	o := options(fault)
 	told := make(chan error, 1)
 	o.OnFatal = func(err error) { told <- err }
 	n := openNode(t, o)
 	n.commit(createQueue)
-	fault.SetHook(func(op vfs.Op) error {
-		if isPageFile(vfs.OpSync)(op) {
+	fault.SetHook(func(op faultfs.Op) error {
+		if isPageFile(faultfs.OpSync)(op) {
 			return syscall.EIO
 		}
 		return nil
@@ -153,7 +154,7 @@ func TestFailedPageSyncIsFinal(t *testing.T) {
 // TestRefusedFramesAreNotFatal appends what does not continue the log, and what is too large: nothing was written,
 // nothing is lost.
 func TestRefusedFramesAreNotFatal(t *testing.T) {
-	n := openNode(t, options(vfs.NewMem()))
+	n := openNode(t, options(memfs.New()))
 	payload := encode(t, nil, createQueue)
 	frames, end := wal.AppendFrame(nil, lsn.Position{Term: 1, LSN: 7, Chain: 9}, 1, wal.KindTxn, payload)
 	require.ErrorIs(t, n.s.Append(frames, end), wal.ErrNotContiguous)
@@ -165,7 +166,7 @@ func TestRefusedFramesAreNotFatal(t *testing.T) {
 
 // TestUseAfterClose gets ErrClosed, and does not touch a directory that may belong to another process by now.
 func TestUseAfterClose(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	n.commit(createQueue)
 	require.NoError(t, n.s.Close())
@@ -184,9 +185,9 @@ func TestUseAfterClose(t *testing.T) {
 
 // TestCloseBesideCheck does not wait for a check, which takes as long as the store is large.
 func TestCloseBesideCheck(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
-	g := closeGate(fault, isPageFile(vfs.OpRead))
+	g := closeGate(fault, isPageFile(faultfs.OpRead))
 	checked := make(chan error, 1)
 	go func() {
 		_, err := n.s.Check(context.Background(), nil)
@@ -200,9 +201,9 @@ func TestCloseBesideCheck(t *testing.T) {
 
 // TestCheckBesideRewrite goes on to check the file that it began with.
 func TestCheckBesideRewrite(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	n, _ := filled(t, options(fault))
-	g := closeGate(fault, isPageFile(vfs.OpRead))
+	g := closeGate(fault, isPageFile(faultfs.OpRead))
 	checked := make(chan error, 1)
 	go func() {
 		report, err := n.s.Check(context.Background(), nil)
@@ -221,9 +222,9 @@ func TestCheckBesideRewrite(t *testing.T) {
 
 // TestCloseBesideInstall closes a store while a snapshot is being put in place: one comes first, neither hangs.
 func TestCloseBesideInstall(t *testing.T) {
-	source, m := filled(t, options(vfs.NewMem()))
+	source, m := filled(t, options(memfs.New()))
 	for range 20 {
-		mem := vfs.NewMem()
+		mem := memfs.New()
 		twin := openNode(t, options(mem))
 		in := receive(t, source.s, twin.s)
 		var both sync.WaitGroup
@@ -263,8 +264,8 @@ func receive(t *testing.T, from, to *store.Store) *store.Install {
 // TestSnapshotOfReplacedStore goes on to read a snapshot after the store it was taken of was replaced by another one's.
 // What it would read is of the new file.
 func TestSnapshotOfReplacedStore(t *testing.T) {
-	source, _ := filled(t, options(vfs.NewMem()))
-	twin, _ := filled(t, options(vfs.NewMem()))
+	source, _ := filled(t, options(memfs.New()))
+	twin, _ := filled(t, options(memfs.New()))
 	old, err := twin.s.OpenSnapshot()
 	require.NoError(t, err)
 	defer old.Close()
@@ -277,7 +278,7 @@ func TestSnapshotOfReplacedStore(t *testing.T) {
 
 // TestClosedSnapshot cannot be read: its pages may hold something else by now.
 func TestClosedSnapshot(t *testing.T) {
-	n, _ := filled(t, options(vfs.NewMem()))
+	n, _ := filled(t, options(memfs.New()))
 	snap, err := n.s.OpenSnapshot()
 	require.NoError(t, err)
 	snap.Close()
@@ -287,8 +288,8 @@ func TestClosedSnapshot(t *testing.T) {
 
 // TestHalfReceivedSnapshot leaves out a piece. What came is not put in place.
 func TestHalfReceivedSnapshot(t *testing.T) {
-	source, _ := filled(t, options(vfs.NewMem()))
-	twin := openNode(t, options(vfs.NewMem()))
+	source, _ := filled(t, options(memfs.New()))
+	twin := openNode(t, options(memfs.New()))
 	snap, err := source.s.OpenSnapshot()
 	require.NoError(t, err)
 	defer snap.Close()
@@ -313,7 +314,7 @@ func TestHalfReceivedSnapshot(t *testing.T) {
 // TestRemovedLog is what INV-6 is about: nobody knows what was in it.
 func TestRemovedLog(t *testing.T) {
 	for _, paired := range []bool{false, true} {
-		mem := vfs.NewMem()
+		mem := memfs.New()
 		n := openNode(t, options(mem))
 		if paired {
 			require.NoError(t, n.s.JoinPair(uuid.New()))
@@ -330,13 +331,13 @@ func TestRemovedLog(t *testing.T) {
 			require.NoError(t, mem.Remove(filepath.Join(store.LogDir("/data"), name)))
 		}
 		require.NoError(t, mem.SyncDir(store.LogDir("/data")))
-		fault := vfs.NewFault(mem)
+		fault := faultfs.New(mem)
 		var mu sync.Mutex
-		crashes := map[string]*vfs.Mem{}
-		fault.SetHook(func(op vfs.Op) error {
+		crashes := map[string]*memfs.FS{}
+		fault.SetHook(func(op faultfs.Op) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if op.Kind != vfs.OpRead {
+			if op.Kind != faultfs.OpRead {
 				crashes[fmt.Sprintf("%s %d %s", op.Kind, op.Count, op.Name)] = mem.CrashClone(nil)
 			}
 			return nil
@@ -357,7 +358,7 @@ func TestRemovedLog(t *testing.T) {
 
 // TestApplyAfterCut goes on to apply from the log where a reader stood when the tail behind it was cut.
 func TestApplyAfterCut(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	first := openNode(t, options(mem))
 	first.commit(createQueue)
 	first.publish([]byte("1"))
@@ -381,7 +382,7 @@ func TestApplyAfterCut(t *testing.T) {
 
 // TestApplyStopsAtNewerVersion still tells what became of the records before.
 func TestApplyStopsAtNewerVersion(t *testing.T) {
-	n := openNode(t, options(vfs.NewMem()))
+	n := openNode(t, options(memfs.New()))
 	frames, end := wal.AppendFrame(nil, n.s.End(), 1, wal.KindTxn, encode(t, nil, createQueue))
 	newer := encode(t, nil, createQueue)
 	newer[0] = 99
@@ -399,13 +400,13 @@ func TestApplyStopsAtNewerVersion(t *testing.T) {
 
 // TestCloseWakesApply closes a store whose applier waits for room that a slow disk does not make.
 func TestCloseWakesApply(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	o := options(fault)
 	o.MemoryBudget = store.MinMemoryBudget
 	n := openNode(t, o)
 	n.commit(createQueue)
 	var released atomic.Bool
-	g := closeGate(fault, isPageFile(vfs.OpWrite))
+	g := closeGate(fault, isPageFile(faultfs.OpWrite))
 	defer func() {
 		if !released.Load() {
 			close(g.open)

@@ -14,7 +14,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestUnappliedFramesAreBounded appends much more than the memory budget without applying anything, as a standby does
@@ -59,7 +60,7 @@ func TestUnappliedFramesAreBounded(t *testing.T) {
 // TestCheckpointCountsWhatItHolds asks for a checkpoint while most of the log is not applied: that part still has to
 // lead to a checkpoint of its own once it is.
 func TestCheckpointCountsWhatItHolds(t *testing.T) {
-	o := options(vfs.NewMem())
+	o := options(memfs.New())
 	o.CheckpointBytes, o.CheckpointInterval = 256<<10, time.Hour
 	n := openNode(t, o)
 	require.NoError(t, n.appendTxn(encode(t, nil, createQueue)))
@@ -79,7 +80,7 @@ func TestCheckpointCountsWhatItHolds(t *testing.T) {
 // TestCheckpointsUnderSteadyLoad publishes without a pause, so that the pager never runs out of messages to write. The
 // log must be checkpointed all the same.
 func TestCheckpointsUnderSteadyLoad(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	o := options(fault)
 	o.MemoryBudget, o.CheckpointBytes = 32<<20, 32<<20
 	n := openNode(t, o)
@@ -88,8 +89,8 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 	var stop atomic.Bool
 	var state atomic.Pointer[store.Store]
 	state.Store(n.s)
-	fault.SetHook(func(op vfs.Op) error {
-		if isPageFile(vfs.OpWrite)(op) && op.Length > 100<<10 {
+	fault.SetHook(func(op faultfs.Op) error {
+		if isPageFile(faultfs.OpWrite)(op) && op.Length > 100<<10 {
 			for !stop.Load() {
 				st, err := state.Load().Stats()
 				if err != nil {
@@ -125,14 +126,14 @@ func TestCheckpointsUnderSteadyLoad(t *testing.T) {
 // TestFullDiskStillApplies fills the memory's share for messages while no page can be written: acknowledgements, which
 // free space, must still get through.
 func TestFullDiskStillApplies(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	o := options(fault)
 	o.MemoryBudget = store.MinMemoryBudget
 	n := openNode(t, o)
 	n.commit(createQueue)
 	var full atomic.Bool
-	fault.SetHook(func(op vfs.Op) error {
-		if full.Load() && (isPageFile(vfs.OpWrite)(op) || isPageFile(vfs.OpAllocate)(op)) {
+	fault.SetHook(func(op faultfs.Op) error {
+		if full.Load() && (isPageFile(faultfs.OpWrite)(op) || isPageFile(faultfs.OpAllocate)(op)) {
 			return fmt.Errorf("write: %w", syscall.ENOSPC)
 		}
 		return nil
@@ -159,7 +160,7 @@ func TestFullDiskStillApplies(t *testing.T) {
 // TestSparseReadReadsLittle has a subscription that wants few messages of many: it reads their pages and not what is
 // between.
 func TestSparseReadReadsLittle(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	n := openNode(t, options(fault))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "all", "some") })
 	const messages, every = 2000, 100
@@ -182,8 +183,8 @@ func TestSparseReadReadsLittle(t *testing.T) {
 	_, err := n.s.Checkpoint(context.Background())
 	require.NoError(t, err)
 	var read atomic.Int64
-	fault.SetHook(func(op vfs.Op) error {
-		if isPageFile(vfs.OpRead)(op) {
+	fault.SetHook(func(op faultfs.Op) error {
+		if isPageFile(faultfs.OpRead)(op) {
 			read.Add(op.Length)
 		}
 		return nil

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -35,7 +36,7 @@ func TestRandomOperations(t *testing.T) {
 
 func randomRun(t *testing.T, seed uint64, pageSize int) store.Digest {
 	ops, other := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, uint64(pageSize)))
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	o := options(mem)
 	o.PageSize = pageSize
 	n := openNode(t, o)
@@ -77,24 +78,25 @@ func randomRun(t *testing.T, seed uint64, pageSize int) store.Digest {
 func TestCrashEverywhere(t *testing.T) {
 	type crash struct {
 		what    string
-		mem     *vfs.Mem
+		mem     *memfs.FS
 		durable uint64
 	}
 	var mu sync.Mutex // the hook runs in whatever goroutine does I/O
 	var crashes []crash
 	rng := rand.New(rand.NewPCG(7, 7))
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	o := options(fault)
 	o.SegmentBytes = 64 << 10
 	n := openNode(t, o)
 	var durable atomic.Uint64
-	record := func(op vfs.Op) error {
+	record := func(op faultfs.Op) error {
 		mu.Lock()
 		defer mu.Unlock()
 		switch op.Kind {
-		case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpRemove,
-			vfs.OpAllocate:
+		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate, faultfs.OpCreate,
+			faultfs.OpRemove,
+			faultfs.OpAllocate:
 			crashes = append(crashes, crash{
 				fmt.Sprintf("%s %s", op.Kind, op.Name), mem.CrashClone(crashRand(rng)),
 				durable.Load(),
@@ -145,7 +147,7 @@ func TestCrashEverywhere(t *testing.T) {
 // from the log.
 func TestSnapshotMakesATwin(t *testing.T) {
 	ops := rand.New(rand.NewPCG(3, 3))
-	n := openNode(t, options(vfs.NewMem()))
+	n := openNode(t, options(memfs.New()))
 	m := &model{}
 	run := func(k int) {
 		for range k {
@@ -159,7 +161,7 @@ func TestSnapshotMakesATwin(t *testing.T) {
 	snap, err := n.s.OpenSnapshot()
 	require.NoError(t, err)
 
-	twinFS := vfs.NewMem()
+	twinFS := memfs.New()
 	to := options(twinFS)
 	to.PageSize = 8192 // it takes over the sender's
 	twin := openNode(t, to)

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 func TestPageCachePolicy(t *testing.T) {
@@ -16,7 +17,7 @@ func TestPageCachePolicy(t *testing.T) {
 	} {
 		policy, err := ParsePageCache(name)
 		require.NoError(t, err)
-		s, err := Open(Options{FS: vfs.NewMem(), Dir: "data", PageCache: policy})
+		s, err := Open(Options{FS: memfs.New(), Dir: "data", PageCache: policy})
 		require.NoError(t, err)
 		require.Equal(t, want.serving, s.cacheUse(), name)
 		s.ServeReaders(false)

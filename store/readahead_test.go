@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // coldFS is a filesystem of a system that has nothing of page.db in its cache.
@@ -73,7 +74,7 @@ const behindBody = 5000
 
 func openBehind(t *testing.T) *behind {
 	t.Helper()
-	cold := &coldFS{FS: vfs.NewMem()}
+	cold := &coldFS{FS: memfs.New()}
 	o := options(cold)
 	o.MemoryBudget = 64 << 20 // 4 pieces
 	b := &behind{node: openNode(t, o), fs: cold}

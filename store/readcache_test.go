@@ -10,16 +10,17 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestReadOnce: what one subscription has read from the pages is not read again for the others, as far as the memory
 // goes; a queue with one subscription needs no memory for that. After the pages were written anew it is as if nothing
 // had been read.
 func TestReadOnce(t *testing.T) {
-	fs, reads := vfs.NewFault(vfs.NewMem()), atomic.Int64{}
-	fs.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpRead && strings.HasSuffix(op.Name, "page.db") {
+	fs, reads := faultfs.New(memfs.New()), atomic.Int64{}
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpRead && strings.HasSuffix(op.Name, "page.db") {
 			reads.Add(op.Length)
 		}
 		return nil

@@ -10,16 +10,17 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestBadSectorsAreRepaired: a page that the disk does not give back (EIO) is as damaged as one with a wrong checksum,
 // and comes from the other node.
 func TestBadSectorsAreRepaired(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	n, m := filled(t, options(fault))
-	o := options(vfs.NewMem())
+	o := options(memfs.New())
 	o.PageSize = 4096
 	twin, _ := filled(t, o)
 	n.s.SetMessageSource(&other{s: twin.s})
@@ -35,17 +36,17 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, bad)
-	fault.SetHook(func(op vfs.Op) error {
+	fault.SetHook(func(op faultfs.Op) error {
 		mu.Lock()
 		defer mu.Unlock()
 		no := page.NoAt(op.Offset, 2048)
 		switch {
 		case op.Name != store.PageFile("/data"):
-		case op.Kind == vfs.OpWrite: // a disk has spare sectors
+		case op.Kind == faultfs.OpWrite: // a disk has spare sectors
 			for ; page.OffsetOf(no, 2048) < op.Offset+op.Length; no++ {
 				delete(bad, no)
 			}
-		case op.Kind == vfs.OpRead && bad[no]:
+		case op.Kind == faultfs.OpRead && bad[no]:
 			return syscall.EIO
 		}
 		return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -76,9 +77,9 @@ func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
 // pairOf are two nodes with the same content and different page sizes, one of which can be repaired from the other.
 func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	t.Helper()
-	mem = vfs.NewMem()
+	mem = memfs.New()
 	n, m = filled(t, options(mem))
-	o := options(vfs.NewMem())
+	o := options(memfs.New())
 	o.PageSize = 4096
 	twin, _ := filled(t, o)
 	peer = &other{s: twin.s}
@@ -283,7 +284,7 @@ func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
 // TestBothCopiesDamaged loses exactly the messages that both nodes have in damaged pages. The pages are cut differently
 // on both, so that a part of a page can be repaired.
 func TestBothCopiesDamaged(t *testing.T) {
-	mem, there := vfs.NewMem(), vfs.NewMem()
+	mem, there := memfs.New(), memfs.New()
 	o := options(there)
 	o.PageSize = 4096
 	n, twin := small(t, options(mem)), small(t, o)
@@ -337,8 +338,8 @@ func TestBothCopiesDamaged(t *testing.T) {
 
 // TestRepairWaitsForTheOtherNode: what cannot be repaired yet is repaired later, and blocks nobody meanwhile.
 func TestRepairWaitsForTheOtherNode(t *testing.T) {
-	mem := vfs.NewMem()
-	n, twin := small(t, options(mem)), small(t, options(vfs.NewMem()))
+	mem := memfs.New()
+	n, twin := small(t, options(mem)), small(t, options(memfs.New()))
 	peer := &other{s: twin.s}
 	peer.away.Store(true)
 	n.s.SetMessageSource(peer)
@@ -410,7 +411,7 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 // TestDamagedLog flips a bit in each segment of the log that no checkpoint needs, and in the one that is being written:
 // the scrub gives up what a checkpoint holds, and a restart finds a sound log.
 func TestDamagedLog(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	o := options(mem)
 	o.SegmentBytes = 16 << 10
 	n, _ := filled(t, o)
@@ -505,11 +506,11 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 	for name, damage := range places {
 		for _, paired := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, paired %v", name, paired), func(t *testing.T) {
-				mem := vfs.NewMem()
+				mem := memfs.New()
 				o := options(mem)
 				o.ReplaceDamaged = true
 				n, m := filled(t, o)
-				source, _ := filled(t, options(vfs.NewMem()))
+				source, _ := filled(t, options(memfs.New()))
 				if paired {
 					require.NoError(t, n.s.JoinPair(uuid.New()))
 				}
@@ -549,7 +550,7 @@ func TestSnapshotWithDamage(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	flip(t, mem, store.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
 	require.NoError(t, lookedUp(n.s))
-	to := openNode(t, options(vfs.NewMem()))
+	to := openNode(t, options(memfs.New()))
 	in := receive(t, n.s, to.s)
 	defer in.Abort()
 	require.Positive(t, n.s.DamageStatus().SuspectPages)

@@ -9,14 +9,14 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
 // TestReplayOfALongLog starts over a log that is read in several pieces: what was applied from an earlier piece, and is
 // not in pages yet, must not change when a later piece is read.
 func TestReplayOfALongLog(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	first := openNode(t, options(mem))
 	first.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	id := first.s.Queues("", "", 1)[0].ID
@@ -58,7 +58,7 @@ func TestReplayOfALongLog(t *testing.T) {
 // TestReplayEndsInABatch: what the log holds from before the start is read in pieces, and one of them ends in the
 // middle of a batch that was appended since and is in memory, too. Applying must go on with the rest of that batch.
 func TestReplayEndsInABatch(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	first := openNode(t, options(mem))
 	first.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	id := first.s.Queues("", "", 1)[0].ID

@@ -19,6 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // checkOffline ends a test of a rewrite: page.db alone must be sound, with nothing half done beside it.
@@ -38,9 +40,9 @@ func TestRewriteRandom(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			ops, other := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 77))
-			mem := vfs.NewMem()
+			mem := memfs.New()
 			o := options(mem)
-			n, plain, m := openNode(t, o), openNode(t, options(vfs.NewMem())), &model{}
+			n, plain, m := openNode(t, o), openNode(t, options(memfs.New())), &model{}
 			sizes := []int{0, 2048, 4096, 6144, 14336, 32768, 1 << 20}
 			for i := range 300 {
 				payload := m.step(t, ops, 40_000)
@@ -112,7 +114,7 @@ func (n *node) publishMany(queue uint64, count, size int) {
 // TestRewriteKeepsSharingShared rewrites a topic with many subscriptions: its messages stay stored once.
 func TestRewriteKeepsSharingShared(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	var names []string
 	for i := range 50 {
@@ -142,15 +144,16 @@ func TestRewriteKeepsSharingShared(t *testing.T) {
 
 // crashPoints runs do and returns a crash clone from before each change that it makes to the disk.
 func crashPoints(
-	t *testing.T, mem *vfs.Mem, fault *vfs.Fault, seed uint64, do func(),
-) (clones []*vfs.Mem, ops []string) {
+	t *testing.T, mem *memfs.FS, fault *faultfs.FS, seed uint64, do func(),
+) (clones []*memfs.FS, ops []string) {
 	t.Helper()
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(seed, 9))
-	fault.SetHook(func(op vfs.Op) error {
+	fault.SetHook(func(op faultfs.Op) error {
 		switch op.Kind {
-		case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpRemove,
-			vfs.OpAllocate, vfs.OpPunchHole:
+		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate, faultfs.OpCreate,
+			faultfs.OpRemove,
+			faultfs.OpAllocate, faultfs.OpPunchHole:
 			mu.Lock()
 			defer mu.Unlock()
 			clones = append(clones, mem.CrashClone(crashRand(rng)), mem.CrashClone(nil))
@@ -171,8 +174,8 @@ func crashPoints(
 // one good page.db, every message, and nothing half done beside it.
 func TestRewriteCrashEverywhere(t *testing.T) {
 	for seed := range uint64(6) {
-		mem := vfs.NewMem()
-		fault := vfs.NewFault(mem)
+		mem := memfs.New()
+		fault := faultfs.New(mem)
 		n, m := filled(t, options(fault))
 		ops := rand.New(rand.NewPCG(seed, 5))
 		for range 20 { // in the log, applied, and not in the checkpoint
@@ -218,19 +221,20 @@ func TestRewriteFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		var failed, went int
 		for at := 0; ; at++ {
-			mem := vfs.NewMem()
-			fault := vfs.NewFault(mem)
+			mem := memfs.New()
+			fault := faultfs.New(mem)
 			n, m := filled(t, options(fault))
 			n.commit(func(b *txn.Builder) { b.CreateQueue("big", txn.Config{}, "s") })
 			var count atomic.Int64
 			var what atomic.Value
-			fault.SetHook(func(op vfs.Op) error {
+			fault.SetHook(func(op faultfs.Op) error {
 				switch op.Kind {
-				case vfs.OpWrite, vfs.OpSync, vfs.OpRename, vfs.OpSyncDir, vfs.OpTruncate, vfs.OpCreate, vfs.OpAllocate:
+				case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate, faultfs.OpCreate,
+					faultfs.OpAllocate:
 					// Not what the log does to its spare segments in the background.
-					if strings.HasPrefix(op.Name, "/data/page.db_new") || op.Kind == vfs.OpRename &&
+					if strings.HasPrefix(op.Name, "/data/page.db_new") || op.Kind == faultfs.OpRename &&
 						strings.HasPrefix(op.Name, "/data/page.db") ||
-						op.Kind == vfs.OpSyncDir && op.Name == "/data" {
+						op.Kind == faultfs.OpSyncDir && op.Name == "/data" {
 						if count.Add(1) == int64(at+1) {
 							what.Store(fmt.Sprintf("%s %s", op.Kind, op.Name))
 							return cause
@@ -276,7 +280,7 @@ func dumpBig(t *testing.T, n *node, m *model) string {
 
 // TestRewriteNeedsSpace refuses with both figures before it writes anything.
 func TestRewriteNeedsSpace(t *testing.T) {
-	n, m := filled(t, options(vfs.NewMem()))
+	n, m := filled(t, options(memfs.New()))
 	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, ReserveBytes: 1 << 60})
 	require.ErrorIs(t, err, store.ErrNoSpace)
 	var space *store.SpaceError
@@ -293,7 +297,7 @@ func TestRewriteNeedsSpace(t *testing.T) {
 // stays readable. A scan of the same store says where the damage is.
 func TestRewriteStopsAtDamage(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	n.publishMany(1, 200, 900)
@@ -332,8 +336,8 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 // TestRewriteCanceled gives a rewrite up at random points. It returns at once, Apply goes on at once, and nothing is
 // left of it.
 func TestRewriteCanceled(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	o := options(fault)
 	n, m := filled(t, o)
 	ops := rand.New(rand.NewPCG(5, 6))
@@ -343,7 +347,7 @@ func TestRewriteCanceled(t *testing.T) {
 		var count atomic.Int64
 		at := int64(ops.IntN(60))
 		stuck := make(chan struct{})
-		fault.SetHook(func(op vfs.Op) error {
+		fault.SetHook(func(op faultfs.Op) error {
 			if strings.HasPrefix(op.Name, "/data/page.db") && count.Add(1) == at {
 				cancel()
 				if op.Name == "/data/page.db_new" {
@@ -383,13 +387,13 @@ func TestRewriteCanceled(t *testing.T) {
 // then all is; a second rewrite is refused meanwhile, a checkpoint is not.
 func TestLogGoesOnDuringRewrite(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	n, m := filled(t, options(fault))
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite && op.Name == "/data/page.db_new" {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite && op.Name == "/data/page.db_new" {
 			once.Do(func() { close(reached); <-goOn })
 		}
 		return nil
@@ -432,7 +436,7 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 
 // TestRewriteKeepsItsRate copies no faster than it may, and gives up at once while it waits for its turn.
 func TestRewriteKeepsItsRate(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	n.publishMany(1, 400, 1000)
@@ -485,13 +489,13 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 
 // TestCloseDuringRewrite closes the store in the middle of a rewrite, which is canceled and leaves nothing.
 func TestCloseDuringRewrite(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	n, m := filled(t, options(fault))
 	reached := make(chan struct{})
 	var once sync.Once
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite && op.Name == "/data/page.db_new" {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite && op.Name == "/data/page.db_new" {
 			once.Do(func() { close(reached) })
 		}
 		return nil
@@ -517,12 +521,12 @@ func TestCloseDuringRewrite(t *testing.T) {
 
 // TestSnapshotSurvivesRewrite reads a snapshot across a rewrite: it is of the old file, and stays readable.
 func TestSnapshotSurvivesRewrite(t *testing.T) {
-	n, m := filled(t, options(vfs.NewMem()))
+	n, m := filled(t, options(memfs.New()))
 	snap, err := n.s.OpenSnapshot()
 	require.NoError(t, err)
 	_, err = n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
 	require.NoError(t, err)
-	twin := openNode(t, options(vfs.NewMem()))
+	twin := openNode(t, options(memfs.New()))
 	in, err := twin.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	for {

@@ -9,7 +9,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 func (n *node) scan(o store.ScanOptions) store.ScanResult {
@@ -36,7 +37,7 @@ func (n *node) scan(o store.ScanOptions) store.ScanResult {
 // TestScanPredictsTheFile compares the table with what rewrites really give, to the byte.
 func TestScanPredictsTheFile(t *testing.T) {
 	ctx := context.Background()
-	n, m := filled(t, options(vfs.NewMem()))
+	n, m := filled(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("more", txn.Config{}, "s") })
 	id := m.nextID + 1
 	n.publishMany(id, 400, 700)
@@ -64,7 +65,7 @@ func TestScanPredictsTheFile(t *testing.T) {
 // TestScanMix is the mixture that the mean size would inflate sevenfold: 40k messages of 15000 bytes, 6k of 512, scaled
 // down. What is recommended makes the file smaller, or the scan says that nothing is gained.
 func TestScanMix(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, options(mem))
 	for range 5 {
 		n.commit(func(b *txn.Builder) { b.CreateQueue("q"+string(rune('a'+n.s.End().LSN)), txn.Config{}, "default") })
@@ -105,7 +106,7 @@ func TestScanMix(t *testing.T) {
 // compact does, nor one that takes more reads.
 func TestScanRecommendsNoLoss(t *testing.T) {
 	for _, size := range []int{2 << 10, 8 << 10, 32 << 10, 64 << 10} {
-		o := options(vfs.NewMem())
+		o := options(memfs.New())
 		o.PageSize = size
 		n := openNode(t, o)
 		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
@@ -134,7 +135,7 @@ func TestScanRecommendsNoLoss(t *testing.T) {
 
 // TestScanOneHugeMessage does not let one message decide for all the others.
 func TestScanOneHugeMessage(t *testing.T) {
-	n := openNode(t, options(vfs.NewMem()))
+	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	n.publishMany(1, 2000, 300)
 	n.publishMany(1, 1, 900_000)
@@ -144,7 +145,7 @@ func TestScanOneHugeMessage(t *testing.T) {
 
 // TestScanEmpty recommends what is there, or the limit if that is below.
 func TestScanEmpty(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	o := options(mem)
 	o.PageSize = 16384
 	n := openNode(t, o)
@@ -182,18 +183,18 @@ func TestScanEmpty(t *testing.T) {
 // TestScanDamaged scans a store of which each page in turn cannot be read. It reports, and neither fails for good nor
 // panics.
 func TestScanDamaged(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n, _ := filled(t, options(mem))
 	clean := n.scan(store.ScanOptions{})
 	require.NoError(t, n.s.Close())
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	var reported, refused int
 	for no := uint64(1); no <= clean.Pages; no++ {
 		at := int64(64<<10) + int64(no-1)*2048
-		fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpRead && op.Name == store.PageFile("/data") && op.Offset <= at &&
+		fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpRead && op.Name == store.PageFile("/data") && op.Offset <= at &&
 				at+2048 <= op.Offset+op.Length {
-				return &vfs.FlipBit{Bit: (at-op.Offset)*8 + 300}
+				return &faultfs.FlipBit{Bit: (at-op.Offset)*8 + 300}
 			}
 			return nil
 		})

@@ -17,6 +17,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // overwrite makes a file have exactly this content.
@@ -166,10 +168,10 @@ func TestCannotOpen(t *testing.T) {
 
 func setAsideAndFilled(t *testing.T, h hurt) {
 	t.Helper()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	o, n := longFilled(t, mem)
 	o.ReplaceDamaged, o.ReplaceUnknown = true, true
-	source, m := filled(t, options(vfs.NewMem()))
+	source, m := filled(t, options(memfs.New()))
 	require.NoError(t, n.s.JoinPair(uuid.New()))
 	require.NoError(t, n.s.SetFence(store.Fence{Config: 4, Term: 2}))
 	before := n.s.Identity()
@@ -216,7 +218,7 @@ func setAsideAndFilled(t *testing.T, h hurt) {
 
 func refused(t *testing.T, h hurt) {
 	t.Helper()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	o, n := longFilled(t, mem)
 	require.NoError(t, n.s.JoinPair(uuid.New())) // a node without a coordinator has a pair of its own
 	require.NoError(t, n.s.Close())
@@ -273,7 +275,7 @@ func settle(t *testing.T, fsys vfs.FS) {
 func TestSetAsideIsAtomic(t *testing.T) {
 	for _, h := range hurts() {
 		t.Run(h.name, func(t *testing.T) {
-			mem := vfs.NewMem()
+			mem := memfs.New()
 			o, n := longFilled(t, mem)
 			require.NoError(t, n.s.JoinPair(uuid.New()))
 			before := n.s.Identity()
@@ -281,11 +283,11 @@ func TestSetAsideIsAtomic(t *testing.T) {
 			h.do(t, mem)
 			settle(t, mem)
 			var mu sync.Mutex
-			var clones []*vfs.Mem
+			var clones []*memfs.FS
 			var ops []string
 			rng := rand.New(rand.NewPCG(3, 9))
-			fault := vfs.NewFault(mem)
-			fault.SetHook(func(op vfs.Op) error {
+			fault := faultfs.New(mem)
+			fault.SetHook(func(op faultfs.Op) error {
 				mu.Lock()
 				defer mu.Unlock()
 				clones, ops = append(clones, mem.CrashClone(crashRand(rng))),

@@ -13,7 +13,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // grown is a store whose page.db was much larger than what it holds now.
@@ -44,7 +45,7 @@ func TestShrink(t *testing.T) {
 		"some": {3, 700, 701, 1200, 1499},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mem := vfs.NewMem()
+			mem := memfs.New()
 			n := grown(t, options(mem), keep...)
 			want := dumpStore(t, n.s)
 			plan, err := n.s.PlanShrink(ctx, store.ShrinkOptions{})
@@ -77,7 +78,7 @@ func TestShrink(t *testing.T) {
 // TestPlanShrink says beforehand what is given back.
 func TestPlanShrink(t *testing.T) {
 	ctx := context.Background()
-	n := grown(t, options(vfs.NewMem()), 1, 1500)
+	n := grown(t, options(memfs.New()), 1, 1500)
 	_, err := n.s.Checkpoint(ctx)
 	require.NoError(t, err)
 	plan, err := n.s.PlanShrink(ctx, store.ShrinkOptions{})
@@ -95,8 +96,8 @@ func TestPlanShrink(t *testing.T) {
 // TestShrinkCrashEverywhere stops the machine before each write, sync and truncate of a shrink.
 func TestShrinkCrashEverywhere(t *testing.T) {
 	for seed := range uint64(4) {
-		mem := vfs.NewMem()
-		fault := vfs.NewFault(mem)
+		mem := memfs.New()
+		fault := faultfs.New(mem)
 		n := grown(t, options(fault), 5, 900, 901, 1498, 1499)
 		want := dumpStore(t, n.s)
 		clones, points := crashPoints(t, mem, fault, seed, func() {
@@ -121,7 +122,7 @@ func TestShrinkCrashEverywhere(t *testing.T) {
 
 // TestShrinkOnline shrinks again and again while messages come and go and readers read.
 func TestShrinkOnline(t *testing.T) {
-	n := openNode(t, options(vfs.NewMem()))
+	n := openNode(t, options(memfs.New()))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "a", "b") })
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -198,7 +199,7 @@ func itoa(n uint64) string {
 func TestShrinkAndRewriteRandom(t *testing.T) {
 	ctx := context.Background()
 	ops, other := rand.New(rand.NewPCG(21, 1)), rand.New(rand.NewPCG(21, 77))
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	o := options(mem)
 	n, m := openNode(t, o), &model{}
 	for i := range 400 {
@@ -236,16 +237,16 @@ func TestShrinkAndRewriteRandom(t *testing.T) {
 func TestShrinkFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		for at := int64(1); ; at++ {
-			mem := vfs.NewMem()
-			fault := vfs.NewFault(mem)
+			mem := memfs.New()
+			fault := faultfs.New(mem)
 			n := grown(t, options(fault), 5, 1499)
 			want := dumpStore(t, n.s)
 			_, err := n.s.Checkpoint(context.Background())
 			require.NoError(t, err)
 			var count atomic.Int64
-			fault.SetHook(func(op vfs.Op) error {
-				wrong := op.Kind == vfs.OpWrite || op.Kind == vfs.OpTruncate ||
-					(op.Kind == vfs.OpSync && !errors.Is(cause, syscall.ENOSPC))
+			fault.SetHook(func(op faultfs.Op) error {
+				wrong := op.Kind == faultfs.OpWrite || op.Kind == faultfs.OpTruncate ||
+					(op.Kind == faultfs.OpSync && !errors.Is(cause, syscall.ENOSPC))
 				if wrong && op.Name == store.PageFile("/data") && count.Add(1) == at {
 					return cause
 				}

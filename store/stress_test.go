@@ -16,7 +16,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestEverythingAtOnce creates, fills, empties and deletes queues while the pager flushes and checkpoints by itself,
@@ -24,17 +25,17 @@ import (
 // message names its queue and its sequence, so that a reader notices any mistake; what is left in the end must be
 // sound, without a page too many.
 func TestEverythingAtOnce(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	o := options(fault)
 	o.MemoryBudget = store.MinMemoryBudget
 	n := openNode(t, o)
 	var full atomic.Bool
-	fault.SetHook(func(op vfs.Op) error {
-		if isPageFile(vfs.OpRead)(op) {
+	fault.SetHook(func(op faultfs.Op) error {
+		if isPageFile(faultfs.OpRead)(op) {
 			<-time.After(time.Millisecond) // a disk; meanwhile pages are freed and used again
 		}
-		if full.Load() && (isPageFile(vfs.OpWrite)(op) || isPageFile(vfs.OpAllocate)(op)) {
+		if full.Load() && (isPageFile(faultfs.OpWrite)(op) || isPageFile(faultfs.OpAllocate)(op)) {
 			return fmt.Errorf("write: %w", syscall.ENOSPC)
 		}
 		return nil
@@ -151,7 +152,7 @@ func copySnapshot(s *store.Store) error {
 		return err
 	}
 	defer snap.Close()
-	twin, err := store.Open(options(vfs.NewMem()))
+	twin, err := store.Open(options(memfs.New()))
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -47,7 +47,7 @@ type pair struct {
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	s, err := store.Open(store.Options{
-		FS: vfs.NewMem(), Dir: "/data", SegmentBytes: 256 << 10, MaxFrameBytes: 1 << 20,
+		FS: memfs.New(), Dir: "/data", SegmentBytes: 256 << 10, MaxFrameBytes: 1 << 20,
 		BootID: "boot",
 	})
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func newPair(t *testing.T) *pair {
 func (p *pair) manager() *Manager {
 	p.t.Helper()
 	m, err := New(Options{
-		Store: p.store, Node: p, Peers: p, FS: vfs.NewMem(), DataDir: "/", Retry: time.Millisecond,
+		Store: p.store, Node: p, Peers: p, FS: memfs.New(), DataDir: "/", Retry: time.Millisecond,
 		Tick: time.Millisecond, Now: p.clock,
 		Defaults: Defaults{PageSizeMax: 32768, BackupKeep: 3, AutotuneMinGain: 20},
 	})

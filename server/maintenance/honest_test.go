@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestCompactRunEndsWithItsPlan: the run of a job that starts a rolling plan is over when the plan is, whichever node
@@ -109,7 +109,7 @@ func TestBackupPathInDataDir(t *testing.T) {
 	data, beside := filepath.Join(root, "data"), filepath.Join(root, "data-backups")
 	require.NoError(t, os.MkdirAll(data, 0o700))
 	require.NoError(t, os.Symlink(data, filepath.Join(root, "link")))
-	m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: vfs.NewMem(), DataDir: data})
+	m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: memfs.New(), DataDir: data})
 	require.NoError(t, err)
 	for _, path := range []string{
 		data, filepath.Join(data, "sets"), filepath.Join(root, "link"),
@@ -153,7 +153,7 @@ func TestRestartPlan(t *testing.T) {
 // TestRestartOnce: a node that was told to restart has done so only in another process.
 func TestRestartOnce(t *testing.T) {
 	p := newPair(t)
-	fs, restarts := vfs.NewMem(), 0
+	fs, restarts := memfs.New(), 0
 	open := func() *Manager {
 		m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: fs, DataDir: "/", Restart: func() { restarts++ }})
 		require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestRestartOnce(t *testing.T) {
 
 // TestRestartByHand: of a node that cannot restart itself, a process that somebody starts after it was asked counts.
 func TestRestartByHand(t *testing.T) {
-	p, fs := newPair(t), vfs.NewMem()
+	p, fs := newPair(t), memfs.New()
 	open := func() *Manager {
 		m, err := New(Options{Store: p.store, Node: p, Peers: p, FS: fs, DataDir: "/"})
 		require.NoError(t, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 func TestWindow(t *testing.T) {
@@ -77,7 +78,7 @@ func TestStartupRequests(t *testing.T) {
 
 // TestLocalState: what was done is known after a restart, as long as the store is the same; nonsense is forgotten.
 func TestLocalState(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := memfs.New()
 	require.NoError(t, fs.MkdirAll("/d", 0o700))
 	l, err := openLocal(fs, "/d", zap.NewNop())
 	require.NoError(t, err)

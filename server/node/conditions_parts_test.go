@@ -26,6 +26,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // kinds lists what was found.
@@ -246,6 +247,6 @@ func TestPageCacheConditions(t *testing.T) {
 		c := config.Default()
 		c.Memory.PageCache = use
 		require.Equal(t, want, fallsBack(noDirect{vfs.OS()}, &c), use)
-		require.False(t, fallsBack(vfs.NewMem(), &c), "%s: nobody knows", use)
+		require.False(t, fallsBack(memfs.New(), &c), "%s: nobody knows", use)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/conditions"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestStandbyLeavesBeforeItsDiskIsFull: a standby whose disk fills up leaves the active in order, and does not die of
@@ -18,7 +18,7 @@ func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	etcd := startEtcd(t)
 	a := start(t, settingsOfPair(t, "a", etcd))
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	disk := vfs.NewMem()
+	disk := memfs.New()
 	small := settingsOfPair(t, "b", etcd)
 	small.Data.Dir = "/data"
 	require.NoError(t, disk.MkdirAll("/data", 0o700))

@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // fails runs a node that cannot run and returns its error.
@@ -197,7 +198,7 @@ func TestStopsOnRequest(t *testing.T) {
 // node takes over with everything that was.
 func TestFailedSync(t *testing.T) {
 	etcd := startEtcd(t)
-	faults := vfs.NewFault(vfs.OS())
+	faults := faultfs.New(vfs.OS())
 	a := startOn(t, settingsOfPair(t, "a", etcd), faults)
 	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	b := start(t, settingsOfPair(t, "b", etcd))
@@ -207,8 +208,8 @@ func TestFailedSync(t *testing.T) {
 	a.publish("q", "one")
 
 	broken := errors.New("broken disk")
-	faults.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpSync {
+	faults.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpSync {
 			return broken
 		}
 		return nil

@@ -19,11 +19,12 @@ import (
 
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // gate stops rewrites: while it is closed, a rewrite hangs before its first write to the new page file.
 type gate struct {
-	fs *vfs.Fault
+	fs *faultfs.FS
 
 	mu      sync.Mutex
 	open    chan struct{}
@@ -31,10 +32,10 @@ type gate struct {
 }
 
 func newGate() *gate {
-	g := &gate{fs: vfs.NewFault(vfs.OS()), open: make(chan struct{}), reached: make(chan struct{})}
+	g := &gate{fs: faultfs.New(vfs.OS()), open: make(chan struct{}), reached: make(chan struct{})}
 	close(g.open)
-	g.fs.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
+	g.fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
 			g.mu.Lock()
 			open := g.open
 			select {

@@ -16,6 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 func errorsIs(err, target error) bool { return errors.Is(err, target) }
@@ -35,7 +37,7 @@ func startArchiver(t *testing.T, n *node, dir string) *backup.Archiver {
 // TestPointInTime restores to many records, from two backups, and compares with the model.
 func TestPointInTime(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	a := startArchiver(t, n, "/archive")
 	var sets []backup.Set
@@ -107,7 +109,7 @@ func TestPointInTime(t *testing.T) {
 }
 
 // damageArchive flips bits in the archive and takes a file out of it.
-func damageArchive(t *testing.T, mem *vfs.Mem, set backup.Set) {
+func damageArchive(t *testing.T, mem *memfs.FS, set backup.Set) {
 	t.Helper()
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -140,7 +142,7 @@ func damageArchive(t *testing.T, mem *vfs.Mem, set backup.Set) {
 
 // TestArchiveOnlyApplied: what is in the log and not applied could still be cut.
 func TestArchiveOnlyApplied(t *testing.T) {
-	n := openNode(t, vfs.NewMem(), "/data", 2048)
+	n := openNode(t, memfs.New(), "/data", 2048)
 	a := startArchiver(t, n, "/archive")
 	n.steps(10)
 	at := n.s.End()
@@ -160,7 +162,7 @@ func TestArchiveOnlyApplied(t *testing.T) {
 // TestArchiveRestarts: whatever is restarted, the archive has no gap, although the log is recycled as early as
 // possible.
 func TestArchiveRestarts(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	for round := range 8 {
 		a := startArchiver(t, n, "/archive")
@@ -178,7 +180,7 @@ func TestArchiveRestarts(t *testing.T) {
 		} else {
 			// As after a kill: nothing is archived any more, and then the directory is somebody else's.
 			n.fs = mem.CrashClone(nil)
-			mem = n.fs.(*vfs.Mem)
+			mem = n.fs.(*memfs.FS)
 		}
 		require.NoError(t, n.s.Close())
 		n.o.FS = mem
@@ -199,15 +201,15 @@ func TestArchiveRestarts(t *testing.T) {
 // TestCrashArchive crashes at every step of archiving: what is there is whole, and the next Archiver goes on from it.
 func TestCrashArchive(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	n := openNode(t, fault, "/data", 2048)
 	a := startArchiver(t, n, "/archive")
 	n.steps(10)
 	require.NoError(t, a.Flush(ctx))
 	first := a.Status().Last
 	n.steps(60)
-	crashEverywhere(t, mem, fault, func() { require.NoError(t, a.Flush(ctx)) }, func(step int, after *vfs.Mem) {
+	crashEverywhere(t, mem, fault, func() { require.NoError(t, a.Flush(ctx)) }, func(step int, after *memfs.FS) {
 		chains, err := backup.VerifyArchive(ctx, after, "/archive")
 		require.NoError(t, err, "step %d", step)
 		require.Len(t, chains, 1)
@@ -233,7 +235,7 @@ func TestCrashArchive(t *testing.T) {
 func TestArchiveFails(t *testing.T) {
 	ctx := context.Background()
 	for _, limit := range []int64{0, 200_000} {
-		fault := vfs.NewFault(vfs.NewMem())
+		fault := faultfs.New(memfs.New())
 		n := openNode(t, fault, "/data", 2048)
 		o := archiveOptions(fault, "/archive")
 		o.MaxHoldBytes = limit
@@ -242,8 +244,8 @@ func TestArchiveFails(t *testing.T) {
 		n.steps(10)
 		require.NoError(t, a.Flush(ctx))
 		broken := errors.New("broken")
-		fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpSync && len(op.Name) > 8 && op.Name[:8] == "/archive" {
+		fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpSync && len(op.Name) > 8 && op.Name[:8] == "/archive" {
 				return broken
 			}
 			return nil
@@ -281,7 +283,7 @@ func TestArchiveFails(t *testing.T) {
 
 // TestArchiveInBackground archives without being asked.
 func TestArchiveInBackground(t *testing.T) {
-	n := openNode(t, vfs.NewMem(), "/data", 2048)
+	n := openNode(t, memfs.New(), "/data", 2048)
 	o := archiveOptions(n.fs, "/archive")
 	o.Interval = time.Millisecond
 	a, err := backup.StartArchiver(n.s, o)
@@ -313,7 +315,7 @@ func moved(t *testing.T, fsys vfs.FS, from, to string) {
 // the old archive does not lead on from a backup of the new history.
 func TestOtherHistory(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	a := startArchiver(t, n, "/archive")
 	n.steps(20)
@@ -374,7 +376,7 @@ func TestOtherHistory(t *testing.T) {
 // TestPruneArchive removes what no backup needs.
 func TestPruneArchive(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	a := startArchiver(t, n, "/archive")
 	var sets []backup.Set

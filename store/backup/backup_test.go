@@ -16,6 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestRoundTrip backs up, verifies, restores, and goes on with what was restored.
@@ -102,7 +104,7 @@ func requireNewIdentity(t *testing.T, old store.Identity, s *store.Store, res ba
 
 // TestEmptyStore backs up a store that nothing was ever written to.
 func TestEmptyStore(t *testing.T) {
-	n := openNode(t, vfs.NewMem(), "/data", 4096)
+	n := openNode(t, memfs.New(), "/data", 4096)
 	set := n.backup("/backups")
 	_, err := backup.Restore(context.Background(), set.Path, "/restored",
 		backup.RestoreOptions{FS: n.fs, SegmentBytes: 64 << 10})
@@ -112,7 +114,7 @@ func TestEmptyStore(t *testing.T) {
 
 // TestOnline backs up while transactions go on, again and again.
 func TestOnline(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	n.steps(50)
 	var pieces atomic.Int64
@@ -141,7 +143,7 @@ func TestOnline(t *testing.T) {
 
 // TestGenerations keeps the newest sets of the same store and touches nothing else.
 func TestGenerations(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n, other := openNode(t, mem, "/data", 2048), openNode(t, mem, "/other", 2048)
 	other.steps(5)
 	first := other.backup("/backups")
@@ -185,7 +187,7 @@ func TestGenerations(t *testing.T) {
 
 // TestBusy lets only one backup work in a path.
 func TestBusy(t *testing.T) {
-	n := openNode(t, vfs.NewMem(), "/data", 2048)
+	n := openNode(t, memfs.New(), "/data", 2048)
 	n.steps(5)
 	o := n.options("/backups")
 	o.Progress = func(backup.Progress) {
@@ -198,7 +200,7 @@ func TestBusy(t *testing.T) {
 
 // TestLimits: the context and the rate limit are obeyed, and leave nothing behind.
 func TestLimits(t *testing.T) {
-	n := openNode(t, vfs.NewMem(), "/data", 2048)
+	n := openNode(t, memfs.New(), "/data", 2048)
 	for len(n.bodies) < 800 {
 		n.step()
 	}
@@ -232,17 +234,17 @@ func (n *node) size() uint64 {
 // TestFullDisk: no half set, no lost generation, no half restore.
 func TestFullDisk(t *testing.T) {
 	ctx := context.Background()
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	n := openNode(t, fault, "/data", 2048)
 	n.steps(30)
 	first := n.backup("/backups")
 	n.steps(30)
 	n.checkpoint()
-	full := func(prefix string, after uint64) func(vfs.Op) error {
+	full := func(prefix string, after uint64) func(faultfs.Op) error {
 		var writes uint64
-		return func(op vfs.Op) error {
-			if len(op.Name) < len(prefix) || op.Name[:len(prefix)] != prefix || op.Kind != vfs.OpWrite &&
-				op.Kind != vfs.OpSync {
+		return func(op faultfs.Op) error {
+			if len(op.Name) < len(prefix) || op.Name[:len(prefix)] != prefix || op.Kind != faultfs.OpWrite &&
+				op.Kind != faultfs.OpSync {
 				return nil
 			}
 			if writes++; writes <= after {
@@ -278,7 +280,7 @@ func TestFullDisk(t *testing.T) {
 
 // TestNoSpaceBefore refuses with both figures before anything is written.
 func TestNoSpaceBefore(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	n.steps(30)
 	set := n.backup("/backups")
@@ -298,7 +300,7 @@ func TestNoSpaceBefore(t *testing.T) {
 
 // TestDamagedSource: a damaged page ends the backup, wherever it is, and the old generation stays.
 func TestDamagedSource(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := faultfs.New(memfs.New())
 	n := openNode(t, fault, "/data", 2048)
 	n.steps(150)
 	first := n.backup("/backups")
@@ -316,9 +318,9 @@ func TestDamagedSource(t *testing.T) {
 		{"header of a run", 64 << 10, 8 * 16},
 		{"message in a later page", 64 << 10, 8 * (2048*20 + 100)},
 	} {
-		fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpRead && op.Name == "/data/page.db" && op.Length >= where.minBytes {
-				return &vfs.FlipBit{Bit: where.bit}
+		fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpRead && op.Name == "/data/page.db" && op.Length >= where.minBytes {
+				return &faultfs.FlipBit{Bit: where.bit}
 			}
 			return nil
 		})

@@ -13,14 +13,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // changes tells whether an operation changes the disk.
-func changes(k vfs.OpKind) bool {
+func changes(k faultfs.OpKind) bool {
 	switch k {
-	case vfs.OpCreate, vfs.OpWrite, vfs.OpSync, vfs.OpTruncate, vfs.OpAllocate, vfs.OpPunchHole, vfs.OpRemove,
-		vfs.OpRename,
-		vfs.OpMkdir, vfs.OpSyncDir:
+	case faultfs.OpCreate, faultfs.OpWrite, faultfs.OpSync, faultfs.OpTruncate, faultfs.OpAllocate, faultfs.OpPunchHole,
+		faultfs.OpRemove,
+		faultfs.OpRename,
+		faultfs.OpMkdir, faultfs.OpSyncDir:
 		return true
 	default:
 		return false
@@ -29,11 +32,11 @@ func changes(k vfs.OpKind) bool {
 
 // crashEverywhere runs do and gives to check what a power failure would leave before each of its changes and at the
 // end.
-func crashEverywhere(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, do func(), check func(step int, after *vfs.Mem)) {
+func crashEverywhere(t *testing.T, mem *memfs.FS, fault *faultfs.FS, do func(), check func(step int, after *memfs.FS)) {
 	t.Helper()
 	var mu sync.Mutex // the log prepares segments in the background
-	var clones []*vfs.Mem
-	fault.SetHook(func(op vfs.Op) error {
+	var clones []*memfs.FS
+	fault.SetHook(func(op faultfs.Op) error {
 		if changes(op.Kind) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -59,8 +62,8 @@ func crashEverywhere(t *testing.T, mem *vfs.Mem, fault *vfs.Fault, do func(), ch
 // TestCrashBackup crashes at every step of a backup that replaces older generations.
 func TestCrashBackup(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	n := openNode(t, fault, "/data", 2048)
 	before := map[string]bool{}
 	for range 2 {
@@ -76,7 +79,7 @@ func TestCrashBackup(t *testing.T) {
 		var err error
 		set, err = backup.Run(ctx, n.s, o)
 		require.NoError(t, err)
-	}, func(step int, after *vfs.Mem) {
+	}, func(step int, after *memfs.FS) {
 		good, bad := mustList(t, after, "/backups")
 		require.GreaterOrEqual(t, len(good), 2, "step %d", step)
 		require.LessOrEqual(t, len(good)+len(bad), 4)
@@ -116,8 +119,8 @@ func TestCrashBackup(t *testing.T) {
 // or whole.
 func TestCrashRestore(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	n := openNode(t, fault, "/data", 4096)
 	a := startArchiver(t, n, "/archive")
 	n.steps(25)
@@ -131,7 +134,7 @@ func TestCrashRestore(t *testing.T) {
 	crashEverywhere(t, mem, fault, func() {
 		_, err := backup.Restore(ctx, set.Path, "/new/restored", o(fault))
 		require.NoError(t, err)
-	}, func(step int, after *vfs.Mem) {
+	}, func(step int, after *memfs.FS) {
 		if err := store.CheckRestore(after, "/new/restored"); err == nil {
 			what := "nothing"
 			if _, err := store.ReadIdentity(after, "/new/restored"); !errors.Is(err, fs.ErrNotExist) {
@@ -161,16 +164,16 @@ func TestCrashRestore(t *testing.T) {
 // again.
 func TestFailRestore(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	n.steps(25)
 	set := n.backup("/backups")
 	broken := errors.New("broken")
 	for fail := int64(1); ; fail++ {
 		target := mem.CrashClone(nil)
-		fault := vfs.NewFault(target)
+		fault := faultfs.New(target)
 		var count atomic.Int64 // goroutines of the log do I/O too
-		fault.SetHook(func(op vfs.Op) error {
+		fault.SetHook(func(op faultfs.Op) error {
 			if !changes(op.Kind) {
 				return nil
 			}

@@ -11,10 +11,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // refused proves that neither Verify nor Restore takes a set.
-func refused(t *testing.T, mem *vfs.Mem, set backup.Set, what string, want ...error) {
+func refused(t *testing.T, mem *memfs.FS, set backup.Set, what string, want ...error) {
 	t.Helper()
 	is := func(err error) {
 		t.Helper()
@@ -34,9 +36,9 @@ func refused(t *testing.T, mem *vfs.Mem, set backup.Set, what string, want ...er
 	require.ErrorIs(t, err, fs.ErrNotExist, "nothing was written")
 }
 
-func smallSet(t *testing.T) (*vfs.Mem, backup.Set) {
+func smallSet(t *testing.T) (*memfs.FS, backup.Set) {
 	t.Helper()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	n.steps(12)
 	set := n.backup("/backups")
@@ -106,12 +108,12 @@ func TestTruncatedSet(t *testing.T) {
 // TestDamagedDuringRestore: what was good when it was verified is verified again when it is copied.
 func TestDamagedDuringRestore(t *testing.T) {
 	mem, set := smallSet(t)
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	reads := 0
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpRead && op.Name == set.Path+"/pages.pack" && op.Length > 1000 {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpRead && op.Name == set.Path+"/pages.pack" && op.Length > 1000 {
 			if reads++; reads == 2 {
-				return &vfs.FlipBit{Bit: 8 * 5000}
+				return &faultfs.FlipBit{Bit: 8 * 5000}
 			}
 		}
 		return nil
@@ -127,7 +129,7 @@ func TestDamagedDuringRestore(t *testing.T) {
 // TestNotEmpty refuses every directory that has something in it, and one that is in use.
 func TestNotEmpty(t *testing.T) {
 	ctx := context.Background()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	n := openNode(t, mem, "/data", 2048)
 	n.steps(12)
 	set := n.backup("/backups")

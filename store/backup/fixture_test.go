@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -201,7 +202,7 @@ func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 func (n *node) replayed(lsn uint64) store.Digest {
 	n.t.Helper()
 	o := n.o
-	o.FS, o.Dir = vfs.NewMem(), "/replay"
+	o.FS, o.Dir = memfs.New(), "/replay"
 	s, err := store.Open(o)
 	require.NoError(n.t, err)
 	defer func() { require.NoError(n.t, s.Close()) }()
@@ -251,7 +252,7 @@ func changeFile(t *testing.T, fsys vfs.FS, name string, change func(b []byte) []
 
 func filesystems(t *testing.T) map[string]func() (vfs.FS, string) {
 	return map[string]func() (vfs.FS, string){
-		"mem": func() (vfs.FS, string) { return vfs.NewMem(), "/" },
+		"mem": func() (vfs.FS, string) { return memfs.New(), "/" },
 		"os":  func() (vfs.FS, string) { return vfs.OS(), t.TempDir() },
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 func exampleManifest() Manifest {
@@ -146,7 +147,7 @@ func FuzzArchiveEnds(f *testing.F) {
 
 // FuzzPack: whatever stands in a pack, reading it ends, and its pieces lie in order.
 func FuzzPack(f *testing.F) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	w, err := createPack(mem, "/x", 2048, false)
 	require.NoError(f, err)
 	require.NoError(f, w.add(0, []byte("description")))
@@ -158,7 +159,7 @@ func FuzzPack(f *testing.F) {
 	require.Equal(f, int64(len(raw)), sum.Bytes)
 	f.Add(raw)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		mem := vfs.NewMem()
+		mem := memfs.New()
 		require.NoError(t, vfs.WriteFileAtomic(mem, "/"+packName, b))
 		s := sha256.Sum256(b)
 		m := Manifest{PageSize: 2048, Files: []FileSum{{

@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestBuilder builds a file of several parts of bitmap, reads every run back and goes on with it as with any other.
 func TestBuilder(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	require.NoError(t, mem.SyncDir("/"))
 	b, err := page.NewBuilder(mem, "/d/p", page.BuildOptions{
@@ -62,10 +63,10 @@ func TestBuilder(t *testing.T) {
 
 // TestBuilderStops leaves nothing behind when it is aborted, when the disk is full, and when it never finishes.
 func TestBuilderStops(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	require.NoError(t, mem.SyncDir("/"))
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	o := page.BuildOptions{PageSize: 4096, Checkpoint: 2}
 	fill := func(b *page.Builder) error {
 		for range 2000 {
@@ -86,8 +87,8 @@ func TestBuilderStops(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, names)
 
-	for _, kind := range []vfs.OpKind{vfs.OpWrite, vfs.OpAllocate} {
-		fault.SetHook(func(op vfs.Op) error {
+	for _, kind := range []faultfs.OpKind{faultfs.OpWrite, faultfs.OpAllocate} {
+		fault.SetHook(func(op faultfs.Op) error {
 			if op.Kind == kind {
 				return fmt.Errorf("test: %w", syscall.ENOSPC)
 			}

@@ -8,14 +8,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // crasher clones the filesystem before each operation that changes something, as crashes at that instant could leave
 // it.
 type crasher struct {
-	mem    *vfs.Mem
-	fault  *vfs.Fault
+	mem    *memfs.FS
+	fault  *faultfs.FS
 	rng    *rand.Rand
 	clones int // per operation, beside the one that keeps only what was synced
 	found  []crashed
@@ -23,19 +24,19 @@ type crasher struct {
 
 type crashed struct {
 	op string
-	fs *vfs.Mem
+	fs *memfs.FS
 }
 
 func newCrasher(t *testing.T, seed int64, clones int) *crasher {
 	mem := newMem(t)
-	return &crasher{mem: mem, fault: vfs.NewFault(mem), rng: rand.New(rand.NewSource(seed)), clones: clones}
+	return &crasher{mem: mem, fault: faultfs.New(mem), rng: rand.New(rand.NewSource(seed)), clones: clones}
 }
 
 func (c *crasher) start() {
 	c.found = nil
-	c.fault.SetHook(func(op vfs.Op) error {
+	c.fault.SetHook(func(op faultfs.Op) error {
 		switch op.Kind {
-		case vfs.OpWrite, vfs.OpSync, vfs.OpAllocate, vfs.OpTruncate, vfs.OpRename, vfs.OpSyncDir:
+		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpAllocate, faultfs.OpTruncate, faultfs.OpRename, faultfs.OpSyncDir:
 			c.crash(fmt.Sprintf("%v at %d", op.Kind, op.Offset))
 		default:
 		}
@@ -104,7 +105,7 @@ func (w *world) afterCrash(crash crashed, previous uint64) (newer int) {
 }
 
 // goOn continues on what a crash left, crashes again, and verifies.
-func (w *world) goOn(mem *vfs.Mem) {
+func (w *world) goOn(mem *memfs.FS) {
 	w.t.Helper()
 	o := &world{t: w.t, rng: w.rng, next: w.next + 1_000_000, states: maps.Clone(w.states)}
 	o.open(mem)
@@ -155,15 +156,15 @@ func TestLyingSync(t *testing.T) {
 	older := 0
 	for seed := range int64(30) {
 		mem := newMem(t)
-		fault := vfs.NewFault(mem)
+		fault := faultfs.New(mem)
 		w := newWorld(t, fault, 2048, seed)
 		for range 6 {
 			w.step()
 			w.checkpoint()
 		}
-		fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpSync {
-				return vfs.ErrDropped
+		fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpSync {
+				return faultfs.ErrDropped
 			}
 			return nil
 		})

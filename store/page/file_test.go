@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 var pageSizes = []int{2048, 4096, 32768}
@@ -240,7 +241,7 @@ func requireDamagedAt(t *testing.T, err error, page No) {
 // was.
 func TestLostAndMisdirectedWrites(t *testing.T) {
 	mem := newMem(t)
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 6)
 	for range 30 { // fills the place that will be reused with valid old runs of one page
 		run, err := w.f.Alloc(1)
@@ -249,9 +250,9 @@ func TestLostAndMisdirectedWrites(t *testing.T) {
 		w.f.Free(run)
 		w.checkpoint()
 	}
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite {
-			return vfs.ErrDropped
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite {
+			return faultfs.ErrDropped
 		}
 		return nil
 	})
@@ -311,12 +312,12 @@ func TestLostAfterCrash(t *testing.T) {
 		}
 		crashed = mem.CrashClone(rand.New(rand.NewSource(seed)))
 	}
-	fault := vfs.NewFault(crashed)
+	fault := faultfs.New(crashed)
 	f, err := Open(fault, pageFile, Options{})
 	require.NoError(t, err)
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite {
-			return vfs.ErrDropped
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite {
+			return faultfs.ErrDropped
 		}
 		return nil
 	})
@@ -362,15 +363,15 @@ func TestFull(t *testing.T) {
 // TestWriteFails: a checkpoint whose pages cannot be written leaves the previous one, and the next try succeeds.
 func TestWriteFails(t *testing.T) {
 	mem := newMem(t)
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 2)
 	w.step()
 	w.checkpoint()
 	for round := range 10 {
 		w.step()
 		w.writeRoot()
-		fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpWrite && op.Offset >= DataOffset {
+		fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpWrite && op.Offset >= DataOffset {
 				return syscall.EIO
 			}
 			return nil
@@ -396,7 +397,7 @@ func TestWriteFails(t *testing.T) {
 // nothing changed there in the meantime.
 func TestWriteFailsFarAway(t *testing.T) {
 	mem := newMem(t)
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 2)
 	size := uint32(w.f.geo.chunkPages())
 	runs, err := w.f.AllocRuns([]uint32{1, 3 * size, 1})
@@ -404,8 +405,8 @@ func TestWriteFailsFarAway(t *testing.T) {
 	_, err = w.f.Checkpoint(Meta{Root: runs[0]})
 	require.NoError(t, err)
 	w.f.Free(runs[1].Sub(2*size, 100))
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite {
 			return syscall.EIO
 		}
 		return nil
@@ -425,18 +426,18 @@ func TestWriteFailsFarAway(t *testing.T) {
 
 // TestSyncFails: a failed sync, or a failed write of a meta slot, is final (INV-7).
 func TestSyncFails(t *testing.T) {
-	for _, broken := range []func(op vfs.Op) bool{
-		func(op vfs.Op) bool { return op.Kind == vfs.OpSync },
-		func(op vfs.Op) bool { return op.Kind == vfs.OpWrite && op.Offset < DataOffset },
+	for _, broken := range []func(op faultfs.Op) bool{
+		func(op faultfs.Op) bool { return op.Kind == faultfs.OpSync },
+		func(op faultfs.Op) bool { return op.Kind == faultfs.OpWrite && op.Offset < DataOffset },
 	} {
 		mem := newMem(t)
-		fault := vfs.NewFault(mem)
+		fault := faultfs.New(mem)
 		w := newWorld(t, fault, 2048, 2)
 		w.step()
 		w.checkpoint()
 		w.step()
 		w.writeRoot()
-		fault.SetHook(func(op vfs.Op) error {
+		fault.SetHook(func(op faultfs.Op) error {
 			if broken(op) {
 				return syscall.EIO
 			}
@@ -499,10 +500,10 @@ func TestReadOnly(t *testing.T) {
 	w.checkpoint()
 	before := w.f.Meta()
 	require.NoError(t, w.f.Close())
-	fault := vfs.NewFault(mem)
-	fault.SetHook(func(op vfs.Op) error {
+	fault := faultfs.New(mem)
+	fault.SetHook(func(op faultfs.Op) error {
 		switch op.Kind {
-		case vfs.OpWrite, vfs.OpSync, vfs.OpTruncate, vfs.OpCreate:
+		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpTruncate, faultfs.OpCreate:
 			return fmt.Errorf("%v", op.Kind)
 		default:
 			return nil
@@ -526,7 +527,7 @@ func TestReadOnly(t *testing.T) {
 // TestCheckpointCost: a small change to a large file costs little.
 func TestCheckpointCost(t *testing.T) {
 	mem := newMem(t)
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	w := newWorld(t, fault, 2048, 2)
 	const pages = 200_000
 	big, err := w.f.AllocRuns([]uint32{pages, 1})
@@ -540,14 +541,14 @@ func TestCheckpointCost(t *testing.T) {
 	}
 	var written, syncs, writes int64
 	var mu sync.Mutex
-	fault.SetHook(func(op vfs.Op) error {
+	fault.SetHook(func(op faultfs.Op) error {
 		mu.Lock()
 		defer mu.Unlock()
 		switch op.Kind {
-		case vfs.OpWrite:
+		case faultfs.OpWrite:
 			written += op.Length
 			writes++
-		case vfs.OpSync:
+		case faultfs.OpSync:
 			syncs++
 		}
 		return nil

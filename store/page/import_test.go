@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 const importFile = "data/import.db"
@@ -159,7 +159,7 @@ func TestCrashInImport(t *testing.T) {
 
 // TestManyLeaves uses so many pages that the directory has more than one page, with free parts in between.
 func TestManyLeaves(t *testing.T) {
-	mem := vfs.NewFault(newMem(t))
+	mem := faultfs.New(newMem(t))
 	w := newWorld(t, mem, 2048, 3)
 	size := w.f.geo.chunkPages()
 	var runs []Run

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // TestImportGoesToTheDiskInPieces: what arrives is handed to the disk all the time, not only at the end; a failure of
@@ -21,7 +21,7 @@ func TestImportGoesToTheDiskInPieces(t *testing.T) {
 	pin := source.f.Pin()
 	defer pin.Release()
 
-	fault := vfs.NewFault(newMem(t))
+	fault := faultfs.New(newMem(t))
 	const window = 32 << 10
 	begin := func() *Importer {
 		im, err := NewImporter(fault, importFile, ImportOptions{Meta: pin.Meta().Encode()})
@@ -31,24 +31,24 @@ func TestImportGoesToTheDiskInPieces(t *testing.T) {
 	}
 	im := begin()
 	written := int64(0)
-	fault.SetHook(func(op vfs.Op) error {
+	fault.SetHook(func(op faultfs.Op) error {
 		switch op.Kind {
-		case vfs.OpWrite:
+		case faultfs.OpWrite:
 			written += op.Length
-		case vfs.OpSync:
+		case faultfs.OpSync:
 			written = 0
 		default:
 		}
 		return nil
 	})
-	synced := fault.Count(vfs.OpSync)
+	synced := fault.Count(faultfs.OpSync)
 	send(t, source.f, pin, im, func() { require.Less(t, written, int64(window)) })
-	require.Greater(t, fault.Count(vfs.OpSync), synced+1)
+	require.Greater(t, fault.Count(faultfs.OpSync), synced+1)
 	require.NoError(t, im.Finish())
 
 	im = begin()
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpSync {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpSync {
 			return syscall.EIO
 		}
 		return nil

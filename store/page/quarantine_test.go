@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // watcher proves that no page is written that somebody may still look at.
@@ -43,8 +43,8 @@ func (w *world) current() map[No]bool {
 	return pages
 }
 
-func (a *watcher) check(op vfs.Op) error {
-	if op.Kind != vfs.OpWrite || op.Offset < DataOffset {
+func (a *watcher) check(op faultfs.Op) error {
+	if op.Kind != faultfs.OpWrite || op.Offset < DataOffset {
 		return nil
 	}
 	size := a.w.f.geo.pageSize
@@ -86,7 +86,7 @@ func (a *watcher) afterCheckpoint() {
 func TestQuarantine(t *testing.T) {
 	for seed := range int64(8) {
 		mem := newMem(t)
-		fault := vfs.NewFault(mem)
+		fault := faultfs.New(mem)
 		w := newWorld(t, fault, 2048, seed)
 		a := &watcher{
 			w: w, slots: map[uint64]map[No]bool{}, pins: map[*Pin]map[No]bool{},

@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestTrim frees the second half of a file of several parts of bitmap, gives it back, and goes on with what is left.
 func TestTrim(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	f, err := page.Create(mem, "/d/p", page.CreateOptions{PageSize: 2048})
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestTrim(t *testing.T) {
 
 // TestTrimKeepsWhatIsPinned does not cut off what a snapshot still reads.
 func TestTrimKeepsWhatIsPinned(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	f, err := page.Create(mem, "/d/p", page.CreateOptions{PageSize: 2048})
 	require.NoError(t, err)

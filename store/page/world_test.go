@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 const pageFile = "data/page.db"
@@ -30,9 +31,9 @@ type world struct {
 	states map[uint64]map[uint64]Run
 }
 
-func newMem(t testing.TB) *vfs.Mem {
+func newMem(t testing.TB) *memfs.FS {
 	t.Helper()
-	fs := vfs.NewMem()
+	fs := memfs.New()
 	require.NoError(t, fs.MkdirAll("data", 0o755))
 	require.NoError(t, fs.SyncDir("."))
 	return fs

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 func benchKey(dst []byte, i int) []byte {
@@ -16,7 +16,7 @@ func benchKey(dst []byte, i int) []byte {
 
 // BenchmarkPut writes an index as the store does: rising keys, a thousand per edit, a flush now and then.
 func BenchmarkPut(b *testing.B) {
-	fs := vfs.NewMem()
+	fs := memfs.New()
 	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
 	require.NoError(b, err)
 	tr := New(f, page.Run{}, Options{})
@@ -43,7 +43,7 @@ func BenchmarkPut(b *testing.B) {
 
 // BenchmarkGet reads entries of a tree of a million, all of it cached.
 func BenchmarkGet(b *testing.B) {
-	fs := vfs.NewMem()
+	fs := memfs.New()
 	f, err := page.Create(fs, "page.db", page.CreateOptions{PageSize: 4096})
 	require.NoError(b, err)
 	tr := New(f, page.Run{}, Options{CacheBytes: 1 << 30})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // counting is a NodeWriter that only counts, as the simulation of a rewrite does.
@@ -38,7 +38,7 @@ func TestBulk(t *testing.T) {
 }
 
 func bulkRound(t *testing.T, rng *rand.Rand, pageSize, n int) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	b, err := page.NewBuilder(mem, "/d/p", page.BuildOptions{PageSize: pageSize, Checkpoint: 7})
 	require.NoError(t, err)

@@ -8,12 +8,12 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestMoveNodes moves the nodes behind a page, and no others; the entries stay what they are.
 func TestMoveNodes(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))
 	file, err := page.Create(mem, "/d/p", page.CreateOptions{})
 	require.NoError(t, err)

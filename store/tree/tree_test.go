@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // newFile makes a page file in memory. Every test that uses it ends in checkPages.
-func newFile(t *testing.T, pageSize int) (*page.File, *vfs.Mem) {
+func newFile(t *testing.T, pageSize int) (*page.File, *memfs.FS) {
 	t.Helper()
-	fs := vfs.NewMem()
+	fs := memfs.New()
 	require.NoError(t, fs.MkdirAll("data", 0o755))
 	f, err := page.Create(fs, "data/page.db", page.CreateOptions{PageSize: pageSize})
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ type modelRun struct {
 	rng  *rand.Rand
 	m    model
 	file *page.File
-	fs   *vfs.Mem
+	fs   *memfs.FS
 	tree *Tree
 	o    Options
 }

@@ -1,4 +1,4 @@
-package vfs
+package vfs_test
 
 import (
 	"bytes"
@@ -11,11 +11,14 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // pastFile is a file in memory that notes what is written past the cache.
 type pastFile struct {
-	File
+	vfs.File
 	t    *testing.T
 	past []int // lengths
 	// takes is how long such a write takes, takesThrough another one.
@@ -24,10 +27,10 @@ type pastFile struct {
 }
 
 func (f *pastFile) WriteUncached(p []byte, offset int64) (int, error) {
-	require.Zero(f.t, offset%UncachedAlign)
-	require.Zero(f.t, len(p)%UncachedAlign)
+	require.Zero(f.t, offset%vfs.UncachedAlign)
+	require.Zero(f.t, len(p)%vfs.UncachedAlign)
 	require.NotEmpty(f.t, p)
-	require.Zero(f.t, uintptr(unsafe.Pointer(unsafe.SliceData(p)))%sectorBytes)
+	require.Zero(f.t, uintptr(unsafe.Pointer(unsafe.SliceData(p)))%vfs.SectorBytes)
 	f.past = append(f.past, len(p))
 	time.Sleep(f.takes) //nolint:forbidigo // a disk that takes so long, by synctest's clock
 	if f.fails != nil {
@@ -50,7 +53,7 @@ func (f *pastFile) ReadUncached(p []byte, offset int64) (int, error) { return f.
 
 func newPastFile(t *testing.T) *pastFile {
 	t.Helper()
-	mem := NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("d", 0o700))
 	f, err := mem.OpenFile("d/f", os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(t, err)
@@ -63,11 +66,11 @@ func TestBypassWrites(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	f := newPastFile(t)
-	var b Bypass
-	b.Use(AvoidCache)
+	var b vfs.Bypass
+	b.Use(vfs.AvoidCache)
 	want := make([]byte, 16<<20)
 	require.NoError(t, f.Truncate(int64(len(want))))
-	room := AlignedBlock(4 << 20)
+	room := vfs.AlignedBlock(4 << 20)
 	for range 300 {
 		n := random.IntN(3<<20) + 1
 		at := random.IntN(len(want) - n)
@@ -97,10 +100,10 @@ func TestBypassWrites(t *testing.T) {
 		for _, p := range f.past {
 			past += p
 		}
-		if n < bypassBytes {
+		if n < vfs.BypassBytes {
 			require.Zero(t, past)
 		} else {
-			require.Greater(t, past, n-2*UncachedAlign)
+			require.Greater(t, past, n-2*vfs.UncachedAlign)
 		}
 	}
 	have := make([]byte, len(want))
@@ -113,28 +116,28 @@ func TestBypassWrites(t *testing.T) {
 func TestBypassCopiesNothingAligned(t *testing.T) {
 	t.Parallel()
 	f := newPastFile(t)
-	var b Bypass
-	b.Use(AvoidCache)
-	_, err := b.Write(f, 2048, AlignedBlock(3<<20))
+	var b vfs.Bypass
+	b.Use(vfs.AvoidCache)
+	_, err := b.Write(f, 2048, vfs.AlignedBlock(3<<20))
 	require.NoError(t, err)
-	require.Equal(t, []int{3<<20 - UncachedAlign}, f.past)
-	require.Nil(t, b.bounce)
+	require.Equal(t, []int{3<<20 - vfs.UncachedAlign}, f.past)
+	require.Nil(t, b.Bounce())
 }
 
 func TestBypassUse(t *testing.T) {
 	t.Parallel()
-	for use, want := range map[CacheUse]bool{UseCache: false, AvoidCache: true, FasterWay: true} {
+	for use, want := range map[vfs.CacheUse]bool{vfs.UseCache: false, vfs.AvoidCache: true, vfs.FasterWay: true} {
 		t.Run(fmt.Sprint(use), func(t *testing.T) {
 			t.Parallel()
 			f := newPastFile(t)
-			var b Bypass
+			var b vfs.Bypass
 			b.Use(use)
-			_, err := b.Write(f, 0, make([]byte, bypassBytes))
+			_, err := b.Write(f, 0, make([]byte, vfs.BypassBytes))
 			require.NoError(t, err)
 			require.Equal(t, want, len(f.past) > 0)
-			n, err := b.Write(f.File, 0, make([]byte, bypassBytes))
+			n, err := b.Write(f.File, 0, make([]byte, vfs.BypassBytes))
 			require.NoError(t, err, "a file whose cache cannot be controlled")
-			require.Equal(t, bypassBytes, n)
+			require.Equal(t, vfs.BypassBytes, n)
 		})
 	}
 }
@@ -144,9 +147,9 @@ func TestBypassTakesTheFasterWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newPastFile(t)
-		var b Bypass
-		b.Use(FasterWay)
-		block := AlignedBlock(bypassBytes)
+		var b vfs.Bypass
+		b.Use(vfs.FasterWay)
+		block := vfs.AlignedBlock(vfs.BypassBytes)
 		past := func(count int) int {
 			f.past = nil
 			for range count {
@@ -173,9 +176,9 @@ func TestBypassFails(t *testing.T) {
 	t.Parallel()
 	f := newPastFile(t)
 	f.fails = os.ErrDeadlineExceeded
-	var b Bypass
-	b.Use(AvoidCache)
-	n, err := b.Write(f, 1, make([]byte, bypassBytes))
+	var b vfs.Bypass
+	b.Use(vfs.AvoidCache)
+	n, err := b.Write(f, 1, make([]byte, vfs.BypassBytes))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	require.Equal(t, UncachedAlign-1, n)
+	require.Equal(t, vfs.UncachedAlign-1, n)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
 )
 
 // Whatever the system's cache is told, the content is what was written; also under another name, and to the end of the
@@ -18,14 +19,14 @@ func TestCached(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "f")
-	f := mustOpen(t, vfs.OS(), name, os.O_RDWR|os.O_CREATE)
+	f := vfstest.Open(t, vfs.OS(), name, os.O_RDWR|os.O_CREATE)
 	c, ok := f.(vfs.Cached)
 	require.True(t, ok)
 	const blocks = 64
 	want := make([]byte, blocks*vfs.UncachedAlign+1000)
 	random := rand.NewChaCha8([32]byte{1})
 	_, _ = random.Read(want)
-	mustWrite(t, f, 0, string(want))
+	vfstest.Write(t, f, 0, string(want))
 	require.NoError(t, vfs.OS().Rename(name, name+"-2"))
 
 	room := vfs.AlignedBlock((blocks + 2) * vfs.UncachedAlign)

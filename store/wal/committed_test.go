@@ -15,6 +15,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestCommittedSurvives: what is known to be committed is known again after a clean stop and after a power failure, as
@@ -42,7 +44,7 @@ func TestCommittedSurvives(t *testing.T) {
 
 	require.NoError(t, l.Close())
 	committedAfterCrash(t, o, mem, 7)
-	writes := vfs.NewFault(mem)
+	writes := faultfs.New(mem)
 	o.FS = writes
 	l = mustOpen(t, o)
 	require.EqualValues(t, 7, l.Committed())
@@ -50,7 +52,7 @@ func TestCommittedSurvives(t *testing.T) {
 	require.Zero(t, l.Stats().Seals, "nothing new is to be said")
 }
 
-func committedAfterCrash(t *testing.T, o Options, mem *vfs.Mem, want uint64) {
+func committedAfterCrash(t *testing.T, o Options, mem *memfs.FS, want uint64) {
 	t.Helper()
 	o.FS = mem.CrashClone(nil)
 	l := mustOpen(t, o)
@@ -65,14 +67,14 @@ func TestCommittedIsSealed(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mem := newMem(t)
-				fault := vfs.NewFault(mem)
+				fault := faultfs.New(mem)
 				o := testOptions(fault)
 				o.SealAfter, o.Sync = 100*time.Millisecond, mode
 				l := mustOpen(t, o)
 				mustAppend(t, l, 1, 10, 100)
 				require.NoError(t, l.Sync())
 				elapse(time.Second) // it waits for the other node, say
-				seals, syncs := l.Stats().Seals, fault.Count(vfs.OpSync)
+				seals, syncs := l.Stats().Seals, fault.Count(faultfs.OpSync)
 				require.LessOrEqual(t, seals, uint64(1))
 				for _, committed := range []uint64{3, 9, 10} {
 					l.NoteCommitted(committed)
@@ -85,12 +87,12 @@ func TestCommittedIsSealed(t *testing.T) {
 					}
 				}
 				if mode == SyncOff {
-					require.Equal(t, syncs, fault.Count(vfs.OpSync), "syncs are left to the system")
+					require.Equal(t, syncs, fault.Count(faultfs.OpSync), "syncs are left to the system")
 				}
-				writes := fault.Count(vfs.OpWrite)
+				writes := fault.Count(faultfs.OpWrite)
 				l.NoteCommitted(10)
 				elapse(time.Minute)
-				require.Equal(t, writes, fault.Count(vfs.OpWrite), "rests when there is nothing to say")
+				require.Equal(t, writes, fault.Count(faultfs.OpWrite), "rests when there is nothing to say")
 				require.NoError(t, l.Close())
 				o.FS = mem
 				l = mustOpen(t, o)
@@ -166,14 +168,14 @@ func TestCommittedAfterACut(t *testing.T) {
 			}
 			require.NoError(t, l.Sync())
 			l.seal()
-			fault := vfs.NewFault(mem)
+			fault := faultfs.New(mem)
 			var mu sync.Mutex // the next segment is prepared in the background
-			var crashed []*vfs.Mem
-			fault.SetHook(func(op vfs.Op) error {
+			var crashed []*memfs.FS
+			fault.SetHook(func(op faultfs.Op) error {
 				mu.Lock()
 				defer mu.Unlock()
 				switch op.Kind {
-				case vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRename, vfs.OpRemove:
+				case faultfs.OpWrite, faultfs.OpSync, faultfs.OpSyncDir, faultfs.OpRename, faultfs.OpRemove:
 					crashed = append(crashed, mem.CrashClone(nil))
 				default:
 				}

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 var seedsFlag = flag.Int("wal.seeds", 60, "how many histories TestCrashes tries") //nolint:gochecknoglobals // a flag of the test
@@ -79,21 +80,22 @@ type machine struct {
 	t   *testing.T
 	rng *rand.Rand
 	o   Options
-	mem *vfs.Mem
+	mem *memfs.FS
 
 	mu      sync.Mutex // the segment preparer is a goroutine of its own
 	allowed allowed
 	now     model
 	ops     int
 	shootAt int
-	shot    *vfs.Mem
+	shot    *memfs.FS
 	shotOf  allowed
 }
 
-func (m *machine) hook(op vfs.Op) error {
+func (m *machine) hook(op faultfs.Op) error {
 	switch op.Kind {
-	case vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRename, vfs.OpRemove, vfs.OpCreate, vfs.OpTruncate,
-		vfs.OpAllocate:
+	case faultfs.OpWrite, faultfs.OpSync, faultfs.OpSyncDir, faultfs.OpRename, faultfs.OpRemove, faultfs.OpCreate,
+		faultfs.OpTruncate,
+		faultfs.OpAllocate:
 	default:
 		return nil
 	}
@@ -118,7 +120,7 @@ func (m *machine) set(models ...model) {
 
 // life opens the log, checks it, works on it and leaves the photograph of a crash as the next disk.
 func (m *machine) life(generation int) {
-	fault := vfs.NewFault(m.mem)
+	fault := faultfs.New(m.mem)
 	m.mu.Lock()
 	m.ops, m.shot = 0, nil
 	m.shootAt = 1 + m.rng.Intn(60)

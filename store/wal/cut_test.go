@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // TestTruncateAfterEveryRecord cuts behind each record, also in the middle of a block and in an earlier segment.
@@ -150,7 +151,7 @@ func TestCutAcrossCrashes(t *testing.T) {
 		for _, record := range []uint64{0, 3, 4, 13, end.LSN - 1} {
 			rng := rand.New(rand.NewSource(int64(record)))
 			mem := copyFS(t, image, testDir)
-			fault := vfs.NewFault(mem)
+			fault := faultfs.New(mem)
 			o.FS = fault
 			l := mustOpen(t, o)
 			after, _ := l.PositionOf(record)
@@ -159,8 +160,8 @@ func TestCutAcrossCrashes(t *testing.T) {
 			}
 			finished := 0
 			var mu sync.Mutex // goroutines of the log do I/O too
-			fault.SetHook(func(op vfs.Op) error {
-				if op.Kind == vfs.OpRead || op.Kind == vfs.OpOpen || op.Kind == vfs.OpStat {
+			fault.SetHook(func(op faultfs.Op) error {
+				if op.Kind == faultfs.OpRead || op.Kind == faultfs.OpOpen || op.Kind == faultfs.OpStat {
 					return nil
 				}
 				mu.Lock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 const testDir = "data/log"
@@ -22,9 +23,9 @@ func testOptions(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: testDir, LogID: [16]byte{1, 2, 3}, SegmentBytes: 16 << 10, SealAfter: -1}
 }
 
-func newMem(t testing.TB) *vfs.Mem {
+func newMem(t testing.TB) *memfs.FS {
 	t.Helper()
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("data", 0o700))
 	require.NoError(t, mem.SyncDir("."))
 	return mem
@@ -82,7 +83,7 @@ func requireRecords(t testing.TB, l *Log, size int) {
 }
 
 // copyFS copies the files of a directory into a new filesystem, synced.
-func copyFS(t testing.TB, from vfs.FS, dir string) *vfs.Mem {
+func copyFS(t testing.TB, from vfs.FS, dir string) *memfs.FS {
 	t.Helper()
 	to := newMem(t)
 	require.NoError(t, to.MkdirAll(dir, 0o700))

@@ -5,15 +5,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 func TestInspect(t *testing.T) {
 	image, o, end := buildDamage(t)
 	before := copyFS(t, image, testDir)
-	fault := vfs.NewFault(image)
-	fault.SetHook(func(op vfs.Op) error {
-		require.NotContains(t, []vfs.OpKind{vfs.OpWrite, vfs.OpCreate, vfs.OpRename, vfs.OpRemove, vfs.OpTruncate},
+	fault := faultfs.New(image)
+	fault.SetHook(func(op faultfs.Op) error {
+		require.NotContains(t, []faultfs.OpKind{faultfs.OpWrite, faultfs.OpCreate, faultfs.OpRename, faultfs.OpRemove,
+			faultfs.OpTruncate},
 			op.Kind, "reads only")
 		return nil
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // onBoth runs a test on the real filesystem and on the one in memory.
@@ -187,21 +188,21 @@ func TestOptionsAreChecked(t *testing.T) {
 func TestSyncModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, mode := range []SyncMode{SyncAlways, SyncInterval, SyncOff} {
-			fault := vfs.NewFault(newMem(t))
+			fault := faultfs.New(newMem(t))
 			o := testOptions(fault)
 			o.Sync, o.SyncInterval = mode, time.Second
 			l := mustOpen(t, o)
 			synctest.Wait()
-			syncs := fault.Count(vfs.OpSync)
+			syncs := fault.Count(faultfs.OpSync)
 			end := mustAppend(t, l, 1, 2, 100)
 			require.NoError(t, l.Sync())
 			synctest.Wait()
 			switch mode {
 			case SyncAlways:
-				require.Equal(t, syncs+1, fault.Count(vfs.OpSync))
+				require.Equal(t, syncs+1, fault.Count(faultfs.OpSync))
 				require.Equal(t, end.LSN, l.SyncedLSN())
 			case SyncInterval, SyncOff:
-				require.Equal(t, syncs, fault.Count(vfs.OpSync))
+				require.Equal(t, syncs, fault.Count(faultfs.OpSync))
 				require.Zero(t, l.SyncedLSN())
 				require.Equal(t, end, l.Durable(), "as durable as the mode asks for")
 			}
@@ -242,7 +243,7 @@ func TestCloseMakesDurableInEveryMode(t *testing.T) {
 // TestSealWhenIdle: after a moment of rest the last records are promised by a block behind them, and only once.
 func TestSealWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fault := vfs.NewFault(newMem(t))
+		fault := faultfs.New(newMem(t))
 		o := testOptions(fault)
 		o.SealAfter = 100 * time.Millisecond
 		l := mustOpen(t, o)
@@ -255,9 +256,9 @@ func TestSealWhenIdle(t *testing.T) {
 		elapse(time.Second)
 		require.EqualValues(t, 1, l.Stats().Seals)
 		require.Equal(t, l.End().LSN, l.marked)
-		writes := fault.Count(vfs.OpWrite)
+		writes := fault.Count(faultfs.OpWrite)
 		elapse(time.Minute)
-		require.Equal(t, writes, fault.Count(vfs.OpWrite), "rests when there is nothing to do")
+		require.Equal(t, writes, fault.Count(faultfs.OpWrite), "rests when there is nothing to do")
 		mustAppend(t, l, 1, 1, 100)
 		require.NoError(t, l.Sync())
 		elapse(time.Second)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // TestTornTail cuts the last block, which no sync covers, at every byte, with zeros or garbage behind.
@@ -65,7 +67,7 @@ func TestTornTail(t *testing.T) {
 
 // buildDamage makes a sealed log of several segments and tells where each record's block, or the record itself, begins
 // and ends.
-func buildDamage(t *testing.T) (image *vfs.Mem, o Options, end lsn.Position) {
+func buildDamage(t *testing.T) (image *memfs.FS, o Options, end lsn.Position) {
 	t.Helper()
 	mem := newMem(t)
 	o = testOptions(mem)
@@ -337,13 +339,13 @@ func TestVerifyFrom(t *testing.T) {
 func TestReadErrorsAreNotDamage(t *testing.T) {
 	image, o, end := buildDamage(t)
 	errDisk := errors.New("disk")
-	fault := vfs.NewFault(image)
+	fault := faultfs.New(image)
 	o.FS = fault
 	for n := uint64(1); ; n++ {
-		start := fault.Count(vfs.OpRead)
+		start := fault.Count(faultfs.OpRead)
 		hit := false
-		fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpRead && op.Count == start+n {
+		fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpRead && op.Count == start+n {
 				hit = true
 				return errDisk
 			}

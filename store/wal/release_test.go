@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 func TestReleaseKeepsWhatItMust(t *testing.T) {
@@ -56,7 +56,7 @@ func TestReleaseKeepsWhatItMust(t *testing.T) {
 // TestRecycling: after a while no new files are made.
 func TestRecycling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fault := vfs.NewFault(newMem(t))
+		fault := faultfs.New(newMem(t))
 		l := mustOpen(t, testOptions(fault))
 		created := uint64(0)
 		for i := range 600 {
@@ -65,11 +65,11 @@ func TestRecycling(t *testing.T) {
 			l.Release(l.End().LSN)
 			synctest.Wait()
 			if i == 200 {
-				created = fault.Count(vfs.OpCreate)
+				created = fault.Count(faultfs.OpCreate)
 			}
 		}
 		// One more if the preparer was faster than the Release behind the same roll; then there are always enough.
-		require.LessOrEqual(t, fault.Count(vfs.OpCreate), created+1)
+		require.LessOrEqual(t, fault.Count(faultfs.OpCreate), created+1)
 		require.Greater(t, l.Stats().Rolls, uint64(15))
 		require.Zero(t, l.Stats().StalledRolls)
 		require.NoError(t, l.Close())
@@ -101,14 +101,14 @@ var errDisk = errors.New("the disk is broken")
 // TestFailuresAreFinal: whatever of a commit fails, nothing works any more until the log is opened anew, which then
 // finds what was durable (INV-7).
 func TestFailuresAreFinal(t *testing.T) {
-	for what, breaks := range map[string]func(vfs.Op) bool{
-		"write":    func(op vfs.Op) bool { return op.Kind == vfs.OpWrite },
-		"sync":     func(op vfs.Op) bool { return op.Kind == vfs.OpSync },
-		"roll":     func(op vfs.Op) bool { return op.Kind == vfs.OpRename },
-		"sync dir": func(op vfs.Op) bool { return op.Kind == vfs.OpSyncDir },
+	for what, breaks := range map[string]func(faultfs.Op) bool{
+		"write":    func(op faultfs.Op) bool { return op.Kind == faultfs.OpWrite },
+		"sync":     func(op faultfs.Op) bool { return op.Kind == faultfs.OpSync },
+		"roll":     func(op faultfs.Op) bool { return op.Kind == faultfs.OpRename },
+		"sync dir": func(op faultfs.Op) bool { return op.Kind == faultfs.OpSyncDir },
 	} {
 		t.Run(what, func(t *testing.T) {
-			fault := vfs.NewFault(newMem(t))
+			fault := faultfs.New(newMem(t))
 			o := testOptions(fault)
 			fatal := make(chan error, 1)
 			core, logs := observer.New(zap.ErrorLevel)
@@ -119,7 +119,7 @@ func TestFailuresAreFinal(t *testing.T) {
 				require.NoError(t, l.Sync())
 			}
 			durable := l.End()
-			fault.SetHook(func(op vfs.Op) error {
+			fault.SetHook(func(op faultfs.Op) error {
 				if breaks(op) {
 					return errDisk
 				}
@@ -147,9 +147,9 @@ func TestFailuresAreFinal(t *testing.T) {
 			require.ErrorIs(t, l.Reset(durable), ErrFailed)
 			require.Equal(t, durable, l.Durable())
 			l.Release(durable.LSN)
-			writes := fault.Count(vfs.OpWrite)
+			writes := fault.Count(faultfs.OpWrite)
 			require.NoError(t, l.Close())
-			require.Equal(t, writes, fault.Count(vfs.OpWrite), "Close does not write either")
+			require.Equal(t, writes, fault.Count(faultfs.OpWrite), "Close does not write either")
 
 			l = mustOpen(t, o)
 			require.GreaterOrEqual(t, l.End().LSN, durable.LSN)
@@ -162,13 +162,13 @@ func TestFailuresAreFinal(t *testing.T) {
 // once more.
 func TestFailedSyncIsNotBelievedLater(t *testing.T) {
 	mem := newMem(t)
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	l := mustOpen(t, testOptions(fault))
 	mustAppend(t, l, 1, 3, 500)
 	require.NoError(t, l.Sync())
 	end := mustAppend(t, l, 1, 3, 500)
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpSync {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpSync {
 			return errDisk
 		}
 		return nil
@@ -179,8 +179,8 @@ func TestFailedSyncIsNotBelievedLater(t *testing.T) {
 	path, at := l.segs[0].path, l.segs[0].end
 
 	rewritten := int64(0)
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite && op.Name == path {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite && op.Name == path {
 			rewritten = max(rewritten, op.Offset+op.Length)
 		}
 		return nil
@@ -194,10 +194,10 @@ func TestFailedSyncIsNotBelievedLater(t *testing.T) {
 // TestDiskFull: without space for a new segment the log refuses, unharmed, and goes on when there is space.
 func TestDiskFull(t *testing.T) {
 	mem := newMem(t)
-	fault := vfs.NewFault(mem)
+	fault := faultfs.New(mem)
 	l := mustOpen(t, testOptions(fault))
-	fault.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpAllocate {
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpAllocate {
 			return syscall.ENOSPC
 		}
 		return nil
@@ -229,13 +229,13 @@ func TestDiskFull(t *testing.T) {
 // TestStalledDisk shows in StalledFor while it lasts.
 func TestStalledDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fault := vfs.NewFault(newMem(t))
+		fault := faultfs.New(newMem(t))
 		l := mustOpen(t, testOptions(fault))
 		mustAppend(t, l, 1, 1, 10)
 		require.Zero(t, l.StalledFor())
 		release := make(chan struct{})
-		fault.SetHook(func(op vfs.Op) error {
-			if op.Kind == vfs.OpSync {
+		fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpSync {
 				<-release
 			}
 			return nil

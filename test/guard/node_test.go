@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 // asNode makes the test binary be a node, with the settings that are its value: a process of its own, so that what the
@@ -95,7 +96,7 @@ func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		if err := encoder.Encode(counts{m.Mallocs, written.Load(), fs.Count(vfs.OpSync)}); err != nil {
+		if err := encoder.Encode(counts{m.Mallocs, written.Load(), fs.Count(faultfs.OpSync)}); err != nil {
 			return err
 		}
 	}
@@ -104,10 +105,10 @@ func runNode(s nodeSettings, in io.Reader, out io.Writer) error {
 }
 
 // countingFS is the disk, and how many bytes were written to it.
-func countingFS() (*vfs.Fault, *atomic.Int64) {
-	fs, written := vfs.NewFault(vfs.OS()), &atomic.Int64{}
-	fs.SetHook(func(op vfs.Op) error {
-		if op.Kind == vfs.OpWrite {
+func countingFS() (*faultfs.FS, *atomic.Int64) {
+	fs, written := faultfs.New(vfs.OS()), &atomic.Int64{}
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite {
 			written.Add(op.Length)
 		}
 		return nil

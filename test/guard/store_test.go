@@ -12,6 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -27,21 +29,21 @@ type written struct {
 const prepareBytes = 256 << 10
 
 func (w *written) fs(dir string) vfs.FS {
-	fs := vfs.NewFault(vfs.NewMem())
+	fs := faultfs.New(memfs.New())
 	w.prepared = make(map[string]bool)
 	logDir := filepath.Join(dir, "log") + string(filepath.Separator)
-	fs.SetHook(func(op vfs.Op) error {
+	fs.SetHook(func(op faultfs.Op) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		isLog := strings.HasPrefix(op.Name, logDir)
 		switch {
-		case op.Kind == vfs.OpWrite && op.Name == store.PageFile(dir):
+		case op.Kind == faultfs.OpWrite && op.Name == store.PageFile(dir):
 			w.pages += op.Length
-		case op.Kind == vfs.OpWrite && isLog:
+		case op.Kind == faultfs.OpWrite && isLog:
 			if w.prepared[op.Name] = op.Length >= prepareBytes; !w.prepared[op.Name] {
 				w.log += op.Length
 			}
-		case op.Kind == vfs.OpSync && isLog && !w.prepared[op.Name]:
+		case op.Kind == faultfs.OpSync && isLog && !w.prepared[op.Name]:
 			w.logSyncs++
 		}
 		return nil

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
 // errFsync is what the kernel says when it could not write what it had taken.
@@ -19,7 +21,7 @@ var errFsync = errors.New("simulated: input/output error")
 // disk is what one run of a node sees of its host's filesystem: it can be slow, hang, fail, and be taken away.
 type disk struct {
 	vfs.FS
-	mem *vfs.Mem
+	mem *memfs.FS
 
 	mu       sync.Mutex // guards all below
 	rng      *rand.Rand
@@ -34,8 +36,8 @@ type disk struct {
 	changed  chan struct{} // closed and replaced when something above changes
 }
 
-func newDisk(mem *vfs.Mem, rng *rand.Rand) *disk {
-	fault := vfs.NewFault(mem)
+func newDisk(mem *memfs.FS, rng *rand.Rand) *disk {
+	fault := faultfs.New(mem)
 	d := &disk{FS: fault, mem: mem, rng: rng, changed: make(chan struct{})}
 	fault.SetHook(d.before)
 	return d
@@ -78,17 +80,17 @@ func (d *disk) strikes() {
 
 // before is the hook of every operation. Only the writes and syncs of the log wait: the locks that are held around them
 // are made so that a bubble's clock goes on.
-func (d *disk) before(op vfs.Op) error {
+func (d *disk) before(op faultfs.Op) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if inLog := (op.Kind == vfs.OpWrite || op.Kind == vfs.OpSync) && inLogDir(op.Name); inLog {
-		if op.Kind == vfs.OpSync && d.failSync && !d.dead {
+	if inLog := (op.Kind == faultfs.OpWrite || op.Kind == faultfs.OpSync) && inLogDir(op.Name); inLog {
+		if op.Kind == faultfs.OpSync && d.failSync && !d.dead {
 			d.failSync, d.lies = false, true
 			d.strikes()
 			return errFsync
 		}
-		if op.Kind == vfs.OpSync && d.lies && !d.dead {
-			return vfs.ErrDropped
+		if op.Kind == faultfs.OpSync && d.lies && !d.dead {
+			return faultfs.ErrDropped
 		}
 		if d.delay > 0 && !d.dead {
 			d.strikes()

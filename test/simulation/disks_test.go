@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -54,17 +54,17 @@ func TestSimulationDisks(t *testing.T) {
 
 // volume is a disk, whichever host it is in.
 type volume struct {
-	mem    *vfs.Mem
+	mem    *memfs.FS
 	images []image // older states of it, the oldest first
 }
 
 // image is the state of a disk at some moment, as a power failure, or a snapshot of a machine, could have left it.
 type image struct {
-	mem *vfs.Mem
+	mem *memfs.FS
 	end lsn.Position // the log does not go beyond it
 }
 
-func newVolume() *volume { return &volume{mem: vfs.NewMem()} }
+func newVolume() *volume { return &volume{mem: memfs.New()} }
 
 // copied makes a disk of an image. An image can be used more than once.
 func (v *volume) copied(i image) *volume {

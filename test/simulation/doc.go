@@ -10,7 +10,7 @@
 // nothing. Of a test's own are
 //
 //	net_test.go          TCP: connections with latency, one-way cuts, silence, resets and refusals
-//	disk_test.go         the disk: vfs.Mem, which forgets what was not synced when the power fails; slow, hanging and failing
+//	disk_test.go         the disk: memfs.FS, which loses what was not synced when the power fails; slow, hanging, failing
 //	coordinator_test.go  the way to the coordinator, failover/coordinator/memory: silence, outages, swaps with an unknown outcome
 //	host_test.go         the machine: starts, kills, power failures, boots, and a service manager
 //	plan_test.go         the faults, drawn from the seed

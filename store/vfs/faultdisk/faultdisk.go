@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
 const (
@@ -48,7 +49,7 @@ type State struct {
 
 // Rule is a fault. What it does is Error, Flip, Delay and Stall; the rest says when.
 type Rule struct {
-	// Ops are the operations that it is for, by the names of vfs.OpKind; none for all.
+	// Ops are the operations that it is for, by the names of faultfs.OpKind; none for all.
 	Ops []string `json:"ops,omitempty"`
 	// Files is a pattern (path.Match) for the base name; empty for all.
 	Files string `json:"files,omitempty"`
@@ -68,11 +69,11 @@ type Rule struct {
 }
 
 // matches tells whether the rule is for an operation.
-func (r Rule) matches(op vfs.Op) bool {
+func (r Rule) matches(op faultfs.Op) bool {
 	if len(r.Ops) > 0 && !slices.Contains(r.Ops, op.Kind.String()) {
 		return false
 	}
-	if r.Flip && op.Kind != vfs.OpRead && op.Kind != vfs.OpWrite {
+	if r.Flip && op.Kind != faultfs.OpRead && op.Kind != faultfs.OpWrite {
 		return false
 	}
 	ok, err := path.Match(r.Files, filepath.Base(op.Name))
@@ -95,8 +96,8 @@ func (r Rule) errno() (error, error) { //nolint:revive,staticcheck // the first 
 
 // Disk is the filesystem and what is wrong with it.
 type Disk struct {
-	fault *vfs.Fault
-	cache *vfs.WriteBack
+	fault *faultfs.FS
+	cache *faultfs.WriteBack
 
 	mu    sync.Mutex // guards what follows
 	now   State
@@ -108,8 +109,8 @@ type Disk struct {
 
 // New wraps inner, which nobody else may write to.
 func New(inner vfs.FS) *Disk {
-	cache := vfs.NewWriteBack(inner)
-	d := &Disk{cache: cache, fault: vfs.NewFault(cache), ended: make(chan struct{})}
+	cache := faultfs.NewWriteBack(inner)
+	d := &Disk{cache: cache, fault: faultfs.New(cache), ended: make(chan struct{})}
 	d.fault.SetHook(d.before)
 	return d
 }
@@ -145,7 +146,7 @@ func (d *Disk) Hits() []uint64 {
 }
 
 // before is the hook of the fault filesystem.
-func (d *Disk) before(op vfs.Op) error {
+func (d *Disk) before(op faultfs.Op) error {
 	for {
 		err, delay, stall := d.strike(op)
 		if delay > 0 {
@@ -159,7 +160,7 @@ func (d *Disk) before(op vfs.Op) error {
 }
 
 // strike says what becomes of an operation; with a stall it has to be asked again when that has ended.
-func (d *Disk) strike(op vfs.Op) (err error, delay time.Duration, stall <-chan struct{}) { //nolint:revive,staticcheck // it is a value
+func (d *Disk) strike(op faultfs.Op) (err error, delay time.Duration, stall <-chan struct{}) { //nolint:revive,staticcheck // a value
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i, r := range d.now.Rules {
@@ -179,7 +180,7 @@ func (d *Disk) strike(op vfs.Op) (err error, delay time.Duration, stall <-chan s
 			continue
 		}
 		if r.Flip && op.Length > 0 {
-			err = &vfs.FlipBit{Bit: d.rng.Int64N(op.Length * 8)}
+			err = &faultfs.FlipBit{Bit: d.rng.Int64N(op.Length * 8)}
 		} else {
 			err, _ = r.errno() // Set has looked
 		}

@@ -1,4 +1,6 @@
-package vfs_test
+// Package vfstest has the conformance suite of the filesystems, and what their tests need to open, write and read
+// files.
+package vfstest
 
 import (
 	"bytes"
@@ -17,30 +19,27 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-const create = os.O_RDWR | os.O_CREATE
+// Create opens a file for reading and writing, and creates it if it is not there.
+const Create = os.O_RDWR | os.O_CREATE
 
-// everyFS runs a test on each filesystem, with an empty directory to work in.
-func everyFS(t *testing.T, test func(t *testing.T, fsys vfs.FS, dir string)) {
+// Run runs the conformance suite on the filesystem that fresh returns, with an empty directory to work in.
+func Run(t *testing.T, fresh func(t *testing.T) (fsys vfs.FS, dir string)) {
 	t.Helper()
-	t.Run("os", func(t *testing.T) { test(t, vfs.OS(), t.TempDir()) })
-	t.Run("mem", func(t *testing.T) {
-		mem := vfs.NewMem()
-		require.NoError(t, mem.MkdirAll("/some/dir", 0o700))
-		test(t, mem, "/some/dir")
-	})
-	t.Run("write back", func(t *testing.T) {
-		w := vfs.NewWriteBack(vfs.OS())
-		w.Hold(true, 0.3, 1)
-		test(t, w, t.TempDir())
-	})
-	t.Run("fault", func(t *testing.T) {
-		mem := vfs.NewMem()
-		require.NoError(t, mem.MkdirAll("d", 0o700))
-		test(t, vfs.NewFault(mem), "d")
-	})
+	for name, test := range map[string]func(t *testing.T, fsys vfs.FS, dir string){
+		"OpenFlags": testOpenFlags, "ReadWrite": testReadWrite, "TruncateAllocatePunch": testTruncateAllocatePunch,
+		"Names": testNames, "OpenFileOutlivesItsName": testOpenFileOutlivesItsName, "ClosedFile": testClosedFile,
+		"Lock": testLock, "Usage": testUsage, "ReadFileAndWriteFileAtomic": testReadFileAndWriteFileAtomic,
+		"AgainstModel": testAgainstModel, "ConcurrentUse": testConcurrentUse,
+	} {
+		t.Run(name, func(t *testing.T) {
+			fsys, dir := fresh(t)
+			test(t, fsys, dir)
+		})
+	}
 }
 
-func mustOpen(t *testing.T, fsys vfs.FS, name string, flag int) vfs.File {
+// Open opens a file that is closed at the end of the test.
+func Open(t *testing.T, fsys vfs.FS, name string, flag int) vfs.File {
 	t.Helper()
 	f, err := fsys.OpenFile(name, flag, 0o600)
 	require.NoError(t, err)
@@ -48,53 +47,55 @@ func mustOpen(t *testing.T, fsys vfs.FS, name string, flag int) vfs.File {
 	return f
 }
 
-func mustWrite(t *testing.T, f vfs.File, offset int64, data string) {
+// Write writes data at offset.
+func Write(t *testing.T, f vfs.File, offset int64, data string) {
 	t.Helper()
 	n, err := f.WriteAt([]byte(data), offset)
 	require.NoError(t, err)
 	require.Equal(t, len(data), n)
 }
 
-func content(t *testing.T, fsys vfs.FS, name string) string {
+// Content returns what is in a file.
+func Content(t *testing.T, fsys vfs.FS, name string) string {
 	t.Helper()
 	data, err := vfs.ReadFile(fsys, name, 1<<20)
 	require.NoError(t, err)
 	return string(data)
 }
 
-func TestOpenFlags(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+func testOpenFlags(t *testing.T, fsys vfs.FS, dir string) {
+	{
 		name := filepath.Join(dir, "a")
 		_, err := fsys.OpenFile(name, os.O_RDWR, 0)
 		require.ErrorIs(t, err, fs.ErrNotExist)
-		_, err = fsys.OpenFile(filepath.Join(dir, "no", "a"), create, 0o600)
+		_, err = fsys.OpenFile(filepath.Join(dir, "no", "a"), Create, 0o600)
 		require.ErrorIs(t, err, fs.ErrNotExist)
 
-		f := mustOpen(t, fsys, name, create|os.O_EXCL)
+		f := Open(t, fsys, name, Create|os.O_EXCL)
 		require.Equal(t, name, f.Name())
-		mustWrite(t, f, 0, "hello")
-		_, err = fsys.OpenFile(name, create|os.O_EXCL, 0o600)
+		Write(t, f, 0, "hello")
+		_, err = fsys.OpenFile(name, Create|os.O_EXCL, 0o600)
 		require.ErrorIs(t, err, fs.ErrExist)
 
-		again := mustOpen(t, fsys, name, create)
+		again := Open(t, fsys, name, Create)
 		size, err := again.SizeBytes()
 		require.NoError(t, err)
 		require.EqualValues(t, 5, size)
 
-		mustOpen(t, fsys, name, create|os.O_TRUNC)
+		Open(t, fsys, name, Create|os.O_TRUNC)
 		size, err = f.SizeBytes()
 		require.NoError(t, err)
 		require.Zero(t, size, "all handles see the one file")
 
-		_, err = mustOpen(t, fsys, name, os.O_RDONLY).WriteAt([]byte("x"), 0)
+		_, err = Open(t, fsys, name, os.O_RDONLY).WriteAt([]byte("x"), 0)
 		require.ErrorIs(t, err, syscall.EBADF)
-	})
+	}
 }
 
-func TestReadWrite(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
-		f := mustOpen(t, fsys, filepath.Join(dir, "a"), create)
-		mustWrite(t, f, 10, "0123456789")
+func testReadWrite(t *testing.T, fsys vfs.FS, dir string) {
+	{
+		f := Open(t, fsys, filepath.Join(dir, "a"), Create)
+		Write(t, f, 10, "0123456789")
 		buf := make([]byte, 30)
 		n, err := f.ReadAt(buf, 5)
 		require.ErrorIs(t, err, io.EOF)
@@ -116,17 +117,17 @@ func TestReadWrite(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, n)
 		require.NoError(t, f.Sync())
-	})
+	}
 }
 
-func TestTruncateAllocatePunch(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+func testTruncateAllocatePunch(t *testing.T, fsys vfs.FS, dir string) {
+	{
 		name := filepath.Join(dir, "a")
-		f := mustOpen(t, fsys, name, create)
-		mustWrite(t, f, 0, string(bytes.Repeat([]byte("x"), 10000)))
+		f := Open(t, fsys, name, Create)
+		Write(t, f, 0, string(bytes.Repeat([]byte("x"), 10000)))
 		require.NoError(t, f.Truncate(5000))
 		require.NoError(t, f.Truncate(6000))
-		got := content(t, fsys, name)
+		got := Content(t, fsys, name)
 		require.Equal(t, string(bytes.Repeat([]byte("x"), 5000))+string(make([]byte, 1000)), got)
 
 		require.NoError(t, f.Allocate(0, 20000))
@@ -138,20 +139,20 @@ func TestTruncateAllocatePunch(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 20000, size, "never shrinks")
 
-		mustWrite(t, f, 0, string(bytes.Repeat([]byte("y"), 20000)))
+		Write(t, f, 0, string(bytes.Repeat([]byte("y"), 20000)))
 		require.NoError(t, f.PunchHole(100, 12000))
 		want := bytes.Repeat([]byte("y"), 20000)
 		clear(want[100:12100])
-		require.Equal(t, string(want), content(t, fsys, name))
+		require.Equal(t, string(want), Content(t, fsys, name))
 		require.Error(t, f.Truncate(-1))
-	})
+	}
 }
 
-func TestNames(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+func testNames(t *testing.T, fsys vfs.FS, dir string) {
+	{
 		a, b, sub := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "sub", "deep")
-		mustWrite(t, mustOpen(t, fsys, a, create), 0, "a")
-		mustWrite(t, mustOpen(t, fsys, b, create), 0, "b")
+		Write(t, Open(t, fsys, a, Create), 0, "a")
+		Write(t, Open(t, fsys, b, Create), 0, "b")
 		require.NoError(t, fsys.MkdirAll(sub, 0o700))
 		require.NoError(t, fsys.MkdirAll(sub, 0o700))
 		require.Error(t, fsys.MkdirAll(filepath.Join(a, "x"), 0o700))
@@ -160,7 +161,7 @@ func TestNames(t *testing.T) {
 		require.Equal(t, []string{"a", "b", "sub"}, names)
 
 		require.NoError(t, fsys.Rename(a, b), "replaces")
-		require.Equal(t, "a", content(t, fsys, b))
+		require.Equal(t, "a", Content(t, fsys, b))
 		require.ErrorIs(t, fsys.Rename(a, b), fs.ErrNotExist)
 		require.NoError(t, fsys.Rename(b, b))
 		require.ErrorIs(t, fsys.Remove(a), fs.ErrNotExist)
@@ -169,7 +170,7 @@ func TestNames(t *testing.T) {
 
 		require.NoError(t, fsys.Rename(b, filepath.Join(sub, "c")))
 		require.NoError(t, fsys.Rename(filepath.Join(dir, "sub"), filepath.Join(dir, "moved")))
-		require.Equal(t, "a", content(t, fsys, filepath.Join(dir, "moved", "deep", "c")))
+		require.Equal(t, "a", Content(t, fsys, filepath.Join(dir, "moved", "deep", "c")))
 		info, err := fsys.Stat(filepath.Join(dir, "moved"))
 		require.NoError(t, err)
 		require.True(t, info.IsDir)
@@ -182,26 +183,26 @@ func TestNames(t *testing.T) {
 		require.ErrorIs(t, err, fs.ErrNotExist)
 		require.ErrorIs(t, fsys.SyncDir(a), fs.ErrNotExist)
 		require.NoError(t, fsys.SyncDir(dir))
-	})
+	}
 }
 
-func TestOpenFileOutlivesItsName(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+func testOpenFileOutlivesItsName(t *testing.T, fsys vfs.FS, dir string) {
+	{
 		name := filepath.Join(dir, "a")
-		f := mustOpen(t, fsys, name, create)
-		mustWrite(t, f, 0, "still here")
+		f := Open(t, fsys, name, Create)
+		Write(t, f, 0, "still here")
 		require.NoError(t, fsys.Remove(name))
-		mustWrite(t, mustOpen(t, fsys, name, create), 0, "other")
+		Write(t, Open(t, fsys, name, Create), 0, "other")
 		buf := make([]byte, 10)
 		_, err := f.ReadAt(buf, 0)
 		require.NoError(t, err)
 		require.Equal(t, "still here", string(buf))
-	})
+	}
 }
 
-func TestClosedFile(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
-		f, err := fsys.OpenFile(filepath.Join(dir, "a"), create, 0o600)
+func testClosedFile(t *testing.T, fsys vfs.FS, dir string) {
+	{
+		f, err := fsys.OpenFile(filepath.Join(dir, "a"), Create, 0o600)
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
 		_, readErr := f.ReadAt(make([]byte, 1), 0)
@@ -214,11 +215,11 @@ func TestClosedFile(t *testing.T) {
 		} {
 			require.ErrorIs(t, err, fs.ErrClosed, what)
 		}
-	})
+	}
 }
 
-func TestLock(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+func testLock(t *testing.T, fsys vfs.FS, dir string) {
+	{
 		name := filepath.Join(dir, "lock")
 		held, err := fsys.Lock(name)
 		require.NoError(t, err)
@@ -229,11 +230,11 @@ func TestLock(t *testing.T) {
 		held, err = fsys.Lock(name)
 		require.NoError(t, err)
 		require.NoError(t, held.Close())
-	})
+	}
 }
 
-func TestUsage(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+func testUsage(t *testing.T, fsys vfs.FS, dir string) {
+	{
 		u, err := fsys.Usage(dir)
 		require.NoError(t, err)
 		require.NotZero(t, u.TotalBytes)
@@ -241,28 +242,28 @@ func TestUsage(t *testing.T) {
 		require.LessOrEqual(t, u.FreeBytes, u.TotalBytes)
 		_, err = fsys.Usage(filepath.Join(dir, "none"))
 		require.ErrorIs(t, err, fs.ErrNotExist)
-	})
+	}
 }
 
-func TestReadFileAndWriteFileAtomic(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+func testReadFileAndWriteFileAtomic(t *testing.T, fsys vfs.FS, dir string) {
+	{
 		name := filepath.Join(dir, "a")
 		require.NoError(t, vfs.WriteFileAtomic(fsys, name, []byte("one")))
 		require.NoError(t, vfs.WriteFileAtomic(fsys, name, []byte("two!")))
-		require.Equal(t, "two!", content(t, fsys, name))
+		require.Equal(t, "two!", Content(t, fsys, name))
 		_, err := vfs.ReadFile(fsys, name, 3)
 		require.ErrorContains(t, err, "4 bytes")
 		names, err := fsys.ReadDir(dir)
 		require.NoError(t, err)
 		require.Equal(t, []string{"a"}, names)
-	})
+	}
 }
 
-// TestAgainstModel compares random operations on one file with a byte slice.
-func TestAgainstModel(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
+// testAgainstModel compares random operations on one file with a byte slice.
+func testAgainstModel(t *testing.T, fsys vfs.FS, dir string) {
+	{
 		rng := rand.New(rand.NewSource(7))
-		f := mustOpen(t, fsys, filepath.Join(dir, "a"), create)
+		f := Open(t, fsys, filepath.Join(dir, "a"), Create)
 		var model []byte
 		reach := func(n int) {
 			if n > len(model) {
@@ -306,13 +307,13 @@ func TestAgainstModel(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, len(model), size)
 		}
-	})
+	}
 }
 
-// TestConcurrentUse is for the race detector, and for closing beside a write.
-func TestConcurrentUse(t *testing.T) {
-	everyFS(t, func(t *testing.T, fsys vfs.FS, dir string) {
-		f := mustOpen(t, fsys, filepath.Join(dir, "a"), create)
+// testConcurrentUse is for the race detector, and for closing beside a write.
+func testConcurrentUse(t *testing.T, fsys vfs.FS, dir string) {
+	{
+		f := Open(t, fsys, filepath.Join(dir, "a"), Create)
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
@@ -336,5 +337,5 @@ func TestConcurrentUse(t *testing.T) {
 		}, 10e9, 1e6)
 		require.NoError(t, f.Close())
 		wg.Wait()
-	})
+	}
 }

@@ -1,4 +1,4 @@
-package vfs_test
+package memfs_test
 
 import (
 	"bytes"
@@ -12,6 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
 )
 
 func exists(t *testing.T, fsys vfs.FS, name string) bool {
@@ -24,36 +27,36 @@ func exists(t *testing.T, fsys vfs.FS, name string) bool {
 }
 
 func TestCrashKeepsOnlyWhatWasSynced(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("d/e", 0o700))
-	f := mustOpen(t, mem, "d/a", create)
-	mustWrite(t, f, 0, "one")
+	f := vfstest.Open(t, mem, "d/a", vfstest.Create)
+	vfstest.Write(t, f, 0, "one")
 	require.NoError(t, f.Sync())
 
 	require.False(t, exists(t, mem.CrashClone(nil), "d"), "the directory's own name was not synced")
 	require.NoError(t, mem.SyncDir("."))
 	require.False(t, exists(t, mem.CrashClone(nil), "d/a"), "the file's name was not synced")
 	require.NoError(t, mem.SyncDir("/d"))
-	require.Equal(t, "one", content(t, mem.CrashClone(nil), "d/a"))
+	require.Equal(t, "one", vfstest.Content(t, mem.CrashClone(nil), "d/a"))
 	require.True(t, exists(t, mem.CrashClone(nil), "d/e"))
 
-	mustWrite(t, f, 0, "two, and longer")
+	vfstest.Write(t, f, 0, "two, and longer")
 	require.NoError(t, mem.Remove("d/e"))
 	clone := mem.CrashClone(nil)
-	require.Equal(t, "one", content(t, clone, "d/a"))
+	require.Equal(t, "one", vfstest.Content(t, clone, "d/a"))
 	require.True(t, exists(t, clone, "d/e"))
 
 	require.NoError(t, f.Truncate(1))
-	require.Equal(t, "one", content(t, mem.CrashClone(nil), "d/a"))
+	require.Equal(t, "one", vfstest.Content(t, mem.CrashClone(nil), "d/a"))
 	require.NoError(t, f.Sync())
-	require.Equal(t, "t", content(t, mem.CrashClone(nil), "d/a"))
-	require.Equal(t, "t", content(t, mem.CrashClone(rand.New(rand.NewSource(1))), "d/a"))
+	require.Equal(t, "t", vfstest.Content(t, mem.CrashClone(nil), "d/a"))
+	require.Equal(t, "t", vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(1))), "d/a"))
 }
 
 func TestCrashClonesAreIndependent(t *testing.T) {
-	mem := vfs.NewMem()
-	f := mustOpen(t, mem, "a", create)
-	mustWrite(t, f, 0, string(bytes.Repeat([]byte("x"), 9000)))
+	mem := memfs.New()
+	f := vfstest.Open(t, mem, "a", vfstest.Create)
+	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("x"), 9000)))
 	require.NoError(t, f.Sync())
 	require.NoError(t, mem.SyncDir("."))
 	held, err := mem.Lock("lock")
@@ -61,12 +64,12 @@ func TestCrashClonesAreIndependent(t *testing.T) {
 	defer func() { require.NoError(t, held.Close()) }()
 
 	clone := mem.CrashClone(nil)
-	mustWrite(t, f, 5, "original")
-	g := mustOpen(t, clone, "a", os.O_RDWR)
-	mustWrite(t, g, 8000, "clone")
-	require.Equal(t, "xxxxxoriginal", content(t, mem, "a")[:13])
-	require.NotContains(t, content(t, mem, "a"), "clone")
-	require.NotContains(t, content(t, clone, "a"), "original")
+	vfstest.Write(t, f, 5, "original")
+	g := vfstest.Open(t, clone, "a", os.O_RDWR)
+	vfstest.Write(t, g, 8000, "clone")
+	require.Equal(t, "xxxxxoriginal", vfstest.Content(t, mem, "a")[:13])
+	require.NotContains(t, vfstest.Content(t, mem, "a"), "clone")
+	require.NotContains(t, vfstest.Content(t, clone, "a"), "original")
 	lock, err := clone.Lock("lock")
 	require.NoError(t, err, "a crash releases locks")
 	require.NoError(t, lock.Close())
@@ -74,16 +77,16 @@ func TestCrashClonesAreIndependent(t *testing.T) {
 
 // TestCrashTearsWrites: what was not synced survives by sectors, and all of the outcomes come up.
 func TestCrashTearsWrites(t *testing.T) {
-	mem := vfs.NewMem()
-	f := mustOpen(t, mem, "a", create)
-	mustWrite(t, f, 0, string(bytes.Repeat([]byte("-"), 8*512)))
+	mem := memfs.New()
+	f := vfstest.Open(t, mem, "a", vfstest.Create)
+	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("-"), 8*512)))
 	require.NoError(t, f.Sync())
 	require.NoError(t, mem.SyncDir("."))
-	mustWrite(t, f, 0, string(bytes.Repeat([]byte("+"), 8*512)))
+	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("+"), 8*512)))
 	seen := map[string]int{}
 	for seed := range int64(300) {
-		got := content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
-		require.Equal(t, got, content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a"),
+		got := vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
+		require.Equal(t, got, vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a"),
 			"the same seed, the same crash")
 		pattern := ""
 		for s := range 8 {
@@ -102,16 +105,16 @@ func TestCrashTearsWrites(t *testing.T) {
 }
 
 func TestCrashAndSize(t *testing.T) {
-	mem := vfs.NewMem()
-	f := mustOpen(t, mem, "a", create)
-	mustWrite(t, f, 0, string(bytes.Repeat([]byte("-"), 5000)))
+	mem := memfs.New()
+	f := vfstest.Open(t, mem, "a", vfstest.Create)
+	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("-"), 5000)))
 	require.NoError(t, f.Sync())
 	require.NoError(t, mem.SyncDir("."))
 	require.NoError(t, f.Truncate(100))
-	mustWrite(t, f, 9000, string(bytes.Repeat([]byte("+"), 3000)))
+	vfstest.Write(t, f, 9000, string(bytes.Repeat([]byte("+"), 3000)))
 	sizes := map[int]bool{}
 	for seed := range int64(200) {
-		got := content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
+		got := vfstest.Content(t, mem.CrashClone(rand.New(rand.NewSource(seed))), "a")
 		require.Equal(t, string(bytes.Repeat([]byte("-"), 100)), got[:100], "synced, and never changed")
 		require.True(t, len(got) >= 5000 && len(got) <= 12000, "size %d", len(got))
 		sizes[len(got)] = true
@@ -124,13 +127,13 @@ func TestCrashAndSize(t *testing.T) {
 func TestCrashNeverTearsRenames(t *testing.T) {
 	outcomes := map[string]bool{}
 	for seed := range int64(300) {
-		mem := vfs.NewMem()
+		mem := memfs.New()
 		require.NoError(t, mem.MkdirAll("x", 0o700))
 		require.NoError(t, mem.MkdirAll("y", 0o700))
 		require.NoError(t, vfs.WriteFileAtomic(mem, "x/a", []byte("old")))
 		require.NoError(t, mem.SyncDir("."))
-		f := mustOpen(t, mem, "x/b", create)
-		mustWrite(t, f, 0, "new")
+		f := vfstest.Open(t, mem, "x/b", vfstest.Create)
+		vfstest.Write(t, f, 0, "new")
 		require.NoError(t, f.Sync())
 		require.NoError(t, mem.Rename("x/b", "x/a"))
 		require.NoError(t, mem.Rename("x/a", "y/a"))
@@ -138,7 +141,7 @@ func TestCrashNeverTearsRenames(t *testing.T) {
 		state := ""
 		for _, name := range []string{"x/a", "x/b", "y/a"} {
 			if exists(t, c, name) {
-				state += fmt.Sprintf("%s=%s ", name, content(t, c, name))
+				state += fmt.Sprintf("%s=%s ", name, vfstest.Content(t, c, name))
 			}
 		}
 		outcomes[state] = true
@@ -150,7 +153,7 @@ func TestCrashNeverTearsRenames(t *testing.T) {
 
 func TestSyncDirOfOneSideMakesAMoveDurable(t *testing.T) {
 	for _, dir := range []string{"x", "y"} {
-		mem := vfs.NewMem()
+		mem := memfs.New()
 		require.NoError(t, mem.MkdirAll("x", 0o700))
 		require.NoError(t, mem.MkdirAll("y", 0o700))
 		require.NoError(t, vfs.WriteFileAtomic(mem, "x/a", []byte("1")))
@@ -159,39 +162,39 @@ func TestSyncDirOfOneSideMakesAMoveDurable(t *testing.T) {
 		require.NoError(t, mem.SyncDir(dir))
 		c := mem.CrashClone(nil)
 		require.False(t, exists(t, c, "x/a"))
-		require.Equal(t, "1", content(t, c, "y/a"))
+		require.Equal(t, "1", vfstest.Content(t, c, "y/a"))
 	}
 }
 
 func TestWriteFileAtomicAcrossCrashes(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := faultfs.New(mem)
 	require.NoError(t, vfs.WriteFileAtomic(mem, "a", []byte("old")))
 	rng := rand.New(rand.NewSource(3))
 	crashes := 0
-	fault.SetHook(func(vfs.Op) error {
+	fault.SetHook(func(faultfs.Op) error {
 		for range 20 {
-			got := content(t, mem.CrashClone(rng), "a")
+			got := vfstest.Content(t, mem.CrashClone(rng), "a")
 			require.Contains(t, []string{"old", "newer"}, got)
 			crashes++
 		}
 		return nil
 	})
 	require.NoError(t, vfs.WriteFileAtomic(fault, "a", []byte("newer")))
-	require.Equal(t, "newer", content(t, mem.CrashClone(nil), "a"))
+	require.Equal(t, "newer", vfstest.Content(t, mem.CrashClone(nil), "a"))
 	require.Greater(t, crashes, 80)
 }
 
 func TestCapacity(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memfs.New()
 	mem.SetCapacity(10 * 4096)
-	f := mustOpen(t, mem, "a", create)
+	f := vfstest.Open(t, mem, "a", vfstest.Create)
 	require.NoError(t, f.Allocate(0, 8*4096))
-	g := mustOpen(t, mem, "b", create)
+	g := vfstest.Open(t, mem, "b", vfstest.Create)
 	_, err := g.WriteAt(make([]byte, 3*4096), 0)
 	require.ErrorIs(t, err, syscall.ENOSPC)
-	mustWrite(t, f, 0, string(make([]byte, 8*4096)))
-	mustWrite(t, g, 0, "x")
+	vfstest.Write(t, f, 0, string(make([]byte, 8*4096)))
+	vfstest.Write(t, g, 0, "x")
 	u, err := mem.Usage(".")
 	require.NoError(t, err)
 	require.EqualValues(t, 1*4096, u.AvailableBytes)

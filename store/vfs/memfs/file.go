@@ -1,4 +1,4 @@
-package vfs
+package memfs
 
 import (
 	"io"
@@ -22,9 +22,9 @@ type memChunk struct {
 	allocated    bool // it counts as used space
 }
 
-// memFile is an open file of a Mem.
+// memFile is an open file of an FS.
 type memFile struct {
-	m        *Mem
+	m        *FS
 	node     *memNode
 	name     string
 	writable bool
@@ -150,7 +150,7 @@ func allZero(p []byte) bool {
 }
 
 // allocate makes the chunks of a range count as used, and makes sure that they exist.
-func (m *Mem) allocate(n *memNode, off, length int64) error {
+func (m *FS) allocate(n *memNode, off, length int64) error {
 	if length <= 0 {
 		return nil
 	}
@@ -179,7 +179,7 @@ func (n *memNode) grow(chunks int) {
 }
 
 // clear makes a range read as zeros, and frees the chunks that lie in it as a whole.
-func (m *Mem) clear(n *memNode, from, to int64) {
+func (m *FS) clear(n *memNode, from, to int64) {
 	to = min(to, int64(len(n.chunks))*memChunkBytes)
 	for from < to {
 		i, in := int(from/memChunkBytes), from%memChunkBytes
@@ -202,7 +202,7 @@ func (m *Mem) clear(n *memNode, from, to int64) {
 	}
 }
 
-func (m *Mem) truncate(n *memNode, sizeBytes int64) {
+func (m *FS) truncate(n *memNode, sizeBytes int64) {
 	if sizeBytes < n.sizeBytes {
 		m.clear(n, sizeBytes, int64(len(n.chunks))*memChunkBytes)
 	}
@@ -210,7 +210,7 @@ func (m *Mem) truncate(n *memNode, sizeBytes int64) {
 }
 
 // reclaim frees the space of a node that neither a name nor a handle refers to.
-func (m *Mem) reclaim(n *memNode) {
+func (m *FS) reclaim(n *memNode) {
 	if n.names > 0 || n.handles > 0 || n.isDir() {
 		return
 	}

@@ -1,4 +1,4 @@
-package vfs
+package faultfs
 
 import (
 	"errors"
@@ -7,12 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"sync/atomic"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // OpKind is what an operation does.
 type OpKind uint8
 
-// The operations that a Fault hook sees.
+// The operations that a hook sees.
 const (
 	OpOpen   OpKind = iota + 1 // OpenFile without os.O_CREATE
 	OpCreate                   // OpenFile with os.O_CREATE, also of a file that exists
@@ -88,21 +90,21 @@ type FlipBit struct {
 // Error describes the fault.
 func (e *FlipBit) Error() string { return fmt.Sprintf("fault hook: bit %d flipped", e.Bit) }
 
-// Fault is a filesystem whose operations a test can watch and break.
-type Fault struct {
-	inner  FS
+// FS is a filesystem whose operations a test can watch and break.
+type FS struct {
+	inner  vfs.FS
 	hook   atomic.Pointer[func(Op) error]
 	counts [opKinds]atomic.Uint64
 }
 
-// NewFault wraps inner. Without a hook it only counts.
-func NewFault(inner FS) *Fault { return &Fault{inner: inner} }
+// New wraps inner. Without a hook it only counts.
+func New(inner vfs.FS) *FS { return &FS{inner: inner} }
 
 // SetHook makes hook see every operation before it is done, in the goroutine that does it and under no lock: it may
 // block (a disk that hangs) and it may use the inner filesystem. An error from it fails the operation, which is then
 // not done; ErrDropped, *ShortWrite and *FlipBit have their own meaning. It must be safe for concurrent use. A nil hook
 // removes it.
-func (f *Fault) SetHook(hook func(Op) error) {
+func (f *FS) SetHook(hook func(Op) error) {
 	if hook == nil {
 		f.hook.Store(nil)
 		return
@@ -111,9 +113,9 @@ func (f *Fault) SetHook(hook func(Op) error) {
 }
 
 // Count returns how many operations of the kind there were, including the failed ones.
-func (f *Fault) Count(kind OpKind) uint64 { return f.counts[kind].Load() }
+func (f *FS) Count(kind OpKind) uint64 { return f.counts[kind].Load() }
 
-func (f *Fault) before(op Op) error {
+func (f *FS) before(op Op) error {
 	op.Count = f.counts[op.Kind].Add(1)
 	hook := f.hook.Load()
 	if hook == nil {
@@ -127,7 +129,7 @@ func (f *Fault) before(op Op) error {
 }
 
 // change runs an operation that returns nothing but an error, unless the hook fails or drops it.
-func (f *Fault) change(op Op, do func() error) error {
+func (f *FS) change(op Op, do func() error) error {
 	err := f.before(op)
 	switch {
 	case err == nil:
@@ -139,8 +141,8 @@ func (f *Fault) change(op Op, do func() error) error {
 	}
 }
 
-// OpenFile is FS.OpenFile.
-func (f *Fault) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
+// OpenFile is vfs.FS.OpenFile.
+func (f *FS) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
 	kind := OpOpen
 	if flag&os.O_CREATE != 0 {
 		kind = OpCreate
@@ -155,62 +157,62 @@ func (f *Fault) OpenFile(name string, flag int, perm fs.FileMode) (File, error) 
 	return &faultFile{File: inner, fault: f}, nil
 }
 
-// Remove is FS.Remove.
-func (f *Fault) Remove(name string) error {
+// Remove is vfs.FS.Remove.
+func (f *FS) Remove(name string) error {
 	return f.change(Op{Kind: OpRemove, Name: name}, func() error { return f.inner.Remove(name) })
 }
 
-// Rename is FS.Rename.
-func (f *Fault) Rename(oldName, newName string) error {
+// Rename is vfs.FS.Rename.
+func (f *FS) Rename(oldName, newName string) error {
 	return f.change(Op{Kind: OpRename, Name: oldName, NewName: newName},
 		func() error { return f.inner.Rename(oldName, newName) })
 }
 
-// MkdirAll is FS.MkdirAll.
-func (f *Fault) MkdirAll(dir string, perm fs.FileMode) error {
+// MkdirAll is vfs.FS.MkdirAll.
+func (f *FS) MkdirAll(dir string, perm fs.FileMode) error {
 	return f.change(Op{Kind: OpMkdir, Name: dir}, func() error { return f.inner.MkdirAll(dir, perm) })
 }
 
-// ReadDir is FS.ReadDir.
-func (f *Fault) ReadDir(dir string) ([]string, error) {
+// ReadDir is vfs.FS.ReadDir.
+func (f *FS) ReadDir(dir string) ([]string, error) {
 	if err := f.before(Op{Kind: OpReadDir, Name: dir}); err != nil {
 		return nil, err
 	}
 	return f.inner.ReadDir(dir)
 }
 
-// Stat is FS.Stat.
-func (f *Fault) Stat(name string) (FileInfo, error) {
+// Stat is vfs.FS.Stat.
+func (f *FS) Stat(name string) (vfs.FileInfo, error) {
 	if err := f.before(Op{Kind: OpStat, Name: name}); err != nil {
-		return FileInfo{}, err
+		return vfs.FileInfo{}, err
 	}
 	return f.inner.Stat(name)
 }
 
-// SyncDir is FS.SyncDir.
-func (f *Fault) SyncDir(dir string) error {
+// SyncDir is vfs.FS.SyncDir.
+func (f *FS) SyncDir(dir string) error {
 	return f.change(Op{Kind: OpSyncDir, Name: dir}, func() error { return f.inner.SyncDir(dir) })
 }
 
-// Lock is FS.Lock.
-func (f *Fault) Lock(name string) (io.Closer, error) {
+// Lock is vfs.FS.Lock.
+func (f *FS) Lock(name string) (io.Closer, error) {
 	if err := f.before(Op{Kind: OpLock, Name: name}); err != nil {
 		return nil, err
 	}
 	return f.inner.Lock(name)
 }
 
-// Usage is FS.Usage.
-func (f *Fault) Usage(dir string) (Usage, error) {
+// Usage is vfs.FS.Usage.
+func (f *FS) Usage(dir string) (vfs.Usage, error) {
 	if err := f.before(Op{Kind: OpUsage, Name: dir}); err != nil {
-		return Usage{}, err
+		return vfs.Usage{}, err
 	}
 	return f.inner.Usage(dir)
 }
 
 type faultFile struct {
-	File
-	fault *Fault
+	vfs.File
+	fault *FS
 }
 
 func (f *faultFile) ReadAt(p []byte, off int64) (int, error) {

@@ -1,4 +1,4 @@
-package vfs
+package memfs
 
 import (
 	"fmt"
@@ -11,11 +11,13 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Mem is a filesystem in memory that remembers what was synced. It can be crashed with CrashClone, and filled up with
+// FS is a filesystem in memory that remembers what was synced. It can be crashed with CrashClone, and filled up with
 // SetCapacity. Ranges of zeros cost almost nothing, so that large preallocated files are cheap.
-type Mem struct {
+type FS struct {
 	// mu guards everything, including all nodes.
 	mu    sync.Mutex
 	root  *memNode
@@ -55,10 +57,10 @@ type nameChange struct {
 // memDefaultCapacity is what Usage reports unless SetCapacity was called.
 const memDefaultCapacity = 1 << 40
 
-// NewMem returns an empty filesystem with a root directory. Names are taken relative to that root, with or without a
+// New returns an empty filesystem with a root directory. Names are taken relative to that root, with or without a
 // leading slash.
-func NewMem() *Mem {
-	return &Mem{root: newMemDir(), locks: map[string]bool{}, capacityBytes: memDefaultCapacity}
+func New() *FS {
+	return &FS{root: newMemDir(), locks: map[string]bool{}, capacityBytes: memDefaultCapacity}
 }
 
 func newMemDir() *memNode {
@@ -67,7 +69,7 @@ func newMemDir() *memNode {
 
 // SetCapacity limits the space. Writes that need more fail with syscall.ENOSPC. Space is counted in whole chunks of 4
 // KiB that were written or allocated.
-func (m *Mem) SetCapacity(bytes int64) {
+func (m *FS) SetCapacity(bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.capacityBytes = bytes
@@ -84,7 +86,7 @@ func split(name string) []string {
 }
 
 // lookup returns the node called name, or nil.
-func (m *Mem) lookup(name string) *memNode {
+func (m *FS) lookup(name string) *memNode {
 	node := m.root
 	for _, part := range split(name) {
 		if node = node.entries[part]; node == nil {
@@ -95,7 +97,7 @@ func (m *Mem) lookup(name string) *memNode {
 }
 
 // parent returns the directory that name is or would be in, and its base name.
-func (m *Mem) parent(op, name string) (*memNode, string, error) {
+func (m *FS) parent(op, name string) (*memNode, string, error) {
 	parts := split(name)
 	if len(parts) == 0 {
 		return nil, "", pathErr(op, name, fs.ErrInvalid)
@@ -111,7 +113,7 @@ func (m *Mem) parent(op, name string) (*memNode, string, error) {
 }
 
 // apply does a change of names for the living and leaves it pending for the dead.
-func (m *Mem) apply(changes ...nameChange) {
+func (m *FS) apply(changes ...nameChange) {
 	for i := range changes {
 		c := &changes[i]
 		c.old = c.dir.entries[c.name]
@@ -129,8 +131,8 @@ func (m *Mem) apply(changes ...nameChange) {
 	m.pending = append(m.pending, &nameOp{changes: changes})
 }
 
-// OpenFile is FS.OpenFile.
-func (m *Mem) OpenFile(name string, flag int, _ fs.FileMode) (File, error) {
+// OpenFile is vfs.FS.OpenFile.
+func (m *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	dir, base, err := m.parent("open", name)
@@ -155,8 +157,8 @@ func (m *Mem) OpenFile(name string, flag int, _ fs.FileMode) (File, error) {
 	return &memFile{m: m, node: node, name: name, writable: flag&(os.O_RDWR|os.O_WRONLY) != 0}, nil
 }
 
-// Remove is FS.Remove.
-func (m *Mem) Remove(name string) error {
+// Remove is vfs.FS.Remove.
+func (m *FS) Remove(name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	dir, base, err := m.parent("remove", name)
@@ -174,8 +176,8 @@ func (m *Mem) Remove(name string) error {
 	return nil
 }
 
-// Rename is FS.Rename.
-func (m *Mem) Rename(oldName, newName string) error {
+// Rename is vfs.FS.Rename.
+func (m *FS) Rename(oldName, newName string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	oldDir, oldBase, err := m.parent("rename", oldName)
@@ -201,8 +203,8 @@ func (m *Mem) Rename(oldName, newName string) error {
 	return nil
 }
 
-// MkdirAll is FS.MkdirAll.
-func (m *Mem) MkdirAll(dir string, _ fs.FileMode) error {
+// MkdirAll is vfs.FS.MkdirAll.
+func (m *FS) MkdirAll(dir string, _ fs.FileMode) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	node := m.root
@@ -220,8 +222,8 @@ func (m *Mem) MkdirAll(dir string, _ fs.FileMode) error {
 	return nil
 }
 
-// ReadDir is FS.ReadDir.
-func (m *Mem) ReadDir(dir string) ([]string, error) {
+// ReadDir is vfs.FS.ReadDir.
+func (m *FS) ReadDir(dir string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	node := m.lookup(dir)
@@ -234,20 +236,20 @@ func (m *Mem) ReadDir(dir string) ([]string, error) {
 	return slices.Sorted(maps.Keys(node.entries)), nil
 }
 
-// Stat is FS.Stat.
-func (m *Mem) Stat(name string) (FileInfo, error) {
+// Stat is vfs.FS.Stat.
+func (m *FS) Stat(name string) (vfs.FileInfo, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	node := m.lookup(name)
 	if node == nil {
-		return FileInfo{}, pathErr("stat", name, fs.ErrNotExist)
+		return vfs.FileInfo{}, pathErr("stat", name, fs.ErrNotExist)
 	}
-	return FileInfo{SizeBytes: node.sizeBytes, IsDir: node.isDir()}, nil
+	return vfs.FileInfo{SizeBytes: node.sizeBytes, IsDir: node.isDir()}, nil
 }
 
-// SyncDir is FS.SyncDir. As in a journaling filesystem, a rename between two directories is durable when either of them
+// SyncDir is vfs.FS.SyncDir. As in a journaling filesystem, a rename between two directories is durable when either of them
 // is synced.
-func (m *Mem) SyncDir(dir string) error {
+func (m *FS) SyncDir(dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	node := m.lookup(dir)
@@ -290,8 +292,8 @@ func (op *nameOp) makeDurable(in func(*memNode) *memNode) {
 	}
 }
 
-// Lock is FS.Lock.
-func (m *Mem) Lock(name string) (io.Closer, error) {
+// Lock is vfs.FS.Lock.
+func (m *FS) Lock(name string) (io.Closer, error) {
 	f, err := m.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -301,7 +303,7 @@ func (m *Mem) Lock(name string) (io.Closer, error) {
 	key := strings.Join(split(name), "/")
 	if m.locks[key] {
 		m.dropHandle(f)
-		return nil, pathErr("lock", name, ErrLocked)
+		return nil, pathErr("lock", name, vfs.ErrLocked)
 	}
 	m.locks[key] = true
 	return closerFunc(func() error {
@@ -312,7 +314,7 @@ func (m *Mem) Lock(name string) (io.Closer, error) {
 	}), nil
 }
 
-func (m *Mem) dropHandle(f File) {
+func (m *FS) dropHandle(f vfs.File) {
 	if mf, ok := f.(*memFile); ok {
 		mf.closed = true
 		mf.node.handles--
@@ -324,19 +326,19 @@ type closerFunc func() error
 
 func (f closerFunc) Close() error { return f() }
 
-// Usage is FS.Usage.
-func (m *Mem) Usage(dir string) (Usage, error) {
+// Usage is vfs.FS.Usage.
+func (m *FS) Usage(dir string) (vfs.Usage, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.lookup(dir) == nil {
-		return Usage{}, pathErr("usage", dir, fs.ErrNotExist)
+		return vfs.Usage{}, pathErr("usage", dir, fs.ErrNotExist)
 	}
-	free := uint64(max(m.capacityBytes-m.usedBytes, 0))                                                   //nolint:gosec // not negative
-	return Usage{TotalBytes: uint64(max(m.capacityBytes, 0)), FreeBytes: free, AvailableBytes: free}, nil //nolint:gosec // not negative
+	free := uint64(max(m.capacityBytes-m.usedBytes, 0))                                                       //nolint:gosec // not negative
+	return vfs.Usage{TotalBytes: uint64(max(m.capacityBytes, 0)), FreeBytes: free, AvailableBytes: free}, nil //nolint:gosec // not negative
 }
 
 // String tells how large the filesystem is, for messages of tests.
-func (m *Mem) String() string {
+func (m *FS) String() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return fmt.Sprintf("mem: %d of %d bytes used, %d changes of names not synced", m.usedBytes, m.capacityBytes,

@@ -1,4 +1,4 @@
-package vfs_test
+package faultfs_test
 
 import (
 	"bytes"
@@ -10,22 +10,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
 )
+
+func TestWriteBackConformance(t *testing.T) {
+	vfstest.Run(t, func(t *testing.T) (vfs.FS, string) {
+		w := faultfs.NewWriteBack(vfs.OS())
+		w.Hold(true, 0.3, 1)
+		return w, t.TempDir()
+	})
+}
 
 // TestWriteBackHoldsBack: under it is only what was synced.
 func TestWriteBackHoldsBack(t *testing.T) {
 	under := vfs.OS()
-	w := vfs.NewWriteBack(under)
+	w := faultfs.NewWriteBack(under)
 	dir := t.TempDir()
 	name := filepath.Join(dir, "a")
-	f := mustOpen(t, w, name, create)
-	mustWrite(t, f, 0, "before")
-	require.Equal(t, "before", content(t, under, name), "nothing is held back yet")
+	f := vfstest.Open(t, w, name, vfstest.Create)
+	vfstest.Write(t, f, 0, "before")
+	require.Equal(t, "before", vfstest.Content(t, under, name), "nothing is held back yet")
 
 	w.Hold(true, 0, 1)
-	mustWrite(t, f, 4, "XX and more")
-	require.Equal(t, "befoXX and more", content(t, w, name))
-	require.Equal(t, "before", content(t, under, name))
+	vfstest.Write(t, f, 4, "XX and more")
+	require.Equal(t, "befoXX and more", vfstest.Content(t, w, name))
+	require.Equal(t, "before", vfstest.Content(t, under, name))
 	info, err := w.Stat(name)
 	require.NoError(t, err)
 	require.EqualValues(t, 15, info.SizeBytes)
@@ -33,55 +44,55 @@ func TestWriteBackHoldsBack(t *testing.T) {
 	// It follows the file, not the name or the handle.
 	moved := filepath.Join(dir, "b")
 	require.NoError(t, w.Rename(name, moved))
-	require.Equal(t, "befoXX and more", content(t, w, moved))
-	require.Equal(t, "before", content(t, under, moved))
+	require.Equal(t, "befoXX and more", vfstest.Content(t, w, moved))
+	require.Equal(t, "before", vfstest.Content(t, under, moved))
 	require.NoError(t, f.Close())
-	again := mustOpen(t, w, moved, os.O_RDWR)
+	again := vfstest.Open(t, w, moved, os.O_RDWR)
 	w.Hold(false, 0, 1)
-	mustWrite(t, again, 0, "B")
-	require.Equal(t, "before", content(t, under, moved), "nothing overtakes what is held back")
+	vfstest.Write(t, again, 0, "B")
+	require.Equal(t, "before", vfstest.Content(t, under, moved), "nothing overtakes what is held back")
 	require.NoError(t, again.Sync())
-	require.Equal(t, "BefoXX and more", content(t, under, moved))
+	require.Equal(t, "BefoXX and more", vfstest.Content(t, under, moved))
 
 	// A directory takes its files along.
 	w.Hold(true, 0, 1)
 	require.NoError(t, w.MkdirAll(filepath.Join(dir, "old"), 0o700))
-	inner := mustOpen(t, w, filepath.Join(dir, "old", "c"), create)
-	mustWrite(t, inner, 0, "held")
+	inner := vfstest.Open(t, w, filepath.Join(dir, "old", "c"), vfstest.Create)
+	vfstest.Write(t, inner, 0, "held")
 	require.NoError(t, w.Rename(filepath.Join(dir, "old"), filepath.Join(dir, "new")))
-	require.Equal(t, "held", content(t, w, filepath.Join(dir, "new", "c")))
-	require.Empty(t, content(t, under, filepath.Join(dir, "new", "c")))
+	require.Equal(t, "held", vfstest.Content(t, w, filepath.Join(dir, "new", "c")))
+	require.Empty(t, vfstest.Content(t, under, filepath.Join(dir, "new", "c")))
 	require.NoError(t, w.Remove(filepath.Join(dir, "new", "c")))
-	mustOpen(t, w, filepath.Join(dir, "new", "c"), create)
-	require.Empty(t, content(t, w, filepath.Join(dir, "new", "c")), "another file of that name")
+	vfstest.Open(t, w, filepath.Join(dir, "new", "c"), vfstest.Create)
+	require.Empty(t, vfstest.Content(t, w, filepath.Join(dir, "new", "c")), "another file of that name")
 }
 
 // TestWriteBackSyncRange writes no more than it is asked for, by sectors.
 func TestWriteBackSyncRange(t *testing.T) {
 	under := vfs.OS()
-	w := vfs.NewWriteBack(under)
+	w := faultfs.NewWriteBack(under)
 	name := filepath.Join(t.TempDir(), "a")
-	f := mustOpen(t, w, name, create)
+	f := vfstest.Open(t, w, name, vfstest.Create)
 	require.NoError(t, f.Allocate(0, 4096))
 	require.NoError(t, f.Sync())
 	w.Hold(true, 0, 1)
-	mustWrite(t, f, 0, string(bytes.Repeat([]byte("x"), 4096)))
+	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("x"), 4096)))
 	require.NoError(t, f.SyncRange(1024, 1024))
 	want := append(append(make([]byte, 1024), bytes.Repeat([]byte("x"), 1024)...), make([]byte, 2048)...)
-	require.Equal(t, string(want), content(t, under, name))
+	require.Equal(t, string(want), vfstest.Content(t, under, name))
 }
 
 // TestWriteBackLeaks: what leaks is what was written, in whole sectors.
 func TestWriteBackLeaks(t *testing.T) {
 	under := vfs.OS()
-	w := vfs.NewWriteBack(under)
+	w := faultfs.NewWriteBack(under)
 	name := filepath.Join(t.TempDir(), "a")
-	f := mustOpen(t, w, name, create)
+	f := vfstest.Open(t, w, name, vfstest.Create)
 	require.NoError(t, f.Allocate(0, 100*512))
 	require.NoError(t, f.Sync())
 	w.Hold(true, 0.5, 7)
-	mustWrite(t, f, 0, string(bytes.Repeat([]byte("y"), 100*512)))
-	data := content(t, under, name)
+	vfstest.Write(t, f, 0, string(bytes.Repeat([]byte("y"), 100*512)))
+	data := vfstest.Content(t, under, name)
 	whole, none := 0, 0
 	for at := 0; at < len(data); at += 512 {
 		switch data[at : at+512] {
@@ -101,10 +112,10 @@ func TestWriteBackLeaks(t *testing.T) {
 func TestWriteBackModel(t *testing.T) {
 	const limit = 8000
 	under := vfs.OS()
-	w := vfs.NewWriteBack(under)
+	w := faultfs.NewWriteBack(under)
 	name := filepath.Join(t.TempDir(), "a")
-	model := mustOpen(t, vfs.NewMem(), "a", create)
-	f := mustOpen(t, w, name, create)
+	model := vfstest.Open(t, memfs.New(), "a", vfstest.Create)
+	f := vfstest.Open(t, w, name, vfstest.Create)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for step := range 3000 {
 		off, n := rng.Int64N(limit), rng.Int64N(2000)+1
@@ -123,7 +134,7 @@ func TestWriteBackModel(t *testing.T) {
 			both(func(f vfs.File) error { return f.PunchHole(off, n) })
 		case 4:
 			both(vfs.File.Sync)
-			require.Equal(t, content(t, w, name), content(t, under, name), "step %d", step)
+			require.Equal(t, vfstest.Content(t, w, name), vfstest.Content(t, under, name), "step %d", step)
 		default:
 			p := bytes.Repeat([]byte{byte(step)}, int(n))
 			both(func(f vfs.File) error { _, err := f.WriteAt(p, off); return err })

@@ -1,4 +1,4 @@
-package vfs
+package memfs
 
 import "math/rand"
 
@@ -9,11 +9,11 @@ import "math/rand"
 // What is not synced survives in pieces of 512 bytes, each on its own, in no order: a later write may survive an
 // earlier one. Names survive one operation at a time (a rename is never torn), in the order in which the operations
 // touched one file. Locks are gone.
-func (m *Mem) CrashClone(rng *rand.Rand) *Mem {
+func (m *FS) CrashClone(rng *rand.Rand) *FS {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := &crash{rng: rng, nodes: map[*memNode]*memNode{}}
-	clone := NewMem()
+	clone := New()
 	clone.capacityBytes = m.capacityBytes
 	clone.root = c.node(m.root)
 	c.names(m.pending)
@@ -166,7 +166,7 @@ func (n *memNode) cutBeyondSize() {
 }
 
 // adopt makes the surviving names the living ones and counts names and space.
-func (m *Mem) adopt(n *memNode, seen map[*memNode]bool) {
+func (m *FS) adopt(n *memNode, seen map[*memNode]bool) {
 	n.names++
 	if seen[n] {
 		return

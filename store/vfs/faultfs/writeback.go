@@ -1,4 +1,4 @@
-package vfs
+package faultfs
 
 import (
 	"errors"
@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // writeBackBlock is the piece in which WriteBack holds back what is written, and lets some of it through. It is a
@@ -24,9 +26,9 @@ const writeBackRun = 512
 // leaves what a power failure would have left, which a kill alone does not: the system's own cache outlives a process.
 //
 // Only content is held back. Names, sizes and holes reach the filesystem at once, as a journal may well have them do;
-// Mem's CrashClone loses those, too.
+// memfs's CrashClone loses those, too.
 type WriteBack struct {
-	inner FS
+	inner vfs.FS
 
 	mu    sync.Mutex // guards nodes; taken before a node's
 	nodes map[string]*heldFile
@@ -40,7 +42,7 @@ type WriteBack struct {
 }
 
 // NewWriteBack wraps inner, which nobody else may write to. It holds nothing back until Hold says so.
-func NewWriteBack(inner FS) *WriteBack {
+func NewWriteBack(inner vfs.FS) *WriteBack {
 	return &WriteBack{inner: inner, nodes: make(map[string]*heldFile)}
 }
 
@@ -65,8 +67,8 @@ func (w *WriteBack) holds() bool {
 	return w.holding
 }
 
-// OpenFile is FS.OpenFile.
-func (w *WriteBack) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
+// OpenFile is vfs.FS.OpenFile.
+func (w *WriteBack) OpenFile(name string, flag int, perm fs.FileMode) (vfs.File, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	inner, err := w.inner.OpenFile(name, flag, perm)
@@ -87,7 +89,7 @@ func (w *WriteBack) OpenFile(name string, flag int, perm fs.FileMode) (File, err
 	return &writeBackFile{File: inner, fs: w, node: n, writable: flag&(os.O_RDWR|os.O_WRONLY) != 0}, nil
 }
 
-// Remove is FS.Remove.
+// Remove is vfs.FS.Remove.
 func (w *WriteBack) Remove(name string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -98,7 +100,7 @@ func (w *WriteBack) Remove(name string) error {
 	return nil
 }
 
-// Rename is FS.Rename.
+// Rename is vfs.FS.Rename.
 func (w *WriteBack) Rename(oldName, newName string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,14 +125,14 @@ func (w *WriteBack) Rename(oldName, newName string) error {
 	return nil
 }
 
-// MkdirAll is FS.MkdirAll.
+// MkdirAll is vfs.FS.MkdirAll.
 func (w *WriteBack) MkdirAll(dir string, perm fs.FileMode) error { return w.inner.MkdirAll(dir, perm) }
 
-// ReadDir is FS.ReadDir.
+// ReadDir is vfs.FS.ReadDir.
 func (w *WriteBack) ReadDir(dir string) ([]string, error) { return w.inner.ReadDir(dir) }
 
-// Stat is FS.Stat.
-func (w *WriteBack) Stat(name string) (FileInfo, error) {
+// Stat is vfs.FS.Stat.
+func (w *WriteBack) Stat(name string) (vfs.FileInfo, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	info, err := w.inner.Stat(name)
@@ -142,14 +144,14 @@ func (w *WriteBack) Stat(name string) (FileInfo, error) {
 	return info, err
 }
 
-// SyncDir is FS.SyncDir.
+// SyncDir is vfs.FS.SyncDir.
 func (w *WriteBack) SyncDir(dir string) error { return w.inner.SyncDir(dir) }
 
-// Lock is FS.Lock.
+// Lock is vfs.FS.Lock.
 func (w *WriteBack) Lock(name string) (io.Closer, error) { return w.inner.Lock(name) }
 
-// Usage is FS.Usage.
-func (w *WriteBack) Usage(dir string) (Usage, error) { return w.inner.Usage(dir) }
+// Usage is vfs.FS.Usage.
+func (w *WriteBack) Usage(dir string) (vfs.Usage, error) { return w.inner.Usage(dir) }
 
 // heldFile is what is held back of a file, whatever handles it has.
 type heldFile struct {
@@ -175,7 +177,7 @@ func (n *heldFile) forget(from int64) {
 
 // writeBackFile is a handle.
 type writeBackFile struct {
-	File
+	vfs.File
 	fs       *WriteBack
 	node     *heldFile
 	writable bool

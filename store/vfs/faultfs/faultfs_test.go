@@ -1,4 +1,4 @@
-package vfs_test
+package faultfs_test
 
 import (
 	"errors"
@@ -9,7 +9,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store/vfs"
+	vfs "github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/vfstest"
+)
+
+const create = vfstest.Create
+
+var (
+	mustOpen  = vfstest.Open
+	mustWrite = vfstest.Write
+	content   = vfstest.Content
 )
 
 var errTest = errors.New("test")
@@ -25,8 +35,8 @@ func only(kind vfs.OpKind, err error) func(vfs.Op) error {
 }
 
 func TestFaultSeesAndFailsEveryOperation(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := vfs.New(mem)
 	f := mustOpen(t, fault, "a", create)
 	mustWrite(t, f, 0, "hello")
 	ops := map[vfs.OpKind]func() error{
@@ -74,8 +84,8 @@ func TestFaultSeesAndFailsEveryOperation(t *testing.T) {
 }
 
 func TestFaultDropped(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := vfs.New(mem)
 	f := mustOpen(t, fault, "a", create)
 	mustWrite(t, f, 0, "hello")
 	require.NoError(t, mem.SyncDir("."))
@@ -89,8 +99,8 @@ func TestFaultDropped(t *testing.T) {
 }
 
 func TestFaultShortWriteAndFlippedBits(t *testing.T) {
-	mem := vfs.NewMem()
-	fault := vfs.NewFault(mem)
+	mem := memfs.New()
+	fault := vfs.New(mem)
 	f := mustOpen(t, fault, "a", create)
 	fault.SetHook(only(vfs.OpWrite, &vfs.ShortWrite{Bytes: 4}))
 	n, err := f.WriteVec(0, []byte("abc"), []byte("def"))
@@ -115,7 +125,7 @@ func TestFaultShortWriteAndFlippedBits(t *testing.T) {
 }
 
 func TestFaultStall(t *testing.T) {
-	fault := vfs.NewFault(vfs.NewMem())
+	fault := vfs.New(memfs.New())
 	f := mustOpen(t, fault, "a", create)
 	hanging, release, done := make(chan struct{}), make(chan struct{}), make(chan error)
 	fault.SetHook(func(op vfs.Op) error {
