@@ -1,16 +1,16 @@
-// Package vfs is the only door between the store and the disk.
+// Package vfs is the store's access to the disk: the interface FS, and OS, which implements it with the operating
+// system's filesystem. The store reaches files through an FS only.
 //
-// Three filesystems stand behind the FS interface:
+// What serves tests only is below it, and no release build links it:
 //
-//   - OS, the real one;
-//   - Mem, which lives in memory and can be *crashed*: CrashClone gives the filesystem as a power failure could leave it, with
-//     everything that was synced and an arbitrary part of what was not;
-//   - Fault, which wraps either of them and lets a test look at each operation before it is done, and fail, delay, shorten or
-//     drop it.
+//   - memfs keeps files in memory; a clone of it has what a power failure would have left;
+//   - faultfs wraps another FS, and a test has it fail, delay, shorten or drop each operation;
+//   - faultdisk is a faultfs that a test controls from another process;
+//   - vfstest is the conformance suite of all of them.
 //
 // The rules of durability are the ones that POSIX promises and no more: File.Sync makes the content and the size of a
 // file durable, but not its name; FS.SyncDir makes the names in one directory durable, but not what is in the files. A
-// file that was created, synced and never had its directory synced may be gone after a crash, and Mem takes care that
+// file that was created, synced and never had its directory synced may be gone after a crash, and memfs takes care that
 // tests notice.
 package vfs
 

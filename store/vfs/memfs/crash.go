@@ -12,18 +12,18 @@ import "math/rand"
 func (m *FS) CrashClone(rng *rand.Rand) *FS {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &crash{rng: rng, nodes: map[*memNode]*memNode{}}
+	c := &crash{rng: rng, nodes: map[*inode]*inode{}}
 	clone := New()
 	clone.capacityBytes = m.capacityBytes
 	clone.root = c.node(m.root)
 	c.names(m.pending)
-	clone.adopt(clone.root, map[*memNode]bool{})
+	clone.adopt(clone.root, map[*inode]bool{})
 	return clone
 }
 
 type crash struct {
 	rng   *rand.Rand
-	nodes map[*memNode]*memNode // old → new
+	nodes map[*inode]*inode // old → new
 }
 
 // chance draws the part of some unsynced things that survives. Nothing and everything are drawn often: a coin for each
@@ -54,7 +54,7 @@ func (c *crash) keep(chance float64) bool {
 }
 
 // node returns the new node for an old one, with only the synced names in a directory.
-func (c *crash) node(old *memNode) *memNode {
+func (c *crash) node(old *inode) *inode {
 	if n := c.nodes[old]; n != nil {
 		return n
 	}
@@ -63,7 +63,7 @@ func (c *crash) node(old *memNode) *memNode {
 		c.nodes[old] = n
 		return n
 	}
-	n := newMemDir()
+	n := newDir()
 	c.nodes[old] = n
 	for _, name := range sortedNames(old.synced) {
 		n.synced[name] = c.node(old.synced[name])
@@ -74,7 +74,7 @@ func (c *crash) node(old *memNode) *memNode {
 // names lets a part of the pending changes of names survive.
 func (c *crash) names(pending []*nameOp) {
 	chance := c.chance()
-	lost := map[*memNode]bool{} // whose history ends here: a later operation on it cannot survive
+	lost := map[*inode]bool{} // whose history ends here: a later operation on it cannot survive
 	for _, op := range pending {
 		survives := c.keep(chance)
 		for _, change := range op.changes {
@@ -87,7 +87,7 @@ func (c *crash) names(pending []*nameOp) {
 			continue
 		}
 		for _, change := range op.changes {
-			for _, n := range []*memNode{change.node, change.old} {
+			for _, n := range []*inode{change.node, change.old} {
 				if n != nil {
 					lost[n] = true
 				}
@@ -97,9 +97,9 @@ func (c *crash) names(pending []*nameOp) {
 }
 
 // file merges the synced and the living content.
-func (c *crash) file(old *memNode) *memNode {
+func (c *crash) file(old *inode) *inode {
 	chance := c.chance()
-	n := &memNode{chunks: make([]memChunk, len(old.chunks)), sizeBytes: old.syncedSize}
+	n := &inode{chunks: make([]chunk, len(old.chunks)), sizeBytes: old.syncedSize}
 	if old.sizeBytes != old.syncedSize && c.keep(chance) {
 		n.sizeBytes = c.size(old, chance)
 	}
@@ -109,34 +109,34 @@ func (c *crash) file(old *memNode) *memNode {
 		if old.chunks[i].dirty && chance > 0 {
 			data = c.merge(&old.chunks[i], chance)
 		}
-		if int64(i)*memChunkBytes >= n.sizeBytes {
+		if int64(i)*chunkBytes >= n.sizeBytes {
 			data = nil
 		}
-		n.chunks[i] = memChunk{live: data, synced: data, allocated: old.chunks[i].allocated || data != nil}
+		n.chunks[i] = chunk{live: data, synced: data, allocated: old.chunks[i].allocated || data != nil}
 	}
 	n.cutBeyondSize()
 	return n
 }
 
 // size draws where a file ends whose new size was not synced.
-func (c *crash) size(old *memNode, chance float64) int64 {
+func (c *crash) size(old *inode, chance float64) int64 {
 	if chance == 1 || old.sizeBytes < old.syncedSize || c.rng.Intn(2) == 0 {
 		return old.sizeBytes
 	}
 	between := old.syncedSize + c.rng.Int63n(old.sizeBytes-old.syncedSize+1)
-	return max(old.syncedSize, between/memSectorBytes*memSectorBytes)
+	return max(old.syncedSize, between/sectorBytes*sectorBytes)
 }
 
-func (c *crash) merge(chunk *memChunk, chance float64) *memData {
-	var data memData
+func (c *crash) merge(chunk *chunk, chance float64) *chunkData {
+	var data chunkData
 	if chunk.synced != nil {
 		data = *chunk.synced
 	}
-	for from := 0; from < memChunkBytes; from += memSectorBytes {
+	for from := 0; from < chunkBytes; from += sectorBytes {
 		if !c.keep(chance) {
 			continue
 		}
-		sector := data[from : from+memSectorBytes]
+		sector := data[from : from+sectorBytes]
 		if chunk.live != nil {
 			copy(sector, chunk.live[from:])
 		} else {
@@ -147,12 +147,12 @@ func (c *crash) merge(chunk *memChunk, chance float64) *memData {
 }
 
 // cutBeyondSize zeroes what lies behind the end in the last chunk, and drops the chunks after it.
-func (n *memNode) cutBeyondSize() {
-	last := int((n.sizeBytes + memChunkBytes - 1) / memChunkBytes)
+func (n *inode) cutBeyondSize() {
+	last := int((n.sizeBytes + chunkBytes - 1) / chunkBytes)
 	if last < len(n.chunks) {
 		n.chunks = n.chunks[:last]
 	}
-	in := n.sizeBytes % memChunkBytes
+	in := n.sizeBytes % chunkBytes
 	if in == 0 || last > len(n.chunks) || last == 0 {
 		return
 	}
@@ -166,7 +166,7 @@ func (n *memNode) cutBeyondSize() {
 }
 
 // adopt makes the surviving names the living ones and counts names and space.
-func (m *FS) adopt(n *memNode, seen map[*memNode]bool) {
+func (m *FS) adopt(n *inode, seen map[*inode]bool) {
 	n.names++
 	if seen[n] {
 		return
@@ -178,7 +178,7 @@ func (m *FS) adopt(n *memNode, seen map[*memNode]bool) {
 	}
 	for i := range n.chunks {
 		if n.chunks[i].allocated {
-			m.usedBytes += memChunkBytes
+			m.usedBytes += chunkBytes
 		}
 	}
 }

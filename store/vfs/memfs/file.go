@@ -8,33 +8,33 @@ import (
 )
 
 const (
-	memChunkBytes  = 4096
-	memSectorBytes = 512 // what a device writes as a whole or not at all
+	chunkBytes  = 4096
+	sectorBytes = 512 // what a device writes as a whole or not at all
 )
 
-type memData = [memChunkBytes]byte
+type chunkData = [chunkBytes]byte
 
-// memChunk is a piece of a file. A nil pointer stands for zeros. What synced points to never changes, so clones can
+// chunk is a piece of a file. A nil pointer stands for zeros. What synced points to never changes, so clones can
 // share it; live is copied before the first change after a Sync.
-type memChunk struct {
-	live, synced *memData
+type chunk struct {
+	live, synced *chunkData
 	dirty        bool // it is in the node's dirty list
 	allocated    bool // it counts as used space
 }
 
-// memFile is an open file of an FS.
-type memFile struct {
+// file is an open file of an FS.
+type file struct {
 	m        *FS
-	node     *memNode
+	node     *inode
 	name     string
 	writable bool
 	closed   bool // guarded by m.mu, as is the node
 }
 
-func (f *memFile) Name() string { return f.name }
+func (f *file) Name() string { return f.name }
 
 // usable returns an error for a closed file, and for a change of one that was opened for reading. m.mu is held.
-func (f *memFile) usable(op string, change bool) error {
+func (f *file) usable(op string, change bool) error {
 	switch {
 	case f.closed:
 		return pathErr(op, f.name, fs.ErrClosed)
@@ -44,7 +44,7 @@ func (f *memFile) usable(op string, change bool) error {
 	return nil
 }
 
-func (f *memFile) Close() error {
+func (f *file) Close() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("close", false); err != nil {
@@ -54,7 +54,7 @@ func (f *memFile) Close() error {
 	return nil
 }
 
-func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("read", false); err != nil {
@@ -66,8 +66,8 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	total := int(min(int64(len(p)), max(f.node.sizeBytes-off, 0)))
 	for done := 0; done < total; {
 		at := off + int64(done)
-		i, in := int(at/memChunkBytes), int(at%memChunkBytes)
-		n := min(total-done, memChunkBytes-in)
+		i, in := int(at/chunkBytes), int(at%chunkBytes)
+		n := min(total-done, chunkBytes-in)
 		if i < len(f.node.chunks) && f.node.chunks[i].live != nil {
 			copy(p[done:done+n], f.node.chunks[i].live[in:])
 		} else {
@@ -81,9 +81,9 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return total, nil
 }
 
-func (f *memFile) WriteAt(p []byte, off int64) (int, error) { return f.WriteVec(off, p) }
+func (f *file) WriteAt(p []byte, off int64) (int, error) { return f.WriteVec(off, p) }
 
-func (f *memFile) WriteVec(off int64, bufs ...[]byte) (int, error) {
+func (f *file) WriteVec(off int64, bufs ...[]byte) (int, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("write", true); err != nil {
@@ -109,10 +109,10 @@ func (f *memFile) WriteVec(off int64, bufs ...[]byte) (int, error) {
 }
 
 // write stores p; the chunks are there.
-func (n *memNode) write(p []byte, at int64) {
+func (n *inode) write(p []byte, at int64) {
 	for len(p) > 0 {
-		i, in := int(at/memChunkBytes), int(at%memChunkBytes)
-		part := p[:min(len(p), memChunkBytes-in)]
+		i, in := int(at/chunkBytes), int(at%chunkBytes)
+		part := p[:min(len(p), chunkBytes-in)]
 		if n.chunks[i].live != nil || !allZero(part) {
 			copy(n.touch(i)[in:], part)
 		}
@@ -121,11 +121,11 @@ func (n *memNode) write(p []byte, at int64) {
 }
 
 // touch returns a chunk to write into.
-func (n *memNode) touch(i int) *memData {
+func (n *inode) touch(i int) *chunkData {
 	c := &n.chunks[i]
 	n.markDirty(i)
 	if c.live == nil {
-		c.live = new(memData)
+		c.live = new(chunkData)
 	} else if c.live == c.synced {
 		data := *c.live
 		c.live = &data
@@ -133,7 +133,7 @@ func (n *memNode) touch(i int) *memData {
 	return c.live
 }
 
-func (n *memNode) markDirty(i int) {
+func (n *inode) markDirty(i int) {
 	if !n.chunks[i].dirty {
 		n.chunks[i].dirty = true
 		n.dirty = append(n.dirty, i)
@@ -150,15 +150,15 @@ func allZero(p []byte) bool {
 }
 
 // allocate makes the chunks of a range count as used, and makes sure that they exist.
-func (m *FS) allocate(n *memNode, off, length int64) error {
+func (m *FS) allocate(n *inode, off, length int64) error {
 	if length <= 0 {
 		return nil
 	}
-	first, last := int(off/memChunkBytes), int((off+length-1)/memChunkBytes)
+	first, last := int(off/chunkBytes), int((off+length-1)/chunkBytes)
 	var need int64
 	for i := first; i <= last; i++ {
 		if i >= len(n.chunks) || !n.chunks[i].allocated {
-			need += memChunkBytes
+			need += chunkBytes
 		}
 	}
 	if need > 0 && m.usedBytes+need > m.capacityBytes {
@@ -172,28 +172,28 @@ func (m *FS) allocate(n *memNode, off, length int64) error {
 	return nil
 }
 
-func (n *memNode) grow(chunks int) {
+func (n *inode) grow(chunks int) {
 	if more := chunks - len(n.chunks); more > 0 {
-		n.chunks = append(n.chunks, make([]memChunk, more)...)
+		n.chunks = append(n.chunks, make([]chunk, more)...)
 	}
 }
 
 // clear makes a range read as zeros, and frees the chunks that lie in it as a whole.
-func (m *FS) clear(n *memNode, from, to int64) {
-	to = min(to, int64(len(n.chunks))*memChunkBytes)
+func (m *FS) clear(n *inode, from, to int64) {
+	to = min(to, int64(len(n.chunks))*chunkBytes)
 	for from < to {
-		i, in := int(from/memChunkBytes), from%memChunkBytes
-		length := min(to-from, memChunkBytes-in)
+		i, in := int(from/chunkBytes), from%chunkBytes
+		length := min(to-from, chunkBytes-in)
 		c := &n.chunks[i]
 		switch {
-		case length == memChunkBytes:
+		case length == chunkBytes:
 			if c.live != nil {
 				c.live = nil
 				n.markDirty(i)
 			}
 			if c.allocated {
 				c.allocated = false
-				m.usedBytes -= memChunkBytes
+				m.usedBytes -= chunkBytes
 			}
 		case c.live != nil:
 			clear(n.touch(i)[in : in+length])
@@ -202,27 +202,27 @@ func (m *FS) clear(n *memNode, from, to int64) {
 	}
 }
 
-func (m *FS) truncate(n *memNode, sizeBytes int64) {
+func (m *FS) truncate(n *inode, sizeBytes int64) {
 	if sizeBytes < n.sizeBytes {
-		m.clear(n, sizeBytes, int64(len(n.chunks))*memChunkBytes)
+		m.clear(n, sizeBytes, int64(len(n.chunks))*chunkBytes)
 	}
 	n.sizeBytes = sizeBytes
 }
 
 // reclaim frees the space of a node that neither a name nor a handle refers to.
-func (m *FS) reclaim(n *memNode) {
+func (m *FS) reclaim(n *inode) {
 	if n.names > 0 || n.handles > 0 || n.isDir() {
 		return
 	}
 	for i := range n.chunks {
 		if n.chunks[i].allocated {
 			n.chunks[i].allocated = false
-			m.usedBytes -= memChunkBytes
+			m.usedBytes -= chunkBytes
 		}
 	}
 }
 
-func (f *memFile) Sync() error {
+func (f *file) Sync() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("sync", false); err != nil {
@@ -238,7 +238,7 @@ func (f *memFile) Sync() error {
 }
 
 // SyncRange makes the chunks of the range durable at once; the size is what it was.
-func (f *memFile) SyncRange(offset, length int64) error {
+func (f *file) SyncRange(offset, length int64) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("sync range", false); err != nil {
@@ -249,8 +249,8 @@ func (f *memFile) SyncRange(offset, length int64) error {
 	}
 	n := f.node
 	n.dirty = slices.DeleteFunc(n.dirty, func(i int) bool {
-		at := int64(i) * memChunkBytes
-		if at+memChunkBytes <= offset || at >= offset+length {
+		at := int64(i) * chunkBytes
+		if at+chunkBytes <= offset || at >= offset+length {
 			return false
 		}
 		n.chunks[i].synced, n.chunks[i].dirty = n.chunks[i].live, false
@@ -259,7 +259,7 @@ func (f *memFile) SyncRange(offset, length int64) error {
 	return nil
 }
 
-func (f *memFile) Truncate(sizeBytes int64) error {
+func (f *file) Truncate(sizeBytes int64) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("truncate", true); err != nil {
@@ -272,7 +272,7 @@ func (f *memFile) Truncate(sizeBytes int64) error {
 	return nil
 }
 
-func (f *memFile) Allocate(offset, length int64) error {
+func (f *file) Allocate(offset, length int64) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("allocate", true); err != nil {
@@ -288,7 +288,7 @@ func (f *memFile) Allocate(offset, length int64) error {
 	return nil
 }
 
-func (f *memFile) PunchHole(offset, length int64) error {
+func (f *file) PunchHole(offset, length int64) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("punch hole", true); err != nil {
@@ -301,7 +301,7 @@ func (f *memFile) PunchHole(offset, length int64) error {
 	return nil
 }
 
-func (f *memFile) SizeBytes() (int64, error) {
+func (f *file) SizeBytes() (int64, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable("stat", false); err != nil {

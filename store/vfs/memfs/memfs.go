@@ -1,3 +1,5 @@
+// Package memfs is a filesystem in memory, for tests. It can be crashed: FS.CrashClone returns the filesystem as a power
+// failure could leave it, with everything that was synced and an arbitrary part of what was not.
 package memfs
 
 import (
@@ -20,7 +22,7 @@ import (
 type FS struct {
 	// mu guards everything, including all nodes.
 	mu    sync.Mutex
-	root  *memNode
+	root  *inode
 	locks map[string]bool
 	// pending are the changes of names that no SyncDir covers yet, oldest first.
 	pending       []*nameOp
@@ -28,19 +30,19 @@ type FS struct {
 	usedBytes     int64
 }
 
-// memNode is a file or a directory: what an inode is elsewhere. Names refer to it, and so do open files.
-type memNode struct {
+// inode is a file or a directory: what an inode is elsewhere. Names refer to it, and so do open files.
+type inode struct {
 	// entries are the names in a directory, as the living see them; synced are those that a crash cannot take away.
 	// Both are nil in a file.
-	entries, synced map[string]*memNode
+	entries, synced map[string]*inode
 
-	chunks                []memChunk
+	chunks                []chunk
 	sizeBytes, syncedSize int64
 	dirty                 []int // the chunks that Sync has to look at
 	names, handles        int   // references; the space is free when both are 0
 }
 
-func (n *memNode) isDir() bool { return n.entries != nil }
+func (n *inode) isDir() bool { return n.entries != nil }
 
 // nameOp is one change of names: it happens as a whole or not at all, even in a crash.
 type nameOp struct {
@@ -48,23 +50,23 @@ type nameOp struct {
 }
 
 type nameChange struct {
-	dir  *memNode
+	dir  *inode
 	name string
-	node *memNode // nil: the name is gone
-	old  *memNode // what the name referred to before
+	node *inode // nil: the name is gone
+	old  *inode // what the name referred to before
 }
 
-// memDefaultCapacity is what Usage reports unless SetCapacity was called.
-const memDefaultCapacity = 1 << 40
+// defaultCapacity is what Usage reports unless SetCapacity was called.
+const defaultCapacity = 1 << 40
 
 // New returns an empty filesystem with a root directory. Names are taken relative to that root, with or without a
 // leading slash.
 func New() *FS {
-	return &FS{root: newMemDir(), locks: map[string]bool{}, capacityBytes: memDefaultCapacity}
+	return &FS{root: newDir(), locks: map[string]bool{}, capacityBytes: defaultCapacity}
 }
 
-func newMemDir() *memNode {
-	return &memNode{entries: map[string]*memNode{}, synced: map[string]*memNode{}}
+func newDir() *inode {
+	return &inode{entries: map[string]*inode{}, synced: map[string]*inode{}}
 }
 
 // SetCapacity limits the space. Writes that need more fail with syscall.ENOSPC. Space is counted in whole chunks of 4
@@ -86,7 +88,7 @@ func split(name string) []string {
 }
 
 // lookup returns the node called name, or nil.
-func (m *FS) lookup(name string) *memNode {
+func (m *FS) lookup(name string) *inode {
 	node := m.root
 	for _, part := range split(name) {
 		if node = node.entries[part]; node == nil {
@@ -97,7 +99,7 @@ func (m *FS) lookup(name string) *memNode {
 }
 
 // parent returns the directory that name is or would be in, and its base name.
-func (m *FS) parent(op, name string) (*memNode, string, error) {
+func (m *FS) parent(op, name string) (*inode, string, error) {
 	parts := split(name)
 	if len(parts) == 0 {
 		return nil, "", pathErr(op, name, fs.ErrInvalid)
@@ -144,7 +146,7 @@ func (m *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 	case node == nil && flag&os.O_CREATE == 0:
 		return nil, pathErr("open", name, fs.ErrNotExist)
 	case node == nil:
-		node = &memNode{}
+		node = &inode{}
 		m.apply(nameChange{dir: dir, name: base, node: node})
 	case flag&(os.O_CREATE|os.O_EXCL) == os.O_CREATE|os.O_EXCL:
 		return nil, pathErr("open", name, fs.ErrExist)
@@ -154,7 +156,7 @@ func (m *FS) OpenFile(name string, flag int, _ fs.FileMode) (vfs.File, error) {
 		m.truncate(node, 0)
 	}
 	node.handles++
-	return &memFile{m: m, node: node, name: name, writable: flag&(os.O_RDWR|os.O_WRONLY) != 0}, nil
+	return &file{m: m, node: node, name: name, writable: flag&(os.O_RDWR|os.O_WRONLY) != 0}, nil
 }
 
 // Remove is vfs.FS.Remove.
@@ -212,7 +214,7 @@ func (m *FS) MkdirAll(dir string, _ fs.FileMode) error {
 		next := node.entries[part]
 		switch {
 		case next == nil:
-			next = newMemDir()
+			next = newDir()
 			m.apply(nameChange{dir: node, name: part, node: next})
 		case !next.isDir():
 			return pathErr("mkdir", dir, syscall.ENOTDIR)
@@ -260,7 +262,7 @@ func (m *FS) SyncDir(dir string) error {
 		return pathErr("sync dir", dir, syscall.ENOTDIR)
 	}
 	// Backwards, because an operation that is to be durable takes the earlier ones of all its directories with it.
-	dirs := map[*memNode]bool{node: true}
+	dirs := map[*inode]bool{node: true}
 	covered := make(map[*nameOp]bool)
 	for _, op := range slices.Backward(m.pending) {
 		if !slices.ContainsFunc(op.changes, func(c nameChange) bool { return dirs[c.dir] }) {
@@ -273,7 +275,7 @@ func (m *FS) SyncDir(dir string) error {
 	}
 	for _, op := range m.pending {
 		if covered[op] {
-			op.makeDurable(func(n *memNode) *memNode { return n })
+			op.makeDurable(func(n *inode) *inode { return n })
 		}
 	}
 	m.pending = slices.DeleteFunc(m.pending, func(op *nameOp) bool { return covered[op] })
@@ -281,7 +283,7 @@ func (m *FS) SyncDir(dir string) error {
 }
 
 // makeDurable enters the changes among the synced names, of the nodes that in gives for the operation's own.
-func (op *nameOp) makeDurable(in func(*memNode) *memNode) {
+func (op *nameOp) makeDurable(in func(*inode) *inode) {
 	for _, c := range op.changes {
 		dir := in(c.dir)
 		if c.node == nil {
@@ -315,7 +317,7 @@ func (m *FS) Lock(name string) (io.Closer, error) {
 }
 
 func (m *FS) dropHandle(f vfs.File) {
-	if mf, ok := f.(*memFile); ok {
+	if mf, ok := f.(*file); ok {
 		mf.closed = true
 		mf.node.handles--
 		m.reclaim(mf.node)
@@ -345,4 +347,4 @@ func (m *FS) String() string {
 		len(m.pending))
 }
 
-func sortedNames(names map[string]*memNode) []string { return slices.Sorted(maps.Keys(names)) }
+func sortedNames(names map[string]*inode) []string { return slices.Sorted(maps.Keys(names)) }
