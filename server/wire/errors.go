@@ -105,94 +105,92 @@ type mapping struct {
 	reason string
 }
 
-// mappings is the table of all errors that clients can see, both ways: err → code and reason, and reason → err. The
-// first line that matches counts, so the more special error comes first.
-func mappings() []mapping {
-	return []mapping{
-		// This node cannot serve now.
-		// An unknown outcome goes before its reason: NOT_ACTIVE and BLOCKED tell the client that nothing was done.
-		{replication.ErrOutcomeUnknown, codes.Unavailable, "OUTCOME_UNKNOWN"},
-		{replication.ErrNotActive, codes.FailedPrecondition, "NOT_ACTIVE"},
-		{replication.ErrBlocked, codes.Unavailable, "BLOCKED"},
-		{ErrPaused, codes.Unavailable, "PAUSED"},
-		// Maintenance. An operation that was cancelled says why before it says that it was.
-		{maintenance.ErrGaveWay, codes.Aborted, "GAVE_WAY"},
-		{maintenance.ErrBusy, codes.AlreadyExists, "MAINTENANCE_BUSY"},
-		{store.ErrMaintenance, codes.AlreadyExists, "PAGE_FILE_BUSY"},
-		{backup.ErrBusy, codes.AlreadyExists, "BACKUP_BUSY"},
-		{maintenance.ErrRole, codes.FailedPrecondition, "ROLE"},
-		{maintenance.ErrNoBackupPath, codes.FailedPrecondition, "NO_BACKUP_PATH"},
-		{maintenance.ErrNoArchive, codes.FailedPrecondition, "NO_ARCHIVE"},
-		{maintenance.ErrNoRecommendation, codes.FailedPrecondition, "NO_RECOMMENDATION"},
-		{maintenance.ErrSetting, codes.InvalidArgument, "SETTING"},
-		{maintenance.ErrPlanRuns, codes.AlreadyExists, "PLAN_RUNS"},
-		{maintenance.ErrNoPlan, codes.NotFound, "NO_PLAN"},
-		{maintenance.ErrNoJob, codes.NotFound, "NO_JOB"},
-		{maintenance.ErrJobRuns, codes.AlreadyExists, "JOB_RUNS"},
-		{maintenance.ErrTooManyJobs, codes.ResourceExhausted, "TOO_MANY_JOBS"},
-		{maintenance.ErrUnreachable, codes.Unavailable, "UNREACHABLE"},
-		{store.ErrNoSpace, codes.ResourceExhausted, "NO_SPACE"},
-		{page.ErrFull, codes.ResourceExhausted, "PAGE_FILE_FULL"},
-		{backup.ErrNoSpace, codes.ResourceExhausted, "BACKUP_NO_SPACE"},
-		{maintenance.ErrDiffer, codes.DataLoss, "NODES_DIFFER"},
-		{maintenance.ErrNoPartner, codes.FailedPrecondition, "NO_PARTNER"},
-		{store.ErrIndexDamaged, codes.Unavailable, "INDEX_DAMAGED"},
-		{store.ErrPast, codes.OutOfRange, "PAST"},
-		{store.ErrDataLoss, codes.DataLoss, "DATA_LOSS"},
-		{page.ErrDamaged, codes.DataLoss, "PAGE_DAMAGED"},
-		{store.ErrFailed, codes.Unavailable, "STORE_FAILED"},
-		{store.ErrClosed, codes.Unavailable, "SHUTTING_DOWN"},
-		{dispatch.ErrClosed, codes.Unavailable, "CONSUMERS_CLOSED"},
-		// The queue or subscription.
-		{txn.ErrQueueNotFound, codes.NotFound, "QUEUE_NOT_FOUND"},
-		{txn.ErrSubscriptionNotFound, codes.NotFound, "SUBSCRIPTION_NOT_FOUND"},
-		{store.ErrNoQueue, codes.NotFound, "QUEUE_NOT_FOUND"},
-		{txn.ErrQueueExists, codes.AlreadyExists, "QUEUE_EXISTS"},
-		{txn.ErrSubscriptionExists, codes.AlreadyExists, "SUBSCRIPTION_EXISTS"},
-		{txn.ErrQueueNotEmpty, codes.FailedPrecondition, "QUEUE_NOT_EMPTY"},
-		// Limits that pass.
-		{txn.ErrQueueFull, codes.ResourceExhausted, "QUEUE_FULL"},
-		{txn.ErrTooManyQueues, codes.ResourceExhausted, "TOO_MANY_QUEUES"},
-		{txn.ErrTooManySubscriptions, codes.ResourceExhausted, "TOO_MANY_SUBSCRIPTIONS"},
-		{txn.ErrTooManyMeta, codes.ResourceExhausted, "TOO_MANY_ENTRIES"},
-		{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, "TOO_MANY_CONSUMERS"},
-		{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, "TOO_MUCH_CREDIT"},
-		{ErrDiskLow, codes.ResourceExhausted, "DISK_LOW"},
-		{ErrResponseTooLarge, codes.ResourceExhausted, "RESPONSE_TOO_LARGE"},
-		// Requests that can never work.
-		{txn.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
-		{replication.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
-		{txn.ErrInvalidName, codes.InvalidArgument, "INVALID_NAME"},
-		{txn.ErrBeyondEnd, codes.InvalidArgument, "BEYOND_END"},
-		{dispatch.ErrNotDelivered, codes.InvalidArgument, "BEYOND_END"},
-		{txn.ErrTooManyReleased, codes.InvalidArgument, "TOO_MANY_RELEASED"},
-		{txn.ErrMixed, codes.InvalidArgument, "MIXED"},
-		{txn.ErrMalformed, codes.InvalidArgument, "MALFORMED"},
-		{ErrSequenceReused, codes.InvalidArgument, "SEQUENCE_REUSED"},
-		{ErrInvalid, codes.InvalidArgument, "INVALID"},
-		// Producers.
-		{txn.ErrFenced, codes.Aborted, "PRODUCER_FENCED"},
-		{txn.ErrTooOld, codes.OutOfRange, "TOO_OLD"},
-		{txn.ErrProducerForgotten, codes.OutOfRange, "PRODUCER_FORGOTTEN"},
-		// Operators.
-		{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
-		{failover.ErrAdopt, codes.FailedPrecondition, "ADOPT"},
-		{failover.ErrPause, codes.FailedPrecondition, "PAUSE"},
-		{failover.ErrMinInSync, codes.FailedPrecondition, "MIN_IN_SYNC"},
-		{failover.ErrForce, codes.FailedPrecondition, "FORCE"},
-		{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
-		{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},
-		// The caller.
-		{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
-		{context.Canceled, codes.Canceled, "CANCELED"},
-		{store.ErrCanceled, codes.Aborted, "REWRITE_CANCELED"},
-	}
+// errorTable has all errors that clients can see, both ways: err → code and reason, and reason → err. The first line
+// that matches counts, so the more special error comes first.
+var errorTable = []mapping{
+	// This node cannot serve now.
+	// An unknown outcome goes before its reason: NOT_ACTIVE and BLOCKED tell the client that nothing was done.
+	{replication.ErrOutcomeUnknown, codes.Unavailable, "OUTCOME_UNKNOWN"},
+	{replication.ErrNotActive, codes.FailedPrecondition, "NOT_ACTIVE"},
+	{replication.ErrBlocked, codes.Unavailable, "BLOCKED"},
+	{ErrPaused, codes.Unavailable, "PAUSED"},
+	// Maintenance. An operation that was cancelled says why before it says that it was.
+	{maintenance.ErrGaveWay, codes.Aborted, "GAVE_WAY"},
+	{maintenance.ErrBusy, codes.AlreadyExists, "MAINTENANCE_BUSY"},
+	{store.ErrMaintenance, codes.AlreadyExists, "PAGE_FILE_BUSY"},
+	{backup.ErrBusy, codes.AlreadyExists, "BACKUP_BUSY"},
+	{maintenance.ErrRole, codes.FailedPrecondition, "ROLE"},
+	{maintenance.ErrNoBackupPath, codes.FailedPrecondition, "NO_BACKUP_PATH"},
+	{maintenance.ErrNoArchive, codes.FailedPrecondition, "NO_ARCHIVE"},
+	{maintenance.ErrNoRecommendation, codes.FailedPrecondition, "NO_RECOMMENDATION"},
+	{maintenance.ErrSetting, codes.InvalidArgument, "SETTING"},
+	{maintenance.ErrPlanRuns, codes.AlreadyExists, "PLAN_RUNS"},
+	{maintenance.ErrNoPlan, codes.NotFound, "NO_PLAN"},
+	{maintenance.ErrNoJob, codes.NotFound, "NO_JOB"},
+	{maintenance.ErrJobRuns, codes.AlreadyExists, "JOB_RUNS"},
+	{maintenance.ErrTooManyJobs, codes.ResourceExhausted, "TOO_MANY_JOBS"},
+	{maintenance.ErrUnreachable, codes.Unavailable, "UNREACHABLE"},
+	{store.ErrNoSpace, codes.ResourceExhausted, "NO_SPACE"},
+	{page.ErrFull, codes.ResourceExhausted, "PAGE_FILE_FULL"},
+	{backup.ErrNoSpace, codes.ResourceExhausted, "BACKUP_NO_SPACE"},
+	{maintenance.ErrDiffer, codes.DataLoss, "NODES_DIFFER"},
+	{maintenance.ErrNoPartner, codes.FailedPrecondition, "NO_PARTNER"},
+	{store.ErrIndexDamaged, codes.Unavailable, "INDEX_DAMAGED"},
+	{store.ErrPast, codes.OutOfRange, "PAST"},
+	{store.ErrDataLoss, codes.DataLoss, "DATA_LOSS"},
+	{page.ErrDamaged, codes.DataLoss, "PAGE_DAMAGED"},
+	{store.ErrFailed, codes.Unavailable, "STORE_FAILED"},
+	{store.ErrClosed, codes.Unavailable, "SHUTTING_DOWN"},
+	{dispatch.ErrClosed, codes.Unavailable, "CONSUMERS_CLOSED"},
+	// The queue or subscription.
+	{txn.ErrQueueNotFound, codes.NotFound, "QUEUE_NOT_FOUND"},
+	{txn.ErrSubscriptionNotFound, codes.NotFound, "SUBSCRIPTION_NOT_FOUND"},
+	{store.ErrNoQueue, codes.NotFound, "QUEUE_NOT_FOUND"},
+	{txn.ErrQueueExists, codes.AlreadyExists, "QUEUE_EXISTS"},
+	{txn.ErrSubscriptionExists, codes.AlreadyExists, "SUBSCRIPTION_EXISTS"},
+	{txn.ErrQueueNotEmpty, codes.FailedPrecondition, "QUEUE_NOT_EMPTY"},
+	// Limits that pass.
+	{txn.ErrQueueFull, codes.ResourceExhausted, "QUEUE_FULL"},
+	{txn.ErrTooManyQueues, codes.ResourceExhausted, "TOO_MANY_QUEUES"},
+	{txn.ErrTooManySubscriptions, codes.ResourceExhausted, "TOO_MANY_SUBSCRIPTIONS"},
+	{txn.ErrTooManyMeta, codes.ResourceExhausted, "TOO_MANY_ENTRIES"},
+	{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, "TOO_MANY_CONSUMERS"},
+	{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, "TOO_MUCH_CREDIT"},
+	{ErrDiskLow, codes.ResourceExhausted, "DISK_LOW"},
+	{ErrResponseTooLarge, codes.ResourceExhausted, "RESPONSE_TOO_LARGE"},
+	// Requests that can never work.
+	{txn.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
+	{replication.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
+	{txn.ErrInvalidName, codes.InvalidArgument, "INVALID_NAME"},
+	{txn.ErrBeyondEnd, codes.InvalidArgument, "BEYOND_END"},
+	{dispatch.ErrNotDelivered, codes.InvalidArgument, "BEYOND_END"},
+	{txn.ErrTooManyReleased, codes.InvalidArgument, "TOO_MANY_RELEASED"},
+	{txn.ErrMixed, codes.InvalidArgument, "MIXED"},
+	{txn.ErrMalformed, codes.InvalidArgument, "MALFORMED"},
+	{ErrSequenceReused, codes.InvalidArgument, "SEQUENCE_REUSED"},
+	{ErrInvalid, codes.InvalidArgument, "INVALID"},
+	// Producers.
+	{txn.ErrFenced, codes.Aborted, "PRODUCER_FENCED"},
+	{txn.ErrTooOld, codes.OutOfRange, "TOO_OLD"},
+	{txn.ErrProducerForgotten, codes.OutOfRange, "PRODUCER_FORGOTTEN"},
+	// Operators.
+	{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
+	{failover.ErrAdopt, codes.FailedPrecondition, "ADOPT"},
+	{failover.ErrPause, codes.FailedPrecondition, "PAUSE"},
+	{failover.ErrMinInSync, codes.FailedPrecondition, "MIN_IN_SYNC"},
+	{failover.ErrForce, codes.FailedPrecondition, "FORCE"},
+	{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
+	{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},
+	// The caller.
+	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
+	{context.Canceled, codes.Canceled, "CANCELED"},
+	{store.ErrCanceled, codes.Aborted, "REWRITE_CANCELED"},
 }
 
-// lookup finds the line for err; an error that nobody foresaw is INTERNAL.
+// lookup finds the line for err; an error that is in no line is INTERNAL.
 func lookup(err error) mapping {
-	for _, m := range mappings() {
-		if errors.Is(err, m.err) {
+	for i := range errorTable {
+		if m := errorTable[i]; errors.Is(err, m.err) {
 			return m
 		}
 	}
@@ -286,8 +284,8 @@ func FromRequestError(e *pb.RequestError) error {
 }
 
 func fromReason(fallback error, reason, message string) error {
-	for _, m := range mappings() {
-		if m.reason == reason {
+	for i := range errorTable {
+		if m := errorTable[i]; m.reason == reason {
 			return &remoteError{kind: m.err, message: message}
 		}
 	}

@@ -25,7 +25,7 @@ import (
 // TestErrorTableBothWays: every error of the table, wrapped as it comes, goes out with its code and comes back as
 // itself or as another error of the same reason.
 func TestErrorTableBothWays(t *testing.T) {
-	for _, m := range mappings() {
+	for _, m := range errorTable {
 		t.Run(m.reason, func(t *testing.T) {
 			err := ToStatus(fmt.Errorf("publish to %q: %w", "orders", m.err))
 			require.Equal(t, m.code, status.Code(err))
@@ -43,7 +43,7 @@ func TestErrorTableBothWays(t *testing.T) {
 // TestReasonsAreUnambiguous: lines that share a reason share a code, and both come back as the first.
 func TestReasonsAreUnambiguous(t *testing.T) {
 	seen := map[string]codes.Code{}
-	for _, m := range mappings() {
+	for _, m := range errorTable {
 		if code, ok := seen[m.reason]; ok {
 			require.Equal(t, code, m.code, m.reason)
 		}
@@ -139,7 +139,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 		documented[m[1]] = m[2]
 	}
 	want := map[string]string{"INTERNAL": "INTERNAL", "UNDECODABLE": "INVALID_ARGUMENT"}
-	for _, m := range mappings() {
+	for _, m := range errorTable {
 		var name strings.Builder // CamelCase → UPPER_SNAKE, as the specification writes it
 		for i, r := range m.code.String() {
 			if i > 0 && unicode.IsUpper(r) {
