@@ -49,7 +49,7 @@ type adoption struct {
 }
 
 // AdoptRecord writes the pair's record anew from what this node knows, or says what it would write.
-func (a *AdminServer) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
+func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
 	defer cancel()
 	p, err := a.planAdoption(ctx, req)
@@ -71,7 +71,7 @@ func (a *AdminServer) AdoptRecord(ctx context.Context, req *pb.AdoptRecordReques
 }
 
 // planAdoption finds out what is there, and refuses what must not be.
-func (a *AdminServer) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) (adoption, error) {
+func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) (adoption, error) {
 	found, err := a.node.Find(ctx)
 	if err != nil {
 		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
@@ -136,7 +136,7 @@ func adoptable(st NodeState, found failover.Found, own store.Identity, fence fai
 }
 
 // findOther asks the other node. After the coordinator was wiped it may not have announced itself yet.
-func (a *AdminServer) findOther(
+func (a *Service) findOther(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
 	deadline := time.Now().Add(adoptFindTime)
@@ -156,7 +156,7 @@ func (a *AdminServer) findOther(
 
 // askOther looks for the other node: where the operator says, where it has announced itself, and where an older record
 // says. The status is nil if nobody has answered, the peer if no address is known.
-func (a *AdminServer) askOther(
+func (a *Service) askOther(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
 	var addresses []string

@@ -54,7 +54,7 @@ var (
 )
 
 // ForceFailover makes this node active although it is not known to hold everything, or says what would be lost.
-func (a *AdminServer) ForceFailover(
+func (a *Service) ForceFailover(
 	ctx context.Context, req *pb.ForceFailoverRequest,
 ) (*pb.ForceFailoverResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, forceTimeout)
@@ -63,7 +63,7 @@ func (a *AdminServer) ForceFailover(
 	return resp, wire.ToStatus(err)
 }
 
-func (a *AdminServer) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
+func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	for _, text := range []string{req.GetBy(), req.GetReason()} {
 		if len(text) > maxSaid {
 			return nil, fmt.Errorf("%w: who it is and why have at most %d bytes each", wire.ErrInvalid, maxSaid)
@@ -89,7 +89,7 @@ func (a *AdminServer) force(ctx context.Context, req *pb.ForceFailoverRequest) (
 }
 
 // planForce finds out what would be lost, and refuses if there is a better way.
-func (a *AdminServer) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
+func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	found, err := a.findRecord(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
@@ -126,7 +126,7 @@ func (a *AdminServer) planForce(ctx context.Context, req *pb.ForceFailoverReques
 }
 
 // findRecord reads the record. A quorum that has just lost the node that led it takes a moment to answer.
-func (a *AdminServer) findRecord(ctx context.Context) (failover.Found, error) {
+func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.node.Find(ctx)
 		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !forcePause(ctx, deadline) {
@@ -150,7 +150,7 @@ func forcePause(ctx context.Context, deadline time.Time) bool {
 
 // mayForce asks the machine, and whether the other node answers. It waits a moment for the lease of one that does not.
 // The peer is where it did not answer, nil if no address is known.
-func (a *AdminServer) mayForce(
+func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {
 	config := found.Record.Config

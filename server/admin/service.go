@@ -84,26 +84,26 @@ type Node interface {
 	Guard
 }
 
-// AdminServer implements lockstep.v1.AdminService.
-type AdminServer struct {
+// Service implements lockstep.v1.AdminService.
+type Service struct {
 	pb.UnimplementedAdminServiceServer
 
 	node  Node
 	store *store.Store
 }
 
-// NewAdminServer makes the service.
-func NewAdminServer(node Node, s *store.Store) *AdminServer {
-	return &AdminServer{node: node, store: s}
+// New makes the service.
+func New(node Node, s *store.Store) *Service {
+	return &Service{node: node, store: s}
 }
 
 // GetStatus tells what the node is and knows.
-func (a *AdminServer) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+func (a *Service) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
 	resp, err := a.status()
 	return resp, wire.ToStatus(err)
 }
 
-func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
+func (a *Service) status() (*pb.GetStatusResponse, error) {
 	stats, err := a.store.Stats()
 	if err != nil {
 		return nil, fmt.Errorf("status: %w", err)
@@ -134,7 +134,7 @@ func (a *AdminServer) status() (*pb.GetStatusResponse, error) {
 }
 
 // leftBehind lists what an operator may remove.
-func (a *AdminServer) leftBehind(archive string) ([]*pb.LeftBehind, error) {
+func (a *Service) leftBehind(archive string) ([]*pb.LeftBehind, error) {
 	left, err := a.store.LeftBehind()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // says what it is
@@ -259,7 +259,7 @@ func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.Standb
 
 // WatchStatus sends the status now and after each change. What changes all the time, such as log positions, is looked
 // at once a second.
-func (a *AdminServer) WatchStatus(
+func (a *Service) WatchStatus(
 	_ *pb.WatchStatusRequest, stream grpc.ServerStreamingServer[pb.WatchStatusResponse],
 ) error {
 	ticker := time.NewTicker(statusInterval)
@@ -288,7 +288,7 @@ func (a *AdminServer) WatchStatus(
 const maxPauseReason = 200
 
 // SetPaused pauses or resumes the pair.
-func (a *AdminServer) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
+func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.SetPausedResponse, error) {
 	if len(req.GetReason()) > maxPauseReason {
 		return nil, wire.ToStatus(fmt.Errorf("%w: the reason has %d bytes, at most %d are possible", wire.ErrInvalid,
 			len(req.GetReason()), maxPauseReason))
@@ -306,7 +306,7 @@ func (a *AdminServer) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (
 }
 
 // Checkpoint writes a checkpoint of this node's page file now.
-func (a *AdminServer) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.CheckpointResponse, error) {
+func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.CheckpointResponse, error) {
 	info, err := a.store.Checkpoint(ctx)
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("checkpoint: %w", err))
@@ -315,7 +315,7 @@ func (a *AdminServer) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (
 }
 
 // Check walks this node's whole store and reports what it finds.
-func (a *AdminServer) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
+func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
 	var sendErr error
 	var told time.Time
 	ctx, cancel := context.WithCancel(wire.Paced(stream.Context(), req))
@@ -343,7 +343,7 @@ func (a *AdminServer) Check(req *pb.CheckRequest, stream grpc.ServerStreamingSer
 }
 
 // GetDigest reads this node's whole store and hashes its logical content.
-func (a *AdminServer) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
+func (a *Service) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
 	d, err := a.node.Digest(ctx, req.GetAtLsn())
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("digest: %w", err))

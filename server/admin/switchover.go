@@ -17,7 +17,7 @@ import (
 // This file is the planned switchover as it is asked for: to the other node, or to one that is named.
 
 // Switchover hands the active role to the other node, or to the one that is named. Sent to either node.
-func (a *AdminServer) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
+func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {
 		return nil, wire.ToStatus(fmt.Errorf("%w: a negative timeout", wire.ErrInvalid))
@@ -37,7 +37,7 @@ func (a *AdminServer) Switchover(ctx context.Context, req *pb.SwitchoverRequest)
 	}, nil
 }
 
-func (a *AdminServer) switchover(ctx context.Context, req *pb.SwitchoverRequest) (failover.SwitchoverResult, error) {
+func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (failover.SwitchoverResult, error) {
 	if req.GetTo() == "" && req.GetFrom() == "" {
 		return a.node.Switchover(ctx, uuid.Nil) //nolint:wrapcheck // says what it is
 	}

@@ -24,7 +24,7 @@ type Guard interface {
 }
 
 // Verify compares what the two nodes hold.
-func (a *AdminServer) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
+func (a *Service) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
 	resp, err := a.node.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("verify: %w", err))
@@ -33,7 +33,7 @@ func (a *AdminServer) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.Ve
 }
 
 // GetQueueDigests returns the rolling digests of this node's queues.
-func (a *AdminServer) GetQueueDigests(
+func (a *Service) GetQueueDigests(
 	ctx context.Context, req *pb.GetQueueDigestsRequest,
 ) (*pb.GetQueueDigestsResponse, error) {
 	d, err := a.node.QueueDigests(ctx, req.GetAtLsn())
@@ -53,7 +53,7 @@ func (a *AdminServer) GetQueueDigests(
 }
 
 // Scrub reads everything that this node has.
-func (a *AdminServer) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
+func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
 	r, err := a.node.Scrub(ctx, req.GetFullSpeed())
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("scrub: %w", err))
@@ -65,7 +65,7 @@ func (a *AdminServer) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.Scru
 }
 
 // DropDamaged acknowledges messages that are lost.
-func (a *AdminServer) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	sequences, err := a.node.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("drop damaged messages of %q: %w", req.GetQueue(), err))

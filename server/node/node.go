@@ -181,7 +181,7 @@ type node struct {
 	runningMu   sync.Mutex                    // guards the two below
 	runningRaw  []byte                        // the pair's entry that was applied last
 	runningSeen bool
-	queues      *queue.QueueServer
+	queues      *queue.Service
 	setLogLevel func(level string)
 
 	around     Surroundings

@@ -47,10 +47,10 @@ func (n *node) newServer() *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, n.serverOptions)...)
 	services := server.Registrar{Server: s}
-	n.queues = queue.NewQueueServer(n, n.store, n.live().Limits, n.log)
+	n.queues = queue.New(n, n.store, n.live().Limits, n.log)
 	pb.RegisterQueueServiceServer(services, n.queues)
-	pb.RegisterAdminServiceServer(services, admin.NewAdminServer(n, n.store))
-	pb.RegisterMaintenanceServiceServer(services, rpc.NewMaintenanceServer(n, n.maintenance, n.peers))
+	pb.RegisterAdminServiceServer(services, admin.New(n, n.store))
+	pb.RegisterMaintenanceServiceServer(services, rpc.New(n, n.maintenance, n.peers))
 	pb.RegisterReplicationServiceServer(services,
 		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	healthpb.RegisterHealthServer(services, n.health)

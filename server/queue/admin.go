@@ -13,12 +13,12 @@ import (
 )
 
 // CreateQueue makes a queue and its first subscriptions.
-func (s *QueueServer) CreateQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
+func (s *Service) CreateQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
 	resp, err := s.createQueue(ctx, req)
 	return resp, s.status(err)
 }
 
-func (s *QueueServer) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
+func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
 	session, err := s.node.Session()
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (s *QueueServer) createQueue(ctx context.Context, req *pb.CreateQueueReques
 
 // checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit. A
 // queue that is there may be the one that an earlier attempt has made.
-func (s *QueueServer) checkNewQueue(name string, retry bool) error {
+func (s *Service) checkNewQueue(name string, retry bool) error {
 	return s.store.View(func(st *queue.State) error {
 		switch {
 		case st.QueueByName(name) != nil:
@@ -76,7 +76,7 @@ func (s *QueueServer) checkNewQueue(name string, retry bool) error {
 }
 
 // AlterQueue replaces the configuration of a queue.
-func (s *QueueServer) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
+func (s *Service) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
 	session, _, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
 		b.AlterQueue(id, wire.QueueConfig(req.GetConfig()))
 	})
@@ -91,7 +91,7 @@ func (s *QueueServer) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest)
 }
 
 // DeleteQueue removes a queue with all of its messages and subscriptions.
-func (s *QueueServer) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (*pb.DeleteQueueResponse, error) {
+func (s *Service) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (*pb.DeleteQueueResponse, error) {
 	_, result, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
 		b.DeleteQueue(id, req.GetIfEmpty())
 	})
@@ -102,7 +102,7 @@ func (s *QueueServer) DeleteQueue(ctx context.Context, req *pb.DeleteQueueReques
 }
 
 // change commits one operation on an existing queue.
-func (s *QueueServer) change(
+func (s *Service) change(
 	ctx context.Context, name string, producer *pb.Producer, operation func(*txn.Builder, uint64),
 ) (*Session, *txn.Result, error) {
 	return s.changeFound(ctx, producer, func() (uint64, uint32, error) {
@@ -112,7 +112,7 @@ func (s *QueueServer) change(
 }
 
 // changeFound commits one operation on what find finds.
-func (s *QueueServer) changeFound(
+func (s *Service) changeFound(
 	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
 	operation func(*txn.Builder, uint64, uint32),
 ) (*Session, *txn.Result, error) {
@@ -136,7 +136,7 @@ func (s *QueueServer) changeFound(
 }
 
 // PurgeQueue acknowledges everything a subscription (or all of them) has not yet acknowledged.
-func (s *QueueServer) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*pb.PurgeQueueResponse, error) {
+func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*pb.PurgeQueueResponse, error) {
 	_, result, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
 		if req.GetSubscription() == "" {
 			id, err = s.find(req.GetName())
@@ -151,7 +151,7 @@ func (s *QueueServer) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest)
 }
 
 // GetQueue describes one queue.
-func (s *QueueServer) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
+func (s *Service) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
 	session, err := s.node.Session()
 	if err != nil {
 		return nil, s.status(err)
@@ -164,7 +164,7 @@ func (s *QueueServer) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.
 }
 
 // ListQueues describes queues in the order of their names.
-func (s *QueueServer) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
+func (s *Service) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
 	session, err := s.node.Session()
 	if err != nil {
 		return nil, s.status(err)
@@ -215,7 +215,7 @@ func decodePageToken(token string) (string, error) {
 }
 
 // CreateSubscription adds a durable cursor to a queue.
-func (s *QueueServer) CreateSubscription(
+func (s *Service) CreateSubscription(
 	ctx context.Context, req *pb.CreateSubscriptionRequest,
 ) (*pb.CreateSubscriptionResponse, error) {
 	start, err := startPosition(req.GetStart())
@@ -248,7 +248,7 @@ func (s *QueueServer) CreateSubscription(
 }
 
 // DeleteSubscription removes a cursor; messages that only it had still to read are gone.
-func (s *QueueServer) DeleteSubscription(
+func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {
 	if err := txn.CheckName(req.GetName()); err != nil {

@@ -24,12 +24,12 @@ type operation struct {
 }
 
 // Commit applies a transaction over any number of queues, all or none.
-func (s *QueueServer) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+func (s *Service) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	resp, err := s.commitTransaction(ctx, req)
 	return resp, s.status(err)
 }
 
-func (s *QueueServer) commitTransaction(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
+func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	session, err := s.node.Session()
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 }
 
 // checkOperations checks everything that can be checked without looking at the store.
-func (s *QueueServer) checkOperations(in []*pb.Operation) ([]operation, error) {
+func (s *Service) checkOperations(in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
 		return nil, fmt.Errorf("%w: a transaction of %d operations; 1 to %d are possible", wire.ErrInvalid, len(in),
 			txn.MaxOps)
@@ -116,7 +116,7 @@ func (s *QueueServer) checkOperations(in []*pb.Operation) ([]operation, error) {
 	return ops, s.checkTransactionBytes(sizeBytes)
 }
 
-func (s *QueueServer) checkOperation(op *pb.Operation) (o operation, err error) {
+func (s *Service) checkOperation(op *pb.Operation) (o operation, err error) {
 	switch kind := op.GetKind().(type) {
 	case *pb.Operation_Publish:
 		o = operation{queue: kind.Publish.GetQueue(), messages: kind.Publish.GetMessages()}
@@ -147,7 +147,7 @@ func atLeastOne(in []*pb.SequenceRange) ([]txn.Range, error) {
 }
 
 // resolve looks up the names of all operations, or the stored result of a retry (INV-10), at one moment.
-func (s *QueueServer) resolve(producer *txn.Producer, retry bool, ops []operation) (prior *txn.Result, err error) {
+func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (prior *txn.Result, err error) {
 	publishes := false
 	err = s.store.View(func(st *queue.State) error {
 		if prior, err = priorResult(st, producer, retry); err != nil || prior != nil {
@@ -190,7 +190,7 @@ func (o *operation) resolve(st *queue.State) error {
 	return nil
 }
 
-func (s *QueueServer) encodeOperations(buf *[]byte, producer *txn.Producer, ops []operation) error {
+func (s *Service) encodeOperations(buf *[]byte, producer *txn.Producer, ops []operation) error {
 	timeMS := now()
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)

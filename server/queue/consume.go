@@ -30,11 +30,11 @@ type consumeStream struct {
 const defaultResponseBytes = 4 << 20
 
 // Consume delivers messages as far as the consumer's credit goes, and takes acks and nacks.
-func (s *QueueServer) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
+func (s *Service) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 	return s.status(s.consume(stream))
 }
 
-func (s *QueueServer) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
+func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 	session, err := s.node.Session()
 	if err != nil {
 		return err
@@ -169,11 +169,11 @@ func (c *consumeStream) send(event dispatch.Event) error {
 }
 
 // Browse reads messages without consuming them.
-func (s *QueueServer) Browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+func (s *Service) Browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
 	return s.status(s.browse(req, stream))
 }
 
-func (s *QueueServer) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
+func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
 	session, err := s.node.Session()
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []ui
 	return batch[:0], damaged
 }
 
-func (s *QueueServer) sendBatch(
+func (s *Service) sendBatch(
 	session *Session, batch []store.Delivery, headersOnly bool, resp *pb.BrowseResponse,
 	stream grpc.ServerStreamingServer[pb.BrowseResponse],
 ) error {

@@ -12,12 +12,12 @@ import (
 )
 
 // Publish stores a batch of messages in one queue, all or none.
-func (s *QueueServer) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
+func (s *Service) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
 	resp, err := s.publish(ctx, req)
 	return resp, s.status(err)
 }
 
-func (s *QueueServer) publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
+func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
 	session, err := s.node.Session()
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func errOtherTransaction(p *pb.Producer) error {
 
 // checkSame refuses a request with the sequence of another one, as far as that is still known. encode appends the
 // request's transaction.
-func (s *QueueServer) checkSame(p *txn.Producer, encode func(*txn.Builder)) error {
+func (s *Service) checkSame(p *txn.Producer, encode func(*txn.Builder)) error {
 	var want uint32
 	err := s.store.View(func(st *queue.State) error {
 		want = st.Fingerprint(*p)
@@ -88,7 +88,7 @@ func (s *QueueServer) checkSame(p *txn.Producer, encode func(*txn.Builder)) erro
 
 // encodePublish checks a request and appends its transaction to *buf. It returns the stored result instead if the
 // request is a retry (INV-10): then nothing else is checked, because the queue may be full or gone by now.
-func (s *QueueServer) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior *txn.Result, err error) {
+func (s *Service) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior *txn.Result, err error) {
 	producer, err := checkProducer(req.GetProducer())
 	if err != nil {
 		return nil, err

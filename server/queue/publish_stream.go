@@ -44,7 +44,7 @@ func (c *streamCall) end(r *txn.Result, err error) {
 
 // publishStream is one PublishStream call: a goroutine reads and submits, the handler's own one answers.
 type publishStream struct {
-	server  *QueueServer
+	server  *Service
 	session *Session
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
 	calls   chan *streamCall // in order; its capacity is limits.stream-in-flight
@@ -60,7 +60,7 @@ type publishStream struct {
 }
 
 // PublishStream pipelines publishes. Requests of one stream are submitted in order, so they commit in order.
-func (s *QueueServer) PublishStream(
+func (s *Service) PublishStream(
 	stream grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse],
 ) error {
 	session, err := s.node.Session()

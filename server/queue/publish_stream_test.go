@@ -39,5 +39,5 @@ func TestStreamBreaksAtOnce(t *testing.T) {
 // TestUnknownOutcomeGetsNoHint: a hint to the active would say that nothing was done.
 func TestUnknownOutcomeGetsNoHint(t *testing.T) {
 	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
-	require.Equal(t, err, (&QueueServer{}).withHint(err))
+	require.Equal(t, err, (&Service{}).withHint(err))
 }

@@ -30,8 +30,8 @@ type ActiveNode interface {
 	DiskLow() bool
 }
 
-// QueueServer implements lockstep.v1.QueueService.
-type QueueServer struct {
+// Service implements lockstep.v1.QueueService.
+type Service struct {
 	pb.UnimplementedQueueServiceServer
 
 	node   ActiveNode
@@ -45,33 +45,33 @@ type QueueServer struct {
 // maxPooledBytes is the largest buffer that is kept for another transaction.
 const maxPooledBytes = 1 << 20
 
-// NewQueueServer makes the service.
-func NewQueueServer(node ActiveNode, s *store.Store, l config.Limits, logger *zap.Logger) *QueueServer {
-	q := &QueueServer{node: node, store: s, log: logger}
+// New makes the service.
+func New(node ActiveNode, s *store.Store, l config.Limits, logger *zap.Logger) *Service {
+	q := &Service{node: node, store: s, log: logger}
 	q.limits.Store(&l)
 	q.buffers.New = func() any { return new([]byte) }
 	return q
 }
 
 // SetLimits changes the limits: of requests, and of streams that begin, from now on.
-func (s *QueueServer) SetLimits(l config.Limits) { s.limits.Store(&l) }
+func (s *Service) SetLimits(l config.Limits) { s.limits.Store(&l) }
 
-func (s *QueueServer) buffer() *[]byte {
+func (s *Service) buffer() *[]byte {
 	b, _ := s.buffers.Get().(*[]byte)
 	*b = (*b)[:0]
 	return b
 }
 
-func (s *QueueServer) release(b *[]byte) {
+func (s *Service) release(b *[]byte) {
 	if cap(*b) <= maxPooledBytes {
 		s.buffers.Put(b)
 	}
 }
 
 // status turns an error into what a handler returns; whoever is not active says who is.
-func (s *QueueServer) status(err error) error { return wire.ToStatus(s.withHint(err)) }
+func (s *Service) status(err error) error { return wire.ToStatus(s.withHint(err)) }
 
-func (s *QueueServer) withHint(err error) error {
+func (s *Service) withHint(err error) error {
 	var has *wire.NotActiveError
 	if errors.Is(err, replication.ErrOutcomeUnknown) {
 		return err
@@ -94,7 +94,7 @@ type origin struct {
 }
 
 // identify looks up whether a request was carried out before (INV-10).
-func (s *QueueServer) identify(p *pb.Producer) (o origin, err error) {
+func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	o.retry = p.GetRetry()
 	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
 		return o, err
@@ -113,7 +113,7 @@ func (o *origin) missing(err error) bool {
 }
 
 // commit encodes one operation and commits it, unless it was carried out before.
-func (s *QueueServer) commit(
+func (s *Service) commit(
 	ctx context.Context, session *Session, o origin, operation func(*txn.Builder),
 ) (*txn.Result, error) {
 	if o.prior != nil {
@@ -149,7 +149,7 @@ func (o *origin) result(r *txn.Result) (*txn.Result, error) {
 }
 
 // find looks up a queue by name.
-func (s *QueueServer) find(name string) (id uint64, err error) {
+func (s *Service) find(name string) (id uint64, err error) {
 	err = s.view(name, func(q *queue.Queue) error {
 		id = q.ID()
 		return nil
@@ -159,7 +159,7 @@ func (s *QueueServer) find(name string) (id uint64, err error) {
 
 // findSub looks up a subscription by name; the empty name means "default". With an error, the numbers are those of
 // none.
-func (s *QueueServer) findSub(name, sub string) (id uint64, subID uint32, err error) {
+func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error) {
 	subID = txn.NoSub
 	err = s.view(name, func(q *queue.Queue) error {
 		id = q.ID()
@@ -174,7 +174,7 @@ func (s *QueueServer) findSub(name, sub string) (id uint64, subID uint32, err er
 }
 
 // view calls fn with the queue of that name, under the store's lock.
-func (s *QueueServer) view(name string, fn func(*queue.Queue) error) error {
+func (s *Service) view(name string, fn func(*queue.Queue) error) error {
 	if err := txn.CheckName(name); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (s *QueueServer) view(name string, fn func(*queue.Queue) error) error {
 
 // describeMade gives the queue that a transaction made, as it is now. It may be gone by now, and another one have its
 // name.
-func (s *QueueServer) describeMade(session *Session, name string, id uint64) *pb.Queue {
+func (s *Service) describeMade(session *Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {
 		return &pb.Queue{Name: name, Id: id}
@@ -198,7 +198,7 @@ func (s *QueueServer) describeMade(session *Session, name string, id uint64) *pb
 }
 
 // describe gives the queue as it is now.
-func (s *QueueServer) describe(session *Session, name string) (*pb.Queue, error) {
+func (s *Service) describe(session *Session, name string) (*pb.Queue, error) {
 	var described *pb.Queue
 	err := s.view(name, func(q *queue.Queue) error {
 		described = wire.QueueToProto(q)
@@ -212,7 +212,7 @@ func (s *QueueServer) describe(session *Session, name string) (*pb.Queue, error)
 }
 
 // addConsumers adds what only the active knows.
-func (s *QueueServer) addConsumers(session *Session, q *pb.Queue) {
+func (s *Service) addConsumers(session *Session, q *pb.Queue) {
 	ids := make(map[string]uint32, len(q.GetSubscriptions()))
 	err := s.store.View(func(st *queue.State) error {
 		if found := st.Queue(q.GetId()); found != nil {

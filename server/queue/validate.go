@@ -40,7 +40,7 @@ func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 
 // checkMessages checks a batch against the limits and returns how many bytes it will take in a transaction at least.
 // Nothing is allocated for it before.
-func (s *QueueServer) checkMessages(messages []*pb.Message) (sizeBytes int, err error) {
+func (s *Service) checkMessages(messages []*pb.Message) (sizeBytes int, err error) {
 	if len(messages) == 0 || len(messages) > txn.MaxPublishMessages {
 		return 0, fmt.Errorf("%w: a batch of %d messages; 1 to %d are possible", wire.ErrInvalid, len(messages),
 			txn.MaxPublishMessages)
@@ -63,7 +63,7 @@ func (s *QueueServer) checkMessages(messages []*pb.Message) (sizeBytes int, err 
 const messageOverheadBytes = 13
 
 // checkTransactionBytes refuses a transaction before memory is taken for it.
-func (s *QueueServer) checkTransactionBytes(sizeBytes int) error {
+func (s *Service) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.Load().TransactionBytes) {
 		return fmt.Errorf("%w: a transaction of about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,
 			sizeBytes, s.limits.Load().TransactionBytes)

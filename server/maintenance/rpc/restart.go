@@ -8,7 +8,7 @@ import (
 )
 
 // RestartNode has this node begin anew as a step of a plan.
-func (s *MaintenanceServer) RestartNode(
+func (s *Service) RestartNode(
 	ctx context.Context, req *pb.RestartNodeRequest,
 ) (*pb.RestartNodeResponse, error) {
 	done, err := s.manager.Restart(ctx, req.GetPlanId())

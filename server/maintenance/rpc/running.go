@@ -39,12 +39,12 @@ type RunningSettings interface {
 }
 
 // ListSettings tells which settings can be changed while the nodes run, and what they are on this node.
-func (s *MaintenanceServer) ListSettings(context.Context, *pb.ListSettingsRequest) (*pb.ListSettingsResponse, error) {
+func (s *Service) ListSettings(context.Context, *pb.ListSettingsRequest) (*pb.ListSettingsResponse, error) {
 	return &pb.ListSettingsResponse{Settings: runningToProto(s.node.RunningSettings())}, nil
 }
 
 // ChangeSettings changes some of them.
-func (s *MaintenanceServer) ChangeSettings(
+func (s *Service) ChangeSettings(
 	ctx context.Context, req *pb.ChangeSettingsRequest,
 ) (*pb.ChangeSettingsResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.ChangeSettingsRequest) (

@@ -35,8 +35,8 @@ type MaintenanceNode interface {
 	Closing() <-chan struct{}
 }
 
-// MaintenanceServer implements lockstep.v1.MaintenanceService. What is about the pair is passed on to the active.
-type MaintenanceServer struct {
+// Service implements lockstep.v1.MaintenanceService. What is about the pair is passed on to the active.
+type Service struct {
 	pb.UnimplementedMaintenanceServiceServer
 
 	node    MaintenanceNode
@@ -44,14 +44,14 @@ type MaintenanceServer struct {
 	peers   *peers.Peers
 }
 
-// NewMaintenanceServer makes the service.
-func NewMaintenanceServer(node MaintenanceNode, m *maintenance.Manager, p *peers.Peers) *MaintenanceServer {
-	return &MaintenanceServer{node: node, manager: m, peers: p}
+// New makes the service.
+func New(node MaintenanceNode, m *maintenance.Manager, p *peers.Peers) *Service {
+	return &Service{node: node, manager: m, peers: p}
 }
 
 // pass does a call here, or has the active do it if that is another node.
 func pass[Req, Resp any](
-	ctx context.Context, s *MaintenanceServer, req *Req, here func(context.Context, *Req) (*Resp, error),
+	ctx context.Context, s *Service, req *Req, here func(context.Context, *Req) (*Resp, error),
 	there func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (*Resp, error) {
 	resp, err := here(ctx, req)
@@ -109,7 +109,7 @@ func stream[R any](
 }
 
 // GetSettings reads the pair's maintenance settings as this node knows them.
-func (s *MaintenanceServer) GetSettings(context.Context, *pb.GetSettingsRequest) (*pb.GetSettingsResponse, error) {
+func (s *Service) GetSettings(context.Context, *pb.GetSettingsRequest) (*pb.GetSettingsResponse, error) {
 	settings, err := s.manager.Settings()
 	if err != nil {
 		return nil, wire.ToStatus(err)
@@ -118,7 +118,7 @@ func (s *MaintenanceServer) GetSettings(context.Context, *pb.GetSettingsRequest)
 }
 
 // UpdateSettings changes some of them.
-func (s *MaintenanceServer) UpdateSettings(
+func (s *Service) UpdateSettings(
 	ctx context.Context, req *pb.UpdateSettingsRequest,
 ) (*pb.UpdateSettingsResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.UpdateSettingsRequest) (
@@ -133,7 +133,7 @@ func (s *MaintenanceServer) UpdateSettings(
 }
 
 // Scan reads a snapshot of this node's page file and recommends a page size.
-func (s *MaintenanceServer) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
+func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
 	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (store.ScanResult,
 		error,
 	) {
@@ -146,7 +146,7 @@ func (s *MaintenanceServer) Scan(req *pb.ScanRequest, out grpc.ServerStreamingSe
 }
 
 // Rewrite writes this node's page file anew.
-func (s *MaintenanceServer) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer[pb.RewriteResponse]) error {
+func (s *Service) Rewrite(req *pb.RewriteRequest, out grpc.ServerStreamingServer[pb.RewriteResponse]) error {
 	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (
 		maintenance.RewriteResult, error,
 	) {
@@ -161,7 +161,7 @@ func (s *MaintenanceServer) Rewrite(req *pb.RewriteRequest, out grpc.ServerStrea
 }
 
 // Shrink gives the free end of this node's page file back to the filesystem.
-func (s *MaintenanceServer) Shrink(ctx context.Context, req *pb.ShrinkRequest) (*pb.ShrinkResponse, error) {
+func (s *Service) Shrink(ctx context.Context, req *pb.ShrinkRequest) (*pb.ShrinkResponse, error) {
 	r, err := s.manager.Shrink(ctx, req.GetDryRun())
 	if err != nil {
 		return nil, wire.ToStatus(err)
@@ -170,7 +170,7 @@ func (s *MaintenanceServer) Shrink(ctx context.Context, req *pb.ShrinkRequest) (
 }
 
 // Backup copies a snapshot of this node to a save-set.
-func (s *MaintenanceServer) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[pb.BackupResponse]) error {
+func (s *Service) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[pb.BackupResponse]) error {
 	set, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (backup.Set,
 		error,
 	) {
@@ -185,7 +185,7 @@ func (s *MaintenanceServer) Backup(req *pb.BackupRequest, out grpc.ServerStreami
 }
 
 // ListBackups lists this node's save-sets, newest first.
-func (s *MaintenanceServer) ListBackups(
+func (s *Service) ListBackups(
 	_ context.Context, req *pb.ListBackupsRequest,
 ) (*pb.ListBackupsResponse, error) {
 	sets, err := s.manager.Backups(req.GetPath())
@@ -200,7 +200,7 @@ func (s *MaintenanceServer) ListBackups(
 }
 
 // DropOld removes what the last rewrite or installed snapshot of this node replaced.
-func (s *MaintenanceServer) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOldResponse, error) {
+func (s *Service) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOldResponse, error) {
 	n, err := s.manager.DropOld(ctx)
 	if err != nil {
 		return nil, wire.ToStatus(err)
@@ -209,7 +209,7 @@ func (s *MaintenanceServer) DropOld(ctx context.Context, _ *pb.DropOldRequest) (
 }
 
 // FlushArchive archives the log of this node up to now.
-func (s *MaintenanceServer) FlushArchive(
+func (s *Service) FlushArchive(
 	ctx context.Context, _ *pb.FlushArchiveRequest,
 ) (*pb.FlushArchiveResponse, error) {
 	dir, st, err := s.manager.FlushArchive(ctx)
@@ -224,7 +224,7 @@ func (s *MaintenanceServer) FlushArchive(
 }
 
 // StartPlan begins a rolling operation on the pair.
-func (s *MaintenanceServer) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
+func (s *Service) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
 	resp, err := pass(ctx, s, req, func(ctx context.Context, req *pb.StartPlanRequest) (*pb.StartPlanResponse, error) {
 		p, err := s.manager.StartPlan(ctx, wire.PlanKindFromProto(req.GetKind()), int(req.GetPageSize()),
 			req.GetSwitchBack())
@@ -240,7 +240,7 @@ func (s *MaintenanceServer) StartPlan(ctx context.Context, req *pb.StartPlanRequ
 }
 
 // WatchPlan sends the pair's plan as this node knows it, now and after each change, until it has ended.
-func (s *MaintenanceServer) WatchPlan(
+func (s *Service) WatchPlan(
 	_ *pb.WatchPlanRequest, out grpc.ServerStreamingServer[pb.WatchPlanResponse],
 ) error {
 	ctx, cancel := context.WithCancelCause(out.Context())
@@ -264,7 +264,7 @@ func (s *MaintenanceServer) WatchPlan(
 }
 
 // CancelPlan stops the pair's plan at the next safe point.
-func (s *MaintenanceServer) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
+func (s *Service) CancelPlan(ctx context.Context, req *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, _ *pb.CancelPlanRequest) (*pb.CancelPlanResponse, error) {
 		p, err := s.manager.CancelPlan(ctx)
 		if err != nil {
@@ -275,7 +275,7 @@ func (s *MaintenanceServer) CancelPlan(ctx context.Context, req *pb.CancelPlanRe
 }
 
 // ListJobs lists the pair's scheduled jobs as this node knows them.
-func (s *MaintenanceServer) ListJobs(context.Context, *pb.ListJobsRequest) (*pb.ListJobsResponse, error) {
+func (s *Service) ListJobs(context.Context, *pb.ListJobsRequest) (*pb.ListJobsResponse, error) {
 	jobs, err := s.manager.Jobs()
 	if err != nil {
 		return nil, wire.ToStatus(err)
@@ -288,7 +288,7 @@ func (s *MaintenanceServer) ListJobs(context.Context, *pb.ListJobsRequest) (*pb.
 }
 
 // PutJob adds or replaces a scheduled job.
-func (s *MaintenanceServer) PutJob(ctx context.Context, req *pb.PutJobRequest) (*pb.PutJobResponse, error) {
+func (s *Service) PutJob(ctx context.Context, req *pb.PutJobRequest) (*pb.PutJobResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.PutJobRequest) (*pb.PutJobResponse, error) {
 		j := req.GetJob()
 		info, err := s.manager.PutJob(ctx, maintenance.Job{
@@ -302,7 +302,7 @@ func (s *MaintenanceServer) PutJob(ctx context.Context, req *pb.PutJobRequest) (
 }
 
 // DeleteJob removes a scheduled job.
-func (s *MaintenanceServer) DeleteJob(ctx context.Context, req *pb.DeleteJobRequest) (*pb.DeleteJobResponse, error) {
+func (s *Service) DeleteJob(ctx context.Context, req *pb.DeleteJobRequest) (*pb.DeleteJobResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.DeleteJobRequest) (*pb.DeleteJobResponse, error) {
 		if err := s.manager.DeleteJob(ctx, req.GetName()); err != nil {
 			return nil, err
@@ -312,7 +312,7 @@ func (s *MaintenanceServer) DeleteJob(ctx context.Context, req *pb.DeleteJobRequ
 }
 
 // RunJob runs a job now and answers when it is over.
-func (s *MaintenanceServer) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
+func (s *Service) RunJob(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.RunJobRequest) (*pb.RunJobResponse, error) {
 		run, err := s.manager.RunJob(ctx, req.GetName())
 		if err != nil {
@@ -323,7 +323,7 @@ func (s *MaintenanceServer) RunJob(ctx context.Context, req *pb.RunJobRequest) (
 }
 
 // ReportNode takes note of what the other node has done.
-func (s *MaintenanceServer) ReportNode(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
+func (s *Service) ReportNode(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
 	return pass(ctx, s, req, func(ctx context.Context, req *pb.ReportNodeRequest) (*pb.ReportNodeResponse, error) {
 		r, err := wire.ReportFromProto(req)
 		if err != nil {
