@@ -114,7 +114,7 @@ func StartFollower(o FollowerOptions) *Follower {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Follower{o: o, log: o.Logger, events: startEventQueue(o.Events), stop: cancel}
-	f.io.meter = o.Meter
+	f.io.base, f.io.meter = time.Now(), o.Meter
 	f.wg.Add(2)
 	go f.run(ctx)
 	go f.watch(ctx)

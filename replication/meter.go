@@ -31,16 +31,20 @@ const (
 
 // ioClock knows since when a write or sync of the log is under way, and how long they took lately.
 type ioClock struct {
-	since atomic.Int64
+	base  time.Time    // that the times below are counted from: the clock on the wall may jump
+	since atomic.Int64 // when the one that is under way began; 0 for none
 	mean  atomic.Int64 // in nanoseconds
 	last  atomic.Int64 // when the last one came back
 	meter Meter        // nil for none
 }
 
-func (c *ioClock) begin() { c.since.Store(time.Now().UnixNano()) }
+// now is the time since base, in nanoseconds, and never 0.
+func (c *ioClock) now() int64 { return int64(time.Since(c.base)) + 1 }
+
+func (c *ioClock) begin() { c.since.Store(c.now()) }
 
 func (c *ioClock) end() {
-	now := time.Now().UnixNano()
+	now := c.now()
 	took := now - c.since.Swap(0)
 	c.last.Store(now)
 	mean := c.mean.Load() // one writer at a time
@@ -53,7 +57,7 @@ func (c *ioClock) end() {
 // stalled tells whether it has been under way for longer than limit.
 func (c *ioClock) stalled(limit time.Duration) bool {
 	since := c.since.Load()
-	return since != 0 && time.Now().UnixNano()-since > int64(limit)
+	return since != 0 && c.now()-since > int64(limit)
 }
 
 // DiskStatus tells how a node's log takes what is written to it.
@@ -66,7 +70,7 @@ type DiskStatus struct {
 
 func (c *ioClock) status(limit time.Duration) DiskStatus {
 	st := DiskStatus{Stalled: c.stalled(limit)}
-	if time.Now().UnixNano()-c.last.Load() < int64(meanAge) {
+	if c.now()-c.last.Load() < int64(meanAge) {
 		st.Mean = time.Duration(c.mean.Load())
 	}
 	return st

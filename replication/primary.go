@@ -137,7 +137,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 		progress: make(chan struct{}, 1),
 		stop:     cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,
 	}
-	p.io.meter, p.queue.timed = o.Meter, o.Meter != nil
+	p.io.base, p.io.meter, p.queue.timed = time.Now(), o.Meter, o.Meter != nil
 	p.waiters.New = func() any { return newWaiter() }
 	applied := o.Store.Applied().LSN
 	p.commit.Store(applied)

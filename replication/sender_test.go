@@ -14,6 +14,7 @@ func TestStalledDiskDoesNotSpin(t *testing.T) {
 		p := &Primary{}
 		p.o.Tuning = Tuning{}.withDefaults()
 		sd := &sender{p: p, s: &session{done: make(chan struct{}), wake: make(chan struct{}, 1)}, lastSent: time.Now()}
+		p.io.base = time.Now()
 		p.io.begin()
 		time.Sleep(2 * p.o.DiskStallTimeout) //nolint:forbidigo // the bubble's clock
 		p.commit.Store(1)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"time"
 
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
@@ -113,7 +112,7 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	h.encode(l.header[:], seg.seed, offset)
 
 	l.vec[0], l.vec[1] = l.header[:], frames
-	l.writeFrom.Store(time.Now().UnixNano())
+	l.writeFrom.Store(l.now())
 	n, err := l.past.Write(seg.file, offset, l.vec[:]...)
 	l.writeFrom.Store(0)
 	l.vec[1] = nil
@@ -214,7 +213,7 @@ func (l *Log) syncDirty() error {
 	l.syncing, l.dirty, l.dirtyDir = l.dirty, l.syncing[:0], false
 	l.mu.Unlock()
 
-	l.syncFrom.Store(time.Now().UnixNano())
+	l.syncFrom.Store(l.now())
 	defer l.syncFrom.Store(0)
 	for _, seg := range l.syncing {
 		if err := seg.file.Sync(); err != nil && !mutate.Off("INV-7-failed-fsync-is-forgotten") {
@@ -257,7 +256,7 @@ func (l *Log) firmUp() error {
 	if len(segs) == 0 {
 		return nil
 	}
-	l.syncFrom.Store(time.Now().UnixNano())
+	l.syncFrom.Store(l.now())
 	defer l.syncFrom.Store(0)
 	for _, seg := range segs {
 		sync := seg.file.Sync // it has no old content that would have to be written

@@ -62,9 +62,10 @@ type Log struct {
 	failed   chan struct{} // closed when failure is set
 	failOnce sync.Once
 
+	opened    time.Time
 	recovery  Recovery
 	counters  counters
-	writeFrom atomic.Int64 // when the write that is under way began, in Unix nanoseconds; 0 if none is
+	writeFrom atomic.Int64 // when the write that is under way began, by now; 0 if none is
 	syncFrom  atomic.Int64
 
 	stop        chan struct{} // closed by Close
@@ -132,6 +133,7 @@ func Open(options Options) (*Log, error) {
 	began := time.Now()
 	l := &Log{
 		o:           o,
+		opened:      began,
 		spares:      &spares{fs: o.FS, dir: o.Dir, sizeBytes: o.SegmentBytes, zeros: o.Sync == SyncAlways},
 		holds:       map[*Hold]uint64{},
 		failed:      make(chan struct{}),
@@ -398,9 +400,13 @@ func (l *Log) ReadyBytes() int64 {
 	return rest + l.spares.readyBytes()
 }
 
+// now is the time since the log was opened, in nanoseconds, and never 0. The clock on the wall may jump, this one does
+// not.
+func (l *Log) now() int64 { return int64(time.Since(l.opened)) + 1 }
+
 // StalledFor returns how long the oldest write or fsync is under way; 0 if none is. A disk that hangs shows here.
 func (l *Log) StalledFor() time.Duration {
-	now := time.Now().UnixNano()
+	now := l.now()
 	var longest time.Duration
 	for _, from := range []int64{l.writeFrom.Load(), l.syncFrom.Load()} {
 		if from != 0 {
