@@ -46,13 +46,13 @@ func length(t *testing.T) (rounds int, limit time.Duration) {
 	return defaultRounds, defaultTime
 }
 
-// TestChaosKill kills the active, the standby or both at random moments under load, restarts them, and lets them find
-// together; sometimes the next kill does not wait for that. Nothing that was acknowledged may be lost, doubled, moved
-// or delivered again after its acknowledgement was confirmed, and the two stores must hold the same in the end.
+// TestChaosKill strikes a pair under load again and again, in all the ways of strikes: processes are killed and frozen,
+// disks fail, hang and lose what was not synced, clocks jump, directories are put back; sometimes the next one does not
+// wait until the pair has found together. Nothing that was acknowledged may be lost, doubled, moved or delivered again
+// after its acknowledgement was confirmed, and the two stores must hold the same in the end.
 func TestChaosKill(t *testing.T) {
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
-	rounds, limit := length(t)
 	settings := map[string]string{
 		// Small, so that checkpoints, trimmed logs, snapshots and page reads happen all the time.
 		"checkpoint.bytes":    "2MiB",
@@ -61,25 +61,12 @@ func TestChaosKill(t *testing.T) {
 		"log.keep-bytes":      []string{"64KiB", "1MiB", "256MiB"}[rng.IntN(3)],
 		"log.segment-bytes":   "1MiB",
 		"page-size":           []string{"2KiB", "8KiB"}[rng.IntN(2)],
+		"disk.stall-timeout":  matrixStall,
 	}
 	t.Logf("settings: %v", settings)
-	p := start(t, cluster.Options{Settings: settings})
-	k := killer{t: t, p: p, rng: rng}
-	began := time.Now()
-	for done := 0; done < rounds && time.Since(began) < limit; {
-		k.w = work(t, p, cluster.WorkloadOptions{Prefix: fmt.Sprintf("round-%d-", done), Seed: s + uint64(done)})
-		for range roundsPerHistory {
-			k.round()
-			done++
-			if done >= rounds || time.Since(began) >= limit {
-				break
-			}
-		}
-		verify(t, p, k.w)
-		require.NoError(t, k.w.Cleanup(limited(t)))
-	}
-	k.asked.Wait()
-	k.summary()
+	rounds, limit := length(t)
+	k := newKiller(t, rng, cluster.Options{Settings: settings})
+	k.run(s, rounds, limit)
 }
 
 // killer does the rounds.
@@ -87,14 +74,72 @@ type killer struct {
 	t      *testing.T
 	p      *cluster.Pair
 	w      *cluster.Workload
+	pins   *pins
 	rng    *rand.Rand
-	counts map[string]int
+	kinds  []strike
+	deck   []strike // what has to be done once before the dice decide
+	struck tally
 	asked  sync.WaitGroup // requests under way
 	// failover holds, for each kill of the active of a pair in sync, the time to the next acknowledgement.
 	failover []time.Duration
 }
 
-// round: wait until the pair is in sync, run for a moment, kill, and restart what was killed.
+// newKiller starts a pair whose disks and clocks can be broken, as far as the program can do that.
+func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
+	t.Helper()
+	o.Binary = binary
+	if !testing.Short() {
+		if b, err := withClocks(); err != nil {
+			require.NoError(t, err)
+		} else if cluster.CanSetClocks(b) {
+			o.Binary, o.Clock = b, true
+		}
+	}
+	o.Disk = cluster.CanBreakDisks(o.Binary)
+	k := &killer{t: t, rng: rng, p: startWith(t, o), struck: tally{}}
+	for _, x := range strikes() {
+		if (o.Disk || !x.disk) && (o.Clock || !x.clock) && (o.Raft || !x.raft) {
+			k.kinds = append(k.kinds, x)
+		}
+	}
+	k.deck = slices.Clone(k.kinds)
+	rng.Shuffle(len(k.deck), func(i, j int) { k.deck[i], k.deck[j] = k.deck[j], k.deck[i] })
+	return k
+}
+
+// run does rounds until there were enough of them, or time is over; but every kind once, unless the run is a short one.
+func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
+	t := k.t
+	t.Helper()
+	defer func() { t.Log(k.summary()) }()
+	began := time.Now()
+	over := func(done int) bool {
+		return (done >= rounds || time.Since(began) >= limit) && (len(k.deck) == 0 || testing.Short())
+	}
+	for done := 0; !over(done); {
+		prefix := fmt.Sprintf("round-%d-", done)
+		k.w = work(t, k.p, cluster.WorkloadOptions{Prefix: prefix, Seed: seed + uint64(done)})
+		k.pins = pin(t, k.w, prefix+"0", k.p.A, k.p.B)
+		for range roundsPerHistory {
+			k.round()
+			if done++; over(done) {
+				break
+			}
+		}
+		k.asked.Wait()
+		k.pins.end()
+		verify(t, k.p, k.w)
+		require.NoError(t, k.w.Cleanup(limited(t)))
+	}
+	if !testing.Short() {
+		for _, x := range k.kinds {
+			k.struck.require(t, x.name)
+		}
+	}
+	checkOffline(t, k.p)
+}
+
+// round: wait until the pair is in sync, run for a moment, and strike.
 func (k *killer) round() {
 	t := k.t
 	t.Helper()
@@ -104,64 +149,35 @@ func (k *killer) round() {
 	if k.rng.IntN(4) == 0 {
 		k.checkpoint(k.p.Nodes()[k.rng.IntN(2)])
 	}
-	switch dice := k.rng.IntN(100); {
-	case dice < 45:
-		since := k.w.History().Now()
-		k.kill("active", active)
-		k.failover = append(k.failover, ackedSince(t, k.w, since, active, ackBound))
-		k.pause(150 * time.Millisecond)
-		k.start(active)
-	case dice < 75:
-		k.kill("standby", standby)
-		acked(t, k.w, ackBound)
-		k.pause(150 * time.Millisecond)
-		k.start(standby)
-	case dice < 82:
-		// So long that the active's log does not reach back any more: it needs a snapshot, if log.keep-bytes is small.
-		// The first attempt is killed on the way.
-		k.kill("standby, for long", standby)
-		k.pause(3 * time.Second)
-		k.checkpoint(active)
-		k.pause(100 * time.Millisecond)
-		k.start(standby)
-		k.pause(100 * time.Millisecond)
-		k.kill("", standby)
-		k.start(standby)
-	case dice < 92:
-		// The one that took over alone is killed in turn, before or while the other one catches up: only it may become
-		// active again.
-		k.kill("active, then its successor", active)
-		acked(t, k.w, ackBound)
-		k.start(active)
-		k.pause(300 * time.Millisecond)
-		k.kill("", standby)
-		k.pause(100 * time.Millisecond)
-		k.start(standby)
-		acked(t, k.w, bound)
-	default:
-		first, second := active, standby
-		if k.rng.IntN(2) == 0 {
-			first, second = second, first
-		}
-		k.kill("both", first)
-		k.pause(20 * time.Millisecond)
-		k.kill("", second)
-		k.start(first)
-		k.pause(50 * time.Millisecond)
-		k.start(second)
-		acked(t, k.w, bound)
-	}
+	x := k.draw()
+	k.w.History().Note("%s (active: %s)", x.name, active.Name)
+	x.do(k, active, standby)
+	k.struck.count(x.name)
 }
 
-func (k *killer) kill(what string, n *cluster.Node) {
-	k.t.Helper()
-	if what != "" {
-		if k.counts == nil {
-			k.counts = map[string]int{}
-		}
-		k.counts[what]++
+// draw takes the next of the deck, and then one by the dice.
+func (k *killer) draw() strike {
+	if len(k.deck) > 0 {
+		x := k.deck[0]
+		k.deck = k.deck[1:]
+		return x
 	}
-	k.w.History().Note("kill %s (%s)", n.Name, what)
+	sum := 0
+	for _, x := range k.kinds {
+		sum += x.weight
+	}
+	dice := k.rng.IntN(sum)
+	for _, x := range k.kinds {
+		if dice -= x.weight; dice < 0 {
+			return x
+		}
+	}
+	return k.kinds[0]
+}
+
+func (k *killer) kill(n *cluster.Node) {
+	k.t.Helper()
+	k.w.History().Note("kill %s", n.Name)
 	require.NoError(k.t, n.Kill())
 	k.w.History().Note("killed %s", n.Name)
 }
@@ -187,11 +203,13 @@ func (k *killer) pause(atMost time.Duration) {
 	<-time.After(time.Duration(k.rng.Int64N(int64(atMost))))
 }
 
-func (k *killer) summary() {
-	k.t.Logf("killed: %v", k.counts)
+// summary is for people: what struck how often, and how long failovers took.
+func (k *killer) summary() string {
+	text := "what struck:\n" + k.struck.String()
 	if n := len(k.failover); n > 0 {
 		slices.Sort(k.failover)
-		k.t.Logf("kill of the active to the next acknowledged publish: median %v, maximum %v over %d kills",
+		text += fmt.Sprintf("kill of the active to the next acknowledged publish: median %v, maximum %v over %d kills",
 			k.failover[n/2].Round(100*time.Microsecond), k.failover[n-1].Round(100*time.Microsecond), n)
 	}
+	return text
 }

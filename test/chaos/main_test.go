@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,7 +33,14 @@ const (
 	ackBound = 20 * time.Second
 )
 
-var binary string //nolint:gochecknoglobals // built once for all tests of the process
+//nolint:gochecknoglobals // built once for all tests of the process
+var (
+	binary     string
+	binaryDir  string
+	withClocks = sync.OnceValues(func() (string, error) {
+		return cluster.BuildWithClock(context.Background(), binaryDir)
+	})
+)
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -45,6 +53,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
+	binaryDir = dir
 	if binary, err = cluster.Build(context.Background(), dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -71,6 +80,17 @@ func start(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	o.Binary = binary
 	return startWith(t, o)
+}
+
+// clockBinary is a program whose clock can be set; a test that needs one cannot run without.
+func clockBinary(t *testing.T) string {
+	t.Helper()
+	b, err := withClocks()
+	require.NoError(t, err)
+	if !cluster.CanSetClocks(b) {
+		lacks(t, needsFaultclock, "LOCKSTEP_BINARY was not built as cluster.BuildWithClock does")
+	}
+	return b
 }
 
 // startWith is start with a program of the test's own.

@@ -78,7 +78,7 @@ func TestChaosMaintenance(t *testing.T) {
 	t.Logf("log.keep-bytes: %s", settings["log.keep-bytes"])
 	p := start(t, cluster.Options{Settings: settings})
 	m := &maintainer{
-		killer: killer{t: t, p: p, rng: rng, counts: map[string]int{}}, sizes: [2]uint32{2 << 10, 2 << 10},
+		killer: killer{t: t, p: p, rng: rng, struck: tally{}}, sizes: [2]uint32{2 << 10, 2 << 10},
 		at: map[string]int{}, plans: map[string]int{},
 	}
 	m.stock = fillStock(t, p, maintainFill, s)
@@ -298,7 +298,7 @@ func (m *maintainer) hit() {
 
 // withoutEtcd stops etcd for a while, and may kill a node meanwhile.
 func (m *maintainer) withoutEtcd(victim *cluster.Node) {
-	m.counts["etcd"]++
+	m.struck.count("etcd")
 	m.w.History().Note("stop etcd")
 	require.NoError(m.t, m.p.StopEtcd())
 	m.pause(2 * time.Second)
@@ -315,13 +315,16 @@ func (m *maintainer) withoutEtcd(victim *cluster.Node) {
 
 // end kills a node and counts it.
 func (m *maintainer) end(what string, n *cluster.Node) {
+	m.kill(n)
 	m.kills++
-	m.kill(what, n)
+	if what != "" {
+		m.struck.count(what)
+	}
 }
 
 func (m *maintainer) summary() {
 	m.t.Logf("plans done: %v, steps begun again: %d; hits: %d: %v; processes killed: %d", m.plans, m.retries, m.hits,
-		m.counts, m.kills)
+		map[string]int(m.struck), m.kills)
 	snapshots := 0
 	for _, n := range m.p.Nodes() {
 		log, err := os.ReadFile(n.LogFile())

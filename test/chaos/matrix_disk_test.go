@@ -5,11 +5,13 @@ package chaos
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -24,16 +26,16 @@ func diskFaults() []fault {
 	slow := faultdisk.State{Rules: []faultdisk.Rule{{Delay: 10 * time.Millisecond}}}
 	active := func(m *matrix) *cluster.Node { return m.active }
 	standby := func(m *matrix) *cluster.Node { return m.standby }
-	lasting := func(who func(*matrix) *cluster.Node, s faultdisk.State) func(*matrix, *testing.T) {
-		return func(m *matrix, t *testing.T) {
-			m.setDisk(t, who(m), s)
+	lasting := func(who func(*matrix) *cluster.Node, s faultdisk.State) func(*matrix, *testing.T) bool {
+		return func(m *matrix, t *testing.T) bool {
+			m.breakDisk(t, who(m), s)
 			<-time.After(faultTime) // the fault's own length
-			m.setDisk(t, who(m), soundDisk)
+			return m.mendDisk(t, who(m))
 		}
 	}
 	return []fault{
-		{"an fsync of the active fails", func(m *matrix, t *testing.T) { m.failSync(t, m.active, syncFails) }},
-		{"an fsync of the standby fails", func(m *matrix, t *testing.T) { m.failSync(t, m.standby, syncFails) }},
+		{"an fsync of the active fails", func(m *matrix, t *testing.T) bool { return m.failSync(t, m.active, syncFails) }},
+		{"an fsync of the standby fails", func(m *matrix, t *testing.T) bool { return m.failSync(t, m.standby, syncFails) }},
 		{"disk of the active hangs", lasting(active, stalledDisk)},
 		{"disk of the standby hangs", lasting(standby, stalledDisk)},
 		{"disk of the active is slow", lasting(active, slow)},
@@ -43,43 +45,75 @@ func diskFaults() []fault {
 	}
 }
 
-// setDisk says what the disk of a node does, unless the node is gone.
-func (m *matrix) setDisk(t *testing.T, n *cluster.Node, s faultdisk.State) (running bool) {
+// breakDisk says what the disk of a node does. A node that is down, because of the phase, is started with that disk.
+func (m *matrix) breakDisk(t *testing.T, n *cluster.Node, s faultdisk.State) {
 	t.Helper()
-	err := n.SetDisk(limited(t), s)
-	if errors.Is(err, cluster.ErrNotRunning) {
-		return false
+	if n.Ended() { // by itself: a fault of the phase
+		require.NoError(t, n.Kill())
 	}
+	if n.Running() {
+		require.NoError(t, n.SetDisk(limited(t), s))
+		return
+	}
+	n.StartWithDisk(s)
+	require.NoError(t, n.Start())
+	n.StartWithDisk(soundDisk) // the next time
+}
+
+// mendDisk gives a node a sound disk again, and tells whether the faults have struck.
+func (m *matrix) mendDisk(t *testing.T, n *cluster.Node) bool {
+	t.Helper()
+	struck := m.diskStruck(t, n)
+	require.NoError(t, n.SetDisk(limited(t), soundDisk))
+	return struck
+}
+
+// diskStruck tells whether each rule of a disk's state has struck.
+func (m *matrix) diskStruck(t *testing.T, n *cluster.Node) bool {
+	t.Helper()
+	hits, err := n.DiskHits(limited(t))
 	require.NoError(t, err)
-	return true
+	return len(hits) > 0 && !slices.Contains(hits, 0)
 }
 
 // failSync lets an fsync fail: the node ends by itself. It syncs something sooner or later, whatever its role.
-func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) {
-	if m.setDisk(t, n, s) {
-		diedBySelf(t, n)
-	}
+func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) bool {
+	since := logged(t, n)
+	m.breakDisk(t, n, s)
+	diedBySelf(t, n)
+	return said(t, n, "input/output error", since)
 }
 
 // flipBits has some bits of what one node writes to its page file flip. There is no other copy of what a node has
 // alone, so it is the one that follows: the one that was killed, when it has come back, if one was. What is damaged is
 // found by the scrub and repaired, for the next fault may hit the other copy.
-func (m *matrix) flipBits(t *testing.T) {
+func (m *matrix) flipBits(t *testing.T) bool {
 	victim := m.standby
 	if !m.active.Running() {
 		victim = m.active
 	}
-	if !victim.Running() {
-		require.NoError(t, victim.Start())
-	}
-	m.setDisk(t, victim, faultdisk.State{
+	m.breakDisk(t, victim, faultdisk.State{
 		Seed: m.rng.Uint64(), Rules: []faultdisk.Rule{{
 			Ops: []string{"write"}, Files: "page.db*", Flip: true, Every: 5,
 			Times: 6,
 		}},
 	})
+	// It has to write to its page file for that: a checkpoint, by itself or because it is asked.
+	var struck bool
+	require.Eventually(t, func() bool {
+		if victim.Ended() {
+			struck = true // what it could not use made it end
+			return true
+		}
+		_, _ = pb.NewAdminServiceClient(victim.Conn()).Checkpoint(limited(t), &pb.CheckpointRequest{})
+		hits, err := victim.DiskHits(limited(t))
+		struck = err == nil && len(hits) > 0 && hits[0] > 0
+		return struck
+	}, bound, 50*time.Millisecond, "it writes nothing to its page file")
 	<-time.After(faultTime) // the fault's own length
-	m.setDisk(t, victim, soundDisk)
+	if err := victim.SetDisk(limited(t), soundDisk); !errors.Is(err, cluster.ErrNotRunning) {
+		require.NoError(t, err)
+	}
 	m.supervise(t, victim)
 	m.mend(t)
 	require.Eventually(t, func() bool {
@@ -88,6 +122,7 @@ func (m *matrix) flipBits(t *testing.T) {
 		return err == nil && statusOf(t, victim).GetDamage().GetDamagedMessages() == 0 &&
 			len(statusOf(t, victim).GetAlarms()) == 0
 	}, bound, 50*time.Millisecond, "what is damaged is not repaired")
+	return struck
 }
 
 // supervise starts a node again whenever it ends by itself, until the pair is in sync: what cannot be used at all, such
@@ -112,12 +147,19 @@ func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 
 // powerCut takes the power of both nodes at once: what they have not synced since a moment before is lost, but for what
 // the disk wrote by itself.
-func (m *matrix) powerCut(t *testing.T) {
-	held := faultdisk.State{Hold: true, Leak: []float64{0, 0.5, 0.9}[m.rng.IntN(3)], Seed: m.rng.Uint64()}
-	for _, n := range m.p.Nodes() {
-		m.setDisk(t, n, held)
+func (m *matrix) powerCut(t *testing.T) bool {
+	held := faultdisk.State{
+		Hold: true, Leak: []float64{0, 0.5, 0.9}[m.rng.IntN(3)], Seed: m.rng.Uint64(),
+		Rules: []faultdisk.Rule{{Ops: []string{"write"}}}, // it does nothing but count
 	}
+	for _, n := range m.p.Nodes() {
+		m.breakDisk(t, n, held)
+	}
+	require.Eventually(t, func() bool { // there is something to lose
+		return m.diskStruck(t, m.active) && m.diskStruck(t, m.standby)
+	}, bound, time.Millisecond)
 	<-time.After(time.Duration(m.rng.Int64N(int64(500 * time.Millisecond)))) // any moment
 	m.kill(t, m.active)
 	m.kill(t, m.standby)
+	return true
 }

@@ -37,6 +37,7 @@ type matrix struct {
 	active, standby *cluster.Node
 	// background has what a phase began and does not wait for.
 	background sync.WaitGroup
+	struck     tally
 }
 
 // A phase brings the pair into a state, and returns in the middle of it.
@@ -45,10 +46,11 @@ type phase struct {
 	begin func(m *matrix, t *testing.T)
 }
 
-// A fault breaks something. What it broke is mended after it.
+// A fault breaks something, and tells whether it has struck: whether a process, a link or a disk was there to be broken
+// and felt it. What it broke is mended after it.
 type fault struct {
 	name   string
-	strike func(m *matrix, t *testing.T)
+	strike func(m *matrix, t *testing.T) (struck bool)
 }
 
 func phases() []phase {
@@ -65,52 +67,126 @@ func phases() []phase {
 }
 
 func faults() []fault {
-	lasting := func(d time.Duration, begin func(m *matrix, t *testing.T), end func(m *matrix, t *testing.T)) func(*matrix, *testing.T) {
-		return func(m *matrix, t *testing.T) {
-			begin(m, t)
-			<-time.After(d) // the fault's own length: nothing is waited for
-			end(m, t)
-		}
-	}
 	active := func(m *matrix) *cluster.Node { return m.active }
 	standby := func(m *matrix) *cluster.Node { return m.standby }
-	frozen := func(d time.Duration, who func(*matrix) *cluster.Node) func(*matrix, *testing.T) {
-		return lasting(d, func(m *matrix, t *testing.T) { m.freeze(t, who(m)) },
-			func(m *matrix, t *testing.T) { m.wake(t, who(m)) })
-	}
-	heal := func(m *matrix, _ *testing.T) { m.p.Heal() }
 	return []fault{
-		{"active killed", func(m *matrix, t *testing.T) { m.kill(t, m.active) }},
-		{"standby killed", func(m *matrix, t *testing.T) { m.kill(t, m.standby) }},
-		{"both killed", func(m *matrix, t *testing.T) { m.kill(t, m.active); m.kill(t, m.standby) }},
+		{"active killed", killed(active)},
+		{"standby killed", killed(standby)},
+		{"both killed", killed(active, standby)},
 		{"active frozen", frozen(faultTime, active)},
 		{"active frozen for a blink", frozen(blink, active)},
 		{"standby frozen", frozen(faultTime, standby)},
-		{"link cut", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.Cut() }, heal)},
+		{"link cut", cut(func(m *matrix) { m.p.Cut() }, (*matrix).heal)},
 		{
 			"link cut, and what was under way is lost",
-			lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.Cut() },
-				func(m *matrix, _ *testing.T) { m.p.LoseCut() }),
+			cut(func(m *matrix) { m.p.Cut() }, func(m *matrix) { m.p.LoseCut() }),
 		},
-		{"nothing from the active arrives", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFrom(m.active) },
-			heal)},
-		{"nothing from the standby arrives", lasting(faultTime,
-			func(m *matrix, _ *testing.T) { m.p.CutFrom(m.standby) }, heal)},
-		{"etcd gone", lasting(faultTime, func(m *matrix, t *testing.T) { require.NoError(t, m.p.StopEtcd()) },
-			func(m *matrix, t *testing.T) { require.NoError(t, m.p.StartEtcd(limited(t))) })},
-		{"active cut off from etcd", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFromEtcd(m.active) },
-			func(m *matrix, _ *testing.T) { m.p.HealToEtcd(m.active) })},
-		{"standby cut off from etcd", lasting(faultTime, func(m *matrix, _ *testing.T) { m.p.CutFromEtcd(m.standby) },
-			func(m *matrix, _ *testing.T) { m.p.HealToEtcd(m.standby) })},
+		{"nothing from the active arrives", cut(func(m *matrix) { m.p.CutFrom(m.active) }, (*matrix).heal)},
+		{"nothing from the standby arrives", cut(func(m *matrix) { m.p.CutFrom(m.standby) }, (*matrix).heal)},
+		{"etcd gone", etcdGone},
+		{
+			"active cut off from etcd",
+			cut(func(m *matrix) { m.p.CutFromEtcd(m.active) }, func(m *matrix) { m.p.HealToEtcd(m.active) }),
+		},
+		{
+			"standby cut off from etcd",
+			cut(func(m *matrix) { m.p.CutFromEtcd(m.standby) }, func(m *matrix) { m.p.HealToEtcd(m.standby) }),
+		},
 	}
 }
 
-// TestMatrix strikes each fault in each phase with LOCKSTEP_MATRIX=all; by default one fault, by the dice, in each
-// phase. After every cell the pair has to find together by itself, and the checker must find nothing.
+// killed kills nodes. One that is down, because of the phase, is killed while it starts.
+func killed(who ...func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
+	return func(m *matrix, t *testing.T) bool {
+		for _, n := range who {
+			m.startIfDown(t, n(m))
+			require.NoError(t, n(m).Kill())
+		}
+		return true
+	}
+}
+
+// frozen stops a process for some time.
+func frozen(d time.Duration, who func(m *matrix) *cluster.Node) func(m *matrix, t *testing.T) bool {
+	return func(m *matrix, t *testing.T) bool {
+		m.startIfDown(t, who(m))
+		require.NoError(t, who(m).Pause())
+		<-time.After(d) // the fault's own length: nothing is waited for
+		require.NoError(t, who(m).Wake())
+		return true
+	}
+}
+
+// cut holds back what goes over some links. It strikes what is sent meanwhile: a node that is down is started.
+func cut(begin, end func(m *matrix)) func(m *matrix, t *testing.T) bool {
+	return func(m *matrix, t *testing.T) bool {
+		before := m.p.Held()
+		begin(m)
+		for _, n := range m.p.Nodes() {
+			m.startIfDown(t, n)
+		}
+		<-time.After(faultTime) // the fault's own length
+		held := m.p.Held() - before
+		end(m)
+		return held > 0
+	}
+}
+
+// etcdGone ends the coordinator for some time.
+func etcdGone(m *matrix, t *testing.T) bool {
+	require.NoError(t, m.p.StopEtcd())
+	<-time.After(faultTime) // the fault's own length
+	require.NoError(t, m.p.StartEtcd(limited(t)))
+	return true
+}
+
+func (m *matrix) heal() { m.p.Heal() }
+
+// startIfDown starts a node that does not run.
+func (m *matrix) startIfDown(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	if !n.Running() {
+		require.NoError(t, n.Start())
+	}
+}
+
+// cell of the matrix: a fault in a phase.
+type cell struct {
+	phase phase
+	fault fault
+}
+
+// cells are all of them with LOCKSTEP_MATRIX=all; by default each fault once, in phases by the dice; with -short as many
+// as there are phases, each phase once, with faults by the dice.
+func (m *matrix) cells(list []fault) (cells []cell) {
+	if os.Getenv("LOCKSTEP_MATRIX") == "all" {
+		for _, p := range phases() {
+			for _, f := range list {
+				cells = append(cells, cell{p, f})
+			}
+		}
+		return cells
+	}
+	m.rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	ph := phases()
+	for i, f := range list {
+		if i%len(ph) == 0 {
+			m.rng.Shuffle(len(ph), func(i, j int) { ph[i], ph[j] = ph[j], ph[i] })
+		}
+		cells = append(cells, cell{ph[i%len(ph)], f})
+	}
+	if testing.Short() {
+		cells = cells[:len(ph)]
+	}
+	return cells
+}
+
+// TestMatrix strikes faults in phases of a pair: see cells. After every cell the pair has to find together by itself,
+// and the checker must find nothing; a fault that did not strike proves nothing and fails.
 func TestMatrix(t *testing.T) {
 	s := seed(t)
-	all := os.Getenv("LOCKSTEP_MATRIX") == "all"
-	m := &matrix{rng: rand.New(rand.NewPCG(s, 5))}
+	m := &matrix{rng: rand.New(rand.NewPCG(s, 5)), struck: tally{}}
+	defer func() { t.Log("what struck:\n" + m.struck.String()) }()
 	settings := maintenanceSettings()
 	settings["log.segment-bytes"], settings["log.keep-bytes"] = "1MiB", "64KiB"
 	settings["maintenance.rewrite-rate"] = matrixRate
@@ -119,19 +195,13 @@ func TestMatrix(t *testing.T) {
 	m.p = start(t, cluster.Options{Links: true, Disk: breakable, Settings: settings})
 	stock := fillStock(t, m.p, matrixFill, s)
 	m.c = stock.c
-	for _, ph := range phases() {
-		list := faults()
-		if breakable {
-			list = append(list, diskFaults()...)
-		}
-		if !all {
-			one := m.rng.IntN(len(list))
-			list = list[one : one+1]
-		}
-		for _, f := range list {
-			if !t.Run(ph.name+"/"+f.name, func(t *testing.T) { m.cell(t, ph, f) }) {
-				t.FailNow() // the next ones would only say the same
-			}
+	list := faults()
+	if breakable {
+		list = append(list, diskFaults()...)
+	}
+	for _, c := range m.cells(list) {
+		if !t.Run(c.phase.name+"/"+c.fault.name, func(t *testing.T) { m.cell(t, c.phase, c.fault) }) {
+			t.FailNow() // the next ones would only say the same
 		}
 	}
 	stock.check(t)
@@ -144,8 +214,10 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	acked(t, w, ackBound)
 	ph.begin(m, t)
 	<-time.After(time.Duration(m.rng.Int64N(int64(80 * time.Millisecond)))) // any moment
-	f.strike(m, t)
+	struck := f.strike(m, t)
 	m.mend(t)
+	require.True(t, struck, "the fault did not strike, so that nothing is proven about it")
+	m.struck.count(f.name)
 	acked(t, w, bound)
 	m.background.Wait()
 	verify(t, m.p, w)
@@ -176,20 +248,6 @@ func (m *matrix) mend(t *testing.T) {
 func (m *matrix) kill(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	if err := n.Kill(); !errors.Is(err, cluster.ErrNotRunning) {
-		require.NoError(t, err)
-	}
-}
-
-func (m *matrix) freeze(t *testing.T, n *cluster.Node) {
-	t.Helper()
-	if err := n.Pause(); !errors.Is(err, cluster.ErrNotRunning) {
-		require.NoError(t, err)
-	}
-}
-
-func (m *matrix) wake(t *testing.T, n *cluster.Node) {
-	t.Helper()
-	if err := n.Wake(); !errors.Is(err, cluster.ErrNotRunning) {
 		require.NoError(t, err)
 	}
 }

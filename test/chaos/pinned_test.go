@@ -46,11 +46,11 @@ type pinnedAck struct {
 	sent, done time.Duration
 }
 
-// pin begins to publish to some nodes, to the first queue of a workload.
-func pin(t *testing.T, w *cluster.Workload, nodes ...*cluster.Node) *pins {
+// pin begins to publish to some nodes, to a queue of a workload.
+func pin(t *testing.T, w *cluster.Workload, queue string, nodes ...*cluster.Node) *pins {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	s := &pins{h: w.History(), queue: "work-0", next: pinnedFirst, stop: cancel, ctx: ctx}
+	s := &pins{h: w.History(), queue: queue, next: pinnedFirst, stop: cancel, ctx: ctx}
 	t.Cleanup(s.end)
 	for _, n := range nodes {
 		s.to(n)

@@ -189,7 +189,7 @@ func (r *putbackRun) run(t *testing.T) {
 	r.p = start(t, cluster.Options{Raft: r.c.raft, Settings: settings})
 	r.active, r.standby = inSync(t, r.p)
 	r.w = work(t, r.p, cluster.WorkloadOptions{Seed: r.seed, PerSecond: 100, LargeBytes: 16 << 10})
-	r.pins = pin(t, r.w, r.p.A, r.p.B)
+	r.pins = pin(t, r.w, "work-0", r.p.A, r.p.B)
 	acked(t, r.w, ackBound)
 	s, err := r.active.Status(limited(t))
 	require.NoError(t, err)

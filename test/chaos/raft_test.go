@@ -3,7 +3,6 @@
 package chaos
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -21,39 +20,18 @@ const (
 	raftTime   = 25 * time.Second
 )
 
-// TestChaosRaft is TestChaosKill with the two nodes and a witness for a coordinator; now and then the witness is
-// killed, too.
+// TestChaosRaft is TestChaosKill with the two nodes and a witness for a coordinator; the witness is struck, too.
 func TestChaosRaft(t *testing.T) {
 	rounds, limit := length(t)
 	if limit == defaultTime {
 		rounds, limit = min(rounds, raftRounds), raftTime
 	}
 	s := seed(t)
-	k := &killer{
-		t: t, rng: rand.New(rand.NewPCG(s, 7)),
-		p: start(t, cluster.Options{Raft: true, Settings: map[string]string{
-			"checkpoint.bytes": "1MiB", "log.segment-bytes": "1MiB", "log.keep-bytes": "64KiB",
-		}}),
-	}
-	began := time.Now()
-	for done := 0; done < rounds && time.Since(began) < limit; {
-		k.w = work(t, k.p, cluster.WorkloadOptions{Prefix: fmt.Sprintf("r%d-", done), Seed: s + uint64(done)})
-		for range roundsPerHistory {
-			if done++; k.rng.IntN(4) == 0 {
-				require.NoError(t, k.p.Witness.Kill())
-				acked(t, k.w, ackBound)
-				require.NoError(t, k.p.Witness.Start())
-			}
-			k.round()
-			if done >= rounds || time.Since(began) >= limit {
-				break
-			}
-		}
-		verify(t, k.p, k.w)
-		require.NoError(t, k.w.Cleanup(limited(t)))
-	}
-	k.summary()
-	checkOffline(t, k.p)
+	k := newKiller(t, rand.New(rand.NewPCG(s, 7)), cluster.Options{Raft: true, Settings: map[string]string{
+		"checkpoint.bytes": "1MiB", "log.segment-bytes": "1MiB", "log.keep-bytes": "64KiB",
+		"disk.stall-timeout": matrixStall,
+	}})
+	k.run(s, rounds, limit)
 }
 
 // TestRaftWithoutWitness: a pair in sync needs no coordinator to go on; without one it changes no roles, and blocks

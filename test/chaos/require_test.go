@@ -9,10 +9,11 @@ import (
 
 // What some tests need of the machine, by the names that LOCKSTEP_REQUIRE takes.
 const (
-	needsNetns     = "netns"     // root, ip and iptables: networks in which packets vanish
-	needsMount     = "mount"     // root: a small disk
-	needsFaultdisk = "faultdisk" // a binary with the build tag of that name
-	needsHistory   = "history"   // the repository with the last release in it
+	needsNetns      = "netns"      // root, ip and iptables: networks in which packets vanish
+	needsMount      = "mount"      // root: a small disk
+	needsFaultdisk  = "faultdisk"  // a binary with the build tag of that name
+	needsFaultclock = "faultclock" // a binary whose time.Now was replaced (test/cluster/clock.go)
+	needsHistory    = "history"    // the repository with the last release in it
 )
 
 // lacks skips a test that needs something which is not there; if LOCKSTEP_REQUIRE names that, or "all", the test fails

@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 )
+
+const lockstep = "github.com/lockstep-mq/lockstep/cmd/lockstep"
 
 // Build compiles cmd/lockstep of this module into dir and returns the binary's path. LOCKSTEP_BINARY names a binary to
 // use instead, so that a race build or another version can be put through the same tests. What is built can have its
@@ -19,11 +22,31 @@ func Build(ctx context.Context, dir string) (string, error) {
 	if binary := os.Getenv("LOCKSTEP_BINARY"); binary != "" {
 		return filepath.Abs(binary)
 	}
-	binary := filepath.Join(dir, "lockstep")
-	cmd := exec.CommandContext(ctx, "go", "build", "-tags", faultdisk.Tag, "-o", binary,
-		"github.com/lockstep-mq/lockstep/cmd/lockstep")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build cmd/lockstep: %w\n%s", err, out)
+	return goBuild(ctx, filepath.Join(dir, "lockstep"), lockstep, "-tags", faultdisk.Tag)
+}
+
+// BuildWithClock is Build, and the clocks of what is built can be set, too (Options.Clock). It compiles everything
+// anew the first time, the standard library as well.
+func BuildWithClock(ctx context.Context, dir string) (string, error) {
+	if os.Getenv("LOCKSTEP_BINARY") != "" {
+		return Build(ctx, dir)
+	}
+	return buildWithClock(ctx, dir, "lockstep-clock", lockstep)
+}
+
+func buildWithClock(ctx context.Context, dir, name, command string) (string, error) {
+	overlay, err := clockOverlay(ctx, dir)
+	if err != nil {
+		return "", err
+	}
+	return goBuild(ctx, filepath.Join(dir, name), command,
+		"-tags", strings.Join([]string{faultdisk.Tag, clockTag}, ","), "-overlay", overlay)
+}
+
+func goBuild(ctx context.Context, binary, command string, flags ...string) (string, error) {
+	args := append(append([]string{"build"}, flags...), "-o", binary, command)
+	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w\n%s", command, err, out)
 	}
 	return binary, nil
 }

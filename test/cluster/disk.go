@@ -5,13 +5,11 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,21 +19,6 @@ import (
 
 // ErrNoFaultDisk is returned when a node's disk is to be broken, and Options.Disk was not set.
 var ErrNoFaultDisk = errors.New("cluster: the node's disk cannot be broken: Options.Disk is not set")
-
-// CanBreakDisks tells whether a program was built with the tag that Options.Disk needs. Build does; LOCKSTEP_BINARY may
-// name one that was not.
-func CanBreakDisks(binary string) bool {
-	info, err := buildinfo.ReadFile(binary)
-	if err != nil {
-		return false
-	}
-	for _, s := range info.Settings {
-		if s.Key == "-tags" && slices.Contains(strings.Split(s.Value, ","), faultdisk.Tag) {
-			return true
-		}
-	}
-	return false
-}
 
 // SetDisk says what the disk of the running node does from now on. It waits for a node that is starting, and returns
 // ErrNotRunning for one that does not run.

@@ -41,6 +41,7 @@ type Node struct {
 	address string   // where it listens, host:port
 	port    *Port    // which is reserved for it; nil in a network of its own
 	disk    *Port    // what its disk does is said here; nil without Options.Disk
+	clock   clock    // of its machine; empty without Options.Clock
 	conn    *grpc.ClientConn
 
 	mu          sync.Mutex // guards all below
@@ -126,7 +127,7 @@ func (n *Node) Start() error {
 	if err != nil {
 		return err
 	}
-	cmd.Env = append(environment(), disk...)
+	cmd.Env = slices.Concat(environment(), disk, n.clock.environment())
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = dieWithUs()
 	if err := cmd.Start(); err != nil {

@@ -60,8 +60,9 @@ type Left struct {
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstApplication and firstStray are the lowest numbers of their messages' producers.
+	// firstApplication, firstPinned and firstStray are the lowest numbers of their messages' producers.
 	firstApplication = 100
+	firstPinned      = 150
 	firstStray       = 200
 	// patience is how often an application repeats a call at most.
 	patience = 6
@@ -71,10 +72,12 @@ const (
 )
 
 // applications use the client as applications do: calls with short deadlines, of which those that end without an answer
-// are repeated with the same object, and those that are refused are made again in the belief that nothing was done.
+// are repeated with the same object, and those that are refused are made again in the belief that nothing was done. One
+// for each node reaches no other one, as a client does whose network is not that of the nodes.
 type applications struct {
 	w       *Workload
 	client  *client.Client
+	pinned  []*client.Client
 	stop    chan struct{}
 	running sync.WaitGroup
 	names   struct{ in, one, two, purged, life string }
@@ -88,7 +91,7 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, a.client.Close())
+			err = errors.Join(err, a.closeClients())
 		}
 	}()
 	name := func(s string) string { return w.opts.Prefix + "app-" + s }
@@ -111,13 +114,36 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 	if !w.opts.NoAdministration {
 		runs = append(runs, (*application).purge, (*application).create, (*application).remove)
 	}
-	for i, run := range runs {
-		app := &application{
-			applications: a, id: uint32(firstApplication + i), rng: rand.New(rand.NewPCG(w.opts.Seed, uint64(3000+i))), //nolint:gosec // small
+	for _, address := range w.pair.Addresses() {
+		c, err := w.pair.NewClientOf(ctx, address)
+		if err != nil {
+			return nil, fmt.Errorf("applications: %w", err)
 		}
-		a.running.Go(func() { app.loop(func() { run(app) }) })
+		a.pinned = append(a.pinned, c)
+	}
+	for i, run := range runs {
+		a.start(uint32(firstApplication+i), a.client, run) //nolint:gosec // small
+	}
+	for i, c := range a.pinned {
+		a.start(uint32(firstPinned+i), c, (*application).transfer) //nolint:gosec // small
 	}
 	return a, nil
+}
+
+// start starts one of them.
+func (a *applications) start(id uint32, c *client.Client, run func(*application)) {
+	rng := rand.New(rand.NewPCG(a.w.opts.Seed, 3000+uint64(id)))
+	app := &application{applications: a, id: id, client: c, rng: rng}
+	a.running.Go(func() { app.loop(func() { run(app) }) })
+}
+
+// closeClients closes the clients of all of them.
+func (a *applications) closeClients() error {
+	errs := []error{a.client.Close()}
+	for _, c := range a.pinned {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // RefusableQueues are those to which a test may make publishes fail: their publishers know what to do then.
@@ -201,7 +227,7 @@ func (a *applications) receiveLeft(ctx context.Context, queue string) (left []Le
 
 // close ends everything at once.
 func (a *applications) close() error {
-	err := a.client.Close()
+	err := a.closeClients()
 	select {
 	case <-a.stop:
 	default:
@@ -215,7 +241,8 @@ func (a *applications) close() error {
 type application struct {
 	*applications
 	id       uint32
-	n        uint64 // number of its last message
+	client   *client.Client // its own, if it is pinned to a node
+	n        uint64         // number of its last message
 	rng      *rand.Rand
 	consumer *client.Consumer
 	aborted  bool // the client was closed: the run is not to be judged
@@ -290,6 +317,9 @@ func (a *application) count(kind Kind, was, is Outcome, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.Calls[string(kind)+" "+string(is)]++
+	if a.id >= firstPinned {
+		h.Calls["pinned "+string(is)]++
+	}
 	switch {
 	case was == Unknown:
 		h.Calls["unknown, then "+string(is)]++

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -45,6 +46,9 @@ type Options struct {
 	// Disk lets the disks of the nodes be broken, by Node.SetDisk. The binary must have been built for it: see
 	// CanBreakDisks.
 	Disk bool
+	// Clock lets the clocks of the nodes, the witness and etcd be set, by Node.SetClock. The binary must have been built
+	// for it: see CanSetClocks.
+	Clock bool
 	// Net has each node run in a network of its own; it is closed with the pair. Not together with Links, Disk and
 	// Raft.
 	Net *Net
@@ -114,6 +118,11 @@ func (p *Pair) startWitness(o Options) error {
 		return err
 	}
 	p.Witness = w
+	if o.Clock {
+		if w.clock, err = newClock(w.Dir); err != nil {
+			return err
+		}
+	}
 	w.args = []string{
 		"witness", "--data-dir", w.DataDir(), "--listen", w.Address(), "--voters", p.voterAddresses(),
 		"--log-level", "debug",
@@ -199,6 +208,9 @@ func (p *Pair) prepare(name, dirName string, o Options) (n *Node, link, toEtcd *
 	if err == nil && o.Disk {
 		n.disk, err = ReservePort()
 	}
+	if err == nil && o.Clock {
+		n.clock, err = newClock(dir)
+	}
 	return n, link, toEtcd, err
 }
 
@@ -248,6 +260,19 @@ func (p *Pair) NewClient(ctx context.Context) (*client.Client, error) {
 	})
 }
 
+// NewClientOf opens a client that reaches one node only.
+func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client, error) {
+	dial := func(ctx context.Context, to string) (net.Conn, error) {
+		if p.pastLink(to) != address {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.EHOSTUNREACH}
+		}
+		return p.dialPastLinks(ctx, to)
+	}
+	return client.Open(ctx, client.Options{
+		Addresses: []string{address}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
+	})
+}
+
 // ConnTo is a connection to the very node at an address: its own, or that of the link before it.
 func (p *Pair) ConnTo(address string) *grpc.ClientConn {
 	if address == p.B.Address() || (p.LinkB != nil && address == p.LinkB.Address()) {
@@ -258,14 +283,20 @@ func (p *Pair) ConnTo(address string) *grpc.ClientConn {
 
 // dialPastLinks connects to the node itself where a hint names its link.
 func (p *Pair) dialPastLinks(ctx context.Context, address string) (net.Conn, error) {
-	if p.LinkA != nil && address == p.LinkA.Address() {
-		address = p.A.Address()
-	}
-	if p.LinkB != nil && address == p.LinkB.Address() {
-		address = p.B.Address()
-	}
 	var d net.Dialer
-	return d.DialContext(ctx, "tcp", address)
+	return d.DialContext(ctx, "tcp", p.pastLink(address))
+}
+
+// pastLink is the address of the node itself where one names its link.
+func (p *Pair) pastLink(address string) string {
+	switch {
+	case p.LinkA != nil && address == p.LinkA.Address():
+		return p.A.Address()
+	case p.LinkB != nil && address == p.LinkB.Address():
+		return p.B.Address()
+	default:
+		return address
+	}
 }
 
 // Cut makes the network between the two nodes silent, in both directions.
@@ -295,6 +326,16 @@ func (p *Pair) LoseCut() {
 	p.LinkA.Reset()
 	p.LinkB.Reset()
 	p.Heal()
+}
+
+// Held is how often cuts of all links have held something back: whether one has struck shows here.
+func (p *Pair) Held() (n uint64) {
+	for _, x := range append([]*Proxy{p.LinkA, p.LinkB, p.etcdA, p.etcdB}, p.toEtcd...) {
+		if x != nil {
+			n += x.Held()
+		}
+	}
+	return n
 }
 
 // CutFromEtcd makes the network between n and etcd silent.

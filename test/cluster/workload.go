@@ -76,6 +76,8 @@ type Target interface {
 	Addresses() []string
 	// NewClient opens a client that knows both nodes.
 	NewClient(ctx context.Context) (*client.Client, error)
+	// NewClientOf opens a client that reaches one node only, by its address.
+	NewClientOf(ctx context.Context, address string) (*client.Client, error)
 	// ConnTo is a connection to the very node that clients know under an address, whatever its role.
 	ConnTo(address string) *grpc.ClientConn
 	// WaitApplied waits until both nodes have applied the same last record, with nobody publishing.

@@ -359,7 +359,7 @@ func (s *totals) never() (never []string) {
 		"delete acked", "delete refused",
 		"delete unknown",
 		"unknown, then acked", "unknown, then unknown", "refused, then acked", "limit", "stray acked", "stray refused",
-		"stray unknown",
+		"stray unknown", "pinned acked", "pinned refused", "pinned unknown",
 	} {
 		if s.sum.calls[call] == 0 {
 			never = append(never, call)

@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -160,6 +162,22 @@ func (w *world) NewClient(ctx context.Context) (*client.Client, error) {
 		Addresses: w.Addresses(),
 		DialOptions: []grpc.DialOption{
 			grpc.WithContextDialer(w.clients.dial),
+			grpc.WithChainUnaryInterceptor(w.forget),
+		},
+	})
+}
+
+// NewClientOf implements cluster.Target.
+func (w *world) NewClientOf(ctx context.Context, address string) (*client.Client, error) {
+	return client.Open(ctx, client.Options{
+		Addresses: []string{address},
+		DialOptions: []grpc.DialOption{
+			grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
+				if to != address {
+					return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.EHOSTUNREACH}
+				}
+				return w.clients.dial(ctx, to)
+			}),
 			grpc.WithChainUnaryInterceptor(w.forget),
 		},
 	})

@@ -19,6 +19,7 @@ type Relay struct {
 	target string
 	flow   [2]chan struct{} // by Direction: closed while data may flow, a new one while that way is cut
 	conns  map[net.Conn]struct{}
+	held   uint64 // how often a cut has held something back
 	closed bool
 }
 
@@ -91,6 +92,13 @@ func (p *Relay) healAll() {
 			close(f)
 		}
 	}
+}
+
+// Held is how often a cut has held back data or a new connection: whether a cut has struck shows here.
+func (p *Relay) Held() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
 }
 
 // Reset closes all present connections. New ones are relayed.
@@ -178,6 +186,9 @@ func (p *Relay) pump(to, from net.Conn, d Direction) {
 func (p *Relay) waitFlowing(d Direction) {
 	p.mu.Lock()
 	flowing := p.flow[d]
+	if !isClosed(flowing) {
+		p.held++
+	}
 	p.mu.Unlock()
 	<-flowing
 }

@@ -53,6 +53,7 @@ func TestCutHealReset(t *testing.T) {
 	_, err = c.Write([]byte("y"))
 	require.NoError(t, err)
 	require.Error(t, echo(100*time.Millisecond), "a cut link must be silent")
+	require.EqualValues(t, 1, p.Held(), "what has struck is counted")
 	p.Heal()
 	require.NoError(t, echo(10*time.Second), "what was held back must arrive")
 

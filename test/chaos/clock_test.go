@@ -1,0 +1,115 @@
+//go:build unix
+
+package chaos
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// TestClockJumps: the clocks of nodes and of the third party are set by an hour or a month, forwards and back, under
+// load, with disks that are busy all the time. No role changes, nobody leaves the in-sync set, publishes go on, and what
+// was acknowledged is there in the end. Clocks that are apart are told. With wrong clocks a node takes over, starts and
+// rejoins as with right ones.
+func TestClockJumps(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it builds everything anew")
+	}
+	for _, raft := range []bool{false, true} {
+		t.Run(map[bool]string{false: "etcd", true: "raft"}[raft], func(t *testing.T) {
+			// So long that a busy machine is not taken for a dead node, and well below the jumps.
+			p := startWith(t, cluster.Options{
+				Binary: clockBinary(t), Clock: true, Disk: true, Raft: raft,
+				Settings: map[string]string{
+					"disk.stall-timeout": "20s", "failover.timeout": "10s", "failover.drop-timeout": "8s",
+				},
+			})
+			w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
+			c := clockJumper{t: t, p: p, w: w}
+			busy := faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"write"}, Delay: 200 * time.Millisecond}}}
+			for _, n := range p.Nodes() {
+				setDisk(t, n, busy)
+			}
+			active, standby := inSync(t, p)
+			for _, by := range jumps {
+				c.jump(by, active)
+				c.jump(by, standby)
+				c.jump(by, active, standby)
+				if raft {
+					c.jump(by, p.Witness)
+					c.jump(by, active, standby, p.Witness)
+				}
+			}
+			for _, n := range p.Nodes() {
+				setDisk(t, n, soundDisk)
+			}
+			c.failover()
+			verify(t, p, w)
+		})
+	}
+}
+
+// clockJumper sets the clocks of a pair.
+type clockJumper struct {
+	t *testing.T
+	p *cluster.Pair
+	w *cluster.Workload
+}
+
+// jump sets clocks forwards or back, and then right again, and requires that the pair does not notice.
+func (c *clockJumper) jump(by time.Duration, nodes ...*cluster.Node) {
+	t := c.t
+	active, _ := inSync(t, c.p)
+	config := statusOf(t, active).GetPair().GetConfig()
+	names := ""
+	for _, n := range nodes {
+		names += " " + n.Name
+	}
+	for _, offset := range []time.Duration{by, 0} {
+		for _, n := range nodes {
+			require.NoError(t, n.SetClock(offset))
+		}
+		for range 2 { // the second one was sent after the jump
+			acked(t, c.w, ackBound)
+		}
+	}
+	s := statusOf(t, active)
+	require.Equal(t, pb.Role_ROLE_ACTIVE, s.GetRole(), "the clock of%s jumped by %v: %s", names, by, s.GetReason())
+	require.Equal(t, config, s.GetPair().GetConfig(), "the clock of%s jumped by %v: the record was changed", names, by)
+	for _, n := range c.p.Nodes() {
+		require.False(t, said(t, n, "does not answer", 0), "the clock of%s jumped by %v: %s believes that its disk hangs",
+			names, by, n.Name)
+	}
+}
+
+// failover: with clocks two months apart the standby takes over from an active that is killed, and that one comes back.
+func (c *clockJumper) failover() {
+	t := c.t
+	for _, by := range []time.Duration{jumps[2], jumps[3]} {
+		active, standby := inSync(t, c.p)
+		require.NoError(t, active.SetClock(by))
+		require.NoError(t, standby.SetClock(-by))
+		require.Eventually(t, func() bool {
+			for _, x := range statusOf(t, active).GetConditions() {
+				if x.GetKind() == "clocks-apart" {
+					return true
+				}
+			}
+			return false
+		}, bound, 50*time.Millisecond, "the clocks are two months apart, and that is not told")
+		since := c.w.History().Now()
+		require.NoError(t, active.Kill())
+		took := ackedSince(t, c.w, since, active, ackBound)
+		t.Logf("kill of the active, with clocks %v apart, to the next acknowledged publish: %v", 2*by, took)
+		require.NoError(t, active.Start())
+		inSync(t, c.p)
+		require.NoError(t, active.SetClock(0))
+		require.NoError(t, standby.SetClock(0))
+	}
+}

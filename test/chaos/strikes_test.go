@@ -1,0 +1,245 @@
+//go:build unix
+
+package chaos
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+	"github.com/lockstep-mq/lockstep/test/cluster"
+)
+
+// strike is one way of breaking a pair under load. do returns when it has struck and the pair was told to go on: what
+// it has broken is mended, but the pair need not be in sync. What did not strike fails the test.
+type strike struct {
+	name              string
+	weight            int  // how often, compared with the others
+	disk, clock, raft bool // it needs disks that can be broken, clocks that can be set, a witness
+	do                func(k *killer, active, standby *cluster.Node)
+}
+
+func strikes() []strike {
+	first := func(do func(k *killer, n *cluster.Node)) func(k *killer, active, standby *cluster.Node) {
+		return func(k *killer, active, _ *cluster.Node) { do(k, active) }
+	}
+	second := func(do func(k *killer, n *cluster.Node)) func(k *killer, active, standby *cluster.Node) {
+		return func(k *killer, _, standby *cluster.Node) { do(k, standby) }
+	}
+	return []strike{
+		{name: "active killed", weight: 30, do: (*killer).killActive},
+		{name: "standby killed", weight: 20, do: (*killer).killStandby},
+		{name: "standby killed, for long", weight: 5, do: (*killer).killStandbyForLong},
+		{name: "active killed, then its successor", weight: 7, do: (*killer).killBothInTurn},
+		{name: "both killed", weight: 6, do: (*killer).killBoth},
+		{name: "active frozen", weight: 4, do: first((*killer).freeze)},
+		{name: "standby frozen", weight: 3, do: second((*killer).freeze)},
+		{name: "switchover", weight: 4, do: first((*killer).switchover)},
+		{name: "witness killed", weight: 10, raft: true, do: (*killer).killWitness},
+		{name: "an fsync of the active fails", weight: 3, disk: true, do: first((*killer).failSync)},
+		{name: "an fsync of the standby fails", weight: 3, disk: true, do: second((*killer).failSync)},
+		{name: "disk of the active hangs", weight: 3, disk: true, do: first((*killer).stallDisk)},
+		{name: "disk of the standby hangs", weight: 3, disk: true, do: second((*killer).stallDisk)},
+		{name: "disk of the active is slow", weight: 2, disk: true, do: first((*killer).slowDisk)},
+		{name: "disk of the standby is slow", weight: 2, disk: true, do: second((*killer).slowDisk)},
+		{name: "power cut", weight: 6, disk: true, do: (*killer).powerCut},
+		{name: "clock of the active jumps", weight: 4, clock: true, do: first((*killer).jump)},
+		{name: "clock of the standby jumps", weight: 3, clock: true, do: second((*killer).jump)},
+		{name: "clocks of both jump", weight: 3, clock: true, do: (*killer).jumpBoth},
+		{name: "clock of the witness jumps", weight: 2, clock: true, raft: true, do: (*killer).jumpWitness},
+		{name: "active put back to an older image", weight: 3, do: first((*killer).putBack)},
+		{name: "standby put back to an older image", weight: 3, do: second((*killer).putBack)},
+	}
+}
+
+func (k *killer) killActive(active, _ *cluster.Node) {
+	since := k.w.History().Now()
+	k.kill(active)
+	k.failover = append(k.failover, ackedSince(k.t, k.w, since, active, ackBound))
+	k.pause(150 * time.Millisecond)
+	k.start(active)
+}
+
+func (k *killer) killStandby(_, standby *cluster.Node) {
+	k.kill(standby)
+	acked(k.t, k.w, ackBound)
+	k.pause(150 * time.Millisecond)
+	k.start(standby)
+}
+
+// killStandbyForLong: the active's log does not reach back any more: the standby needs a snapshot, if log.keep-bytes is
+// small. The first attempt is killed on the way.
+func (k *killer) killStandbyForLong(active, standby *cluster.Node) {
+	k.kill(standby)
+	k.pause(3 * time.Second)
+	k.checkpoint(active)
+	k.pause(100 * time.Millisecond)
+	k.start(standby)
+	k.pause(100 * time.Millisecond)
+	k.kill(standby)
+	k.start(standby)
+}
+
+// killBothInTurn: the one that took over alone is killed in turn, before or while the other one catches up: only it may
+// become active again.
+func (k *killer) killBothInTurn(active, standby *cluster.Node) {
+	k.kill(active)
+	acked(k.t, k.w, ackBound)
+	k.start(active)
+	k.pause(300 * time.Millisecond)
+	k.kill(standby)
+	k.pause(100 * time.Millisecond)
+	k.start(standby)
+	acked(k.t, k.w, bound)
+}
+
+func (k *killer) killBoth(active, standby *cluster.Node) {
+	first, second := active, standby
+	if k.rng.IntN(2) == 0 {
+		first, second = second, first
+	}
+	k.kill(first)
+	k.pause(20 * time.Millisecond)
+	k.kill(second)
+	k.start(first)
+	k.pause(50 * time.Millisecond)
+	k.start(second)
+	acked(k.t, k.w, bound)
+}
+
+func (k *killer) killWitness(active, standby *cluster.Node) {
+	k.kill(k.p.Witness)
+	acked(k.t, k.w, ackBound)
+	k.start(k.p.Witness)
+	if k.rng.IntN(2) == 0 { // and at once one of the others: the roles change as soon as there is a quorum
+		n := active
+		if k.rng.IntN(2) == 0 {
+			n = standby
+		}
+		k.kill(n)
+		k.start(n)
+		acked(k.t, k.w, bound)
+	}
+}
+
+// freeze stops a process and lets it go on in the belief that no time has passed.
+func (k *killer) freeze(n *cluster.Node) {
+	require.NoError(k.t, n.Pause())
+	k.pause(2 * faultTime)
+	require.NoError(k.t, n.Wake())
+	acked(k.t, k.w, bound)
+}
+
+func (k *killer) switchover(active *cluster.Node) {
+	_, err := pb.NewAdminServiceClient(active.Conn()).Switchover(limited(k.t), &pb.SwitchoverRequest{})
+	require.NoError(k.t, err)
+}
+
+// failSync lets an fsync fail: the node ends, and is started again.
+func (k *killer) failSync(n *cluster.Node) {
+	setDisk(k.t, n, faultdisk.State{Rules: []faultdisk.Rule{{Ops: []string{"sync"}, Times: 1, Error: "EIO"}}})
+	diedBySelf(k.t, n)
+	acked(k.t, k.w, ackBound)
+	k.start(n)
+}
+
+// stallDisk has a disk hang for some time.
+func (k *killer) stallDisk(n *cluster.Node) {
+	setDisk(k.t, n, stalledDisk)
+	struck(k.t, n)
+	k.pause(2 * faultTime)
+	setDisk(k.t, n, soundDisk)
+	acked(k.t, k.w, bound)
+}
+
+func (k *killer) slowDisk(n *cluster.Node) {
+	setDisk(k.t, n, faultdisk.State{Rules: []faultdisk.Rule{{Delay: 10 * time.Millisecond}}})
+	struck(k.t, n)
+	k.pause(faultTime)
+	setDisk(k.t, n, soundDisk)
+}
+
+// powerCut: both nodes lose power at once, and with it what they had not synced since some moment before.
+func (k *killer) powerCut(active, standby *cluster.Node) {
+	held := faultdisk.State{
+		Hold: true, Leak: []float64{0, 0.5, 0.9}[k.rng.IntN(3)], Seed: k.rng.Uint64(),
+		Rules: []faultdisk.Rule{{Ops: []string{"write"}}}, // it does nothing but count
+	}
+	for _, n := range k.p.Nodes() {
+		setDisk(k.t, n, held)
+	}
+	for _, n := range k.p.Nodes() {
+		struck(k.t, n)
+	}
+	k.pause(500 * time.Millisecond)
+	k.kill(active)
+	k.kill(standby)
+	k.start(active)
+	k.start(standby)
+	acked(k.t, k.w, bound)
+}
+
+// jumps of a clock on the wall.
+var jumps = []time.Duration{time.Hour, -time.Hour, 30 * 24 * time.Hour, -30 * 24 * time.Hour} //nolint:gochecknoglobals // a constant
+
+// jump has a clock be wrong for a while, and then right again.
+func (k *killer) jump(n *cluster.Node) { k.jumpAll(n) }
+
+func (k *killer) jumpBoth(active, standby *cluster.Node) { k.jumpAll(active, standby) }
+
+func (k *killer) jumpWitness(_, _ *cluster.Node) { k.jumpAll(k.p.Witness) }
+
+// jumpAll looks for what is lost. That the pair does not notice at all, TestClockJumps shows.
+func (k *killer) jumpAll(nodes ...*cluster.Node) {
+	by := jumps[k.rng.IntN(len(jumps))]
+	for _, offset := range []time.Duration{by, 0} {
+		for _, n := range nodes {
+			k.w.History().Note("the clock of %s is %v ahead", n.Name, offset)
+			require.NoError(k.t, n.SetClock(offset))
+		}
+		k.pause(faultTime)
+		acked(k.t, k.w, ackBound)
+	}
+}
+
+// putBack: the machine of a node is put back to an image of some seconds before, after a power cut of the site or while
+// the other node goes on. The pair finds together by itself (docs/failover.md), with all that it has acknowledged.
+func (k *killer) putBack(n *cluster.Node) {
+	t := k.t
+	image := filepath.Join(n.Dir, "image")
+	defer func() { require.NoError(t, os.RemoveAll(image)) }()
+	require.NoError(t, n.Pause())
+	copyDir(t, n.DataDir(), image)
+	require.NoError(t, n.Wake())
+	k.w.History().Note("the directory of %s is copied", n.Name)
+	acked(t, k.w, bound)
+	inSync(t, k.p)
+	before := k.pins.acked()
+	<-time.After(putbackOld) // the age of the copy: nothing is waited for
+	require.Greater(t, k.pins.acked(), before, "there must be something that the copy lacks")
+	other := k.p.Other(n)
+	down := []*cluster.Node{n, other}
+	if k.rng.IntN(3) == 0 {
+		down = down[:1]
+	}
+	for _, x := range down { // at once: frozen first, so that neither finds out that the other one has gone
+		require.NoError(t, x.Pause())
+	}
+	for _, x := range down {
+		k.kill(x)
+	}
+	require.NoError(t, os.RemoveAll(n.DataDir()))
+	require.NoError(t, os.Rename(image, n.DataDir()))
+	if len(down) == 2 && k.rng.IntN(2) == 0 {
+		down[0], down[1] = down[1], down[0]
+	}
+	for _, x := range down {
+		k.start(x)
+		k.pause(putbackYoung)
+	}
+	acked(t, k.w, bound)
+}

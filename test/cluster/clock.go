@@ -1,0 +1,163 @@
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"debug/buildinfo"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
+)
+
+// A clock on the wall jumps when an operator or NTP sets it; the time that a process measures durations with goes on as
+// before. Programs in Go ask the kernel without a library that could be replaced, so that the nodes of these tests are
+// built with another time.Now: it adds an offset in seconds, which it reads at each call from a file that the test
+// writes. Nothing in the program knows of it, nor do the libraries that it uses.
+const (
+	// clockTag marks a program that was built so: no file has it as a constraint.
+	clockTag = "faultclock"
+	// clockVariable is the environment variable that names the file with the offset: 8 bytes, in the machine's order.
+	clockVariable = "FAULTCLOCK"
+)
+
+// clockSource is what is added to package time. Now there is called realNow then.
+const clockSource = `package time
+
+import (
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+var faultClock = mapFaultClock()
+
+func mapFaultClock() *int64 {
+	name, ok := syscall.Getenv("` + clockVariable + `")
+	if !ok {
+		return new(int64)
+	}
+	fd, err := syscall.Open(name, syscall.O_RDWR, 0)
+	if err != nil {
+		panic("` + clockVariable + `: " + err.Error())
+	}
+	b, err := syscall.Mmap(fd, 0, 8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		panic("` + clockVariable + `: " + err.Error())
+	}
+	syscall.Close(fd)
+	return (*int64)(unsafe.Pointer(&b[0]))
+}
+
+// Now is the time of a clock that a test has set.
+func Now() Time {
+	t := realNow()
+	if faultClock != nil {
+		t.addSec(atomic.LoadInt64(faultClock))
+	}
+	return t
+}
+`
+
+// clockOverlay writes what go build needs to build such a program, and returns the name of the overlay.
+func clockOverlay(ctx context.Context, dir string) (string, error) {
+	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("a clock that can be set: %w", err)
+	}
+	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
+	source, err := os.ReadFile(original)
+	if err != nil {
+		return "", fmt.Errorf("a clock that can be set: %w", err)
+	}
+	const now, realNow = "\nfunc Now() Time {\n", "\nfunc realNow() Time {\n"
+	if strings.Count(string(source), now) != 1 {
+		return "", fmt.Errorf("a clock that can be set: %s has no %q", original, strings.TrimSpace(now))
+	}
+	replaced := strings.Replace(string(source), now, realNow, 1)
+	files := map[string]string{"time.go": replaced, "faultclock.go": clockSource}
+	replace := map[string]string{}
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return "", fmt.Errorf("a clock that can be set: %w", err)
+		}
+		replace[filepath.Join(filepath.Dir(original), name)] = path
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", fmt.Errorf("a clock that can be set: %w", err)
+	}
+	name := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(name, overlay, 0o600); err != nil {
+		return "", fmt.Errorf("a clock that can be set: %w", err)
+	}
+	return name, nil
+}
+
+// CanBreakDisks tells whether a program was built with the tag that Options.Disk needs. Build does; LOCKSTEP_BINARY may
+// name one that was not.
+func CanBreakDisks(binary string) bool { return builtWith(binary, faultdisk.Tag) }
+
+// CanSetClocks tells the same of Options.Clock and BuildWithClock.
+func CanSetClocks(binary string) bool { return builtWith(binary, clockTag) }
+
+func builtWith(binary, tag string) bool {
+	info, err := buildinfo.ReadFile(binary)
+	if err != nil {
+		return false
+	}
+	for _, s := range info.Settings {
+		if s.Key == "-tags" && slices.Contains(strings.Split(s.Value, ","), tag) {
+			return true
+		}
+	}
+	return false
+}
+
+// ErrNoFaultClock is returned when a clock is to be set, and Options.Clock was not.
+var ErrNoFaultClock = errors.New("cluster: the clock cannot be set: Options.Clock is not set")
+
+// clock is the clock of one machine: its offset is kept in a file, which every process on the machine reads.
+type clock string
+
+// newClock makes a clock that is right.
+func newClock(dir string) (clock, error) {
+	c := clock(filepath.Join(dir, "clock"))
+	return c, c.set(0)
+}
+
+// set has the clock go before the right time by an offset, in whole seconds; after it, if that is negative.
+func (c clock) set(offset time.Duration) error {
+	if c == "" {
+		return ErrNoFaultClock
+	}
+	f, err := os.OpenFile(string(c), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
+	b := binary.NativeEndian.AppendUint64(nil, uint64(offset/time.Second)) //nolint:gosec // the bits of an int64
+	_, err = f.WriteAt(b, 0)
+	return errors.Join(err, f.Close())
+}
+
+// environment tells a process about its clock.
+func (c clock) environment() []string {
+	if c == "" {
+		return nil
+	}
+	return []string{clockVariable + "=" + string(c)}
+}
+
+// SetClock has the clock of the node's machine jump, while the node runs or not: it is before the right time by an
+// offset then, or after it, if that is negative.
+func (n *Node) SetClock(offset time.Duration) error { return n.clock.set(offset) }

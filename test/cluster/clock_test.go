@@ -1,0 +1,71 @@
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// clockProgram prints the time on the wall, each time that it is asked, and how long ago it was started.
+const clockProgram = `package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	began := time.Now()
+	for s := bufio.NewScanner(os.Stdin); s.Scan(); {
+		fmt.Println(time.Now().Unix(), int(time.Since(began).Hours()), int(time.Now().Sub(began).Hours()))
+	}
+}
+`
+
+// TestClockJumps: the time on the wall follows what the test says, at once, and durations do not.
+func TestClockJumps(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "main.go")
+	require.NoError(t, os.WriteFile(source, []byte(clockProgram), 0o600))
+	program, err := buildWithClock(t.Context(), dir, "program", source)
+	require.NoError(t, err)
+	require.True(t, CanSetClocks(program))
+	c, err := newClock(dir)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Env = append(environment(), c.environment()...)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	for _, offset := range []time.Duration{0, time.Hour, -30 * 24 * time.Hour, 0} {
+		require.NoError(t, c.set(offset))
+		_, err := in.Write([]byte("\n"))
+		require.NoError(t, err)
+		line := make([]byte, 100)
+		n, err := out.Read(line)
+		require.NoError(t, err)
+		said := strings.Fields(string(line[:n]))
+		require.Len(t, said, 3)
+		unix, err := strconv.ParseInt(said[0], 10, 64)
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now().Add(offset), time.Unix(unix, 0), time.Minute)
+		require.Equal(t, []string{"0", "0"}, said[1:], "what was measured with a clock that jumped")
+	}
+	require.NoError(t, in.Close())
+	require.NoError(t, cmd.Wait())
+}
