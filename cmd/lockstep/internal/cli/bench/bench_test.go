@@ -1,0 +1,71 @@
+package bench_test
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
+	"github.com/stretchr/testify/require"
+)
+
+// TestBench: each measurement, as short as can be.
+func TestBench(t *testing.T) {
+	c := clitest.CLI{T: t}
+	for _, args := range [][]string{
+		{"publish", "--standalone", "--messages", "50"},
+		{
+			"publish", "--pair", "--messages", "500", "--window", "100", "--producers", "2", "--queues", "2", "--sync",
+			"off",
+		},
+		{"consume", "--standalone", "--messages", "500", "--consumers", "2"},
+		{"store", "--messages", "500", "--bursts", "1"},
+	} {
+		lines := c.Lines(append([]string{"bench", args[0], "--rounds", "2"}, args[1:]...)...)
+		require.GreaterOrEqual(t, len(lines), 3)
+		for _, l := range lines {
+			for _, field := range []string{
+				"workload", "phase", "size_bytes", "messages", "rate_per_s", "mb_per_s", "p50_ms", "p99_ms", "p999_ms",
+				"max_ms", "cpu_s", "rss_mb", "disk_written_mb",
+			} {
+				require.Contains(t, l, field)
+			}
+			require.Positive(t, l["rate_per_s"])
+		}
+		require.Equal(t, true, lines[len(lines)-1]["median"])
+	}
+	for _, setup := range []string{"--pair", "--standalone"} {
+		_, stderr, _ := c.Run("", "bench", "pagesize", "--size", "4200", "--queues", "0")
+		require.Contains(t, stderr, "must be at least 1", "a size that is given takes the place of the default")
+		lines := c.Lines("bench", "pagesize", "--mix", "400x4200,100x512", "--queues", "2", "--senders", "2", "--sync",
+			"off", setup)
+		require.Len(t, lines, 7)
+		require.Equal(t, "rewrite", lines[3]["phase"])
+		require.InDelta(t, 2048, lines[2]["page_size"], 0)
+		require.Greater(t, lines[3]["page_size"], 2048.0)
+		require.Positive(t, lines[3]["cp_mb_per_s"])
+		require.Positive(t, lines[3]["mb_per_s"])
+		require.Positive(t, lines[6]["file_mb"])
+		require.InDelta(t, 500, lines[4]["messages"], 0)
+	}
+	lines := c.Lines("bench", "queues", "--queues", "200", "--messages", "500", "--size", "100", "--rounds", "1")
+	require.Len(t, lines, 5)
+	require.Positive(t, lines[4]["start_ms"])
+	lines = c.Lines("bench", "queues", "--standalone", "--queues", "70", "--messages", "200", "--rounds", "1")
+	require.Len(t, lines, 10)
+	require.Equal(t, "round robin", lines[3]["phase"])
+	require.Positive(t, lines[4]["start_ms"])
+	lines = c.Lines("bench", "growth", "--levels", "10,1000", "--messages", "100", "--acks", "50", "--rounds", "2")
+	require.Len(t, lines, 2*4+4)
+	require.InDelta(t, 1000, lines[len(lines)-3]["stored"], 0)
+	lines = c.Lines("bench", "store", "--messages", "200", "--bursts", "4", "--rounds", "1", "--far", "--sync", "off")
+	require.Len(t, lines, 2*4+2+2+4)
+	lines = c.Lines("bench", "knobs", "--knob", "checkpoint-bytes", "--values", "1MiB,64MiB", "--duration", "300ms",
+		"--standalone")
+	require.Len(t, lines, 4)
+	require.Equal(t, "64MiB", lines[3]["value"])
+	require.Positive(t, lines[3]["log_mb"])
+	lines = c.Lines("bench", "publish", "--standalone", "--duration", "100ms", "--rounds", "1")
+	require.Less(t, lines[0]["seconds"], 5.0)
+	_, _, code := c.Run("", "bench", "publish", "--size", "x")
+	require.Equal(t, cli.ExitUsage, code)
+}

@@ -1,0 +1,78 @@
+package bench
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/bench"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+)
+
+func publishCommand(env *cli.Env) *cobra.Command {
+	var f benchFlags
+	var o bench.PublishOptions
+	cmd := &cobra.Command{
+		Use: "publish", Short: "Measure publishing: synchronous or pipelined, with one producer or many",
+		Long: "Measure publishing. A latency is the time from the call to the acknowledgement, which means durable " +
+			"on both nodes.",
+		Example: `  lockstep bench publish
+  lockstep bench publish --publishers 64 --producers 5 --queues 5 --sync off
+  lockstep bench publish --producers 5 --queues 5 --window 1000 --duration 10s --standalone --size 512,15000 --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.parse()
+			if err != nil {
+				return err
+			}
+			if o.Producers < 1 || o.Window < 1 || f.queues < 1 || o.Publishers < 0 || o.Publishers > 0 &&
+				o.Publishers < o.Producers {
+				return cli.Usage("--producers, --window and --queues must be at least 1, and --publishers 0 or at least " +
+					"--producers")
+			}
+			return withTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
+				return rounds(env, f, p.sizes, func(size int) (bench.Result, error) {
+					o := o
+					o.SizeBytes, o.Messages, o.Queues, o.Duration = size, f.messages, f.queues, f.duration
+					return bench.Publish(cmd.Context(), t, o)
+				})
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().DurationVar(&f.duration, "duration", 0, "publish for so long, instead of --messages")
+	cmd.Flags().IntVar(&o.Producers, "producers", 1, "producers at the same time")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one for each producer")
+	cmd.Flags().IntVar(&o.Window, "window", 1, "messages of one producer that are not yet acknowledged; 1: synchronous")
+	return cmd
+}
+
+func consumeCommand(env *cli.Env) *cobra.Command {
+	var f benchFlags
+	var o bench.ConsumeOptions
+	cmd := &cobra.Command{
+		Use: "consume", Short: "Measure how fast filled queues are drained",
+		Long: `Measure how fast filled queues are drained: every message is received and acknowledged, and the time ends when all
+acknowledgements are confirmed. A latency is the time that a consumer waited for its next message.`,
+		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := f.parse()
+			if err != nil {
+				return err
+			}
+			if o.Consumers < f.queues || o.Prefetch < 1 || f.queues < 1 {
+				return cli.Usage("--queues and --prefetch must be at least 1, and --consumers at least --queues")
+			}
+			return withTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
+				return rounds(env, f, p.sizes, func(size int) (bench.Result, error) {
+					o := o
+					o.SizeBytes, o.Messages, o.Queues = size, f.messages, f.queues
+					return bench.Consume(cmd.Context(), t, o)
+				})
+			})
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "consumers at the same time")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages under way to each consumer")
+	return cmd
+}

@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/spf13/cobra"
+)
+
+// ParsePageSize reads a page size of a flag, such as 16KiB or 16384; empty gives 0.
+func ParsePageSize(flag, text string) (uint32, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := config.ParseSize(text)
+	if err != nil {
+		return 0, Usage("%s: %v", flag, err)
+	}
+	if err := page.CheckPageSize(int(n)); err != nil {
+		return 0, Usage("%s: %v", flag, err)
+	}
+	return uint32(n), nil
+}
+
+// AddFullSpeed adds the flag of what is otherwise done with pauses.
+func AddFullSpeed(cmd *cobra.Command, full *bool) {
+	cmd.Flags().BoolVar(full, "full-speed", false,
+		"without the pauses that keep publishers from feeling it (the node's setting maintenance.background-share)")
+}
+
+// WantsRaft reads the flag --coordinator.
+func WantsRaft(coordinator string) (bool, error) {
+	switch coordinator {
+	case "etcd":
+		return false, nil
+	case "raft":
+		return true, nil
+	default:
+		return false, Usage("--coordinator %q is neither etcd nor raft", coordinator)
+	}
+}

@@ -1,0 +1,234 @@
+// Package message has the commands for messages: publish, consume and browse.
+package message
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+)
+
+// maxLineBytes bounds one line of standard input; it is the default limit of a message.
+const maxLineBytes = 64 << 20
+
+// PublishCommand makes `lockstep publish`.
+func PublishCommand(env *cli.Env) *cobra.Command {
+	var files, properties []string
+	var create bool
+	cmd := &cobra.Command{
+		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
+		Short: "Publish messages: arguments, files, or the lines of standard input",
+		Long: `Publish each argument as one message, or with --file each file, or else each line of standard input, in that order.
+It ends when everything is acknowledged, which means durable on both nodes. The exit code is 3 when it is not known of
+some whether they are stored, because nobody answered: the text says how many, and how to find out.`,
+		Example: `  lockstep publish orders "one" "two"
+  lockstep publish orders --file invoice.pdf --property type=application/pdf
+  seq 1000 | lockstep publish orders`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			props, err := parseProperties(properties)
+			if err != nil {
+				return err
+			}
+			if len(files) > 0 && len(args) > 1 {
+				return cli.Usage("give messages as arguments or as files, not both")
+			}
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if create {
+					ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+					_, _, err := c.CreateQueue(ctx, args[0], client.CreateQueueOptions{IfNotExists: true})
+					cancel()
+					if err != nil {
+						return err
+					}
+				}
+				p := &publisher{env: env, queue: args[0], properties: props}
+				return p.run(ctx, c, func(send func([]byte) error) error {
+					switch {
+					case len(args) > 1:
+						return sendArguments(args[1:], send)
+					case len(files) > 0:
+						return sendFiles(files, send)
+					default:
+						return sendLines(env.Stdin, send)
+					}
+				})
+			})
+		},
+	}
+	cmd.Flags().StringArrayVarP(&files, "file", "f", nil,
+		"publish the content of this file as one message; may be repeated")
+	cmd.Flags().StringArrayVarP(&properties, "property", "p", nil,
+		"property of each message, KEY=VALUE; may be repeated")
+	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
+	return cmd
+}
+
+func parseProperties(list []string) (map[string]string, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	m := make(map[string]string, len(list))
+	for _, s := range list {
+		k, v, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, cli.Usage("--property %q is not KEY=VALUE", s)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+func sendArguments(args []string, send func([]byte) error) error {
+	for _, s := range args {
+		if err := send([]byte(s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendFiles(files []string, send func([]byte) error) error {
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return fmt.Errorf("--file: %w", err)
+		}
+		if err := send(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sendLines(r io.Reader, send func([]byte) error) error {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, maxLineBytes)
+	lines := 0
+	for ; s.Scan(); lines++ {
+		if err := send([]byte(s.Text())); err != nil {
+			return err
+		}
+	}
+	if errors.Is(s.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("standard input: line %d is longer than %s, which is the most that one message may have: "+
+			"publish it with --file, "+
+			"if the limits of the nodes allow that; the lines before it were published", lines+1,
+			out.Bytes(uint64(maxLineBytes)))
+	}
+	if err := s.Err(); err != nil {
+		return fmt.Errorf("standard input: %w", err)
+	}
+	return nil
+}
+
+// publisher counts what comes back.
+type publisher struct {
+	env        *cli.Env
+	queue      string
+	properties map[string]string
+
+	sent uint64 // handed to the producer, by run
+
+	mu          sync.Mutex // guards all below
+	count       uint64     // acknowledged
+	refused     uint64     // certainly not stored
+	first, last uint64
+	err         error // first failure
+}
+
+// publishedJSON is one acknowledged message for programs.
+type publishedJSON struct {
+	Queue     string `json:"queue"`
+	Sequence  uint64 `json:"sequence"`
+	LSN       uint64 `json:"lsn"`
+	Duplicate bool   `json:"duplicate,omitempty"`
+}
+
+// run publishes what source sends and waits for all answers.
+func (p *publisher) run(ctx context.Context, c *client.Client, source func(send func([]byte) error) error) error {
+	// Without an active node there is nothing to begin with; once there was one, a failover is waited for.
+	wait, cancel := context.WithTimeout(ctx, p.env.Timeout)
+	_, err := c.WaitActive(wait)
+	cancel()
+	if err != nil {
+		return err
+	}
+	producer, err := c.NewProducer(ctx, client.ProducerOptions{})
+	if err != nil {
+		return err
+	}
+	sourceErr := source(func(body []byte) error {
+		if err := p.failure(); err != nil {
+			return err
+		}
+		err := producer.PublishAsync(ctx, p.queue, client.Message{Body: body, Properties: p.properties}, p.answered)
+		if err == nil {
+			p.sent++
+		}
+		return err
+	})
+	err = producer.Flush(ctx)
+	if first := p.failure(); first != nil {
+		err = first
+	} else if sourceErr != nil {
+		err = sourceErr
+	}
+	p.mu.Lock()
+	count, first, last, unknown := p.count, p.first, p.last, p.sent-p.count-p.refused
+	p.mu.Unlock()
+	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
+		err = fmt.Errorf("%w\n%s may or may not be stored, in the order of the input after the %d that were "+
+			"acknowledged. "+
+			"Look with `lockstep browse %s --from %d` which of them are there, and publish only the others: "+
+			"publishing all of them again can "+
+			"store some twice", err, out.Plural(unknown, "message"), count, p.queue, last+1)
+	}
+	if count > 0 {
+		sequences := fmt.Sprintf("sequence %d", first)
+		if last != first {
+			sequences = fmt.Sprintf("sequences %d to %d", first, last)
+		}
+		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", out.Plural(count, "message"), p.queue,
+			sequences))
+	} else if err == nil {
+		err = p.env.Print.Sentence("nothing to publish")
+	}
+	return err
+}
+
+func (p *publisher) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// answered is called by the producer, in order.
+func (p *publisher) answered(r client.Receipt, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		err = p.env.Print.Object(publishedJSON{Queue: p.queue, Sequence: r.Sequence, LSN: r.LSN, Duplicate: r.Duplicate})
+		if p.count == 0 {
+			p.first = r.Sequence
+		}
+		p.count++
+		p.last = r.Sequence
+	}
+	if err != nil && !errors.Is(err, client.ErrOutcomeUnknown) {
+		p.refused++
+	}
+	if p.err == nil {
+		p.err = err
+	}
+}

@@ -1,0 +1,76 @@
+package message_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/commands"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// mute is an active node that takes publishes and answers none.
+type mute struct {
+	pb.UnimplementedQueueServiceServer
+	pb.UnimplementedAdminServiceServer
+	silent func() // called when it gets one
+}
+
+func (m *mute) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
+	if err := s.Send(&pb.WatchStatusResponse{Status: &pb.GetStatusResponse{Role: pb.Role_ROLE_ACTIVE_ALONE}}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return nil
+}
+
+func (m *mute) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
+	return &pb.GetStatusResponse{Role: pb.Role_ROLE_ACTIVE_ALONE}, nil
+}
+
+func (m *mute) PublishStream(s pb.QueueService_PublishStreamServer) error {
+	for {
+		if _, err := s.Recv(); err != nil {
+			return err
+		}
+		m.silent()
+	}
+}
+
+// TestPublishUnknown: when nobody answers, publish says how many messages may be stored or not, what to do, and has an
+// exit code for it.
+func TestPublishUnknown(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	m := &mute{silent: interrupt}
+	server := grpc.NewServer()
+	pb.RegisterQueueServiceServer(server, m)
+	pb.RegisterAdminServiceServer(server, m)
+	go func() { _ = server.Serve(ln) }()
+	defer server.Stop()
+	var stdout, stderr bytes.Buffer
+	code := commands.Run(ctx, []string{"publish", "orders", "--addr", ln.Addr().String(), "one", "two", "three"},
+		clitest.CLI{}.Process(&bytes.Buffer{}, &stdout, &stderr))
+	require.Equal(t, cli.ExitUnknown, code, stderr.String())
+	require.Contains(t, stderr.String(), "3 messages may or may not be stored")
+	require.Contains(t, stderr.String(), "lockstep browse orders --from 1")
+	require.Empty(t, stdout.String())
+}
+
+// TestLongLine: a line that is longer than a message can be is refused in words.
+func TestLongLine(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	_, stderr, code := c.Run("short\n"+strings.Repeat("x", (64<<20)+1), "publish", "q", "--create")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "line 2 is longer than 64.0 MiB")
+	require.NotContains(t, stderr, "bufio")
+}

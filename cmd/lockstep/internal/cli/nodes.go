@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/nodes"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// addresses are the nodes to talk to.
+func (env *Env) Addresses() ([]string, error) {
+	var list []string
+	for s := range strings.SplitSeq(env.addr, ",") {
+		if s = strings.TrimSpace(s); s != "" {
+			list = append(list, s)
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%w: --addr names no node", ErrUsage)
+	}
+	return list, nil
+}
+
+// WithClient runs fn with a client of the pair.
+func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client.Client) error) error {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return err
+	}
+	secure, err := config.ClientTLS(env.tls.ca, env.tls.cert, env.tls.key)
+	if err != nil {
+		return fmt.Errorf("%w: --tls: %w", ErrUsage, err)
+	}
+	c, err := client.Open(ctx, client.Options{Addresses: addrs, TLS: secure, FailFast: !env.patient})
+	if errors.Is(err, client.ErrInvalid) {
+		return fmt.Errorf("%w: --addr: %w", ErrUsage, err)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(fn(ctx, c), c.Close())
+}
+
+// NodeAt is the node at an address that was named on the command line.
+func NodeAt(c *client.Client, address string) (*client.Node, error) {
+	n, err := c.Node(address)
+	if errors.Is(err, client.ErrInvalid) {
+		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
+	}
+	return n, err
+}
+
+// WithTimeout runs fn with a client and a context that ends after --timeout: for commands that are one question.
+func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *client.Client) error) error {
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+		defer cancel()
+		return fn(ctx, c)
+	})
+}
+
+// OnActive calls fn with the active node.
+func (env *Env) OnActive(ctx context.Context, fn func(context.Context, *client.Node) error) error {
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		find, cancel := context.WithTimeout(ctx, env.Timeout)
+		active, err := c.WaitActive(find)
+		cancel()
+		if err != nil {
+			return err
+		}
+		n, err := NodeAt(c, active.Address)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, n)
+	})
+}
+
+// AskNodes asks all nodes at the same time what they are.
+func (env *Env) AskNodes(ctx context.Context, c *client.Client, timeout time.Duration) nodes.Status {
+	addrs, err := env.Addresses()
+	if err != nil {
+		return nodes.Status{}
+	}
+	return nodes.AskAll(ctx, c, addrs, timeout)
+}
+
+// NodeNamer finds the names of nodes by their ids.
+func (env *Env) NodeNamer(ctx context.Context, c *client.Client) func(string) string {
+	s := env.AskNodes(ctx, c, min(env.Timeout, time.Second))
+	return s.NodeName
+}

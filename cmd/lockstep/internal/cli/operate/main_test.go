@@ -1,0 +1,9 @@
+package operate_test
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
+)
+
+func TestMain(m *testing.M) { clitest.Main(m) }

@@ -1,0 +1,26 @@
+package pair_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+	"github.com/stretchr/testify/require"
+)
+
+// TestVotersAreKnown: the nodes of a raft pair say where their voters are; those of another pair, that there are none.
+func TestVotersAreKnown(t *testing.T) {
+	p, err := pair.Start(t.Context(), pair.Options{Dir: t.TempDir(), Raft: true, Settings: pair.SmallNodes()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	c := clitest.CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
+	c.OK("queue", "create", "q", "--timeout", "30s")
+	require.Len(t, c.Lines("pair", "voters"), 3)
+
+	_, other := clitest.StartNodes(t, false)
+	_, stderr, code := other.Run("", "pair", "voters")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "the coordinator of this pair is etcd, and has no voters")
+}

@@ -1,0 +1,71 @@
+package pair
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/process"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+)
+
+// raftFlags are those of a voter, and of commands that look for one.
+type raftFlags struct {
+	voters        []string
+	ca, cert, key string
+}
+
+func (f *raftFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&f.voters, "voters", nil,
+		"addresses of the voters, comma-separated; commands ask the nodes of --addr if it is not given")
+	cmd.Flags().StringVar(&f.ca, "raft-ca", "",
+		"file with the certificate authority that the voters' certificates come from; turns TLS between voters on")
+	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "file with a certificate from it, good for servers and clients")
+	cmd.Flags().StringVar(&f.key, "raft-key", "", "file with the key of that certificate")
+	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
+}
+
+func (f *raftFlags) tls() *raft.TLS {
+	if f.ca == "" {
+		return nil
+	}
+	return &raft.TLS{CA: f.ca, Cert: f.cert, Key: f.key}
+}
+
+// WitnessCommand makes `lockstep witness`.
+func WitnessCommand(env *cli.Env) *cobra.Command {
+	var f raftFlags
+	var dir, listen, advertise, level, format string
+	cmd := &cobra.Command{
+		Use: "witness", GroupID: "run",
+		Short: "Run the third voter of a pair without etcd: no messages, a few MB of memory",
+		Long: `Run the witness of a pair whose coordinator is raft (coordinator.type: raft), until SIGINT or SIGTERM. The two nodes and the
+witness hold the record that says which node may act; any two of the three can change it. The witness stores no messages. Run it
+on a third machine: then the pair survives the loss of any one of them.`,
+		Example: `  lockstep witness --listen 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430 --data-dir /var/lib/lockstep-witness`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logger, _, err := process.NewLogger(env.Stderr, level, format)
+			if err != nil {
+				return errors.Join(cli.ErrUsage, err)
+			}
+			defer process.IgnoreHangup(cmd.Context(), logger)()
+			return raft.RunWitness(cmd.Context(), raft.Options{
+				Dir: dir, Listen: listen, Advertise: advertise, Voters: f.voters, TLS: f.tls(), Logger: logger,
+			}, func(v *raft.Voter) {
+				// Without a reader (a closed pipe) it works all the same.
+				_ = env.Print.Sentence("lockstep %s, witness %s, on %s", env.Version, v.ID(), v.ListenAddress())
+				_ = env.Print.Object(map[string]string{"id": v.ID(), "address": v.ListenAddress()})
+			})
+		},
+	}
+	f.register(cmd)
+	_ = cmd.MarkFlagRequired("voters")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "address for the other voters, host:port")
+	cmd.Flags().StringVar(&advertise, "advertise", "", "address that the other voters reach it by; default: --listen")
+	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "directory for its vote and its copy of the record")
+	cmd.Flags().StringVar(&level, "log-level", "info", "lowest level of log lines: debug, info, warn or error")
+	cmd.Flags().StringVar(&format, "log-format", "text", "form of log lines on stderr: text or json")
+	return cmd
+}

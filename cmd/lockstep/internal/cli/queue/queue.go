@@ -1,0 +1,315 @@
+// Package queue has the commands for queues and their subscriptions.
+package queue
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// Command makes `lockstep queue`.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "queue", Aliases: []string{"queues", "q"}, GroupID: "use",
+		Short: "Create, list, show, alter, delete and purge queues, and drop their damaged messages",
+		Args:  cli.KnownSubcommand,
+		RunE:  cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env), purgeCommand(env),
+		dropDamagedCommand(env))
+	return cmd
+}
+
+// queueJSON is a queue for programs.
+type queueJSON struct {
+	Name          string             `json:"name"`
+	ID            uint64             `json:"id"`
+	Messages      uint64             `json:"messages"`
+	Bytes         uint64             `json:"bytes"`
+	NextSequence  uint64             `json:"next_sequence"`
+	MaxMessages   uint64             `json:"max_messages"`
+	MaxBytes      uint64             `json:"max_bytes"`
+	Subscriptions []subscriptionJSON `json:"subscriptions"`
+	Digest        string             `json:"digest"`
+}
+
+// subscriptionJSON is a subscription for programs.
+type subscriptionJSON struct {
+	Name      string `json:"name"`
+	Floor     uint64 `json:"floor"`
+	Backlog   uint64 `json:"backlog"`
+	InFlight  uint64 `json:"in_flight"`
+	Consumers uint32 `json:"consumers"`
+}
+
+func toQueueJSON(q client.Queue) queueJSON {
+	j := queueJSON{
+		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
+		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, Digest: fmt.Sprintf("%016x", q.Digest),
+		Subscriptions: []subscriptionJSON{},
+	}
+	for _, s := range q.Subscriptions {
+		j.Subscriptions = append(j.Subscriptions, subscriptionJSON(s))
+	}
+	return j
+}
+
+// limitFlags are the flags of a queue's configuration.
+type limitFlags struct {
+	maxMessages uint64
+	maxBytes    string
+}
+
+func (l *limitFlags) register(cmd *cobra.Command) {
+	cmd.Flags().Uint64Var(&l.maxMessages, "max-messages", 0,
+		"refuse publishes while the queue holds this many messages; 0: no limit")
+	cmd.Flags().StringVar(&l.maxBytes, "max-bytes", "0",
+		"refuse publishes while the queue holds this much, such as 64MiB; 0: no limit")
+}
+
+func (l *limitFlags) config() (client.QueueConfig, error) {
+	size, err := config.ParseSize(l.maxBytes)
+	if err != nil {
+		return client.QueueConfig{}, cli.Usage("--max-bytes: %v", err)
+	}
+	return client.QueueConfig{MaxMessages: l.maxMessages, MaxBytes: uint64(size)}, nil
+}
+
+func createCommand(env *cli.Env) *cobra.Command {
+	var limits limitFlags
+	var o client.CreateQueueOptions
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Create a queue",
+		Long: "Create a queue. Without --subscription it gets one that is named \"default\".",
+		Example: `  lockstep queue create orders
+  lockstep queue create prices --subscription billing --subscription audit
+  lockstep queue create orders --if-not-exists --max-messages 1000000`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.Config, err = limits.config(); err != nil {
+				return err
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, created, err := c.CreateQueue(ctx, args[0], o)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(toQueueJSON(q)); err != nil {
+					return err
+				}
+				if !created {
+					return env.Print.Sentence("queue %s is there already", q.Name)
+				}
+				return env.Print.Sentence("created queue %s", q.Name)
+			})
+		},
+	}
+	limits.register(cmd)
+	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil,
+		"name of a subscription to begin with; may be repeated")
+	cmd.Flags().BoolVar(&o.Topic, "topic", false,
+		"begin without any subscription: messages are kept only for those made later")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed when the queue is there already")
+	return cmd
+}
+
+func listCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues, by name",
+		Example: "  lockstep queue list\n  lockstep queue list orders/ --output json",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix := ""
+			if len(args) > 0 {
+				prefix = args[0]
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, rows := []queueJSON{}, [][]any{}
+				for q, err := range c.Queues(ctx, prefix) {
+					if err != nil {
+						return err
+					}
+					consumers := uint32(0)
+					for _, s := range q.Subscriptions {
+						consumers += s.Consumers
+					}
+					list = append(list, toQueueJSON(q))
+					rows = append(rows, []any{q.Name, q.Messages, out.Bytes(q.Bytes), len(q.Subscriptions), consumers})
+				}
+				if err := env.Print.Object(list); err != nil {
+					return err
+				}
+				if len(rows) == 0 {
+					return env.Print.Sentence("no queues")
+				}
+				return env.Print.Table([]string{"Queue", "Messages", "Size", "Subscriptions", "Consumers"}, rows)
+			})
+		},
+	}
+}
+
+func showCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "Show a queue with its subscriptions",
+		Example: "  lockstep queue show orders",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return showQueue(env, q)
+			})
+		},
+	}
+}
+
+// showQueue prints all about one queue.
+func showQueue(env *cli.Env, q client.Queue) error {
+	if err := env.Print.Object(toQueueJSON(q)); err != nil {
+		return err
+	}
+	limit := func(n uint64, text string) string {
+		if n == 0 {
+			return "none"
+		}
+		return text
+	}
+	err := env.Print.Pairs([][2]string{
+		{"Queue", fmt.Sprintf("%s (number %d)", q.Name, q.ID)},
+		{"Messages", fmt.Sprintf("%s, %s", out.Count(q.Messages), out.Bytes(q.Bytes))},
+		{"Next sequence", fmt.Sprint(q.NextSequence)},
+		{"Limits", fmt.Sprintf("messages: %s, bytes: %s",
+			limit(q.Config.MaxMessages, out.Count(q.Config.MaxMessages)),
+			limit(q.Config.MaxBytes, out.Bytes(q.Config.MaxBytes)))},
+		{"Digest", fmt.Sprintf("%016x", q.Digest)},
+	})
+	if err != nil || len(q.Subscriptions) == 0 {
+		return err
+	}
+	if err := env.Print.Sentence(""); err != nil {
+		return err
+	}
+	return printSubscriptions(env, q)
+}
+
+func printSubscriptions(env *cli.Env, q client.Queue) error {
+	rows := make([][]any, 0, len(q.Subscriptions))
+	for _, s := range q.Subscriptions {
+		rows = append(rows, []any{s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor})
+	}
+	return env.Print.Table([]string{"Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below"}, rows)
+}
+
+func alterCommand(env *cli.Env) *cobra.Command {
+	var limits limitFlags
+	cmd := &cobra.Command{
+		Use: "alter NAME", Short: "Change the limits of a queue",
+		Long:    "Change the limits of a queue. Limits that are not given stay as they are.",
+		Example: "  lockstep queue alter orders --max-messages 1000000\n  lockstep queue alter orders --max-bytes 0",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given, err := limits.config()
+			if err != nil {
+				return err
+			}
+			messages, bytes := cmd.Flags().Changed("max-messages"), cmd.Flags().Changed("max-bytes")
+			if !messages && !bytes {
+				return cli.Usage("give --max-messages or --max-bytes")
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if messages {
+					q.Config.MaxMessages = given.MaxMessages
+				}
+				if bytes {
+					q.Config.MaxBytes = given.MaxBytes
+				}
+				if q, err = c.AlterQueue(ctx, args[0], q.Config); err != nil {
+					return err
+				}
+				return showQueue(env, q)
+			})
+		},
+	}
+	limits.register(cmd)
+	return cmd
+}
+
+func deleteCommand(env *cli.Env) *cobra.Command {
+	var ifEmpty, yes bool
+	cmd := &cobra.Command{
+		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all of its messages",
+		Long:    "Delete a queue with all of its messages. On a terminal it asks first if there are any.",
+		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if err := env.ConfirmMessages(ctx, c, yes || ifEmpty, args[0], "", "Delete queue "+args[0]); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				n, err := c.DeleteQueue(ctx, args[0], ifEmpty)
+				if err != nil {
+					return err
+				}
+				return countResult(env, "deleted queue "+args[0]+" with %s", n)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&ifEmpty, "if-empty", false, "refuse if there are messages")
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+func purgeCommand(env *cli.Env) *cobra.Command {
+	var subscription string
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "purge NAME", Short: "Drop all messages of a queue, or of one subscription",
+		Long: "Drop all messages of a queue, or those that one subscription has still to acknowledge. On a " +
+			"terminal it asks first if there are any.",
+		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				what := "Purge queue " + args[0]
+				if subscription != "" {
+					what = "Purge subscription " + subscription + " of queue " + args[0]
+				}
+				if err := env.ConfirmMessages(ctx, c, yes, args[0], subscription, what); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				n, err := c.PurgeQueue(ctx, args[0], subscription)
+				if err != nil {
+					return err
+				}
+				return countResult(env, "purged %s of "+args[0], n)
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "only this subscription; default: all of them")
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+// countResult prints a number of messages: in a sentence that has a %s, or as an object.
+func countResult(env *cli.Env, sentence string, n uint64) error {
+	if err := env.Print.Object(map[string]uint64{"messages": n}); err != nil {
+		return err
+	}
+	return env.Print.Sentence(sentence, out.Plural(n, "message"))
+}

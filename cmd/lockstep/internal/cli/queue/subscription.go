@@ -1,0 +1,119 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+)
+
+// SubscriptionCommand makes `lockstep subscription`.
+func SubscriptionCommand(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "subscription", Aliases: []string{"sub"}, GroupID: "use",
+		Short: "Create, list and delete subscriptions of a queue",
+		Long: `A subscription is a durable cursor on a queue: it gets every message once, whatever other subscriptions do.
+A message is stored once, and kept until every subscription has acknowledged it.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(createSubscriptionCommand(env), listSubscriptionsCommand(env), deleteSubscriptionCommand(env))
+	return cmd
+}
+
+func createSubscriptionCommand(env *cli.Env) *cobra.Command {
+	var start string
+	var ifNotExists bool
+	cmd := &cobra.Command{
+		Use: "create QUEUE NAME", Short: "Add a subscription",
+		Example: "  lockstep subscription create prices audit --start earliest",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from := client.StartLatest
+			switch start {
+			case "latest":
+			case "earliest":
+				from = client.StartEarliest
+			default:
+				return cli.Usage("--start %q is neither latest nor earliest", start)
+			}
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				s, created, err := c.CreateSubscription(ctx, args[0], args[1], from, ifNotExists)
+				if err != nil {
+					return err
+				}
+				if err := env.Print.Object(subscriptionJSON(s)); err != nil {
+					return err
+				}
+				if !created {
+					return env.Print.Sentence("subscription %s of %s is there already", s.Name, args[0])
+				}
+				return env.Print.Sentence("created subscription %s of %s, with %s to read", s.Name, args[0],
+					out.Plural(s.Backlog, "message"))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&start, "start", "latest",
+		"latest: messages published from now on; earliest: also all that another subscription has still to acknowledge")
+	cmd.Flags().BoolVar(&ifNotExists, "if-not-exists", false, "succeed when it is there already")
+	return cmd
+}
+
+func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
+		Short: "Delete a subscription; messages that only it had still to read are gone",
+		Long: "Delete a subscription. Messages that only it had still to read are gone; on a terminal it asks " +
+			"first if it has any to read.",
+		Example: "  lockstep subscription delete prices audit",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				what := "Delete subscription " + args[1] + " of queue " + args[0]
+				if err := env.ConfirmMessages(ctx, c, yes, args[0], args[1], what); err != nil {
+					return err
+				}
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				if err := c.DeleteSubscription(ctx, args[0], args[1]); err != nil {
+					return err
+				}
+				if err := env.Print.Object(map[string]bool{"deleted": true}); err != nil {
+					return err
+				}
+				return env.Print.Sentence("deleted subscription %s of %s", args[1], args[0])
+			})
+		},
+	}
+	cli.AddYes(cmd, &yes)
+	return cmd
+}
+
+func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "list QUEUE", Aliases: []string{"ls"}, Short: "List the subscriptions of a queue",
+		Example: "  lockstep subscription list prices\n  lockstep subscription list prices --output json",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				q, err := c.GetQueue(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				for _, s := range q.Subscriptions {
+					if err := env.Print.Object(subscriptionJSON(s)); err != nil {
+						return err
+					}
+				}
+				if len(q.Subscriptions) == 0 {
+					return env.Print.Sentence("queue %s has no subscriptions", q.Name)
+				}
+				return printSubscriptions(env, q)
+			})
+		},
+	}
+}

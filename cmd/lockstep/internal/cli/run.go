@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/server/config"
+)
+
+// Exit codes.
+const (
+	ExitOK    = 0
+	ExitError = 1
+	ExitUsage = 2
+	// ExitUnknown: what was asked for may have been done or not. See client.ErrOutcomeUnknown.
+	ExitUnknown = 3
+)
+
+// Run runs one command line below root, which was made for env, and returns the exit code.
+func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int {
+	root.SetArgs(args)
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return ExitOK
+	case !env.started, errors.Is(err, ErrUsage), errors.Is(err, config.ErrInvalid):
+		// Cobra found it, before any command began: an unknown command or flag, or a wrong number of arguments.
+		fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
+		fmt.Fprintln(env.Stderr, "Try `lockstep --help`, or --help after the command.")
+		return ExitUsage
+	case errors.Is(err, syscall.EPIPE): // the reader of the output is gone
+		return ExitError
+	case ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown):
+		fmt.Fprintln(env.Stderr, "lockstep: interrupted")
+		return ExitError
+	default:
+		fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
+		if errors.Is(err, client.ErrOutcomeUnknown) {
+			return ExitUnknown
+		}
+		return ExitError
+	}
+}

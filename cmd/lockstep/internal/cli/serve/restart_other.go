@@ -1,0 +1,12 @@
+//go:build !unix
+
+package serve
+
+import "errors"
+
+// canRestart: this system cannot replace the program of a process.
+const canRestart = false
+
+func beginAnew(string, string) error {
+	return errors.New("this system cannot restart the program of a process")
+}

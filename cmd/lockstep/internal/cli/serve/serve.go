@@ -1,0 +1,76 @@
+// Package serve has the command that runs one node.
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/process"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+)
+
+// Command makes `lockstep serve`.
+func Command(env *cli.Env) *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: "serve", GroupID: "run",
+		Short: "Run one node: of a pair, or with --standalone alone",
+		Long: `Run one node until SIGINT or SIGTERM. A pair is two nodes with the same etcd and the same coordinator.etcd.prefix.
+
+Settings come from the flags, the environment (log.keep-bytes is LOCKSTEP_LOG_KEEP_BYTES) and the file, in this order;
+a setting that does not exist is an error.`,
+		Example: `  lockstep serve --config /etc/lockstep/node.yaml
+  lockstep serve --data-dir /var/lib/lockstep --listen 10.0.0.1:7420 --coordinator-etcd-endpoints etcd-1:2379,etcd-2:2379
+  lockstep serve --standalone --data-dir ./data --listen 127.0.0.1:7420`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			// This one is the command line's own, for the other commands.
+			environ := slices.DeleteFunc(slices.Clone(env.Environ),
+				func(s string) bool { return strings.HasPrefix(s, cli.EnvAddr+"=") })
+			cfg, err := config.Load(file, environ, cmd.Flags())
+			if err != nil {
+				return err
+			}
+			logger, level, err := process.NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format)
+			if err != nil {
+				return err
+			}
+			program, err := os.Executable() // now: a new version may take its place while this one runs
+			if err != nil {
+				return fmt.Errorf("find this program, to restart it when that is asked for: %w", err)
+			}
+			defer process.IgnoreHangup(cmd.Context(), logger)()
+			defer process.LimitMemory(cmd.Context(), cfg.Memory.Budget)()
+			address := ""
+			err = node.Run(cmd.Context(), cfg, logger,
+				node.Options{
+					Version: env.Version, CanRestart: canRestart, SetLogLevel: level,
+					OnReady: func(r node.Ready) {
+						address = r.Address
+						// Without a reader (a closed pipe) the node serves all the same.
+						_ = env.Print.Sentence("lockstep %s serves on %s", env.Version, r.Address)
+						_ = env.Print.Object(map[string]string{
+							"address": r.Address, "advertise": r.Advertise,
+							"node_id": r.NodeID,
+						})
+					},
+				})
+			if errors.Is(err, node.ErrRestart) {
+				logger.Info("beginning anew", zap.String("program", program))
+				return beginAnew(program, address)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
+	config.RegisterFlags(cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,394 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// setJSON is a save-set.
+type setJSON struct {
+	Name      string        `json:"name"`
+	Path      string        `json:"path"`
+	CreatedAt time.Time     `json:"created_at,omitzero"`
+	Position  *out.Position `json:"position,omitempty"`
+	PageSize  uint32        `json:"page_size,omitempty"`
+	Bytes     uint64        `json:"bytes"`
+	Messages  uint64        `json:"messages,omitempty"` // only known to a listing of this machine
+	Complete  bool          `json:"complete"`
+	Problem   string        `json:"problem,omitempty"`
+	Verified  bool          `json:"verified,omitempty"`
+}
+
+func backupCommand(env *cli.Env) *cobra.Command {
+	var w where
+	var path, speed string
+	var keep uint32
+	var full bool
+	cmd := &cobra.Command{
+		Use: "backup", Short: "Copy a snapshot of a running node to a save-set",
+		Long: `Copy a snapshot of a running node to a directory of that node, while it works. The save-set's name has the time (UTC),
+the last record and the page size; a manifest holds checksums, and every page's own checksum is verified on the way. A set
+that was interrupted is never taken for a good one.`,
+		Example: `  lockstep store backup
+  lockstep store backup --path /backup/lockstep --keep-generations 7
+  lockstep store backup --node active --rate 50MiB
+  lockstep store backup --full-speed`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := onNodePath(path); err != nil {
+				return err
+			}
+			req := &pb.BackupRequest{Path: path, KeepGenerations: keep, FullSpeed: full}
+			if speed != "" {
+				n, err := config.ParseSize(speed)
+				if err != nil {
+					return cli.Usage("--rate: %v", err)
+				}
+				req.BytesPerSecond = uint64(n)
+			}
+			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
+				var set *pb.SaveSet
+				start := time.Now()
+				err := withProgress(ctx, env, t.label(), func(show func(progress.Step)) (err error) {
+					set, err = t.Backup(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
+					return err
+				})
+				if err != nil {
+					return err
+				}
+				j := toSetJSON(set)
+				if err := env.Print.Object(j); err != nil {
+					return err
+				}
+				return env.Print.Sentence("%s: %s, %s, in %v", t.label(), j.Path, out.Bytes(j.Bytes),
+					time.Since(start).Round(time.Millisecond))
+			})
+		},
+	}
+	w.register(cmd, false)
+	cmd.Flags().StringVar(&path, "path", "", "directory of save-sets on the node; default: the setting backup.path")
+	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
+		"how many save-sets to keep; 0: the setting backup.keep-generations")
+	cmd.Flags().StringVar(&speed, "rate", "", "read and write at most so much per second, such as 50MiB")
+	cli.AddFullSpeed(cmd, &full)
+	return cmd
+}
+
+// onNodePath refuses a path that means something else on each node.
+func onNodePath(path string) error {
+	if path != "" && !filepath.IsAbs(path) {
+		return cli.Usage("--path %q is not absolute; it is a directory of the node, which has a working directory of its own", path)
+	}
+	return nil
+}
+
+func toSetJSON(s *pb.SaveSet) setJSON {
+	j := setJSON{
+		Name: s.GetName(), Path: s.GetPath(), PageSize: s.GetPageSize(), Bytes: s.GetBytes(), Complete: s.GetComplete(),
+		Problem: s.GetProblem(),
+	}
+	if s.GetCreatedAt() != nil {
+		j.CreatedAt = s.GetCreatedAt().AsTime()
+	}
+	if p := s.GetPosition(); p != nil {
+		j.Position = &out.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: fmt.Sprintf("%08x", p.GetChain())}
+	}
+	return j
+}
+
+// localSet describes a save-set on this machine.
+func localSet(s backup.Set) setJSON {
+	j := setJSON{Name: s.Name, Path: s.Path, Complete: s.Complete}
+	if s.Problem != nil {
+		j.Problem = s.Problem.Error()
+	}
+	if s.Complete {
+		p := out.NewPosition(s.Manifest.Position)
+		j.CreatedAt, j.Position, j.PageSize, j.Messages = s.Manifest.Created, &p, uint32(s.Manifest.PageSize),
+			s.Manifest.Messages
+		for _, f := range s.Manifest.Files {
+			j.Bytes += uint64(f.Bytes)
+		}
+	}
+	return j
+}
+
+func backupsCommand(env *cli.Env) *cobra.Command {
+	var w where
+	var path string
+	var verify bool
+	cmd := &cobra.Command{
+		Use: "backups [PATH]", Short: "List save-sets, and verify them",
+		Long: `List the save-sets of a running node, newest first, those included that were interrupted. With a PATH, list those in a
+directory of this machine; no node is needed, and --verify reads all of them and checks everything that is in them.`,
+		Example: `  lockstep store backups
+  lockstep store backups --node a
+  lockstep store backups /backup/lockstep --verify`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) > 0 && (path != "" || cmd.Flags().Changed("node")):
+				return cli.Usage("--node and --path are for running nodes, PATH for this machine")
+			case len(args) > 0:
+				return localBackups(cmd.Context(), env, args[0], verify)
+			case verify:
+				return cli.Usage("--verify needs a PATH on this machine; a node verifies its own with a job of kind verify")
+			}
+			if err := onNodePath(path); err != nil {
+				return err
+			}
+			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
+				ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+				defer cancel()
+				sets, err := t.Backups(ctx, path)
+				if err != nil {
+					return err
+				}
+				list := []setJSON{}
+				for _, s := range sets {
+					list = append(list, toSetJSON(s))
+				}
+				return printSets(env, t.label(), list)
+			})
+		},
+	}
+	w.register(cmd, false)
+	cmd.Flags().StringVar(&path, "path", "", "directory on the node; default: the setting backup.path")
+	cmd.Flags().BoolVar(&verify, "verify", false, "with PATH: read all save-sets and check what is in them")
+	return cmd
+}
+
+// localBackups lists the save-sets in a directory of this machine.
+func localBackups(ctx context.Context, env *cli.Env, path string, verify bool) error {
+	if s, err := vfs.OS().Stat(path); err != nil || !s.IsDir {
+		return fmt.Errorf("%s is not a directory", path)
+	}
+	sets, err := backup.List(nil, path)
+	if err != nil {
+		return err
+	}
+	list, broken := []setJSON{}, 0
+	for _, s := range slices.Backward(sets) {
+		j := localSet(s)
+		if verify && s.Complete {
+			err := withProgress(ctx, env, s.Name, func(show func(progress.Step)) error {
+				_, err := backup.Verify(ctx, s.Path, backup.VerifyOptions{Progress: showBackup(show)})
+				return err
+			})
+			if ctx.Err() != nil {
+				return err
+			}
+			j.Verified = err == nil
+			if err != nil {
+				broken++
+				j.Complete, j.Problem = false, err.Error()
+			}
+		}
+		list = append(list, j)
+	}
+	if err := printSets(env, path, list); err != nil {
+		return err
+	}
+	if broken > 0 {
+		return fmt.Errorf("%s: %s cannot be restored", path, out.Plural(broken, "save-set"))
+	}
+	return nil
+}
+
+// showBackup makes of a backup's progress what can be shown. While pages are checked they are counted, not their bytes.
+func showBackup(show func(progress.Step)) func(backup.Progress) {
+	return func(p backup.Progress) {
+		if p.Phase == "check" {
+			show(progress.Step{Phase: fmt.Sprintf("check, page %s of %s", out.Count(p.Done), out.Count(p.Total))})
+			return
+		}
+		show(progress.Step{Phase: p.Phase, Done: p.Done, Total: p.Total})
+	}
+}
+
+func printSets(env *cli.Env, label string, list []setJSON) error {
+	if env.Print.JSON() {
+		for _, j := range list {
+			if err := env.Print.Object(j); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(list) == 0 {
+		return env.Print.Sentence("%s: there are no save-sets", label)
+	}
+	rows := make([][]any, 0, len(list))
+	for _, j := range list {
+		state := "complete"
+		switch {
+		case !j.Complete:
+			state = "NOT USABLE: " + j.Problem
+		case j.Verified:
+			state = "verified"
+		}
+		made, lsn, size := "", "", ""
+		if !j.CreatedAt.IsZero() {
+			made = j.CreatedAt.Local().Format(time.DateTime)
+		}
+		if j.Position != nil {
+			lsn = out.Count(j.Position.LSN)
+		}
+		if j.PageSize > 0 {
+			size = out.Bytes(uint64(j.PageSize))
+		}
+		rows = append(rows, []any{j.Name, made, lsn, size, out.Bytes(j.Bytes), state})
+	}
+	return env.Print.Table([]string{"Save-set", "Made", ">LSN", ">Page size", ">Size", "State"}, rows)
+}
+
+// restoreFlags say what to restore.
+type restoreFlags struct {
+	dataDir, archive, toTime string
+	toLSN                    uint64
+	dryRun                   bool
+}
+
+func restoreCommand(env *cli.Env) *cobra.Command {
+	var f restoreFlags
+	cmd := &cobra.Command{
+		Use: "restore SAVE-SET", Short: "Build a data directory from a save-set, and from a log archive up to a " +
+			"point in time",
+		Long: `Verify a save-set of this machine and fill an empty data directory with it; the page size is that of the set. SAVE-SET is
+its directory, or the directory of all save-sets: then the newest one is taken from which the wanted point can be reached.
+
+With --archive the archived log is put behind it: up to --to-lsn or --to-time, or all there is without a gap. The result
+belongs to no pair and has a new identity, so that no pair takes it for its member; a node that is started with it can be
+the first one of a new pair.`,
+		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
+  lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
+  lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd.Context(), env, args[0], f) },
+	}
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "the new data directory; it must be empty or not there")
+	cmd.Flags().StringVar(&f.archive, "archive", "", "directory of a log archive to go on from")
+	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "last record to restore")
+	cmd.Flags().StringVar(&f.toTime, "to-time", "",
+		"restore all transactions up to this time: RFC 3339, or 2026-11-21 09:30:00 in local time")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "verify everything and say what would be done; write nothing")
+	cmd.MarkFlagsMutuallyExclusive("to-lsn", "to-time")
+	return cmd
+}
+
+// parseTime reads a point in time of a flag; empty gives the zero time.
+func parseTime(flag, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	for _, form := range []string{time.DateTime, "2006-01-02T15:04:05", "2006-01-02 15:04"} {
+		if t, err := time.ParseInLocation(form, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, cli.Usage("%s %q is neither RFC 3339 nor like 2026-11-21 09:30:00", flag, text)
+}
+
+// restoreJSON tells what a restore did or would do.
+type restoreJSON struct {
+	Set            setJSON      `json:"set"`
+	DataDir        string       `json:"data_dir"`
+	DryRun         bool         `json:"dry_run"`
+	NodeID         string       `json:"node_id,omitempty"`
+	StoreID        string       `json:"store_id,omitempty"`
+	End            out.Position `json:"end"`
+	EndTime        time.Time    `json:"end_time"`
+	ArchiveRecords uint64       `json:"archive_records"`
+	NeededBytes    uint64       `json:"needed_bytes"`
+	AvailableBytes uint64       `json:"available_bytes"`
+}
+
+func restore(ctx context.Context, env *cli.Env, path string, f restoreFlags) error {
+	if f.dataDir == "" {
+		return cli.Usage("--data-dir is missing: the empty directory to restore into")
+	}
+	toTime, err := parseTime("--to-time", f.toTime)
+	if err != nil {
+		return err
+	}
+	set, err := chooseSet(path, f.toLSN, toTime)
+	if err != nil {
+		return err
+	}
+	var r backup.RestoreResult
+	err = withProgress(ctx, env, set.Name, func(show func(progress.Step)) (err error) {
+		r, err = backup.Restore(ctx, set.Path, f.dataDir, backup.RestoreOptions{
+			ArchiveDir: f.archive, ToLSN: f.toLSN, ToTime: toTime, DryRun: f.dryRun, Progress: showBackup(show),
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	j := restoreJSON{
+		Set: localSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: out.NewPosition(r.End), EndTime: r.EndTime,
+		ArchiveRecords: r.Records,
+		NeededBytes:    r.NeededBytes, AvailableBytes: r.AvailableBytes,
+	}
+	if !f.dryRun {
+		j.NodeID, j.StoreID = r.NodeID.String(), r.StoreID.String()
+	}
+	if err := env.Print.Object(j); err != nil {
+		return err
+	}
+	verb := "restored"
+	if f.dryRun {
+		verb = "verified; a restore would give"
+	}
+	// the messages are those of the set: what the records add and take is known when they are applied, at the start
+	after := ""
+	if r.Records > 0 {
+		after = ", and " + out.Plural(r.Records, "record") + " that came after it,"
+	}
+	err = env.Print.Sentence("%s: %s %s in pages of %s%s up to LSN %s of %s", set.Name, verb,
+		out.Plural(r.Manifest.Messages, "message"),
+		out.Bytes(r.Manifest.PageSize), after, out.Count(r.End.LSN), r.EndTime.Local().Format(time.DateTime))
+	if err != nil {
+		return err
+	}
+	if f.dryRun {
+		return env.Print.Sentence("  space needed: %s, available: %s", out.Bytes(r.NeededBytes),
+			out.Bytes(r.AvailableBytes))
+	}
+	return env.Print.Sentence("%s can be started; it belongs to no pair.", f.dataDir)
+}
+
+// chooseSet is the save-set in a directory, or the newest fitting one of those in it.
+func chooseSet(path string, toLSN uint64, toTime time.Time) (backup.Set, error) {
+	set, err := backup.Load(nil, path)
+	if err == nil {
+		return set, nil
+	}
+	sets, lerr := backup.List(nil, path)
+	if lerr != nil || len(sets) == 0 {
+		return backup.Set{}, errors.Join(err, lerr)
+	}
+	set, err = backup.Choose(sets, uuid.Nil, toLSN, toTime)
+	if err != nil {
+		return backup.Set{}, fmt.Errorf("%s: %w", filepath.Clean(path), err)
+	}
+	return set, nil
+}

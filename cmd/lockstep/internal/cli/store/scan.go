@@ -1,0 +1,287 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/nodes"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
+
+// scanJSON is what a scan found.
+type scanJSON struct {
+	Store        string          `json:"store"`
+	PageSize     uint32          `json:"page_size"`
+	Recommended  uint32          `json:"recommended"`
+	GainBytes    uint64          `json:"gain_bytes"`
+	FileBytes    uint64          `json:"file_bytes"`
+	Messages     uint64          `json:"messages"`
+	MessageBytes uint64          `json:"message_bytes"`
+	Note         string          `json:"note"`
+	Histogram    []bucketJSON    `json:"histogram"`
+	Candidates   []candidateJSON `json:"candidates"`
+	Problems     []string        `json:"problems,omitempty"`
+
+	pair bool // there are two nodes, so that it can be done rolling
+}
+
+// bucketJSON counts messages of similar size.
+type bucketJSON struct {
+	FromBytes uint64 `json:"from_bytes"`
+	ToBytes   uint64 `json:"to_bytes"`
+	Messages  uint64 `json:"messages"`
+	Bytes     uint64 `json:"bytes"`
+}
+
+// candidateJSON is a page size, and the file that it would give.
+type candidateJSON struct {
+	PageSize   uint32 `json:"page_size"`
+	FileBytes  uint64 `json:"file_bytes"`
+	Pages      uint64 `json:"pages"`
+	WasteBytes uint64 `json:"waste_bytes"`
+}
+
+func scanCommand(env *cli.Env) *cobra.Command {
+	var w where
+	var limit string
+	var full bool
+	cmd := &cobra.Command{
+		Use: "scan", Short: "Read all messages and recommend a page size",
+		Long: `Read a snapshot of a page file and show how large the messages are, what page.db would take with each page size, and the
+page size that suits them. Nothing waits for it and nothing is changed, but for page-size-recommended of the settings.
+
+The result weighs every message: a few huge ones don't spoil it.`,
+		Example: `  lockstep store scan
+  lockstep store scan --node active --page-size-max 64KiB
+  lockstep store scan --full-speed
+  lockstep store scan --data-dir /var/lib/lockstep --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			largest, err := cli.ParsePageSize("--page-size-max", limit)
+			if err != nil {
+				return err
+			}
+			if w.dataDir != "" {
+				return scanOffline(cmd.Context(), env, w.dataDir, int(largest))
+			}
+			return onNode(cmd.Context(), env, w.node, func(ctx context.Context, t target) error {
+				r, err := scanNode(ctx, env, t, &pb.ScanRequest{PageSizeMax: largest, FullSpeed: full})
+				if err != nil {
+					return err
+				}
+				return printScan(env.Print, r)
+			})
+		},
+	}
+	w.register(cmd, true)
+	cmd.Flags().StringVar(&limit, "page-size-max", "",
+		"do not recommend more than this; default: the setting of that name, offline 32KiB")
+	cli.AddFullSpeed(cmd, &full)
+	return cmd
+}
+
+// scanNode scans a running node.
+func scanNode(ctx context.Context, env *cli.Env, t target, req *pb.ScanRequest) (j scanJSON, err error) {
+	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) error {
+		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
+		j = toScanJSON(t.label(), r)
+		return err
+	})
+	j.pair = nodes.BaseRole(t.status.Role) != nodes.Active || t.status.Standby != ""
+	return j, err
+}
+
+func toScanJSON(store string, r *pb.ScanResult) scanJSON {
+	j := scanJSON{
+		Store: store, PageSize: r.GetCurrent(), Recommended: r.GetRecommended(), GainBytes: r.GetGainBytes(),
+		FileBytes: r.GetFileBytes(),
+		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(), Histogram: []bucketJSON{},
+		Candidates: []candidateJSON{},
+	}
+	for _, b := range r.GetHistogram() {
+		j.Histogram = append(j.Histogram, bucketJSON{
+			FromBytes: b.GetFromBytes(), ToBytes: b.GetToBytes(),
+			Messages: b.GetMessages(), Bytes: b.GetBytes(),
+		})
+	}
+	for _, c := range r.GetCandidates() {
+		j.Candidates = append(j.Candidates, candidateJSON{
+			PageSize: c.GetPageSize(), FileBytes: c.GetFileBytes(), Pages: c.GetPages(), WasteBytes: c.GetWasteBytes(),
+		})
+	}
+	return j
+}
+
+// scanOffline scans the files of a stopped node.
+func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) error {
+	var r store.ScanResult
+	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
+		r, err = store.ScanDir(ctx, vfs.OS(), dir,
+			store.ScanOptions{MaxPageSize: largest, Progress: func(p store.Progress) {
+				showStore(show, p)
+			}})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	j := scanJSON{
+		Store: dir, PageSize: uint32(r.PageSize), Recommended: uint32(r.Recommended),
+		GainBytes: uint64(max(r.GainBytes, 0)), FileBytes: r.FileBytes,
+		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note, Histogram: []bucketJSON{},
+		Candidates: []candidateJSON{}, Problems: r.Problems,
+	}
+	for _, b := range r.Histogram {
+		j.Histogram = append(j.Histogram, bucketJSON{
+			FromBytes: uint64(b.FromBytes), ToBytes: uint64(b.ToBytes),
+			Messages: b.Messages, Bytes: b.Bytes,
+		})
+	}
+	for _, c := range r.Candidates {
+		j.Candidates = append(j.Candidates, candidateJSON{
+			PageSize: uint32(c.PageSize), FileBytes: c.FileBytes,
+			Pages: c.Pages, WasteBytes: c.WasteBytes,
+		})
+	}
+	return printScan(env.Print, j)
+}
+
+// showStore shows the progress of work on the files of a stopped node.
+func showStore(show func(progress.Step), p store.Progress) {
+	if p.Phase != "done" {
+		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes, Left: p.Left})
+	}
+}
+
+// PrintScan prints what a scan of a node of a pair found.
+func PrintScan(p *out.Printer, node string, r *pb.ScanResult) error {
+	j := toScanJSON(node, r)
+	j.pair = true
+	return printScan(p, j)
+}
+
+func printScan(print *out.Printer, j scanJSON) error {
+	if print.JSON() {
+		return print.Object(j)
+	}
+	err := print.Sentence("%s: %s, %s; page.db has %s in pages of %s\n", j.Store, out.Plural(j.Messages, "message"),
+		out.Bytes(j.MessageBytes), out.Bytes(j.FileBytes), out.Bytes(uint64(j.PageSize)))
+	if err != nil {
+		return err
+	}
+	for _, p := range j.Problems {
+		if err := print.Sentence("damaged: %s", p); err != nil {
+			return err
+		}
+	}
+	if len(j.Histogram) > 0 {
+		if err := print.Table([]string{">Message size", ">Messages", ">Bytes", ""},
+			histogramRows(j.Histogram)); err != nil {
+			return err
+		}
+		if err := print.Sentence(""); err != nil {
+			return err
+		}
+	}
+	if err := print.Table([]string{">Page size", ">page.db", ">To now", ">Pages", ">Unused", ""},
+		candidateRows(j)); err != nil {
+		return err
+	}
+	return print.Sentence("\n%s", j.advice())
+}
+
+// chartWidth is the longest bar of the histogram.
+const chartWidth = 40
+
+// histogramRows draws a bar for each size, as long as its share of the messages. Whatever is there is seen.
+func histogramRows(buckets []bucketJSON) [][]any {
+	most := uint64(1)
+	for _, b := range buckets {
+		most = max(most, b.Messages)
+	}
+	rows := make([][]any, 0, len(buckets))
+	for _, b := range buckets {
+		rows = append(rows, []any{
+			out.Bytes(b.FromBytes) + " – " + out.Bytes(b.ToBytes), out.Count(b.Messages), out.Bytes(b.Bytes),
+			chart(b.Messages, most),
+		})
+	}
+	return rows
+}
+
+// chart draws a bar in eighths of a character.
+func chart(n, most uint64) string {
+	eighths := int(float64(n) / float64(most) * chartWidth * 8)
+	if n > 0 {
+		eighths = max(eighths, 1)
+	}
+	s := strings.Repeat("█", eighths/8)
+	if eighths%8 > 0 {
+		s += string([]rune("▏▎▍▌▋▊▉")[eighths%8-1])
+	}
+	return s
+}
+
+func candidateRows(j scanJSON) [][]any {
+	rows := make([][]any, 0, len(j.Candidates))
+	for _, c := range j.Candidates {
+		var marks []string
+		if c.PageSize == j.PageSize {
+			marks = append(marks, "present")
+		}
+		if c.PageSize == j.Recommended {
+			marks = append(marks, "← recommended")
+		}
+		rows = append(rows, []any{
+			out.Bytes(uint64(c.PageSize)), out.Bytes(c.FileBytes), percentChange(j.FileBytes, c.FileBytes),
+			out.Count(c.Pages), out.Bytes(c.WasteBytes),
+			strings.Join(marks, " "),
+		})
+	}
+	return rows
+}
+
+// advice says what to do.
+func (j scanJSON) advice() string {
+	if j.Messages == 0 {
+		return fmt.Sprintf("Recommended: pages of %s, as no messages are stored.", out.Bytes(uint64(j.Recommended)))
+	}
+	then, present := j.FileBytes, uint64(0)
+	for _, c := range j.Candidates {
+		if c.PageSize == j.Recommended {
+			then = c.FileBytes
+		}
+		if c.PageSize == j.PageSize {
+			present = c.FileBytes
+		}
+	}
+	s := fmt.Sprintf("Recommended: pages of %s", out.Bytes(uint64(j.Recommended)))
+	const worthwhile = 100 // the part of the file that is worth the work
+	verb := "resize"
+	switch gains := then+j.FileBytes/worthwhile < j.FileBytes; {
+	case j.Recommended != j.PageSize:
+		s += fmt.Sprintf(": a resize makes page.db %s instead of %s", out.Bytes(then), out.Bytes(j.FileBytes))
+		if present > 0 {
+			s += fmt.Sprintf("; a compact with the present ones, %s", out.Bytes(present))
+		}
+		s += "."
+	case gains:
+		verb = "compact"
+		s += fmt.Sprintf(", as they are. A compact makes page.db %s instead of %s.", out.Bytes(then),
+			out.Bytes(j.FileBytes))
+	default:
+		return s + ", as they are. Nothing is gained by a resize or a compact."
+	}
+	if j.pair {
+		return s + fmt.Sprintf("\nTo do it without downtime: lockstep store %s --rolling", verb)
+	}
+	return s + fmt.Sprintf("\nTo do it when the node starts next: lockstep store settings set %s-on-startup true", verb)
+}

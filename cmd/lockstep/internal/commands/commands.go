@@ -1,0 +1,44 @@
+// Package commands puts the groups of commands together to the command `lockstep`.
+package commands
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/bench"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/demo"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/job"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/message"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/operate"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/pair"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/queue"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/serve"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/settings"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/status"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/store"
+)
+
+// Run runs one command line and returns the exit code.
+func Run(ctx context.Context, args []string, process cli.Process) int {
+	if process.Version == "" {
+		process.Version = versionOfBuild()
+	}
+	env := &cli.Env{Process: process}
+	return cli.Run(ctx, env, Root(env), args)
+}
+
+// Root is the command `lockstep` with all commands.
+func Root(env *cli.Env) *cobra.Command {
+	return cli.Root(
+		env,
+		serve.Command(env), pair.WitnessCommand(env), demo.DevCommand(env), demo.Command(env),
+		queue.Command(env), queue.SubscriptionCommand(env),
+		message.PublishCommand(env), message.ConsumeCommand(env), message.BrowseCommand(env),
+		status.Command(env), operate.SwitchoverCommand(env), operate.FailoverCommand(env), operate.RestartCommand(env),
+		operate.PauseCommand(env), operate.ResumeCommand(env), operate.CheckpointCommand(env),
+		operate.VerifyCommand(env), pair.Command(env), store.Command(env), job.Command(env), settings.Command(env),
+		bench.Command(env), versionCommand(env),
+	)
+}

@@ -1,0 +1,15 @@
+package nodes
+
+// Values of --node that are roles.
+const (
+	Standby = "standby"
+	Active  = "active"
+)
+
+// BaseRole makes no difference between an active with and without a standby.
+func BaseRole(role string) string {
+	if role == "active-alone" {
+		return Active
+	}
+	return role
+}

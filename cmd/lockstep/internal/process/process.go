@@ -1,0 +1,76 @@
+// Package process has what the long-running processes of this program share: their logger, what they do about SIGHUP,
+// and the memory budget.
+package process
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/node"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// NewLogger makes the logger of a node: text for people, or one JSON object per line; and what changes its level.
+func NewLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel func(string), err error) {
+	lowest, err := zap.ParseAtomicLevel(level)
+	if err != nil {
+		return nil, nil, fmt.Errorf("log.level: %w", err)
+	}
+	setLevel = func(level string) {
+		if l, err := zapcore.ParseLevel(level); err == nil {
+			lowest.SetLevel(l)
+		}
+	}
+	c := zap.NewProductionEncoderConfig()
+	c.EncodeTime = zapcore.ISO8601TimeEncoder
+	encoder := zapcore.NewJSONEncoder(c)
+	if format != "json" {
+		c.EncodeLevel = zapcore.CapitalLevelEncoder
+		c.ConsoleSeparator = "  "
+		encoder = zapcore.NewConsoleEncoder(c)
+	}
+	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), lowest)), setLevel, nil
+}
+
+// LimitMemory keeps this process close to its memory budget until stop is called.
+func LimitMemory(ctx context.Context, budget config.Size) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var limiter sync.WaitGroup
+	limiter.Go(func() { node.LimitMemory(ctx, budget.Bytes()) })
+	return func() {
+		cancel()
+		limiter.Wait()
+	}
+}
+
+// IgnoreHangup keeps SIGHUP from ending this process until stop is called: supervisors and closing terminals send it,
+// and some operators, who expect settings to be read again.
+func IgnoreHangup(ctx context.Context, log *zap.Logger) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	ctx, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		for {
+			select {
+			case <-hangups:
+				log.Info("SIGHUP: this process goes on. Settings are read at the start: lockstep restart restarts " +
+					"both nodes without a pause")
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		signal.Stop(hangups)
+		cancel()
+		listening.Wait()
+	}
+}
