@@ -70,7 +70,7 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	var resp *pb.GetStatusResponse
 	err := n.once(ctx, "status", func(admin pb.AdminServiceClient) (err error) {
 		resp, err = admin.GetStatus(ctx, &pb.GetStatusRequest{})
-		return err //nolint:wrapcheck // once needs it as it is
+		return err
 	})
 	return resp, err
 }

@@ -81,12 +81,12 @@ func (b *browser) stream(ctx context.Context, t *target) (finished bool, err err
 	defer done()
 	stream, err := queues(t.conn()).Browse(ctx, b.req)
 	if err != nil {
-		return false, err //nolint:wrapcheck // asError needs it as it is
+		return false, err
 	}
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			return isEOF(err), err //nolint:wrapcheck // asError needs it as it is
+			return isEOF(err), err
 		}
 		for _, sequence := range resp.GetDamaged() {
 			if b.damaged == nil {

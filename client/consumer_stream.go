@@ -75,7 +75,7 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 	defer unbind()
 	stream, err := queues(t.conn()).Consume(ctx)
 	if err != nil {
-		return false, err //nolint:wrapcheck // asError needs it as it is
+		return false, err
 	}
 	first := co.reattach()
 	received := make(chan error, 1)
@@ -111,7 +111,7 @@ func (co *Consumer) send(
 	for {
 		if r != nil {
 			if err := stream.Send(r); err != nil {
-				return err //nolint:wrapcheck // asError needs it as it is
+				return err
 			}
 		} else {
 			select {
@@ -120,7 +120,7 @@ func (co *Consumer) send(
 				received <- err
 				return err
 			case <-ctx.Done():
-				return ctx.Err() //nolint:wrapcheck // asError needs it as it is
+				return ctx.Err()
 			}
 		}
 		r = co.nextRequest()
@@ -139,7 +139,7 @@ func (co *Consumer) reattach() *pb.ConsumeRequest {
 	}
 	co.ack = append(again, co.ack...)
 	co.nack = nil
-	co.credit = uint32(co.prefetch) //nolint:gosec // at most maxPrefetch
+	co.credit = uint32(co.prefetch)
 	if len(co.ack) == 0 {
 		co.settle(co.answered)
 	}

@@ -299,7 +299,7 @@ func (w *world) stream(
 // worldStream is one stream of any kind.
 type worldStream struct {
 	world   *world
-	ctx     context.Context //nolint:containedctx // it is the stream's
+	ctx     context.Context
 	answers chan proto.Message
 	ended   chan error // capacity 1
 	over    bool       // guarded by world.mu
@@ -383,7 +383,7 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 		if err == errSilence { //nolint:errorlint // it is never wrapped
 			return
 		}
-		switch st := status.Convert(err); st.Code() { //nolint:exhaustive // the others are about the request
+		switch st := status.Convert(err); st.Code() {
 		case codes.OK:
 			resp.Published = &pb.PublishResponse{Duplicate: duplicate}
 		case codes.Unavailable, codes.FailedPrecondition, codes.PermissionDenied:

@@ -71,7 +71,7 @@ func (p *Producer) session(ctx context.Context, t *target) (progress bool, err e
 	p.mu.Unlock()
 	stream, err := queues(t.conn()).PublishStream(ctx)
 	if err != nil {
-		return false, err //nolint:wrapcheck // asError needs it as it is
+		return false, err
 	}
 	received := make(chan error, 1)
 	go func() {
@@ -93,7 +93,7 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 	for {
 		if r := p.nextBurst(); r != nil {
 			if err := stream.Send(r); err != nil {
-				return err //nolint:wrapcheck // asError needs it as it is
+				return err
 			}
 			continue
 		}
@@ -106,7 +106,7 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 			received <- err
 			return err
 		case <-ctx.Done():
-			return ctx.Err() //nolint:wrapcheck // asError needs it as it is
+			return ctx.Err()
 		}
 	}
 }

@@ -71,7 +71,7 @@ func change[Req any, Resp any, R interface {
 		attempt := proto.CloneOf(req)
 		setProducer(attempt.ProtoReflect(), p)
 		resp, err = method(queues(cc), ctx, attempt)
-		return err //nolint:wrapcheck // do needs it as it is
+		return err
 	})
 	r.done = err == nil
 	return resp, err

@@ -147,7 +147,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	err := t.client.doAs(ctx, "commit", &t.identity,
 		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
 			resp, err = queues(cc).Commit(ctx, &pb.CommitRequest{Operations: t.ops, Producer: p})
-			return err //nolint:wrapcheck // do needs it as it is
+			return err
 		})
 	if err != nil {
 		return TxnResult{}, err

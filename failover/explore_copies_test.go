@@ -150,7 +150,7 @@ func TestWalkDisks(t *testing.T) {
 	taken, excused, kinds := 0, 0, map[string]int{}
 	for k := range walks {
 		k += seed
-		rng := rand.New(rand.NewPCG(uint64(k), 1)) //nolint:gosec // a test
+		rng := rand.New(rand.NewPCG(uint64(k), 1))
 		w := starts[names[k%len(names)]]
 		w.left = budget{
 			crash: 5, cut: 3, unknown: 3, loadFail: 2, unreach: 2, write: 10, tick: 40, switchover: 2, mark: 4,

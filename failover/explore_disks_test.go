@@ -280,7 +280,7 @@ func (w *world) reach(i, o int) {
 // failover made void.
 func (n *whost) keeps() int {
 	if f := n.st.rec.Forced; f != nil && n.known > 0 && uint64(n.log[n.known-1].term) < f.Term {
-		return min(n.known, int(f.After)) //nolint:gosec // a small number
+		return min(n.known, int(f.After))
 	}
 	return n.known
 }

@@ -101,7 +101,7 @@ func (w *world) actOperator(a action) error {
 		w.left.force--
 		e := ForceAsked{ID: fmt.Sprintf("f%d", w.left.force), Config: n.st.rec.Config, End: n.identity().End}
 		// What it has applied: a prefix of what was acknowledged.
-		e.Committed = uint64(commonPrefix(n.log, w.committed)) //nolint:gosec // a small number
+		e.Committed = uint64(commonPrefix(n.log, w.committed))
 		return w.feed(a.node, e)
 	case "lease-ends":
 		w.left.blind--
@@ -167,7 +167,7 @@ func (w *world) force(i int, next Record) error {
 	n := &w.hosts[i]
 	kept := commonPrefix(n.log, w.committed)
 	// (One that has lost bytes of its own is another matter, of which the operator was told, too.)
-	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) && uint64(kept) < next.Forced.After { //nolint:gosec // a small number
+	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) && uint64(kept) < next.Forced.After {
 		return violated("the operator was told that nothing up to %d is lost; node %d has %v, and %v was acknowledged",
 			next.Forced.After, i, n.log, w.committed)
 	}

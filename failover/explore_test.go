@@ -299,7 +299,7 @@ func (w *world) actCoordinator(a action, n *whost) error {
 		return w.feed(i, met)
 	case "mark":
 		w.left.mark--
-		return w.feed(i, Committed{Term: n.primary.term, LSN: uint64(n.primary.commit)}) //nolint:gosec // a small number
+		return w.feed(i, Committed{Term: n.primary.term, LSN: uint64(n.primary.commit)})
 	case "load-fail":
 		w.left.loadFail--
 		n.load = false
@@ -613,7 +613,7 @@ func TestWalk(t *testing.T) {
 	taken, kinds := 0, map[string]int{}
 	for k := range walks {
 		k += seed
-		rng := rand.New(rand.NewPCG(uint64(k), 0)) //nolint:gosec // a test
+		rng := rand.New(rand.NewPCG(uint64(k), 0))
 		w := starts[k%len(starts)]
 		w.left = budget{
 			crash: 5, loss: 1, cut: 6, unknown: 6, loadFail: 4, unreach: 4, write: 12, tick: 60,

@@ -166,7 +166,7 @@ func (d *wdisk) identity() Identity {
 	id := Identity{
 		Node: nodeOf(d.node).ID, Store: storeOf(d.store), Incarnation: 1 + d.inc, PairID: d.pair, Fence: d.fence,
 		MayHaveLost: d.loss,
-		Run:         d.run, ClaimedRun: d.claimed, Committed: uint64(d.known), //nolint:gosec // a small number
+		Run:         d.run, ClaimedRun: d.claimed, Committed: uint64(d.known),
 	}
 	if len(d.log) > 0 {
 		id.End = lsn.Position{Term: uint64(d.log[len(d.log)-1].term), LSN: uint64(len(d.log)), Chain: 1}
@@ -421,7 +421,7 @@ func (w *world) cut(i, keep int) error {
 func (w *world) lacks(i, commit int) {
 	n := &w.hosts[i]
 	if p := w.hosts[n.follow.to].primary; len(n.log) < commit {
-		n.post(FollowerLacks{Config: p.cfg.Config, Common: uint64(len(n.log)), Committed: uint64(commit)}) //nolint:gosec // small numbers
+		n.post(FollowerLacks{Config: p.cfg.Config, Common: uint64(len(n.log)), Committed: uint64(commit)})
 	}
 }
 

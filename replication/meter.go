@@ -148,11 +148,11 @@ func (p *Primary) lagBytes(n, end uint64) uint64 {
 		return 0
 	}
 	if bytes, ok := p.tail.behind(n); ok {
-		return uint64(max(bytes, 0)) //nolint:gosec // not negative
+		return uint64(max(bytes, 0))
 	}
 	st, err := p.o.Store.Stats()
 	if err != nil || st.End.LSN < st.FirstLSN {
 		return 0
 	}
-	return (end - n) * uint64(max(st.LogBytes, 0)) / (st.End.LSN - st.FirstLSN + 1) //nolint:gosec // not negative
+	return (end - n) * uint64(max(st.LogBytes, 0)) / (st.End.LSN - st.FirstLSN + 1)
 }

@@ -247,7 +247,7 @@ func (c *commitCrash) run() {
 	n := openNode(c.t, options(fault))
 	n.commit(createQueue)
 	c.committed, c.shootAt = 1, 1+c.rng.IntN(60)
-	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 1)) //nolint:gosec // a test; the hook has the other one
+	rng := rand.New(rand.NewPCG(c.rng.Uint64(), 1))
 	fault.SetHook(c.hook)
 	for !c.over() {
 		end, applied := n.s.End().LSN, n.s.Applied().LSN

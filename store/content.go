@@ -98,7 +98,7 @@ func (s *Store) Digest(ctx context.Context) (Digest, error) {
 }
 
 // SetBackgroundPercent changes Options.BackgroundPercent for work that begins from now on.
-func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) } //nolint:gosec // a percentage
+func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) }
 
 // Pace gives the limits of work in the background that ctx is for: its share of the time (Options.BackgroundPercent)
 // and, if not 0, how many bytes per second it may read and write.

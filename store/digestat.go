@@ -71,7 +71,7 @@ func (s *Store) pinAt(ctx context.Context, at uint64, patience time.Duration) (*
 	select {
 	case <-h.reached:
 	case <-ctx.Done():
-		return nil, nil, ctx.Err() //nolint:wrapcheck // the caller does
+		return nil, nil, ctx.Err()
 	}
 	if _, err := s.Checkpoint(ctx); err != nil {
 		return nil, nil, err

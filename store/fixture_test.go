@@ -272,7 +272,7 @@ func (m *model) stranger(_ *testing.T) func(b *txn.Builder) {
 
 // crashRand seeds the generator that a crash clone wants.
 func crashRand(rng *rand.Rand) *oldrand.Rand {
-	return oldrand.New(oldrand.NewSource(rng.Int64())) //nolint:gosec // a test
+	return oldrand.New(oldrand.NewSource(rng.Int64()))
 }
 
 func parseSync(t *testing.T, name string) wal.SyncMode {

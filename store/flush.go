@@ -103,7 +103,7 @@ func (w *runWriter) end(b *runBuilder) error {
 	pages := w.file.PagesFor(payload)
 	w.staged = append(w.staged, stagedRun{offset: b.start - page.RunHeaderBytes, payload: payload, entry: indexEntry{
 		queue: b.queue, first: b.first, span: b.last - b.first + 1,
-		count: uint64(b.count), bytes: uint64(payload - runHeaderLen), //nolint:gosec // not negative
+		count: uint64(b.count), bytes: uint64(payload - runHeaderLen),
 	}})
 	w.pages = append(w.pages, pages)
 	whole := b.start - page.RunHeaderBytes + int(pages)*w.file.PageSize()

@@ -77,7 +77,7 @@ func decodeIndexEntry(key, value []byte) (indexEntry, error) {
 		fields[i], value = v, value[n:]
 	}
 	e.span, e.count, e.bytes = fields[0], fields[4], fields[5]
-	e.run = page.Run{First: page.No(fields[1]), Pages: uint32(fields[2]), Born: fields[3]} //nolint:gosec // checked below
+	e.run = page.Run{First: page.No(fields[1]), Pages: uint32(fields[2]), Born: fields[3]}
 	if e.span == 0 || e.count == 0 || e.count > e.span || fields[1] == 0 || fields[2] == 0 || fields[2] > 1<<31 ||
 		e.first+e.span < e.first || len(value) != 0 {
 		return e, fmt.Errorf("%w: key %x", errIndexEntry, key)

@@ -46,7 +46,7 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 		}
 		return in.begin(data)
 	}
-	if err := in.imp.WriteAt(int64(offset), data); err != nil { //nolint:gosec // checked by the importer
+	if err := in.imp.WriteAt(int64(offset), data); err != nil {
 		if errors.Is(err, page.ErrFailed) {
 			in.s.fail(err) // INV-7
 		}
@@ -61,7 +61,7 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 func (in *Install) begin(data []byte) error {
 	s, h := in.s, in.header
 	imp, err := page.NewImporter(s.o.FS, filepath.Join(s.o.Dir, receiveName), page.ImportOptions{
-		Meta: data, PageSize: h.PageSize, FileBytes: int64(h.FileBytes), StoreID: s.Identity().StoreID, //nolint:gosec // compared, not used
+		Meta: data, PageSize: h.PageSize, FileBytes: int64(h.FileBytes), StoreID: s.Identity().StoreID,
 	})
 	if err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)

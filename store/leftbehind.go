@@ -67,14 +67,14 @@ func leftKind(name string) string {
 func SizeOf(fsys vfs.FS, path string) (bytes uint64, err error) {
 	info, err := fsys.Stat(path)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // names the file
+		return 0, err
 	}
 	if !info.IsDir {
-		return uint64(max(info.SizeBytes, 0)), nil //nolint:gosec // not negative
+		return uint64(max(info.SizeBytes, 0)), nil
 	}
 	names, err := fsys.ReadDir(path)
 	if err != nil {
-		return 0, err //nolint:wrapcheck // names the directory
+		return 0, err
 	}
 	for _, name := range names {
 		n, err := SizeOf(fsys, filepath.Join(path, name))

@@ -38,7 +38,7 @@ func (p *packing) add(seq uint64, size int) {
 func (p *packing) entry(run page.Run) indexEntry {
 	return indexEntry{
 		queue: p.queue, first: p.first, span: p.last - p.first + 1, run: run,
-		count: uint64(p.count), bytes: uint64(p.size - runHeaderLen), //nolint:gosec // not negative
+		count: uint64(p.count), bytes: uint64(p.size - runHeaderLen),
 	}
 }
 
@@ -59,7 +59,7 @@ type indexer struct {
 func (x *indexer) put(e indexEntry) error {
 	x.key = appendIndexKey(x.key[:0], e.queue, e.first)
 	x.value = e.appendValue(x.value[:0])
-	return x.bulk.Put(x.key, x.value) //nolint:wrapcheck // the caller says what it is about
+	return x.bulk.Put(x.key, x.value)
 }
 
 // simulation finds out how large a page file would become, by doing everything that a rewrite does but the writing:
@@ -109,7 +109,7 @@ func (s *simulation) message(queueID, seq uint64, size int) error {
 		s.begin(queueID, seq)
 	}
 	s.add(seq, size)
-	s.records += uint64(size) //nolint:gosec // not negative
+	s.records += uint64(size)
 	return nil
 }
 
@@ -121,7 +121,7 @@ func (s *simulation) endRun() error {
 	run := s.take(s.size)
 	s.runs++
 	s.msgPages += uint64(run.Pages)
-	s.payload += uint64(s.size) + page.RunHeaderBytes //nolint:gosec // not negative
+	s.payload += uint64(s.size) + page.RunHeaderBytes
 	e := s.entry(run)
 	s.count = 0
 	return s.index.put(e)
@@ -130,14 +130,14 @@ func (s *simulation) endRun() error {
 // candidate is the outcome.
 func (s *simulation) candidate() (Candidate, error) {
 	if _, err := s.index.bulk.Finish(); err != nil {
-		return Candidate{}, err //nolint:wrapcheck // cannot be: nothing is written
+		return Candidate{}, err
 	}
 	total, bitmap, fileBytes := page.BuiltSize(s.pageSize, s.pages)
 	c := Candidate{
-		PageSize: s.pageSize, FileBytes: uint64(fileBytes), Pages: total, Runs: s.runs, //nolint:gosec // not negative
+		PageSize: s.pageSize, FileBytes: uint64(fileBytes), Pages: total, Runs: s.runs,
 		MessagePages: s.msgPages, IndexPages: s.nodes, OtherPages: bitmap,
 	}
-	c.PaddingBytes = s.msgPages*uint64(s.pageSize) - s.payload //nolint:gosec // not negative
+	c.PaddingBytes = s.msgPages*uint64(s.pageSize) - s.payload
 	c.WasteBytes = c.FileBytes - s.records
 	return c, nil
 }
@@ -147,7 +147,7 @@ func (e *indexEntry) recordSize() (size int, ok bool) {
 	if e.count != 1 || e.span != 1 {
 		return 0, false
 	}
-	return int(e.bytes) - 1, true //nolint:gosec // the delta, which is 0, takes a byte
+	return int(e.bytes) - 1, true
 }
 
 // recordSizes calls fn for each message of a run with its size, without looking at the messages themselves.

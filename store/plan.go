@@ -57,7 +57,7 @@ func (s *Store) PlanRewrite(ctx context.Context, o RewriteOptions) (RewritePlan,
 		return RewritePlan{}, err
 	}
 	if o.ReserveBytes == 0 {
-		o.ReserveBytes = uint64(s.o.SegmentBytes) //nolint:gosec // not negative
+		o.ReserveBytes = uint64(s.o.SegmentBytes)
 	}
 	plan, err := planFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0), s.o.FS, s.o.Dir, o)
 	if gone := s.stillUses(file); gone != nil {
@@ -111,7 +111,7 @@ func planFile(
 // plan finds out what a rewrite with a page size takes. Messages that have a run to themselves are not read for it.
 func (v *survey) plan(ctx context.Context, fsys vfs.FS, dir string, pageSize int, reserve uint64) (RewritePlan, error) {
 	if err := page.CheckPageSize(pageSize); err != nil {
-		return RewritePlan{}, err //nolint:wrapcheck // the caller does
+		return RewritePlan{}, err
 	}
 	v.meter.phase("plan", v.meta.UsedPages)
 	candidates, err := v.run(ctx, []int{pageSize})
@@ -134,7 +134,7 @@ func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err erro
 		return 0, 0, 0, fmt.Errorf("look at page.db: %w", err)
 	}
 	if was, err := fsys.Stat(filepath.Join(dir, oldFileName)); err == nil {
-		old = uint64(was.SizeBytes) //nolint:gosec // not negative
+		old = uint64(was.SizeBytes)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, 0, fmt.Errorf("look at page.db_old: %w", err)
 	}
@@ -142,7 +142,7 @@ func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err erro
 	if err != nil {
 		return 0, 0, 0, fmt.Errorf("look at the free space: %w", err)
 	}
-	return uint64(info.SizeBytes), old, usage.AvailableBytes, nil //nolint:gosec // not negative
+	return uint64(info.SizeBytes), old, usage.AvailableBytes, nil
 }
 
 // DropOldDir is Store.DropOld for a node that is not running.
@@ -177,5 +177,5 @@ func dropOld(fsys vfs.FS, dir string) (uint64, error) {
 	if err := fsys.SyncDir(dir); err != nil {
 		return 0, fmt.Errorf("drop page.db_old: %w", err)
 	}
-	return uint64(info.SizeBytes), nil //nolint:gosec // not negative
+	return uint64(info.SizeBytes), nil
 }

@@ -112,7 +112,7 @@ func (s *Store) Room() (freeBytes, tailBytes uint64, err error) {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return usage.AvailableBytes, uint64(max(s.state.TailBytes(), 0)), nil //nolint:gosec // not negative
+	return usage.AvailableBytes, uint64(max(s.state.TailBytes(), 0)), nil
 }
 
 // Stats describes the store.
@@ -163,7 +163,7 @@ func (s *Store) Stats() (Stats, error) {
 	}
 	s.mu.RLock()
 	st.Applied, st.TailBytes = s.applied, s.state.TailBytes()
-	st.Queues, st.Messages, st.MessageBytes = uint64(s.state.QueueCount()), s.state.Messages(), s.state.Bytes() //nolint:gosec // not negative
+	st.Queues, st.Messages, st.MessageBytes = uint64(s.state.QueueCount()), s.state.Messages(), s.state.Bytes()
 	st.Counts = s.state.Counts()
 	s.mu.RUnlock()
 	usage, err := s.o.FS.Usage(s.o.Dir)

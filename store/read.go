@@ -373,7 +373,7 @@ func (r *reading) readGroup(group []indexEntry) error {
 func (r *reading) readNow(group []indexEntry, buf []byte) error {
 	begin := time.Now()
 	if err := r.s.file.ReadExactly(group[0].run.First, buf); err != nil {
-		return err //nolint:wrapcheck // the caller does
+		return err
 	}
 	if time.Since(begin) > slowRead && r.s.file.HasCache() && r.streams(buf) {
 		r.aheadFrom(group[len(group)-1].last() + 1)
@@ -389,11 +389,11 @@ func (r *reading) decode(e *indexEntry, b []byte, ahead bool) ([]byte, error) {
 		}
 		r.s.ahead.forget(r.s.file, e.run.First)
 		if err := r.s.file.ReadPages(e.run.First, b); err != nil {
-			return nil, err //nolint:wrapcheck // the caller does
+			return nil, err
 		}
 	}
 	_, payload, err := r.s.file.DecodeRun(e.run, b)
-	return payload, err //nolint:wrapcheck // the caller does
+	return payload, err
 }
 
 // takeFrom takes the wanted messages out of one run.

@@ -62,10 +62,10 @@ type aheadPiece struct {
 
 // at is where a page begins in the piece; negative if it is not part of it.
 func (p *aheadPiece) at(file *page.File, no page.No) int {
-	if p.bad || p.file != file || no < p.first || uint64(no-p.first) >= uint64(p.bytes/file.PageSize()) { //nolint:gosec // not negative
+	if p.bad || p.file != file || no < p.first || uint64(no-p.first) >= uint64(p.bytes/file.PageSize()) {
 		return -1
 	}
-	return int(no-p.first) * file.PageSize() //nolint:gosec // within the piece
+	return int(no-p.first) * file.PageSize()
 }
 
 // idle tells whether the piece may be used for something else.
@@ -97,7 +97,7 @@ func (a *readAhead) find(file *page.File, no page.No) *aheadPiece {
 // that is: nothing if the piece could not be read.
 func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	<-p.done
-	n, at := 0, int(no-p.first)*p.file.PageSize() //nolint:gosec // within the piece
+	n, at := 0, int(no-p.first)*p.file.PageSize()
 	if p.err == nil {
 		n = copy(buf, p.data[at:])
 	}

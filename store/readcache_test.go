@@ -55,7 +55,7 @@ func TestReadOnce(t *testing.T) {
 		for i := range batch {
 			m, err := txn.DecodeMessage(batch[i].Record)
 			require.NoError(t, err)
-			require.Equal(t, text(queue, from+uint64(i)), string(m.Body)) //nolint:gosec // small
+			require.Equal(t, text(queue, from+uint64(i)), string(m.Body))
 		}
 		return next
 	}

@@ -66,7 +66,7 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 			found.Last = from - 1
 			break
 		}
-		n := int(min(last-from+1, queue.MaxRunSpan)) //nolint:gosec // bounded
+		n := int(min(last-from+1, queue.MaxRunSpan))
 		got, next, err := s.read(ctx, ReadRequest{Queue: queueID, From: from, MaxMessages: n, MaxBytes: copyBytes}, nil)
 		for i := range got {
 			if got[i].Sequence <= last {
@@ -263,7 +263,7 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 		if err := s.pager.replaceRun(&st); err != nil {
 			return fmt.Errorf("repair queue %d, sequences %d to %d: %w", queueID, st.entry.first, st.entry.last(), err)
 		}
-		s.damage.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) }) //nolint:gosec // not negative
+		s.damage.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) })
 		s.o.Logger.Warn("a damaged page was repaired with the other node's messages", zap.Uint64("queue_id", queueID),
 			zap.Uint64("first", st.entry.first), zap.Uint64("last", st.entry.last()), zap.Int("messages", gained),
 			zap.NamedError("was", st.why))
@@ -360,7 +360,7 @@ func (s *Store) fetchAll(
 	for first <= last {
 		got, err := source.FetchMessages(ctx, queueID, first, last, s.Applied())
 		if err != nil {
-			return all, err //nolint:wrapcheck // the caller does
+			return all, err
 		}
 		all.Messages = append(all.Messages, got.Messages...)
 		all.Damaged = append(all.Damaged, got.Damaged...)
@@ -387,14 +387,14 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 		st.have = append(st.have, Delivery{Sequence: m.Sequence, Record: bytes.Clone(m.Record)})
 		gained++
 	}
-	slices.SortFunc(st.have, func(a, b Delivery) int { return int(int64(a.Sequence) - int64(b.Sequence)) }) //nolint:gosec // a run's span
+	slices.SortFunc(st.have, func(a, b Delivery) int { return int(int64(a.Sequence) - int64(b.Sequence)) })
 	st.have = slices.CompactFunc(st.have, func(a, b Delivery) bool { return a.Sequence == b.Sequence })
 	if e := &st.entry; !e.run.IsZero() && uint64(len(st.have)) == e.count {
 		size := 0
 		for i := range st.have {
 			size += txn.UvarintBytes(st.have[i].Sequence-e.first) + len(st.have[i].Record)
 		}
-		if uint64(size) != e.bytes { //nolint:gosec // not negative
+		if uint64(size) != e.bytes {
 			return 0, fmt.Errorf("%w; and the other node's messages are not the same: they take %d bytes, not %d; "+
 				"run `lockstep verify`",
 				st.why, size, e.bytes)

@@ -260,7 +260,7 @@ func (rw *rewrite) run(ctx context.Context) error {
 	if err := rw.commit(); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	rw.result.FileBytesAfter = uint64(meta.FileBytes()) //nolint:gosec // not negative
+	rw.result.FileBytesAfter = uint64(meta.FileBytes())
 	rw.resume()
 	rw.meter.phase("done", rw.meter.now.TotalPages)
 	s.o.Logger.Info("page.db was rewritten", zap.Int("page_size", rw.result.PageSize),
@@ -310,13 +310,13 @@ func (rw *rewrite) reserve() uint64 {
 	if rw.o.ReserveBytes != 0 {
 		return rw.o.ReserveBytes
 	}
-	return uint64(rw.s.o.SegmentBytes) //nolint:gosec // not negative
+	return uint64(rw.s.o.SegmentBytes)
 }
 
 // verify opens the new file as the next start would, and compares what it holds with the present state.
 func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	if err := ctx.Err(); err != nil {
-		return err //nolint:wrapcheck // the caller does
+		return err
 	}
 	file, err := page.Open(rw.s.o.FS, rw.path(newFileName), page.Options{})
 	if err != nil {

@@ -21,7 +21,7 @@ func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error
 	var err error
 	rw.builder, err = page.NewBuilder(s.o.FS, rw.path(newFileName), page.BuildOptions{
 		PageSize: plan.PageSize, StoreID: s.Identity().StoreID, Checkpoint: old.Checkpoint + 1,
-		FileBytes: int64(plan.NeedBytes), //nolint:gosec // a file's size
+		FileBytes: int64(plan.NeedBytes),
 	})
 	if err != nil {
 		return page.Meta{}, rw.spaceError(plan, err)
@@ -39,7 +39,7 @@ func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error
 	}
 	rw.result.Messages, rw.result.MessageBytes, rw.result.DroppedMessages = c.messages, c.bytes, c.dropped
 	if err := ctx.Err(); err != nil {
-		return page.Meta{}, err //nolint:wrapcheck // the caller does
+		return page.Meta{}, err
 	}
 	rw.meter.phase("finish", 0)
 	meta, err := rw.builder.Finish(page.Meta{

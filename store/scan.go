@@ -150,7 +150,7 @@ func (r *ScanResult) measure(fsys vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("look at page.db: %w", err)
 	}
-	r.FileBytes = uint64(info.SizeBytes) //nolint:gosec // not negative
+	r.FileBytes = uint64(info.SizeBytes)
 	r.recommend()
 	return nil
 }
@@ -308,7 +308,7 @@ func (v *survey) feed(ctx context.Context, from, to []byte) error {
 	return copyEntries(ctx, v.view, from, to, func(key, value []byte) error {
 		for _, s := range v.sims {
 			if err := s.index.bulk.Put(key, value); err != nil {
-				return err //nolint:wrapcheck // copyEntries does
+				return err
 			}
 		}
 		return v.pace.Did(ctx, len(key)+len(value))
@@ -387,7 +387,7 @@ func (v *survey) damaged(e *indexEntry, err error, found uint64) error {
 		}
 		if seq := e.first + i; v.alive.has(seq) {
 			for _, s := range v.sims {
-				if err := s.message(e.queue, seq, int(e.bytes/e.count)); err != nil { //nolint:gosec // at most a run
+				if err := s.message(e.queue, seq, int(e.bytes/e.count)); err != nil {
 					return err
 				}
 			}
@@ -400,11 +400,11 @@ func (v *survey) damaged(e *indexEntry, err error, found uint64) error {
 func (v *survey) message(e *indexEntry, seq uint64, size int) error {
 	if !v.alive.has(seq) {
 		v.result.DeadMessages++
-		v.result.DeadBytes += uint64(size) //nolint:gosec // not negative
+		v.result.DeadBytes += uint64(size)
 		return nil
 	}
 	v.result.Messages++
-	v.result.MessageBytes += uint64(size) //nolint:gosec // not negative
+	v.result.MessageBytes += uint64(size)
 	v.histogram.add(size)
 	for _, s := range v.sims {
 		if err := s.message(e.queue, seq, size); err != nil {
@@ -418,14 +418,14 @@ func (v *survey) message(e *indexEntry, seq uint64, size int) error {
 type histogram [2 * 64]SizeBucket
 
 func (h *histogram) add(size int) {
-	n := uint64(max(size, 2)) //nolint:gosec // not negative
+	n := uint64(max(size, 2))
 	k := bits.Len64(n) - 1
 	i := 2 * k
 	if n >= 3<<(k-1) {
 		i++
 	}
 	h[i].Messages++
-	h[i].Bytes += uint64(size) //nolint:gosec // not negative
+	h[i].Bytes += uint64(size)
 }
 
 func (h *histogram) buckets() []SizeBucket {
@@ -482,7 +482,7 @@ func (r *ScanResult) recommend() {
 	default:
 		r.choose(current, "nothing is gained by another page size")
 	}
-	if c := r.candidate(r.Recommended); c == current && r.GainBytes > int64(r.FileBytes/100) { //nolint:gosec // a size of a file
+	if c := r.candidate(r.Recommended); c == current && r.GainBytes > int64(r.FileBytes/100) {
 		r.Note += fmt.Sprintf("; a compact makes page.db %d bytes instead of %d", c.FileBytes, r.FileBytes)
 	}
 }
@@ -511,7 +511,7 @@ func (r *ScanResult) candidate(pageSize int) *Candidate {
 
 func (r *ScanResult) choose(c *Candidate, why string) {
 	r.Recommended, r.Note = c.PageSize, why
-	r.GainBytes = int64(r.FileBytes) - int64(c.FileBytes) //nolint:gosec // sizes of files
+	r.GainBytes = int64(r.FileBytes) - int64(c.FileBytes)
 }
 
 // against says what another page size would cost.

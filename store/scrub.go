@@ -83,7 +83,7 @@ func (sc *scrub) pages(ctx context.Context) error {
 				return fmt.Errorf("scrub: %w", ctx.Err())
 			}
 		}
-		if err := sc.did(ctx, pages, int(pages)*sc.s.pageSize()); err != nil { //nolint:gosec // a stretch
+		if err := sc.did(ctx, pages, int(pages)*sc.s.pageSize()); err != nil {
 			return err
 		}
 		key = next
@@ -220,7 +220,7 @@ func (sc *scrub) stretch(
 	}()
 	counted := &countingPager{File: file}
 	it := tree.New(counted, pin.Meta().Root, tree.Options{CacheBytes: scrubCacheBytes}).View().Scan(from, nil)
-	size := uint64(file.PageSize()) //nolint:gosec // at most 1 MiB
+	size := uint64(file.PageSize())
 	for it.Next() {
 		if (pages+counted.pages)*size >= scrubBytes || ctx.Err() != nil {
 			return append([]byte{}, it.Key()...), pages + counted.pages, bad, nil
@@ -274,7 +274,7 @@ type countingPager struct {
 // ReadRun reads and counts.
 func (c *countingPager) ReadRun(run page.Run, buf []byte) (page.Kind, []byte, error) {
 	c.pages += uint64(run.Pages)
-	return c.File.ReadRun(run, buf) //nolint:wrapcheck // it is the file's
+	return c.File.ReadRun(run, buf)
 }
 
 // log reads the log as a standby that catches up would.
@@ -286,7 +286,7 @@ func (sc *scrub) log(ctx context.Context) error {
 		if frames, _, _, err = r.ReadBatch(scrubBytes); err == nil {
 			size = len(frames)
 			sc.result.LogBytes += uint64(size)
-			sc.s.damage.count(func(st *DamageStatus) { st.ScrubbedLogBytes += uint64(size) }) //nolint:gosec // not negative
+			sc.s.damage.count(func(st *DamageStatus) { st.ScrubbedLogBytes += uint64(size) })
 			err = sc.pace.Did(ctx, size)
 		}
 	}

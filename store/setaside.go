@@ -97,7 +97,7 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, err //nolint:wrapcheck // the caller says what for
+		return nil, false, err
 	}
 	for _, name := range all {
 		if wal.IsLogFile(name) {
@@ -157,7 +157,7 @@ func shortened(text string) string {
 func keepIdentity(o *Options, aside string) error {
 	to := filepath.Join(o.Dir, aside)
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, logDirName), 0o750); err != nil {
-		return err //nolint:wrapcheck // says which directory
+		return err
 	}
 	raw, err := vfs.ReadFile(o.FS, filepath.Join(o.Dir, identityName), identityMaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,7 +169,7 @@ func keepIdentity(o *Options, aside string) error {
 	if err := writeFileSync(o.FS, filepath.Join(to, identityName), raw); err != nil {
 		return err
 	}
-	return o.FS.SyncDir(to) //nolint:wrapcheck // names the directory
+	return o.FS.SyncDir(to)
 }
 
 // finishSetAside moves what belongs to a store that is being set aside, and then takes the mark out of the identity.

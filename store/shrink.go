@@ -72,13 +72,13 @@ func (s *Store) PlanShrink(ctx context.Context, o ShrinkOptions) (ShrinkPlan, er
 	}
 	meta := pin.Meta()
 	plan := ShrinkPlan{
-		UsedBytes: uint64(page.OffsetOf(page.No(meta.UsedPages)+1, file.PageSize())), MoveBytes: tail.bytes, //nolint:gosec // not negative
+		UsedBytes: uint64(page.OffsetOf(page.No(meta.UsedPages)+1, file.PageSize())), MoveBytes: tail.bytes,
 	}
 	if plan.FileBytes, _, plan.AvailableBytes, err = diskFigures(s.o.FS, s.o.Dir); err != nil {
 		return ShrinkPlan{}, err
 	}
 	end := max(uint64(tail.end), meta.UsedPages)
-	after := uint64(page.OffsetOf(page.No(end)+1, file.PageSize())) //nolint:gosec // not negative
+	after := uint64(page.OffsetOf(page.No(end)+1, file.PageSize()))
 	plan.GainBytes = max(plan.FileBytes, after) - after
 	return plan, nil
 }
@@ -152,11 +152,11 @@ func (t *tailRuns) Pop() any {
 
 // findTail looks for the runs behind the page where the file would end if it had no gaps.
 func (s *Store) findTail(ctx context.Context, file *page.File, pin *page.Pin, o ShrinkOptions) (*tailRuns, error) {
-	limit := uint64(max(o.MoveBytes, 0)) //nolint:gosec // not negative
+	limit := uint64(max(o.MoveBytes, 0))
 	if o.MoveBytes == 0 {
 		limit = DefaultMoveBytes
 	}
-	from, size := page.No(pin.Meta().UsedPages), uint64(file.PageSize()) //nolint:gosec // not negative
+	from, size := page.No(pin.Meta().UsedPages), uint64(file.PageSize())
 	t := &tailRuns{}
 	stays := func(e indexEntry) { t.end = max(t.end, e.run.End()-1) }
 	view := tree.New(file, pin.Meta().Root, tree.Options{CacheBytes: s.o.MemoryBudget / 32}).View()
@@ -206,7 +206,7 @@ func (s *Store) moveTail(ctx context.Context, o ShrinkOptions) (uint64, error) {
 	var moved uint64
 	for len(order) > 0 {
 		if err := ctx.Err(); err != nil {
-			return moved, err //nolint:wrapcheck // the caller does
+			return moved, err
 		}
 		round, bytes := len(order), 0
 		for round > 0 && bytes < moveRoundBytes {
@@ -250,7 +250,7 @@ func (p *pager) move(file *page.File, runs []indexEntry) (moved uint64, more boo
 		var to page.Run
 		if to, more, err = p.moveRun(edit, &runs[i]); err == nil && !to.IsZero() {
 			taken, left = append(taken, to), append(left, runs[i].run)
-			moved += uint64(to.Pages) * uint64(file.PageSize()) //nolint:gosec // not negative
+			moved += uint64(to.Pages) * uint64(file.PageSize())
 		}
 	}
 	if err == nil {
@@ -272,7 +272,7 @@ func (p *pager) moveRun(edit *tree.Edit, e *indexEntry) (to page.Run, more bool,
 	key := appendIndexKey(nil, e.queue, e.first)
 	value, ok, err := edit.Get(key)
 	if err != nil {
-		return to, false, err //nolint:wrapcheck // the caller does
+		return to, false, err
 	}
 	if !ok || !bytes.Equal(value, e.appendValue(nil)) {
 		return to, true, nil // consumed meanwhile
@@ -284,7 +284,7 @@ func (p *pager) moveRun(edit *tree.Edit, e *indexEntry) (to page.Run, more bool,
 	}
 	file.AllocLow()
 	if to, err = file.Alloc(e.run.Pages); err != nil {
-		return page.Run{}, false, err //nolint:wrapcheck // the caller does
+		return page.Run{}, false, err
 	}
 	if to.First > e.run.First {
 		file.Free(to)
@@ -297,7 +297,7 @@ func (p *pager) moveRun(edit *tree.Edit, e *indexEntry) (to page.Run, more bool,
 	}
 	if err != nil {
 		file.Free(to)
-		return page.Run{}, false, err //nolint:wrapcheck // the caller does
+		return page.Run{}, false, err
 	}
 	return to, true, nil
 }
@@ -309,7 +309,7 @@ func (s *Store) cutTail(ctx context.Context) (held bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return false, err //nolint:wrapcheck // the caller does
+		return false, err
 	}
 	if err := s.usable(); err != nil {
 		return false, err
@@ -329,7 +329,7 @@ func (s *Store) cutTail(ctx context.Context) (held bool, err error) {
 			return false, err
 		}
 		if err := ctx.Err(); err != nil {
-			return false, err //nolint:wrapcheck // the caller does
+			return false, err
 		}
 	}
 	if _, err := s.file.Trim(); err != nil {

@@ -84,8 +84,8 @@ func (s *Store) OpenSnapshot() (*Snapshot, error) {
 		pages += uint64(ext.Pages)
 	}
 	snap.Header = SnapshotHeader{
-		Position: meta.Position, PageSize: meta.PageSize, FileBytes: uint64(meta.FileBytes()), //nolint:gosec // not negative
-		DataBytes: pages*uint64(meta.PageSize) + uint64(len(snap.meta)), //nolint:gosec // not negative
+		Position: meta.Position, PageSize: meta.PageSize, FileBytes: uint64(meta.FileBytes()),
+		DataBytes: pages*uint64(meta.PageSize) + uint64(len(snap.meta)),
 	}
 	s.snapshots.mu.Lock()
 	defer s.snapshots.mu.Unlock()
@@ -127,16 +127,16 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 		return offset, sn.meta[offset:], nil
 	}
 	size := sn.file.PageSize()
-	end := func(ext page.Run) uint64 { return uint64(page.OffsetOf(ext.End(), size)) } //nolint:gosec // not negative
+	end := func(ext page.Run) uint64 { return uint64(page.OffsetOf(ext.End(), size)) }
 	i := sort.Search(len(sn.extents), func(i int) bool { return end(sn.extents[i]) > offset })
 	if i == len(sn.extents) {
 		return 0, nil, io.EOF
 	}
 	ext := sn.extents[i]
-	from := max(uint64(page.OffsetOf(ext.First, size)), offset) //nolint:gosec // not negative
+	from := max(uint64(page.OffsetOf(ext.First, size)), offset)
 	n := max(min(end(ext)-from, uint64(limit)/uint64(size)*uint64(size)), uint64(size))
-	room := vfs.AlignedBlock(int(n) + page.UncachedRoom)                     //nolint:gosec // at most limit
-	data, err = sn.file.ReadOnce(page.NoAt(int64(from), size), int(n), room) //nolint:gosec // within the file
+	room := vfs.AlignedBlock(int(n) + page.UncachedRoom)
+	data, err = sn.file.ReadOnce(page.NoAt(int64(from), size), int(n), room)
 	if err != nil {
 		return 0, nil, fmt.Errorf("read snapshot at offset %d: %w", from, err)
 	}
@@ -148,7 +148,7 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 // is known on this node, which may still get a good copy. sn.mu is held.
 func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
 	size := sn.file.PageSize()
-	begin := uint64(page.OffsetOf(ext.First, size)) //nolint:gosec // not negative
+	begin := uint64(page.OffsetOf(ext.First, size))
 	switch {
 	case i == 0 && from == begin:
 		sn.stream = page.NewRunStream(size)
@@ -157,7 +157,7 @@ func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
 		return
 	}
 	sn.next = from + uint64(len(data))
-	if err := sn.stream.Write(page.NoAt(int64(from), size), data); err != nil { //nolint:gosec // within the file
+	if err := sn.stream.Write(page.NoAt(int64(from), size), data); err != nil {
 		sn.s.o.Logger.Error("a snapshot is being sent with a damaged page", zap.String("id", sn.ID), zap.Error(err))
 		sn.s.NoteDamage(err)
 		sn.stream = nil

@@ -146,7 +146,7 @@ func (p *partReader) scan(from, to []byte) error {
 			return err
 		}
 	}
-	return it.Err() //nolint:wrapcheck // the caller says what it is about
+	return it.Err()
 }
 
 func (p *partReader) add(e indexEntry) error {
@@ -166,7 +166,7 @@ func (p *partReader) add(e indexEntry) error {
 	if p.next == 0 {
 		p.first = e.run.First
 	}
-	p.part.runs = append(p.part.runs, walkRun{entry: e, offset: int(e.run.First-p.first) * size}) //nolint:gosec // within a part
+	p.part.runs = append(p.part.runs, walkRun{entry: e, offset: int(e.run.First-p.first) * size})
 	p.next = e.run.End()
 	return nil
 }
@@ -192,7 +192,7 @@ func (p *partReader) room(full bool) error {
 		p.first, p.next = 0, 0
 		return nil
 	case <-p.ctx.Done():
-		return p.ctx.Err() //nolint:wrapcheck // each says what it is about
+		return p.ctx.Err()
 	}
 }
 
@@ -226,7 +226,7 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 		return
 	}
 	size := file.PageSize()
-	n := int(next-first) * size //nolint:gosec // within a part
+	n := int(next-first) * size
 	if room := n + page.UncachedRoom; cap(p.buf) < room || cap(p.buf) > 4*walkBytes {
 		p.buf = vfs.AlignedBlock(max(room, walkBytes+page.UncachedRoom))
 	}

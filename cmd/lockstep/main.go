@@ -15,7 +15,7 @@ import (
 )
 
 // version is set by the linker: -X main.version=v1.2.3.
-var version string //nolint:gochecknoglobals // the linker can set nothing else
+var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

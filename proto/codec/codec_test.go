@@ -139,7 +139,7 @@ func FuzzUnmarshal(f *testing.F) {
 	for i, m := range examples() {
 		b, err := protobuf.Marshal(m)
 		require.NoError(f, err)
-		f.Add(b, uint8(i)) //nolint:gosec // a few
+		f.Add(b, uint8(i))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, which uint8) {
 		all := examples()

@@ -59,7 +59,7 @@ func storedMessage(b []byte, d *delivery) bool {
 			m.PublishedAt = &d.at
 			return timestamp(value, m.PublishedAt)
 		case 3:
-			m.DeliveryCount = uint32(number) //nolint:gosec // the library cuts it off, too
+			m.DeliveryCount = uint32(number)
 			return typ == protowire.VarintType
 		case 4:
 			if typ != protowire.BytesType || m.Message != nil {
@@ -76,10 +76,10 @@ func timestamp(b []byte, m *timestamppb.Timestamp) bool {
 	return fields(b, func(field int32, typ protowire.Type, _ []byte, number uint64) bool {
 		switch field {
 		case 1:
-			m.Seconds = int64(number) //nolint:gosec // that is how it is encoded
+			m.Seconds = int64(number)
 			return typ == protowire.VarintType
 		case 2:
-			m.Nanos = int32(number) //nolint:gosec // that is how it is encoded
+			m.Nanos = int32(number)
 			return typ == protowire.VarintType
 		}
 		return false

@@ -86,11 +86,11 @@ func (f *filler) scalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 		return protoreflect.ValueOfUint64(n)
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
-		return protoreflect.ValueOfInt64(int64(n)) //nolint:gosec // G115: a random number
+		return protoreflect.ValueOfInt64(int64(n))
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
-		return protoreflect.ValueOfUint32(uint32(n)) //nolint:gosec // G115: a random number
+		return protoreflect.ValueOfUint32(uint32(n))
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
-		return protoreflect.ValueOfInt32(int32(n)) //nolint:gosec // G115: a random number
+		return protoreflect.ValueOfInt32(int32(n))
 	case protoreflect.FloatKind:
 		return protoreflect.ValueOfFloat32(f.rng.Float32())
 	case protoreflect.DoubleKind:
@@ -131,7 +131,7 @@ func TestEveryFieldSurvives(t *testing.T) {
 	for _, m := range touched {
 		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {
 			for seed := range uint64(20) {
-				f := &filler{rng: rand.New(rand.NewPCG(seed, 1)), strange: -1} //nolint:gosec // G404: repeatable
+				f := &filler{rng: rand.New(rand.NewPCG(seed, 1)), strange: -1}
 				want := m.ProtoReflect().New()
 				f.fill(want, 4)
 				survives(t, want.Interface())
@@ -146,7 +146,7 @@ func TestStrangeFieldSurvives(t *testing.T) {
 	for _, m := range touched {
 		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {
 			for at := 0; ; at++ {
-				f := &filler{rng: rand.New(rand.NewPCG(uint64(at), 2)), strange: at} //nolint:gosec // G404: repeatable
+				f := &filler{rng: rand.New(rand.NewPCG(uint64(at), 2)), strange: at}
 				want := m.ProtoReflect().New()
 				f.fill(want, 3)
 				if f.met <= at {

@@ -155,7 +155,7 @@ type buffers struct {
 
 // Get returns a buffer of the length, with any content.
 func (p *buffers) Get(length int) *[]byte {
-	i := max(bits.Len(uint(max(length, 1)-1)), leastExponent) - leastExponent //nolint:gosec // not negative
+	i := max(bits.Len(uint(max(length, 1)-1)), leastExponent) - leastExponent
 	if i >= len(p.pools) {
 		b := make([]byte, length)
 		return &b
@@ -171,7 +171,7 @@ func (p *buffers) Get(length int) *[]byte {
 // Put takes a buffer back that Get returned.
 func (p *buffers) Put(b *[]byte) {
 	n := cap(*b)
-	if i := bits.Len(uint(n)) - 1 - leastExponent; i >= 0 && i < len(p.pools) && n == 1<<(i+leastExponent) { //nolint:gosec // not negative
+	if i := bits.Len(uint(n)) - 1 - leastExponent; i >= 0 && i < len(p.pools) && n == 1<<(i+leastExponent) {
 		p.pools[i].Put(b)
 	}
 }

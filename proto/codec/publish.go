@@ -152,7 +152,7 @@ func producer(b []byte, m *pb.Producer) bool {
 			m.Id = string(value)
 			return typ == protowire.BytesType && utf8.Valid(value)
 		case 2:
-			m.Epoch = uint32(number) //nolint:gosec // the library cuts it off, too
+			m.Epoch = uint32(number)
 			return typ == protowire.VarintType
 		case 3:
 			m.Sequence = number

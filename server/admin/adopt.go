@@ -210,8 +210,8 @@ func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStat
 	case s.GetPairId() != "" && s.GetPairId() != own.PairID.String():
 		return fmt.Errorf("%w: the node at %s belongs to pair %s, this one to %s: do two pairs share a prefix?",
 			failover.ErrOtherPair, address, s.GetPairId(), own.PairID)
-	case !leads && failover.Role(other.GetRole()).Acts(): //nolint:gosec // the numbers are the same
-		return fmt.Errorf("%w: the node at %s is the active one (%s)", ErrOtherAhead, address, failover.Role(other.GetRole())) //nolint:gosec // as above
+	case !leads && failover.Role(other.GetRole()).Acts():
+		return fmt.Errorf("%w: the node at %s is the active one (%s)", ErrOtherAhead, address, failover.Role(other.GetRole()))
 	case ahead:
 		return fmt.Errorf("%w: the log of the node at %s ends at %s, and this one's at %s", ErrOtherAhead, address,
 			theirs, end)

@@ -130,7 +130,7 @@ func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.node.Find(ctx)
 		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !forcePause(ctx, deadline) {
-			return found, err //nolint:wrapcheck // the caller does
+			return found, err
 		}
 	}
 }
@@ -204,7 +204,7 @@ func answeredBy(
 		}
 		return fmt.Errorf("node %s, %s, answers at %s: %w", other.GetNode().GetName(), id, peer.GetAddress(), why)
 	}
-	role := failover.Role(other.GetRole()) //nolint:gosec // the numbers are the same
+	role := failover.Role(other.GetRole())
 	return fmt.Errorf("the other node answers at %s (%s): %w", peer.GetAddress(), role, errOtherAnswers)
 }
 

@@ -137,12 +137,12 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 func (a *Service) leftBehind(archive string) ([]*pb.LeftBehind, error) {
 	left, err := a.store.LeftBehind()
 	if err != nil {
-		return nil, err //nolint:wrapcheck // says what it is
+		return nil, err
 	}
 	if archive != "" {
 		formers, err := backup.Formers(vfs.OS(), archive)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // says what it is
+			return nil, err
 		}
 		for _, dir := range formers {
 			n, err := store.SizeOf(vfs.OS(), dir)
@@ -174,7 +174,7 @@ func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {
 func pairStatus(st *NodeState) *pb.PairStatus {
 	r := st.Pair.Record
 	out := &pb.PairStatus{
-		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync), //nolint:gosec // 1 or 2
+		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync),
 		Coordinator: st.Coordinator, CoordinatorReachable: st.Pair.CoordinatorReachable,
 		CoordinatorAddresses: st.CoordinatorAddresses,
 	}
@@ -228,8 +228,8 @@ func storeStatus(id store.Identity, s *store.Stats) *pb.StoreStatus {
 		StoreId: id.StoreID.String(), LogEnd: wire.PositionToProto(s.End), LogDurable: wire.PositionToProto(s.Durable),
 		CommitLsn:  s.Applied.LSN,
 		AppliedLsn: s.Applied.LSN, LogFirstLsn: s.FirstLSN, CheckpointLsn: s.CheckpointLSN, Checkpoint: s.Checkpoint,
-		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues, //nolint:gosec // at most 1 MiB
-		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync, //nolint:gosec // not negative
+		PageSize: uint32(s.PageSize), Pages: s.Pages, PagesUsed: s.PagesUsed, Queues: s.Queues,
+		Messages: s.Messages, MessageBytes: s.MessageBytes, LogBytes: uint64(max(s.LogBytes, 0)), Sync: s.Sync,
 		DiskFree: s.DiskFree,
 	}
 }

@@ -39,7 +39,7 @@ func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*p
 
 func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (failover.SwitchoverResult, error) {
 	if req.GetTo() == "" && req.GetFrom() == "" {
-		return a.node.Switchover(ctx, uuid.Nil) //nolint:wrapcheck // says what it is
+		return a.node.Switchover(ctx, uuid.Nil)
 	}
 	st := a.node.State().Pair
 	if st.Record == nil {
@@ -54,7 +54,7 @@ func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (fa
 		active, _ := st.ActiveNode()
 		return failover.SwitchoverResult{Active: active, Term: st.Record.Term, Already: true}, nil
 	}
-	return a.node.Switchover(ctx, to) //nolint:wrapcheck // says what it is
+	return a.node.Switchover(ctx, to)
 }
 
 // wantedActive is the node that is to be active, by what was asked for.

@@ -215,7 +215,7 @@ func (c *Config) complete() error {
 		c.Coordinator.Etcd.Endpoints = []string{"127.0.0.1:2379"}
 	}
 	if path := c.Coordinator.Etcd.PasswordFile; path != "" && c.Coordinator.Etcd.Password == "" {
-		secret, err := os.ReadFile(path) //nolint:gosec // the operator names the file
+		secret, err := os.ReadFile(path)
 		if err != nil {
 			return fmt.Errorf("%w: coordinator.etcd.password-file cannot be read: %w", ErrInvalid, err)
 		}

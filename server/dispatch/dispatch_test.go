@@ -125,7 +125,7 @@ func (q *memoryQueue) backlog() int {
 	return len(q.records) - len(q.acked)
 }
 
-var errNoQueue = errors.New("no such queue") //nolint:gochecknoglobals // a sentinel
+var errNoQueue = errors.New("no such queue")
 
 func limits() dispatch.Limits {
 	return dispatch.Limits{Consumers: 10, Outstanding: 1000, BatchBytes: 1 << 10, OutboxBytes: 4 << 10}
@@ -135,7 +135,7 @@ type fixture struct {
 	t        *testing.T
 	queue    *memoryQueue
 	registry *dispatch.Registry
-	ctx      context.Context //nolint:containedctx // the test's
+	ctx      context.Context
 }
 
 func newFixture(t *testing.T, l dispatch.Limits) *fixture {
@@ -435,7 +435,7 @@ func TestRandom(t *testing.T) {
 	var wg sync.WaitGroup
 	for worker := range 6 {
 		wg.Go(func() {
-			rng := rand.New(rand.NewSource(int64(worker))) //nolint:gosec // a test
+			rng := rand.New(rand.NewSource(int64(worker)))
 			for f.queue.backlog() > 0 && f.ctx.Err() == nil {
 				f.consumeSome(rng, &holders)
 			}
@@ -465,7 +465,7 @@ func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 		c.Close()
 	}()
 	for range 1 + rng.Intn(20) {
-		if err := c.AddCredit(uint32(rng.Intn(20))); err != nil { //nolint:gosec // small
+		if err := c.AddCredit(uint32(rng.Intn(20))); err != nil {
 			f.t.Error(err)
 		}
 		ctx, cancel := context.WithTimeout(f.ctx, 5*time.Millisecond)

@@ -113,7 +113,7 @@ func (d *dispatcher) stats() (inFlight uint64, consumers uint32) {
 	for _, c := range d.consumers {
 		inFlight += uint64(len(c.inFlight))
 	}
-	return inFlight, uint32(len(d.consumers)) //nolint:gosec // bounded by Limits.Consumers
+	return inFlight, uint32(len(d.consumers))
 }
 
 // deliver is the delivering goroutine: it reads when a consumer can take something, and waits otherwise.
@@ -292,7 +292,7 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 		}
 		last := sequences[run-1]
 		for from := sequences[0]; from <= last; {
-			left := int(last-from) + 1 //nolint:gosec // at most maxReadMessages
+			left := int(last-from) + 1
 			messages, next, err := d.registry.source.Read(ctx, d.key, from, left, d.registry.limits.Load().BatchBytes,
 				nil)
 			if err != nil {

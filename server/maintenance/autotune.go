@@ -117,7 +117,7 @@ func tuned(kind PlanKind, r *store.ScanResult, space, reads, minGain int) string
 // takes to read all messages.
 func gains(r *store.ScanResult) (space, reads int) {
 	if r.FileBytes > 0 && r.GainBytes > 0 {
-		space = int(min(uint64(r.GainBytes)*100/r.FileBytes, 100)) //nolint:gosec // at most 100
+		space = int(min(uint64(r.GainBytes)*100/r.FileBytes, 100))
 	}
 	var now, then uint64
 	for _, c := range r.Candidates {
@@ -129,7 +129,7 @@ func gains(r *store.ScanResult) (space, reads int) {
 		}
 	}
 	if now > then {
-		reads = int((now - then) * 100 / now) //nolint:gosec // at most 100
+		reads = int((now - then) * 100 / now)
 	}
 	return space, reads
 }

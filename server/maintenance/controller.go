@@ -269,7 +269,7 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err() //nolint:wrapcheck // the caller looks at its cause
+			return ctx.Err()
 		case <-limit.C:
 			return fmt.Errorf("%w: node %s has applied %d of %d records", ErrUnreachable, name(other), s.AppliedLSN,
 				goal)

@@ -63,14 +63,14 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 	if !ok || active.ID == r.Node {
 		return err
 	}
-	return m.o.Peers.Report(ctx, active.Address, r) //nolint:wrapcheck // says what it is
+	return m.o.Peers.Report(ctx, active.Address, r)
 }
 
 // pageProgress makes the store's progress this package's.
 func (m *Manager) pageProgress(op *operation) func(store.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
-		pageSize = uint64(stats.PageSize) //nolint:gosec // at most 1 MiB
+		pageSize = uint64(stats.PageSize)
 	}
 	return func(p store.Progress) {
 		op.report(Progress{
@@ -175,7 +175,7 @@ func (m *Manager) unchanged() (RewriteResult, error) {
 	if err != nil {
 		return RewriteResult{}, fmt.Errorf("rewrite: %w", err)
 	}
-	bytes := stats.Pages * uint64(stats.PageSize) //nolint:gosec // at most 1 MiB
+	bytes := stats.Pages * uint64(stats.PageSize)
 	return RewriteResult{
 		PageSizeBefore: stats.PageSize, PageSizeAfter: stats.PageSize, FileBytesBefore: bytes, FileBytesAfter: bytes,
 		Messages: stats.Messages,
@@ -205,7 +205,7 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	defer m.end(op)
-	return m.store.DropOld() //nolint:wrapcheck // says what it is
+	return m.store.DropOld()
 }
 
 // FlushArchive archives this node's log up to now, and tells where and how far. ErrNoArchive when this node has no
@@ -266,7 +266,7 @@ func (m *Manager) Backups(path string) ([]backup.Set, error) {
 	if err := m.checkBackupPath(path); err != nil {
 		return nil, err
 	}
-	return backup.List(nil, path) //nolint:wrapcheck // says what it is
+	return backup.List(nil, path)
 }
 
 // checkBackupPath refuses what cannot be meant: a path that depends on where somebody started the node, and one that

@@ -131,7 +131,7 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 			return nil
 		}
 		if !m.wait(ctx, nil, entries, m.o.Tick) {
-			return ctx.Err() //nolint:wrapcheck // the caller's own
+			return ctx.Err()
 		}
 	}
 }

@@ -335,7 +335,7 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	case JobScan:
 		r, err := t.ops.Scan(ctx, 0, nil)
 		if err != nil {
-			return "", err //nolint:wrapcheck // the caller says where
+			return "", err
 		}
 		return fmt.Sprintf("%d messages, page size %d, recommended %d, which saves %d bytes of %d", r.Messages,
 			r.PageSize, r.Recommended,
@@ -343,13 +343,13 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	case JobShrink:
 		r, err := t.ops.Shrink(ctx, false)
 		if err != nil {
-			return "", err //nolint:wrapcheck // the caller says where
+			return "", err
 		}
 		return fmt.Sprintf("page.db had %d bytes, has %d", r.FileBytesBefore, r.FileBytesAfter), nil
 	case JobBackup:
 		set, err := t.ops.Backup(ctx, BackupRequest{}, nil)
 		if err != nil {
-			return "", err //nolint:wrapcheck // the caller says where
+			return "", err
 		}
 		return set.Path, nil
 	default:

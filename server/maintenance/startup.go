@@ -157,7 +157,7 @@ func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error)
 	p, err := m.store.PlanRewrite(ctx, store.RewriteOptions{PageSize: pageSize})
 	switch {
 	case errors.Is(err, store.ErrDataLoss):
-		return "", nil //nolint:nilerr // the rewrite repairs it, or says so
+		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("plan the resize: %w", err)
 	case p.NeedBytes > p.FileBytes:

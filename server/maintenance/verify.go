@@ -116,15 +116,15 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 // store.ErrPast if more was applied already.
 func (m *Manager) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
 	if atLSN == 0 {
-		return m.store.Digest(ctx) //nolint:wrapcheck // says what it is
+		return m.store.Digest(ctx)
 	}
 	ctx, forget := m.holding(ctx)
 	defer forget()
-	return m.store.DigestAt(ctx, atLSN, verifyHeld) //nolint:wrapcheck // says what it is
+	return m.store.DigestAt(ctx, atLSN, verifyHeld)
 }
 
 // Checkpoint writes a checkpoint of this node's page file.
 func (m *Manager) Checkpoint(ctx context.Context) error {
 	_, err := m.store.Checkpoint(ctx)
-	return err //nolint:wrapcheck // says what it is
+	return err
 }

@@ -188,8 +188,8 @@ func (l *lookout) disk(f *findings, pair *failover.Status) {
 		return // the node is about to end, and says why
 	}
 	mark := l.n.live().Disk.LowWatermark
-	low := stats.DiskFree < uint64(mark.Bytes())                                                //nolint:gosec // not negative
-	free := fmt.Sprintf("%s free, disk.low-watermark is %s", config.Size(stats.DiskFree), mark) //nolint:gosec // below 2^63
+	low := stats.DiskFree < uint64(mark.Bytes())
+	free := fmt.Sprintf("%s free, disk.low-watermark is %s", config.Size(stats.DiskFree), mark)
 	f.node(low, conditions.DiskLow, "%s", free)
 	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
 	f.pair(low && serves, conditions.PublishesRefused, "node %s has %s", l.self().Name, free)

@@ -41,12 +41,12 @@ func (n *node) lookAtDisk() {
 		return // what is wrong with the store is told elsewhere
 	}
 	// The next checkpoint writes what is in memory, and that space is as good as taken.
-	low := available < uint64(n.live().Disk.LowWatermark.Bytes())+tail //nolint:gosec // not negative
+	low := available < uint64(n.live().Disk.LowWatermark.Bytes())+tail
 	if n.disk.low.Swap(low) == low {
 		return
 	}
-	free := zap.Stringer("free", config.Size(available))    //nolint:gosec // below 2^63
-	besides := zap.Stringer("in_memory", config.Size(tail)) //nolint:gosec // below 2^63
+	free := zap.Stringer("free", config.Size(available))
+	besides := zap.Stringer("in_memory", config.Size(tail))
 	limit := zap.Stringer("disk.low-watermark", n.live().Disk.LowWatermark)
 	if low {
 		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed",
@@ -64,8 +64,8 @@ func (n *node) room(bytes int) error {
 	if err != nil {
 		return nil //nolint:nilerr // the write will say what is wrong
 	}
-	mark := uint64(n.live().Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
-	need := mark/2 + tail + 2*uint64(bytes)            //nolint:gosec // not negative; once in the log, once in the pages
+	mark := uint64(n.live().Disk.LowWatermark.Bytes())
+	need := mark/2 + tail + 2*uint64(bytes)
 	if n.disk.full.Load() {
 		need += mark / 8
 	}
@@ -76,5 +76,5 @@ func (n *node) room(bytes int) error {
 	if !full {
 		return nil
 	}
-	return fmt.Errorf("%s are free, and %s are needed", config.Size(free), config.Size(need)) //nolint:gosec // below 2^63
+	return fmt.Errorf("%s are free, and %s are needed", config.Size(free), config.Size(need))
 }

@@ -20,7 +20,7 @@ func (n *node) MayForce(ctx context.Context, config uint64) error {
 	if n.alone() {
 		return fmt.Errorf("%w: this node runs alone, and is always active", failover.ErrForce)
 	}
-	return n.runner.MayForce(ctx, config) //nolint:wrapcheck // says what it is
+	return n.runner.MayForce(ctx, config)
 }
 
 // Force makes this node active although it is not known to hold everything.

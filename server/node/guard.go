@@ -101,7 +101,7 @@ func (g *guard) scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, e
 		g.scrubbed.Lock()
 		defer g.scrubbed.Unlock()
 	}
-	return g.n.store.Scrub(ctx, rate) //nolint:wrapcheck // says what it is
+	return g.n.store.Scrub(ctx, rate)
 }
 
 // watchIndex has a store replaced whose index is damaged: that of a standby by a snapshot of the active. An active
@@ -173,7 +173,7 @@ func (o otherNode) FetchMessages(
 	if !ok || other.Address == "" {
 		return store.FoundMessages{}, errNoOther
 	}
-	return o.n.peers.FetchMessages(ctx, other.Address, o.n.store, queue, first, last, applied) //nolint:wrapcheck // says what it is
+	return o.n.peers.FetchMessages(ctx, other.Address, o.n.store, queue, first, last, applied)
 }
 
 // Scrub reads everything from the disk.
@@ -234,7 +234,7 @@ func (n *node) partnerOr() (failover.NodeInfo, error) {
 	}
 	other, err := n.maintenance.Partner()
 	if err != nil {
-		return other, err //nolint:wrapcheck // says what it is
+		return other, err
 	}
 	return other, nil
 }

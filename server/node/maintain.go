@@ -78,7 +78,7 @@ func (n *node) runMachine(ctx context.Context) error {
 			return fmt.Errorf("start: %w", err)
 		}
 	}
-	return n.runner.Run(ctx) //nolint:wrapcheck // says what it is
+	return n.runner.Run(ctx)
 }
 
 // alone tells whether the node is in no pair.
@@ -98,7 +98,7 @@ func (n *node) addMaintenance(st *admin.NodeState) {
 
 // Digest hashes the content as it is at exactly an LSN; 0: as it is now.
 func (n *node) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
-	return n.maintenance.Digest(ctx, atLSN) //nolint:wrapcheck // says what it is
+	return n.maintenance.Digest(ctx, atLSN)
 }
 
 // upkept is the node as maintenance sees it.
@@ -134,7 +134,7 @@ func (u upkept) Commit(ctx context.Context, payload []byte) (*txn.Result, error)
 	if !ok {
 		return nil, u.n.NotActive()
 	}
-	return s.Primary.Commit(ctx, payload) //nolint:wrapcheck // says what it is
+	return s.Primary.Commit(ctx, payload)
 }
 
 // Standby tells how far the connected standby is.

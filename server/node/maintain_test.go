@@ -230,7 +230,7 @@ func (n *testNode) holds(acknowledged []string) {
 	require.NoError(n.t, err)
 	seen := map[string]int{}
 	c := n.consume("q", 100_000)
-	for len(seen) < int(q.GetQueue().GetMessages()) { //nolint:gosec // small; what was given up may come in later
+	for len(seen) < int(q.GetQueue().GetMessages()) {
 		resp, err := c.stream.Recv()
 		require.NoError(n.t, err)
 		for _, b := range bodies(resp.GetMessages()) {

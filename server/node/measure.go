@@ -23,7 +23,7 @@ func (n *node) More() metrics.More {
 		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
 		Redelivered: n.deliveries.Redelivered.Load(),
 		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.lookout.votersSeen(),
-		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), //nolint:gosec // not negative
+		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()),
 	}
 	if s, ok := (upkept{n}).session(); ok {
 		m.Consumers = s.Consumers.Attached()

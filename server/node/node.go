@@ -341,7 +341,7 @@ func (n *node) State() admin.NodeState {
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
 	st.ArchiveDir = n.cfg.Log.Archive
-	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.live().Disk.LowWatermark.Bytes()) //nolint:gosec // not negative
+	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.live().Disk.LowWatermark.Bytes())
 	return st
 }
 
@@ -373,7 +373,7 @@ func (n *node) SetPaused(ctx context.Context, p *failover.Pause) error {
 	if n.alone() {
 		return fmt.Errorf("%w: this node runs alone, and has no standby", failover.ErrPause)
 	}
-	return n.runner.SetPaused(ctx, p) //nolint:wrapcheck // says what it is
+	return n.runner.SetPaused(ctx, p)
 }
 
 // DiskLow tells whether publishes are refused.

@@ -265,7 +265,7 @@ func (c *crowd) publish(id string, sequence uint64) {
 			c.note(id, body)
 			return
 		}
-		switch status.Code(err) { //nolint:exhaustive // the others are no answer for a node that is well
+		switch status.Code(err) {
 		case codes.Unavailable, codes.Canceled: // it stops, or has stopped
 		default:
 			if !errors.Is(kind(err), replication.ErrNotActive) && c.t.Context().Err() == nil {
@@ -379,7 +379,7 @@ func (c *crowd) judge() {
 	active, standby := c.nodes[place].Load(), c.nodes[other].Load()
 	q, err := active.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
 	require.NoError(t, err)
-	got := bodies(active.consume("q", 100_000).take(int(q.GetQueue().GetMessages()))) //nolint:gosec // small
+	got := bodies(active.consume("q", 100_000).take(int(q.GetQueue().GetMessages())))
 	seen := map[string]bool{}
 	for _, body := range got {
 		require.False(t, seen[body], "%s is there twice", body)

@@ -161,7 +161,7 @@ func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	}
 	err := p.node.store.SetFence(store.Fence{Config: f.Config, Term: f.Term})
 	if errors.Is(err, store.ErrFenceLower) {
-		return nil //nolint:nilerr // the follower has raised it meanwhile
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("persist the fence: %w", err)
@@ -309,7 +309,7 @@ func (p *dataPlane) Drain(ctx context.Context) (lsn.Position, error) {
 	if err != nil {
 		return lsn.Position{}, err
 	}
-	return primary.Drain(ctx) //nolint:wrapcheck // says what it is
+	return primary.Drain(ctx)
 }
 
 // Resume undoes Drain.

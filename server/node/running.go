@@ -149,7 +149,7 @@ func (n *node) ChangeRunning(ctx context.Context, c rpc.RunningChange) error {
 		return nil
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // says what it is
+		return err
 	}
 	n.applyRunning()
 	return nil
@@ -211,5 +211,5 @@ func (n *node) changeMinInSync(ctx context.Context, c *rpc.RunningChange) error 
 	if n.alone() {
 		return fmt.Errorf("%w: %s means nothing on a node that runs alone", wire.ErrInvalid, keyMin)
 	}
-	return n.runner.SetMinInSync(ctx, wanted, n.cfg.MinInSync) //nolint:wrapcheck // says what it is
+	return n.runner.SetMinInSync(ctx, wanted, n.cfg.MinInSync)
 }

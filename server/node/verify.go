@@ -41,7 +41,7 @@ var errTooFast = errors.New("the log goes on faster than both nodes can be asked
 
 // QueueDigests gives the rolling digests at exactly an LSN.
 func (n *node) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
-	return n.store.QueueDigestsAt(ctx, atLSN, compareHeld) //nolint:wrapcheck // says what it is
+	return n.store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
 // Verify compares both nodes. A deep one finds damage, and what it finds in an index has that node's store replaced,
@@ -144,7 +144,7 @@ func (n *node) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed 
 	case errors.Is(err, maintenance.ErrDiffer):
 		resp.Differences = append(resp.Differences, &pb.QueueDifference{Reason: err.Error()})
 	case err != nil && ctx.Err() != nil:
-		return ctx.Err() //nolint:wrapcheck // the caller's
+		return ctx.Err()
 	case err != nil: // damaged messages, as a rule, which are listed
 		resp.ContentError = err.Error()
 	}

@@ -50,5 +50,5 @@ func (p *Peers) FetchMessages(
 	if err != nil {
 		return store.FoundMessages{}, err
 	}
-	return replication.FetchMessages(ctx, c, s, queue, first, last, applied) //nolint:wrapcheck // says what it is
+	return replication.FetchMessages(ctx, c, s, queue, first, last, applied)
 }

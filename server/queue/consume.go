@@ -196,7 +196,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 		if session.Paused() { // INV-2: what is read may not be true any more
 			return wire.ErrPaused
 		}
-		read.MaxMessages = int(min(left, txn.MaxPublishMessages)) //nolint:gosec // bounded
+		read.MaxMessages = int(min(left, txn.MaxPublishMessages))
 		var next uint64
 		batch, next, err = s.store.Read(stream.Context(), read, batch[:0])
 		if err != nil {

@@ -62,7 +62,7 @@ func (p *pressure) Busy() bool {
 // look forms an opinion. mu is held.
 func (p *pressure) look(now time.Time) {
 	// While consumers' transactions are under way it is too low, by never more than there are dispatchers.
-	if others := int64(p.committed()) - p.settling.Load(); others > p.others { //nolint:gosec // far below 2^63
+	if others := int64(p.committed()) - p.settling.Load(); others > p.others {
 		p.others, p.active = others, now
 	}
 	found := 0.0

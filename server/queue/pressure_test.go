@@ -28,7 +28,7 @@ func TestPressure(t *testing.T) {
 			p.waiting = func() uint64 { return c.waiting }
 			now := time.Now()
 			for range 1000 {
-				p.settling.Add(int64(c.settles)) //nolint:gosec // small
+				p.settling.Add(int64(c.settles))
 				committed += c.settles + c.publishes
 				p.look(now)
 				now = now.Add(lookEvery)

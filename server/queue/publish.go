@@ -183,11 +183,11 @@ func checkRoom(q *queue.Queue, messages, sizeBytes int) error {
 	if q.SubCount() == 0 {
 		return nil // nothing will be kept
 	}
-	if c.MaxMessages > 0 && q.Messages()+uint64(messages) > c.MaxMessages { //nolint:gosec // not negative
+	if c.MaxMessages > 0 && q.Messages()+uint64(messages) > c.MaxMessages {
 		return fmt.Errorf("%w: queue %q has %d messages, its max_messages is %d", txn.ErrQueueFull, q.Name(),
 			q.Messages(), c.MaxMessages)
 	}
-	if c.MaxBytes > 0 && q.Bytes()+uint64(sizeBytes) > c.MaxBytes { //nolint:gosec // not negative
+	if c.MaxBytes > 0 && q.Bytes()+uint64(sizeBytes) > c.MaxBytes {
 		return fmt.Errorf("%w: queue %q has %d bytes, its max_bytes is %d", txn.ErrQueueFull, q.Name(), q.Bytes(),
 			c.MaxBytes)
 	}

@@ -15,7 +15,7 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	for i := range all {
 		c := &all[i]
 		out = append(out, &pb.Condition{
-			Kind: string(c.Definition.Kind), Severity: pb.Severity(c.Definition.Severity), Details: c.Details, //nolint:gosec // one of three
+			Kind: string(c.Definition.Kind), Severity: pb.Severity(c.Definition.Severity), Details: c.Details,
 			Since: timestamppb.New(c.Since), Cause: c.Definition.Cause, Action: c.Definition.Action,
 			NodeId: c.Node.ID, NodeName: c.Node.Name, ReportedBy: cmp.Or(c.By, self),
 		})

@@ -84,7 +84,7 @@ func (p *deliveryPart) measure() {
 	if millis < 0 { // before 1970
 		seconds, millis = seconds-1, millis+1000
 	}
-	p.seconds, p.nanos = uint64(seconds), uint64(millis)*1_000_000 //nolint:gosec // a negative one is encoded like that
+	p.seconds, p.nanos = uint64(seconds), uint64(millis)*1_000_000
 	p.timeBytes = numberBytes(p.seconds) + numberBytes(p.nanos)
 	p.messageBytes = 0
 	p.referred = 0
@@ -165,5 +165,5 @@ func appendNumber(b []byte, field byte, v uint64) []byte {
 }
 
 func appendLength(b []byte, field byte, n int) []byte {
-	return binary.AppendUvarint(append(b, field<<3|byte(protowire.BytesType)), uint64(n)) //nolint:gosec // not negative
+	return binary.AppendUvarint(append(b, field<<3|byte(protowire.BytesType)), uint64(n))
 }

@@ -95,7 +95,7 @@ func TestDeliveriesKnowEveryField(t *testing.T) {
 	for d, names := range known {
 		require.Equal(t, len(names), d.Fields().Len(), "%s has a field that deliveries do not carry", d.FullName())
 		for name, number := range names {
-			require.Equal(t, protoreflect.FieldNumber(number), d.Fields().ByName(name).Number(), "%s.%s", d.FullName(), name) //nolint:gosec // G115: small
+			require.Equal(t, protoreflect.FieldNumber(number), d.Fields().ByName(name).Number(), "%s.%s", d.FullName(), name)
 		}
 	}
 }

@@ -246,7 +246,7 @@ func ToRequestError(err error) *pb.RequestError {
 
 // concernsNode tells whether an error is about the node and not about one request: a stream ends with it.
 func ConcernsNode(err error) bool {
-	switch m := lookup(err); m.code { //nolint:exhaustive // the others are about the request
+	switch m := lookup(err); m.code {
 	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
 		return true
 	default:

@@ -101,7 +101,7 @@ func ScanToProto(r *store.ScanResult) *pb.ScanResult {
 	}
 	for _, b := range r.Histogram {
 		out.Histogram = append(out.Histogram, &pb.SizeBucket{
-			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages, Bytes: b.Bytes, //nolint:gosec // not negative
+			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages, Bytes: b.Bytes,
 		})
 	}
 	for _, c := range r.Candidates {
@@ -119,7 +119,7 @@ func ScanToProto(r *store.ScanResult) *pb.ScanResult {
 func ScanFromProto(r *pb.ScanResult) store.ScanResult {
 	out := store.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
-		GainBytes: int64(min(r.GetGainBytes(), 1<<62)), //nolint:gosec // bounded
+		GainBytes: int64(min(r.GetGainBytes(), 1<<62)),
 		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(),
 	}
 	for _, c := range r.GetCandidates() {
@@ -160,7 +160,7 @@ func SetToProto(s *backup.Set) *pb.SaveSet {
 	m := &s.Manifest
 	out.CreatedAt, out.Position, out.PageSize = timeToProto(m.Created), PositionToProto(m.Position), Uint32(m.PageSize)
 	for _, f := range m.Files {
-		out.Bytes += uint64(max(f.Bytes, 0)) //nolint:gosec // not negative
+		out.Bytes += uint64(max(f.Bytes, 0))
 	}
 	return out
 }

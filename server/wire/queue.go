@@ -54,7 +54,7 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 		return fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, d.Sequence, err)
 	}
 	at := time.UnixMilli(m.TimestampMS)
-	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond()) //nolint:gosec // less than a second
+	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond())
 	p.stored.Sequence, p.stored.DeliveryCount, p.stored.PublishedAt, p.stored.Message = d.Sequence, d.DeliveryCount,
 		&p.at, &p.message
 	p.message.Properties = m.PropertyMap()

@@ -114,8 +114,8 @@ func (f *ArchiveFile) tail() []byte {
 	binary.LittleEndian.PutUint64(b[8:], f.Records)
 	putPosition(b[16:], f.Last)
 	if !f.FirstTime.IsZero() {
-		binary.LittleEndian.PutUint64(b[40:], uint64(f.FirstTime.UnixMilli())) //nolint:gosec // the bits of an int64
-		binary.LittleEndian.PutUint64(b[48:], uint64(f.LastTime.UnixMilli()))  //nolint:gosec // the bits of an int64
+		binary.LittleEndian.PutUint64(b[40:], uint64(f.FirstTime.UnixMilli()))
+		binary.LittleEndian.PutUint64(b[48:], uint64(f.LastTime.UnixMilli()))
 	}
 	return seal(b)
 }
@@ -134,7 +134,7 @@ func (f *ArchiveFile) decode(head, tail []byte) error {
 	f.Before, f.Last, f.Records = getPosition(head[32:]), getPosition(tail[16:]), binary.LittleEndian.Uint64(tail[8:])
 	first, last := binary.LittleEndian.Uint64(tail[40:]), binary.LittleEndian.Uint64(tail[48:])
 	if first != 0 || last != 0 {
-		f.FirstTime, f.LastTime = time.UnixMilli(int64(first)).UTC(), time.UnixMilli(int64(last)).UTC() //nolint:gosec // the bits of an int64
+		f.FirstTime, f.LastTime = time.UnixMilli(int64(first)).UTC(), time.UnixMilli(int64(last)).UTC()
 	}
 	if f.Records == 0 || f.Last.LSN != f.Before.LSN+f.Records {
 		return fmt.Errorf("%w: %s: %d records do not lead from %v to %v", ErrArchiveDamaged, f.Path, f.Records,

@@ -28,7 +28,7 @@ func openImage(fsys vfs.FS, dir string, m *Manifest, extents []extent) (*image, 
 	if err != nil {
 		return nil, fmt.Errorf("read the backup: %w", err)
 	}
-	return &image{File: file, size: int64(m.FileBytes), extents: extents}, nil //nolint:gosec // checked against the description
+	return &image{File: file, size: int64(m.FileBytes), extents: extents}, nil
 }
 
 // SizeBytes is the size of the page file.

@@ -261,14 +261,14 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 		done += uint64(len(data))
 		report(j.o.Progress, "copy", done, m.DataBytes)
 		if offset > 0 {
-			return imp.WriteAt(int64(offset), data) //nolint:gosec // the importer checks it
+			return imp.WriteAt(int64(offset), data)
 		}
 		if _, err := decodeMeta(data, m); err != nil {
 			return err
 		}
 		var err error
 		imp, err = page.NewImporter(j.o.FS, store.PageFile(j.dir), page.ImportOptions{
-			Meta: data, PageSize: m.PageSize, FileBytes: int64(m.FileBytes), StoreID: t.StoreID(), //nolint:gosec // compared, not used
+			Meta: data, PageSize: m.PageSize, FileBytes: int64(m.FileBytes), StoreID: t.StoreID(),
 		})
 		return err
 	})

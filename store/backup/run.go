@@ -293,7 +293,7 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 			return fmt.Errorf("backup: %w", err)
 		}
 		if at >= page.DataOffset {
-			if err := stream.Write(page.NoAt(int64(at), j.m.PageSize), data); err != nil { //nolint:gosec // within the file
+			if err := stream.Write(page.NoAt(int64(at), j.m.PageSize), data); err != nil {
 				return damagedSource(err)
 			}
 		}

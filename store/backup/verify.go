@@ -44,7 +44,7 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 	if err != nil {
 		return VerifyReport{}, err
 	}
-	rep := VerifyReport{Manifest: m, Bytes: uint64(m.Files[0].Bytes)} //nolint:gosec // not negative
+	rep := VerifyReport{Manifest: m, Bytes: uint64(m.Files[0].Bytes)}
 	meta, extents, err := verifyPack(ctx, dir, &m, o)
 	if err != nil || o.ChecksumsOnly {
 		return rep, err
@@ -97,7 +97,7 @@ func verifyPack(
 			meta, err = decodeMeta(data, m)
 			return err
 		}
-		extents = append(extents, extent{from: int64(offset), bytes: int64(len(data)), at: at}) //nolint:gosec // checked by the reader
+		extents = append(extents, extent{from: int64(offset), bytes: int64(len(data)), at: at})
 		if offset+uint64(len(data)) > m.FileBytes {
 			return r.damaged("pages beyond the end of the page file")
 		}

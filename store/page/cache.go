@@ -90,13 +90,13 @@ const cachedAhead = 64 << 20
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)
-	end := int64(f.pages.Load()) * size //nolint:gosec // a file's size
+	end := int64(f.pages.Load()) * size
 	for at := int64(first-1) * size; at < int64(first-1)*size+cachedAhead; at += step {
 		n := min(look, end-at)
 		if n <= 0 {
 			break
 		}
-		if yes, known := f.IsCached(No(at/size)+1, n); !yes { //nolint:gosec // within the file
+		if yes, known := f.IsCached(No(at/size)+1, n); !yes {
 			return false, known
 		}
 	}

@@ -35,7 +35,7 @@ func (s *RunStream) Write(first No, pages []byte) error {
 		} else if first != s.next {
 			return s.damaged(s.first, "the run goes on at page %d, which is not in use", s.next)
 		}
-		n := min(s.left, uint32(len(pages)/s.pageSize)) //nolint:gosec // a count of pages in memory
+		n := min(s.left, uint32(len(pages)/s.pageSize))
 		piece := pages[:int(n)*s.pageSize]
 		take := min(s.rest, len(piece))
 		sum := piece[:take]

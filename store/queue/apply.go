@@ -173,7 +173,7 @@ func (s *State) checkPublish(q *Queue, o *txn.Op) txn.Code {
 		return txn.OK // nothing will be kept, or there is no limit
 	}
 	if int(q.pending) >= len(s.pending) || s.pending[q.pending].q != q {
-		q.pending = uint32(len(s.pending)) //nolint:gosec // at most txn.MaxOps
+		q.pending = uint32(len(s.pending))
 		s.pending = append(s.pending, pending{q: q})
 	}
 	p := &s.pending[q.pending]

@@ -43,7 +43,7 @@ func (q *Queue) check(report func(string, ...any)) {
 				bad("%d messages from %d on are alive, %d are counted", ones(alive), wordFirst(chunk, w),
 					counted.alive())
 			}
-			n += int(counted.alive()) //nolint:gosec // at most 255
+			n += int(counted.alive())
 			bytes += counted.bytes()
 		}
 		if n != int(c.n) || n == 0 {

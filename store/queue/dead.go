@@ -38,7 +38,7 @@ func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 		for left &^= 1 << from; left != 0 && bits.TrailingZeros64(left)-to <= join; left &= left - 1 {
 			to = bits.TrailingZeros64(left)
 		}
-		first, last := chunk+uint64(from)*64, chunk+uint64(to)*64+63 //nolint:gosec // less than chunkWords
+		first, last := chunk+uint64(from)*64, chunk+uint64(to)*64+63
 		if !yield(max(first, d.First), min(last, d.Last)) {
 			return
 		}
@@ -134,9 +134,9 @@ func (q *Queue) deadChunks(r chunkRange) DeadRange {
 // deadGroups describes groups of one chunk, from the first one to the last one, and what is around them as far as a run
 // can reach that is all dead: on each side up to the first group that is not.
 func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
-	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) } //nolint:gosec // less than chunkWords
-	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))                                    //nolint:gosec // not negative
-	to := chunk*chunkWords + 63 - uint64(bits.LeadingZeros64(died))                                  //nolint:gosec // not negative
+	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) }
+	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))
+	to := chunk*chunkWords + 63 - uint64(bits.LeadingZeros64(died))
 	for n := 0; n < chunkWords && from > 0 && word(from) == ^uint64(0) || n == 0 && from > 0; n++ {
 		from--
 	}

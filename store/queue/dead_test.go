@@ -15,7 +15,7 @@ import (
 // runs that are dead and to no other.
 func TestDeadRunsAreFound(t *testing.T) {
 	for seed := range uint64(12) {
-		rng := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // to be the same each time
+		rng := rand.New(rand.NewPCG(seed, 1))
 		d := newDriver(t)
 		q := d.queue("q", txn.Config{}, "a", "b")
 		var pages fakePages

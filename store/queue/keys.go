@@ -111,7 +111,7 @@ func (c *sizeChunk) appendValue(dst []byte) []byte {
 	for c.groups[to-1].alive() == 0 {
 		to--
 	}
-	dst = append(dst, c.first+byte(from)) //nolint:gosec // less than chunkWords
+	dst = append(dst, c.first+byte(from))
 	for _, g := range c.groups[from:to] {
 		dst = append(dst, byte(g.alive()))
 		if g.alive() > 0 {

@@ -53,7 +53,7 @@ func TestDamagedTree(t *testing.T) {
 	for k, v := range everyKind(t).s.All {
 		keys = append(keys, KV{Key: k, Value: v})
 	}
-	rng := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test
+	rng := rand.New(rand.NewPCG(1, 1))
 	refused := 0
 	for range 4000 {
 		l := NewLoader()

@@ -95,7 +95,7 @@ func TestMetaLimit(t *testing.T) {
 		b.PutMeta(fmt.Sprint(i), nil)
 		payload, err := b.Finish()
 		require.NoError(t, err)
-		r := big.Apply(uint64(i+1), payload) //nolint:gosec // small
+		r := big.Apply(uint64(i+1), payload)
 		require.Equal(t, i == MaxMeta, r.Code == txn.ErrTooManyMeta)
 	}
 }

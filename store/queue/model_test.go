@@ -42,7 +42,7 @@ type modelSub struct {
 
 func newModel(seed uint64) *model {
 	return &model{
-		rng: rand.New(rand.NewPCG(seed, 1)), queues: map[uint64]*modelQueue{}, nextID: 1, //nolint:gosec // a test
+		rng: rand.New(rand.NewPCG(seed, 1)), queues: map[uint64]*modelQueue{}, nextID: 1,
 		done: map[string]txn.Result{}, epochs: map[string]uint32{}, meta: map[string]string{},
 	}
 }

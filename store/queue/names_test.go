@@ -13,7 +13,7 @@ import (
 )
 
 func TestNames(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
+	rng := rand.New(rand.NewPCG(1, 2))
 	var l nameList
 	have := map[string]*Queue{}
 	for range 20_000 {

@@ -166,7 +166,7 @@ type replica struct {
 
 func newReplica(t *testing.T, seed uint64) *replica {
 	return &replica{
-		t: t, rng: rand.New(rand.NewPCG(seed, 77)), state: New(), //nolint:gosec // a test
+		t: t, rng: rand.New(rand.NewPCG(seed, 77)), state: New(),
 		pages: newFakePages(), stable: newFakePages(),
 	}
 }

@@ -246,7 +246,7 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 			continue
 		}
 		if want &= s.acks.word(chunk, w); want == 0 {
-			q.slow = uint16(i) //nolint:gosec // less than txn.MaxSubscriptions
+			q.slow = uint16(i)
 			return 0
 		}
 	}

@@ -38,7 +38,7 @@ func (c *sizeChunk) group(w int) sizeGroup {
 // at gives a group, which is not before the first one that was used: sequences only rise.
 func (c *sizeChunk) at(w int) *sizeGroup {
 	if len(c.groups) == 0 {
-		c.first = uint8(w) //nolint:gosec // less than chunkWords
+		c.first = uint8(w)
 	}
 	i := w - int(c.first)
 	for len(c.groups) <= i {
@@ -91,7 +91,7 @@ func (z *sizeSet) add(p *pool[sizeChunk], seq, size uint64) {
 		s.c = p.get()
 	}
 	s.dirty = true
-	*s.c.at(int(seq & chunkMask >> 6)) += oneAlive + sizeGroup(size) //nolint:gosec // less than chunkWords
+	*s.c.at(int(seq & chunkMask >> 6)) += oneAlive + sizeGroup(size)
 	s.c.n++
 }
 
@@ -103,7 +103,7 @@ func (z *sizeSet) remove(p *pool[sizeChunk], chunk uint64, w, n int) (share uint
 	// At most 64 messages of at most MaxRecordBytes: the product stays far below 2^64.
 	share = g.bytes() * uint64(n) / g.alive()
 	*g -= sizeGroup(n)*oneAlive + sizeGroup(share)
-	s.c.n -= uint16(n) //nolint:gosec // at most 64
+	s.c.n -= uint16(n)
 	s.dirty = true
 	if s.c.n > 0 {
 		return share, false

@@ -8,7 +8,7 @@ import (
 )
 
 func TestTable(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // to be the same each time
+	rng := rand.New(rand.NewPCG(1, 2))
 	var tab table
 	want := map[uint64]*Queue{}
 	var ids []uint64

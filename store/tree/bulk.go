@@ -75,7 +75,7 @@ func (b *Bulk) Put(key, value []byte) error {
 
 func (b *Bulk) level(i int) *bulkLevel {
 	for len(b.levels) <= i {
-		b.levels = append(b.levels, &bulkLevel{node: node{level: uint8(len(b.levels)), last: -2}, first: true}) //nolint:gosec // a few
+		b.levels = append(b.levels, &bulkLevel{node: node{level: uint8(len(b.levels)), last: -2}, first: true})
 	}
 	return b.levels[i]
 }

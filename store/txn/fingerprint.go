@@ -33,7 +33,7 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 // crc32.Castagnoli's.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	for _, v := range [...]uint64{uint64(o.Code), uint64(o.Start), o.Config.MaxMessages, o.Config.MaxBytes} {
-		sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32) //nolint:gosec // all bits are used
+		sum = sum*fingerprintPrime ^ uint32(v) ^ uint32(v>>32)
 	}
 	if o.Code != OpPublish {
 		if o.IfEmpty {
@@ -46,7 +46,7 @@ func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 		if err != nil {
 			return sum // CheckRecords has refused it
 		}
-		sum = sum*fingerprintPrime ^ uint32(len(rec))<<8 ^ uint32(rec[sizeFieldBytes]) //nolint:gosec // at most MaxRecordBytes
+		sum = sum*fingerprintPrime ^ uint32(len(rec))<<8 ^ uint32(rec[sizeFieldBytes])
 		sum = crc32.Update(sum, table, rec[recordHeaderBytes:])
 		rest = next
 	}

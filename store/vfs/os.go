@@ -84,7 +84,7 @@ func (osFS) Usage(dir string) (Usage, error) {
 	if err := retryEINTR(func() error { return unix.Statfs(dir, &st) }); err != nil {
 		return Usage{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	block := uint64(st.Bsize) //nolint:gosec,unconvert // a block size is positive; its type differs between systems
+	block := uint64(st.Bsize) //nolint:unconvert // a block size is positive; its type differs between systems
 	return Usage{TotalBytes: st.Blocks * block, FreeBytes: st.Bfree * block, AvailableBytes: st.Bavail * block}, nil
 }
 
@@ -140,7 +140,7 @@ func (f *osFile) descriptor(op string) (int, error) {
 	if fd == ^uintptr(0) {
 		return 0, f.pathError(op, fs.ErrClosed)
 	}
-	return int(fd), nil //nolint:gosec // a descriptor is a small number
+	return int(fd), nil
 }
 
 func (f *osFile) pathError(op string, err error) error {

@@ -115,10 +115,10 @@ func (f *osFile) CachedBytes(offset, length int64) (int64, bool) {
 	}
 	var st unix.Cachestat_t
 	r := unix.CachestatRange{Off: uint64(offset), Len: uint64(length)}
-	if err := unix.Cachestat(uint(fd), &r, &st, 0); err != nil { //nolint:gosec // a descriptor is not negative
+	if err := unix.Cachestat(uint(fd), &r, &st, 0); err != nil {
 		return 0, false
 	}
-	return min(int64(st.Cache)*int64(os.Getpagesize()), length), true //nolint:gosec // pages of a file
+	return min(int64(st.Cache)*int64(os.Getpagesize()), length), true
 }
 
 // ReadExactly reads through a descriptor of its own, for which POSIX_FADV_RANDOM was said.
@@ -173,7 +173,7 @@ func (f *osFile) again(r *reopened, flag int) *os.File {
 		// By the descriptor: the file may have another name by now, or none.
 		r.file, _ = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flag, 0)
 		if r.file != nil && flag == os.O_RDONLY {
-			_ = unix.Fadvise(int(r.file.Fd()), 0, 0, unix.FADV_RANDOM) //nolint:gosec // a descriptor is a small number
+			_ = unix.Fadvise(int(r.file.Fd()), 0, 0, unix.FADV_RANDOM)
 		}
 	})
 	return r.file

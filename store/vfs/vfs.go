@@ -114,7 +114,7 @@ const UncachedAlign = 4096
 func AlignedBlock(n int) []byte {
 	b := make([]byte, n+UncachedAlign)
 	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(b))) % UncachedAlign //nolint:gosec // G103: only the address matters
-	return b[skip : int(skip)+n : int(skip)+n]                            //nolint:gosec // below UncachedAlign
+	return b[skip : int(skip)+n : int(skip)+n]
 }
 
 // FileInfo is what FS.Stat tells about a file or directory.

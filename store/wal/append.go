@@ -104,7 +104,7 @@ func (l *Log) roll() (*segment, error) {
 
 // writeBlock writes a block behind the last one and makes it part of the log. writeMu is held.
 func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Position) error {
-	h.length = uint32(len(frames)) //nolint:gosec // Append checked it
+	h.length = uint32(len(frames))
 	l.mu.RLock()
 	offset := seg.end
 	h.durableLSN, h.committedLSN = l.synced.LSN, l.committed
@@ -120,7 +120,7 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 		return l.fail("writing a block", err)
 	}
 	l.counters.appends.Add(1)
-	l.counters.appendedBytes.Add(uint64(n)) //nolint:gosec // a count is not negative
+	l.counters.appendedBytes.Add(uint64(n))
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

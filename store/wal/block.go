@@ -49,7 +49,7 @@ func (h blockHeader) flags() (flags uint32) {
 		flags = blockFlagSeal
 	}
 	if behind := h.firstLSN - h.committedLSN; h.committedLSN > 0 && behind <= maxCommitBehind {
-		flags |= uint32(behind) << blockCommitShift //nolint:gosec // just compared
+		flags |= uint32(behind) << blockCommitShift
 	}
 	return flags
 }
@@ -84,7 +84,7 @@ func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
 
 func blockChecksum(b []byte, seed uint32, offset int64) uint32 {
 	// Two different beginnings never give the same checksum of the same bytes, so the offset needs no mixing.
-	crc := seed ^ uint32(offset) ^ uint32(offset>>32)*0x9e3779b1 //nolint:gosec // an offset is not negative
+	crc := seed ^ uint32(offset) ^ uint32(offset>>32)*0x9e3779b1
 	return checksum(crc, b[8:blockHeaderBytes])
 }
 

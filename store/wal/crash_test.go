@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-var seedsFlag = flag.Int("wal.seeds", 60, "how many histories TestCrashes tries") //nolint:gochecknoglobals // a flag of the test
+var seedsFlag = flag.Int("wal.seeds", 60, "how many histories TestCrashes tries")
 
 // model is what the log must be able to give back: all records that were ever appended to the present history, the last
 // of which may not be durable yet.

@@ -66,9 +66,9 @@ func (c *cutIntent) encode() []byte {
 	binary.LittleEndian.PutUint32(b[48:], c.end.Chain)
 	binary.LittleEndian.PutUint32(b[52:], c.seal)
 	binary.LittleEndian.PutUint64(b[56:], c.segment)
-	binary.LittleEndian.PutUint64(b[64:], uint64(c.zeroFrom)) //nolint:gosec // offsets are not negative
-	binary.LittleEndian.PutUint64(b[72:], uint64(c.zeroTo))   //nolint:gosec // offsets are not negative
-	binary.LittleEndian.PutUint64(b[80:], uint64(c.headerAt)) //nolint:gosec // offsets are not negative
+	binary.LittleEndian.PutUint64(b[64:], uint64(c.zeroFrom))
+	binary.LittleEndian.PutUint64(b[72:], uint64(c.zeroTo))
+	binary.LittleEndian.PutUint64(b[80:], uint64(c.headerAt))
 	copy(b[88:], c.header[:])
 	binary.LittleEndian.PutUint32(b[120:], checksum(0, b[:120]))
 	return b
@@ -77,7 +77,7 @@ func (c *cutIntent) encode() []byte {
 // sealAt has the cut write a seal, for the records up to committed.
 func (c *cutIntent) sealAt(committed uint64) {
 	if behind := c.end.LSN - committed; committed > 0 && behind < maxCommitBehind {
-		c.seal = uint32(behind) + 1 //nolint:gosec // just compared
+		c.seal = uint32(behind) + 1
 	}
 }
 
@@ -116,9 +116,9 @@ func decodeCutIntent(b []byte) (*cutIntent, error) {
 		},
 		seal:     binary.LittleEndian.Uint32(b[52:]),
 		segment:  binary.LittleEndian.Uint64(b[56:]),
-		zeroFrom: int64(binary.LittleEndian.Uint64(b[64:])), //nolint:gosec // checked below
-		zeroTo:   int64(binary.LittleEndian.Uint64(b[72:])), //nolint:gosec // checked below
-		headerAt: int64(binary.LittleEndian.Uint64(b[80:])), //nolint:gosec // checked below
+		zeroFrom: int64(binary.LittleEndian.Uint64(b[64:])),
+		zeroTo:   int64(binary.LittleEndian.Uint64(b[72:])),
+		headerAt: int64(binary.LittleEndian.Uint64(b[80:])),
 		header:   [blockHeaderBytes]byte(b[88:120]),
 	}
 	known := (c.op == cutTail || c.op == cutReset) && uint64(c.seal) <= c.end.LSN
@@ -244,7 +244,7 @@ func (l *Log) TruncateAfter(pos lsn.Position, aside string) (cutRecords int, err
 		return 0, err
 	}
 	intent.sealAt(min(l.Committed(), pos.LSN))
-	cutRecords = int(l.end.LSN - pos.LSN) //nolint:gosec // far below 2^63 records fit a log
+	cutRecords = int(l.end.LSN - pos.LSN)
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
 	if err := l.doCut(intent); err != nil {
@@ -303,7 +303,7 @@ func (l *Log) planCut(pos lsn.Position) (*cutIntent, int, error) {
 				rest = rest[size:]
 				c.zeroFrom = body + int64(len(frames)-len(rest))
 				if head.pos.LSN == pos.LSN && len(rest) > 0 {
-					h.length = uint32(len(frames) - len(rest)) //nolint:gosec // shorter than it was
+					h.length = uint32(len(frames) - len(rest))
 					c.headerAt = offset
 					h.encode(c.header[:], seg.seed, offset)
 				}
@@ -394,7 +394,7 @@ func (l *Log) KeepTail(after uint64, path string) (before lsn.Position, records 
 	if err := l.keepAside(before, path); err != nil {
 		return before, 0, fmt.Errorf("keeping the tail of the log aside in %s: %w", path, err)
 	}
-	return before, int(end.LSN - before.LSN), nil //nolint:gosec // far below 2^63 records fit a log
+	return before, int(end.LSN - before.LSN), nil
 }
 
 // keepAside copies the records behind pos to a file of their own. writeMu is held.
@@ -431,7 +431,7 @@ func (l *Log) copyTail(pos lsn.Position, f vfs.File) error {
 			return err
 		}
 		var b [blockHeaderBytes]byte
-		blockHeader{length: uint32(len(frames)), firstLSN: first}.encode(b[:], seed, offset) //nolint:gosec // a block's limit
+		blockHeader{length: uint32(len(frames)), firstLSN: first}.encode(b[:], seed, offset)
 		n, err := f.WriteVec(offset, b[:], frames)
 		if err != nil {
 			return err

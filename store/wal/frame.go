@@ -94,7 +94,7 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 	buf = append(buf, padding[:FrameBytes(length)-FrameHeaderBytes-length]...)
 	b := buf[start:]
 	pos := lsn.Position{Term: term, LSN: prev.LSN + 1}
-	binary.LittleEndian.PutUint32(b[frameLength:], uint32(length)) //nolint:gosec // the log checks the limit, far below 4 GiB
+	binary.LittleEndian.PutUint32(b[frameLength:], uint32(length))
 	binary.LittleEndian.PutUint32(b[framePrevCRC:], prev.Chain)
 	binary.LittleEndian.PutUint32(b[frameKind:], uint32(kind)) // flags and the reserved bytes are 0
 	binary.LittleEndian.PutUint64(b[frameLSN:], pos.LSN)

@@ -19,7 +19,7 @@ import (
 // command runs a command line of the real binary.
 func command(t *testing.T, args ...string) (output string, err error) {
 	t.Helper()
-	out, err := exec.CommandContext(limited(t), binary, args...).CombinedOutput() //nolint:gosec // our own binary
+	out, err := exec.CommandContext(limited(t), binary, args...).CombinedOutput()
 	return string(out), err
 }
 

@@ -16,8 +16,8 @@ import (
 
 // Faults of a disk.
 var (
-	stalledDisk = faultdisk.State{Rules: []faultdisk.Rule{{Stall: true}}} //nolint:gochecknoglobals // a constant
-	soundDisk   = faultdisk.State{}                                       //nolint:gochecknoglobals // a constant
+	stalledDisk = faultdisk.State{Rules: []faultdisk.Rule{{Stall: true}}}
+	soundDisk   = faultdisk.State{}
 )
 
 // startBreakable is start with disks that can be broken.

@@ -330,7 +330,7 @@ func rewrite(t *testing.T, n *cluster.Node) error {
 			return nil
 		}
 	}
-	return err //nolint:wrapcheck // its code is looked at
+	return err
 }
 
 // damagedPage: a page of the standby has a flipped bit. The rewrite meets it, has it repaired from the active, begins

@@ -38,9 +38,9 @@ func NewNet(ctx context.Context) (_ *Net, err error) {
 		}
 	}
 	sweepNets(ctx)
-	id := fmt.Sprintf("%d-%x", os.Getpid(), rand.Uint32()&0xffff) //nolint:gosec // no secret
+	id := fmt.Sprintf("%d-%x", os.Getpid(), rand.Uint32()&0xffff)
 	n := &Net{names: []string{netPrefix + id + "-a", netPrefix + id + "-b"}}
-	subnet := rand.IntN(512) //nolint:gosec // 198.18.0.0/15 is for tests of networks
+	subnet := rand.IntN(512)
 	for host := 1; host <= 3; host++ {
 		n.addrs = append(n.addrs, fmt.Sprintf("198.%d.%d.%d", 18+subnet/256, subnet%256, host))
 	}
@@ -68,7 +68,7 @@ func NewNet(ctx context.Context) (_ *Net, err error) {
 func (n *Net) wire(ctx context.Context) error {
 	cmds := []string{fmt.Sprintf("link add peer netns %s type veth peer name peer netns %s", n.names[0], n.names[1])}
 	for i, ns := range n.names {
-		out := fmt.Sprintf("ls%x%c", rand.Uint32(), 'a'+i) //nolint:gosec // no secret
+		out := fmt.Sprintf("ls%x%c", rand.Uint32(), 'a'+i)
 		host, own, other := n.addrs[0], n.addrs[1+i], n.addrs[2-i]
 		cmds = append(cmds,
 			fmt.Sprintf("link add %s type veth peer name out netns %s", out, ns),

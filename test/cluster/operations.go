@@ -207,7 +207,7 @@ func (a *applications) receiveLeft(ctx context.Context, queue string) (left []Le
 	if err != nil || want == 0 {
 		return nil, err == nil, err
 	}
-	consumer, err := a.client.Consume(ctx, queue, client.ConsumerOptions{Subscription: SubWork, Prefetch: int(want)}) //nolint:gosec // small
+	consumer, err := a.client.Consume(ctx, queue, client.ConsumerOptions{Subscription: SubWork, Prefetch: int(want)})
 	if err != nil {
 		return nil, false, err
 	}

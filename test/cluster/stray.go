@@ -37,7 +37,7 @@ func (w *Workload) startStrays(ctx context.Context) (*strays, error) {
 	}
 	ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	for i, address := range w.pair.Addresses() {
-		one := stray{strays: s, id: firstStray + uint32(i), producer: uuid.NewString(), address: address} //nolint:gosec // small
+		one := stray{strays: s, id: firstStray + uint32(i), producer: uuid.NewString(), address: address}
 		s.running.Go(func() { one.run(ctx) })
 	}
 	return s, nil
@@ -92,7 +92,7 @@ func (s *stray) publish(ctx context.Context, p *Publish) {
 		Producer: &pb.Producer{Id: s.producer, Epoch: 1, Sequence: p.ID.N},
 	})
 	p.Done, p.Sequence, p.LSN = s.w.history.Now(), r.GetFirstSequence(), r.GetLsn()
-	switch status.Code(err) { //nolint:exhaustive // the others leave it open
+	switch status.Code(err) {
 	case codes.OK:
 		p.Outcome = Acked
 		return

@@ -59,7 +59,7 @@ func consume(t *testing.T, conn *grpc.ClientConn, subscription string, messages 
 		got += n
 		number++
 		require.NoError(t, stream.Send(&pb.ConsumeRequest{
-			Ack: []*pb.SequenceRange{{First: first, Last: got}}, Confirm: number, Credit: uint32(n), //nolint:gosec // small
+			Ack: []*pb.SequenceRange{{First: first, Last: got}}, Confirm: number, Credit: uint32(n),
 		}))
 	}
 	require.NoError(t, stream.CloseSend())

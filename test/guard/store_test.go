@@ -81,8 +81,8 @@ func TestStoreWrites(t *testing.T) {
 			for i := range c.batches {
 				publishBatch(t, s, body, c.batch)
 				if c.consumed {
-					first := uint64(i*c.batch) + 1                                                                                 //nolint:gosec // small
-					commit(t, s, func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: first, Last: first + uint64(c.batch) - 1}) }) //nolint:gosec // small
+					first := uint64(i*c.batch) + 1
+					commit(t, s, func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: first, Last: first + uint64(c.batch) - 1}) })
 				}
 			}
 			messages := float64(c.batch * c.batches)

@@ -361,7 +361,7 @@ func (w *world) rank(ctx context.Context, h *host) int {
 			w.countMove(what)
 		}
 	}
-	switch s.GetRole() { //nolint:exhaustive // all others wait
+	switch s.GetRole() {
 	// with min_in_sync 2, alone, it does not serve
 	case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_ACTIVATING:
 		return 2

@@ -148,7 +148,7 @@ const (
 	moves
 )
 
-var moveNames = [moves]string{ //nolint:gochecknoglobals // names of constants
+var moveNames = [moves]string{
 	"old-image", "young-image", "old-image-of-both", "clone", "clone-first", "clone-apart", "swap", "empty-disk",
 }
 

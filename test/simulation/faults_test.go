@@ -239,7 +239,7 @@ func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin f
 
 func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func()) {
 	alive := func() bool { return h.alive() && other.alive() }
-	switch f.Kind { //nolint:exhaustive // those of the clients
+	switch f.Kind {
 	case clientCut, clientOneWay, clientReset:
 		alive = h.alive
 	}

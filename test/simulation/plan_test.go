@@ -44,7 +44,7 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{ //nolint:gochecknoglobals // names of constants
+var kindNames = [kinds]string{
 	"kill", "power-loss", "power-loss-of-both", "stop", "freeze", "isolated", "partition", "one-way", "reset",
 	"slow-link", "client-cut",
 	"client-one-way", "client-reset", "coordinator-silent", "coordinator-down", "swap-unsettled", "slow-disk",

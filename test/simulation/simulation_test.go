@@ -27,7 +27,6 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-//nolint:gochecknoglobals // flags
 var (
 	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation, 60 of "+
 		"TestSimulationDisks, and a tenth with -short")

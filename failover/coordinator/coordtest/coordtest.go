@@ -103,7 +103,7 @@ func swap(
 	for {
 		rev, err := c.Swap(ctx, expect, next)
 		if !errors.Is(err, failover.ErrUnknownOutcome) || ctx.Err() != nil {
-			return rev, err //nolint:wrapcheck // the tests look at it
+			return rev, err
 		}
 	}
 }

@@ -79,7 +79,7 @@ func testMarkConcurrent(t *testing.T, f Fixture) {
 		wg.Go(func() {
 			var last failover.Mark
 			for n := range rounds {
-				mine := failover.Mark{By: 1, Term: 1, LSN: uint64(n*writers + i + 1)} //nolint:gosec // small
+				mine := failover.Mark{By: 1, Term: 1, LSN: uint64(n*writers + i + 1)}
 				if c.WriteMark(ctx, mine) != nil {
 					continue
 				}

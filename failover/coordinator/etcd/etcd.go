@@ -106,7 +106,7 @@ func Open(o Options) (*Coordinator, error) {
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		// One try per endpoint and one more; the machine has its own idea of when to try again. (Without any connection
 		// a request waits until its time is up.)
-		MaxUnaryRetries: uint(len(o.Endpoints) + 1), //nolint:gosec // a handful
+		MaxUnaryRetries: uint(len(o.Endpoints) + 1),
 		// gRPC's own back-off grows to two minutes, and for so long no role could change after etcd has come back.
 		DialOptions: []grpc.DialOption{
 			grpc.WithConnectParams(grpc.ConnectParams{

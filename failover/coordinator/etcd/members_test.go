@@ -88,7 +88,7 @@ func members(t *testing.T, n int, change configure) []*member {
 
 func freeURL(t *testing.T) url.URL {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // loopback
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
 	return url.URL{Scheme: "http", Host: l.Addr().String()}

@@ -85,7 +85,7 @@ func (c *Coordinator) bound(ctx context.Context) (context.Context, context.Cance
 	return ctx, sync.OnceFunc(func() { close(done); cancel(context.Canceled) })
 }
 
-var errClosed = errors.New("the coordinator's connection was closed") //nolint:gochecknoglobals // a sentinel
+var errClosed = errors.New("the coordinator's connection was closed")
 
 // Ping waits until a majority of the voters answers; nil whether or not there is a record.
 func (c *Coordinator) Ping(ctx context.Context) error {

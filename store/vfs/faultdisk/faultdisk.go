@@ -81,7 +81,7 @@ func (r Rule) matches(op faultfs.Op) bool {
 }
 
 // errno that the rule fails operations with; nil for none.
-func (r Rule) errno() (error, error) { //nolint:revive,staticcheck // the first one is a value
+func (r Rule) errno() (error, error) { //nolint:staticcheck // the first one is a value
 	switch r.Error {
 	case "":
 		return nil, nil

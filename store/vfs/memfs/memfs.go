@@ -335,7 +335,7 @@ func (m *FS) Usage(dir string) (vfs.Usage, error) {
 	if m.lookup(dir) == nil {
 		return vfs.Usage{}, pathErr("usage", dir, fs.ErrNotExist)
 	}
-	free := uint64(max(m.capacityBytes-m.usedBytes, 0))                                                       //nolint:gosec // not negative
+	free := uint64(max(m.capacityBytes-m.usedBytes, 0))
 	return vfs.Usage{TotalBytes: uint64(max(m.capacityBytes, 0)), FreeBytes: free, AvailableBytes: free}, nil //nolint:gosec // not negative
 }
 

@@ -28,7 +28,7 @@ func Warm(ctx context.Context, dir string, bytes int64) (err error) {
 	piece := body(ioBytes)
 	for done := int64(0); done < bytes; done += int64(len(piece)) {
 		if err := ctx.Err(); err != nil {
-			return err //nolint:wrapcheck // Ctrl-C
+			return err
 		}
 		if _, err := f.Write(piece); err != nil {
 			return fmt.Errorf("warm: %w", err)
@@ -71,7 +71,7 @@ func coldRead(ctx context.Context, name string) (float64, error) {
 			return 0, fmt.Errorf("plain read: %w", err)
 		}
 	}
-	return float64(total) / 1e6 / time.Since(start).Seconds(), ctx.Err() //nolint:wrapcheck // Ctrl-C
+	return float64(total) / 1e6 / time.Since(start).Seconds(), ctx.Err()
 }
 
 // pause waits, or until ctx ends.
@@ -82,6 +82,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // Ctrl-C
+		return ctx.Err()
 	}
 }

@@ -95,7 +95,7 @@ func newGrowthLevel(ctx context.Context, o EmbeddedOptions, stored int) (*growth
 	if err != nil {
 		return nil, err
 	}
-	l := &growthLevel{turner: turner{e: e}, stored: stored, first: 1, next: uint64(stored) + 1} //nolint:gosec // not negative
+	l := &growthLevel{turner: turner{e: e}, stored: stored, first: 1, next: uint64(stored) + 1}
 	if err := errors.Join(e.createQueue("bench"), e.fill(ctx, stored)); err != nil {
 		return nil, errors.Join(err, e.close())
 	}
@@ -103,13 +103,13 @@ func newGrowthLevel(ctx context.Context, o EmbeddedOptions, stored int) (*growth
 }
 
 func (l *growthLevel) publish(ctx context.Context, messages int, out *Result) error {
-	l.next += uint64(messages) //nolint:gosec // not negative
+	l.next += uint64(messages)
 	return l.e.withCheckpoint(ctx, messages, out, func(r *Result) error { return l.e.write(ctx, messages, r) })
 }
 
 // drop acknowledges the oldest messages.
 func (l *growthLevel) drop(ctx context.Context, messages int) error {
-	last := l.first + uint64(messages) - 1 //nolint:gosec // not negative
+	last := l.first + uint64(messages) - 1
 	if err := l.e.commit(func() {
 		l.e.builder.Ack(firstQueue, firstSub,
 			txn.Range{First: l.first, Last: last})
@@ -123,7 +123,7 @@ func (l *growthLevel) drop(ctx context.Context, messages int) error {
 
 func (l *growthLevel) ackRandom(ctx context.Context, acks, slices int, out *Result) error {
 	if l.order == nil {
-		n := int(l.next - l.first) //nolint:gosec // as many as there are
+		n := int(l.next - l.first)
 		l.order = randomOrder(n, min(acks, n/slices)*slices)
 	}
 	n := len(l.order) / (slices - len(l.slices)) // of the slices that are left

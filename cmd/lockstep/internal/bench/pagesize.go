@@ -289,7 +289,7 @@ func (r *pageSizeRun) scan(ctx context.Context) (size int, note string, err erro
 		return 0, "", err
 	}
 	start := time.Now()
-	s, err := admin.Scan(ctx, &pb.ScanRequest{PageSizeMax: uint32(r.PageSizeMax), FullSpeed: true}, nil) //nolint:gosec // a page size
+	s, err := admin.Scan(ctx, &pb.ScanRequest{PageSizeMax: uint32(r.PageSizeMax), FullSpeed: true}, nil)
 	if err != nil {
 		return 0, "", err
 	}
@@ -313,12 +313,12 @@ func (r *pageSizeRun) rewritePair(ctx context.Context, size int) ([]rewritten, e
 		if err != nil {
 			return nil, err
 		}
-		res, err := standby.Rewrite(ctx, &pb.RewriteRequest{PageSize: uint32(size)}, nil) //nolint:gosec // a page size
+		res, err := standby.Rewrite(ctx, &pb.RewriteRequest{PageSize: uint32(size)}, nil)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, rewritten{
-			took: res.GetTook().AsDuration(), before: int(res.GetPageSizeBefore()), after: int(res.GetPageSizeAfter()), bytes: int64(res.GetFileBytesAfter()), //nolint:gosec // a file
+			took: res.GetTook().AsDuration(), before: int(res.GetPageSizeBefore()), after: int(res.GetPageSizeAfter()), bytes: int64(res.GetFileBytesAfter()),
 		})
 		if i > 0 {
 			break

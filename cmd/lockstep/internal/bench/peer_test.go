@@ -45,7 +45,7 @@ func TestPeers(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoPeer)
 	script := "#!/bin/sh\n[ \"$SIZES $DUR $1\" = \"512 15000 2s r1\" ] || { echo \"wrong: $SIZES $DUR $1\" >&2; exit 1; }\n" +
 		"printf 'nats-r1\\tpub64\\t512\\t%s\\t1\\t2\\t3\\t\\n' 50000\n"
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "run"), []byte(script), 0o700)) //nolint:gosec // a program
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "run"), []byte(script), 0o700))
 	p, err := FindPeer(PeerNATS, dir, "")
 	require.NoError(t, err)
 	results, err := NATS(t.Context(), p, NATSOptions{

@@ -191,7 +191,7 @@ func publishPipelined(ctx context.Context, p *client.Producer, queue func(n int6
 		case err := <-failed:
 			return err
 		case <-ctx.Done():
-			return ctx.Err() //nolint:wrapcheck // Ctrl-C, or another producer failed
+			return ctx.Err()
 		}
 		m, start := message(n), time.Now()
 		err := p.PublishAsync(ctx, queue(n), m, func(_ client.Receipt, err error) { // one goroutine calls all of these

@@ -125,7 +125,7 @@ func (e *embedded) createQueues(ctx context.Context, n int, out *Result) error {
 	h, start := newHistogram(), time.Now()
 	for done := 0; done < n; done += createAtOnce {
 		if err := ctx.Err(); err != nil {
-			return err //nolint:wrapcheck // Ctrl-C
+			return err
 		}
 		begin := time.Now()
 		err := e.commitMany(min(createAtOnce, n-done), func(i int) {

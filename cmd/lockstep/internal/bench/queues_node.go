@@ -110,7 +110,7 @@ func createAll(ctx context.Context, c *client.Client, names []string, out *Resul
 	}
 	all.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return err //nolint:wrapcheck // the first one's, which says enough
+		return err
 	}
 	for _, h := range histograms[1:] {
 		histograms[0].Merge(h)

@@ -319,7 +319,7 @@ func (e *embedded) transactions(
 	h, start := newHistogram(), time.Now()
 	for done := 0; done < count; done += e.Batch {
 		if err := ctx.Err(); err != nil {
-			return err //nolint:wrapcheck // Ctrl-C
+			return err
 		}
 		begin := time.Now()
 		if err := e.commit(func() { fill(begin.UnixMilli(), done, min(e.Batch, count-done)) }); err != nil {

@@ -119,7 +119,7 @@ func (p *pacer) run(
 		}
 		if _, err := producer.Publish(ctx, queue, m); err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // it was asked to end
+				return nil
 			}
 			return fmt.Errorf("publish: %w", err)
 		}
@@ -220,7 +220,7 @@ func (r *WipeResult) wipe(ctx context.Context, t Target, p *pacer, o WipeOptions
 func letPass(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx) //nolint:wrapcheck // says what it is
+		return context.Cause(ctx)
 	case <-time.After(d):
 		return nil
 	}

@@ -27,7 +27,7 @@ func (env *Env) Asks() bool {
 		return env.Terminal()
 	}
 	f, ok := env.Stdin.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor is a small number
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Confirm asks whether what the text says is meant. It returns an error if not, and nil where nobody is asked.

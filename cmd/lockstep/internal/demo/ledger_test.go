@@ -85,8 +85,8 @@ func TestLedger(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			l := books(t)
 			for _, n := range all {
-				require.NoError(t, deliver(l, stored(n, uint64(n+1)))) //nolint:gosec // small
-				require.NoError(t, l.audit(1, stored(n, uint64(n+1)))) //nolint:gosec // small
+				require.NoError(t, deliver(l, stored(n, uint64(n+1))))
+				require.NoError(t, l.audit(1, stored(n, uint64(n+1))))
 			}
 			if test.before != nil {
 				test.before(l)

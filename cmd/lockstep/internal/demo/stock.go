@@ -125,7 +125,7 @@ func (s *stock) check(ctx context.Context, c *client.Client) (lost, duplicated i
 			if err != nil {
 				return lost, duplicated, fmt.Errorf("read %s again: %w", stockName(q), err)
 			}
-			i := int(m.Sequence) - 1 //nolint:gosec // bounded below
+			i := int(m.Sequence) - 1
 			switch {
 			case i < 0 || i >= messages || seen[i]:
 				duplicated++

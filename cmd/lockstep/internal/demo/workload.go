@@ -64,7 +64,7 @@ func (w *workload) run(ctx context.Context, d time.Duration) error {
 	case err := <-w.failed:
 		return err
 	case <-ctx.Done():
-		return ctx.Err() //nolint:wrapcheck // Ctrl-C
+		return ctx.Err()
 	}
 }
 

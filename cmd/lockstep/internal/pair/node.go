@@ -82,7 +82,7 @@ func (n *Node) Start() error {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	defer func() { _ = log.Close() }()       // the process has a descriptor of its own
-	cmd := exec.Command(n.binary, n.args...) //nolint:gosec,noctx // this very program; it ends by Kill or Stop, not with a context
+	cmd := exec.Command(n.binary, n.args...) //nolint:noctx // this very program; it ends by Kill or Stop, not with a context
 	// Settings of this process are not meant for the nodes.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "LOCKSTEP_") })
 	cmd.Stdout, cmd.Stderr = log, log

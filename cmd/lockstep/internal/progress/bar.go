@@ -60,14 +60,14 @@ func (b *Bar) Set(s Step) {
 	if s.Total > 0 {
 		done = min(done, s.Total)
 	}
-	_ = b.bar.Set64(int64(done)) //nolint:gosec // bytes of a file; it writes to nowhere, which does not fail
+	_ = b.bar.Set64(int64(done))
 }
 
 // newBar makes a bar that is drawn by others.
 func newBar(label string, total uint64) *progressbar.ProgressBar {
 	limit := int64(-1) // a spinner
 	if total > 0 {
-		limit = int64(total) //nolint:gosec // bytes of a file
+		limit = int64(total)
 	}
 	return progressbar.NewOptions64(limit,
 		progressbar.OptionSetWriter(io.Discard), progressbar.OptionSetDescription(label),

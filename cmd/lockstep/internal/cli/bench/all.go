@@ -94,7 +94,7 @@ A measurement that fails does not end the others; its error is printed, and the 
 			c := &comparer{env: env, cmd: cmd, f: f, p: p}
 			failed := c.everything(cmd.Context(), long, only)
 			if err := cmd.Context().Err(); err != nil {
-				return err //nolint:wrapcheck // Ctrl-C
+				return err
 			}
 			return errors.Join(c.print(), failed)
 		},

@@ -398,7 +398,7 @@ func benchProcess(ctx context.Context, stderr io.Writer, args ...string) (result
 	if err != nil {
 		return nil, fmt.Errorf("find this program, to run it again: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, binary, append([]string{"bench", "--output=json"}, args...)...) //nolint:gosec // this very program
+	cmd := exec.CommandContext(ctx, binary, append([]string{"bench", "--output=json"}, args...)...)
 	cmd.Stderr = stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it removes its data then
 	cmd.WaitDelay = time.Minute

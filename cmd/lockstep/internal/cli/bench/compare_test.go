@@ -24,7 +24,7 @@ esac`,
 for i in $(seq "$GB"); do printf '%d\t10\t1000\t1\t10\t2000\t1\n' "$i"; done; printf 'median\t1\t1\t1\t1\t1\t1\n'`,
 	} {
 		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "run"), []byte("#!/bin/sh\n"+script+"\n"), 0o700)) //nolint:gosec // a program
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name, "run"), []byte("#!/bin/sh\n"+script+"\n"), 0o700))
 	}
 	return dir
 }

@@ -22,7 +22,7 @@ func measuring(t *testing.T, dir string) (cmd *exec.Cmd, closeOutput func()) {
 	t.Helper()
 	program, err := os.Executable()
 	require.NoError(t, err)
-	cmd = exec.CommandContext(t.Context(), program, "bench", "store", "--messages", "2000", "--bursts", "2", //nolint:gosec // this test
+	cmd = exec.CommandContext(t.Context(), program, "bench", "store", "--messages", "2000", "--bursts", "2",
 		"--rounds", "100000", "--dir", dir, "-o", "json")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)

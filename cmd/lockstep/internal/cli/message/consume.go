@@ -60,7 +60,7 @@ func consume(ctx context.Context, env *cli.Env, c *client.Client, queue string, 
 		return err
 	}
 	o := client.ConsumerOptions{Subscription: f.subscription, Prefetch: f.prefetch}
-	if f.count > 0 && f.count < uint64(f.prefetch) { //nolint:gosec // a prefetch below 1 is refused by the client's default
+	if f.count > 0 && f.count < uint64(f.prefetch) {
 		o.Prefetch = int(f.count) // do not take what others could have
 	}
 	co, err := c.Consume(attach, queue, o)

@@ -149,7 +149,7 @@ func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *cli
 // confirmForce asks on a terminal. Without one, --yes has to say it.
 func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 	in, ok := cmd.InOrStdin().(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a descriptor is a small number
+	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return cli.ErrNotConfirmed
 	}
 	word := forcedName(plan)

@@ -177,7 +177,7 @@ func followPlan(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan)
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return p, ctx.Err() //nolint:wrapcheck // the caller tells what it means
+			return p, ctx.Err()
 		}
 	}
 }
