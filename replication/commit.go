@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// applyStep bounds how many records are applied before somebody who wants to stop is asked again.
+// applyStep bounds how many records are applied before the applier looks again whether it is to stop.
 const applyStep = 4096
 
 // Submit accepts a transaction, encoded by package txn, and calls done when its outcome is known. The transactions of
@@ -24,7 +24,7 @@ func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 	return p.SubmitAll(ctx, []Item{{payload, done}})
 }
 
-// Item is a transaction and who gets its outcome.
+// Item is a transaction and what gets its outcome.
 type Item struct {
 	Payload []byte
 	Done    Done
@@ -64,21 +64,21 @@ func (p *Primary) submit(ctx context.Context, items []Item, mayCommit bool) (alo
 	return alone, err
 }
 
-// outcome is what a waiter gets.
-type outcome struct {
-	result *txn.Result
-	err    error
+// Outcome is what a Done gets.
+type Outcome struct {
+	Result *txn.Result
+	Err    error
 }
 
 // waiter is a reusable Done with a channel.
 type waiter struct {
-	ch   chan outcome
+	ch   chan Outcome
 	done Done
 }
 
 func newWaiter() *waiter {
-	w := &waiter{ch: make(chan outcome, 1)}
-	w.done = func(r *txn.Result, err error) { w.ch <- outcome{r, err} }
+	w := &waiter{ch: make(chan Outcome, 1)}
+	w.done = func(r *txn.Result, err error) { w.ch <- Outcome{r, err} }
 	return w
 }
 
@@ -94,15 +94,28 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 	if alone {
 		p.commitHere()
 	}
+	o, err := p.Await(ctx, w.ch)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err) // the waiter stays with the transaction
+	}
+	p.waiters.Put(w)
+	return o.Result, o.Err
+}
+
+// Await waits for the outcome of a transaction, which its Done sends to c. It returns the context's error when that ends
+// first; the Done is still called then, so that c must have room.
+//
+// The goroutine that waits here may do the applier's work: the outcome is there sooner if no other one has to be woken
+// for it. So the Done of other transactions may be called from here.
+func (p *Primary) Await(ctx context.Context, c <-chan Outcome) (Outcome, error) {
 	for {
 		select {
-		case o := <-w.ch:
-			p.waiters.Put(w)
-			return o.result, o.err
+		case o := <-c:
+			return o, nil
 		case <-p.applyTurns:
-			p.TakeApplyTurn()
+			p.takeApplyTurn()
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err()) // the waiter stays with the transaction
+			return Outcome{}, ctx.Err()
 		}
 	}
 }
@@ -114,15 +127,11 @@ func (p *Primary) commitHere() {
 		p.commitWaiting()
 		p.commitMu.Unlock()
 	}
-	p.queue.remind() // of what came meanwhile, and of this one if somebody else was at it
+	p.queue.remind() // of what came meanwhile, and of this one if another goroutine was committing
 }
 
-// ApplyTurns is received from by those who wait for a transaction's outcome: whoever gets something must call
-// TakeApplyTurn. The outcome that one waits for is then there sooner, without another goroutine's being woken.
-func (p *Primary) ApplyTurns() <-chan struct{} { return p.applyTurns }
-
-// TakeApplyTurn does the applier's work, once. It calls the Done of each transaction that is answered.
-func (p *Primary) TakeApplyTurn() {
+// takeApplyTurn does the applier's work, once. It calls the Done of each transaction that is answered.
+func (p *Primary) takeApplyTurn() {
 	if p.applyMu.TryLock() {
 		p.applyCommitted(p.commit.Load())
 		p.applyMu.Unlock()
@@ -226,7 +235,7 @@ func (p *Primary) advance() {
 	p.o.Store.NoteCommitted(n)
 	p.measure(n)
 	select {
-	case p.applyTurns <- struct{}{}: // one who waits for an answer, and has to run anyway
+	case p.applyTurns <- struct{}{}: // a goroutine in Await, which has to run anyway
 	default:
 		signal(p.applyWake)
 	}
@@ -235,7 +244,7 @@ func (p *Primary) advance() {
 	}
 }
 
-// runApplier is the goroutine that applies, and that answers transactions with a result, but for what TakeApplyTurn
+// runApplier is the goroutine that applies, and that answers transactions with a result, but for what takeApplyTurn
 // does.
 func (p *Primary) runApplier(ctx context.Context) {
 	defer p.wg.Done()
@@ -287,7 +296,7 @@ func (p *Primary) answer(n uint64, r *txn.Result) {
 	}
 }
 
-// abandon fails everybody who waits. New transactions get refuse.
+// abandon fails all transactions that are not answered. New ones get refuse.
 func (p *Primary) abandon(refuse, unlogged error) {
 	logged, never, free := p.queue.block(refuse)
 	if free > 0 {

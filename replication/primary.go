@@ -68,7 +68,7 @@ type Primary struct {
 	commit    atomic.Uint64
 	applied   atomic.Uint64
 	applyWake chan struct{}
-	// applyTurns is received from by those who wait for an answer: who gets something has to apply.
+	// applyTurns is received from by goroutines in Await: one that receives has to apply.
 	applyTurns chan struct{}
 	// progress is signalled when something that Drain waits for may have happened.
 	progress chan struct{}
@@ -236,7 +236,7 @@ func (p *Primary) Stop() {
 	p.commitMu.Lock() // somebody may be in commitHere
 	p.commitEnded = true
 	p.commitMu.Unlock()
-	p.applyMu.Lock() // or in TakeApplyTurn
+	p.applyMu.Lock() // or in takeApplyTurn
 	p.applyEnded = true
 	p.applyMu.Unlock()
 	p.abandon(ErrNotActive, ErrNotActive)

@@ -17,20 +17,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// outcome is how a request of a stream ended.
-type outcome struct {
-	result *txn.Result
-	err    error
-}
-
 // streamCall is one request of a publish stream on its way. They are answered in the order in which they were sent.
 type streamCall struct {
 	stream      *publishStream
 	correlation uint64
 	queue       string
 	producer    *pb.Producer
-	weight      int64        // of the requests that came together, with the last of them
-	done        chan outcome // capacity 1: the applier must not wait
+	weight      int64                    // of the requests that came together, with the last of them
+	done        chan replication.Outcome // capacity 1: the applier must not wait
 }
 
 // end takes the outcome of the request's transaction. It does not block.
@@ -39,7 +33,7 @@ func (c *streamCall) end(r *txn.Result, err error) {
 		// before a later request of the stream can be submitted to a node that has recovered
 		c.stream.broken.Store(true)
 	}
-	c.done <- outcome{r, err}
+	c.done <- replication.Outcome{Result: r, Err: err}
 }
 
 // publishStream is one PublishStream call: a goroutine reads and submits, the handler's own one answers.
@@ -198,16 +192,16 @@ func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStr
 	publish := req.GetPublish()
 	call := &streamCall{
 		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(),
-		done: make(chan outcome, 1),
+		done: make(chan replication.Outcome, 1),
 	}
 	b.calls = append(b.calls, call)
 	if publish == nil {
-		call.done <- outcome{err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
+		call.done <- replication.Outcome{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
 		return
 	}
 	prior, err := p.server.encodePublish(buf, publish)
 	if err != nil || prior != nil {
-		call.done <- outcome{result: prior, err: err}
+		call.done <- replication.Outcome{Result: prior, Err: err}
 		return
 	}
 	b.items = append(b.items, replication.Item{Done: call.end})
@@ -290,33 +284,18 @@ func (p *publishStream) whyEnded() error {
 	}
 }
 
-// outcome waits for the outcome of a request.
-func (p *publishStream) outcome(call *streamCall) (outcome, error) {
-	primary := p.session.Primary
-	for {
-		select {
-		case o := <-call.done:
-			return o, nil
-		case <-primary.ApplyTurns():
-			primary.TakeApplyTurn()
-		case <-p.stream.Context().Done():
-			return outcome{}, fmt.Errorf("publish stream: %w", p.stream.Context().Err())
-		}
-	}
-}
-
 // response waits for the outcome of a request and makes its answer. The error ends the stream.
 func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, error) {
-	o, err := p.outcome(call)
+	o, err := p.session.Primary.Await(p.stream.Context(), call.done)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("publish stream: %w", err)
 	}
 	if call.weight > 0 {
 		p.room.Release(call.weight)
 	}
 	resp := &pb.PublishStreamResponse{Correlation: call.correlation}
-	if err = o.err; err == nil {
-		resp.Published, err = published(call.queue, call.producer, o.result)
+	if err = o.Err; err == nil {
+		resp.Published, err = published(call.queue, call.producer, o.Result)
 	}
 	if err != nil {
 		if wire.ConcernsNode(err) {
