@@ -98,7 +98,9 @@ type Primary struct {
 	standbyDurable uint64
 	// syncTarget is the commit LSN at the moment when the acks of cfg.Standby became required.
 	syncTarget uint64
-	session    *session
+	// session of the standby that is connected; nil: none is. peer is what that one has told.
+	session *session
+	peer    peer
 	// toldAhead is the last standby that was refused because it has committed records that this node lacks.
 	toldAhead StandbyAhead
 	// absentSince is when the required standby was last there, and absentTold whether its absence was reported.
@@ -109,6 +111,15 @@ type Primary struct {
 	// stranger is never changed in place.
 	stranger *Stranger
 	ends     []reached
+}
+
+// peer is what a connected standby has told.
+type peer struct {
+	// acked is the last record that it has durable, applied the last one that it applied.
+	acked   lsn.Position
+	applied uint64
+	// caughtUp: StandbyCaughtUp was posted. synced: StandbySynced was posted for the present requirement.
+	caughtUp, synced bool
 }
 
 // StartPrimary takes up the active role: it begins the term with a term-start record and lets standbys in. What the log
@@ -201,17 +212,17 @@ func (p *Primary) require() {
 	p.standbyDurable, p.syncTarget = 0, p.commit.Load()
 	p.absentSince, p.absentTold = time.Now(), false
 	if s := p.session; s != nil && s.member == p.cfg.Standby {
-		s.synced = false
-		p.count(s)
+		p.peer.synced = false
+		p.count()
 	}
 }
 
-// count takes what session s, the required standby's, has acknowledged. mu is held.
-func (p *Primary) count(s *session) {
-	p.standbyDurable = max(p.standbyDurable, s.acked.LSN)
-	if !s.synced && p.standbyDurable >= p.syncTarget {
-		s.synced = true
-		p.events.post(StandbySynced{Member: s.member, Requirement: p.cfg.Requirement})
+// count takes what the connected standby, the required one, has acknowledged. mu is held.
+func (p *Primary) count() {
+	p.standbyDurable = max(p.standbyDurable, p.peer.acked.LSN)
+	if !p.peer.synced && p.standbyDurable >= p.syncTarget {
+		p.peer.synced = true
+		p.events.post(StandbySynced{Member: p.session.member, Requirement: p.cfg.Requirement})
 	}
 	p.advance()
 }
@@ -272,8 +283,8 @@ func (p *Primary) standbyHas(end lsn.Position) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.session
-	return s != nil && p.cfg.RequireStandby && s.member == p.cfg.Standby && s.acked.LSN >= end.LSN &&
-		s.applied >= end.LSN
+	return s != nil && p.cfg.RequireStandby && s.member == p.cfg.Standby && p.peer.acked.LSN >= end.LSN &&
+		p.peer.applied >= end.LSN
 }
 
 // Resume undoes Drain.
@@ -332,9 +343,9 @@ func (p *Primary) status(end lsn.Position) PrimaryStatus {
 	}
 	if s := p.session; s != nil {
 		st.Standby = &StandbyStatus{
-			Member: s.member, Durable: s.acked, AppliedLSN: s.applied, InFlightBytes: s.inFlightBytes,
-			CaughtUp: s.caughtUp, Required: p.requires(s), Agreed: s.agreed,
-			LagTime: p.lagTime(time.Now(), s.acked.LSN, end.LSN),
+			Member: s.member, Durable: p.peer.acked, AppliedLSN: p.peer.applied, InFlightBytes: s.window.inFlight(),
+			CaughtUp: p.peer.caughtUp, Required: p.requires(s), Agreed: s.agreed,
+			LagTime: p.lagTime(time.Now(), p.peer.acked.LSN, end.LSN),
 		}
 	}
 	return st

@@ -165,8 +165,9 @@ func (sd *sender) sendNow(batches []batch) bool {
 // without waiting: less than what gRPC takes without asking.
 func (sd *sender) isQuiet(more int) bool {
 	sd.p.mu.Lock()
-	defer sd.p.mu.Unlock()
-	return sd.p.requires(sd.s) && sd.s.inFlightBytes+more <= quietBytes
+	required := sd.p.requires(sd.s)
+	sd.p.mu.Unlock()
+	return required && sd.s.window.inFlight()+more <= quietBytes
 }
 
 // post fills in what every message carries (INV-1) and sends it.
@@ -192,7 +193,7 @@ func (sd *sender) post(m *ActiveMessage) error {
 
 // sendRecords sends the next records if there are any and the window has room. It tells whether it did.
 func (sd *sender) sendRecords() (bool, error) {
-	room := sd.room()
+	room := sd.s.window.room(sd.p.o.WindowBytes)
 	if room <= 0 {
 		return false, nil
 	}
@@ -280,13 +281,7 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position) error {
 	prev := sd.cursor
 	p := sd.p
 	sd.lastRecords = time.Now()
-	p.mu.Lock()
-	if len(sd.s.inFlight) == 0 {
-		sd.s.progress = time.Now()
-	}
-	sd.s.inFlight = append(sd.s.inFlight, sent{end: end, bytes: len(frames), at: sd.lastRecords})
-	sd.s.inFlightBytes += len(frames)
-	p.mu.Unlock()
+	sd.s.window.add(sent{end: end, bytes: len(frames), at: sd.lastRecords})
 	for len(frames) > p.o.BatchBytes {
 		if err := sd.post(&ActiveMessage{Previous: prev, Records: frames[:p.o.BatchBytes]}); err != nil {
 			return err
@@ -297,26 +292,17 @@ func (sd *sender) sendFrames(frames []byte, end lsn.Position) error {
 	return sd.post(&ActiveMessage{Previous: prev, Records: frames, Last: end})
 }
 
-// room is how much may be sent now; when it is none, the next ack wakes the sender.
-func (sd *sender) room() int {
-	sd.p.mu.Lock()
-	defer sd.p.mu.Unlock()
-	room := sd.p.o.WindowBytes - sd.s.inFlightBytes
-	sd.s.windowFull = room <= 0
-	return room
-}
-
 // checkCaughtUp reports, once, that the standby is within the window: what it has not acknowledged is in memory and not
 // more than may be in flight.
 func (sd *sender) checkCaughtUp() {
 	p, s := sd.p, sd.s
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.caughtUp || p.session != s {
+	if p.session != s || p.peer.caughtUp {
 		return
 	}
-	if behind, ok := p.tail.behind(s.acked.LSN); ok && behind <= p.o.WindowBytes {
-		s.caughtUp = true
+	if behind, ok := p.tail.behind(p.peer.acked.LSN); ok && behind <= p.o.WindowBytes {
+		p.peer.caughtUp = true
 		p.events.post(StandbyCaughtUp{Member: s.member})
 	}
 }

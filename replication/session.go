@@ -14,13 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// sent is what was sent with one batch and is not acknowledged.
-type sent struct {
-	end   lsn.Position
-	bytes int
-	at    time.Time // if there is a meter
-}
-
 // session is one connection of a standby. Three goroutines share it: the one that called Replicate watches the time,
 // one receives, one sends. Only the watcher returns to the transport, which then ends the stream: so a Send or Recv
 // that blocks for ever cannot keep a session alive.
@@ -28,8 +21,9 @@ type session struct {
 	p      *Primary
 	stream StandbyStream
 	member Member
-	// agreed is what both ends can do; set by the handshake.
-	agreed Agreement
+	// agreed is what both ends can do, applied what the standby had applied at its hello; set by the handshake.
+	agreed  Agreement
+	applied uint64
 	// wake is signalled when the sender may have something to do.
 	wake chan struct{}
 	// tell makes the sender send something at once.
@@ -40,24 +34,12 @@ type session struct {
 	sender *sender
 	// heard is set by each message that arrives.
 	heard atomic.Bool
+	// window is what is under way.
+	window window
 
 	endOnce sync.Once
 	done    chan struct{}
 	err     error // set before done is closed
-
-	// The fields below are guarded by Primary.mu.
-
-	// acked is the last record that the standby has durable, applied the last one that it applied.
-	acked   lsn.Position
-	applied uint64
-	// inFlight was sent and is not acknowledged, oldest first; progress is when that last got shorter or began.
-	inFlight      []sent
-	inFlightBytes int
-	progress      time.Time
-	// windowFull: the sender waits for an ack.
-	windowFull bool
-	// caughtUp: StandbyCaughtUp was posted. synced: StandbySynced was posted for the present requirement.
-	caughtUp, synced bool
 }
 
 // end ends the session with the given reason; the first one counts.
@@ -91,7 +73,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 		return ErrNotActive
 	}
 	defer p.wg.Done()
-	s := &session{p: p, stream: stream, wake: make(chan struct{}, 1), done: make(chan struct{}), progress: time.Now()}
+	s := &session{p: p, stream: stream, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	first := make(chan *StandbyMessage, 1)
 	p.wg.Add(1)
 	go s.receive(first)
@@ -315,12 +297,11 @@ func (p *Primary) register(s *session, resumeAfter lsn.Position) error {
 			p.events.post(StandbyLost{Member: was.member, Cause: LostReset, Err: ErrReplaced})
 		}
 	}
-	p.session = s
-	s.acked = resumeAfter
+	p.session, p.peer = s, peer{acked: resumeAfter, applied: s.applied}
 	p.snapshots.passed(resumeAfter)
 	p.events.post(StandbyConnected{Member: s.member})
 	if p.requires(s) {
-		p.count(s)
+		p.count()
 	}
 	return nil
 }
@@ -384,19 +365,12 @@ func (s *session) watch(ctx context.Context) {
 				s.end(fmt.Errorf("%w: nothing from the standby for %v", ErrSilent, d))
 				return
 			}
-			if d := slow.step(now, step, s.progressed(now, step)); d >= s.p.o.AckTimeout {
+			if d := slow.step(now, step, s.window.progressed(now.Add(-2*step))); d >= s.p.o.AckTimeout {
 				s.end(fmt.Errorf("%w: no ack for %v", ErrSlow, d))
 				return
 			}
 		}
 	}
-}
-
-// progressed tells whether nothing waits for an ack or one came within the last step.
-func (s *session) progressed(now time.Time, step time.Duration) bool {
-	s.p.mu.Lock()
-	defer s.p.mu.Unlock()
-	return len(s.inFlight) == 0 || now.Sub(s.progress) < 2*step
 }
 
 // receive reads until the stream ends.
@@ -431,41 +405,20 @@ func (p *Primary) acknowledge(s *session, m *StandbyMessage) error {
 	if p.ended || p.session != s {
 		return ErrReplaced
 	}
-	s.applied = max(s.applied, m.AppliedLSN)
-	if m.Durable.LSN > s.acked.LSN {
-		if err := s.acknowledged(m.Durable); err != nil {
+	p.peer.applied = max(p.peer.applied, m.AppliedLSN)
+	if m.Durable.LSN > p.peer.acked.LSN {
+		awaited, err := s.window.acknowledge(m.Durable, p.o.Meter)
+		if err != nil {
 			return err
 		}
+		p.peer.acked = m.Durable
 		if p.requires(s) {
-			p.count(s)
+			p.count()
 		}
-		if s.windowFull || !s.caughtUp {
+		if awaited || !p.peer.caughtUp {
 			signal(s.wake)
 		}
 	}
 	signal(p.progress)
-	return nil
-}
-
-// acknowledged removes what is acknowledged from what is in flight. Acks name the end of a batch that was sent, with
-// the checksum of the whole history. mu is held.
-func (s *session) acknowledged(at lsn.Position) error {
-	i := 0
-	for i < len(s.inFlight) && s.inFlight[i].end.LSN < at.LSN {
-		s.inFlightBytes -= s.inFlight[i].bytes
-		i++
-	}
-	if i == len(s.inFlight) || s.inFlight[i].end != at {
-		return fmt.Errorf("%w: the standby acknowledges %v, which is the end of nothing that was sent", ErrProtocol, at)
-	}
-	s.inFlightBytes -= s.inFlight[i].bytes
-	s.progress = time.Now()
-	if m := s.p.o.Meter; m != nil {
-		for _, b := range s.inFlight[:i+1] {
-			m.Acknowledged(s.progress.Sub(b.at))
-		}
-	}
-	s.inFlight = s.inFlight[i+1:]
-	s.acked = at
 	return nil
 }
