@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
@@ -21,9 +22,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
-
-// errorDomain is the domain of google.rpc.ErrorInfo in all of Lockstep's errors.
-const errorDomain = "lockstep.v1"
 
 // Errors of this package.
 var (
@@ -95,14 +93,11 @@ func isSettled(err error) bool {
 	return errors.As(err, &settled)
 }
 
-// metadataSettled is the key of google.rpc.ErrorInfo's metadata that says so.
-const metadataSettled = "settled"
-
 // mapping is one line of the table.
 type mapping struct {
 	err    error
 	code   codes.Code
-	reason string
+	reason pb.ErrorReason
 }
 
 // errorTable has all errors that clients can see, both ways: err → code and reason, and reason → err. The first line
@@ -110,81 +105,81 @@ type mapping struct {
 var errorTable = []mapping{
 	// This node cannot serve now.
 	// An unknown outcome goes before its reason: NOT_ACTIVE and BLOCKED tell the client that nothing was done.
-	{replication.ErrOutcomeUnknown, codes.Unavailable, "OUTCOME_UNKNOWN"},
-	{replication.ErrNotActive, codes.FailedPrecondition, "NOT_ACTIVE"},
-	{replication.ErrBlocked, codes.Unavailable, "BLOCKED"},
-	{ErrPaused, codes.Unavailable, "PAUSED"},
+	{replication.ErrOutcomeUnknown, codes.Unavailable, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
+	{replication.ErrNotActive, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
+	{replication.ErrBlocked, codes.Unavailable, pb.ErrorReason_ERROR_REASON_BLOCKED},
+	{ErrPaused, codes.Unavailable, pb.ErrorReason_ERROR_REASON_PAUSED},
 	// Maintenance. An operation that was cancelled says why before it says that it was.
-	{maintenance.ErrGaveWay, codes.Aborted, "GAVE_WAY"},
-	{maintenance.ErrBusy, codes.AlreadyExists, "MAINTENANCE_BUSY"},
-	{store.ErrMaintenance, codes.AlreadyExists, "PAGE_FILE_BUSY"},
-	{backup.ErrBusy, codes.AlreadyExists, "BACKUP_BUSY"},
-	{maintenance.ErrRole, codes.FailedPrecondition, "ROLE"},
-	{maintenance.ErrNoBackupPath, codes.FailedPrecondition, "NO_BACKUP_PATH"},
-	{maintenance.ErrNoArchive, codes.FailedPrecondition, "NO_ARCHIVE"},
-	{maintenance.ErrNoRecommendation, codes.FailedPrecondition, "NO_RECOMMENDATION"},
-	{maintenance.ErrSetting, codes.InvalidArgument, "SETTING"},
-	{maintenance.ErrPlanRuns, codes.AlreadyExists, "PLAN_RUNS"},
-	{maintenance.ErrNoPlan, codes.NotFound, "NO_PLAN"},
-	{maintenance.ErrNoJob, codes.NotFound, "NO_JOB"},
-	{maintenance.ErrJobRuns, codes.AlreadyExists, "JOB_RUNS"},
-	{maintenance.ErrTooManyJobs, codes.ResourceExhausted, "TOO_MANY_JOBS"},
-	{maintenance.ErrUnreachable, codes.Unavailable, "UNREACHABLE"},
-	{store.ErrNoSpace, codes.ResourceExhausted, "NO_SPACE"},
-	{page.ErrFull, codes.ResourceExhausted, "PAGE_FILE_FULL"},
-	{backup.ErrNoSpace, codes.ResourceExhausted, "BACKUP_NO_SPACE"},
-	{maintenance.ErrDiffer, codes.DataLoss, "NODES_DIFFER"},
-	{maintenance.ErrNoPartner, codes.FailedPrecondition, "NO_PARTNER"},
-	{store.ErrIndexDamaged, codes.Unavailable, "INDEX_DAMAGED"},
-	{store.ErrPast, codes.OutOfRange, "PAST"},
-	{store.ErrDataLoss, codes.DataLoss, "DATA_LOSS"},
-	{page.ErrDamaged, codes.DataLoss, "PAGE_DAMAGED"},
-	{store.ErrFailed, codes.Unavailable, "STORE_FAILED"},
-	{store.ErrClosed, codes.Unavailable, "SHUTTING_DOWN"},
-	{dispatch.ErrClosed, codes.Unavailable, "CONSUMERS_CLOSED"},
+	{maintenance.ErrGaveWay, codes.Aborted, pb.ErrorReason_ERROR_REASON_GAVE_WAY},
+	{maintenance.ErrBusy, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY},
+	{store.ErrMaintenance, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY},
+	{backup.ErrBusy, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_BACKUP_BUSY},
+	{maintenance.ErrRole, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ROLE},
+	{maintenance.ErrNoBackupPath, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH},
+	{maintenance.ErrNoArchive, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_ARCHIVE},
+	{maintenance.ErrNoRecommendation, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION},
+	{maintenance.ErrSetting, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_SETTING},
+	{maintenance.ErrPlanRuns, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_PLAN_RUNS},
+	{maintenance.ErrNoPlan, codes.NotFound, pb.ErrorReason_ERROR_REASON_NO_PLAN},
+	{maintenance.ErrNoJob, codes.NotFound, pb.ErrorReason_ERROR_REASON_NO_JOB},
+	{maintenance.ErrJobRuns, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_JOB_RUNS},
+	{maintenance.ErrTooManyJobs, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS},
+	{maintenance.ErrUnreachable, codes.Unavailable, pb.ErrorReason_ERROR_REASON_UNREACHABLE},
+	{store.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_NO_SPACE},
+	{page.ErrFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL},
+	{backup.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE},
+	{maintenance.ErrDiffer, codes.DataLoss, pb.ErrorReason_ERROR_REASON_NODES_DIFFER},
+	{maintenance.ErrNoPartner, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_PARTNER},
+	{store.ErrIndexDamaged, codes.Unavailable, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED},
+	{store.ErrPast, codes.OutOfRange, pb.ErrorReason_ERROR_REASON_PAST},
+	{store.ErrDataLoss, codes.DataLoss, pb.ErrorReason_ERROR_REASON_DATA_LOSS},
+	{page.ErrDamaged, codes.DataLoss, pb.ErrorReason_ERROR_REASON_PAGE_DAMAGED},
+	{store.ErrFailed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_STORE_FAILED},
+	{store.ErrClosed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
+	{dispatch.ErrClosed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED},
 	// The queue or subscription.
-	{txn.ErrQueueNotFound, codes.NotFound, "QUEUE_NOT_FOUND"},
-	{txn.ErrSubscriptionNotFound, codes.NotFound, "SUBSCRIPTION_NOT_FOUND"},
-	{store.ErrNoQueue, codes.NotFound, "QUEUE_NOT_FOUND"},
-	{txn.ErrQueueExists, codes.AlreadyExists, "QUEUE_EXISTS"},
-	{txn.ErrSubscriptionExists, codes.AlreadyExists, "SUBSCRIPTION_EXISTS"},
-	{txn.ErrQueueNotEmpty, codes.FailedPrecondition, "QUEUE_NOT_EMPTY"},
+	{txn.ErrQueueNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
+	{txn.ErrSubscriptionNotFound, codes.NotFound, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND},
+	{store.ErrNoQueue, codes.NotFound, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND},
+	{txn.ErrQueueExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS},
+	{txn.ErrSubscriptionExists, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS},
+	{txn.ErrQueueNotEmpty, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY},
 	// Limits that pass.
-	{txn.ErrQueueFull, codes.ResourceExhausted, "QUEUE_FULL"},
-	{txn.ErrTooManyQueues, codes.ResourceExhausted, "TOO_MANY_QUEUES"},
-	{txn.ErrTooManySubscriptions, codes.ResourceExhausted, "TOO_MANY_SUBSCRIPTIONS"},
-	{txn.ErrTooManyMeta, codes.ResourceExhausted, "TOO_MANY_ENTRIES"},
-	{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, "TOO_MANY_CONSUMERS"},
-	{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, "TOO_MUCH_CREDIT"},
-	{ErrDiskLow, codes.ResourceExhausted, "DISK_LOW"},
-	{ErrResponseTooLarge, codes.ResourceExhausted, "RESPONSE_TOO_LARGE"},
+	{txn.ErrQueueFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_QUEUE_FULL},
+	{txn.ErrTooManyQueues, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES},
+	{txn.ErrTooManySubscriptions, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS},
+	{txn.ErrTooManyMeta, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES},
+	{dispatch.ErrTooManyConsumers, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS},
+	{dispatch.ErrTooMuchCredit, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT},
+	{ErrDiskLow, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_DISK_LOW},
+	{ErrResponseTooLarge, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE},
 	// Requests that can never work.
-	{txn.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
-	{replication.ErrTooLarge, codes.InvalidArgument, "TOO_LARGE"},
-	{txn.ErrInvalidName, codes.InvalidArgument, "INVALID_NAME"},
-	{txn.ErrBeyondEnd, codes.InvalidArgument, "BEYOND_END"},
-	{dispatch.ErrNotDelivered, codes.InvalidArgument, "BEYOND_END"},
-	{txn.ErrTooManyReleased, codes.InvalidArgument, "TOO_MANY_RELEASED"},
-	{txn.ErrMixed, codes.InvalidArgument, "MIXED"},
-	{txn.ErrMalformed, codes.InvalidArgument, "MALFORMED"},
-	{ErrSequenceReused, codes.InvalidArgument, "SEQUENCE_REUSED"},
-	{ErrInvalid, codes.InvalidArgument, "INVALID"},
+	{txn.ErrTooLarge, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
+	{replication.ErrTooLarge, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_LARGE},
+	{txn.ErrInvalidName, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID_NAME},
+	{txn.ErrBeyondEnd, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_BEYOND_END},
+	{dispatch.ErrNotDelivered, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_BEYOND_END},
+	{txn.ErrTooManyReleased, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED},
+	{txn.ErrMixed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MIXED},
+	{txn.ErrMalformed, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_MALFORMED},
+	{ErrSequenceReused, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED},
+	{ErrInvalid, codes.InvalidArgument, pb.ErrorReason_ERROR_REASON_INVALID},
 	// Producers.
-	{txn.ErrFenced, codes.Aborted, "PRODUCER_FENCED"},
-	{txn.ErrTooOld, codes.OutOfRange, "TOO_OLD"},
-	{txn.ErrProducerForgotten, codes.OutOfRange, "PRODUCER_FORGOTTEN"},
+	{txn.ErrFenced, codes.Aborted, pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED},
+	{txn.ErrTooOld, codes.OutOfRange, pb.ErrorReason_ERROR_REASON_TOO_OLD},
+	{txn.ErrProducerForgotten, codes.OutOfRange, pb.ErrorReason_ERROR_REASON_PRODUCER_FORGOTTEN},
 	// Operators.
-	{failover.ErrSwitchover, codes.FailedPrecondition, "SWITCHOVER"},
-	{failover.ErrAdopt, codes.FailedPrecondition, "ADOPT"},
-	{failover.ErrPause, codes.FailedPrecondition, "PAUSE"},
-	{failover.ErrMinInSync, codes.FailedPrecondition, "MIN_IN_SYNC"},
-	{failover.ErrForce, codes.FailedPrecondition, "FORCE"},
-	{failover.ErrStopped, codes.Unavailable, "SHUTTING_DOWN"},
-	{txn.ErrNewerVersion, codes.Internal, "NEWER_VERSION"},
+	{failover.ErrSwitchover, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_SWITCHOVER},
+	{failover.ErrAdopt, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ADOPT},
+	{failover.ErrPause, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_PAUSE},
+	{failover.ErrMinInSync, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC},
+	{failover.ErrForce, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_FORCE},
+	{failover.ErrStopped, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
+	{txn.ErrNewerVersion, codes.Internal, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},
 	// The caller.
-	{context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE"},
-	{context.Canceled, codes.Canceled, "CANCELED"},
-	{store.ErrCanceled, codes.Aborted, "REWRITE_CANCELED"},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_DEADLINE},
+	{context.Canceled, codes.Canceled, pb.ErrorReason_ERROR_REASON_CANCELED},
+	{store.ErrCanceled, codes.Aborted, pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED},
 }
 
 // lookup finds the line for err; an error that is in no line is INTERNAL.
@@ -194,7 +189,7 @@ func lookup(err error) mapping {
 			return m
 		}
 	}
-	return mapping{err: err, code: codes.Internal, reason: "INTERNAL"}
+	return mapping{err: err, code: codes.Internal, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
 // ToStatus turns an error into what a gRPC handler returns: a status with the reason in an ErrorInfo and, if the node
@@ -207,9 +202,9 @@ func ToStatus(err error) error {
 		return err
 	}
 	m := lookup(err)
-	info := &errdetails.ErrorInfo{Reason: m.reason, Domain: errorDomain}
+	info := errorInfo(m.reason)
 	if isSettled(err) {
-		info.Metadata = map[string]string{metadataSettled: "true"}
+		info.Metadata = map[string]string{reason.Settled: "true"}
 	}
 	st, detailErr := status.New(m.code, err.Error()).WithDetails(info)
 	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
@@ -228,10 +223,15 @@ func ToStatus(err error) error {
 	return st.Err()
 }
 
+// errorInfo is the detail that each status has.
+func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
+	return &errdetails.ErrorInfo{Reason: reason.Name(r), Domain: reason.Domain}
+}
+
 // Undecodable is the status for a request that is no protobuf of its type.
 func Undecodable(name string) error {
 	st, err := status.Newf(codes.InvalidArgument, "the request is not a %s as the service's .proto says", name).
-		WithDetails(&errdetails.ErrorInfo{Reason: "UNDECODABLE", Domain: errorDomain})
+		WithDetails(errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
 	if err != nil { // cannot happen: the code is not OK and the detail is a known message
 		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name) //nolint:wrapcheck // a status is what gRPC wants
 	}
@@ -241,7 +241,9 @@ func Undecodable(name string) error {
 // ToRequestError turns an error into the answer to one request of a stream.
 func ToRequestError(err error) *pb.RequestError {
 	m := lookup(err)
-	return &pb.RequestError{Code: uint32(m.code), Message: err.Error(), Reason: m.reason, Settled: isSettled(err)}
+	return &pb.RequestError{
+		Code: uint32(m.code), Message: err.Error(), Reason: reason.Name(m.reason), Settled: isSettled(err),
+	}
 }
 
 // concernsNode tells whether an error is about the node and not about one request: a stream ends with it.
@@ -250,7 +252,7 @@ func ConcernsNode(err error) bool {
 	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
 		return true
 	default:
-		return m.reason == "NOT_ACTIVE"
+		return m.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE
 	}
 }
 
@@ -261,7 +263,7 @@ func FromStatus(err error) error {
 	if err == nil || !ok {
 		return err
 	}
-	reason := ""
+	why := ""
 	for _, d := range st.Details() {
 		switch d := d.(type) {
 		case *pb.NotActive:
@@ -270,12 +272,12 @@ func FromStatus(err error) error {
 				RetryAfter: d.GetRetryAfter().AsDuration(),
 			}
 		case *errdetails.ErrorInfo:
-			if d.GetDomain() == errorDomain {
-				reason = d.GetReason()
+			if d.GetDomain() == reason.Domain {
+				why = d.GetReason()
 			}
 		}
 	}
-	return fromReason(err, reason, st.Message())
+	return fromReason(err, why, st.Message())
 }
 
 // FromRequestError turns the error of one request of a stream back into an error that errors.Is knows.
@@ -283,9 +285,10 @@ func FromRequestError(e *pb.RequestError) error {
 	return fromReason(status.Error(codes.Code(e.GetCode()), e.GetMessage()), e.GetReason(), e.GetMessage())
 }
 
-func fromReason(fallback error, reason, message string) error {
+func fromReason(fallback error, name, message string) error {
+	why := reason.Parse(name)
 	for i := range errorTable {
-		if m := errorTable[i]; m.reason == reason {
+		if m := errorTable[i]; m.reason == why {
 			return &remoteError{kind: m.err, message: message}
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -26,7 +27,7 @@ import (
 // itself or as another error of the same reason.
 func TestErrorTableBothWays(t *testing.T) {
 	for _, m := range errorTable {
-		t.Run(m.reason, func(t *testing.T) {
+		t.Run(reason.Name(m.reason), func(t *testing.T) {
 			err := ToStatus(fmt.Errorf("publish to %q: %w", "orders", m.err))
 			require.Equal(t, m.code, status.Code(err))
 			back := FromStatus(err)
@@ -40,9 +41,24 @@ func TestErrorTableBothWays(t *testing.T) {
 	}
 }
 
+// TestEveryReasonIsUsed: the API has no reason that a node never gives. Two are given where there is no error value.
+func TestEveryReasonIsUsed(t *testing.T) {
+	used := map[pb.ErrorReason]bool{
+		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,
+		pb.ErrorReason_ERROR_REASON_UNDECODABLE: true,
+	}
+	for _, m := range errorTable {
+		used[m.reason] = true
+	}
+	for n := range pb.ErrorReason_name {
+		require.True(t, used[pb.ErrorReason(n)], pb.ErrorReason(n))
+	}
+	require.Len(t, used, len(pb.ErrorReason_name), "a reason that is not in the API")
+}
+
 // TestReasonsAreUnambiguous: lines that share a reason share a code, and both come back as the first.
 func TestReasonsAreUnambiguous(t *testing.T) {
-	seen := map[string]codes.Code{}
+	seen := map[pb.ErrorReason]codes.Code{}
 	for _, m := range errorTable {
 		if code, ok := seen[m.reason]; ok {
 			require.Equal(t, code, m.code, m.reason)
@@ -69,12 +85,13 @@ func TestDocumentedCodes(t *testing.T) {
 func TestSpecialBeforeGeneral(t *testing.T) {
 	// What replication wraps around the reason must not hide that the outcome is not known.
 	err := fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrBlocked)
-	require.Equal(t, "OUTCOME_UNKNOWN", lookup(err).reason)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
 	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, replication.ErrNotActive)
-	require.Equal(t, "OUTCOME_UNKNOWN", lookup(err).reason)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
 	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, context.Canceled)
-	require.Equal(t, "OUTCOME_UNKNOWN", lookup(err).reason)
-	require.Equal(t, "QUEUE_FULL", lookup(&txn.Error{Code: txn.ErrQueueFull, Op: 3}).reason)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_QUEUE_FULL,
+		lookup(&txn.Error{Code: txn.ErrQueueFull, Op: 3}).reason)
 }
 
 func TestNotActiveDetail(t *testing.T) {
@@ -147,7 +164,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 			}
 			name.WriteRune(unicode.ToUpper(r))
 		}
-		want[m.reason] = strings.Replace(name.String(), "CANCELED", "CANCELLED", 1)
+		want[reason.Name(m.reason)] = strings.Replace(name.String(), "CANCELED", "CANCELLED", 1)
 	}
 	require.Equal(t, want, documented)
 }
