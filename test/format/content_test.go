@@ -1,0 +1,104 @@
+package format
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+)
+
+// content shows what the program finds in the files: in the data directory, in the save-set with and without the
+// archive, and in the snapshot. It changes none of the files.
+func (d *dumper) content() {
+	for _, source := range []struct {
+		name string
+		open func(t *testing.T, fsys *memfs.FS) *store.Store
+	}{
+		{"the data directory", func(t *testing.T, fsys *memfs.FS) *store.Store { return openStore(t, fsys, nodeDir) }},
+		{"the save-set", func(t *testing.T, fsys *memfs.FS) *store.Store { return restore(t, fsys, "") }},
+		{"the save-set and the archive", func(t *testing.T, fsys *memfs.FS) *store.Store {
+			return restore(t, fsys, archiveDir)
+		}},
+		{"the snapshot", install},
+	} {
+		s := source.open(d.t, copyFiles(d.t, d.fsys))
+		d.line(0, "%s: %+v", source.name, s.Applied())
+		d.store(s)
+		require.NoError(d.t, s.Close())
+	}
+}
+
+// openStore opens a data directory and applies what is in its log.
+func openStore(t *testing.T, fsys vfs.FS, dir string) *store.Store {
+	t.Helper()
+	s, err := store.Open(store.Options{FS: fsys, Dir: dir, SegmentBytes: 256 << 10, BootID: "boot-1"})
+	require.NoError(t, err)
+	require.NoError(t, s.Apply(s.End().LSN, nil))
+	return s
+}
+
+func restore(t *testing.T, fsys vfs.FS, archive string) *store.Store {
+	t.Helper()
+	sets, err := backup.List(fsys, backupDir)
+	require.NoError(t, err)
+	require.Len(t, sets, 1)
+	_, err = backup.Restore(t.Context(), sets[0].Path, "/restored",
+		backup.RestoreOptions{FS: fsys, ArchiveDir: archive, SegmentBytes: 256 << 10})
+	require.NoError(t, err)
+	return openStore(t, fsys, "/restored")
+}
+
+// install receives the pieces of the snapshot into an empty store.
+func install(t *testing.T, fsys *memfs.FS) *store.Store {
+	t.Helper()
+	s := openStore(t, fsys, "/installed")
+	pieces := names(t, fsys, snapshotDir)
+	meta, err := page.DecodeMeta(read(t, fsys, pieces[0]))
+	require.NoError(t, err)
+	h := store.SnapshotHeader{
+		Position: meta.Position, PageSize: meta.PageSize, FileBytes: uint64(meta.FileBytes()),
+	}
+	for _, name := range pieces {
+		h.DataBytes += uint64(len(read(t, fsys, name)))
+	}
+	in, err := s.BeginInstall(h)
+	require.NoError(t, err)
+	for _, name := range pieces {
+		require.NoError(t, in.WriteAt(pieceOffset(t, name), read(t, fsys, name)))
+	}
+	require.NoError(t, in.Commit())
+	return s
+}
+
+// store shows what a store holds, checks it, and has it say so.
+func (d *dumper) store(s *store.Store) {
+	for _, q := range s.Queues("", "", 100) {
+		d.line(1, "queue %d %q: %+v, next sequence %d, %d messages, %d bytes, digest %016x", q.ID, q.Name, q.Config,
+			q.NextSequence, q.Messages, q.Bytes, q.Digest)
+		for _, sub := range q.Subscriptions {
+			d.line(2, "subscription %d %q: floor %d, backlog %d", sub.ID, sub.Name, sub.Floor, sub.Backlog)
+			got, _, err := s.Read(d.t.Context(), store.ReadRequest{
+				Queue: q.ID, Sub: sub.ID, From: 1, MaxMessages: 3, MaxBytes: 1 << 20,
+			}, nil)
+			require.NoError(d.t, err)
+			for _, m := range got {
+				d.message(3, fmt.Sprintf("sequence %d", m.Sequence), m.Record)
+			}
+		}
+	}
+	for _, e := range s.MetaPrefix("") {
+		d.line(1, "entry %q: %s", e.Key, text(e.Value))
+	}
+	report, err := s.Check(d.t.Context(), nil)
+	require.NoError(d.t, err)
+	require.Empty(d.t, report.Problems)
+	digest, err := s.Digest(d.t.Context())
+	require.NoError(d.t, err)
+	d.line(1, "digest at LSN %d: %x, %d messages", digest.Position.LSN, digest.Content, digest.Messages)
+}

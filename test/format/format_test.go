@@ -1,0 +1,157 @@
+package format
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+var (
+	updateFlag  = flag.Bool("update", false, "write the dumps of what today's program writes")
+	releaseFlag = flag.String("release", "", "write the files and dumps of this release, for TestRelease")
+)
+
+const (
+	testdata     = "testdata"
+	current      = "current"
+	filesArchive = "files.zip"
+)
+
+// TestCurrent: today's program writes what it wrote, byte for byte.
+func TestCurrent(t *testing.T) {
+	texts := dump(t, scenario(t))
+	if *updateFlag {
+		writeDumps(t, current, texts)
+	}
+	requireDumps(t, current, texts)
+}
+
+// TestReleases: today's program reads what each release has written, and finds in it what that release did.
+func TestReleases(t *testing.T) {
+	dirs, err := filepath.Glob(filepath.Join(testdata, "v*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, dirs)
+	for _, dir := range dirs {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			requireDumps(t, filepath.Base(dir), dump(t, unpack(t, filepath.Join(dir, filesArchive))))
+		})
+	}
+}
+
+// TestRelease writes the files and dumps of a release when it is asked to.
+func TestRelease(t *testing.T) {
+	if *releaseFlag == "" {
+		t.Skip("no -release was given")
+	}
+	dir := filepath.Join(testdata, *releaseFlag)
+	require.NoDirExists(t, dir, "the files of a release never change")
+	fsys := scenario(t)
+	writeDumps(t, *releaseFlag, dump(t, fsys))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, filesArchive), pack(t, fsys), 0o644))
+}
+
+// TestComplete: the dumps show every operation, every kind of record, run and value, and every field of a queue's
+// configuration. What is new has to be added to the scenario.
+func TestComplete(t *testing.T) {
+	_, seen := dumpSeen(t, scenario(t))
+	for _, kind := range kinds(t) {
+		require.True(t, seen[kind], "%s: no dump shows it; add it to the scenario, and run with -update", kind)
+	}
+}
+
+// kinds lists what the formats have.
+func kinds(t *testing.T) (all []string) {
+	t.Helper()
+	for code := range 256 {
+		if op := txn.OpCode(code); op.String() != "unknown" {
+			all = append(all, opKind(op))
+		}
+		if k := wal.Kind(code); !strings.HasPrefix(k.String(), "kind") {
+			all = append(all, recordKind(k))
+		}
+		if k := page.Kind(code); !strings.HasPrefix(k.String(), "kind") {
+			all = append(all, runKind(k))
+		}
+	}
+	for field := range fields(reflect.TypeFor[txn.Config]()) {
+		all = append(all, configKind(field))
+	}
+	for _, letter := range keyLetters(t) {
+		all = append(all, keyKind(letter))
+	}
+	require.GreaterOrEqual(t, len(all), 11+2+5+2+9, "operations, records, runs, fields, keys")
+	return all
+}
+
+func opKind(op txn.OpCode) string  { return "operation " + op.String() }
+func recordKind(k wal.Kind) string { return "record " + k.String() }
+func runKind(k page.Kind) string   { return "run " + k.String() }
+func configKind(field reflect.StructField) string {
+	return "field of a queue's configuration " + field.Name
+}
+func keyKind(letter byte) string { return fmt.Sprintf("key %q", letter) }
+
+func fields(of reflect.Type) func(yield func(reflect.StructField) bool) {
+	return func(yield func(reflect.StructField) bool) {
+		for i := range of.NumField() {
+			if !yield(of.Field(i)) {
+				return
+			}
+		}
+	}
+}
+
+// keyLetters returns the letters that keys of the tree begin with: the constants key… of package queue.
+func keyLetters(t *testing.T) (letters []byte) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../../store/queue/keys.go", nil, 0)
+	require.NoError(t, err)
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, "key") || len(spec.Values) != 1 {
+			return true
+		}
+		if lit, ok := spec.Values[0].(*ast.BasicLit); ok && lit.Kind == token.CHAR {
+			letters = append(letters, lit.Value[1])
+		}
+		return true
+	})
+	return letters
+}
+
+func writeDumps(t *testing.T, version string, texts map[string]string) {
+	t.Helper()
+	dir := filepath.Join(testdata, version)
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	for name, text := range texts {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+}
+
+// requireDumps compares the dumps with those of testdata, and names the first line that differs.
+func requireDumps(t *testing.T, version string, texts map[string]string) {
+	t.Helper()
+	dir := filepath.Join(testdata, version)
+	for name, text := range texts {
+		want, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		wants, gots := strings.Split(string(want), "\n"), strings.Split(text, "\n")
+		for i := range min(len(wants), len(gots)) {
+			require.Equal(t, wants[i], gots[i], "%s/%s, line %d", dir, name, i+1)
+		}
+		require.Len(t, gots, len(wants), "%s/%s: its number of lines", dir, name)
+	}
+}

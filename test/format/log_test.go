@@ -1,0 +1,158 @@
+package format
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"reflect"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// blocksAt is where the blocks of a segment begin.
+const blocksAt = 4096
+
+// log shows the segments of the log, the tail that was cut, and the intent of that cut.
+func (d *dumper) log() {
+	for _, name := range names(d.t, d.fsys, nodeDir) {
+		switch {
+		case path.Ext(name) == ".seg":
+			d.segment(name)
+		case path.Base(name) == "cut.intent.seen":
+			d.intent(read(d.t, d.fsys, name))
+		}
+	}
+}
+
+func (d *dumper) intent(b []byte) {
+	d.line(0, "cut.intent: version %d, op %d, new end %s, seal %d, segment %d, zero from %d to %d, header at %d",
+		le32(b[8:]), le32(b[12:]), position(b[32:]), le32(b[52:]), le64(b[56:]), le64(b[64:]), le64(b[72:]), le64(b[80:]))
+	d.hex(1, b)
+}
+
+func (d *dumper) segment(name string) {
+	b := read(d.t, d.fsys, name)
+	shown := path.Base(name)
+	if strings.HasPrefix(shown, "cut-") {
+		shown = "cut tail"
+	}
+	d.line(0, "%s: version %d, first LSN %d, previous %s", shown, le32(b[8:]), le64(b[32:]), position(b[40:]))
+	d.hex(1, b[:64])
+	d.zero(b[64:blocksAt], "what follows the header of a segment")
+	prev := lsn.Position{Term: le64(b[40:]), LSN: le64(b[48:]), Chain: le32(b[56:])}
+	for b = b[blocksAt:]; len(b) >= 32 && string(b[:4]) == "lLBK"; {
+		length, flags, durable, first := le32(b[8:]), le32(b[12:]), le64(b[16:]), le64(b[24:])
+		if first != prev.LSN+1 {
+			break
+		}
+		what := fmt.Sprintf("block: %d bytes of frames", length)
+		if flags&1 != 0 {
+			what = "seal"
+		}
+		commit := "not said"
+		if behind := flags >> 1; behind != 0 {
+			commit = fmt.Sprint(first - uint64(behind))
+		}
+		d.line(1, "%s, first LSN %d, durable LSN %d, commit LSN %s", what, first, durable, commit)
+		d.hex(2, b[:32])
+		frames := b[32 : 32+length]
+		for b = b[32+length:]; len(frames) > 0; {
+			f, rest, err := wal.DecodeFrame(frames, prev)
+			require.NoError(d.t, err)
+			d.seen[recordKind(f.Kind)] = true
+			d.line(2, "LSN %d, term %d, kind %d (%s)", f.Pos.LSN, f.Pos.Term, uint8(f.Kind), f.Kind)
+			d.hex(3, frames[:wal.FrameHeaderBytes])
+			d.record(f)
+			prev, frames = f.Pos, rest
+		}
+	}
+}
+
+func (d *dumper) record(f wal.Frame) {
+	if f.Kind == wal.KindTxn {
+		d.transaction(f.Payload)
+	}
+	d.hex(3, f.Payload)
+}
+
+// transaction describes the operations; the bytes follow.
+func (d *dumper) transaction(payload []byte) {
+	var r txn.Reader
+	require.NoError(d.t, r.Reset(payload))
+	head := fmt.Sprintf("transaction of %d operations, time %d", r.Ops(), r.TimeMS())
+	if p, ok := r.Producer(); ok {
+		head += fmt.Sprintf(", producer %q epoch %d sequence %d", p.ID, p.Epoch, p.Sequence)
+	}
+	d.line(3, "%s", head)
+	for {
+		op, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		require.NoError(d.t, err)
+		d.seen[opKind(op.Code)] = true
+		for i, config := 0, reflect.ValueOf(op.Config); i < config.NumField(); i++ {
+			d.seen[configKind(config.Type().Field(i))] = d.seen[configKind(config.Type().Field(i))] || !config.Field(i).IsZero()
+		}
+		d.line(4, "%s", operation(op))
+		d.messages(op)
+	}
+}
+
+// operation describes an operation in one line.
+func operation(op *txn.Op) string {
+	s := fmt.Sprintf("%s %d:", op.Code, uint8(op.Code))
+	switch op.Code {
+	case txn.OpCreateQueue:
+		s += fmt.Sprintf(" name %q, config %+v, subscriptions", op.Name, op.Config)
+		for name := range op.Subscriptions {
+			s += fmt.Sprintf(" %q", name)
+		}
+	case txn.OpAlterQueue:
+		s += fmt.Sprintf(" queue %d, config %+v", op.Queue, op.Config)
+	case txn.OpDeleteQueue:
+		s += fmt.Sprintf(" queue %d, if empty %v", op.Queue, op.IfEmpty)
+	case txn.OpCreateSubscription:
+		s += fmt.Sprintf(" queue %d, name %q, start %d", op.Queue, op.Name, op.Start)
+	case txn.OpPublish:
+		s += fmt.Sprintf(" queue %d, %d messages", op.Queue, op.Count)
+	case txn.OpPutMeta, txn.OpDeleteMeta:
+		s += fmt.Sprintf(" key %q, value %s", op.Name, text(op.Raw))
+	default:
+		s += fmt.Sprintf(" queue %d, subscription %d", op.Queue, op.Sub)
+		for r := range op.Ranges {
+			s += fmt.Sprintf(", %d to %d", r.First, r.Last)
+		}
+	}
+	return s
+}
+
+// shownMessages is how many messages of one publish are shown.
+const shownMessages = 4
+
+func (d *dumper) messages(op *txn.Op) {
+	n := 0
+	for record := range op.Records {
+		if n++; n > shownMessages {
+			d.line(5, "…")
+			return
+		}
+		d.message(5, "message", record)
+	}
+}
+
+func (d *dumper) message(level int, what string, record []byte) {
+	m, err := txn.DecodeMessage(record)
+	require.NoError(d.t, err)
+	s := fmt.Sprintf("%s: time %d, body %s", what, m.TimestampMS, text(m.Body))
+	for k, v := range m.Properties {
+		s += fmt.Sprintf(", property %q=%q", k, v)
+	}
+	d.line(level, "%s", s)
+}

@@ -1,0 +1,224 @@
+package format
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"path"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+	"github.com/lockstep-mq/lockstep/store/wal"
+)
+
+// Where the scenario writes its files.
+const (
+	nodeDir     = "/node"
+	backupDir   = "/backup"
+	archiveDir  = "/archive"
+	snapshotDir = "/snapshot"
+)
+
+// scenario writes every kind of file, and in them every operation and every kind of value, with fixed identities and
+// times, so that today's program writes the same bytes each time.
+func scenario(t *testing.T) *memfs.FS {
+	t.Helper()
+	mem := memfs.New()
+	synctest.Test(t, func(t *testing.T) {
+		uuid.SetRand(rand.NewChaCha8([32]byte{1}))
+		defer uuid.SetRand(nil)
+		w := openWriter(t, mem)
+		archiver, err := backup.StartArchiver(w.s, backup.ArchiveOptions{FS: mem, Dir: archiveDir, Interval: time.Hour})
+		require.NoError(t, err)
+		w.history()
+		_, err = w.s.Checkpoint(t.Context())
+		require.NoError(t, err)
+		_, err = backup.Run(t.Context(), w.s, backup.Options{FS: mem, Path: backupDir, Software: "format test"})
+		require.NoError(t, err)
+		w.snapshot()
+		w.afterCheckpoint()
+		require.NoError(t, archiver.Flush(t.Context()))
+		w.cut()
+		require.NoError(t, archiver.Close())
+		require.NoError(t, w.s.Close())
+	})
+	return mem
+}
+
+// writer is a store with the smallest possible committer.
+type writer struct {
+	t    *testing.T
+	mem  *memfs.FS
+	s    *store.Store
+	term uint64
+	time int64
+}
+
+func openWriter(t *testing.T, mem *memfs.FS) *writer {
+	t.Helper()
+	fsys := faultfs.New(mem)
+	fsys.SetHook(func(op faultfs.Op) error { // the intent of a cut is there for a moment only
+		if op.Kind == faultfs.OpRemove && path.Base(op.Name) == "cut.intent" {
+			intent, err := vfs.ReadFile(mem, op.Name, 1<<20)
+			return errors.Join(err, vfs.WriteFileAtomic(mem, nodeDir+"/cut.intent.seen", intent))
+		}
+		return nil
+	})
+	s, err := store.Open(store.Options{
+		FS: fsys, Dir: nodeDir, PageSize: 2048, SegmentBytes: 256 << 10, BootID: "boot-1",
+		CheckpointInterval: 1000 * time.Hour, CheckpointBytes: 1 << 40,
+	})
+	require.NoError(t, err)
+	require.NoError(t, s.JoinPair(uuid.UUID{0xaa, 15: 0xbb}))
+	require.NoError(t, s.SetFence(store.Fence{Config: 3, Term: 2}))
+	return &writer{t: t, mem: mem, s: s, term: 1, time: 1_700_000_000_000}
+}
+
+// record appends a record as a block of its own, and waits until the store has nothing more to do.
+func (w *writer) record(kind wal.Kind, payload []byte) {
+	w.t.Helper()
+	frames, end := wal.AppendFrame(nil, w.s.End(), w.term, kind, payload)
+	require.NoError(w.t, w.s.Append(frames, end))
+	require.NoError(w.t, w.s.Sync())
+	synctest.Wait()
+}
+
+// commit appends and applies a transaction, and returns what became of it.
+func (w *writer) commit(p *txn.Producer, build func(b *txn.Builder)) txn.Result {
+	w.t.Helper()
+	w.record(wal.KindTxn, w.encode(p, build))
+	return w.apply()
+}
+
+func (w *writer) encode(p *txn.Producer, build func(b *txn.Builder)) []byte {
+	w.t.Helper()
+	w.time++
+	var b txn.Builder
+	b.Begin(nil, w.time, p)
+	build(&b)
+	payload, err := b.Finish()
+	require.NoError(w.t, err)
+	return payload
+}
+
+func (w *writer) apply() (last txn.Result) {
+	w.t.Helper()
+	require.NoError(w.t, w.s.Apply(w.s.End().LSN, func(_ uint64, r *txn.Result) {
+		if r != nil {
+			last = *r
+		}
+	}))
+	synctest.Wait()
+	return last
+}
+
+func (w *writer) beginTerm(term uint64) {
+	w.t.Helper()
+	w.term = term
+	id := w.s.Identity().NodeID
+	w.record(wal.KindTermStart, id[:])
+	w.apply()
+}
+
+// publish adds messages to a queue.
+func publish(queue uint64, bodies ...string) func(b *txn.Builder) {
+	return func(b *txn.Builder) {
+		b.BeginPublish(queue)
+		for _, body := range bodies {
+			b.Message(1_600_000_000_000, nil, []byte(body))
+		}
+		b.EndPublish()
+	}
+}
+
+// history is what the checkpoint holds. Queues are numbered from 1.
+func (w *writer) history() {
+	w.beginTerm(1)
+	w.commit(nil, func(b *txn.Builder) {
+		b.CreateQueue("orders", txn.Config{MaxMessages: 1000, MaxBytes: 1 << 30}, "billing", "shipping")
+	})
+	w.commit(nil, func(b *txn.Builder) { b.CreateQueue("acks", txn.Config{}, "default") })
+	w.commit(nil, func(b *txn.Builder) { b.CreateQueue("deleted", txn.Config{}) })
+	w.commit(nil, func(b *txn.Builder) { b.AlterQueue(1, txn.Config{MaxMessages: 2000}) })
+	w.commit(nil, func(b *txn.Builder) { b.CreateSubscription(1, "audit", txn.StartEarliest) })
+	w.commit(nil, func(b *txn.Builder) { b.CreateSubscription(1, "late", txn.StartLatest) })
+	w.commit(nil, func(b *txn.Builder) { b.DeleteSubscription(1, 2) })
+
+	w.beginTerm(2)
+	p := txn.Producer{ID: []byte("producer-1"), Epoch: 7, Sequence: 1}
+	w.commit(&p, func(b *txn.Builder) {
+		b.BeginPublish(1)
+		props := txn.Properties(map[string]string{"content-type": "text/plain", "k": ""})
+		b.Message(1_600_000_000_001, props, []byte("first"))
+		b.Message(1_600_000_000_002, nil, nil)
+		b.EndPublish()
+	})
+	p.Sequence = 2
+	w.commit(&p, func(b *txn.Builder) { // several operations in one transaction
+		publish(1, "second", "third")(b)
+		publish(2, "one")(b)
+		b.Ack(1, 1, txn.Range{First: 1, Last: 1})
+	})
+	w.commit(nil, func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 4, Last: 4}, txn.Range{First: 2, Last: 2}) })
+	p.Sequence = 4
+	require.ErrorIs(w.t, new(w.commit(&p, publish(99, "refused"))).Err(), txn.ErrQueueNotFound)
+	w.commit(nil, publish(1, string(bytes.Repeat([]byte("large "), 1000))))
+	w.commit(nil, func(b *txn.Builder) { b.Release(1, 1, txn.Range{First: 3, Last: 3}, txn.Range{First: 5, Last: 5}) })
+	w.commit(nil, func(b *txn.Builder) { b.Release(1, 1, txn.Range{First: 3, Last: 3}) })
+	w.commit(nil, publish(3, "goes with its queue"))
+	w.commit(nil, func(b *txn.Builder) { b.Purge(3, 0) })
+	w.commit(nil, func(b *txn.Builder) { b.DeleteQueue(3, true) })
+
+	// Acknowledgements in two chunks of 4096 sequences: one in part, one in full.
+	w.commit(nil, publish(2, make([]string, 8300)...))
+	w.commit(nil, func(b *txn.Builder) { b.Ack(2, 1, txn.Range{First: 3, Last: 8200}) })
+
+	w.commit(nil, func(b *txn.Builder) { b.PutMeta("settings/a", bytes.Repeat([]byte("value "), 400)) })
+	w.commit(nil, func(b *txn.Builder) { b.PutMeta("settings/b", bytes.Repeat([]byte("value "), 400)) })
+	w.commit(nil, func(b *txn.Builder) { b.PutMeta("settings/empty", nil) })
+	w.commit(nil, func(b *txn.Builder) { b.DeleteMeta("settings/b") })
+	w.commit(nil, func(b *txn.Builder) { b.PutMeta("settings/c", bytes.Repeat([]byte("more "), 600)) })
+}
+
+// afterCheckpoint is what only the log and the archive hold.
+func (w *writer) afterCheckpoint() {
+	w.commit(nil, publish(1, "after the checkpoint"))
+	w.commit(nil, func(b *txn.Builder) { b.Ack(1, 3, txn.Range{First: 1, Last: 2}) })
+}
+
+// cut appends records that are never committed, and cuts them.
+func (w *writer) cut() {
+	end := w.s.End()
+	w.record(wal.KindTxn, w.encode(nil, publish(1, "cut")))
+	w.record(wal.KindTxn, w.encode(nil, publish(1, "cut as well")))
+	_, err := w.s.CutTail(end, false)
+	require.NoError(w.t, err)
+	synctest.Wait()
+}
+
+// snapshot keeps the pieces that another node would receive.
+func (w *writer) snapshot() {
+	sn, err := w.s.OpenSnapshot()
+	require.NoError(w.t, err)
+	defer sn.Close()
+	for next := uint64(0); ; {
+		at, data, err := sn.ReadNext(next, 64<<10)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		require.NoError(w.t, err)
+		next = at + uint64(len(data))
+		write(w.t, w.mem, pieceFile(at), data)
+	}
+}

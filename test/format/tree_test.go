@@ -1,0 +1,154 @@
+package format
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+)
+
+// treeKinds are the kinds of entries of the tree, by the first letter of the key.
+var treeKinds = map[byte]struct {
+	name     string
+	describe func(key, value *reader) string
+}{
+	'a': {"acknowledgements", describeAcks},
+	'b': {"sizes", describeSizes},
+	'd': {"delivery counts", describeCounts},
+	'i': {"index of messages", describeIndex},
+	'k': {"entry", func(key, value *reader) string {
+		return fmt.Sprintf("key %q, version %d, value %s", key.rest(), value.u8(), text(value.rest()))
+	}},
+	'm': {"state", func(_, value *reader) string {
+		return fmt.Sprintf("version %d, next queue %d, producers forgotten %d, digest %016x", value.u8(), value.uvarint(),
+			value.uvarint(), value.u64())
+	}},
+	'p': {"producer", describeProducer},
+	'q': {"queue", func(key, value *reader) string {
+		return fmt.Sprintf("queue %d, version %d, name %q, config %v, next sequence %d, next subscription %d, "+
+			"messages %d, bytes %d, digest %016x", key.be64(), value.u8(), value.text(), value.list(), value.uvarint(),
+			value.uvarint(), value.uvarint(), value.uvarint(), value.u64())
+	}},
+	's': {"subscription", func(key, value *reader) string {
+		return fmt.Sprintf("queue %d, subscription %d, version %d, name %q, start %d, floor %d", key.be64(), key.be32(),
+			value.u8(), value.text(), value.uvarint(), value.uvarint())
+	}},
+}
+
+// tree shows all entries of the tree: what a checkpoint holds beside the messages.
+func (d *dumper) tree() {
+	f := openPages(d, read(d.t, d.fsys, nodeDir+"/page.db"))
+	f.walk(f.root, func(page.Run) {}, func(key, value []byte) {
+		kind, known := treeKinds[key[0]]
+		require.True(d.t, known, "a key of a kind that is not known: %q", key)
+		d.seen[keyKind(key[0])] = true
+		k, v := &reader{b: key[1:]}, &reader{b: value}
+		what := kind.describe(k, v)
+		require.Empty(d.t, k.b, "%s: bytes of the key that were not understood", what)
+		require.Empty(d.t, v.b, "%s: bytes of the value that were not understood", what)
+		d.line(0, "%c %s: %s", key[0], kind.name, what)
+		d.line(1, "key %x", key)
+		d.hex(1, value)
+	})
+}
+
+func describeAcks(key, value *reader) string {
+	s := fmt.Sprintf("queue %d, subscription %d, chunk %d: ", key.be64(), key.be32(), key.be64())
+	if len(value.b) == 0 {
+		return s + "all"
+	}
+	n := 0
+	for range 64 {
+		n += bits.OnesCount64(value.u64())
+	}
+	return s + fmt.Sprintf("%d of 4096", n)
+}
+
+func describeSizes(key, value *reader) string {
+	s := fmt.Sprintf("queue %d, chunk %d, from group %d:", key.be64(), key.be64(), value.u8())
+	groups, messages, bytes := 0, uint64(0), uint64(0)
+	for ; len(value.b) > 0; groups++ {
+		if n := value.u8(); n > 0 {
+			messages += uint64(n)
+			bytes += value.uvarint()
+		}
+	}
+	return s + fmt.Sprintf(" %d groups, %d messages, %d bytes", groups, messages, bytes)
+}
+
+func describeCounts(key, value *reader) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "queue %d, subscription %d, chunk %d:", key.be64(), key.be32(), key.be64())
+	for range value.uvarint() {
+		fmt.Fprintf(&s, " +%d released %d times,", value.uvarint(), value.uvarint())
+	}
+	return strings.TrimSuffix(s.String(), ",")
+}
+
+func describeIndex(key, value *reader) string {
+	return fmt.Sprintf("queue %d, first sequence %d: span %d, page %d, pages %d, checkpoint %d, messages %d, bytes %d",
+		key.be64(), key.be64(), value.uvarint(), value.uvarint(), value.uvarint(), value.uvarint(), value.uvarint(),
+		value.uvarint())
+}
+
+func describeProducer(key, value *reader) string {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%q, version %d, epoch %d, ", key.rest(), value.u8(), value.uvarint())
+	sequence := value.uvarint()
+	fmt.Fprintf(&s, "floor %d, last used at LSN %d", sequence, value.uvarint())
+	lsn := int64(0)
+	for range value.uvarint() {
+		sequence += value.uvarint()
+		lsn += value.varint()
+		code := value.u8()
+		fmt.Fprintf(&s, "; sequence %d at LSN %d: code %d", sequence, lsn, code)
+		if code != 0 {
+			fmt.Fprintf(&s, ", operation %d", int64(value.uvarint())-1)
+			continue
+		}
+		for range value.uvarint() {
+			fmt.Fprintf(&s, ", first %d id %d changed %d", value.uvarint(), value.uvarint(), value.uvarint())
+		}
+	}
+	return s.String()
+}
+
+// reader reads fields from the front; what is missing reads as 0, and what is left over fails the test.
+type reader struct{ b []byte }
+
+func (r *reader) take(n int) []byte {
+	v := make([]byte, n)
+	r.b = r.b[copy(v, r.b):]
+	return v
+}
+
+func (r *reader) u8() byte     { return r.take(1)[0] }
+func (r *reader) u64() uint64  { return le64(r.take(8)) }
+func (r *reader) be64() uint64 { return binary.BigEndian.Uint64(r.take(8)) }
+func (r *reader) be32() uint32 { return binary.BigEndian.Uint32(r.take(4)) }
+func (r *reader) rest() []byte { return r.take(len(r.b)) }
+func (r *reader) text() string { return string(r.take(int(r.uvarint()))) }
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	r.b = r.b[max(n, 0):]
+	return v
+}
+
+func (r *reader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	r.b = r.b[max(n, 0):]
+	return v
+}
+
+// list reads a number of fields, and the fields.
+func (r *reader) list() (all []uint64) {
+	for range r.u8() {
+		all = append(all, r.uvarint())
+	}
+	return all
+}
