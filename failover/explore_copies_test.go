@@ -113,6 +113,7 @@ func diskStarts(t *testing.T) map[string]world {
 	add("alone, put back, marked", placed(t, down(t, marked(t, alone, 0), 0), 0), budget{tick: 3, write: 1})
 	add("alone, copied to the other's host, marked", placed(t, marked(t, alone, 0), 1),
 		budget{tick: 3, write: 1, crash: 1})
+	add("standby copied beside the original, which is named later", copiedStandby(t), budget{crash: 1, cut: 1, tick: 2})
 	add("disks changed places", must(t, withLeft(down(t, pairWorld(t), 0, 1), budget{swap: 1}),
 		action{"swap-disks", 0, 0}), budget{tick: 3, write: 1})
 	add("standby empty", must(t, withLeft(down(t, pairWorld(t), 1), budget{empty: 1}), action{"empty", 1, 0}),
@@ -134,6 +135,43 @@ func imagedAlone(t *testing.T) world {
 	w := soloWorld(t)
 	w.left = budget{image: 1}
 	return must(t, w, action{"image", 0, len(w.hosts[0].log)})
+}
+
+// copiedStandby has a copy of a standby that was not in sync, in the third host, which cannot ask the original. The copy
+// was connected to the active, as the original is now, which was named in sync since; a write was acknowledged, and the
+// copy has not seen the record yet.
+func copiedStandby(t *testing.T) world {
+	t.Helper()
+	w := soloWorld(t)
+	require.NoError(t, w.restart(1))
+	w = settle(t, w, func(w *world) bool { return w.hosts[1].follow != nil && w.hosts[1].st.liveKnown })
+	w = must(t, withLeft(w, budget{image: 1}), action{"image", 1, len(w.hosts[1].log)})
+	w = placed(t, w, 2)
+	w.hosts[1].hidden = true
+	w = must(t, w, action{"restart", 2, 0})
+	do := func(host int, until func() bool, kinds ...string) {
+		for range 50 {
+			if until() {
+				return
+			}
+			for _, a := range w.actions() {
+				if a.node == host && slices.Contains(kinds, a.kind) || a.node == 0 && slices.Contains(quiet, a.kind) {
+					w = must(t, w, a)
+					break
+				}
+			}
+		}
+		require.Fail(t, "not reached")
+	}
+	do(2, func() bool { return w.hosts[2].st.follow.connected }, "observe", "load", "connect", "event", "swap")
+	w = must(t, withLeft(w, budget{cut: 1}), action{"cut", 2, 0})
+	do(2, func() bool { return !w.hosts[2].st.follow.connected }, "event")
+	do(1, func() bool { return len(w.rec.InSync) == 2 && len(w.inflight) == 0 && w.hosts[0].swap == nil },
+		"connect", "event", "replicate", "load", "observe")
+	w.left = budget{write: 1}
+	w = must(t, w, action{"write", 0, 0})
+	do(1, func() bool { return w.hosts[0].primary.commit == len(w.hosts[0].log) }, "replicate")
+	return marked(t, w, 0)
 }
 
 // TestExploreDisks is TestExplore with disks that are copied, put back and moved.

@@ -149,7 +149,7 @@ func (w *world) actOperator(a action) error {
 // liveNodes are those whose lease has not ended.
 func (w *world) liveNodes() (live []Live) {
 	for j := range w.hosts {
-		if w.hosts[j].up && w.hosts[j].announced {
+		if w.hosts[j].up && w.hosts[j].announced && !w.hosts[j].hidden {
 			live = append(live, Live{Node: w.info(j), Process: w.hosts[j].process(j)})
 		}
 	}

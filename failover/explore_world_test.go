@@ -75,6 +75,7 @@ type wdisk struct {
 type whost struct {
 	wdisk
 	bare   bool // there is no disk in it
+	hidden bool // its lease has ended although its process runs, and only the active reaches it
 	woken  bool // the process goes on from an old snapshot of its memory
 	up     bool
 	starts int

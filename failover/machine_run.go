@@ -19,11 +19,13 @@ import (
 
 // runs is what the machine knows of this run and of others of the same store.
 type runs struct {
-	id       uuid.UUID    // generation of this run
-	boot     [2]uuid.UUID // generations that the directory held at the start: any of them may be what the record names
-	claimed  bool         // id is durable in the store's identity
-	compared bool         // with the pair's mark, before it took part
-	named    bool         // the record has named this run
+	id uuid.UUID // generation of this run
+	// boot are the generations that the directory held at the start: any of them may be what the record names, until
+	// this run has seen a record that names none.
+	boot     [2]uuid.UUID
+	claimed  bool // id is durable in the store's identity
+	compared bool // with the pair's mark, before it took part
+	named    bool // the record has named this run
 	// superseded says why this run must not take part any more; empty if it may.
 	superseded string
 	// putBack says why the directory is taken for an older image or a copy; empty if it is not.
@@ -106,8 +108,7 @@ func (s *State) namesRuns() bool {
 }
 
 // owns tells whether a generation in this node's entry of the record is this run's, or was that of the run before it in
-// this directory. No other process writes that: each begins with a generation of its own. But an active that adopts the
-// pair may write an older record anew.
+// this directory. Of the latter there is none once a record did not list this node (forgetBoot).
 func (s *State) owns(run uuid.UUID) bool {
 	r := &s.run
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
@@ -169,11 +170,30 @@ func (m *machine) claim() {
 	}
 	r.claimed = true
 	before := m.ident.Run
-	if me, ok := m.rec.Member(m.self.ID); m.known && ok && me.Run != uuid.Nil && me.Run == r.boot[1] {
+	switch me, listed := m.rec.Member(m.self.ID); {
+	case m.known && !listed:
+		m.forgetBoot()
+		before = m.ident.Run
+	case m.known && me.Run != uuid.Nil && me.Run == r.boot[1]:
 		before = me.Run // the run before this one was named, and stopped before it knew
 	}
 	m.ident.Run, m.ident.ClaimedRun = before, r.id
 	m.do(ClaimRun{Named: before, Run: r.id})
+}
+
+// forgetBoot gives up the generations that the directory held at the start: the record does not name this node, so that
+// what it may name later is a run that the active has seen then. If that is one of those, it is another process with
+// the same directory, and what that one acknowledges is not here. It reports whether the directory still has one.
+func (m *machine) forgetBoot() bool {
+	if mutate.Off("INV-11-earlier-runs-are-not-forgotten") {
+		return false
+	}
+	m.run.boot = [2]uuid.UUID{}
+	if m.ident.Run == uuid.Nil || m.ident.Run == m.run.id {
+		return false
+	}
+	m.ident.Run = uuid.Nil
+	return true
 }
 
 // compareRun looks at what a record that was just adopted says of this node's run.
@@ -182,6 +202,10 @@ func (m *machine) compareRun() {
 	me, listed := m.rec.Member(m.self.ID)
 	switch {
 	case r.superseded != "":
+	case !listed && r.claimed: // before that, the watch may have delivered a record that is older than the newest
+		if m.forgetBoot() {
+			m.do(ClaimRun{Run: r.id}) // should this one stop before it is named, the next must not know it either
+		}
 	case !listed || me.Node != m.ident.Node || me.Store != m.ident.Store || me.Incarnation != m.ident.Incarnation:
 		return // INV-4 is about that
 	case me.Run == r.id && r.claimed:

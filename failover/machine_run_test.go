@@ -176,6 +176,55 @@ func TestOldCopy(t *testing.T) {
 	})
 }
 
+// TestOriginalIsNamedBesideItsCopy: a copy of a standby that was not in sync runs beside the original, which it could
+// not ask. When the active names the original in sync, the copy, which has the original's generation on its disk, must
+// not take that for its own past: what the original has acknowledged is not in the copy.
+func TestOriginalIsNamedBesideItsCopy(t *testing.T) {
+	alone := func() Record { return inRuns(recordWith(1, 1), uuid.Nil, runOfB) }
+	original := func() Record { return next(inRuns(recordWith(1, 1, 0), runBefore, runOfB), "b/7/0") }
+	t.Run("while it runs", func(t *testing.T) {
+		r := newRunRig(t)
+		effects := r.start(ranIdentity(runBefore, runTried), alone(), 0, 1)
+		require.Equal(t, ClaimRun{Run: runOf("p")}, effect[ClaimRun](t, effects),
+			"a start from the same disk must not take it for its own either")
+		effect[MarkLoss](t, r.seeRecord(original(), 101))
+		require.False(t, r.s.eligible())
+		require.Contains(t, r.s.Reason(), "put back")
+	})
+	t.Run("that was in sync at its start", func(t *testing.T) {
+		r := newRunRig(t)
+		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 1, 0), runBefore, runOfB), 0, 1)
+		effects := r.seeRecord(next(alone(), "b/6/0"), 101)
+		require.Equal(t, ClaimRun{Run: runOf("p")}, effect[ClaimRun](t, effects))
+		late := original()
+		late.Config++
+		effect[MarkLoss](t, r.seeRecord(late, 102))
+		require.False(t, r.s.eligible())
+	})
+	t.Run("that was named itself", func(t *testing.T) {
+		r := newRunRig(t)
+		r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(1, 1, 0), runBefore, runOfB), 0, 1)
+		r.won()
+		out := next(alone(), "b/7/0")
+		out.Config = r.s.rec.Config + 1
+		requireNo[ClaimRun](t, r.seeRecord(out, 102))
+		back := original()
+		back.Config = out.Config + 1
+		r.seeRecord(back, 103)
+		require.Contains(t, r.s.Reason(), "superseded")
+	})
+	t.Run("before it has read the record", func(t *testing.T) {
+		// What the watch delivers first may be older than the record that names the run before this one.
+		r := newRunRig(t)
+		r.step(Started{Identity: ranIdentity(runBefore, uuid.Nil)})
+		r.observe(true, 0, 1)
+		requireNo[ClaimRun](t, r.seeRecord(alone(), 100))
+		effects := r.step(Loaded{Record: original(), Revision: 101})
+		requireNo[MarkLoss](t, effects)
+		require.Equal(t, ClaimRun{Named: runBefore, Run: runOf("p")}, effect[ClaimRun](t, effects))
+	})
+}
+
 // TestMark is INV-12.
 func TestMark(t *testing.T) {
 	mark := func(by, lsn uint64) Mark { return Mark{Pair: testPair, By: by, Term: 2, LSN: lsn} }

@@ -130,8 +130,10 @@ InWindow(d) == Reached(d.log) /\ record.inSync[d.node].run \in {d.run, d.claimed
 \* A disk that the record names holds all that was acknowledged.
 KeptBy(r, disks, a) == \E h \in Hosts : Names(r, disks[h]) /\ IsPrefix(a, disks[h].log)
 
-\* INV-11: the generation in the entry is this run's, or one that the directory held at the start.
+\* INV-11: the generation in the entry is this run's, or one that the directory held at the start; those count no more once the run has
+\* read a record that does not list its node.
 Owns(s, run) == run = s.run \/ run \in s.boot \/ Off("RUN")
+Forgets(r, n) == ~Listed(r, n) /\ ~Off("FORGET")
 
 \* INV-4, INV-6, INV-11.
 Eligible(h) ==
@@ -188,14 +190,15 @@ Start(h) ==
       boot  == {d.run, d.claimed} \ {0}
       back  == \/ mine /\ ~Reached(d.log) /\ ~Off("MARK")
                \/ mine /\ me.run \notin boot /\ ~Off("RUN")
-      s     == Process(r, boot, record)
+      s     == Process(r, IF Forgets(record, d.node) THEN {} ELSE boot, record)
   IN /\ d # None /\ ~Up(h) /\ left.starts > 0
      /\ twins = {} \/ left.apart > 0 \/ Off("ASK")
      /\ left' = [left EXCEPT !.starts = @ - 1, !.apart = IF twins = {} \/ Off("ASK") THEN @ ELSE @ - 1]
      /\ apart' = (apart \/ (twins # {} /\ ~Off("ASK")))
      /\ runs' = r
      /\ disk' = [disk EXCEPT ![h] =
-          LET c == [d EXCEPT !.run = IF mine /\ me.run = d.claimed THEN me.run ELSE @, !.claimed = IF Off("CLAIM") THEN 0 ELSE r]
+          LET c == [d EXCEPT !.run = IF Forgets(record, d.node) THEN 0 ELSE IF mine /\ me.run = d.claimed THEN me.run ELSE @,
+                             !.claimed = IF Off("CLAIM") THEN 0 ELSE r]
               b == IF back THEN PutBack(c) ELSE c
           IN IF Listed(record, d.node) THEN b ELSE Cleared(b)]
      /\ proc' = [proc EXCEPT ![h] = s]
@@ -232,11 +235,12 @@ Learn(h) ==
       mine  == me # Absent /\ me.inc = d.inc
       keeps == s.role = "active" /\ record.active = d.node /\ record.term = s.term
       takes == ~keeps /\ record.active = d.node /\ mine /\ ~d.loss /\ record.term > s.floor /\ (me.run = s.run \/ Off("RUN"))
-      base  == [s EXCEPT !.rec = record, !.pend = {}, !.named = @ \/ (mine /\ me.run = s.run)]
+      base  == [s EXCEPT !.rec = record, !.pend = {}, !.named = @ \/ (mine /\ me.run = s.run),
+                         !.boot = IF Forgets(record, d.node) THEN {} ELSE @]
       seen  == IF mine /\ me.run = s.run THEN [d EXCEPT !.run = s.run, !.claimed = 0]
                ELSE IF mine /\ Owns(s, me.run) /\ ~Off("RUN") THEN [d EXCEPT !.run = me.run, !.claimed = s.run]
                ELSE IF mine /\ ~Owns(s, me.run) THEN PutBack(d)
-               ELSE IF me = Absent THEN Cleared(d)
+               ELSE IF me = Absent THEN [Cleared(d) EXCEPT !.run = IF Forgets(record, d.node) /\ @ # s.run THEN 0 ELSE @]
                ELSE d
   IN /\ Up(h) /\ s.rec # record
      /\ IF mine /\ s.named /\ ~Owns(s, me.run)
@@ -291,7 +295,7 @@ Stand(h) ==
      /\ s.met \/ Reached(d.log) \/ Off("MARK")
      /\ IF again /\ more # {} /\ ~Off("MEET")
         THEN Give(h, s, n)
-        ELSE Swap(h, t, next, disks, moved /\ InWindow(d) /\ (IF again THEN there = {} ELSE ~s.met \/ apart))
+        ELSE Swap(h, t, next, disks, moved /\ InWindow(d) /\ (IF again THEN there = {} ELSE ~s.met))
 
 \* The mark was written since this process has read it.
 MarkMissed(h) ==
