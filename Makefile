@@ -82,7 +82,7 @@ spec: ## Check the TLA+ model in failover/spec with TLC; needs Java, and TLA2TOO
 
 .PHONY: simulate
 simulate: ## Simulated pairs with faults, SEEDS (10000) of them
-	$(GO) test ./test/simulation/ -run TestSimulation -count=1 -timeout 24h -v -seeds=$(SEEDS)
+	$(GO) test ./test/simulation/ -run 'TestSimulation|TestDisks' -count=1 -timeout 24h -v -seeds=$(SEEDS)
 
 .PHONY: chaos
 chaos: ## The chaos tests for CHAOS (30m)

@@ -21,14 +21,14 @@ import (
 // This file draws what may become of disks: a data directory is neither unique nor always the newest
 // (docs/decisions/0010).
 
-// disksSeeds is how many seeds TestSimulationDisks runs by default; in so many every move has to have struck.
+// disksSeeds is how many seeds TestDisks runs by default; in so many every move has to have struck.
 const disksSeeds = 60
 
-// TestSimulationDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties
+// TestDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties
 // them. The pair finds together by itself; or, where docs/failover.md says that it waits for an operator, nobody serves
 // what was put back, the nodes say why, and the operator, who brings the newest disk back or stops the copy, has lost
 // nothing.
-func TestSimulationDisks(t *testing.T) {
+func TestDisks(t *testing.T) {
 	var total totals
 	defer func() {
 		t.Log(total.String())

@@ -14,7 +14,7 @@
 //	coordinator_test.go  the way to the coordinator, failover/coordinator/memory: silence, outages, swaps with an unknown outcome
 //	host_test.go         the machine: starts, kills, power failures, boots, and a service manager
 //	plan_test.go         the faults, drawn from the seed
-//	disks_test.go        older images, copies, swaps and losses of disks, drawn from the seed (TestSimulationDisks)
+//	disks_test.go        older images, copies, swaps and losses of disks, drawn from the seed (TestDisks)
 //
 // Workload, history and checker are those of test/cluster: publishers and consumers; applications that call with short
 // deadlines, repeat what has an unknown outcome, and take every error at its word; and strays that publish to each node
@@ -25,9 +25,9 @@
 //
 //	go test ./test/simulation                           300 seeds (30 with -short)
 //	go test ./test/simulation -v -seeds=10000           more; prints the totals
-//	go test ./test/simulation -run 'TestSimulation$' -seed=17 -v    one, with the logs of both nodes
+//	go test ./test/simulation -run TestSimulation -seed=17 -v    one, with the logs of both nodes
 //
-// TestSimulationDisks does the same with what becomes of disks, in 60 seeds (6 with -short); a disk is not a part of
+// TestDisks does the same with what becomes of disks, in 60 seeds (6 with -short); a disk is not a part of
 // its host there. Where the documented outcome is that the nodes wait for an operator, the simulation is the operator,
 // and nothing may be lost by that.
 //
@@ -45,7 +45,7 @@
 // stopped between two instructions while the other one goes on; "freeze" stops all that it exchanges with the world
 // instead. test/chaos has SIGSTOP.
 //
-// The coordinator drops the lease of a process that is killed at once in TestSimulation. In TestSimulationDisks it goes
+// The coordinator drops the lease of a process that is killed at once in TestSimulation. In TestDisks it goes
 // on until it ends, as with etcd.
 //
 // A goroutine that waits for a sync.Mutex is not idle for synctest: one that sleeps with a lock held, which another one

@@ -29,7 +29,7 @@ import (
 
 var (
 	seedsFlag = flag.Int("seeds", 0, "how many seeds a test runs, from 1; default 300 of TestSimulation, 60 of "+
-		"TestSimulationDisks, and a tenth with -short")
+		"TestDisks, and a tenth with -short")
 	seedFlag = flag.Uint64("seed", 0, "the one seed that a test is to run; with -v and the logs of both nodes")
 )
 
