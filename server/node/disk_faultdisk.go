@@ -39,3 +39,6 @@ func disk() (vfs.FS, error) {
 	go func() { _ = server.Serve(l) }() // until the process ends: a test looks after it to the last moment
 	return d.FS(), nil
 }
+
+// bootID is the boot of the simulated machine whose disk it is, if a test says so; empty for what the kernel says.
+func bootID() string { return os.Getenv(faultdisk.VariableBoot) }

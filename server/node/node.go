@@ -105,6 +105,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 			return err
 		}
 	}
+	if o.Around.BootID == "" {
+		o.Around.BootID = bootID()
+	}
 	if n.store, err = openStore(cfg, o.FS, o.Around.BootID, logger, n.failed); err != nil {
 		return err
 	}

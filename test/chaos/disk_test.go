@@ -171,8 +171,8 @@ func TestPowerCut(t *testing.T) {
 		}
 		acked(t, w, ackBound)
 		<-time.After(time.Duration(300+200*round) * time.Millisecond) // any moment
-		require.NoError(t, active.Kill())
-		require.NoError(t, standby.Kill())
+		require.NoError(t, active.LosePower())
+		require.NoError(t, standby.LosePower())
 		for _, n := range p.Nodes() {
 			require.NoError(t, n.Start())
 		}

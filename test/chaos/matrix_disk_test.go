@@ -159,7 +159,8 @@ func (m *matrix) powerCut(t *testing.T) bool {
 		return m.diskStruck(t, m.active) && m.diskStruck(t, m.standby)
 	}, bound, time.Millisecond)
 	<-time.After(time.Duration(m.rng.Int64N(int64(500 * time.Millisecond)))) // any moment
-	m.kill(t, m.active)
-	m.kill(t, m.standby)
+	for _, n := range m.p.Nodes() {
+		require.NoError(t, n.LosePower())
+	}
 	return true
 }

@@ -176,8 +176,9 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 		struck(k.t, n)
 	}
 	k.pause(500 * time.Millisecond)
-	k.kill(active)
-	k.kill(standby)
+	k.w.History().Note("both lose power")
+	require.NoError(k.t, active.LosePower())
+	require.NoError(k.t, standby.LosePower())
 	k.start(active)
 	k.start(standby)
 	acked(k.t, k.w, bound)

@@ -47,6 +47,18 @@ func (n *Node) StartWithDisk(s faultdisk.State) {
 	n.diskAtStart = s
 }
 
+// LosePower is Kill, and the machine has to boot: with State.Hold, what was not synced is gone, and the next start is on
+// another boot.
+func (n *Node) LosePower() error {
+	if err := n.Kill(); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.boots++
+	return nil
+}
+
 // diskEnvironment is what tells the node about its disk. mu is held.
 func (n *Node) diskEnvironment() ([]string, error) {
 	if n.disk == nil {
@@ -56,7 +68,10 @@ func (n *Node) diskEnvironment() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("disk of %s: %w", n.Name, err)
 	}
-	return []string{faultdisk.Variable + "=" + n.disk.Address(), faultdisk.VariableState + "=" + string(state)}, nil
+	return []string{
+		faultdisk.Variable + "=" + n.disk.Address(), faultdisk.VariableState + "=" + string(state),
+		fmt.Sprintf("%s=%s-%d", faultdisk.VariableBoot, n.Name, n.boots),
+	}, nil
 }
 
 // diskCall makes one request, again and again while the node is starting.

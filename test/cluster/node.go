@@ -49,6 +49,7 @@ type Node struct {
 	exited      chan struct{} // closed when cmd is reaped
 	err         error         // what Wait returned; written before exited is closed
 	diskAtStart faultdisk.State
+	boots       int // of its machine, if Options.Disk
 }
 
 // newNode prepares a node: its directory, its address, and its configuration file, which config makes. In a network it

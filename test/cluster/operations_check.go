@@ -270,10 +270,14 @@ func (c *checker) streamSpans() streamSpans {
 }
 
 // shared tells whether another stream of the same subscription brought something while this one did, or a moment
-// before.
+// before; or may have: one that the client package has given up for this one, before it brought anything, is known to
+// the node only, and was still attached when this one began.
 func (spans streamSpans) shared(d Delivery) bool {
 	const moment = 2 * time.Second // a consumer that is gone keeps its messages until its connection is known to be
 	own := spans[d.Stream]
+	if own.sub == SubClient && d.At-own.first < moment {
+		return true
+	}
 	for stream, s := range spans {
 		if stream != d.Stream && stream != 0 && s.queue == d.Queue && s.sub == d.Sub && s.last+moment >= own.first &&
 			s.first <= d.At {

@@ -28,6 +28,9 @@ const (
 	Variable = "FAULTDISK"
 	// VariableState is the environment variable that holds what it does from the first operation on: a State, as JSON.
 	VariableState = "FAULTDISK_STATE"
+	// VariableBoot is the environment variable that names the boot of the machine that the disk is in: another one after
+	// a power failure.
+	VariableBoot = "FAULTDISK_BOOT"
 	// Tag is the build tag of a node that links this package.
 	Tag = "faultdisk"
 )
