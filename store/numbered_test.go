@@ -1,0 +1,220 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	randv2 "math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+)
+
+// Each sync, rename and remove of what changes a store's files has a number here, and so has each write of a meta slot:
+// the calls of one run are counted, and then it is run once for each number with an error from that call, and the
+// machine stops once before each of them. (backup.TestFailRestore and TestCrashRestore do the same with a restore.)
+
+// numbered is an operation whose calls are numbered.
+type numbered struct {
+	name string
+	// begin makes a store. do is the operation; contents are those of which the store has one at any time then.
+	begin func(t *testing.T, o store.Options) (n *node, do func() error, contents []string)
+	// least is how many calls of each kind there are at least.
+	least map[faultfs.OpKind]int
+}
+
+func numberedOperations() []numbered {
+	ctx := context.Background()
+	return []numbered{
+		{
+			name: "checkpoint",
+			begin: func(t *testing.T, o store.Options) (*node, func() error, []string) {
+				n, m := filled(t, o)
+				for ops := randv2.New(randv2.NewPCG(6, 6)); n.s.End().LSN < 80; {
+					require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+				}
+				n.applyAll()
+				return n, func() error {
+					_, err := n.s.Checkpoint(ctx)
+					return err
+				}, []string{dumpStore(t, n.s)}
+			},
+			least: map[faultfs.OpKind]int{faultfs.OpSync: 2, faultfs.OpWrite: 1},
+		},
+		{
+			name: "rewrite",
+			begin: func(t *testing.T, o store.Options) (*node, func() error, []string) {
+				n, _ := filled(t, o)
+				return n, func() error {
+					_, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 6144})
+					return err
+				}, []string{dumpStore(t, n.s)}
+			},
+			least: map[faultfs.OpKind]int{faultfs.OpSync: 2, faultfs.OpRename: 1, faultfs.OpSyncDir: 1},
+		},
+		{
+			name: "shrink",
+			begin: func(t *testing.T, o store.Options) (*node, func() error, []string) {
+				n := grown(t, o, 5, 1499)
+				return n, func() error {
+					_, err := n.s.Shrink(ctx, store.ShrinkOptions{})
+					return err
+				}, []string{dumpStore(t, n.s)}
+			},
+			least: map[faultfs.OpKind]int{faultfs.OpSync: 3, faultfs.OpWrite: 1},
+		},
+		{
+			name:  "install",
+			begin: beginInstall,
+			least: map[faultfs.OpKind]int{
+				faultfs.OpSync: 2, faultfs.OpRename: 2, faultfs.OpRemove: 1, faultfs.OpSyncDir: 2,
+			},
+		},
+	}
+}
+
+// beginInstall makes a store in which all of a snapshot is there but for its commit.
+func beginInstall(t *testing.T, o store.Options) (*node, func() error, []string) {
+	source, m := filled(t, options(memfs.New()))
+	snap, err := source.s.OpenSnapshot()
+	require.NoError(t, err)
+	defer snap.Close()
+	n, stranger := openNode(t, o), &model{}
+	n.commit(stranger.stranger(t))
+	_, err = n.s.Checkpoint(context.Background())
+	require.NoError(t, err)
+	in, err := n.s.BeginInstall(snap.Header)
+	require.NoError(t, err)
+	for {
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		if err != nil {
+			break
+		}
+		require.NoError(t, in.WriteAt(at, data))
+	}
+	return n, in.Commit, []string{dumpStore(t, n.s), m.dump()}
+}
+
+// numbers counts calls, and breaks one of them.
+type numbers struct {
+	mu     sync.Mutex // guards all below: goroutines of the log do I/O, too
+	count  int
+	kinds  map[faultfs.OpKind]int
+	strike func(number int, op faultfs.Op) error
+}
+
+// hook is for faultfs.FS.SetHook.
+func (c *numbers) hook(op faultfs.Op) error {
+	const slots = 64 << 10 // both meta slots are before that
+	switch op.Kind {       //nolint:exhaustive // the others make nothing durable
+	case faultfs.OpSync, faultfs.OpSyncDir, faultfs.OpRename, faultfs.OpRemove:
+	case faultfs.OpWrite:
+		if op.Name != store.PageFile("/data") || op.Offset >= slots {
+			return nil
+		}
+	default:
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count++
+	c.kinds[op.Kind]++
+	return c.strike(c.count, op)
+}
+
+// run does the operation with its calls numbered.
+func (x *numbered) run(
+	t *testing.T, mem *memfs.FS, strike func(number int, op faultfs.Op) error,
+) (c *numbers, contents []string, err error) {
+	t.Helper()
+	fault := faultfs.New(mem)
+	n, do, contents := x.begin(t, options(fault))
+	c = &numbers{kinds: map[faultfs.OpKind]int{}, strike: strike}
+	fault.SetHook(c.hook)
+	err = do()
+	fault.SetHook(nil)
+	c.mu.Lock() // a goroutine of the log may still be in the hook
+	defer c.mu.Unlock()
+	_ = n.s.Close() // a store that has failed says so again
+	return c, contents, err
+}
+
+// requireSound opens the store that is on a disk: it has one of the contents, no page is damaged, and it goes on.
+func requireSound(t *testing.T, mem *memfs.FS, contents []string, what string) {
+	t.Helper()
+	n := openNode(t, options(mem))
+	n.applyAll()
+	require.Contains(t, contents, dumpStore(t, n.s), what)
+	n.check()
+	_, err := n.s.Checkpoint(context.Background())
+	require.NoError(t, err, what)
+	require.NoError(t, n.s.Close(), what)
+	checkOffline(t, mem)
+}
+
+// TestErrorAtEachNumber: the operation fails, and the store has everything, in the same process or after a restart, and
+// after a power failure that follows the error as well.
+func TestErrorAtEachNumber(t *testing.T) {
+	for _, x := range numberedOperations() {
+		t.Run(x.name, func(t *testing.T) {
+			struck := map[faultfs.OpKind]int{}
+			for at := 1; ; at++ {
+				mem, what := memfs.New(), ""
+				c, contents, err := x.run(t, mem, func(number int, op faultfs.Op) error {
+					if number != at {
+						return nil
+					}
+					struck[op.Kind]++
+					what = fmt.Sprintf("call %d, %s %s, fails", number, op.Kind, op.Name)
+					return syscall.EIO
+				})
+				if what == "" {
+					require.NoError(t, err)
+					require.Less(t, c.count, at)
+					break
+				}
+				if err != nil && !errors.Is(err, syscall.EIO) {
+					require.ErrorIs(t, err, store.ErrFailed, what)
+				}
+				requireSound(t, mem.CrashClone(nil), contents, what+", and the power")
+				requireSound(t, mem, contents, what)
+			}
+			for kind, least := range x.least {
+				require.GreaterOrEqual(t, struck[kind], least, "%s", kind)
+			}
+			t.Logf("errors that struck: %v", struck)
+		})
+	}
+}
+
+// TestCrashAtEachNumber: the machine stops before each of the calls; of what was not synced all is lost, or some.
+func TestCrashAtEachNumber(t *testing.T) {
+	for _, x := range numberedOperations() {
+		t.Run(x.name, func(t *testing.T) {
+			mem, rng := memfs.New(), rand.New(rand.NewSource(1))
+			var clones []*memfs.FS
+			var calls []string
+			c, contents, err := x.run(t, mem, func(number int, op faultfs.Op) error {
+				clones = append(clones, mem.CrashClone(nil), mem.CrashClone(rng))
+				what := fmt.Sprintf("crash before call %d, %s %s", number, op.Kind, op.Name)
+				calls = append(calls, what, what+", with a part of what was not synced")
+				return nil
+			})
+			require.NoError(t, err)
+			for i, clone := range clones {
+				requireSound(t, clone, contents, calls[i])
+			}
+			for kind, least := range x.least {
+				require.GreaterOrEqual(t, c.kinds[kind], least, "%s", kind)
+			}
+			t.Logf("crashes: %d; calls: %v", len(clones), c.kinds)
+		})
+	}
+}
