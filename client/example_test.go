@@ -24,7 +24,7 @@ func openExample() (c *client.Client, done func()) {
 	cfg := config.Default()
 	cfg.Coordinator.Type, cfg.Data.Dir, cfg.Listen, cfg.Node.Name = config.CoordinatorNone, dir, "127.0.0.1:0",
 		"example"
-	cfg.Disk.LowWatermark, cfg.Log.SegmentBytes = 16<<20, 8<<20
+	cfg.Disk.LowWatermark, cfg.WAL.SegmentBytes = 16<<20, 8<<20
 	ctx, stop := context.WithCancel(context.Background())
 	ready, ended := make(chan string, 1), make(chan error, 1)
 	go func() {

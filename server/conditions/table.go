@@ -244,11 +244,11 @@ func ofWork() []Definition {
 			Kind: ArchiveGap, Severity: Critical, Scope: OfNode,
 			Cause: "The archive of this node's log has a gap: a restore to a point in time cannot pass it.",
 			Action: "Make a backup now; points in time after it can be restored again. Give the archive more space, " +
-				"or raise `log.archive-hold-bytes`.",
+				"or raise `wal.archive-hold-bytes`.",
 		},
 		{
 			Kind: ArchiveLag, Severity: Warning, Scope: OfNode, After: time.Minute,
-			Cause: "This node's log is not archived at present; it is held back until `log.archive-hold-bytes`, and " +
+			Cause: "This node's log is not archived at present; it is held back until `wal.archive-hold-bytes`, and " +
 				"beyond that the archive gets a gap.",
 			Action: "The details say what failed: give the archive's directory space, or make it writable again.",
 		},

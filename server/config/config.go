@@ -1,7 +1,7 @@
 // Package config holds the settings of one Lockstep node: their names, defaults, meaning and limits.
 //
-// A setting has one dotted key (`log.keep-bytes`), which is its place in the YAML file, its flag (`--log-keep-bytes`)
-// and its environment variable (`LOCKSTEP_LOG_KEEP_BYTES`). Flags win over the environment, the environment over the
+// A setting has one dotted key (`wal.keep-bytes`), which is its place in the YAML file, its flag (`--wal-keep-bytes`)
+// and its environment variable (`LOCKSTEP_WAL_KEEP_BYTES`). Flags win over the environment, the environment over the
 // file, the file over the defaults. The struct below is the only list: keys, flags, variables and the help text are
 // all read from its tags.
 package config
@@ -20,179 +20,184 @@ const (
 
 // Config is what one node is told. The zero value is not valid; begin with Default.
 type Config struct {
-	Node        Node        `koanf:"node"`
-	Data        Data        `koanf:"data"`
-	Listen      string      `koanf:"listen" usage:"address for clients, the CLI and the other node, host:port; port 0 takes a free one"`
-	Advertise   string      `koanf:"advertise" usage:"address that clients and the other node reach this node by, host:port; default: from listen"`
-	TLS         NodeTLS     `koanf:"tls"`
-	Coordinator Coordinator `koanf:"coordinator"`
-	Sync        string      `koanf:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
-	SyncEvery   Duration    `koanf:"sync-interval" usage:"with sync=interval: how often the log is synced"`
-	CommitDelay Duration    `koanf:"commit-delay" usage:"how long the active collects transactions before it writes those that wait, up to 100ms: fewer, larger writes, later answers. 0: not at all; what comes while one batch is written is the next one"`
-	Memory      Memory      `koanf:"memory"`
-	PageSize    Size        `koanf:"page-size" usage:"page size of a new page file, a multiple of 2KiB; a page file that exists keeps its own"`
-	PageSizeMax Size        `koanf:"page-size-max" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the pair's own setting wins"`
-	Resize      bool        `koanf:"resize-on-startup" usage:"resize page.db to the recommended page size at the next start; done once each time it is turned on"`
-	Compact     bool        `koanf:"compact-on-startup" usage:"compact page.db at the next start; done once each time it is turned on"`
-	Checkpoint  Checkpoint  `koanf:"checkpoint"`
-	Log         Log         `koanf:"log"`
-	Failover    Failover    `koanf:"failover"`
-	MinInSync   int         `koanf:"min-in-sync" usage:"1: a node goes on alone; 2: writes are refused while there is only one. Written into the record by each node that becomes active: set it on both"`
-	Shutdown    Shutdown    `koanf:"shutdown"`
-	Disk        Disk        `koanf:"disk"`
-	Backup      Backup      `koanf:"backup"`
-	Maintenance Maintenance `koanf:"maintenance"`
-	Scrub       Scrub       `koanf:"scrub"`
-	Verify      Verify      `koanf:"verify"`
-	Metrics     Metrics     `koanf:"metrics"`
-	Limits      Limits      `koanf:"limits"`
+	Node        Node        `key:"node"`
+	Data        Data        `key:"data"`
+	Listen      string      `key:"listen" usage:"address for clients, the CLI and the other node, host:port; port 0 takes a free one"`
+	Advertise   string      `key:"advertise" usage:"address that clients and the other node reach this node by, host:port; default: from listen"`
+	TLS         NodeTLS     `key:"tls"`
+	Coordinator Coordinator `key:"coordinator"`
+	Sync        string      `key:"sync" usage:"when a transaction is acknowledged: always (fdatasync on both nodes), interval, off (in both page caches)"`
+	SyncEvery   Duration    `key:"sync-interval" usage:"with sync=interval: how often the log is synced"`
+	CommitDelay Duration    `key:"commit-delay" usage:"how long the active collects transactions before it writes those that wait, up to 100ms: fewer, larger writes, later answers. 0: not at all; what comes while one batch is written is the next one"`
+	Memory      Memory      `key:"memory"`
+	PageSize    Size        `key:"page-size" usage:"page size of a new page file, a multiple of 2KiB; a page file that exists keeps its own"`
+	PageSizeMax Size        `key:"page-size-max" usage:"largest page size that a scan recommends, a multiple of 2KiB up to 1MiB; the pair's own setting wins"`
+	Resize      bool        `key:"resize-on-startup" usage:"resize page.db to the recommended page size at the next start; done once each time it is turned on"`
+	Compact     bool        `key:"compact-on-startup" usage:"compact page.db at the next start; done once each time it is turned on"`
+	Checkpoint  Checkpoint  `key:"checkpoint"`
+	WAL         WAL         `key:"wal"`
+	Log         Log         `key:"log"`
+	Failover    Failover    `key:"failover"`
+	MinInSync   int         `key:"min-in-sync" usage:"1: a node goes on alone; 2: writes are refused while there is only one. Written into the record by each node that becomes active: set it on both"`
+	Shutdown    Shutdown    `key:"shutdown"`
+	Disk        Disk        `key:"disk"`
+	Backup      Backup      `key:"backup"`
+	Maintenance Maintenance `key:"maintenance"`
+	Scrub       Scrub       `key:"scrub"`
+	Verify      Verify      `key:"verify"`
+	Metrics     Metrics     `key:"metrics"`
+	Limits      Limits      `key:"limits"`
 	// Warnings are things that were ignored and that a person should know. Not a setting.
-	Warnings []string `koanf:"-"`
+	Warnings []string `key:"-"`
 }
 
 // Node names the node.
 type Node struct {
-	Name string `koanf:"name" usage:"name of the node in status and logs; default: the host's name"`
+	Name string `key:"name" usage:"name of the node in status and logs; default: the host's name"`
 }
 
 // Data says where the store is.
 type Data struct {
-	Dir string `koanf:"dir" usage:"directory of the store; made if it is not there"`
+	Dir string `key:"dir" usage:"directory of the store; made if it is not there"`
 }
 
 // Coordinator says who holds the pair's record.
 type Coordinator struct {
-	Type string `koanf:"type" usage:"etcd: a pair whose record is in etcd; raft: in a quorum of the two nodes and a witness; none: one node alone"`
-	Etcd Etcd   `koanf:"etcd"`
-	Raft Raft   `koanf:"raft"`
+	Type string `key:"type" usage:"etcd: a pair whose record is in etcd; raft: in a quorum of the two nodes and a witness; none: one node alone"`
+	Etcd Etcd   `key:"etcd"`
+	Raft Raft   `key:"raft"`
 }
 
 // Raft says how the quorum of the two nodes and a witness is reached.
 type Raft struct {
-	Listen    string   `koanf:"listen" usage:"address that this node listens on for the other voters, host:port"`
-	Advertise string   `koanf:"advertise" usage:"address that the other voters reach this node by, host:port; default: listen"`
-	Voters    []string `koanf:"voters" usage:"addresses of the three voters, this node, the other node and the witness, comma-separated or a list; the same on all three"`
-	Dir       string   `koanf:"dir" usage:"directory for this node's vote and its copy of the record; default: raft in data.dir"`
-	TLS       RaftTLS  `koanf:"tls"`
+	Listen    string   `key:"listen" usage:"address that this node listens on for the other voters, host:port"`
+	Advertise string   `key:"advertise" usage:"address that the other voters reach this node by, host:port; default: listen"`
+	Voters    []string `key:"voters" usage:"addresses of the three voters, this node, the other node and the witness, comma-separated or a list; the same on all three"`
+	Dir       string   `key:"dir" usage:"directory for this node's vote and its copy of the record; default: raft in data.dir"`
+	TLS       RaftTLS  `key:"tls"`
 }
 
 // RaftTLS holds certificate files in PEM.
 type RaftTLS struct {
-	CA   string `koanf:"ca" usage:"file with the certificate authority that the voters' certificates come from; turns TLS between voters on"`
-	Cert string `koanf:"cert" usage:"file with this voter's certificate, good for servers and clients"`
-	Key  string `koanf:"key" usage:"file with the key of that certificate"`
+	CA   string `key:"ca" usage:"file with the certificate authority that the voters' certificates come from; turns TLS between voters on"`
+	Cert string `key:"cert" usage:"file with this voter's certificate, good for servers and clients"`
+	Key  string `key:"key" usage:"file with the key of that certificate"`
 }
 
 // Etcd says how etcd is reached.
 type Etcd struct {
-	Endpoints    []string `koanf:"endpoints" usage:"etcd endpoints, comma-separated or a list"`
-	Prefix       string   `koanf:"prefix" usage:"key prefix of this pair in etcd; each pair needs its own"`
-	Username     string   `koanf:"username" usage:"etcd user"`
-	Password     string   `koanf:"password" usage:"password of the etcd user; better in password-file or the environment"`
-	PasswordFile string   `koanf:"password-file" usage:"file that holds the password of the etcd user"`
-	DialTimeout  Duration `koanf:"dial-timeout" usage:"how long one connection attempt to etcd may take"`
-	TLS          TLS      `koanf:"tls"`
+	Endpoints    []string `key:"endpoints" usage:"etcd endpoints, comma-separated or a list"`
+	Prefix       string   `key:"prefix" usage:"key prefix of this pair in etcd; each pair needs its own"`
+	Username     string   `key:"username" usage:"etcd user"`
+	Password     string   `key:"password" usage:"password of the etcd user; better in password-file or the environment"`
+	PasswordFile string   `key:"password-file" usage:"file that holds the password of the etcd user"`
+	DialTimeout  Duration `key:"dial-timeout" usage:"how long one connection attempt to etcd may take"`
+	TLS          TLS      `key:"tls"`
 }
 
 // TLS holds certificate files in PEM.
 type TLS struct {
-	CA   string `koanf:"ca" usage:"file with the certificate authorities that etcd's certificate is checked against; turns TLS on"`
-	Cert string `koanf:"cert" usage:"file with this node's client certificate for etcd"`
-	Key  string `koanf:"key" usage:"file with the key of that certificate"`
+	CA   string `key:"ca" usage:"file with the certificate authorities that etcd's certificate is checked against; turns TLS on"`
+	Cert string `key:"cert" usage:"file with this node's client certificate for etcd"`
+	Key  string `key:"key" usage:"file with the key of that certificate"`
 }
 
 // Memory is the budget.
 type Memory struct {
-	Budget    Size   `koanf:"budget" usage:"memory of the process, about: half of it for messages that are not yet in pages and for parts of the index, the rest for what is under way"`
-	PageCache string `koanf:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where nobody reads, and otherwise whichever takes less time"`
+	Budget    Size   `key:"budget" usage:"memory of the process, about: half of it for messages that are not yet in pages and for parts of the index, the rest for what is under way"`
+	PageCache string `key:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where nobody reads, and otherwise whichever takes less time"`
 }
 
 // Checkpoint says when a checkpoint is written.
 type Checkpoint struct {
-	Bytes    Size     `koanf:"bytes" usage:"write a checkpoint after this much log"`
-	Interval Duration `koanf:"interval" usage:"write a checkpoint at least this often when something changed"`
+	Bytes    Size     `key:"bytes" usage:"write a checkpoint after this much log"`
+	Interval Duration `key:"interval" usage:"write a checkpoint at least this often when something changed"`
 }
 
-// Log is the store's log and the process's log lines.
+// WAL is the log of transactions: what the nodes exchange, and recovery begins from.
+type WAL struct {
+	KeepBytes    Size     `key:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
+	SegmentBytes Size     `key:"segment-bytes" usage:"size of one log segment file"`
+	Archive      string   `key:"archive" usage:"directory that the log is archived to, for restores to a point in time; each node has its own; empty: none"`
+	ArchiveEvery Duration `key:"archive-interval" usage:"how often what is new in the log is archived: what the loss of this node's disk can cost a restore"`
+	ArchiveHold  Size     `key:"archive-hold-bytes" usage:"log that is held back while it cannot be archived; beyond that the archive gets a gap"`
+}
+
+// Log is what the process says on stderr.
 type Log struct {
-	KeepBytes    Size     `koanf:"keep-bytes" usage:"log kept for a standby to catch up from, beyond what recovery needs"`
-	SegmentBytes Size     `koanf:"segment-bytes" usage:"size of one log segment file"`
-	Archive      string   `koanf:"archive" usage:"directory that the log is archived to, for restores to a point in time; each node has its own; empty: none"`
-	ArchiveEvery Duration `koanf:"archive-interval" usage:"how often what is new in the log is archived: what the loss of this node's disk can cost a restore"`
-	ArchiveHold  Size     `koanf:"archive-hold-bytes" usage:"log that is held back while it cannot be archived; beyond that the archive gets a gap"`
-	Level        string   `koanf:"level" usage:"lowest level of log lines: debug, info, warn or error"`
-	Format       string   `koanf:"format" usage:"form of log lines on stderr: text or json"`
+	Level  string `key:"level" usage:"lowest level of log lines: debug, info, warn or error"`
+	Format string `key:"format" usage:"form of log lines on stderr: text or json"`
 }
 
 // Failover holds the times of failure detection. They decide how soon a failover starts, never whether a write is safe.
 type Failover struct {
-	Timeout       Duration `koanf:"timeout" usage:"silence of the active after which the standby tries to take over"`
-	DropTimeout   Duration `koanf:"drop-timeout" usage:"silence of the standby after which the active drops it; must be below failover.timeout"`
-	Preferred     bool     `koanf:"preferred" usage:"this node should be the active one: the other one gives it the role when it has been in sync for failover.failback-delay. On one of the two nodes"`
-	FailbackDelay Duration `koanf:"failback-delay" usage:"how long the preferred node must be in sync, without interruption, before this node hands over to it"`
+	Timeout       Duration `key:"timeout" usage:"silence of the active after which the standby tries to take over"`
+	DropTimeout   Duration `key:"drop-timeout" usage:"silence of the standby after which the active drops it; must be below failover.timeout"`
+	Preferred     bool     `key:"preferred" usage:"this node should be the active one: the other one gives it the role when it has been in sync for failover.failback-delay. On one of the two nodes"`
+	FailbackDelay Duration `key:"failback-delay" usage:"how long the preferred node must be in sync, without interruption, before this node hands over to it"`
 }
 
 // Shutdown says what a node does before it stops.
 type Shutdown struct {
-	Handover        bool     `koanf:"handover" usage:"an active that is asked to stop (SIGTERM) hands over to the standby first, if that is in sync and the pair is not paused"`
-	HandoverTimeout Duration `koanf:"handover-timeout" usage:"how long that may take before the node stops without it"`
+	Handover        bool     `key:"handover" usage:"an active that is asked to stop (SIGTERM) hands over to the standby first, if that is in sync and the pair is not paused"`
+	HandoverTimeout Duration `key:"handover-timeout" usage:"how long that may take before the node stops without it"`
 }
 
 // Disk guards the filesystem of the store.
 type Disk struct {
-	LowWatermark Size     `koanf:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
-	StallTimeout Duration `koanf:"stall-timeout" usage:"a write or sync of the log that takes longer makes the node stop its heartbeats, so that the other one takes over"`
+	LowWatermark Size     `key:"low-watermark" usage:"publishes are refused while the filesystem has less than this available; acks still work"`
+	StallTimeout Duration `key:"stall-timeout" usage:"a write or sync of the log that takes longer makes the node stop its heartbeats, so that the other one takes over"`
 }
 
 // Backup says where save-sets go.
 type Backup struct {
-	Path            string `koanf:"path" usage:"directory of save-sets on this node; the pair's own setting wins"`
-	KeepGenerations int    `koanf:"keep-generations" usage:"save-sets that are kept; the pair's own setting wins"`
+	Path            string `key:"path" usage:"directory of save-sets on this node; the pair's own setting wins"`
+	KeepGenerations int    `key:"keep-generations" usage:"save-sets that are kept; the pair's own setting wins"`
 }
 
 // Maintenance of page files.
 type Maintenance struct {
-	BackgroundShare Percent  `koanf:"background-share" usage:"share of the time that a scan, backup, check or verification works, so that publishers do not feel it; it pauses for the rest. 100%: flat out"`
-	SnapshotRate    Size     `koanf:"snapshot-rate" usage:"bytes per second that this node takes in of a snapshot of the other one, so that publishers hardly feel it; 0: as fast as it comes"`
-	RewriteRate     Size     `koanf:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can"`
-	Autotune        Autotune `koanf:"autotune"`
+	BackgroundShare Percent  `key:"background-share" usage:"share of the time that a scan, backup, check or verification works, so that publishers do not feel it; it pauses for the rest. 100%: flat out"`
+	SnapshotRate    Size     `key:"snapshot-rate" usage:"bytes per second that this node takes in of a snapshot of the other one, so that publishers hardly feel it; 0: as fast as it comes"`
+	RewriteRate     Size     `key:"rewrite-rate" usage:"bytes per second that a resize or compact of this node's page file may copy, such as 50MiB; 0: as fast as it can"`
+	Autotune        Autotune `key:"autotune"`
 }
 
 // Autotune resizes the page files by itself.
 type Autotune struct {
-	Window  string  `koanf:"window" usage:"time of day in which a scan may start a rolling resize or compact, such as 02:00-05:00; empty: never. The pair's own setting wins"`
-	MinGain Percent `koanf:"min-gain" usage:"what that must save at least, of the space or of the reads, such as 20%"`
+	Window  string  `key:"window" usage:"time of day in which a scan may start a rolling resize or compact, such as 02:00-05:00; empty: never. The pair's own setting wins"`
+	MinGain Percent `key:"min-gain" usage:"what that must save at least, of the space or of the reads, such as 20%"`
 }
 
 // Scrub reads everything from the disk now and then, and repairs what is damaged.
 type Scrub struct {
-	Rate     Size     `koanf:"rate" usage:"bytes per second that the scrub in the background reads, such as 4MiB; 0: as fast as it can"`
-	Interval Duration `koanf:"interval" usage:"time from the beginning of one scrub of all pages and the log to that of the next; the first begins a minute after the start. 0: none"`
+	Rate     Size     `key:"rate" usage:"bytes per second that the scrub in the background reads, such as 4MiB; 0: as fast as it can"`
+	Interval Duration `key:"interval" usage:"time from the beginning of one scrub of all pages and the log to that of the next; the first begins a minute after the start. 0: none"`
 }
 
 // Verify compares the two nodes.
 type Verify struct {
-	Interval Duration `koanf:"interval" usage:"how often the active compares the rolling digests of its queues with the standby's; cheap. 0: never"`
+	Interval Duration `key:"interval" usage:"how often the active compares the rolling digests of its queues with the standby's; cheap. 0: never"`
 }
 
 // Metrics say where the node can be watched.
 type Metrics struct {
-	Listen string `koanf:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; empty: none. Not for strangers: it is not encrypted"`
-	Queues int    `koanf:"queues" usage:"queues that the metrics tell of one by one, those with the most messages; each of them costs 4 series, and 2 for each of as many of its subscriptions. 0: none"`
+	Listen string `key:"listen" usage:"address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; empty: none. Not for strangers: it is not encrypted"`
+	Queues int    `key:"queues" usage:"queues that the metrics tell of one by one, those with the most messages; each of them costs 4 series, and 2 for each of as many of its subscriptions. 0: none"`
 }
 
 // Limits bound what one request or connection can ask for.
 type Limits struct {
-	MessageBytes        Size `koanf:"message-bytes" usage:"largest body of one message"`
-	TransactionBytes    Size `koanf:"transaction-bytes" usage:"largest transaction: all of its messages together"`
-	Queues              int  `koanf:"queues" usage:"queues in the store"`
-	Consumers           int  `koanf:"consumers" usage:"consumers attached to this node"`
-	Outstanding         int  `koanf:"outstanding" usage:"messages delivered to one consumer and not yet answered, and its largest credit"`
-	StreamInFlight      int  `koanf:"stream-in-flight" usage:"requests of one publish stream that are not yet answered"`
-	StreamInFlightBytes Size `koanf:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered; at most an eighth of memory.budget"`
-	PendingBytes        Size `koanf:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections; at most half of memory.budget"`
+	MessageBytes        Size `key:"message-bytes" usage:"largest body of one message"`
+	TransactionBytes    Size `key:"transaction-bytes" usage:"largest transaction: all of its messages together"`
+	Queues              int  `key:"queues" usage:"queues in the store"`
+	Consumers           int  `key:"consumers" usage:"consumers attached to this node"`
+	Outstanding         int  `key:"outstanding" usage:"messages delivered to one consumer and not yet answered, and its largest credit"`
+	StreamInFlight      int  `key:"stream-in-flight" usage:"requests of one publish stream that are not yet answered"`
+	StreamInFlightBytes Size `key:"stream-in-flight-bytes" usage:"bytes of requests of one publish stream that are not yet answered; at most an eighth of memory.budget"`
+	PendingBytes        Size `key:"pending-bytes" usage:"transactions that wait to be committed, over all clients; more wait in their connections; at most half of memory.budget"`
 
-	DeliveryShare Percent `koanf:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
+	DeliveryShare Percent `key:"delivery-share" usage:"share of the processors that deliveries may use, about, while publishers want all of them, if it takes less to deliver each message once; otherwise nothing holds deliveries back. 100%: never"`
 }
 
 // Default gives the settings of a node of a pair with etcd on the same machine.
@@ -209,10 +214,11 @@ func Default() Config {
 		Memory:    Memory{Budget: 512 << 20, PageCache: "auto"},
 		PageSize:  2 << 10, PageSizeMax: 32 << 10,
 		Checkpoint: Checkpoint{Bytes: 128 << 20, Interval: Duration(30 * time.Second)},
-		Log: Log{
+		WAL: WAL{
 			KeepBytes: 256 << 20, SegmentBytes: 64 << 20, ArchiveEvery: Duration(15 * time.Second),
-			ArchiveHold: 4 << 30, Level: "info", Format: "text",
+			ArchiveHold: 4 << 30,
 		},
+		Log: Log{Level: "info", Format: "text"},
 		Failover: Failover{
 			Timeout: Duration(time.Second), DropTimeout: Duration(600 * time.Millisecond),
 			FailbackDelay: Duration(time.Minute),

@@ -44,7 +44,7 @@ listen: 127.0.0.1:1
 memory:
   budget: 64MiB
 page-size: 4096
-log:
+wal:
   # keep-bytes: 1GiB
 coordinator:
   etcd:
@@ -63,7 +63,7 @@ failover:
 	require.Equal(t, []string{"one:1", "two:2"}, c.Coordinator.Etcd.Endpoints)
 	require.Equal(t, 2*time.Second, c.Failover.Timeout.Std())
 	require.Equal(t, 1500*time.Millisecond, c.Failover.DropTimeout.Std())
-	require.Equal(t, config.Default().Log.KeepBytes, c.Log.KeepBytes)
+	require.Equal(t, config.Default().WAL.KeepBytes, c.WAL.KeepBytes)
 	require.Empty(t, c.Warnings)
 }
 
@@ -108,7 +108,8 @@ func TestUnknownVariable(t *testing.T) {
 	for mistyped, meant := range map[string]string{
 		"LOCKSTEP_DATA_DRI": "LOCKSTEP_DATA_DIR", "LOCKSTEP_LISTENN": "LOCKSTEP_LISTEN",
 		"LOCKSTEP_MIN_INSYNC":    "LOCKSTEP_MIN_IN_SYNC",
-		"LOCKSTEP_LOG_KEEPBYTES": "LOCKSTEP_LOG_KEEP_BYTES",
+		"LOCKSTEP_WAL_KEEPBYTES": "LOCKSTEP_WAL_KEEP_BYTES",
+		"LOCKSTEP_LOG_KEEPBYTES": "LOCKSTEP_WAL_KEEP_BYTES",
 	} {
 		_, err := load(t, "", []string{mistyped + "=/x"}, nil)
 		require.ErrorIs(t, err, config.ErrInvalid, mistyped)
@@ -122,6 +123,33 @@ func TestUnknownVariable(t *testing.T) {
 		require.NoError(t, err, other)
 		require.Len(t, c.Warnings, 1, other)
 	}
+}
+
+// TestFormerNames: a setting is accepted under the name that it had in the last release, with a warning, in each of the
+// three places; flags win over the environment, and that over the file, whichever name they use.
+func TestFormerNames(t *testing.T) {
+	file := "log:\n  level: warn\n  keep-bytes: 1MiB\n  segment-bytes: 2MiB\n  archive: /from/file\n"
+	c, err := load(t, file, []string{"LOCKSTEP_LOG_SEGMENT_BYTES=3MiB", "LOCKSTEP_WAL_ARCHIVE=/from/env"},
+		[]string{"--log-archive-hold-bytes=4MiB"})
+	require.NoError(t, err)
+	require.Equal(t, config.Size(1<<20), c.WAL.KeepBytes)
+	require.Equal(t, config.Size(3<<20), c.WAL.SegmentBytes)
+	require.Equal(t, config.Size(4<<20), c.WAL.ArchiveHold)
+	require.Equal(t, "/from/env", c.WAL.Archive)
+	require.Equal(t, "warn", c.Log.Level)
+	require.Equal(t, []string{
+		"node.yaml:3: log.keep-bytes is called wal.keep-bytes now; the former name goes with release 0.3.0",
+		"node.yaml:4: log.segment-bytes is called wal.segment-bytes now; the former name goes with release 0.3.0",
+		"node.yaml:5: log.archive is called wal.archive now; the former name goes with release 0.3.0",
+		"environment variable LOCKSTEP_LOG_SEGMENT_BYTES is called LOCKSTEP_WAL_SEGMENT_BYTES now; the former name goes " +
+			"with release 0.3.0",
+		"flag --log-archive-hold-bytes is called --wal-archive-hold-bytes now; the former name goes with release 0.3.0",
+	}, c.Warnings)
+
+	_, err = load(t, "log: {keep-bytes: 1MiB}\nwal: {keep-bytes: 1MiB}\n", nil, nil)
+	require.ErrorIs(t, err, config.ErrInvalid)
+	require.ErrorContains(t, err, "node.yaml:2: wal.keep-bytes is set already, as log.keep-bytes; remove the one that is "+
+		"called log.keep-bytes")
 }
 
 // TestRefusals: each wrong setting is refused, and the message names the key, the place and what to do.

@@ -14,12 +14,12 @@ type field struct {
 	value reflect.Value
 }
 
-// flag gives the name of the setting's flag.
-func (f field) flag() string { return strings.ReplaceAll(f.key, ".", "-") }
+// flagName gives the name of a setting's flag.
+func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }
 
-// env gives the name of the setting's environment variable.
-func (f field) env() string {
-	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(f.key))
+// envName gives the name of a setting's environment variable.
+func envName(key string) string {
+	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
 }
 
 // fields lists the settings of c in the order of the struct; writing to their values writes to c.
@@ -28,7 +28,7 @@ func fields(c *Config) []field { return appendFields(nil, "", reflect.ValueOf(c)
 func appendFields(dst []field, prefix string, v reflect.Value) []field {
 	for i := range v.NumField() {
 		t := v.Type().Field(i)
-		key := t.Tag.Get("koanf")
+		key := t.Tag.Get("key")
 		if key == "-" {
 			continue
 		}
@@ -86,7 +86,7 @@ func (f field) set(raw any) error {
 
 func setString(target *string, raw any) error {
 	switch raw.(type) {
-	case []any, map[string]any:
+	case []any, map[string]any, map[any]any:
 		return fmt.Errorf("one value is expected, not a list or a group")
 	}
 	*target = scalar(raw)
@@ -101,7 +101,7 @@ func setList(target *[]string, raw any) error {
 			list = append(list, scalar(e))
 		}
 		*target = list
-	case map[string]any:
+	case map[string]any, map[any]any:
 		return fmt.Errorf("a list is expected, not a group")
 	default:
 		*target = nil

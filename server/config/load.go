@@ -8,10 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/providers/file"
-	"github.com/knadh/koanf/providers/posflag"
-	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 )
@@ -27,13 +23,17 @@ const (
 // ErrInvalid is returned (wrapped, with the key, its place and what to do) when the settings cannot be used.
 var ErrInvalid = errors.New("configuration is not valid")
 
-// RegisterFlags adds one flag for each setting, and `--standalone`, which is short for `--coordinator-type=none`.
+// RegisterFlags adds one flag for each setting, a hidden one for each former name of a setting, and `--standalone`,
+// which is short for `--coordinator-type=none`.
 func RegisterFlags(fs *pflag.FlagSet) {
 	c := Default()
 	for _, f := range fields(&c) {
-		flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, f.flag(), "", f.usage)
-		if f.typeName() == "bool" {
-			flag.NoOptDefVal = "true" // the flag alone turns it on
+		for _, key := range append([]string{f.key}, formerKeys(f.key)...) {
+			flag := fs.VarPF(&flagValue{text: f.text(), typeName: f.typeName()}, flagName(key), "", f.usage)
+			if f.typeName() == "bool" {
+				flag.NoOptDefVal = "true" // the flag alone turns it on
+			}
+			flag.Hidden = key != f.key
 		}
 	}
 	fs.Bool(flagStandalone, false, "run one node alone: no coordinator, no standby, no failover")
@@ -48,8 +48,8 @@ func (v *flagValue) Type() string          { return v.typeName }
 
 // Load reads the settings: defaults, then the YAML file at path (empty: none), then the environment (as from
 // os.Environ), then the flags that were given (nil: none). It fails with ErrInvalid for a key that does not exist, a
-// value that cannot be read, and values that do not go together. Unknown LOCKSTEP_* variables are only warned about:
-// container platforms set some of their own accord.
+// value that cannot be read, and values that do not go together. Unknown LOCKSTEP_* variables and former names of
+// settings are only warned about: container platforms set some variables of their own accord.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l := newLoader()
 	if path != "" {
@@ -68,68 +68,101 @@ func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	return l.finish()
 }
 
-// loader gathers the layers and remembers where each value came from.
+// loader gathers the layers: of each setting the last value, as it was written, and where that came from.
 type loader struct {
-	ko      *koanf.Koanf
-	config  Config
-	fields  []field
-	keys    []string
+	config Config
+	fields []field
+	// keys has the key of each setting under that key and under its former names.
+	keys    map[string]string
+	values  map[string]any
 	sources map[string]string
 }
 
 func newLoader() *loader {
-	l := &loader{ko: koanf.New("."), config: Default(), sources: map[string]string{}}
+	l := &loader{config: Default(), keys: map[string]string{}, values: map[string]any{}, sources: map[string]string{}}
 	l.fields = fields(&l.config)
 	for _, f := range l.fields {
-		l.keys = append(l.keys, f.key)
+		l.keys[f.key] = f.key
+		for _, former := range formerKeys(f.key) {
+			l.keys[former] = f.key
+		}
 	}
 	return l
 }
 
-func (l *loader) file(path string) error {
-	if err := l.ko.Load(file.Provider(path), &fileParser{loader: l, name: filepath.Base(path)}); err != nil {
-		if errors.Is(err, ErrInvalid) {
-			return err //nolint:wrapcheck // of fileParser, which names the file
-		}
-		return fmt.Errorf("%w: the file %s cannot be read: %w", ErrInvalid, path, err)
+// names lists the settings in the order of the struct, then their former names.
+func (l *loader) names() []string {
+	names, former := make([]string, 0, len(l.keys)), []string(nil)
+	for _, f := range l.fields {
+		names, former = append(names, f.key), append(former, formerKeys(f.key)...)
 	}
-	return nil
+	return append(names, former...)
+}
+
+// layer is one source of settings while it is read.
+type layer struct {
+	loader *loader
+	// names has the name that each setting of this layer was given under.
+	names    map[string]string
+	problems []string
+}
+
+func (l *loader) layer() *layer { return &layer{loader: l, names: map[string]string{}} }
+
+// set notes a value. As is what the layer calls the setting, current what it would call it today, and source says where
+// the value is.
+func (y *layer) set(key string, raw any, as, current, source string) {
+	if other, ok := y.names[key]; ok && other != as {
+		former := as
+		if as == current {
+			former = other
+		}
+		y.fail("%s is set already, as %s; remove the one that is called %s", source, other, former)
+		return
+	}
+	y.names[key], y.loader.values[key], y.loader.sources[key] = as, raw, source
+	if as != current {
+		y.loader.config.Warnings = append(y.loader.config.Warnings, fmt.Sprintf("%s is called %s now; the former name goes "+
+			"with release %s", source, current, formerUntil))
+	}
+}
+
+func (y *layer) fail(format string, args ...any) {
+	y.problems = append(y.problems, fmt.Sprintf(format, args...))
+}
+
+func (y *layer) err() error {
+	if len(y.problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(y.problems, "\n  "))
 }
 
 func (l *loader) environment(environ []string) error {
-	byName := make(map[string]string, len(l.fields))
-	for _, f := range l.fields {
-		byName[f.env()] = f.key
+	byName := make(map[string]string, len(l.keys))
+	for _, name := range l.names() {
+		byName[envName(name)] = name
 	}
-	var problems []string
-	provider := env.Provider(".", env.Opt{
-		Prefix:      envPrefix,
-		EnvironFunc: func() []string { return environ },
-		TransformFunc: func(name, value string) (string, any) {
-			key, ok := byName[name]
-			if !ok {
-				if name != envAddr && name != envConfig {
-					problems = append(problems, l.strangeVariable(name, byName)...)
-				}
-				return "", nil
-			}
-			l.sources[key] = "environment variable " + name
-			return key, value
-		},
-	})
-	if err := l.ko.Load(provider, nil); err != nil {
-		return fmt.Errorf("%w: the environment cannot be read: %w", ErrInvalid, err)
+	y := l.layer()
+	for _, variable := range environ {
+		name, value, _ := strings.Cut(variable, "=")
+		if !strings.HasPrefix(name, envPrefix) {
+			continue
+		}
+		if as, ok := byName[name]; ok {
+			key := l.keys[as]
+			y.set(key, value, name, envName(key), "environment variable "+name)
+		} else if name != envAddr && name != envConfig {
+			y.strangeVariable(name, byName)
+		}
 	}
-	if len(problems) > 0 {
-		return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
-	}
-	return nil
+	return y.err()
 }
 
 // strangeVariable says what is wrong with a variable that begins like a setting and is none. One that is most like a
-// mistyped setting is refused, as a key of the file is; others may belong to somebody else (Kubernetes makes some for a
-// service called lockstep), and only deserve a warning.
-func (l *loader) strangeVariable(name string, known map[string]string) (problems []string) {
+// mistyped setting is refused, as a key of the file is; others may belong to other programs (Kubernetes makes some for
+// a service called lockstep), and only deserve a warning.
+func (y *layer) strangeVariable(name string, known map[string]string) {
 	names := make([]string, 0, len(known))
 	for n := range known {
 		names = append(names, strings.TrimPrefix(n, envPrefix))
@@ -138,45 +171,35 @@ func (l *loader) strangeVariable(name string, known map[string]string) (problems
 	own := strings.TrimPrefix(name, envPrefix)
 	text := "environment variable " + name + " is no setting"
 	if n := nearest(own, names); n != "" && distance(own, n) <= max(1, len(own)/4) {
-		return []string{text + "; did you mean " + envPrefix + n + "?"}
+		y.fail("%s; did you mean %s?", text, envName(y.loader.keys[known[envPrefix+n]]))
+		return
 	}
-	l.config.Warnings = append(l.config.Warnings, text+" and is ignored")
-	return nil
+	y.loader.config.Warnings = append(y.loader.config.Warnings, text+" and is ignored")
 }
 
 func (l *loader) flags(fs *pflag.FlagSet) error {
-	byFlag := make(map[string]string, len(l.fields))
-	for _, f := range l.fields {
-		byFlag[f.flag()] = f.key
-	}
-	provider := posflag.ProviderWithFlag(fs, ".", nil, func(f *pflag.Flag) (string, any) {
-		key := byFlag[f.Name]
-		if key == "" || !f.Changed {
-			return "", nil
+	y := l.layer()
+	for _, as := range l.names() {
+		if f := fs.Lookup(flagName(as)); f != nil && f.Changed {
+			key := l.keys[as]
+			y.set(key, f.Value.String(), "--"+f.Name, "--"+flagName(key), "flag --"+f.Name)
 		}
-		l.sources[key] = "flag --" + f.Name
-		return key, f.Value.String()
-	})
-	if err := l.ko.Load(provider, nil); err != nil {
-		return fmt.Errorf("%w: the flags cannot be read: %w", ErrInvalid, err)
 	}
 	if f := fs.Lookup(flagStandalone); f != nil && f.Value.String() == "true" {
-		if err := l.ko.Set(keyCoordinator, CoordinatorNone); err != nil {
-			return fmt.Errorf("%w: --standalone cannot be applied: %w", ErrInvalid, err)
-		}
-		l.sources[keyCoordinator] = "flag --" + flagStandalone
+		l.values[keyCoordinator], l.sources[keyCoordinator] = CoordinatorNone, "flag --"+flagStandalone
 	}
-	return nil
+	return y.err()
 }
 
 // finish stores what was gathered into the struct, fills what follows from other settings, and validates.
 func (l *loader) finish() (Config, error) {
 	var problems []string
 	for _, f := range l.fields {
-		if !l.ko.Exists(f.key) {
+		raw, ok := l.values[f.key]
+		if !ok {
 			continue
 		}
-		if err := f.set(l.ko.Get(f.key)); err != nil {
+		if err := f.set(raw); err != nil {
 			problems = append(problems, l.problem(f.key, err.Error()))
 		}
 	}
@@ -224,63 +247,81 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// fileParser is koanf's parser of one YAML file: it refuses keys that do not exist and notes the lines.
-type fileParser struct {
-	loader *loader
-	name   string
-}
-
-// Marshal is part of koanf's interface; settings are only read.
-func (p *fileParser) Marshal(map[string]any) ([]byte, error) {
-	return nil, errors.New("settings are not written")
-}
-
-// Unmarshal reads the file.
-func (p *fileParser) Unmarshal(content []byte) (map[string]any, error) {
+// file reads a YAML file: it refuses keys that do not exist and notes the lines.
+func (l *loader) file(path string) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("%w: the file %s cannot be read: %w", ErrInvalid, path, err)
+	}
+	name := filepath.Base(path)
 	var doc yaml.Node
 	if err := yaml.Unmarshal(content, &doc); err != nil {
-		return nil, fmt.Errorf("%w: %s is not YAML: %w", ErrInvalid, p.name, err)
+		return fmt.Errorf("%w: %s is not YAML: %w", ErrInvalid, name, err)
 	}
 	if len(doc.Content) == 0 {
-		return map[string]any{}, nil
+		return nil
 	}
-	if problems := p.walk("", doc.Content[0], nil); len(problems) > 0 {
-		return nil, fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
+	y := l.layer()
+	y.group(name, "", doc.Content[0])
+	if err := y.err(); err != nil {
+		return err
 	}
-	values := map[string]any{}
-	if err := doc.Decode(&values); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrInvalid, p.name, err)
+	var whole map[string]any // refuses keys that are there twice
+	if err := doc.Decode(&whole); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrInvalid, name, err)
 	}
-	return values, nil
+	return nil
 }
 
-// walk checks the keys of one group and of the groups in it.
-func (p *fileParser) walk(prefix string, group *yaml.Node, problems []string) []string {
+// group reads the settings of one group and of the groups in it.
+func (y *layer) group(file, prefix string, group *yaml.Node) {
 	if group.Kind != yaml.MappingNode {
 		name := strings.TrimSuffix(prefix, ".")
 		if name == "" {
 			name = "the file"
 		}
-		if group.Tag == "!!null" {
-			return problems // a group whose settings are all commented out
+		if group.Tag != "!!null" { // a group whose settings are all commented out
+			y.fail("%s:%d: %s must be a group of settings", file, group.Line, name)
 		}
-		return append(problems, fmt.Sprintf("%s:%d: %s must be a group of settings", p.name, group.Line, name))
+		return
 	}
 	for i := 0; i+1 < len(group.Content); i += 2 {
 		name, value := group.Content[i], group.Content[i+1]
-		key := prefix + name.Value
-		switch {
-		case slices.Contains(p.loader.keys, key):
-			p.loader.sources[key] = fmt.Sprintf("%s:%d", p.name, name.Line)
-		case slices.ContainsFunc(p.loader.keys, func(k string) bool { return strings.HasPrefix(k, key+".") }):
-			problems = p.walk(key+".", value, problems)
-		default:
-			text := fmt.Sprintf("%s:%d: %s is no setting", p.name, name.Line, key)
-			if n := nearest(key, p.loader.keys); n != "" {
+		as, place := prefix+name.Value, fmt.Sprintf("%s:%d", file, name.Line)
+		if key, ok := y.loader.keys[as]; ok {
+			y.value(key, as, place, value)
+		} else if y.loader.isGroup(as) {
+			y.group(file, as+".", value)
+		} else {
+			text := fmt.Sprintf("%s: %s is no setting", place, as)
+			if n := y.loader.nearest(as); n != "" {
 				text += "; did you mean " + n + "?"
 			}
-			problems = append(problems, text)
+			y.problems = append(y.problems, text)
 		}
 	}
-	return problems
+}
+
+func (y *layer) value(key, as, place string, value *yaml.Node) {
+	var raw any
+	if err := value.Decode(&raw); err != nil {
+		y.fail("%s: %s: %s", place, as, err)
+		return
+	}
+	y.set(key, raw, as, key, place+": "+as)
+	y.loader.sources[key] = place
+}
+
+func (l *loader) isGroup(name string) bool {
+	for key := range l.keys {
+		if strings.HasPrefix(key, name+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// nearest finds the setting that is meant by a mistyped name, or "".
+func (l *loader) nearest(name string) string {
+	return l.keys[nearest(name, l.names())]
 }

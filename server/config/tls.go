@@ -17,10 +17,10 @@ const (
 // NodeTLS secures the node's own port: clients, the command line and the other node. The other node is connected to
 // with the same files.
 type NodeTLS struct {
-	Cert       string `koanf:"cert" usage:"file with this node's certificate, for its port and towards the other node; turns TLS on"`
-	Key        string `koanf:"key" usage:"file with the key of that certificate"`
-	CA         string `koanf:"ca" usage:"file with the authorities that certificates of clients and of the other node are checked against"`
-	ClientAuth string `koanf:"client-auth" usage:"require: whoever connects shows a certificate that tls.ca has issued; none: anybody may connect"`
+	Cert       string `key:"cert" usage:"file with this node's certificate, for its port and towards the other node; turns TLS on"`
+	Key        string `key:"key" usage:"file with the key of that certificate"`
+	CA         string `key:"ca" usage:"file with the authorities that certificates of clients and of the other node are checked against"`
+	ClientAuth string `key:"client-auth" usage:"require: whoever connects shows a certificate that tls.ca has issued; none: anybody may connect"`
 }
 
 // On tells whether TLS is configured.

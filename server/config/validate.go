@@ -243,8 +243,8 @@ func (c *Config) checkMaintenance(k *checker) {
 	if c.Verify.Interval != 0 {
 		k.timeBetween("verify.interval", c.Verify.Interval, time.Second, 365*24*time.Hour)
 	}
-	k.timeBetween("log.archive-interval", c.Log.ArchiveEvery, 100*time.Millisecond, 24*time.Hour)
-	k.sizeBetween("log.archive-hold-bytes", c.Log.ArchiveHold, 1<<20, 1<<50)
+	k.timeBetween("wal.archive-interval", c.WAL.ArchiveEvery, 100*time.Millisecond, 24*time.Hour)
+	k.sizeBetween("wal.archive-hold-bytes", c.WAL.ArchiveHold, 1<<20, 1<<50)
 }
 
 // isWindow tells whether text is two different times, such as 02:00-05:00.
@@ -265,8 +265,8 @@ func (c *Config) checkStore(k *checker) {
 	k.sizeBetween("checkpoint.bytes", c.Checkpoint.Bytes, 1<<20, 1<<50)
 	k.timeBetween("checkpoint.interval", c.Checkpoint.Interval, 100*time.Millisecond, 24*time.Hour)
 	k.timeBetween("disk.stall-timeout", c.Disk.StallTimeout, 100*time.Millisecond, time.Hour)
-	k.sizeBetween("log.keep-bytes", c.Log.KeepBytes, 0, 1<<50)
-	k.sizeBetween("log.segment-bytes", c.Log.SegmentBytes, minSegmentBytes, 4<<30)
+	k.sizeBetween("wal.keep-bytes", c.WAL.KeepBytes, 0, 1<<50)
+	k.sizeBetween("wal.segment-bytes", c.WAL.SegmentBytes, minSegmentBytes, 4<<30)
 }
 
 func (c *Config) checkLimits(k *checker) {

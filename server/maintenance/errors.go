@@ -18,7 +18,7 @@ var (
 	// ErrNoBackupPath is returned when there is nowhere to put a backup.
 	ErrNoBackupPath = errors.New("no directory for backups: set backup.path")
 	// ErrNoArchive is returned when there is no log archive.
-	ErrNoArchive = errors.New("this node has no log archive: set log.archive")
+	ErrNoArchive = errors.New("this node has no log archive: set wal.archive")
 )
 
 // ErrUnreachable is returned when the other node cannot be asked, or does not answer in time.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/robfig/cron/v3"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -131,16 +130,6 @@ func (j *Job) check() error {
 		return err
 	}
 	return nil
-}
-
-func parseSchedule(text string) (cron.Schedule, error) {
-	s, err := cron.ParseStandard(text)
-	if err != nil {
-		return nil, fmt.Errorf("%w: the schedule %q: %w; write minute, hour, day, month and weekday, such as \"30 2 "+
-			"* * 0\", or @daily",
-			ErrSetting, text, err)
-	}
-	return s, nil
 }
 
 // Jobs lists the jobs by name, as this node knows them.

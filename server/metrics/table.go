@@ -27,7 +27,7 @@ type Metric struct {
 const (
 	whenActive  = "on the active"
 	whenStandby = "on the active, with a standby connected"
-	whenArchive = "with `log.archive`"
+	whenArchive = "with `wal.archive`"
 	whenJobs    = "for each job"
 	whenBackups = "with a job that makes backups"
 	whenRaft    = "with `coordinator.type: raft`"

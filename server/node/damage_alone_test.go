@@ -103,7 +103,7 @@ func TestDamagedMessagesAlone(t *testing.T) {
 func TestFlushArchive(t *testing.T) {
 	archive := filepath.Join(t.TempDir(), "archive")
 	n := startAlone(t, func(c *config.Config) {
-		c.Log.Archive, c.Log.ArchiveEvery = archive, config.Duration(24*60*60*1e9)
+		c.WAL.Archive, c.WAL.ArchiveEvery = archive, config.Duration(24*60*60*1e9)
 	})
 	n.createQueue("orders")
 	first, err := n.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
@@ -141,5 +141,5 @@ func TestFlushArchive(t *testing.T) {
 
 	none := startAlone(t, nil)
 	_, err = none.upkeep.FlushArchive(t.Context(), &pb.FlushArchiveRequest{})
-	require.ErrorContains(t, err, "log.archive")
+	require.ErrorContains(t, err, "wal.archive")
 }

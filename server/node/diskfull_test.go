@@ -22,7 +22,7 @@ func TestStandbyLeavesBeforeItsDiskIsFull(t *testing.T) {
 	small := settingsOfPair(t, "b", etcd)
 	small.Data.Dir = "/data"
 	require.NoError(t, disk.MkdirAll("/data", 0o700))
-	small.Log.SegmentBytes, small.Log.KeepBytes, small.Disk.LowWatermark = 1<<20, 1<<20, 16<<20
+	small.WAL.SegmentBytes, small.WAL.KeepBytes, small.Disk.LowWatermark = 1<<20, 1<<20, 16<<20
 	b := startOn(t, small, disk)
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.waitFor(pb.Role_ROLE_ACTIVE)

@@ -21,15 +21,15 @@ import (
 
 // startArchive begins to archive the log, if that is configured, and returns what ends it.
 func (n *node) startArchive() (stop func() error, err error) {
-	if n.cfg.Log.Archive == "" {
+	if n.cfg.WAL.Archive == "" {
 		return func() error { return nil }, nil
 	}
 	a, err := backup.StartArchiver(n.store, backup.ArchiveOptions{
-		Dir: n.cfg.Log.Archive, Interval: n.cfg.Log.ArchiveEvery.Std(), MaxHoldBytes: n.cfg.Log.ArchiveHold.Bytes(),
+		Dir: n.cfg.WAL.Archive, Interval: n.cfg.WAL.ArchiveEvery.Std(), MaxHoldBytes: n.cfg.WAL.ArchiveHold.Bytes(),
 		Logger: n.log.Named("archive"),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("archive the log in %s (log.archive): %w", n.cfg.Log.Archive, err)
+		return nil, fmt.Errorf("archive the log in %s (wal.archive): %w", n.cfg.WAL.Archive, err)
 	}
 	n.archiver = a
 	return func() error {
@@ -55,7 +55,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	n.maintenance, err = maintenance.New(maintenance.Options{
 		Restart: restart,
 		Store:   n.store, Node: upkept{n}, Peers: n.peers, FS: fs, DataDir: n.cfg.Data.Dir,
-		ArchiveDir: n.cfg.Log.Archive,
+		ArchiveDir: n.cfg.WAL.Archive,
 		Archiver:   n.archiver,
 		Software:   "lockstep " + n.version, Logger: n.log.Named("maintenance"),
 		RewriteBytesPerSecond: func() int64 { return n.live().Maintenance.RewriteRate.Bytes() },

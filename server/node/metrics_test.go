@@ -54,7 +54,7 @@ func TestMetricsOfAPair(t *testing.T) {
 		addresses[i] = l.Addr().String()
 		require.NoError(t, l.Close())
 		c.Metrics.Listen, c.Metrics.Queues = addresses[i], 2
-		c.Log.Archive, c.Backup.Path = t.TempDir(), t.TempDir()
+		c.WAL.Archive, c.Backup.Path = t.TempDir(), t.TempDir()
 		nodes[i] = start(t, c)
 		nodes[i].waitFor([]pb.Role{pb.Role_ROLE_ACTIVE_ALONE, pb.Role_ROLE_STANDBY}[i])
 	}

@@ -343,7 +343,7 @@ func (n *node) State() admin.NodeState {
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
-	st.ArchiveDir = n.cfg.Log.Archive
+	st.ArchiveDir = n.cfg.WAL.Archive
 	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.live().Disk.LowWatermark.Bytes())
 	return st
 }

@@ -43,7 +43,7 @@ func settings(t *testing.T, name string) config.Config {
 	c.Data.Dir = t.TempDir()
 	c.Listen = "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
-	c.Log.SegmentBytes = 4 << 20
+	c.WAL.SegmentBytes = 4 << 20
 	c.Disk.LowWatermark = 0
 	c.Memory.Budget = 32 << 20
 	return c

@@ -91,7 +91,7 @@ func openStore(
 		MemoryBudget: StoreMemory(cfg.Memory.Budget.Bytes()), PageCache: cache,
 		CheckpointBytes:    cfg.Checkpoint.Bytes.Bytes(),
 		CheckpointInterval: cfg.Checkpoint.Interval.Std(), LogKeepBytes: logKeepBytes(cfg),
-		SegmentBytes: cfg.Log.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
+		SegmentBytes: cfg.WAL.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,
 		ReplaceUnknown:    cfg.Coordinator.Type != config.CoordinatorNone && !markedStandalone(fs, cfg.Data.Dir),
 		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Logger: logger.Named("store"),
@@ -221,7 +221,7 @@ func explained(err error) error {
 
 // logKeepBytes says "none" in the way of the store, for which 0 means its default.
 func logKeepBytes(cfg config.Config) int64 {
-	if n := cfg.Log.KeepBytes.Bytes(); n > 0 {
+	if n := cfg.WAL.KeepBytes.Bytes(); n > 0 {
 		return n
 	}
 	return -1

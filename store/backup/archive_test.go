@@ -96,7 +96,7 @@ func TestPointInTime(t *testing.T) {
 			require.ErrorIs(t, err, backup.ErrTarget, what)
 			if strings.Contains(what, "after") { // what is missing, and when it will be there
 				require.ErrorContains(t, err, "lockstep store flush-archive", what)
-				require.ErrorContains(t, err, "log.archive-interval", what)
+				require.ErrorContains(t, err, "wal.archive-interval", what)
 			}
 			if what == "after the archive" {
 				require.ErrorContains(t, err, fmt.Sprintf("the records %d to %d are missing", end+1, end+1))

@@ -207,7 +207,7 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 			"to record %d",
 			ErrArchiveGap, have, gap, j.res.End.LSN)
 	}
-	const when = "the node archives what is new every log.archive-interval (15 s by default) and when it is told: " +
+	const when = "the node archives what is new every wal.archive-interval (15 s by default) and when it is told: " +
 		"lockstep store flush-archive"
 	switch {
 	case j.o.ToLSN != 0:

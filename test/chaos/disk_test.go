@@ -157,8 +157,8 @@ func TestPowerCut(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
 		// Small, so that checkpoints and segments of the log that are used again are hit.
-		"checkpoint.bytes": "1MiB", "checkpoint.interval": "300ms", "log.segment-bytes": "1MiB",
-		"log.keep-bytes": "1MiB", "memory.budget": "16MiB",
+		"checkpoint.bytes": "1MiB", "checkpoint.interval": "300ms", "wal.segment-bytes": "1MiB",
+		"wal.keep-bytes": "1MiB", "memory.budget": "16MiB",
 	}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: s, PerSecond: 1000})
 	leaks := []float64{0, 0.5, 0.9}

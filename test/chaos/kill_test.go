@@ -58,8 +58,8 @@ func TestChaosKill(t *testing.T) {
 		"checkpoint.bytes":    "2MiB",
 		"checkpoint.interval": "700ms",
 		"memory.budget":       "16MiB",
-		"log.keep-bytes":      []string{"64KiB", "1MiB", "256MiB"}[rng.IntN(3)],
-		"log.segment-bytes":   "1MiB",
+		"wal.keep-bytes":      []string{"64KiB", "1MiB", "256MiB"}[rng.IntN(3)],
+		"wal.segment-bytes":   "1MiB",
 		"page-size":           []string{"2KiB", "8KiB"}[rng.IntN(2)],
 		"disk.stall-timeout":  matrixStall,
 	}

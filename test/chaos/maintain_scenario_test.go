@@ -367,7 +367,7 @@ func flipBit(t *testing.T, name string, want []byte) {
 // the other one, with the old page size. Its part has to be done once more.
 func TestSnapshotUndoesResize(t *testing.T) {
 	settings := maintenanceSettings()
-	settings["log.keep-bytes"], settings["log.segment-bytes"], settings["maintenance.rewrite-rate"] = "64KiB", "1MiB",
+	settings["wal.keep-bytes"], settings["wal.segment-bytes"], settings["maintenance.rewrite-rate"] = "64KiB", "1MiB",
 		fullSpeed
 	p := start(t, cluster.Options{Settings: settings})
 	r := &rolling{p: p, sizes: [2]uint32{8 << 10, 8 << 10}}

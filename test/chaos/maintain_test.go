@@ -57,8 +57,8 @@ func maintenanceSettings() map[string]string {
 		"checkpoint.bytes":    "4MiB",
 		"checkpoint.interval": "1s",
 		"memory.budget":       "32MiB",
-		"log.keep-bytes":      "16MiB",
-		"log.segment-bytes":   "4MiB",
+		"wal.keep-bytes":      "16MiB",
+		"wal.segment-bytes":   "4MiB",
 		"page-size":           "2KiB",
 	}
 }
@@ -73,9 +73,9 @@ func TestChaosMaintenance(t *testing.T) {
 	plans, limit := plansLength(t)
 	settings := maintenanceSettings()
 	// The small one has a standby that was away for long get a snapshot, which has the page size of the active.
-	settings["log.segment-bytes"], settings["maintenance.rewrite-rate"] = "1MiB", maintainRate
-	settings["log.keep-bytes"] = []string{"64KiB", "16MiB"}[rng.IntN(2)]
-	t.Logf("log.keep-bytes: %s", settings["log.keep-bytes"])
+	settings["wal.segment-bytes"], settings["maintenance.rewrite-rate"] = "1MiB", maintainRate
+	settings["wal.keep-bytes"] = []string{"64KiB", "16MiB"}[rng.IntN(2)]
+	t.Logf("wal.keep-bytes: %s", settings["wal.keep-bytes"])
 	p := start(t, cluster.Options{Settings: settings})
 	m := &maintainer{
 		killer: killer{t: t, p: p, rng: rng, struck: tally{}}, sizes: [2]uint32{2 << 10, 2 << 10},

@@ -188,7 +188,7 @@ func TestMatrix(t *testing.T) {
 	m := &matrix{rng: rand.New(rand.NewPCG(s, 5)), struck: tally{}}
 	defer func() { t.Log("what struck:\n" + m.struck.String()) }()
 	settings := maintenanceSettings()
-	settings["log.segment-bytes"], settings["log.keep-bytes"] = "1MiB", "64KiB"
+	settings["wal.segment-bytes"], settings["wal.keep-bytes"] = "1MiB", "64KiB"
 	settings["maintenance.rewrite-rate"] = matrixRate
 	settings["disk.stall-timeout"] = matrixStall
 	breakable := cluster.CanBreakDisks(binary)

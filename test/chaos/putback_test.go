@@ -185,7 +185,7 @@ type putbackRun struct {
 }
 
 func (r *putbackRun) run(t *testing.T) {
-	settings := map[string]string{"log.segment-bytes": "1MiB", "memory.budget": "16MiB"}
+	settings := map[string]string{"wal.segment-bytes": "1MiB", "memory.budget": "16MiB"}
 	r.p = start(t, cluster.Options{Raft: r.c.raft, Settings: settings})
 	r.active, r.standby = inSync(t, r.p)
 	r.w = work(t, r.p, cluster.WorkloadOptions{Seed: r.seed, PerSecond: 100, LargeBytes: 16 << 10})

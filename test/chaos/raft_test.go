@@ -28,7 +28,7 @@ func TestChaosRaft(t *testing.T) {
 	}
 	s := seed(t)
 	k := newKiller(t, rand.New(rand.NewPCG(s, 7)), cluster.Options{Raft: true, Settings: map[string]string{
-		"checkpoint.bytes": "1MiB", "log.segment-bytes": "1MiB", "log.keep-bytes": "64KiB",
+		"checkpoint.bytes": "1MiB", "wal.segment-bytes": "1MiB", "wal.keep-bytes": "64KiB",
 		"disk.stall-timeout": matrixStall,
 	}})
 	k.run(s, rounds, limit)

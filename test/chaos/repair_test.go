@@ -349,7 +349,7 @@ func TestDamagedAtStart(t *testing.T) {
 func TestDamagedLogOfTheActive(t *testing.T) {
 	s := seed(t)
 	settings := maintenanceSettings()
-	settings["log.keep-bytes"], settings["log.segment-bytes"] = "256MiB", "1MiB"
+	settings["wal.keep-bytes"], settings["wal.segment-bytes"] = "256MiB", "1MiB"
 	p := start(t, cluster.Options{Settings: settings})
 	active, standby := inSync(t, p)
 	require.NoError(t, standby.Kill())

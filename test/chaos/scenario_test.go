@@ -296,7 +296,7 @@ func TestSwitchover(t *testing.T) {
 // way again and again, and so is the active, once.
 func TestSnapshotTransfer(t *testing.T) {
 	p := start(t, cluster.Options{Settings: map[string]string{
-		"log.keep-bytes": "1MiB", "log.segment-bytes": "1MiB", "checkpoint.bytes": "1MiB", "memory.budget": "16MiB",
+		"wal.keep-bytes": "1MiB", "wal.segment-bytes": "1MiB", "checkpoint.bytes": "1MiB", "memory.budget": "16MiB",
 	}})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 1000, LargeBytes: 4 << 20})
 	active, standby := inSync(t, p)

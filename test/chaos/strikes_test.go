@@ -71,7 +71,7 @@ func (k *killer) killStandby(_, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killStandbyForLong: the active's log does not reach back any more: the standby needs a snapshot, if log.keep-bytes is
+// killStandbyForLong: the active's log does not reach back any more: the standby needs a snapshot, if wal.keep-bytes is
 // small. The first attempt is killed on the way.
 func (k *killer) killStandbyForLong(active, standby *cluster.Node) {
 	k.kill(standby)

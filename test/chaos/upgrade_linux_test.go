@@ -69,7 +69,9 @@ func TestUpgrade(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "lockstep")
 	previous := buildPrevious(t)
 	copyFile(t, previous, program)
-	p := startWith(t, cluster.Options{Binary: program})
+	// The names that both releases know.
+	settings := map[string]string{"wal.segment-bytes": "", "log.segment-bytes": "8MiB"}
+	p := startWith(t, cluster.Options{Binary: program, Settings: settings})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300, NoAdministration: true})
 	acked(t, w, ackBound)
 

@@ -35,7 +35,8 @@ type Options struct {
 	Binary string
 	// Dir holds everything: configuration, data and logs of the nodes, and etcd. It is not removed.
 	Dir string
-	// Settings are more settings of both nodes, as in node.yaml but with dotted keys: {"log.keep-bytes": "1MiB"}.
+	// Settings are more settings of both nodes, as in node.yaml but with dotted keys: {"wal.keep-bytes": "1MiB"}.
+	// An empty value takes away one that the pair would have by default.
 	Settings map[string]string
 	// NodeSettings are further ones of one node, by its name, "a" or "b".
 	NodeSettings map[string]map[string]string
@@ -191,7 +192,7 @@ func (p *Pair) prepare(name, dirName string, o Options) (n *Node, link, toEtcd *
 			"log.level": "debug",
 			// The tests fill no disk, and the machine's may be nearly full.
 			"disk.low-watermark": "16MiB",
-			"log.segment-bytes":  "8MiB",
+			"wal.segment-bytes":  "8MiB",
 		}
 		if p.Witness != nil {
 			settings["coordinator.type"] = "raft"
@@ -202,6 +203,7 @@ func (p *Pair) prepare(name, dirName string, o Options) (n *Node, link, toEtcd *
 		}
 		maps.Copy(settings, o.Settings)
 		maps.Copy(settings, o.NodeSettings[name])
+		maps.DeleteFunc(settings, func(_, value string) bool { return value == "" })
 		return yaml(settings)
 	}
 	n, err = newNode(name, dir, o.Binary, o.Net, config)

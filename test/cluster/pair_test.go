@@ -23,7 +23,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	require.NoError(t, os.WriteFile(binary, []byte(script), 0o700))
 	p, err := Start(t.Context(), Options{
 		Binary: binary, Dir: dir, Links: true,
-		Settings: map[string]string{"log.keep-bytes": "1MiB"},
+		Settings: map[string]string{"wal.keep-bytes": "1MiB"},
 	})
 	require.NoError(t, err)
 	closed := false

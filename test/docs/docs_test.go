@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -20,51 +19,76 @@ import (
 
 const top = "../.."
 
-var update = flag.Bool("update", false, "write the table of settings into README.md")
+var update = flag.Bool("update", false, "write the generated parts of the documents")
 
-// settings gives a table of all settings, in the order of the struct.
+// generated holds the part of a document between two markers against what it should be, or writes it with -update.
+func generated(t *testing.T, document, marker, want string) {
+	t.Helper()
+	name := filepath.Join(top, document)
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	begin, end := "<!-- "+marker+" -->\n", "<!-- end of "+marker+" -->"
+	before, rest, ok := strings.Cut(string(b), begin)
+	require.True(t, ok, "%s lacks %s", document, begin)
+	part, after, ok := strings.Cut(rest, end)
+	require.True(t, ok, "%s lacks %s", document, end)
+	if *update {
+		require.NoError(t, os.WriteFile(name, []byte(before+begin+want+end+after), 0o644))
+		return
+	}
+	require.Equal(t, want, part, "run: go test ./test/docs -update")
+}
+
+// settings gives a table for each group of settings, in the order of the struct.
 func settings() string {
 	var b strings.Builder
-	b.WriteString("| setting | default | meaning |\n|---|---|---|\n")
-	var walk func(prefix string, v reflect.Value)
-	walk = func(prefix string, v reflect.Value) {
-		for i := range v.NumField() {
-			f := v.Type().Field(i)
-			key := f.Tag.Get("koanf")
-			if key == "" || key == "-" {
-				continue
-			}
-			usage := f.Tag.Get("usage")
-			if usage == "" {
-				walk(prefix+key+".", v.Field(i))
-				continue
-			}
-			value := strings.Trim(fmt.Sprint(v.Field(i).Interface()), "[]")
-			if value != "" {
-				value = "`" + value + "`"
-			}
-			fmt.Fprintf(&b, "| `%s%s` | %s | %s |\n", prefix, key, value, strings.ReplaceAll(usage, "|", "\\|"))
+	group := "-"
+	for _, s := range config.Settings() {
+		own, _, isGroup := strings.Cut(s.Key, ".")
+		if !isGroup {
+			own = ""
 		}
+		if own != group {
+			group = own
+			if b.Len() > 0 {
+				b.WriteString("\n")
+			}
+			if own != "" {
+				fmt.Fprintf(&b, "## %s\n\n", own)
+			} else {
+				fmt.Fprintf(&b, "## %s\n\n", s.Key)
+			}
+			b.WriteString("| setting | running | default | meaning |\n|---|---|---|---|\n")
+		}
+		value := s.Default
+		if value != "" {
+			value = "`" + value + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.Key, s.Running, value, strings.ReplaceAll(s.Usage, "|", "\\|"))
 	}
-	walk("", reflect.ValueOf(config.Default()))
 	return b.String()
 }
 
-// TestReadmeListsEverySetting; `go test ./test/docs -update` writes the table.
-func TestReadmeListsEverySetting(t *testing.T) {
-	name := filepath.Join(top, "README.md")
-	b, err := os.ReadFile(name)
+// TestConfigurationListsEverySetting; `go test ./test/docs -update` writes the tables.
+func TestConfigurationListsEverySetting(t *testing.T) {
+	generated(t, "docs/configuration.md", "settings", settings())
+}
+
+// TestDependenciesAreExplained: the rows of docs/dependencies.md are what go.mod requires directly.
+func TestDependenciesAreExplained(t *testing.T) {
+	mod, err := os.ReadFile(filepath.Join(top, "go.mod"))
 	require.NoError(t, err)
-	const begin, end = "<!-- settings -->\n", "<!-- end of settings -->"
-	before, rest, ok := strings.Cut(string(b), begin)
-	require.True(t, ok)
-	table, after, ok := strings.Cut(rest, end)
-	require.True(t, ok)
-	if *update {
-		require.NoError(t, os.WriteFile(name, []byte(before+begin+settings()+end+after), 0o644))
-		return
+	var required []string
+	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) {
+		required = append(required, m[1])
 	}
-	require.Equal(t, settings(), table, "run: go test ./test/docs -update")
+	require.NotEmpty(t, required)
+	page := documents(t)[filepath.Join(top, "docs", "dependencies.md")]
+	var explained []string
+	for _, m := range regexp.MustCompile(`(?m)^\| (\S+\.\S+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(page, -1) {
+		explained = append(explained, m[1])
+	}
+	require.ElementsMatch(t, required, explained)
 }
 
 func documents(t *testing.T) map[string]string {

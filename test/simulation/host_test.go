@@ -61,7 +61,7 @@ func (h *host) settings() config.Config {
 	c.PageSize = config.Size(o.PageSize[h.name])
 	c.Checkpoint.Bytes = config.Size(o.CheckpointBytes)
 	c.Checkpoint.Interval = config.Duration(o.CheckpointInterval)
-	c.Log.SegmentBytes, c.Log.KeepBytes = 1<<20, config.Size(o.LogKeepBytes)
+	c.WAL.SegmentBytes, c.WAL.KeepBytes = 1<<20, config.Size(o.LogKeepBytes)
 	c.MinInSync = o.MinInSync
 	c.Disk.StallTimeout = config.Duration(2 * time.Second)
 	return c

@@ -21,7 +21,7 @@ func TestCommandsOverTLS(t *testing.T) {
 	cfg := config.Default()
 	cfg.Node.Name, cfg.Data.Dir, cfg.Listen, cfg.Coordinator.Type = "a", t.TempDir(), "127.0.0.1:0",
 		config.CoordinatorNone
-	cfg.Disk.LowWatermark, cfg.Memory.Budget, cfg.Log.SegmentBytes = 0, 32<<20, 4<<20
+	cfg.Disk.LowWatermark, cfg.Memory.Budget, cfg.WAL.SegmentBytes = 0, 32<<20, 4<<20
 	_, cfg.TLS.Cert, cfg.TLS.Key = ca.Issue(t, "a")
 	cfg.TLS.CA = ca.File
 	ctx, cancel := context.WithCancel(context.Background())

@@ -153,7 +153,7 @@ func withTarget(
 	settings["log-format"] = "json"
 	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
 	settings["memory-page-cache"] = f.pageCache
-	delete(settings, "log-segment-bytes")
+	delete(settings, "wal-segment-bytes")
 	maps.Copy(settings, f.settings)
 	for name, value := range f.set {
 		settings[strings.ReplaceAll(name, ".", "-")] = value

@@ -25,7 +25,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Short: "Run one node: of a pair, or with --standalone alone",
 		Long: `Run one node until SIGINT or SIGTERM. A pair is two nodes with the same etcd and the same coordinator.etcd.prefix.
 
-Settings come from the flags, the environment (log.keep-bytes is LOCKSTEP_LOG_KEEP_BYTES) and the file, in this order;
+Settings come from the flags, the environment (wal.keep-bytes is LOCKSTEP_WAL_KEEP_BYTES) and the file, in this order;
 a setting that does not exist is an error.`,
 		Example: `  lockstep serve --config /etc/lockstep/node.yaml
   lockstep serve --data-dir /var/lib/lockstep --listen 10.0.0.1:7420 --coordinator-etcd-endpoints etcd-1:2379,etcd-2:2379

@@ -24,8 +24,8 @@ func flushArchiveCommand(env *cli.Env) *cobra.Command {
 	var w where
 	cmd := &cobra.Command{
 		Use: "flush-archive", Short: "Archive the log of a node up to now",
-		Long: `Write everything that is applied on a node, and not yet in its log archive (log.archive), to that archive now, instead of within
-log.archive-interval. A restore can then reach this moment.`,
+		Long: `Write everything that is applied on a node, and not yet in its log archive (wal.archive), to that archive now, instead of within
+wal.archive-interval. A restore can then reach this moment.`,
 		Example: "  lockstep store flush-archive\n  lockstep store flush-archive --node active",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

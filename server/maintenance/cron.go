@@ -1,0 +1,73 @@
+package maintenance
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	cron "github.com/netresearch/go-cron"
+)
+
+// parseSchedule reads the schedule of a job. A month's day and a weekday that are both restricted mean either of them,
+// as in every cron.
+func parseSchedule(text string) (cron.Schedule, error) {
+	const syntax = cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor | cron.DowOrDom
+	s, err := cron.MustNewParser(syntax).Parse(plainSteps(text))
+	if err != nil {
+		return nil, fmt.Errorf("%w: the schedule %q: %w; write minute, hour, day, month and weekday, such as \"30 2 "+
+			"* * 0\", or @daily", ErrSetting, text, err)
+	}
+	return s, nil
+}
+
+// plainSteps writes two forms of steps as the parser takes them today, since stored jobs may have them: "*/60" and
+// "10-12/5", whose step leads out of the range, are their first value; and a weekday's "4/2" ends on Saturday, not on
+// the Sunday that is written 7. What it does not know it leaves to the parser.
+func plainSteps(text string) string {
+	fields := strings.Fields(text)
+	zone := 0
+	if len(fields) > 0 && strings.Contains(fields[0], "=") {
+		zone = 1
+	}
+	lowest, highest := [...]int{0, 0, 1, 1, 0}, [...]int{59, 23, 31, 12, 6}
+	if len(fields) != zone+len(lowest) {
+		return text
+	}
+	for i := range lowest {
+		parts := strings.Split(fields[zone+i], ",")
+		for j, part := range parts {
+			parts[j] = plainStep(part, lowest[i], highest[i])
+		}
+		fields[zone+i] = strings.Join(parts, ",")
+	}
+	return strings.Join(fields, " ")
+}
+
+func plainStep(part string, lowest, highest int) string {
+	values, by, ok := strings.Cut(part, "/")
+	step, err := strconv.Atoi(by)
+	if !ok || err != nil || step < 1 {
+		return part
+	}
+	first, last := lowest, highest
+	all := values == "*" || values == "?"
+	if !all {
+		from, to, isRange := strings.Cut(values, "-")
+		if first, err = strconv.Atoi(from); err != nil {
+			return part
+		}
+		if isRange {
+			if last, err = strconv.Atoi(to); err != nil {
+				return part
+			}
+		}
+	}
+	switch {
+	case step > last-first && first <= last:
+		return strconv.Itoa(first)
+	case all || first > last:
+		return part
+	default:
+		return fmt.Sprintf("%d-%d/%d", first, last, step)
+	}
+}
