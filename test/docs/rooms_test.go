@@ -1,0 +1,163 @@
+package docs
+
+import (
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/lockstep-mq/lockstep/"
+
+// hook is a package that is empty in a product; its arrows would hide the others.
+const hook = "store/mutate"
+
+// rooms are the folders at the top, from above to below: a package may import what is in its own room or below it.
+func rooms() []string {
+	return []string{"test", "cmd", "server", "client", "replication", "failover", "store", "proto"}
+}
+
+// TestDrawingIsWhatIsImported: the drawing in ARCHITECTURE.md names every package, each arrow in it is an import, no
+// import is missing that the drawn ones do not lead to, and none goes upwards. `go test ./test/docs -update` draws it.
+func TestDrawingIsWhatIsImported(t *testing.T) {
+	imports := ownImports(t)
+	order := rooms()
+	for from, targets := range imports {
+		require.Contains(t, order, room(from), "the package %s is in no room", from)
+		for _, to := range targets {
+			require.LessOrEqual(t, slices.Index(order, room(from)), slices.Index(order, room(to)),
+				"%s imports %s, which is above it", from, to)
+		}
+	}
+	generated(t, "ARCHITECTURE.md", "drawing", "```\n"+drawing(imports)+"```\n")
+}
+
+// ownImports gives the packages of this module, without its name, and what each imports of the others.
+func ownImports(t *testing.T) map[string][]string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	cmd.Dir = top
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	imports := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		names := strings.Fields(line)
+		own := []string{}
+		for _, name := range names[1:] {
+			if short, ok := strings.CutPrefix(name, module); ok && short != hook {
+				own = append(own, short)
+			}
+		}
+		imports[strings.TrimPrefix(names[0], module)] = own
+	}
+	require.Greater(t, len(imports), len(rooms()))
+	return imports
+}
+
+func room(name string) string {
+	first, _, _ := strings.Cut(name, "/")
+	return first
+}
+
+// drawing draws each room as a box: what it imports of other rooms at its top, and below that its packages, each with
+// an arrow to those of the room that it imports and that no other arrow of it leads to.
+func drawing(imports map[string][]string) string {
+	var b strings.Builder
+	for _, r := range rooms() {
+		names := slices.DeleteFunc(slices.Sorted(maps.Keys(imports)), func(n string) bool { return room(n) != r })
+		outside, inside := map[string][]string{}, map[string][]string{}
+		for _, name := range names {
+			for _, to := range imports[name] {
+				if room(to) != r {
+					outside[room(to)] = append(outside[room(to)], to)
+				} else {
+					inside[name] = append(inside[name], to)
+				}
+			}
+		}
+		width := 0
+		for _, name := range names {
+			width = max(width, len(within(r, name)))
+		}
+		line(&b, fmt.Sprintf("┌─ %-*s ", width, r), targets(outside))
+		for _, name := range downwards(names, inside) {
+			var to []string
+			for _, n := range reduced(name, inside) {
+				to = append(to, within(r, n))
+			}
+			line(&b, fmt.Sprintf("│  %-*s ", width, within(r, name)), to)
+		}
+		b.WriteString("└─\n")
+	}
+	return b.String()
+}
+
+// within gives the name of a package in its room; the one that has the room's name keeps it.
+func within(room, name string) string { return strings.TrimPrefix(name, room+"/") }
+
+// targets names the other rooms that a room imports from; the package, if it is only one.
+func targets(outside map[string][]string) []string {
+	var out []string
+	for _, r := range rooms() {
+		switch to := slices.Compact(slices.Sorted(slices.Values(outside[r]))); len(to) {
+		case 0:
+		case 1:
+			out = append(out, to[0])
+		default:
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// line writes a beginning and an arrow to all targets, over as many lines as it takes.
+func line(b *strings.Builder, begin string, to []string) {
+	const columns = 118
+	if len(to) == 0 {
+		b.WriteString(strings.TrimRight(begin, " ") + "\n")
+		return
+	}
+	indent := "│" + strings.Repeat(" ", len([]rune(begin))-1)
+	text := begin + "─▶"
+	for _, name := range to {
+		if len([]rune(text))+1+len(name) > columns {
+			b.WriteString(text + "\n")
+			text = indent + "  "
+		}
+		text += " " + name
+	}
+	b.WriteString(text + "\n")
+}
+
+// downwards sorts packages so that each comes before those that it imports, and otherwise by name.
+func downwards(names []string, inside map[string][]string) []string {
+	depth := map[string]int{}
+	var measure func(string) int
+	measure = func(name string) int {
+		if d, ok := depth[name]; ok {
+			return d
+		}
+		d := 0
+		for _, to := range inside[name] {
+			d = max(d, measure(to)+1)
+		}
+		depth[name] = d
+		return d
+	}
+	return slices.SortedStableFunc(slices.Values(names), func(a, b string) int { return measure(b) - measure(a) })
+}
+
+// reduced gives the imports of a package that none of its other imports leads to.
+func reduced(name string, inside map[string][]string) []string {
+	var leads func(from, to string) bool
+	leads = func(from, to string) bool {
+		return slices.ContainsFunc(inside[from], func(next string) bool { return next == to || leads(next, to) })
+	}
+	return slices.DeleteFunc(slices.Clone(inside[name]), func(to string) bool {
+		return slices.ContainsFunc(inside[name], func(other string) bool { return other != to && leads(other, to) })
+	})
+}
