@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -32,8 +33,9 @@ const (
 
 // TestSoak runs a pair with an etcd, and another with a witness, for LOCKSTEP_SOAK (a duration; default some seconds),
 // under the load of the recording workload with its applications, and kills or stops a node every LOCKSTEP_SOAK_KILLS
-// (default 3m, or a third of the run). Everything that was told to clients is checked after every two kills. What
-// it samples goes to soak-*.csv in LOCKSTEP_KEEP, and a table of the quarters to the log.
+// (default 3m, or a third of the run). Everything that was told to clients is checked after every two kills. What it
+// samples, with LOCKSTEP_SOAK_RATE messages a second (default 60) of each of three producers, goes to soak-*.csv in
+// LOCKSTEP_KEEP, and a table of the quarters to the log.
 func TestSoak(t *testing.T) {
 	binary, err := cluster.Build(t.Context(), t.TempDir())
 	require.NoError(t, err)
@@ -56,6 +58,17 @@ func duration(t *testing.T, name string, otherwise time.Duration) time.Duration 
 	return d
 }
 
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, name)
+	return n
+}
+
 func soak(t *testing.T, binary, coordinator string) {
 	t.Helper()
 	length := duration(t, "LOCKSTEP_SOAK", defaultTime)
@@ -64,7 +77,7 @@ func soak(t *testing.T, binary, coordinator string) {
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	s := &run{t: t, every: every, rng: rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))}
+	s := &run{t: t, every: every, rate: number(t, "LOCKSTEP_SOAK_RATE", 60), rng: rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))}
 	s.start(binary, coordinator)
 	s.sampler = newSampler(t, s.p, s.metrics, filepath.Join(dir, "soak-"+coordinator+".csv"))
 	for n := 0; time.Since(s.sampler.began) < length; n++ {
@@ -82,6 +95,7 @@ type run struct {
 	metrics map[string]string
 	sampler *sampler
 	every   time.Duration
+	rate    int // messages a second of each producer
 	kills   int
 }
 
@@ -133,7 +147,8 @@ func (s *run) inSync() (active, standby *cluster.Node) {
 func (s *run) history(n int) {
 	s.t.Helper()
 	w, err := cluster.StartWorkload(s.t.Context(), s.p, cluster.WorkloadOptions{
-		Prefix: fmt.Sprintf("soak-%d-", n), Seed: s.rng.Uint64(), PerSecond: 60, LargeBytes: 1 << 20,
+		Prefix: fmt.Sprintf("soak-%d-", n), Seed: s.rng.Uint64(), LargeBytes: 1 << 20,
+		PerSecond: s.rate, OperationsPerSecond: max(1, s.rate/6), StraysPerSecond: max(1, s.rate/6),
 	})
 	require.NoError(s.t, err)
 	defer w.Abort()
