@@ -141,6 +141,14 @@ func (p *Pair) Command(ctx context.Context, args ...string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
+// VoterOf gives the address of a node's own voter, if Options.Raft.
+func (p *Pair) VoterOf(n *Node) string {
+	if n == p.A {
+		return p.voters[0].Address()
+	}
+	return p.voters[1].Address()
+}
+
 // voterAddresses are those of the nodes' voters and of the witness.
 func (p *Pair) voterAddresses() string {
 	return strings.Join([]string{p.voters[0].Address(), p.voters[1].Address(), p.Witness.Address()}, ",")
