@@ -50,8 +50,8 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Close ends the client with its producers and consumers. Publishes that are not answered fail with ErrClosed and
-// ErrOutcomeUnknown; call Producer.Flush or Consumer.Flush before to wait for them.
+// Close ends the client with its producers and consumers. Publishes that are not answered fail with ErrClosed, and with
+// ErrOutcomeUnknown if they were sent; call Producer.Flush or Consumer.Flush before to wait for them.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -143,6 +143,9 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 		if ctx.Err() != nil && !e.answered() {
 			return c.giveUp(op, ctx.Err(), last, d.unknown)
 		}
+		if e.blocked() && !d.unknown && c.failsFast(t) {
+			e = e.refused()
+		}
 		if !e.retry() {
 			return d.refused(op, e)
 		}
@@ -151,6 +154,10 @@ func (c *Client) do(ctx context.Context, op string, d *doubt, fn func(context.Co
 		c.locator.pause(ctx, t, retry.NextBackOff())
 	}
 }
+
+// failsFast tells whether a request that the target refuses for now is not to be sent again: the caller wants that, and
+// the pair refuses writes until another node comes back.
+func (c *Client) failsFast(t *target) bool { return c.opts.FailFast && c.locator.isShort(t.node) }
 
 // attempt calls fn once; the call ends when t is not the target any more.
 func attempt(ctx context.Context, t *target, fn func(context.Context, *grpc.ClientConn) error) error {

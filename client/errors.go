@@ -91,6 +91,7 @@ type Error struct {
 	kind      error          // the Err value; nil when it is to be retried
 	settled   bool           // the refusal is kept in the log: it holds for every attempt with that sequence
 	notActive *pb.NotActive  // the hint of a node that is not active
+	submitted *pb.Submitted  // how far a publish stream came that ended with this; nil: the node does not say
 
 	unreached bool // there was no connection: Message says why, in words
 	final     bool // … and another attempt can only end alike

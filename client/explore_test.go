@@ -34,9 +34,9 @@ type operation struct {
 }
 
 func operations() []operation {
-	answered := []move{refused, refusedNow, denied, notActive, forgotten}
+	answered := []move{refused, refusedNow, denied, notActive, blocked, forgotten}
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
-	inStream := []move{refused, refusedNow, forgotten} // the others end the stream, and may mean any request of it
+	inStream := []move{refused, refusedNow, blocked, forgotten} // the others end the stream, and may mean any request
 	return []operation{
 		{
 			name: "Publish", once: true, parts: published, answers: inStream,

@@ -28,6 +28,7 @@ const (
 	refusedNow             // the same, by a node that has the log decide about a retry
 	denied                 // refused without a look at anything
 	notActive              // the node has lost its role
+	blocked                // the node may not acknowledge; of a stream it says how far it has come
 	gone                   // not carried out, and no node is active until the application calls again
 	forgotten              // the node forgets the producer, and says so
 	cut                    // carried out, but the application's patience ends before the answer
@@ -37,7 +38,7 @@ const (
 
 func (m move) String() string {
 	return [...]string{
-		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "gone", "forgotten", "cut",
+		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "blocked", "gone", "forgotten", "cut",
 		"cut-never",
 	}[m]
 }
@@ -157,6 +158,8 @@ func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error
 			return false, err
 		}
 		return false, st.Err()
+	case blocked:
+		return false, answer(codes.Unavailable, "BLOCKED", false)
 	case gone:
 		w.setActive(false)
 		w.giveUp()
@@ -303,6 +306,7 @@ type worldStream struct {
 	answers chan proto.Message
 	ended   chan error // capacity 1
 	over    bool       // guarded by world.mu
+	through uint64     // of a publish stream: the last request before the one that ended it; guarded by world.mu
 }
 
 func (s *worldStream) Header() (metadata.MD, error) { return nil, nil }
@@ -383,7 +387,14 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 		if err == errSilence { //nolint:errorlint // it is never wrapped
 			return
 		}
-		switch st := status.Convert(err); st.Code() {
+		st := status.Convert(err)
+		if len(st.Details()) > 0 && st.Message() == "BLOCKED" {
+			if with, detailErr := st.WithDetails(&pb.Submitted{Through: s.through}); detailErr == nil {
+				err = with.Err()
+			}
+		}
+		s.through = r.GetCorrelation()
+		switch st.Code() {
 		case codes.OK:
 			resp.Published = &pb.PublishResponse{Duplicate: duplicate}
 		case codes.Unavailable, codes.FailedPrecondition, codes.PermissionDenied:

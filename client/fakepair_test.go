@@ -39,6 +39,10 @@ type fakePair struct {
 	onPublish func(n *fakeNode, r *pb.PublishRequest) bool
 	// refuse makes the error of a publish request, which is then not committed.
 	refuse func(r *pb.PublishRequest) *pb.RequestError
+	// endStream makes the status that a publish stream ends with before a request is looked at.
+	endStream func(r *pb.PublishStreamRequest) error
+	// minInSync is what the pair wants; one node is in sync.
+	minInSync uint32
 	// refuseCommit makes the error of a transaction, which is then not committed.
 	refuseCommit func(r *pb.CommitRequest) error
 	// queueIDs are what consumers said when they attached, and acknowledged in transactions.
@@ -150,7 +154,7 @@ func (p *fakePair) ackedCount(queue string) int {
 // status makes the status of a node. The caller holds mu.
 func (n *fakeNode) status() *pb.GetStatusResponse {
 	st := &pb.GetStatusResponse{
-		Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term},
+		Role: n.role, Pair: &pb.PairStatus{PairId: "p", Term: n.term, MinInSync: n.pair.minInSync},
 		Reason: "as the test says",
 	}
 	if n.pair.named {
@@ -295,6 +299,11 @@ func (n *fakeNode) publishOne(r *pb.PublishStreamRequest) (*pb.PublishStreamResp
 	defer n.pair.mu.Unlock()
 	if err := n.active(); err != nil {
 		return nil, err
+	}
+	if n.pair.endStream != nil {
+		if err := n.pair.endStream(r); err != nil {
+			return nil, err
+		}
 	}
 	resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation()}
 	if n.pair.refuse != nil {

@@ -13,15 +13,29 @@ func (f *fifo[T]) len() int { return f.n }
 func (f *fifo[T]) at(i int) *T { return &f.ring[(f.head+i)&(len(f.ring)-1)] }
 
 func (f *fifo[T]) push(v T) {
-	if f.n == len(f.ring) {
-		ring := make([]T, max(16, 2*len(f.ring)))
-		for i := range f.n {
-			ring[i] = *f.at(i)
-		}
-		f.ring, f.head = ring, 0
-	}
+	f.grow()
 	f.n++
 	*f.at(f.n - 1) = v
+}
+
+// pushFirst makes v the oldest element.
+func (f *fifo[T]) pushFirst(v T) {
+	f.grow()
+	f.head = (f.head - 1) & (len(f.ring) - 1)
+	f.n++
+	*f.at(0) = v
+}
+
+// grow makes room for one element more.
+func (f *fifo[T]) grow() {
+	if f.n < len(f.ring) {
+		return
+	}
+	ring := make([]T, max(16, 2*len(f.ring)))
+	for i := range f.n {
+		ring[i] = *f.at(i)
+	}
+	f.ring, f.head = ring, 0
 }
 
 // pop removes and returns the oldest element; there must be one.
@@ -31,6 +45,16 @@ func (f *fifo[T]) pop() T {
 	var zero T
 	*p = zero // let go of what it refers to
 	f.head = (f.head + 1) & (len(f.ring) - 1)
+	f.n--
+	return v
+}
+
+// popLast removes and returns the newest element; there must be one.
+func (f *fifo[T]) popLast() T {
+	p := f.at(f.n - 1)
+	v := *p
+	var zero T
+	*p = zero
 	f.n--
 	return v
 }

@@ -232,14 +232,26 @@ func (l *locator) observe(n *node, st *pb.GetStatusResponse, asked uint64) {
 	n.role, n.term, n.pairID = st.GetRole(), st.GetPair().GetTerm(), st.GetPair().GetPairId()
 	n.reason, n.err = st.GetReason(), nil
 	n.names = ""
+	inSync := uint32(0)
 	for _, other := range st.GetPair().GetNodes() {
+		if other.GetInSync() {
+			inSync++
+		}
 		if other.GetActive() && other.GetNodeId() != st.GetNode().GetNodeId() {
 			n.names = other.GetAddress()
 		}
 	}
+	n.short = inSync < st.GetPair().GetMinInSync()
 	l.answered = true
 	l.choose()
 	l.learn()
+}
+
+// isShort tells whether a node says that fewer nodes are in sync than the pair wants.
+func (l *locator) isShort(n *node) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return n.short
 }
 
 // lost takes note that the connection to a node broke: whatever it was, it has to say so again.

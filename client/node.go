@@ -30,6 +30,7 @@ type node struct {
 	pairID   string
 	reason   string
 	err      error  // why there is no connection
+	short    bool   // fewer nodes are in sync than the pair wants: writes are refused until one comes back
 	names    string // address of the node that it says is active; empty if it is itself, or does not know
 }
 

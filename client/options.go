@@ -24,10 +24,14 @@ type Options struct {
 	ProbeInterval time.Duration
 	// RetryMin and RetryMax bound the time between two attempts. Defaults 2 ms and 50 ms.
 	RetryMin, RetryMax time.Duration
-	// FailFast ends calls with ErrUnavailable as soon as it is known that none of the addresses can be reached: nobody
-	// listens, nobody knows the name, or the two ends disagree about TLS; and only until a node has answered once.
+	// FailFast ends calls with ErrUnavailable as soon as it is known that none of the addresses can be reached: nothing
+	// listens, the name does not exist, or the two ends disagree about TLS; and only until a node has answered once.
 	// Without it, calls wait as long as their context allows, since nodes may yet be started; producers and consumers
 	// do so with it, too: ask WaitActive first.
+	//
+	// It also ends calls and publishes with ErrRefused while the pair refuses writes because fewer nodes are in sync
+	// than min-in-sync says, unless an earlier attempt may have been carried out. Without it they wait for the other
+	// node.
 	FailFast bool
 	// FixedAddresses has the client use Addresses only. Without it, it follows what nodes say of the address of the
 	// active.

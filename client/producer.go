@@ -312,7 +312,8 @@ func (p *Producer) Flush(ctx context.Context) error {
 	}
 }
 
-// Close ends the producer. What is not answered fails with ErrClosed and ErrOutcomeUnknown; call Flush before.
+// Close ends the producer. What was not sent fails with ErrClosed, and what was sent and is not answered with
+// ErrOutcomeUnknown, too; call Flush before.
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -323,10 +324,10 @@ func (p *Producer) Close() error {
 	return nil
 }
 
-// failAll answers everything with err.
-func (p *Producer) failAll(err error) {
+// failPending answers everything with err that is in no request.
+func (p *Producer) failPending(err error) {
 	p.mu.Lock()
-	entries := p.takeFlying()
+	var entries []*entry
 	for p.pending.len() > 0 {
 		if e := p.pending.pop(); !e.withdrawn {
 			e.taken = true
@@ -338,12 +339,11 @@ func (p *Producer) failAll(err error) {
 	p.answer(entries, Receipt{}, err)
 }
 
-// takeFlying takes all requests out of the pipeline. The caller holds mu.
-func (p *Producer) takeFlying() (entries []*entry) {
-	for p.flying.len() > 0 {
+// takeFlying takes the n oldest requests out of the pipeline. The caller holds mu.
+func (p *Producer) takeFlying(n int) (entries []*entry) {
+	for range n {
 		entries = append(entries, p.flying.pop().entries...)
 	}
-	p.sent = 0
 	return entries
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
@@ -32,9 +33,14 @@ func (p *Producer) run(ctx context.Context) {
 			retry.Reset()
 		}
 		e := asError(ctx, t.node.address, err)
-		if !e.retry() {
+		if e.retry() {
+			p.takeBack(e.submitted)
+		} else {
 			// The node refuses the stream as such. Which request it means, if any, is not known.
-			p.failFlying(fmt.Errorf("publish: %w", e))
+			p.failFlying(fmt.Errorf("publish: %w", e), e.submitted)
+		}
+		if e.blocked() && p.client.failsFast(t) {
+			p.failPending(fmt.Errorf("publish: %w", e.refused()))
 		}
 		p.client.locator.failed(e)
 		p.client.locator.pause(ctx, t, retry.NextBackOff())
@@ -42,7 +48,43 @@ func (p *Producer) run(ctx context.Context) {
 	p.mu.Lock()
 	p.closed = true // also when the client was closed while this waited for a node
 	p.mu.Unlock()
-	p.failAll(&opError{op: "publish", cause: ErrClosed, unknown: true})
+	p.failFlying(&opError{op: "publish", cause: ErrClosed}, nil)
+	p.failPending(&opError{op: "publish", cause: ErrClosed})
+}
+
+// unsubmitted is how many of the newest requests the node has certainly not carried out, which says so with the status
+// that ended the stream: those that only this stream has carried. The caller holds mu.
+func (p *Producer) unsubmitted(s *pb.Submitted) (n int) {
+	if s == nil || p.sent < p.flying.len() {
+		return 0
+	}
+	for n < p.sent {
+		r := *p.flying.at(p.sent - 1 - n)
+		if r.wire.GetCorrelation() <= s.GetThrough() ||
+			r.repeated && !mutate.Off("INV-10-doubt-ends-with-the-stream") {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// takeBack puts what the node has not submitted back to what is in no request: it is not in doubt, may be given up, and
+// may go together with what was published meanwhile.
+func (p *Producer) takeBack(s *pb.Submitted) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for range p.unsubmitted(s) {
+		r := p.flying.popLast()
+		p.sent--
+		p.next = r.wire.GetPublish().GetProducer().GetSequence()
+		for _, e := range slices.Backward(r.entries) {
+			e.taken = false
+			p.pending.pushFirst(e)
+		}
+		p.count += r.messages
+		p.bytes += r.bytes
+	}
 }
 
 // waitForWork waits until there is something to send; false when ctx ended.
@@ -307,12 +349,14 @@ func (p *Producer) renew() bool {
 	return true
 }
 
-// failFlying answers all requests that were sent with err, and ErrOutcomeUnknown.
-func (p *Producer) failFlying(err error) {
+// failFlying answers all requests that were sent with err; those that may have been carried out with
+// ErrOutcomeUnknown, too.
+func (p *Producer) failFlying(err error, s *pb.Submitted) {
 	p.mu.Lock()
-	entries := p.takeFlying()
+	n := p.unsubmitted(s)
+	inDoubt, refused := p.takeFlying(p.flying.len()-n), p.takeFlying(n)
+	p.sent = 0
 	p.mu.Unlock()
-	if len(entries) > 0 {
-		p.answer(entries, Receipt{}, fmt.Errorf("%w; %w", err, ErrOutcomeUnknown))
-	}
+	p.answer(inDoubt, Receipt{}, fmt.Errorf("%w; %w", err, ErrOutcomeUnknown))
+	p.answer(refused, Receipt{}, err)
 }

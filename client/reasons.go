@@ -145,19 +145,28 @@ func (e *Error) retry() bool { return e.kind == nil }
 // or something between, may say of a request that a node has carried out proves nothing: it comes without a reason.
 func (e *Error) answered() bool {
 	switch {
-	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
-		e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED:
+	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, e.blocked():
 		return true
 	case e.kind == nil, errors.Is(e.kind, context.Canceled), errors.Is(e.kind, context.DeadlineExceeded):
 		return false
 	}
-	switch e.Code { //nolint:exhaustive // the others are given by nodes only, or before a request is sent
+	switch e.Code {
 	case codes.OK, codes.Unknown, codes.Internal, codes.ResourceExhausted, codes.Aborted, codes.DataLoss:
 		return e.Reason != "" && e.reason != pb.ErrorReason_ERROR_REASON_INTERNAL
 	default:
 		return true
 	}
 }
+
+// refused is the same answer for a caller that does not want to wait until it changes.
+func (e *Error) refused() *Error {
+	final := *e
+	final.kind = ErrRefused
+	return &final
+}
+
+// blocked tells whether the active may not acknowledge at the moment.
+func (e *Error) blocked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED }
 
 // forgotten tells whether a node refuses a producer because it does not know any more whether it knew it. A request
 // that was sent once only was certainly not committed.
@@ -188,6 +197,8 @@ func asError(ctx context.Context, address string, err error) *Error {
 		switch d := d.(type) {
 		case *pb.NotActive:
 			e.notActive = d
+		case *pb.Submitted:
+			e.submitted = d
 		case *errdetails.ErrorInfo:
 			e.Reason, e.settled = d.GetReason(), d.GetMetadata()[reason.Settled] == "true"
 		}

@@ -464,8 +464,48 @@ func TestTwoRequired(t *testing.T) {
 	b.waitFor(pb.Role_ROLE_STANDBY)
 	a.waitFor(pb.Role_ROLE_ACTIVE)
 	a.createQueue("q")
+	before := publishing(t, a)
+	require.NoError(t, before.Send(publishAs(7)))
+	_, err = before.Recv()
+	require.NoError(t, err)
 	b.stop()
 	a.waitFor(pb.Role_ROLE_BLOCKED)
 	_, err = a.queues.Publish(ctx, &pb.PublishRequest{Queue: "q", Messages: batch("x")})
 	require.Equal(t, codes.Unavailable, status.Code(err))
+	// A stream says from where on nothing was submitted.
+	require.NoError(t, before.Send(publishAs(8)))
+	requireSubmitted(t, before, 7)
+	another := publishing(t, a)
+	require.NoError(t, another.Send(publishAs(9)))
+	requireSubmitted(t, another, 0)
+	require.Equal(t, uint64(1), a.status().GetStore().GetMessages())
+}
+
+// publishing opens a publish stream that ends with the test.
+func publishing(t *testing.T, n *testNode) pb.QueueService_PublishStreamClient {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	s, err := n.queues.PublishStream(ctx)
+	require.NoError(t, err)
+	return s
+}
+
+func publishAs(correlation uint64) *pb.PublishStreamRequest {
+	return &pb.PublishStreamRequest{
+		Correlation: correlation, Publish: &pb.PublishRequest{Queue: "q", Messages: batch("x")},
+	}
+}
+
+// requireSubmitted reads the status that ends a publish stream.
+func requireSubmitted(t *testing.T, s pb.QueueService_PublishStreamClient, through uint64) {
+	t.Helper()
+	_, err := s.Recv()
+	require.ErrorIs(t, kind(err), replication.ErrBlocked)
+	for _, d := range status.Convert(err).Details() {
+		if d, ok := d.(*pb.Submitted); ok {
+			require.Equal(t, through, d.GetThrough())
+			return
+		}
+	}
+	require.FailNow(t, "the node does not say how far it has come", "%v", err)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
@@ -51,6 +52,14 @@ type publishStream struct {
 	// broken: a request has ended with what ends the stream, which the client hears when its turn comes. What comes
 	// after it is not submitted: the client sends both again, and they must be committed in its order.
 	broken atomic.Bool
+
+	submitMu sync.Mutex // is held while requests are submitted; guards all below
+	// ended: nothing more is submitted.
+	ended bool
+	// through is the correlation of the last request that was submitted.
+	through uint64
+	// unnumbered: a request was submitted that has no correlation, so that through says nothing.
+	unnumbered bool
 }
 
 // PublishStream pipelines publishes. Requests of one stream are submitted in order, so they commit in order.
@@ -59,7 +68,7 @@ func (s *Service) PublishStream(
 ) error {
 	session, err := s.node.Session()
 	if err != nil {
-		return s.status(err)
+		return wire.WithSubmitted(s.status(err), 0)
 	}
 	limits := s.limits.Load()
 	p := &publishStream{
@@ -71,7 +80,22 @@ func (s *Service) PublishStream(
 	}
 	// The reader ends when this call returns: that ends the stream's context and with it Recv, Acquire and Submit.
 	go p.read(stream.Context())
-	return s.status(p.answer())
+	return p.end(p.answer())
+}
+
+// end makes the status that the stream ends with. It says how far the stream has come, unless requests are being
+// submitted at this moment.
+func (p *publishStream) end(err error) error {
+	st := p.server.status(err)
+	if st == nil || !p.submitMu.TryLock() {
+		return st
+	}
+	defer p.submitMu.Unlock()
+	p.ended = true
+	if p.unnumbered {
+		return st
+	}
+	return wire.WithSubmitted(st, p.through)
 }
 
 // errStreamBroken ends reading after a request whose own error ends the stream.
@@ -174,7 +198,18 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 		// The request, and what it came in, is garbage as large as what follows: collected now, it is where that goes.
 		runtime.GC()
 	}
-	if p.broken.Load() {
+	if err := p.submit(ctx, b); err != nil {
+		return err
+	}
+	p.session.Consumers.Published(b.messages, len(*buf))
+	return nil
+}
+
+// submit gives the primary what is in b, all or nothing.
+func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
+	p.submitMu.Lock()
+	defer p.submitMu.Unlock()
+	if p.ended || p.broken.Load() {
 		return errStreamBroken
 	}
 	err := p.session.Primary.SubmitAll(ctx, b.items)
@@ -183,7 +218,10 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	if err != nil {
 		return err
 	}
-	p.session.Consumers.Published(b.messages, len(*buf))
+	for _, call := range b.calls {
+		p.through = call.correlation
+		p.unnumbered = p.unnumbered || p.through == 0
+	}
 	return nil
 }
 

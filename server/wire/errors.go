@@ -223,6 +223,19 @@ func ToStatus(err error) error {
 	return st.Err()
 }
 
+// WithSubmitted adds to the status that ends a publish stream how far it has come. nil stays nil.
+func WithSubmitted(err error, through uint64) error {
+	st, is := status.FromError(err)
+	if err == nil || !is {
+		return err
+	}
+	with, detailErr := st.WithDetails(&pb.Submitted{Through: through})
+	if detailErr != nil { // cannot happen: the code is not OK and the detail is a known message
+		return err
+	}
+	return with.Err()
+}
+
 // errorInfo is the detail that each status has.
 func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
 	return &errdetails.ErrorInfo{Reason: reason.Name(r), Domain: reason.Domain}

@@ -1238,6 +1238,58 @@ func (x *PublishStreamResponse) GetTakesMore() bool {
 	return false
 }
 
+// Submitted is a detail of the status that ends a publish stream. It is there when the node knows how far it has come, and only then: without
+// it, each request that is not answered may have been carried out. Nodes up to 0.1.0 never send it.
+//
+// A request behind `through` that was not sent on an earlier stream either was certainly not stored, and will not be: it may be given up, or
+// sent again without `retry`, or another request may take its sequence. Only for a client that gives each request of a stream another
+// `correlation`, which is not 0.
+type Submitted struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Correlation of the last request that the node may have carried out. What was sent behind it on this stream was not carried out, and will
+	// not be. 0: nothing of this stream.
+	Through       uint64 `protobuf:"varint,1,opt,name=through,proto3" json:"through,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Submitted) Reset() {
+	*x = Submitted{}
+	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Submitted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Submitted) ProtoMessage() {}
+
+func (x *Submitted) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Submitted.ProtoReflect.Descriptor instead.
+func (*Submitted) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Submitted) GetThrough() uint64 {
+	if x != nil {
+		return x.Through
+	}
+	return 0
+}
+
 // RequestError is an error of one request in a stream, with the meaning of google.rpc.Status.
 type RequestError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1256,7 +1308,7 @@ type RequestError struct {
 
 func (x *RequestError) Reset() {
 	*x = RequestError{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1320,7 @@ func (x *RequestError) String() string {
 func (*RequestError) ProtoMessage() {}
 
 func (x *RequestError) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[20]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1333,7 @@ func (x *RequestError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestError.ProtoReflect.Descriptor instead.
 func (*RequestError) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RequestError) GetCode() uint32 {
@@ -1325,7 +1377,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1389,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[21]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1402,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CommitRequest) GetOperations() []*Operation {
@@ -1384,7 +1436,7 @@ type Operation struct {
 
 func (x *Operation) Reset() {
 	*x = Operation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1448,7 @@ func (x *Operation) String() string {
 func (*Operation) ProtoMessage() {}
 
 func (x *Operation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[22]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1461,7 @@ func (x *Operation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Operation.ProtoReflect.Descriptor instead.
 func (*Operation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Operation) GetKind() isOperation_Kind {
@@ -1484,7 +1536,7 @@ type PublishOperation struct {
 
 func (x *PublishOperation) Reset() {
 	*x = PublishOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1548,7 @@ func (x *PublishOperation) String() string {
 func (*PublishOperation) ProtoMessage() {}
 
 func (x *PublishOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[23]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1561,7 @@ func (x *PublishOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishOperation.ProtoReflect.Descriptor instead.
 func (*PublishOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PublishOperation) GetQueue() string {
@@ -1543,7 +1595,7 @@ type AckOperation struct {
 
 func (x *AckOperation) Reset() {
 	*x = AckOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1607,7 @@ func (x *AckOperation) String() string {
 func (*AckOperation) ProtoMessage() {}
 
 func (x *AckOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[24]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1620,7 @@ func (x *AckOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckOperation.ProtoReflect.Descriptor instead.
 func (*AckOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AckOperation) GetQueue() string {
@@ -1616,7 +1668,7 @@ type ReleaseOperation struct {
 
 func (x *ReleaseOperation) Reset() {
 	*x = ReleaseOperation{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1680,7 @@ func (x *ReleaseOperation) String() string {
 func (*ReleaseOperation) ProtoMessage() {}
 
 func (x *ReleaseOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[25]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1693,7 @@ func (x *ReleaseOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseOperation.ProtoReflect.Descriptor instead.
 func (*ReleaseOperation) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReleaseOperation) GetQueue() string {
@@ -1687,7 +1739,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1751,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[26]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1764,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CommitResponse) GetLsn() uint64 {
@@ -1749,7 +1801,7 @@ type OperationResult struct {
 
 func (x *OperationResult) Reset() {
 	*x = OperationResult{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1813,7 @@ func (x *OperationResult) String() string {
 func (*OperationResult) ProtoMessage() {}
 
 func (x *OperationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[27]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1826,7 @@ func (x *OperationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OperationResult.ProtoReflect.Descriptor instead.
 func (*OperationResult) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *OperationResult) GetFirstSequence() uint64 {
@@ -1811,7 +1863,7 @@ type ConsumeRequest struct {
 
 func (x *ConsumeRequest) Reset() {
 	*x = ConsumeRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1875,7 @@ func (x *ConsumeRequest) String() string {
 func (*ConsumeRequest) ProtoMessage() {}
 
 func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[28]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1888,7 @@ func (x *ConsumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeRequest.ProtoReflect.Descriptor instead.
 func (*ConsumeRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ConsumeRequest) GetAttach() *Attach {
@@ -1894,7 +1946,7 @@ type Attach struct {
 
 func (x *Attach) Reset() {
 	*x = Attach{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +1958,7 @@ func (x *Attach) String() string {
 func (*Attach) ProtoMessage() {}
 
 func (x *Attach) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[29]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +1971,7 @@ func (x *Attach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attach.ProtoReflect.Descriptor instead.
 func (*Attach) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Attach) GetQueue() string {
@@ -1967,7 +2019,7 @@ type ConsumeResponse struct {
 
 func (x *ConsumeResponse) Reset() {
 	*x = ConsumeResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2031,7 @@ func (x *ConsumeResponse) String() string {
 func (*ConsumeResponse) ProtoMessage() {}
 
 func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[30]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2044,7 @@ func (x *ConsumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumeResponse.ProtoReflect.Descriptor instead.
 func (*ConsumeResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ConsumeResponse) GetMessages() []*StoredMessage {
@@ -2042,7 +2094,7 @@ type BrowseRequest struct {
 
 func (x *BrowseRequest) Reset() {
 	*x = BrowseRequest{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2106,7 @@ func (x *BrowseRequest) String() string {
 func (*BrowseRequest) ProtoMessage() {}
 
 func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[31]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2119,7 @@ func (x *BrowseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseRequest.ProtoReflect.Descriptor instead.
 func (*BrowseRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BrowseRequest) GetQueue() string {
@@ -2119,7 +2171,7 @@ type BrowseResponse struct {
 
 func (x *BrowseResponse) Reset() {
 	*x = BrowseResponse{}
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2183,7 @@ func (x *BrowseResponse) String() string {
 func (*BrowseResponse) ProtoMessage() {}
 
 func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_queue_proto_msgTypes[32]
+	mi := &file_lockstep_v1_queue_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2196,7 @@ func (x *BrowseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrowseResponse.ProtoReflect.Descriptor instead.
 func (*BrowseResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_queue_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *BrowseResponse) GetMessages() []*StoredMessage {
@@ -2240,7 +2292,9 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x05error\x18\x03 \x01(\v2\x19.lockstep.v1.RequestErrorR\x05error\x126\n" +
 	"\x04more\x18\x04 \x03(\v2\".lockstep.v1.PublishStreamResponseR\x04more\x12\x1d\n" +
 	"\n" +
-	"takes_more\x18\x05 \x01(\bR\ttakesMore\"n\n" +
+	"takes_more\x18\x05 \x01(\bR\ttakesMore\"%\n" +
+	"\tSubmitted\x12\x18\n" +
+	"\athrough\x18\x01 \x01(\x04R\athrough\"n\n" +
 	"\fRequestError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
@@ -2331,7 +2385,7 @@ func file_lockstep_v1_queue_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_queue_proto_rawDescData
 }
 
-var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_lockstep_v1_queue_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*CreateQueueRequest)(nil),         // 0: lockstep.v1.CreateQueueRequest
 	(*CreateQueueResponse)(nil),        // 1: lockstep.v1.CreateQueueResponse
@@ -2353,64 +2407,65 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*PublishResponse)(nil),            // 17: lockstep.v1.PublishResponse
 	(*PublishStreamRequest)(nil),       // 18: lockstep.v1.PublishStreamRequest
 	(*PublishStreamResponse)(nil),      // 19: lockstep.v1.PublishStreamResponse
-	(*RequestError)(nil),               // 20: lockstep.v1.RequestError
-	(*CommitRequest)(nil),              // 21: lockstep.v1.CommitRequest
-	(*Operation)(nil),                  // 22: lockstep.v1.Operation
-	(*PublishOperation)(nil),           // 23: lockstep.v1.PublishOperation
-	(*AckOperation)(nil),               // 24: lockstep.v1.AckOperation
-	(*ReleaseOperation)(nil),           // 25: lockstep.v1.ReleaseOperation
-	(*CommitResponse)(nil),             // 26: lockstep.v1.CommitResponse
-	(*OperationResult)(nil),            // 27: lockstep.v1.OperationResult
-	(*ConsumeRequest)(nil),             // 28: lockstep.v1.ConsumeRequest
-	(*Attach)(nil),                     // 29: lockstep.v1.Attach
-	(*ConsumeResponse)(nil),            // 30: lockstep.v1.ConsumeResponse
-	(*BrowseRequest)(nil),              // 31: lockstep.v1.BrowseRequest
-	(*BrowseResponse)(nil),             // 32: lockstep.v1.BrowseResponse
-	(*QueueConfig)(nil),                // 33: lockstep.v1.QueueConfig
-	(*Producer)(nil),                   // 34: lockstep.v1.Producer
-	(*Queue)(nil),                      // 35: lockstep.v1.Queue
-	(StartPosition)(0),                 // 36: lockstep.v1.StartPosition
-	(*Subscription)(nil),               // 37: lockstep.v1.Subscription
-	(*Message)(nil),                    // 38: lockstep.v1.Message
-	(*SequenceRange)(nil),              // 39: lockstep.v1.SequenceRange
-	(*StoredMessage)(nil),              // 40: lockstep.v1.StoredMessage
+	(*Submitted)(nil),                  // 20: lockstep.v1.Submitted
+	(*RequestError)(nil),               // 21: lockstep.v1.RequestError
+	(*CommitRequest)(nil),              // 22: lockstep.v1.CommitRequest
+	(*Operation)(nil),                  // 23: lockstep.v1.Operation
+	(*PublishOperation)(nil),           // 24: lockstep.v1.PublishOperation
+	(*AckOperation)(nil),               // 25: lockstep.v1.AckOperation
+	(*ReleaseOperation)(nil),           // 26: lockstep.v1.ReleaseOperation
+	(*CommitResponse)(nil),             // 27: lockstep.v1.CommitResponse
+	(*OperationResult)(nil),            // 28: lockstep.v1.OperationResult
+	(*ConsumeRequest)(nil),             // 29: lockstep.v1.ConsumeRequest
+	(*Attach)(nil),                     // 30: lockstep.v1.Attach
+	(*ConsumeResponse)(nil),            // 31: lockstep.v1.ConsumeResponse
+	(*BrowseRequest)(nil),              // 32: lockstep.v1.BrowseRequest
+	(*BrowseResponse)(nil),             // 33: lockstep.v1.BrowseResponse
+	(*QueueConfig)(nil),                // 34: lockstep.v1.QueueConfig
+	(*Producer)(nil),                   // 35: lockstep.v1.Producer
+	(*Queue)(nil),                      // 36: lockstep.v1.Queue
+	(StartPosition)(0),                 // 37: lockstep.v1.StartPosition
+	(*Subscription)(nil),               // 38: lockstep.v1.Subscription
+	(*Message)(nil),                    // 39: lockstep.v1.Message
+	(*SequenceRange)(nil),              // 40: lockstep.v1.SequenceRange
+	(*StoredMessage)(nil),              // 41: lockstep.v1.StoredMessage
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
-	33, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	34, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
-	35, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
-	33, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
-	34, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
-	35, // 5: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
-	34, // 6: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
-	34, // 7: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	35, // 8: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
-	35, // 9: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
-	36, // 10: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
-	34, // 11: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	37, // 12: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
-	34, // 13: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	38, // 14: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
-	34, // 15: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
+	34, // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	35, // 1: lockstep.v1.CreateQueueRequest.producer:type_name -> lockstep.v1.Producer
+	36, // 2: lockstep.v1.CreateQueueResponse.queue:type_name -> lockstep.v1.Queue
+	34, // 3: lockstep.v1.AlterQueueRequest.config:type_name -> lockstep.v1.QueueConfig
+	35, // 4: lockstep.v1.AlterQueueRequest.producer:type_name -> lockstep.v1.Producer
+	36, // 5: lockstep.v1.AlterQueueResponse.queue:type_name -> lockstep.v1.Queue
+	35, // 6: lockstep.v1.DeleteQueueRequest.producer:type_name -> lockstep.v1.Producer
+	35, // 7: lockstep.v1.PurgeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	36, // 8: lockstep.v1.GetQueueResponse.queue:type_name -> lockstep.v1.Queue
+	36, // 9: lockstep.v1.ListQueuesResponse.queues:type_name -> lockstep.v1.Queue
+	37, // 10: lockstep.v1.CreateSubscriptionRequest.start:type_name -> lockstep.v1.StartPosition
+	35, // 11: lockstep.v1.CreateSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	38, // 12: lockstep.v1.CreateSubscriptionResponse.subscription:type_name -> lockstep.v1.Subscription
+	35, // 13: lockstep.v1.DeleteSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	39, // 14: lockstep.v1.PublishRequest.messages:type_name -> lockstep.v1.Message
+	35, // 15: lockstep.v1.PublishRequest.producer:type_name -> lockstep.v1.Producer
 	16, // 16: lockstep.v1.PublishStreamRequest.publish:type_name -> lockstep.v1.PublishRequest
 	18, // 17: lockstep.v1.PublishStreamRequest.more:type_name -> lockstep.v1.PublishStreamRequest
 	17, // 18: lockstep.v1.PublishStreamResponse.published:type_name -> lockstep.v1.PublishResponse
-	20, // 19: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
+	21, // 19: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	19, // 20: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
-	22, // 21: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	34, // 22: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	23, // 23: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	24, // 24: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	25, // 25: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	38, // 26: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	39, // 27: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	39, // 28: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	27, // 29: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	29, // 30: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	39, // 31: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	39, // 32: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	40, // 33: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	40, // 34: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	23, // 21: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	35, // 22: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	24, // 23: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	25, // 24: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	26, // 25: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	39, // 26: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	40, // 27: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	40, // 28: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	28, // 29: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	30, // 30: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	40, // 31: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	40, // 32: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	41, // 33: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	41, // 34: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
 	0,  // 35: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
 	2,  // 36: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
 	4,  // 37: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
@@ -2421,9 +2476,9 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	14, // 42: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
 	16, // 43: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
 	18, // 44: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	21, // 45: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	28, // 46: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	31, // 47: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	22, // 45: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	29, // 46: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	32, // 47: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
 	1,  // 48: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
 	3,  // 49: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
 	5,  // 50: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
@@ -2434,9 +2489,9 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	15, // 55: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
 	17, // 56: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
 	19, // 57: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	26, // 58: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	30, // 59: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	32, // 60: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	27, // 58: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	31, // 59: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	33, // 60: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
 	48, // [48:61] is the sub-list for method output_type
 	35, // [35:48] is the sub-list for method input_type
 	35, // [35:35] is the sub-list for extension type_name
@@ -2450,7 +2505,7 @@ func file_lockstep_v1_queue_proto_init() {
 		return
 	}
 	file_lockstep_v1_types_proto_init()
-	file_lockstep_v1_queue_proto_msgTypes[22].OneofWrappers = []any{
+	file_lockstep_v1_queue_proto_msgTypes[23].OneofWrappers = []any{
 		(*Operation_Publish)(nil),
 		(*Operation_Ack)(nil),
 		(*Operation_Release)(nil),
@@ -2461,7 +2516,7 @@ func file_lockstep_v1_queue_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_queue_proto_rawDesc), len(file_lockstep_v1_queue_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

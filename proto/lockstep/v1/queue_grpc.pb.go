@@ -79,7 +79,8 @@ type QueueServiceClient interface {
 	// PublishStream pipelines publishes: requests are committed in the order sent and answered in that order. An error that concerns one
 	// request is its answer (`error`), and the stream goes on; an error that concerns the node (UNAVAILABLE, INTERNAL, CANCELLED,
 	// DEADLINE_EXCEEDED, NOT_ACTIVE) ends the stream as its status, and so does a request that makes no sense in a stream. Whatever was sent
-	// and not answered then must be sent again, in the same order and with the same sequences, on another stream.
+	// and not answered then must be sent again, in the same order and with the same sequences, on another stream. The status may have a
+	// Submitted detail, which says of which requests it is certain that this stream did not carry them out.
 	PublishStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PublishStreamRequest, PublishStreamResponse], error)
 	// Commit applies a transaction over any number of queues, all or none.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
@@ -288,7 +289,8 @@ type QueueServiceServer interface {
 	// PublishStream pipelines publishes: requests are committed in the order sent and answered in that order. An error that concerns one
 	// request is its answer (`error`), and the stream goes on; an error that concerns the node (UNAVAILABLE, INTERNAL, CANCELLED,
 	// DEADLINE_EXCEEDED, NOT_ACTIVE) ends the stream as its status, and so does a request that makes no sense in a stream. Whatever was sent
-	// and not answered then must be sent again, in the same order and with the same sequences, on another stream.
+	// and not answered then must be sent again, in the same order and with the same sequences, on another stream. The status may have a
+	// Submitted detail, which says of which requests it is certain that this stream did not carry them out.
 	PublishStream(grpc.BidiStreamingServer[PublishStreamRequest, PublishStreamResponse]) error
 	// Commit applies a transaction over any number of queues, all or none.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)

@@ -29,8 +29,10 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages: arguments, files, or the lines of standard input",
 		Long: `Publish each argument as one message, or with --file each file, or else each line of standard input, in that order.
-It ends when everything is acknowledged, which means durable on both nodes. The exit code is 3 when it is not known of
-some whether they are stored, because nobody answered: the text says how many, and how to find out.`,
+It ends when everything is acknowledged, which means durable on both nodes. While the pair
+refuses writes because fewer nodes are in sync than min-in-sync says, it ends at once, with exit code 1 and nothing
+stored. The exit code is 3 when it is not known of some whether they are stored, because no node has answered: the text
+says how many, and how to find out.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --property type=application/pdf
   seq 1000 | lockstep publish orders`,

@@ -75,8 +75,13 @@ func TestRunningMinInSync(t *testing.T) {
 	_, stderr, code := c.Run("", "queue", "create", "another", "--timeout", "2s")
 	require.Equal(t, cli.ExitError, code, stderr)
 	require.Contains(t, stderr, "min_in_sync")
+	// A publish does not wait for the node that was stopped: it ends, and nothing is stored.
+	_, stderr, code = c.Run("", "publish", "q", "refused")
+	require.Equal(t, cli.ExitError, code, stderr)
+	require.Contains(t, stderr, "min_in_sync")
 	c.OK("settings", "set", "min-in-sync", "1")
 	c.OK("publish", "q", "x")
+	require.NotContains(t, c.OK("browse", "q"), "refused")
 	_, stderr, code = c.Run("", "settings", "set", "min-in-sync", "2")
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "only one node is in sync")

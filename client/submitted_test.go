@@ -1,0 +1,154 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// blockedAfter is the status with which a node that may not acknowledge ends a publish stream.
+func blockedAfter(t *testing.T, through uint64) error {
+	st, err := status.New(codes.Unavailable, "writes are refused for now").WithDetails(
+		&errdetails.ErrorInfo{Reason: "BLOCKED", Domain: "lockstep.v1"}, &pb.Submitted{Through: through})
+	require.NoError(t, err)
+	return st.Err()
+}
+
+// endsStreams has publish streams end before a request is looked at.
+func (p *fakePair) endsStreams(with func(*pb.PublishStreamRequest) error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endStream = with
+}
+
+// TestNotSubmittedIsNoDoubt: what a blocked node says that it has not submitted is given up without a doubt; of what an
+// older node says nothing about, it is not known.
+func TestNotSubmittedIsNoDoubt(t *testing.T) {
+	for name, c := range map[string]struct {
+		err     error
+		unknown bool
+	}{
+		"said":        {blockedAfter(t, 0), false},
+		"an old node": {refusal(t, codes.Unavailable, "BLOCKED"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newFakePair(t)
+			c1 := p.client(client.Options{})
+			attempts, want := atomic.Int32{}, []string{"b"}
+			p.endsStreams(func(*pb.PublishStreamRequest) error {
+				attempts.Add(1)
+				return c.err
+			})
+			for range 50 {
+				attempts.Store(0)
+				_, err := c1.Publish(briefly(t), "q", message("a"))
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				unknown := errors.Is(err, client.ErrOutcomeUnknown)
+				if unknown {
+					want = append([]string{"a"}, want...) // it is still on its way
+				}
+				if attempts.Load() == 0 || unknown && !c.unknown {
+					continue // it was not sent in that time, or the time was over while an attempt was under way
+				}
+				require.Equal(t, c.unknown, unknown, err)
+				p.endsStreams(nil)
+				_, err = c1.Publish(soon(t), "q", message("b"))
+				require.NoError(t, err)
+				require.Equal(t, want, p.bodies("q"), "what was given up is not there")
+				return
+			}
+			require.FailNow(t, "each time in doubt")
+		})
+	}
+}
+
+// TestNotSubmittedKeepsTheOrder: what was not submitted is sent again, behind what was, in the order of the calls, and
+// without the mark of a repetition.
+func TestNotSubmittedKeepsTheOrder(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	producer, err := c.NewProducer(t.Context(), client.ProducerOptions{BatchMessages: 2})
+	require.NoError(t, err)
+	failures := 5
+	var repeated []uint64
+	p.endsStreams(func(r *pb.PublishStreamRequest) error {
+		if r.GetPublish().GetProducer().GetRetry() {
+			repeated = append(repeated, r.GetCorrelation())
+		}
+		if failures > 0 && r.GetCorrelation() > 3 {
+			failures--
+			return blockedAfter(t, 3)
+		}
+		return nil
+	})
+	var want []string
+	for i := range 40 {
+		m := message("%02d", i)
+		want = append(want, string(m.Body))
+		require.NoError(t, producer.PublishAsync(soon(t), "q", m, func(_ client.Receipt, err error) {
+			require.NoError(t, err)
+		}))
+	}
+	require.NoError(t, producer.Flush(soon(t)))
+	require.Equal(t, want, p.bodies("q"))
+	require.Empty(t, repeated)
+}
+
+// TestEarlierDoubtStays: what an earlier stream carried may be stored, whatever the last stream says of itself.
+func TestEarlierDoubtStays(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	p.mu.Lock()
+	p.onPublish = func(*fakeNode, *pb.PublishRequest) bool {
+		p.onPublish = nil
+		p.endStream = func(*pb.PublishStreamRequest) error { return blockedAfter(t, 0) }
+		return false
+	}
+	p.mu.Unlock()
+	_, err := c.Publish(briefly(t), "q", message("a"))
+	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+	require.Equal(t, []string{"a"}, p.bodies("q"))
+}
+
+// TestRefusedWhileShort: with FailFast, calls and publishes do not wait for another node to come back.
+func TestRefusedWhileShort(t *testing.T) {
+	for _, short := range []bool{false, true} {
+		p := newFakePair(t)
+		if short {
+			p.minInSync = 2
+		}
+		c := p.client(client.Options{FailFast: true})
+		p.endsStreams(func(*pb.PublishStreamRequest) error { return blockedAfter(t, 0) })
+		p.mu.Lock()
+		p.refuseCommit = func(*pb.CommitRequest) error { return refusal(t, codes.Unavailable, "BLOCKED") }
+		p.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if !short {
+			ctx = briefly(t)
+		}
+		_, published := c.Publish(ctx, "q", message("a"))
+		if !short {
+			ctx = briefly(t)
+		}
+		_, committed := c.Begin().Publish("q", message("b")).Commit(ctx)
+		cancel()
+		for _, err := range []error{published, committed} {
+			require.Equal(t, short, errors.Is(err, client.ErrRefused), err)
+			require.Equal(t, !short, errors.Is(err, context.DeadlineExceeded), err)
+			if short {
+				require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
+			}
+		}
+		require.Empty(t, p.bodies("q"))
+	}
+}
