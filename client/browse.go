@@ -30,7 +30,7 @@ func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter
 	return func(yield func(Stored, error) bool) {
 		b := browser{client: c, op: "browse " + queue, yield: yield, damaged: o.Damaged, req: &pb.BrowseRequest{
 			Queue: queue, Subscription: o.Subscription, FromSequence: o.From, Limit: o.Limit,
-			HeadersOnly: o.HeadersOnly,
+			HeadersOnly: o.HeadersOnly, MaxResponseBytes: maxReceiveBytes,
 		}}
 		b.run(ctx)
 	}

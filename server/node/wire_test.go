@@ -2,6 +2,8 @@ package node_test
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"slices"
 	"testing"
 
@@ -44,6 +46,43 @@ func TestUndecodable(t *testing.T) {
 	for _, err := range []error{unary, status0, published, consumed, browsed} {
 		require.Equal(t, codes.InvalidArgument, status.Code(err), "%v", err)
 		require.ErrorContains(t, err, ".proto")
+	}
+}
+
+// TestBrowseLimit is TestConsumeLimit for browsing.
+func TestBrowseLimit(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	n.publish("q", slices.Repeat([]string{string(bytes.Repeat([]byte("x"), 9<<10))}, 100)...)
+	n.publish("q", string(bytes.Repeat([]byte("x"), 3<<20)))
+	browse := func(headersOnly bool, limit uint32, receive int) (messages int, err error) {
+		stream, err := n.queues.Browse(t.Context(), &pb.BrowseRequest{
+			Queue: "q", MaxResponseBytes: limit, HeadersOnly: headersOnly,
+		}, grpc.MaxCallRecvMsgSize(receive))
+		require.NoError(t, err)
+		for {
+			resp, err := stream.Recv()
+			if errors.Is(err, io.EOF) {
+				return messages, nil
+			}
+			if err != nil {
+				return messages, err
+			}
+			messages += len(resp.GetMessages())
+		}
+	}
+	messages, err := browse(false, 64<<10, 64<<10)
+	require.Equal(t, 100, messages, "a batch is split")
+	require.ErrorIs(t, kind(err), wire.ErrResponseTooLarge)
+	require.ErrorContains(t, err, "sequence 101")
+	require.ErrorContains(t, err, "max_response_bytes")
+	for _, c := range []struct {
+		headersOnly    bool
+		limit, receive int
+	}{{true, 1 << 10, 1 << 10}, {false, 0, 4 << 20}, {false, 32 << 20, 32 << 20}} {
+		messages, err = browse(c.headersOnly, uint32(c.limit), c.receive)
+		require.NoError(t, err, "%+v", c)
+		require.Equal(t, 101, messages, "%+v", c)
 	}
 }
 

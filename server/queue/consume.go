@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
@@ -153,10 +155,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 			return err
 		}
 		if c.named && c.sending.TotalBytes() > c.limit && len(event.Messages) > 0 {
-			return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the consumer's max_response_bytes is "+
-				"%d; raise the largest message "+
-				"that the client receives (gRPC's default is 4 MiB), and max_response_bytes with it",
-				wire.ErrResponseTooLarge, event.Messages[0].Sequence, c.sending.TotalBytes(), c.limit)
+			return errResponseTooLarge(event.Messages[0].Sequence, c.sending.TotalBytes(), c.limit)
 		}
 		if err := c.stream.SendMsg(&c.sending); err != nil { // it is encoded when SendMsg returns
 			return fmt.Errorf("deliver: %w", err)
@@ -166,6 +165,13 @@ func (c *consumeStream) send(event dispatch.Event) error {
 		}
 		event = dispatch.Event{Messages: left}
 	}
+}
+
+// errResponseTooLarge says that a message alone is larger than what the client can receive.
+func errResponseTooLarge(sequence uint64, bytes, limit int) error {
+	return fmt.Errorf("%w: the message with sequence %d takes %d bytes, the client's max_response_bytes is %d; raise the "+
+		"largest message that the client receives (gRPC's default is 4 MiB), and max_response_bytes with it",
+		wire.ErrResponseTooLarge, sequence, bytes, limit)
 }
 
 // Browse reads messages without consuming them.
@@ -206,10 +212,10 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 			return nil
 		}
 		read.From = next
-		resp := &pb.BrowseResponse{}
-		batch, resp.Damaged = withoutDamaged(batch)
+		var damaged []uint64
+		batch, damaged = withoutDamaged(batch)
 		left -= uint64(len(batch))
-		if err := s.sendBatch(session, batch, req.GetHeadersOnly(), resp, stream); err != nil {
+		if err := sendBatch(session, batch, damaged, req, stream); err != nil {
 			return err
 		}
 	}
@@ -227,8 +233,9 @@ func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []ui
 	return batch[:0], damaged
 }
 
-func (s *Service) sendBatch(
-	session *Session, batch []store.Delivery, headersOnly bool, resp *pb.BrowseResponse,
+// sendBatch sends what was read at once, in as many responses as the client's limit makes of it.
+func sendBatch(
+	session *Session, batch []store.Delivery, damaged []uint64, req *pb.BrowseRequest,
 	stream grpc.ServerStreamingServer[pb.BrowseResponse],
 ) error {
 	select {
@@ -236,12 +243,44 @@ func (s *Service) sendBatch(
 		return session.Reason()
 	default:
 	}
-	var err error
-	if resp.Messages, err = wire.StoredMessages(batch, headersOnly); err != nil {
+	messages, err := wire.StoredMessages(batch, req.GetHeadersOnly())
+	if err != nil {
 		return err
 	}
-	if err := stream.Send(resp); err != nil {
-		return fmt.Errorf("browse: %w", err)
+	resp := &pb.BrowseResponse{Damaged: damaged}
+	for {
+		n := len(messages)
+		if limit := int(req.GetMaxResponseBytes()); limit > 0 {
+			if n, err = fitting(messages, limit); err != nil {
+				return err
+			}
+		}
+		resp.Messages, messages = messages[:n], messages[n:]
+		if err := stream.Send(resp); err != nil {
+			return fmt.Errorf("browse: %w", err)
+		}
+		if len(messages) == 0 {
+			return nil
+		}
+		resp = &pb.BrowseResponse{}
 	}
-	return nil
 }
+
+// fitting is how many of the messages take at most limit bytes in a response.
+func fitting(messages []*pb.StoredMessage, limit int) (n int, err error) {
+	total := 0
+	for n < len(messages) {
+		size := tagBytes + protowire.SizeBytes(proto.Size(messages[n]))
+		if n == 0 && size > limit {
+			return 0, errResponseTooLarge(messages[n].GetSequence(), size, limit)
+		}
+		if total += size; total > limit {
+			break
+		}
+		n++
+	}
+	return n, nil
+}
+
+// tagBytes is the length of the tag of BrowseResponse.messages.
+const tagBytes = 1

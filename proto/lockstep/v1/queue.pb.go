@@ -2087,9 +2087,12 @@ type BrowseRequest struct {
 	// At most this many messages; 0 means all.
 	Limit uint64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Leave the bodies out.
-	HeadersOnly   bool `protobuf:"varint,5,opt,name=headers_only,json=headersOnly,proto3" json:"headers_only,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	HeadersOnly bool `protobuf:"varint,5,opt,name=headers_only,json=headersOnly,proto3" json:"headers_only,omitempty"`
+	// The largest response, in bytes as encoded, that the client can receive; see Attach.max_response_bytes. 0: responses of several messages
+	// are kept to about 1 MiB, and a larger message is sent all the same, alone. Servers up to 0.1.0 ignore it.
+	MaxResponseBytes uint32 `protobuf:"varint,6,opt,name=max_response_bytes,json=maxResponseBytes,proto3" json:"max_response_bytes,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *BrowseRequest) Reset() {
@@ -2155,6 +2158,13 @@ func (x *BrowseRequest) GetHeadersOnly() bool {
 		return x.HeadersOnly
 	}
 	return false
+}
+
+func (x *BrowseRequest) GetMaxResponseBytes() uint32 {
+	if x != nil {
+		return x.MaxResponseBytes
+	}
+	return 0
 }
 
 // BrowseResponse is a batch of messages.
@@ -2345,13 +2355,14 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
 	"\battached\x18\x03 \x01(\bR\battached\x12\x19\n" +
-	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\xa7\x01\n" +
+	"\bqueue_id\x18\x04 \x01(\x04R\aqueueId\"\xd5\x01\n" +
 	"\rBrowseRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12#\n" +
 	"\rfrom_sequence\x18\x03 \x01(\x04R\ffromSequence\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x04R\x05limit\x12!\n" +
-	"\fheaders_only\x18\x05 \x01(\bR\vheadersOnly\"b\n" +
+	"\fheaders_only\x18\x05 \x01(\bR\vheadersOnly\x12,\n" +
+	"\x12max_response_bytes\x18\x06 \x01(\rR\x10maxResponseBytes\"b\n" +
 	"\x0eBrowseResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x18\n" +
 	"\adamaged\x18\x02 \x03(\x04R\adamaged2\xaa\b\n" +

@@ -521,7 +521,15 @@ func (x *Queue) GetDigest() uint64 {
 // A producer that is not known is a new one. When some were forgotten, a sequence above 256 of an unknown producer is refused with
 // PRODUCER_FORGOTTEN, and so is every sequence with `retry` set.
 //
-// A repetition must have the body of the original. See SEQUENCE_REUSED in docs/clients.md.
+// A repetition must have the body of the original. Of another body nothing is ever stored; what it is answered with depends on what the
+// active knows, since a checksum of what was asked for is kept in memory only, with the results:
+//   - a node that has applied the original since it started, as the active or as the standby, or replayed it from its log at the start, refuses
+//     it with SEQUENCE_REUSED, also after a failover to that node;
+//   - a node that has the original only from its checkpointed file, from a snapshot or from a backup answers with the original's result
+//     (`duplicate`), as if the body were the same;
+//   - and so does every node while the original is on its way: the two are not compared then.
+//
+// So a client that is answered `duplicate` for a request that it has never sent before has met another producer of the same id and epoch.
 type Producer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// 1 to 64 bytes, chosen by the client; the Go client uses a random UUID.
