@@ -343,14 +343,15 @@ func requireEqual(a, b *node) {
 func (n *node) messages() (bodies [][]byte) {
 	t := n.w.t
 	t.Helper()
-	id, ok := n.store.QueueID("q")
-	if !ok {
+	q, err := n.store.QueueByName("q")
+	if err != nil {
+		require.ErrorIs(t, err, store.ErrNoQueue)
 		return nil
 	}
 	from := uint64(1)
 	for {
 		got, next, err := n.store.Read(t.Context(),
-			store.ReadRequest{Queue: id, From: from, MaxMessages: 1000, MaxBytes: 1 << 20}, nil)
+			store.ReadRequest{Queue: q.ID, From: from, MaxMessages: 1000, MaxBytes: 1 << 20}, nil)
 		require.NoError(t, err)
 		if len(got) == 0 {
 			return bodies

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
 // QueueDigests is the state of all queues at one record, as far as a few numbers tell.
@@ -47,22 +45,26 @@ func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, patience time.Dur
 			return QueueDigests{}, fmt.Errorf("digests at LSN %d: %w", at, ctx.Err())
 		}
 	}
-	var out QueueDigests
-	err := s.View(func(st *queue.State) error {
-		out.LSN, out.Digest = st.Applied(), st.Digest()
-		for q := range st.Queues {
-			out.Queues = append(out.Queues, QueueDigest{
-				ID: q.ID(), Name: q.Name(), Digest: q.Digest(), NextSequence: q.NextSequence(), Messages: q.Messages(),
-			})
-		}
-		return nil
-	})
-	if err != nil {
+	if err := s.usable(); err != nil {
 		return QueueDigests{}, err
 	}
+	out := s.queueDigests()
 	if at != 0 && out.LSN != at {
 		return QueueDigests{}, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrSnapshotGone,
 			out.LSN)
 	}
 	return out, nil
+}
+
+// queueDigests returns the digests as they are now.
+func (s *Store) queueDigests() QueueDigests {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := QueueDigests{LSN: s.state.Applied(), Digest: s.state.Digest()}
+	for q := range s.state.Queues {
+		out.Queues = append(out.Queues, QueueDigest{
+			ID: q.ID(), Name: q.Name(), Digest: q.Digest(), NextSequence: q.NextSequence(), Messages: q.Messages(),
+		})
+	}
+	return out
 }

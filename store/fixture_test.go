@@ -123,11 +123,19 @@ func (m *model) dump() string {
 	return b.String()
 }
 
+// queueInfos describes all queues.
+func queueInfos(t *testing.T, s *store.Store) []store.QueueInfo {
+	t.Helper()
+	infos, _, err := s.Queues(store.QueueRange{MaxQueues: 1000, MaxSubscriptions: 1000})
+	require.NoError(t, err)
+	return infos
+}
+
 // dumpStore writes down the same of a store, read in small pieces.
 func dumpStore(t *testing.T, s *store.Store) string {
 	t.Helper()
 	var b strings.Builder
-	infos := s.Queues("", "", 1000)
+	infos := queueInfos(t, s)
 	slices.SortFunc(infos, func(a, b store.QueueInfo) int { return int(a.ID) - int(b.ID) })
 	for _, q := range infos {
 		fmt.Fprintf(&b, "queue %d %s next=%d\n", q.ID, q.Name, q.NextSequence)

@@ -146,8 +146,8 @@ func TestFullDiskStillApplies(t *testing.T) {
 		}
 		n.commit(func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: messages}) })
 	})
-	q, ok := n.s.QueueByName("q")
-	require.True(t, ok)
+	q, err := n.s.QueueByName("q")
+	require.NoError(t, err)
 	require.Zero(t, q.Messages)
 	full.Store(false)
 	require.Eventually(t, func() bool {

@@ -9,16 +9,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// View calls fn with the applied state. fn must be quick, must not call the store, and must keep nothing of the state.
-func (s *Store) View(fn func(*queue.State) error) error {
-	if err := s.usable(); err != nil {
-		return err
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return fn(s.state)
-}
-
 // QueueInfo describes a queue.
 type QueueInfo struct {
 	// ID is the queue's number, Name its name, Config what can be altered.
@@ -70,37 +60,66 @@ func infoOf(q *queue.Queue) QueueInfo {
 	return info
 }
 
-// QueueByName describes a queue; ok is false if there is none of that name.
-func (s *Store) QueueByName(name string) (info QueueInfo, ok bool) {
+// QueueByName describes a queue. ErrNoQueue if there is none of that name; ErrClosed and ErrFailed.
+func (s *Store) QueueByName(name string) (QueueInfo, error) {
+	if err := s.usable(); err != nil {
+		return QueueInfo{}, err
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	q := s.state.QueueByName(name)
 	if q == nil {
-		return QueueInfo{}, false
+		return QueueInfo{}, fmt.Errorf("%w: queue %q", ErrNoQueue, name)
 	}
-	return infoOf(q), true
+	return infoOf(q), nil
 }
 
-// QueueID returns the number of a queue; ok is false if there is none of that name. It allocates nothing.
-func (s *Store) QueueID(name string) (id uint64, ok bool) {
+// QueueCount is the number of queues.
+func (s *Store) QueueCount() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	q := s.state.QueueByName(name)
+	return s.state.QueueCount()
+}
+
+// NextSequence is the sequence that the queue's next message will get; ok is false if there is no such queue, or the
+// store cannot be used.
+func (s *Store) NextSequence(id uint64) (next uint64, ok bool) {
+	if s.usable() != nil {
+		return 0, false
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	q := s.state.Queue(id)
 	if q == nil {
 		return 0, false
 	}
-	return q.ID(), true
+	return q.NextSequence(), true
 }
 
-// Queues describes up to limit queues in the order of their names: those that begin with prefix and come after `after`.
-func (s *Store) Queues(prefix, after string, limit int) []QueueInfo {
+// QueueRange says which queues to list, in the order of their names.
+type QueueRange struct {
+	// Prefix that the names begin with, After the name that they come after; "" for all.
+	Prefix, After string
+	// MaxQueues and MaxSubscriptions bound the answer; it has one queue at least, however many subscriptions that has.
+	MaxQueues, MaxSubscriptions int
+}
+
+// Queues describes the queues of a range as far as the limits allow; more tells whether there are further ones.
+func (s *Store) Queues(r QueueRange) (infos []QueueInfo, more bool, err error) {
+	if err := s.usable(); err != nil {
+		return nil, false, err
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	var out []QueueInfo
-	for _, q := range s.state.List(nil, prefix, after, limit) {
-		out = append(out, infoOf(q))
+	subscriptions := 0
+	for _, q := range s.state.List(nil, r.Prefix, r.After, r.MaxQueues+1) {
+		subscriptions += q.SubCount()
+		if len(infos) == r.MaxQueues || len(infos) > 0 && subscriptions > r.MaxSubscriptions {
+			return infos, true, nil
+		}
+		infos = append(infos, infoOf(q))
 	}
-	return out
+	return infos, false, nil
 }
 
 // Room is what this process may still write to the filesystem, in bytes, and how much of that the next checkpoint will

@@ -19,7 +19,7 @@ func TestReplayOfALongLog(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
 	first.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
-	id := first.s.Queues("", "", 1)[0].ID
+	id := queueInfos(t, first.s)[0].ID
 	body := func(i int) []byte { return fmt.Appendf(make([]byte, 0, 8<<10), "%08000d", i) }
 	const messages = 600 // 4.8 MB
 	for i := range messages {
@@ -61,7 +61,7 @@ func TestReplayEndsInABatch(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))
 	first.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
-	id := first.s.Queues("", "", 1)[0].ID
+	id := queueInfos(t, first.s)[0].ID
 	publish := func(i int) []byte {
 		return encode(t, nil, func(b *txn.Builder) {
 			b.BeginPublish(id)
@@ -87,7 +87,8 @@ func TestReplayEndsInABatch(t *testing.T) {
 		require.LessOrEqual(t, applied, 181)
 	}))
 	require.Equal(t, end, second.s.Applied())
-	q, _ := second.s.QueueByName("q")
+	q, err := second.s.QueueByName("q")
+	require.NoError(t, err)
 	require.Equal(t, uint64(180), q.Messages)
 	second.check()
 }

@@ -84,7 +84,7 @@ func TestEverythingAtOnce(t *testing.T) {
 
 // randomWork adds one random operation.
 func randomWork(s *store.Store, b *txn.Builder, rng *rand.Rand) {
-	queues := s.Queues("", "", 100)
+	queues, _, _ := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
 	if len(queues) < 2 || len(queues) < 6 && rng.IntN(10) == 0 {
 		b.CreateQueue(fmt.Sprintf("q%d", rng.Uint64()), txn.Config{}, "a", "b")
 		return
@@ -118,9 +118,9 @@ func randomWork(s *store.Store, b *txn.Builder, rng *rand.Rand) {
 
 // readSome reads a piece of a random queue and checks each message.
 func readSome(s *store.Store, rng *rand.Rand) error {
-	queues := s.Queues("", "", 100)
+	queues, _, err := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 1000})
 	if len(queues) == 0 {
-		return nil
+		return err
 	}
 	q := queues[rng.IntN(len(queues))]
 	got, _, err := s.Read(context.Background(), store.ReadRequest{

@@ -188,9 +188,12 @@ func (n *node) DropDamaged(ctx context.Context, name string, only []uint64, dryR
 	if err != nil {
 		return nil, err
 	}
-	info, ok := n.store.QueueByName(name)
-	if !ok {
+	info, err := n.store.QueueByName(name)
+	if errors.Is(err, store.ErrNoQueue) {
 		return nil, txn.ErrQueueNotFound
+	}
+	if err != nil {
+		return nil, err
 	}
 	var sequences []uint64
 	var ranges []txn.Range

@@ -8,7 +8,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/wire"
-	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -61,18 +61,17 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 // checkNewQueue refuses before anything is logged what would be refused anyway, and keeps to the node's own limit. A
 // queue that is there may be the one that an earlier attempt has made.
 func (s *Service) checkNewQueue(name string, retry bool) error {
-	return s.store.View(func(st *queue.State) error {
-		switch {
-		case st.QueueByName(name) != nil:
-			if retry {
-				return nil
-			}
-			return txn.ErrQueueExists
-		case st.QueueCount() >= s.limits.Load().Queues:
-			return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Load().Queues)
-		}
-		return nil
-	})
+	names := [1]store.Lookup{{Queue: name}}
+	_, err := s.store.Lookup(nil, false, names[:])
+	switch {
+	case err != nil:
+		return err
+	case names[0].Found && !retry:
+		return txn.ErrQueueExists
+	case !names[0].Found && s.store.QueueCount() >= s.limits.Load().Queues:
+		return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Load().Queues)
+	}
+	return nil
 }
 
 // AlterQueue replaces the configuration of a queue.
@@ -181,25 +180,18 @@ func (s *Service) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.
 	if size == 0 || size > maxPageSize {
 		size = maxPageSize
 	}
-	resp := &pb.ListQueuesResponse{}
-	subscriptions := 0
-	err = s.store.View(func(st *queue.State) error {
-		for _, q := range st.List(nil, req.GetPrefix(), after, size+1) {
-			if subscriptions += q.SubCount(); len(resp.Queues) == size || len(resp.Queues) > 0 &&
-				subscriptions > maxPageSubscriptions {
-				size = len(resp.Queues)
-				resp.NextPageToken = encodePageToken(resp.Queues[size-1].GetName())
-				break
-			}
-			resp.Queues = append(resp.Queues, wire.QueueToProto(q))
-		}
-		return nil
+	infos, more, err := s.store.Queues(store.QueueRange{
+		Prefix: req.GetPrefix(), After: after, MaxQueues: size, MaxSubscriptions: maxPageSubscriptions,
 	})
 	if err != nil {
 		return nil, s.status(err)
 	}
-	for _, q := range resp.GetQueues() {
-		s.addConsumers(session, q)
+	resp := &pb.ListQueuesResponse{}
+	for i := range infos {
+		resp.Queues = append(resp.Queues, queueToProto(&infos[i], session))
+	}
+	if more {
+		resp.NextPageToken = encodePageToken(infos[len(infos)-1].Name)
 	}
 	return resp, nil
 }

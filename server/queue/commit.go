@@ -7,7 +7,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/wire"
-	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -48,10 +48,10 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	if prior != nil {
-		if err := s.checkSame(producer, func(b *txn.Builder) { appendOperations(b, 0, ops) }); err != nil {
+		if err := s.checkSame(producer, prior, func(b *txn.Builder) { appendOperations(b, 0, ops) }); err != nil {
 			return nil, err
 		}
-		return committed(req, prior)
+		return committed(req, &prior.Result)
 	}
 	buf := s.buffer()
 	defer s.release(buf)
@@ -147,46 +147,46 @@ func atLeastOne(in []*pb.SequenceRange) ([]txn.Range, error) {
 }
 
 // resolve looks up the names of all operations, or the stored result of a retry (INV-10), at one moment.
-func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (prior *txn.Result, err error) {
-	publishes := false
-	err = s.store.View(func(st *queue.State) error {
-		if prior, err = priorResult(st, producer, retry); err != nil || prior != nil {
-			return err
-		}
-		for i := range ops {
-			// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
-			if err := ops[i].resolve(st); err != nil && !retry {
-				return fmt.Errorf("operation %d: %w", i, err)
-			}
-			publishes = publishes || ops[i].messages != nil
-		}
-		return nil
-	})
-	if err == nil && publishes && s.node.DiskLow() {
-		err = wire.ErrDiskLow
+func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*store.Prior, error) {
+	names := make([]store.Lookup, len(ops))
+	for i := range ops {
+		names[i].Queue, names[i].Subscription = ops[i].queue, ops[i].sub
 	}
-	return prior, err
+	prior, err := s.store.Lookup(producer, retry, names)
+	if err != nil || prior != nil {
+		return prior, err
+	}
+	publishes := false
+	for i := range ops {
+		// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
+		if err := ops[i].resolve(&names[i]); err != nil && !retry {
+			return nil, fmt.Errorf("operation %d: %w", i, err)
+		}
+		publishes = publishes || ops[i].messages != nil
+	}
+	if publishes && s.node.DiskLow() {
+		return nil, wire.ErrDiskLow
+	}
+	return nil, nil //nolint:nilnil // the usual case: not a retry
 }
 
-// resolve looks up the names of one operation. The store's lock is held.
-func (o *operation) resolve(st *queue.State) error {
+// resolve takes what was found under the names of one operation.
+func (o *operation) resolve(found *store.Lookup) error {
 	o.key = dispatch.Key{Queue: txn.NoQueue, Sub: txn.NoSub}
-	q := st.QueueByName(o.queue)
-	if q == nil {
+	if !found.Found {
 		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, o.queue)
 	}
-	if err := checkQueueID(o.queue, q.ID(), o.queueID); err != nil {
+	if err := checkQueueID(o.queue, found.QueueID, o.queueID); err != nil {
 		return err
 	}
-	o.key.Queue = q.ID()
+	o.key.Queue = found.QueueID
 	if o.messages != nil {
-		return checkRoom(q, len(o.messages), o.size)
+		return checkRoom(found, len(o.messages), o.size)
 	}
-	sub := q.SubByName(o.sub)
-	if sub == nil {
-		return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, o.sub, o.queue)
+	if found.SubID == txn.NoSub {
+		return noSubscription(o.sub, o.queue)
 	}
-	o.key.Sub = sub.ID()
+	o.key.Sub = found.SubID
 	return nil
 }
 

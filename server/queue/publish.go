@@ -7,7 +7,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/wire"
-	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -29,7 +29,7 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 		return nil, err
 	}
 	if prior != nil {
-		return published(req.GetQueue(), req.GetProducer(), prior)
+		return published(req.GetQueue(), req.GetProducer(), &prior.Result)
 	}
 	result, err := session.Primary.Commit(ctx, *buf)
 	if err != nil {
@@ -60,14 +60,9 @@ func errOtherTransaction(p *pb.Producer) error {
 
 // checkSame refuses a request with the sequence of another one, as far as that is still known. encode appends the
 // request's transaction.
-func (s *Service) checkSame(p *txn.Producer, encode func(*txn.Builder)) error {
-	var want uint32
-	err := s.store.View(func(st *queue.State) error {
-		want = st.Fingerprint(*p)
+func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*txn.Builder)) error {
+	if prior.Fingerprint == 0 {
 		return nil
-	})
-	if err != nil || want == 0 {
-		return err
 	}
 	buf := s.buffer()
 	defer s.release(buf)
@@ -80,7 +75,7 @@ func (s *Service) checkSame(p *txn.Producer, encode func(*txn.Builder)) error {
 	}
 	*buf = encoded
 	got, err := txn.Fingerprint(encoded, crc32.MakeTable(crc32.Castagnoli))
-	if err == nil && got != want {
+	if err == nil && got != prior.Fingerprint {
 		err = errOtherTransaction(&pb.Producer{Id: string(p.ID), Sequence: p.Sequence})
 	}
 	return err
@@ -88,7 +83,7 @@ func (s *Service) checkSame(p *txn.Producer, encode func(*txn.Builder)) error {
 
 // encodePublish checks a request and appends its transaction to *buf. It returns the stored result instead if the
 // request is a retry (INV-10): then nothing else is checked, because the queue may be full or gone by now.
-func (s *Service) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior *txn.Result, err error) {
+func (s *Service) encodePublish(buf *[]byte, req *pb.PublishRequest) (*store.Prior, error) {
 	producer, err := checkProducer(req.GetProducer())
 	if err != nil {
 		return nil, err
@@ -103,31 +98,25 @@ func (s *Service) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior *txn
 	if err := txn.CheckName(req.GetQueue()); err != nil {
 		return nil, err
 	}
-	id, retry := uint64(txn.NoQueue), req.GetProducer().GetRetry()
-	err = s.store.View(func(st *queue.State) error {
-		if prior, err = priorResult(st, producer, retry); err != nil || prior != nil {
-			return err
-		}
-		q := st.QueueByName(req.GetQueue())
-		if q != nil {
-			id = q.ID()
-		}
-		if retry {
-			return nil // the first attempt may be in the log by now: what was applied before this one decides
-		}
-		if q == nil {
-			return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
-		}
-		return checkRoom(q, len(req.GetMessages()), sizeBytes)
-	})
+	names := [1]store.Lookup{{Queue: req.GetQueue()}}
+	retry := req.GetProducer().GetRetry()
+	prior, err := s.store.Lookup(producer, retry, names[:])
 	if err != nil {
 		return nil, err
 	}
 	if prior != nil {
-		return prior, s.checkSame(producer, func(b *txn.Builder) {
-			appendPublish(b, txn.NoQueue, 0,
-				req.GetMessages())
+		return prior, s.checkSame(producer, prior, func(b *txn.Builder) {
+			appendPublish(b, txn.NoQueue, 0, req.GetMessages())
 		})
+	}
+	// Of a retry, the first attempt may be in the log by now: what was applied before this one decides.
+	if found := &names[0]; !retry {
+		if !found.Found {
+			return nil, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
+		}
+		if err := checkRoom(found, len(req.GetMessages()), sizeBytes); err != nil {
+			return nil, err
+		}
 	}
 	if s.node.DiskLow() {
 		return nil, wire.ErrDiskLow
@@ -135,10 +124,10 @@ func (s *Service) encodePublish(buf *[]byte, req *pb.PublishRequest) (prior *txn
 	timeMS := now()
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
-	if id == txn.NoQueue {
+	if !names[0].Found {
 		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless the first attempt was applied before
 	} else {
-		appendPublish(&b, id, timeMS, req.GetMessages())
+		appendPublish(&b, names[0].QueueID, timeMS, req.GetMessages())
 	}
 	encoded, err := b.Finish()
 	if err != nil {
@@ -156,39 +145,19 @@ func appendPublish(b *txn.Builder, id uint64, timeMS int64, messages []*pb.Messa
 	b.EndPublish()
 }
 
-// priorResult tells what a request that was applied before is answered with; retry is what the request says of itself.
-// The store's lock is held.
-func priorResult(st *queue.State, p *txn.Producer, retry bool) (*txn.Result, error) {
-	if p == nil {
-		return nil, nil //nolint:nilnil // not a retry
-	}
-	ask := st.Prior
-	if retry {
-		ask = st.PriorOfRetry
-	}
-	prior, ok, refused := ask(*p)
-	if refused != txn.OK {
-		return nil, refused
-	}
-	if !ok {
-		return nil, nil //nolint:nilnil // not a retry
-	}
-	return &prior, nil
-}
-
 // checkRoom refuses what would be refused when it is applied, before it costs a place in the log. The last word is the
 // store's: others may publish at the same time.
-func checkRoom(q *queue.Queue, messages, sizeBytes int) error {
-	c := q.Config()
-	if q.SubCount() == 0 {
+func checkRoom(q *store.Lookup, messages, sizeBytes int) error {
+	if q.Subscriptions == 0 {
 		return nil // nothing will be kept
 	}
-	if c.MaxMessages > 0 && q.Messages()+uint64(messages) > c.MaxMessages {
-		return fmt.Errorf("%w: queue %q has %d messages, its max_messages is %d", txn.ErrQueueFull, q.Name(),
-			q.Messages(), c.MaxMessages)
+	c := q.Config
+	if c.MaxMessages > 0 && q.Messages+uint64(messages) > c.MaxMessages {
+		return fmt.Errorf("%w: queue %q has %d messages, its max_messages is %d", txn.ErrQueueFull, q.Queue,
+			q.Messages, c.MaxMessages)
 	}
-	if c.MaxBytes > 0 && q.Bytes()+uint64(sizeBytes) > c.MaxBytes {
-		return fmt.Errorf("%w: queue %q has %d bytes, its max_bytes is %d", txn.ErrQueueFull, q.Name(), q.Bytes(),
+	if c.MaxBytes > 0 && q.Bytes+uint64(sizeBytes) > c.MaxBytes {
+		return fmt.Errorf("%w: queue %q has %d bytes, its max_bytes is %d", txn.ErrQueueFull, q.Queue, q.Bytes,
 			c.MaxBytes)
 	}
 	return nil

@@ -238,8 +238,12 @@ func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStr
 		return
 	}
 	prior, err := p.server.encodePublish(buf, publish)
-	if err != nil || prior != nil {
-		call.done <- replication.Outcome{Result: prior, Err: err}
+	switch {
+	case err != nil:
+		call.done <- replication.Outcome{Err: err}
+		return
+	case prior != nil:
+		call.done <- replication.Outcome{Result: &prior.Result}
 		return
 	}
 	b.items = append(b.items, replication.Item{Done: call.end})

@@ -16,7 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
-	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -90,7 +89,7 @@ type origin struct {
 	producer *txn.Producer // nil if it has none
 	// retry: it was sent before, and may be in the log by now: what was applied before this one decides.
 	retry bool
-	prior *txn.Result // what it is answered with if it was carried out before
+	prior *store.Prior // what it is answered with if it was carried out before
 }
 
 // identify looks up whether a request was carried out before (INV-10).
@@ -99,10 +98,7 @@ func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	if o.producer, err = checkProducer(p); err != nil || o.producer == nil {
 		return o, err
 	}
-	err = s.store.View(func(st *queue.State) (err error) {
-		o.prior, err = priorResult(st, o.producer, o.retry)
-		return err
-	})
+	o.prior, err = s.store.Lookup(o.producer, o.retry, nil)
 	return o, err
 }
 
@@ -117,10 +113,10 @@ func (s *Service) commit(
 	ctx context.Context, session *Session, o origin, operation func(*txn.Builder),
 ) (*txn.Result, error) {
 	if o.prior != nil {
-		if err := s.checkSame(o.producer, operation); err != nil {
+		if err := s.checkSame(o.producer, o.prior, operation); err != nil {
 			return nil, err
 		}
-		return o.result(o.prior)
+		return o.result(&o.prior.Result)
 	}
 	buf := s.buffer()
 	defer s.release(buf)
@@ -150,41 +146,35 @@ func (o *origin) result(r *txn.Result) (*txn.Result, error) {
 
 // find looks up a queue by name.
 func (s *Service) find(name string) (id uint64, err error) {
-	err = s.view(name, func(q *queue.Queue) error {
-		id = q.ID()
-		return nil
-	})
-	return id, err
+	found, err := s.lookup(name, "")
+	return found.QueueID, err
 }
 
 // findSub looks up a subscription by name; the empty name means "default". With an error, the numbers are those of
 // none.
 func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error) {
-	subID = txn.NoSub
-	err = s.view(name, func(q *queue.Queue) error {
-		id = q.ID()
-		found := q.SubByName(subscriptionName(sub))
-		if found == nil {
-			return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, subscriptionName(sub), name)
-		}
-		subID = found.ID()
-		return nil
-	})
-	return id, subID, err
+	found, err := s.lookup(name, subscriptionName(sub))
+	if err == nil && found.SubID == txn.NoSub {
+		err = noSubscription(subscriptionName(sub), name)
+	}
+	return found.QueueID, found.SubID, err
 }
 
-// view calls fn with the queue of that name, under the store's lock.
-func (s *Service) view(name string, fn func(*queue.Queue) error) error {
+func noSubscription(sub, queue string) error {
+	return fmt.Errorf("%w: %q of queue %q", txn.ErrSubscriptionNotFound, sub, queue)
+}
+
+// lookup looks up a queue, and a subscription of it unless sub is empty.
+func (s *Service) lookup(name, sub string) (store.Lookup, error) {
+	names := [1]store.Lookup{{Queue: name, Subscription: sub}}
 	if err := txn.CheckName(name); err != nil {
-		return err
+		return names[0], err
 	}
-	return s.store.View(func(st *queue.State) error {
-		q := st.QueueByName(name)
-		if q == nil {
-			return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
-		}
-		return fn(q)
-	})
+	_, err := s.store.Lookup(nil, false, names[:])
+	if err == nil && !names[0].Found {
+		err = fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
+	}
+	return names[0], err
 }
 
 // describeMade gives the queue that a transaction made, as it is now. It may be gone by now, and another one have its
@@ -199,35 +189,22 @@ func (s *Service) describeMade(session *Session, name string, id uint64) *pb.Que
 
 // describe gives the queue as it is now.
 func (s *Service) describe(session *Session, name string) (*pb.Queue, error) {
-	var described *pb.Queue
-	err := s.view(name, func(q *queue.Queue) error {
-		described = wire.QueueToProto(q)
-		return nil
-	})
+	if err := txn.CheckName(name); err != nil {
+		return nil, err
+	}
+	info, err := s.store.QueueByName(name)
+	if errors.Is(err, store.ErrNoQueue) {
+		return nil, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
+	}
 	if err != nil {
 		return nil, err
 	}
-	s.addConsumers(session, described)
-	return described, nil
+	return queueToProto(&info, session), nil
 }
 
-// addConsumers adds what only the active knows.
-func (s *Service) addConsumers(session *Session, q *pb.Queue) {
-	ids := make(map[string]uint32, len(q.GetSubscriptions()))
-	err := s.store.View(func(st *queue.State) error {
-		if found := st.Queue(q.GetId()); found != nil {
-			for sub := range found.Subs {
-				ids[sub.Name()] = sub.ID()
-			}
-		}
-		return nil
+// queueToProto describes a queue, with the consumers that the session has of it.
+func queueToProto(q *store.QueueInfo, session *Session) *pb.Queue {
+	return wire.QueueToProto(q, func(sub uint32) (inFlight uint64, attached uint32) {
+		return session.Consumers.Stats(dispatch.Key{Queue: q.ID, Sub: sub})
 	})
-	if err != nil {
-		return // the store is being closed; the rest of the answer stands
-	}
-	for _, sub := range q.GetSubscriptions() {
-		if id, ok := ids[sub.GetName()]; ok {
-			sub.InFlight, sub.Consumers = session.Consumers.Stats(dispatch.Key{Queue: q.GetId(), Sub: id})
-		}
-	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/store"
-	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -103,13 +102,7 @@ func (s storeSource) Read(
 
 // NextSequence is the sequence that the queue's next message will get.
 func (s storeSource) NextSequence(id uint64) (next uint64, ok bool) {
-	err := s.store.View(func(st *queue.State) error {
-		if q := st.Queue(id); q != nil {
-			next, ok = q.NextSequence(), true
-		}
-		return nil
-	})
-	return next, ok && err == nil
+	return s.store.NextSequence(id)
 }
 
 // Watch tells of changes of the queue.

@@ -11,7 +11,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
-	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -20,17 +19,19 @@ func QueueConfig(c *pb.QueueConfig) txn.Config {
 	return txn.Config{MaxMessages: c.GetMaxMessages(), MaxBytes: c.GetMaxBytes()}
 }
 
-// queueToProto describes a queue. The store's lock is held.
-func QueueToProto(q *queue.Queue) *pb.Queue {
-	c := q.Config()
+// QueueToProto describes a queue; consumers tells what only the active knows of a subscription: how many messages its
+// consumers have and have not acknowledged, and how many consumers there are.
+func QueueToProto(q *store.QueueInfo, consumers func(sub uint32) (inFlight uint64, attached uint32)) *pb.Queue {
 	out := &pb.Queue{
-		Name: q.Name(), Id: q.ID(), Config: &pb.QueueConfig{MaxMessages: c.MaxMessages, MaxBytes: c.MaxBytes},
-		NextSequence: q.NextSequence(), Messages: q.Messages(), Bytes: q.Bytes(), Digest: q.Digest(),
-		Subscriptions: make([]*pb.Subscription, 0, q.SubCount()),
+		Name: q.Name, Id: q.ID,
+		Config:       &pb.QueueConfig{MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes},
+		NextSequence: q.NextSequence, Messages: q.Messages, Bytes: q.Bytes, Digest: q.Digest,
+		Subscriptions: make([]*pb.Subscription, 0, len(q.Subscriptions)),
 	}
-	for sub := range q.Subs {
-		out.Subscriptions = append(out.Subscriptions,
-			&pb.Subscription{Name: sub.Name(), Floor: sub.Floor(), Backlog: sub.Backlog()})
+	for _, sub := range q.Subscriptions {
+		described := &pb.Subscription{Name: sub.Name, Floor: sub.Floor, Backlog: sub.Backlog}
+		described.InFlight, described.Consumers = consumers(sub.ID)
+		out.Subscriptions = append(out.Subscriptions, described)
 	}
 	slices.SortFunc(out.GetSubscriptions(), func(a, b *pb.Subscription) int {
 		return strings.Compare(a.GetName(),

@@ -78,7 +78,9 @@ func install(t *testing.T, fsys *memfs.FS) *store.Store {
 
 // store shows what a store holds, checks it, and has it say so.
 func (d *dumper) store(s *store.Store) {
-	for _, q := range s.Queues("", "", 100) {
+	queues, _, err := s.Queues(store.QueueRange{MaxQueues: 100, MaxSubscriptions: 100})
+	require.NoError(d.t, err)
+	for _, q := range queues {
 		d.line(1, "queue %d %q: %+v, next sequence %d, %d messages, %d bytes, digest %016x", q.ID, q.Name, q.Config,
 			q.NextSequence, q.Messages, q.Bytes, q.Digest)
 		for _, sub := range q.Subscriptions {
