@@ -1,0 +1,220 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// withQueue runs an example on a node of its own, where the queue is there and has the messages.
+func withQueue(queue string, bodies []string, example func(context.Context, *client.Client) error) {
+	c, done := openExample()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	_, _, err := c.CreateQueue(ctx, queue, client.CreateQueueOptions{})
+	for _, body := range bodies {
+		if err == nil {
+			_, err = c.Publish(ctx, queue, client.Message{Body: []byte(body)})
+		}
+	}
+	if err == nil {
+		err = example(ctx, c)
+	}
+	if err != nil {
+		fmt.Println(err)
+	}
+}
+
+// A batch is stored as a whole or not at all.
+func ExampleClient_PublishBatch() {
+	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
+		receipt, err := c.PublishBatch(ctx, "orders", []client.Message{
+			{Body: []byte("one")}, {Body: []byte("two"), Properties: map[string]string{"urgent": "yes"}},
+		})
+		if err != nil {
+			return err
+		}
+		fmt.Println("the first one has sequence", receipt.Sequence)
+		return nil
+	})
+	// Output: the first one has sequence 1
+}
+
+// All is a loop over the messages of a subscription. A message that is given back is delivered again.
+func ExampleConsumer_All() {
+	withQueue("orders", []string{"coffee", "tea"}, func(ctx context.Context, c *client.Client) error {
+		consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{Prefetch: 1})
+		if err != nil {
+			return err
+		}
+		refused, done := false, 0
+		for d, err := range consumer.All(ctx) {
+			if err != nil {
+				return err
+			}
+			if string(d.Body) == "coffee" && !refused {
+				refused = true
+				d.Nack()
+				continue
+			}
+			fmt.Printf("%s, given back %d times before\n", d.Body, d.DeliveryCount)
+			d.Ack()
+			if done++; done == 2 {
+				break
+			}
+		}
+		return consumer.Flush(ctx)
+	})
+	// Unordered output:
+	// coffee, given back 1 times before
+	// tea, given back 0 times before
+}
+
+// Browsing reads without consuming.
+func ExampleClient_Browse() {
+	withQueue("orders", []string{"a", "b", "c", "d"}, func(ctx context.Context, c *client.Client) error {
+		for m, err := range c.Browse(ctx, "orders", client.BrowseOptions{From: 2, Limit: 2}) {
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%d: %s\n", m.Sequence, m.Body)
+		}
+		return nil
+	})
+	// Output:
+	// 2: b
+	// 3: c
+}
+
+// Queues lists what there is, and what each subscription has still to acknowledge.
+func ExampleClient_Queues() {
+	withQueue("orders.eu", []string{"a", "b"}, func(ctx context.Context, c *client.Client) error {
+		for q, err := range c.Queues(ctx, "orders.") {
+			if err != nil {
+				return err
+			}
+			fmt.Printf("%s: %s has %d messages\n", q.Name, q.Subscriptions[0].Name, q.Subscriptions[0].Backlog)
+		}
+		return nil
+	})
+	// Output: orders.eu: default has 2 messages
+}
+
+// A queue with a limit refuses what would exceed it.
+func ExampleClient_AlterQueue() {
+	withQueue("orders", []string{"a"}, func(ctx context.Context, c *client.Client) error {
+		if _, err := c.AlterQueue(ctx, "orders", client.QueueConfig{MaxMessages: 1}); err != nil {
+			return err
+		}
+		_, err := c.Publish(ctx, "orders", client.Message{Body: []byte("b")})
+		fmt.Println("full:", errors.Is(err, client.ErrLimit), "in doubt:", errors.Is(err, client.ErrOutcomeUnknown))
+		return nil
+	})
+	// Output: full: true in doubt: false
+}
+
+// With the same Request, a call whose outcome is unknown can be made again: it is carried out once at most.
+func ExampleRequest() {
+	withQueue("orders", []string{"a", "b", "c"}, func(ctx context.Context, c *client.Client) error {
+		var r client.Request
+		purged, err := c.PurgeQueue(ctx, "orders", "", &r)
+		for errors.Is(err, client.ErrOutcomeUnknown) && !errors.Is(err, client.ErrOutcomeLost) {
+			purged, err = c.PurgeQueue(ctx, "orders", "", &r)
+		}
+		fmt.Println("purged", purged)
+		return err
+	})
+	// Output: purged 3
+}
+
+// A transaction gives messages back together with what it publishes about them.
+func ExampleTxn_Release() {
+	withQueue("orders", []string{"broken"}, func(ctx context.Context, c *client.Client) error {
+		consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+		if err != nil {
+			return err
+		}
+		d, err := consumer.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = c.Begin().Release(d).Publish("orders", client.Message{Body: []byte("look at the one before")}).Commit(ctx)
+		if err != nil {
+			return err
+		}
+		for d, err := range consumer.All(ctx) {
+			if err != nil {
+				return err
+			}
+			if d.Ack(); d.DeliveryCount > 0 {
+				fmt.Printf("%s, given back %d times before\n", d.Body, d.DeliveryCount)
+				break
+			}
+		}
+		return consumer.Flush(ctx)
+	})
+	// Output: broken, given back 1 times before
+}
+
+// A node can be asked by its address, whatever its role; the client finds the active one by itself.
+func ExampleNode_Status() {
+	withQueue("orders", []string{"a"}, func(ctx context.Context, c *client.Client) error {
+		active, err := c.WaitActive(ctx)
+		if err != nil {
+			return err
+		}
+		n, err := c.Node(active.Address)
+		if err != nil {
+			return err
+		}
+		status, err := n.Status(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Println(status.GetRole(), status.GetStore().GetMessages())
+		return nil
+	})
+	// Output: ROLE_ACTIVE_ALONE 1
+}
+
+// Settings are changed while the nodes run.
+func ExampleClient_ChangeRunningSettings() {
+	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
+		settings, err := c.ChangeRunningSettings(ctx, &pb.ChangeSettingsRequest{
+			Set: map[string]string{"limits.delivery-share": "20"},
+		})
+		if err != nil {
+			return err
+		}
+		for _, s := range settings {
+			if s.GetName() == "limits.delivery-share" {
+				fmt.Println(s.GetValue(), s.GetChanged())
+			}
+		}
+		return nil
+	})
+	// Output: 20% true
+}
+
+// Maintenance is scheduled with jobs of the pair.
+func ExampleClient_PutJob() {
+	withQueue("orders", nil, func(ctx context.Context, c *client.Client) error {
+		if _, err := c.PutJob(ctx, &pb.Job{Name: "nightly", Schedule: "0 3 * * *", Kind: "verify"}); err != nil {
+			return err
+		}
+		jobs, err := c.Jobs(ctx)
+		if err != nil {
+			return err
+		}
+		for _, j := range jobs {
+			fmt.Println(j.GetName(), j.GetKind(), j.GetSchedule())
+		}
+		return c.DeleteJob(ctx, "nightly")
+	})
+	// Output: nightly verify 0 3 * * *
+}
