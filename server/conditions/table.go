@@ -62,7 +62,7 @@ func ofThePair() []Definition {
 		{
 			Kind: MinInSyncRefuses, Severity: Critical, Scope: OfPair,
 			Cause:  "Writes are refused because only one node is in sync and `min-in-sync` is 2.",
-			Action: "Bring the other node back. To go on with one copy, set `min-in-sync` to 1 and restart the active.",
+			Action: "Bring the other node back. To go on with one copy, `lockstep settings set min-in-sync 1`.",
 		},
 		{
 			Kind: RecordRefused, Severity: Critical, Scope: OfNode,
@@ -150,15 +150,17 @@ func ofTheCoordinator() []Definition {
 	return []Definition{
 		{
 			Kind: CoordinatorLost, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
-			Cause: "This node does not reach the coordinator: no role can change, and if the other node is lost, " +
-				"too, writes stop.",
+			Cause: "This node does not reach the coordinator: no role can change, and if the other node is lost or " +
+				"restarted, too, writes stop.",
 			Action: "Look at the coordinator's processes and at the network to them. A pair that serves goes on " +
-				"serving meanwhile.",
+				"serving meanwhile: restart neither node until the coordinator is back.",
 		},
 		{
 			Kind: CoordinatorTrouble, Severity: Critical, Scope: OfNode,
-			Cause:  "The coordinator answers but does not do what it is asked for.",
-			Action: "The details are its own words: give it space, or this node the right to write its key.",
+			Cause: "The coordinator answers but does not do what it is asked for: no role can change, and if the " +
+				"standby is lost or restarted, writes stop, since the record can neither release it nor name it anew.",
+			Action: "The details are its own words: give it space, or this node the right to write its key. Restart " +
+				"neither node before; a node that was restarted comes back in sync by itself afterwards.",
 		},
 		{
 			Kind: VoterMissing, Severity: Warning, Scope: OfPair, After: 10 * time.Second,

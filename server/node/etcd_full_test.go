@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
 // An etcd that is out of space costs a pair no write as long as no role has to change. When the standby goes, the
@@ -46,13 +48,26 @@ func TestEtcdOutOfSpace(t *testing.T) {
 		patience, 10*time.Millisecond,
 		"the status says what to do")
 
+	// A node that restarts has a new run, which the record cannot name: it does not come back in sync, and says why.
+	restarted := start(t, standby.config)
+	require.Eventually(t, func() bool { return hasTrouble(restarted) && hasTrouble(active) }, patience,
+		10*time.Millisecond, "both nodes tell of the coordinator")
+	require.Equal(t, pb.Role_ROLE_BLOCKED, active.role())
+
 	_, err = operator.Compact(t.Context(), last, clientv3.WithCompactPhysical())
 	require.NoError(t, err)
 	_, err = operator.Defragment(t.Context(), etcd.Address())
 	require.NoError(t, err)
 	_, err = operator.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
 	require.NoError(t, err)
-	active.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	active.waitFor(pb.Role_ROLE_ACTIVE)
 	active.publish("q", "after")
 	require.NotContains(t, active.status().GetReason(), "NOSPACE")
+}
+
+// hasTrouble tells whether a node reports that the coordinator refuses what it is asked for.
+func hasTrouble(n *testNode) bool {
+	return slices.ContainsFunc(n.status().GetConditions(), func(c *pb.Condition) bool {
+		return c.GetKind() == string(conditions.CoordinatorTrouble) && strings.Contains(c.GetDetails(), "NOSPACE")
+	})
 }
