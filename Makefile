@@ -21,11 +21,19 @@ PEERS      ?= $(LOCKSTEP_PEERS)
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build the static binary bin/lockstep
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/lockstep ./cmd/lockstep
+
+.PHONY: release
+release: ## Static binaries for each platform in dist/, the same bytes each time, and their checksums
+	deploy/make-release.sh dist $(VERSION)
+
+.PHONY: release-check
+release-check: release ## The same, and once more from another directory: both must be the same
+	deploy/check-release.sh dist $(VERSION)
 
 .PHONY: generate
 generate: ## Regenerate the Go code of the .proto files
@@ -38,6 +46,10 @@ check: ## Everything that CI checks: format, vet, lint, buf, generated code, tes
 .PHONY: static
 static: ## The part of it that needs no tests: format, vet, lint, buf, generated code
 	.ci/run static
+
+.PHONY: vulnerabilities
+vulnerabilities: ## govulncheck; needs its database, https://vuln.go.dev
+	.ci/run vulnerabilities
 
 .PHONY: test
 test: ## Every test, as in CI

@@ -78,7 +78,7 @@ type MaintenanceServiceClient interface {
 	ListBackups(ctx context.Context, in *ListBackupsRequest, opts ...grpc.CallOption) (*ListBackupsResponse, error)
 	// DropOld removes what the last rewrite or installed snapshot of this node replaced.
 	DropOld(ctx context.Context, in *DropOldRequest, opts ...grpc.CallOption) (*DropOldResponse, error)
-	// FlushArchive archives the log of this node up to now, where log.archive is set: a restore can then reach what is applied.
+	// FlushArchive archives the log of this node up to now, where wal.archive is set: a restore can then reach what is applied.
 	FlushArchive(ctx context.Context, in *FlushArchiveRequest, opts ...grpc.CallOption) (*FlushArchiveResponse, error)
 	// StartPlan begins a rolling operation on the pair: standby, switchover, the other node.
 	StartPlan(ctx context.Context, in *StartPlanRequest, opts ...grpc.CallOption) (*StartPlanResponse, error)
@@ -380,7 +380,7 @@ type MaintenanceServiceServer interface {
 	ListBackups(context.Context, *ListBackupsRequest) (*ListBackupsResponse, error)
 	// DropOld removes what the last rewrite or installed snapshot of this node replaced.
 	DropOld(context.Context, *DropOldRequest) (*DropOldResponse, error)
-	// FlushArchive archives the log of this node up to now, where log.archive is set: a restore can then reach what is applied.
+	// FlushArchive archives the log of this node up to now, where wal.archive is set: a restore can then reach what is applied.
 	FlushArchive(context.Context, *FlushArchiveRequest) (*FlushArchiveResponse, error)
 	// StartPlan begins a rolling operation on the pair: standby, switchover, the other node.
 	StartPlan(context.Context, *StartPlanRequest) (*StartPlanResponse, error)
