@@ -221,7 +221,8 @@ func TestWalkDisks(t *testing.T) {
 	}
 	t.Logf("%d walks, %d steps, %d ended by a loss that nobody can notice: %v", walks, taken, excused, kinds)
 	for _, kind := range diskMoves {
-		if kind != "wake-old" && !testing.Short() { // a machine that forgets what it has asked the coordinator for can do anything: only explored from near
+		// A machine that forgets what it has asked the coordinator for can do anything: only explored from near.
+		if kind != "wake-old" && !testing.Short() {
 			require.NotZero(t, kinds[kind], "no walk had the move %q", kind)
 		}
 	}

@@ -167,7 +167,8 @@ func (w *world) force(i int, next Record) error {
 	n := &w.hosts[i]
 	kept := commonPrefix(n.log, w.committed)
 	// (One that has lost bytes of its own is another matter, of which the operator was told, too.)
-	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) && uint64(kept) < next.Forced.After {
+	if lost := len(w.committed) - kept; lost > 0 && !n.loss && next.InSync[0] == w.member(i) &&
+		uint64(kept) < next.Forced.After {
 		return violated("the operator was told that nothing up to %d is lost; node %d has %v, and %v was acknowledged",
 			next.Forced.After, i, n.log, w.committed)
 	}

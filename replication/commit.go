@@ -102,8 +102,8 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 	return o.Result, o.Err
 }
 
-// Await waits for the outcome of a transaction, which its Done sends to c. It returns the context's error when that ends
-// first; the Done is still called then, so that c must have room.
+// Await waits for the outcome of a transaction, which its Done sends to c. It returns the context's error when that
+// ends first; the Done is still called then, so that c must have room.
 //
 // The goroutine that waits here may do the applier's work: the outcome is there sooner if no other one has to be woken
 // for it. So the Done of other transactions may be called from here.

@@ -159,7 +159,8 @@ func (sc *scrub) own(ctx context.Context) error {
 func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (renewed uint64, err error) {
 	runs, err := file.OwnRuns(pin)
 	in := &page.DamagedError{}
-	if errors.As(err, &in) && file.RenewOwn(in.Page) { // a page of the directory; what it leads to is looked at the next time
+	// A page of the directory is written anew; what it leads to is looked at the next time.
+	if errors.As(err, &in) && file.RenewOwn(in.Page) {
 		sc.found(err)
 		renewed, err = 1, nil
 	}

@@ -141,7 +141,7 @@ type tailRuns struct {
 func (t *tailRuns) Len() int           { return len(t.runs) }
 func (t *tailRuns) Less(i, j int) bool { return t.runs[i].run.First < t.runs[j].run.First }
 func (t *tailRuns) Swap(i, j int)      { t.runs[i], t.runs[j] = t.runs[j], t.runs[i] }
-func (t *tailRuns) Push(x any)         { t.runs = append(t.runs, x.(indexEntry)) } //nolint:forcetypeassert // only here
+func (t *tailRuns) Push(x any)         { t.runs = append(t.runs, x.(indexEntry)) } // only here
 
 // Pop takes the last one out, for package heap.
 func (t *tailRuns) Pop() any {
@@ -175,7 +175,7 @@ func (s *Store) findTail(ctx context.Context, file *page.File, pin *page.Pin, o 
 		}
 		heap.Push(t, e)
 		for t.bytes += uint64(e.run.Pages) * size; t.bytes > limit; {
-			first := heap.Pop(t).(indexEntry) //nolint:forcetypeassert // see Push
+			first := heap.Pop(t).(indexEntry) // see Push
 			t.bytes -= uint64(first.run.Pages) * size
 			stays(first)
 		}
@@ -200,7 +200,7 @@ func (s *Store) moveTail(ctx context.Context, o ShrinkOptions) (uint64, error) {
 	}
 	var order []indexEntry
 	for tail.Len() > 0 {
-		order = append(order, heap.Pop(tail).(indexEntry)) //nolint:forcetypeassert // see Push
+		order = append(order, heap.Pop(tail).(indexEntry)) // see Push
 	}
 	pace := s.Pace(ctx, 0)
 	var moved uint64

@@ -29,7 +29,7 @@ func (t NodeTLS) On() bool { return t.Cert != "" }
 // Server is the configuration of the node's port; nil without TLS. Errors name the file that cannot be used.
 func (t NodeTLS) Server() (*tls.Config, error) {
 	if !t.On() {
-		return nil, nil //nolint:nilnil // no TLS is no error
+		return nil, nil // no TLS is no error
 	}
 	out, err := ClientTLS(t.CA, t.Cert, t.Key)
 	if err != nil {
@@ -45,7 +45,7 @@ func (t NodeTLS) Server() (*tls.Config, error) {
 // Client is the configuration for connections to the other node; nil without TLS.
 func (t NodeTLS) Client() (*tls.Config, error) {
 	if !t.On() {
-		return nil, nil //nolint:nilnil // no TLS is no error
+		return nil, nil // no TLS is no error
 	}
 	return ClientTLS(t.CA, t.Cert, t.Key)
 }
@@ -55,7 +55,7 @@ func (t NodeTLS) Client() (*tls.Config, error) {
 // file that cannot be used.
 func ClientTLS(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
-		return nil, nil //nolint:nilnil // no TLS is no error
+		return nil, nil // no TLS is no error
 	}
 	if (cert == "") != (key == "") {
 		return nil, errors.New("cert and key go together; only one of them is set")

@@ -467,7 +467,7 @@ type sequenceHeap []uint64
 func (h sequenceHeap) Len() int           { return len(h) }
 func (h sequenceHeap) Less(i, j int) bool { return h[i] < h[j] }
 func (h sequenceHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *sequenceHeap) Push(x any)        { *h = append(*h, x.(uint64)) } //nolint:forcetypeassert // only push calls it
+func (h *sequenceHeap) Push(x any)        { *h = append(*h, x.(uint64)) } // only push calls it
 func (h *sequenceHeap) Pop() any {
 	last := (*h)[len(*h)-1]
 	*h = (*h)[:len(*h)-1]

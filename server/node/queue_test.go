@@ -170,7 +170,9 @@ func TestPublishRefusals(t *testing.T) {
 			Messages: []*pb.Message{{Properties: map[string]string{"": "x"}}},
 		}, txn.ErrInvalidName, "property key"},
 		"properties": {
-			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Properties: map[string]string{"x": strings.Repeat("x", 65<<10)}}}},
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
+				Properties: map[string]string{"x": strings.Repeat("x", 65<<10)},
+			}}},
 			txn.ErrTooLarge, "properties",
 		},
 		"producer id": {

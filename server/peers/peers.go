@@ -202,7 +202,8 @@ func (p *peer) Scan(
 func (p *peer) Rewrite(
 	ctx context.Context, req maintenance.RewriteRequest, progress func(maintenance.Progress),
 ) (maintenance.RewriteResult, error) {
-	r, err := follow(ctx, p, &pb.RewriteRequest{PageSize: wire.Uint32(req.PageSize), DryRun: req.DryRun, PlanId: req.PlanID},
+	r, err := follow(ctx, p, &pb.RewriteRequest{PageSize: wire.Uint32(req.PageSize), DryRun: req.DryRun,
+		PlanId: req.PlanID},
 		pb.MaintenanceServiceClient.Rewrite,
 		func(r *pb.RewriteResponse) (*pb.Progress, *pb.RewriteResult) { return r.GetProgress(), r.GetResult() },
 		progress)
@@ -230,7 +231,7 @@ func (p *peer) Backup(
 	ctx context.Context, req maintenance.BackupRequest, progress func(maintenance.Progress),
 ) (backup.Set, error) {
 	set, err := follow(ctx, p, &pb.BackupRequest{
-		Path: req.Path, KeepGenerations: wire.Uint32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)), //nolint:gosec // not negative
+		Path: req.Path, KeepGenerations: wire.Uint32(req.Keep), BytesPerSecond: uint64(max(req.BytesPerSecond, 0)),
 	}, pb.MaintenanceServiceClient.Backup,
 		func(r *pb.BackupResponse) (*pb.Progress, *pb.SaveSet) { return r.GetProgress(), r.GetSet() }, progress)
 	if err != nil {

@@ -29,7 +29,7 @@ func subscriptionName(name string) string {
 // checkProducer turns a request's producer into a transaction's; nil if it has none.
 func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 	if p == nil {
-		return nil, nil //nolint:nilnil // no producer is no error
+		return nil, nil // no producer is no error
 	}
 	producer := txn.Producer{ID: []byte(p.GetId()), Epoch: p.GetEpoch(), Sequence: p.GetSequence()}
 	if err := txn.CheckProducer(producer); err != nil {

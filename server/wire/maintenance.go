@@ -17,7 +17,7 @@ import (
 )
 
 // u32 converts a number that is small and not negative, such as a page size.
-func Uint32(n int) uint32 { return uint32(max(n, 0)) } //nolint:gosec // see above
+func Uint32(n int) uint32 { return uint32(max(n, 0)) }
 
 // timeToProto leaves out a time that is not set.
 func timeToProto(t time.Time) *timestamppb.Timestamp {
@@ -96,17 +96,19 @@ func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 
 func ScanToProto(r *store.ScanResult) *pb.ScanResult {
 	out := &pb.ScanResult{
-		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes, GainBytes: uint64(max(r.GainBytes, 0)), //nolint:gosec // not negative
+		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes, GainBytes: uint64(max(r.GainBytes, 0)),
 		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
 	}
 	for _, b := range r.Histogram {
 		out.Histogram = append(out.Histogram, &pb.SizeBucket{
-			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages, Bytes: b.Bytes,
+			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages,
+			Bytes: b.Bytes,
 		})
 	}
 	for _, c := range r.Candidates {
 		out.Candidates = append(out.Candidates, &pb.PageSizeCandidate{
-			PageSize: Uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes, Runs: c.Runs,
+			PageSize: Uint32(c.PageSize), FileBytes: c.FileBytes, Pages: c.Pages, WasteBytes: c.WasteBytes,
+			Runs: c.Runs,
 		})
 	}
 	if len(r.Problems) > 0 {
@@ -133,8 +135,9 @@ func ScanFromProto(r *pb.ScanResult) store.ScanResult {
 
 func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	return &pb.RewriteResult{
-		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter), FileBytesBefore: r.FileBytesBefore,
-		FileBytesAfter: r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes,
+		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter),
+		FileBytesBefore: r.FileBytesBefore,
+		FileBytesAfter:  r.FileBytesAfter, NeededBytes: r.NeededBytes, AvailableBytes: r.AvailableBytes,
 		Messages: r.Messages,
 		Took:     durationpb.New(r.Took),
 	}

@@ -185,11 +185,11 @@ func (r *recovering) header(i int) (segmentHeader, error) {
 // next returns the header of the segment behind one, nil if there is none that is readable.
 func (r *recovering) next(at int) (*segmentHeader, error) {
 	if at+1 == len(r.segs) {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil // none is an answer
 	}
 	h, err := r.header(at + 1)
 	if errors.Is(err, errNoSegmentHeader) {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil // none is an answer
 	}
 	return &h, err
 }

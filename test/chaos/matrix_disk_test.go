@@ -34,8 +34,14 @@ func diskFaults() []fault {
 		}
 	}
 	return []fault{
-		{"an fsync of the active fails", func(m *matrix, t *testing.T) bool { return m.failSync(t, m.active, syncFails) }},
-		{"an fsync of the standby fails", func(m *matrix, t *testing.T) bool { return m.failSync(t, m.standby, syncFails) }},
+		{"an fsync of the active fails", func(m *matrix, t *testing.T) bool {
+			return m.failSync(t, m.active,
+				syncFails)
+		}},
+		{"an fsync of the standby fails", func(m *matrix, t *testing.T) bool {
+			return m.failSync(t, m.standby,
+				syncFails)
+		}},
 		{"disk of the active hangs", lasting(active, stalledDisk)},
 		{"disk of the standby hangs", lasting(standby, stalledDisk)},
 		{"disk of the active is slow", lasting(active, slow)},

@@ -145,7 +145,7 @@ func (c clock) set(offset time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("clock: %w", err)
 	}
-	b := binary.NativeEndian.AppendUint64(nil, uint64(offset/time.Second)) //nolint:gosec // the bits of an int64
+	b := binary.NativeEndian.AppendUint64(nil, uint64(offset/time.Second))
 	_, err = f.WriteAt(b, 0)
 	return errors.Join(err, f.Close())
 }

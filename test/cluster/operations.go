@@ -122,10 +122,10 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 		a.pinned = append(a.pinned, c)
 	}
 	for i, run := range runs {
-		a.start(uint32(firstApplication+i), a.client, run) //nolint:gosec // small
+		a.start(uint32(firstApplication+i), a.client, run)
 	}
 	for i, c := range a.pinned {
-		a.start(uint32(firstPinned+i), c, (*application).transfer) //nolint:gosec // small
+		a.start(uint32(firstPinned+i), c, (*application).transfer)
 	}
 	return a, nil
 }

@@ -82,7 +82,10 @@ func TestStoreWrites(t *testing.T) {
 				publishBatch(t, s, body, c.batch)
 				if c.consumed {
 					first := uint64(i*c.batch) + 1
-					commit(t, s, func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: first, Last: first + uint64(c.batch) - 1}) })
+					commit(t, s, func(b *txn.Builder) {
+						b.Ack(1, 1,
+							txn.Range{First: first, Last: first + uint64(c.batch) - 1})
+					})
 				}
 			}
 			messages := float64(c.batch * c.batches)

@@ -44,7 +44,7 @@ type sampler struct {
 
 func newSampler(t *testing.T, p *cluster.Pair, metrics map[string]string, path string) *sampler {
 	t.Helper()
-	f, err := os.Create(path) //nolint:gosec // named by the test
+	f, err := os.Create(path)
 	require.NoError(t, err)
 	w := csv.NewWriter(f)
 	t.Cleanup(func() {

@@ -409,7 +409,7 @@ func testLinearizable(t *testing.T, f Fixture) {
 	for i := range clients {
 		c := connect(t, f)
 		wg.Go(func() {
-			rng := rand.New(rand.NewPCG(1, uint64(i))) //nolint:gosec // a test
+			rng := rand.New(rand.NewPCG(1, uint64(i)))
 			note := func(in casInput, out casOutput, call time.Duration) {
 				ret := time.Since(base)
 				mu.Lock()

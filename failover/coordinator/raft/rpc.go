@@ -100,12 +100,18 @@ func serveAPI(ln net.Listener, v *Voter) *api {
 	handle(mux, v, pathMark, func(ctx context.Context, s service, m failover.Mark) (struct{}, error) {
 		return struct{}{}, s.mark(ctx, m)
 	})
-	handle(mux, v, pathRenew, func(ctx context.Context, s service, l failover.Live) (time.Duration, error) { return s.renew(ctx, l) })
+	handle(mux, v, pathRenew, func(ctx context.Context, s service, l failover.Live) (time.Duration, error) {
+		return s.renew(ctx, l)
+	})
 	handle(mux, v, pathWithdraw, func(ctx context.Context, s service, l failover.Live) (struct{}, error) {
 		return struct{}{}, s.withdraw(ctx, l)
 	})
-	handle(mux, v, pathMembers, func(ctx context.Context, s service, _ struct{}) ([]Member, error) { return s.members(ctx) })
-	handle(mux, v, pathChange, func(ctx context.Context, s service, c change) (Member, error) { return s.changeMembers(ctx, c) })
+	handle(mux, v, pathMembers, func(ctx context.Context, s service, _ struct{}) ([]Member, error) {
+		return s.members(ctx)
+	})
+	handle(mux, v, pathChange, func(ctx context.Context, s service, c change) (Member, error) {
+		return s.changeMembers(ctx, c)
+	})
 	mux.HandleFunc("POST "+pathWatch, func(w http.ResponseWriter, r *http.Request) { streamWatch(w, r, v.serving(r)) })
 	a := &api{srv: &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerLimit, IdleTimeout: idleServer, ErrorLog: log.New(io.Discard, "", 0),

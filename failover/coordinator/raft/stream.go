@@ -306,7 +306,7 @@ func (t *trackedConn) Close() error {
 	t.p.mu.Lock()
 	delete(t.p.conns, t)
 	t.p.mu.Unlock()
-	return t.Conn.Close() //nolint:wrapcheck // a wrapper
+	return t.Conn.Close()
 }
 
 // address of a voter as others know it.

@@ -13,7 +13,7 @@ import (
 // load reads the files. The result serves for both sides of a connection; nil without TLS.
 func (t *TLS) load() (*tls.Config, error) {
 	if t == nil {
-		return nil, nil //nolint:nilnil // no TLS is no error
+		return nil, nil // no TLS is no error
 	}
 	if t.CA == "" || t.Cert == "" || t.Key == "" {
 		return nil, errors.New("raft: tls: ca, cert and key go together: voters show each other certificates")

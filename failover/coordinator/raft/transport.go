@@ -105,7 +105,7 @@ func (t *transport) note(rpc hraft.RPC) error {
 func (t *transport) Close() error {
 	t.once.Do(func() { close(t.closed) })
 	t.wg.Wait()
-	return t.NetworkTransport.Close() //nolint:wrapcheck // a wrapper
+	return t.NetworkTransport.Close()
 }
 
 // SetHeartbeatHandler implements raft.Transport.
@@ -153,12 +153,12 @@ func (t *transport) AppendEntries(
 			return t.answered(string(id), args, resp)
 		}
 		if heartbeat || !t.leads(args.Term, id) {
-			return err //nolint:wrapcheck // a wrapper
+			return err
 		}
 		select {
 		case <-time.After(wait):
 		case <-t.closed:
-			return err //nolint:wrapcheck // a wrapper
+			return err
 		}
 	}
 }
@@ -177,7 +177,7 @@ func (t *transport) RequestVote(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse,
 ) error {
 	if err := t.NetworkTransport.RequestVote(id, named(id, target), args, resp); err != nil {
-		return err //nolint:wrapcheck // a wrapper
+		return err
 	}
 	if resp.Granted {
 		return t.seen.saw(string(id), sighting{Term: args.Term, Voted: args.Term}, atOnce)
@@ -190,7 +190,7 @@ func (t *transport) RequestPreVote(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.RequestPreVoteRequest,
 	resp *hraft.RequestPreVoteResponse,
 ) error {
-	return t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp) //nolint:wrapcheck // a wrapper
+	return t.NetworkTransport.RequestPreVote(id, named(id, target), args, resp)
 }
 
 // InstallSnapshot implements raft.Transport.
@@ -198,14 +198,14 @@ func (t *transport) InstallSnapshot(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.InstallSnapshotRequest,
 	resp *hraft.InstallSnapshotResponse, data io.Reader,
 ) error {
-	return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data) //nolint:wrapcheck // a wrapper
+	return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, data)
 }
 
 // TimeoutNow implements raft.Transport.
 func (t *transport) TimeoutNow(
 	id hraft.ServerID, target hraft.ServerAddress, args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse,
 ) error {
-	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp) //nolint:wrapcheck // a wrapper
+	return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp)
 }
 
 // named puts the id into the address, by which the library keeps its connections: one to the former owner of an address
@@ -248,7 +248,7 @@ func (w *watchedLog) StoreLogs(logs []*hraft.Log) error {
 	if stuck := w.stuck.Load(); stuck != nil {
 		<-*stuck
 	}
-	return w.LogStore.StoreLogs(logs) //nolint:wrapcheck // a wrapper
+	return w.LogStore.StoreLogs(logs)
 }
 
 // owes is for how long the disk has not answered.

@@ -135,7 +135,7 @@ func (d *Disk) Set(s State) error {
 	defer d.mu.Unlock()
 	d.cache.Hold(s.Hold, s.Leak, s.Seed)
 	d.now, d.seen, d.hits = s, make([]uint64, len(s.Rules)), make([]uint64, len(s.Rules))
-	d.rng = rand.New(rand.NewPCG(s.Seed, 12)) //nolint:gosec // dice of a test
+	d.rng = rand.New(rand.NewPCG(s.Seed, 12))
 	close(d.ended)
 	d.ended = make(chan struct{})
 	return nil

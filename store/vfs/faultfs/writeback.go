@@ -51,7 +51,7 @@ func NewWriteBack(inner vfs.FS) *WriteBack {
 func (w *WriteBack) Hold(on bool, leak float64, seed uint64) {
 	w.policyMu.Lock()
 	defer w.policyMu.Unlock()
-	w.holding, w.leak, w.rng = on, leak, rand.New(rand.NewPCG(seed, 11)) //nolint:gosec // dice of a test
+	w.holding, w.leak, w.rng = on, leak, rand.New(rand.NewPCG(seed, 11))
 }
 
 // leaks draws for one sector.

@@ -1,5 +1,5 @@
-// Package memfs is a filesystem in memory, for tests. It can be crashed: FS.CrashClone returns the filesystem as a power
-// failure could leave it, with everything that was synced and an arbitrary part of what was not.
+// Package memfs is a filesystem in memory, for tests. It can be crashed: FS.CrashClone returns the filesystem as a
+// power failure could leave it, with everything that was synced and an arbitrary part of what was not.
 package memfs
 
 import (
@@ -249,8 +249,8 @@ func (m *FS) Stat(name string) (vfs.FileInfo, error) {
 	return vfs.FileInfo{SizeBytes: node.sizeBytes, IsDir: node.isDir()}, nil
 }
 
-// SyncDir is vfs.FS.SyncDir. As in a journaling filesystem, a rename between two directories is durable when either of them
-// is synced.
+// SyncDir is vfs.FS.SyncDir. As in a journaling filesystem, a rename between two directories is durable when either of
+// them is synced.
 func (m *FS) SyncDir(dir string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -336,7 +336,7 @@ func (m *FS) Usage(dir string) (vfs.Usage, error) {
 		return vfs.Usage{}, pathErr("usage", dir, fs.ErrNotExist)
 	}
 	free := uint64(max(m.capacityBytes-m.usedBytes, 0))
-	return vfs.Usage{TotalBytes: uint64(max(m.capacityBytes, 0)), FreeBytes: free, AvailableBytes: free}, nil //nolint:gosec // not negative
+	return vfs.Usage{TotalBytes: uint64(max(m.capacityBytes, 0)), FreeBytes: free, AvailableBytes: free}, nil
 }
 
 // String tells how large the filesystem is, for messages of tests.

@@ -177,7 +177,7 @@ func subscriptionName(i int) string { return fmt.Sprintf("s%04d", i) }
 // publish publishes all messages.
 func (f *fanout) publish(ctx context.Context) (*hdrhistogram.Histogram, error) {
 	sizes := make([]int, f.Messages)
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // sizes of a benchmark
+	rng := rand.New(rand.NewPCG(1, 2))
 	for i := range sizes {
 		sizes[i] = f.SizeMin + rng.IntN(f.SizeMax-f.SizeMin+1)
 	}

@@ -57,7 +57,7 @@ func (o *PageSizeOptions) sizes() (sizes []int, total int64) {
 			total += int64(g.SizeBytes)
 		}
 	}
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // an order, not a secret
+	rng := rand.New(rand.NewPCG(1, 2))
 	rng.Shuffle(len(sizes), func(i, j int) { sizes[i], sizes[j] = sizes[j], sizes[i] })
 	return sizes, total
 }

@@ -54,7 +54,9 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 }
 
 // ConfirmMessages asks if messages of a queue would go. subscription is empty for all of them.
-func (env *Env) ConfirmMessages(ctx context.Context, c *client.Client, yes bool, queue, subscription, what string) error {
+func (env *Env) ConfirmMessages(
+	ctx context.Context, c *client.Client, yes bool, queue, subscription, what string,
+) error {
 	if yes || !env.Asks() {
 		return nil
 	}

@@ -343,7 +343,7 @@ func (r *resize) plan(ctx context.Context, w *workload) error {
 
 // killInTheMiddle kills the active while the standby rewrites its page file, and starts it again.
 func (r *resize) killInTheMiddle(ctx context.Context, w *workload, p *pb.Plan) error {
-	rng := rand.New(rand.NewPCG(r.Seed, 1)) //nolint:gosec // it decides when to kill, not a secret
+	rng := rand.New(rand.NewPCG(r.Seed, 1))
 	percent := 15 + 40*rng.Float64()
 	missed := true
 	_, err := r.follow(ctx, w, p, func(p *pb.Plan) bool {

@@ -152,7 +152,8 @@ func sweep(env *cli.Env, cmd *cobra.Command, f benchFlags, p parsed, k knob, siz
 
 // knobPoint starts nodes with one value and measures one load.
 func knobPoint(
-	ctx context.Context, env *cli.Env, cmd *cobra.Command, f benchFlags, p parsed, k knob, value string, load bench.PublishOptions,
+	ctx context.Context, env *cli.Env, cmd *cobra.Command, f benchFlags, p parsed, k knob, value string,
+	load bench.PublishOptions,
 ) (r bench.Result, err error) {
 	f.sync, f.settings = k.sync, map[string]string{k.setting: value}
 	for name, v := range k.also {

@@ -183,8 +183,8 @@ func runCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run NAME", Short: "Run a job now, and wait for it",
 		Long: `Run a job now, whatever its schedule says, and wait until it is done: of a compact, until its rolling plan has ended, which
-lockstep store plan --watch shows. If the active role moves meanwhile, the run is begun again, and this waits for that. The exit code
-is 1 if it failed. It is refused while it runs already. With --detach a compact is not waited for.`,
+lockstep store plan --watch shows. If the active role moves meanwhile, the run is begun again, and this waits for that.
+The exit code is 1 if it failed. It is refused while it runs already. With --detach a compact is not waited for.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -249,7 +249,7 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 		return nil, fmt.Errorf("job %s: %w", name, client.ErrNoJob)
 	}
 	if len(jobs[i].GetHistory()) == 0 {
-		return nil, nil //nolint:nilnil // it did not run yet
+		return nil, nil // it did not run yet
 	}
 	return jobs[i].GetHistory()[0], nil
 }

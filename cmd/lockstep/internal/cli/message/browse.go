@@ -38,7 +38,9 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-func browse(ctx context.Context, env *cli.Env, c *client.Client, queue string, o client.BrowseOptions, bodies bool) error {
+func browse(
+	ctx context.Context, env *cli.Env, c *client.Client, queue string, o client.BrowseOptions, bodies bool,
+) error {
 	wait, cancel := context.WithTimeout(ctx, env.Timeout)
 	_, err := c.WaitActive(wait)
 	cancel()

@@ -85,7 +85,9 @@ It does nothing without --force and --accept-data-loss, and on a terminal it ask
 }
 
 // nodeToForce chooses the node: the one that was named, or the only one that answers.
-func nodeToForce(ctx context.Context, env *cli.Env, c *client.Client, args []string, f *forceFlags) (*client.Node, error) {
+func nodeToForce(
+	ctx context.Context, env *cli.Env, c *client.Client, args []string, f *forceFlags,
+) (*client.Node, error) {
 	addrs, err := env.Addresses()
 	if err != nil {
 		return nil, err
@@ -230,6 +232,7 @@ func lostRange(r *pb.ForceFailoverResponse) string {
 		return text + fmt.Sprintf("on: this node has heard of commits up to LSN %d, and holds those; how far the "+
 			"lost node went is not known", r.GetHeardCommitLsn())
 	default:
-		return text + "on: this node has heard of no commit since it was started; how far the lost node went is not known"
+		return text + "on: this node has heard of no commit since it was started; " +
+			"how far the lost node went is not known"
 	}
 }

@@ -21,7 +21,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Args:  cli.KnownSubcommand,
 		RunE:  cli.NeedsSubcommand,
 	}
-	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env), purgeCommand(env),
+	cmd.AddCommand(createCommand(env), listCommand(env), showCommand(env), alterCommand(env), deleteCommand(env),
+		purgeCommand(env),
 		dropDamagedCommand(env))
 	return cmd
 }
@@ -255,7 +256,8 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				if err := env.ConfirmMessages(ctx, c, yes || ifEmpty, args[0], "", "Delete queue "+args[0]); err != nil {
+				if err := env.ConfirmMessages(ctx, c, yes || ifEmpty, args[0], "",
+					"Delete queue "+args[0]); err != nil {
 					return err
 				}
 				ctx, cancel := context.WithTimeout(ctx, env.Timeout)

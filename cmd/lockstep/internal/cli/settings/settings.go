@@ -1,5 +1,5 @@
-// Package settings has the commands for the settings that can be changed while the nodes run. Those of maintenance are in
-// package store.
+// Package settings has the commands for the settings that can be changed while the nodes run. Those of maintenance are
+// in package store.
 package settings
 
 import (

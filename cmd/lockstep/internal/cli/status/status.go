@@ -21,8 +21,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "status", GroupID: "operate",
 		Short: "Show what both nodes are and know",
 		Long: `Show role, positions and content of each node, and the pair's record. Nodes that do not answer are shown, too.
-The exit code is 1 when no node answers. With --watch it is shown again until Ctrl-C: on a terminal in place, with rates, and otherwise
-whenever it changed.`,
+The exit code is 1 when no node answers. With --watch it is shown again until Ctrl-C: on a terminal in place, with
+rates, and otherwise whenever it changed.`,
 		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

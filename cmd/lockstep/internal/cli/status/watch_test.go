@@ -32,7 +32,8 @@ func TestInterrupted(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, stop)
 	var stderr strings.Builder
-	code := commands.Run(ctx, []string{"queue", "list", "--timeout", "30s"}, c.Process(strings.NewReader(""), &stderr, &stderr))
+	code := commands.Run(ctx, []string{"queue", "list", "--timeout", "30s"},
+		c.Process(strings.NewReader(""), &stderr, &stderr))
 	require.Equal(t, cli.ExitError, code)
 	require.Equal(t, "lockstep: interrupted\n", stderr.String())
 }

@@ -64,10 +64,12 @@ func onNode(ctx context.Context, env *cli.Env, want string, fn func(context.Cont
 func chooseNode(ctx context.Context, env *cli.Env, c *client.Client, want string) (target, error) {
 	s := env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second))
 	i := slices.IndexFunc(s.Nodes, func(n nodes.Node) bool {
-		return want == n.Address || n.Error == "" && (want == n.Name || want == n.NodeID || want == nodes.BaseRole(n.Role))
+		return want == n.Address || n.Error == "" &&
+			(want == n.Name || want == n.NodeID || want == nodes.BaseRole(n.Role))
 	})
 	if i < 0 && want == nodes.Standby {
-		if i = slices.IndexFunc(s.Nodes, func(n nodes.Node) bool { return nodes.BaseRole(n.Role) == nodes.Active }); i >= 0 &&
+		active := func(n nodes.Node) bool { return nodes.BaseRole(n.Role) == nodes.Active }
+		if i = slices.IndexFunc(s.Nodes, active); i >= 0 &&
 			s.Pair != nil {
 			fmt.Fprintf(env.Stderr, "There is no standby now; node %s, the active one, is asked.\n", s.Nodes[i].Name)
 		}

@@ -128,7 +128,8 @@ func TestCancelRolling(t *testing.T) {
 	defer interrupt()
 	var stdout strings.Builder
 	stderr := &clitest.WatchedWriter{Want: "rewrites its page file", Seen: interrupt}
-	code := commands.Run(ctx, []string{"store", "compact", "--rolling", "--output", "json"}, c.Process(strings.NewReader(""), &stdout, stderr))
+	code := commands.Run(ctx, []string{"store", "compact", "--rolling", "--output", "json"},
+		c.Process(strings.NewReader(""), &stdout, stderr))
 	var plan map[string]any
 	require.NoError(t, json.Unmarshal([]byte(stdout.String()), &plan), "%s%s", stdout.String(), stderr.Text.String())
 	require.Contains(t, stderr.Text.String(), "Ctrl-C again")

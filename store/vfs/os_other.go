@@ -1,0 +1,36 @@
+//go:build !unix
+
+package vfs
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"runtime"
+)
+
+// OS returns a filesystem that refuses everything: what a store needs of one (durable names, locks, writes to a place)
+// is written for Unix only. The client and the commands that ask a node need none.
+func OS() FS { return noFS{} }
+
+type noFS struct{}
+
+var errNoFS = fmt.Errorf("there is no store on %s: run the node on Linux or another Unix", runtime.GOOS)
+
+func (noFS) OpenFile(string, int, fs.FileMode) (File, error) { return nil, errNoFS }
+
+func (noFS) Remove(string) error { return errNoFS }
+
+func (noFS) Rename(string, string) error { return errNoFS }
+
+func (noFS) MkdirAll(string, fs.FileMode) error { return errNoFS }
+
+func (noFS) ReadDir(string) ([]string, error) { return nil, errNoFS }
+
+func (noFS) Stat(string) (FileInfo, error) { return FileInfo{}, errNoFS }
+
+func (noFS) SyncDir(string) error { return errNoFS }
+
+func (noFS) Lock(string) (io.Closer, error) { return nil, errNoFS }
+
+func (noFS) Usage(string) (Usage, error) { return Usage{}, errNoFS }
