@@ -327,14 +327,20 @@ func requireEqual(a, b *node) {
 		return a.store.Applied() == end && b.store.End() == end && b.store.Applied() == end
 	}, patience, time.Millisecond, "a end %v applied %v, b end %v applied %v", a.store.End(), a.store.Applied(),
 		b.store.End(), b.store.Applied())
-	da, err := a.store.Digest(t.Context())
-	require.NoError(t, err)
-	db, err := b.store.Digest(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, da, db)
+	var digests [2]store.Digest
+	for i, n := range []*node{a, b} {
+		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+			digests[i], err = c.Digest(t.Context())
+			return err
+		}))
+	}
+	require.Equal(t, digests[0], digests[1])
 	for _, n := range []*node{a, b} {
-		report, err := n.store.Check(t.Context(), nil)
-		require.NoError(t, err)
+		var report store.Report
+		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+			report, err = c.Check(t.Context(), nil)
+			return err
+		}))
 		require.Empty(t, report.Problems, n.name)
 	}
 }

@@ -37,7 +37,7 @@ func TestConnectionLostDuringRewrite(t *testing.T) {
 	defer free.Do(func() { close(goOn) })
 	var rewriting sync.WaitGroup
 	rewriting.Go(func() {
-		if _, err := b.store.Rewrite(context.WithoutCancel(t.Context()),
+		if _, err := b.store.Maintenance().Rewrite(context.WithoutCancel(t.Context()),
 			store.RewriteOptions{PageSize: 8192}); err != nil {
 			t.Errorf("rewrite: %v", err)
 		}

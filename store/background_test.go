@@ -20,25 +20,25 @@ func TestBackgroundPauses(t *testing.T) {
 	ctx := t.Context()
 	full := pace.FullSpeed(ctx)
 
-	want, err := n.s.Scan(full, store.ScanOptions{})
+	want, err := scanStore(full, n.s, store.ScanOptions{})
 	require.NoError(t, err)
-	got, err := n.s.Scan(ctx, store.ScanOptions{})
+	got, err := scanStore(ctx, n.s, store.ScanOptions{})
 	require.NoError(t, err)
 	require.Positive(t, got.Messages)
 	got.Time, got.Checkpoint, got.FileBytes = want.Time, want.Checkpoint, want.FileBytes
 	got.GainBytes, got.Pages, got.UsedPages = want.GainBytes, want.Pages, want.UsedPages
 	require.Equal(t, want, got)
 
-	wantDigest, err := n.s.Digest(full)
+	wantDigest, err := digestOf(full, n.s)
 	require.NoError(t, err)
-	digest, err := n.s.Digest(ctx)
+	digest, err := digestOf(ctx, n.s)
 	require.NoError(t, err)
 	require.Equal(t, wantDigest, digest)
-	report, err := n.s.Check(ctx, nil)
+	report, err := checkStore(ctx, n.s, nil)
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
 	require.Equal(t, want.Messages+want.DeadMessages, report.Messages)
-	plan, err := n.s.PlanRewrite(ctx, store.RewriteOptions{PageSize: 8192})
+	plan, err := n.s.Maintenance().PlanRewrite(ctx, store.RewriteOptions{PageSize: 8192})
 	require.NoError(t, err)
 	require.Equal(t, want.Messages, plan.Messages)
 	n.check()
@@ -50,7 +50,7 @@ func TestBackgroundPauses(t *testing.T) {
 	pausing := make(chan struct{}, 1)
 	result := make(chan error, 1)
 	go func() {
-		_, err := n.s.Check(ended, func(_, _ uint64) {
+		_, err := checkStore(ended, n.s, func(_, _ uint64) {
 			select {
 			case pausing <- struct{}{}:
 			default:

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -28,48 +27,27 @@ type Report struct {
 	LSN uint64
 }
 
-// Check writes a checkpoint and walks everything that it refers to: each page is referenced exactly once or free, each
-// page and message decodes, each message that a subscription still wants is there. Online: no transaction waits for it.
-// What is wrong is in the report; the error says that the check itself could not go on.
-func (s *Store) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
-	if _, err := s.Checkpoint(ctx); err != nil {
-		return Report{}, err
+// Check walks everything that the checkpoint refers to: each page is referenced exactly once or free, each page and
+// message decodes, each message that a subscription still wants is there. What is wrong is in the report; the error says
+// that the check itself could not go on.
+func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
+	state, err := c.State()
+	if errors.Is(err, ErrDataLoss) {
+		return Report{Problems: []string{err.Error()}}, nil
 	}
-	file, pin, err := s.pinFile()
 	if err != nil {
 		return Report{}, err
 	}
-	report, err := checkFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0), progress)
-	if gone := s.stillUses(file); gone != nil {
-		return Report{}, gone // what it reports is that the file was closed under it
-	}
-	return report, err
-}
-
-// checkFile checks a pinned checkpoint of a page file and releases the pin.
-func checkFile(
-	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer,
-	progress func(done, total uint64),
-) (Report, error) {
-	p, err := openPinned(file, pin, cacheBytes, pace)
-	if err != nil {
-		if errors.Is(err, ErrDataLoss) {
-			return Report{Problems: []string{err.Error()}}, nil
-		}
-		return Report{}, err
-	}
-	defer p.close()
-	c := checker{p: p, progress: progress, seen: newPageSet(p.meta.Pages)}
-	c.report.Checkpoint, c.report.LSN = p.meta.Checkpoint, p.meta.Position.LSN
-	if err := c.walk(ctx); err != nil {
-		return c.report, err
-	}
-	return c.report, nil
+	k := checker{p: c, state: state, progress: progress, seen: newPageSet(c.meta.Pages)}
+	k.report.Checkpoint, k.report.LSN = c.meta.Checkpoint, c.meta.Position.LSN
+	err = k.walk(ctx)
+	return k.report, err
 }
 
 // checker is one check under way.
 type checker struct {
-	p        *pinned
+	p        *Checkpoint
+	state    *queue.State
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
@@ -102,11 +80,11 @@ func (c *checker) walk(ctx context.Context) error {
 	for _, run := range own {
 		c.mark(run, "free-page map")
 	}
-	if err := c.p.runs(ctx, c.run); err != nil {
+	if err := c.p.Runs(ctx, WalkOptions{}, c.run); err != nil {
 		return err
 	}
 	c.endQueue()
-	for q := range c.p.state.Queues {
+	for q := range c.state.Queues {
 		c.emptyQueue(q)
 	}
 	return c.compareFree(ctx)
@@ -129,7 +107,7 @@ func (c *checker) mark(run page.Run, what string) {
 }
 
 // run checks one run of messages.
-func (c *checker) run(e indexEntry, payload []byte, err error) error {
+func (c *checker) run(e *indexEntry, payload []byte, err error) error {
 	c.mark(e.run, fmt.Sprintf("queue %d, sequences %d to %d", e.queue, e.first, e.last()))
 	if e.queue != c.queue {
 		c.endQueue()
@@ -140,13 +118,13 @@ func (c *checker) run(e indexEntry, payload []byte, err error) error {
 		c.next = e.last() + 1
 		return nil
 	}
-	q := c.p.state.Queue(e.queue)
+	q := c.state.Queue(e.queue)
 	if q == nil {
 		c.problem("page %d belongs to queue %d, which is not there", e.run.First, e.queue)
 		return nil
 	}
 	if q.AllDead(e.first, e.span) {
-		c.problem("page %d holds sequences %d to %d of queue %d, which nobody wants any more", e.run.First, e.first,
+		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription wants any more", e.run.First, e.first,
 			e.last(), e.queue)
 	}
 	r, err := newRunReader(payload)
@@ -188,7 +166,7 @@ func (c *checker) endQueue() {
 	if c.queue == 0 {
 		return
 	}
-	if q := c.p.state.Queue(c.queue); q != nil {
+	if q := c.state.Queue(c.queue); q != nil {
 		c.missing(q, c.next)
 	}
 }

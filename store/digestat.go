@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// holds are records at which Apply stops until somebody has taken a checkpoint there. Store.mu guards them.
+// holds are records at which Apply stops until a checkpoint was taken there. Store.mu guards them.
 type holds struct{ list []*hold }
 
 type hold struct {
@@ -44,47 +42,22 @@ func (h *holds) reach(applied uint64) {
 	}
 }
 
-// DigestAt is Digest of the content as it is at exactly record at. It waits until that is applied, at most for
-// patience, and holds applying there for as long as a checkpoint takes; it is a good idea to write one shortly before.
+// waitAt waits until a record is applied, at most for patience, and holds applying there until release is called.
 // ErrPast if more was applied already, context.DeadlineExceeded if the record does not come in time.
-func (s *Store) DigestAt(ctx context.Context, at uint64, patience time.Duration) (Digest, error) {
-	file, pin, err := s.pinAt(ctx, at, patience)
-	if err != nil {
-		return Digest{}, fmt.Errorf("digest at LSN %d: %w", at, err)
-	}
-	d, err := digestFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0))
-	if gone := s.stillUses(file); gone != nil {
-		return Digest{}, gone
-	}
-	return d, err
-}
-
-// pinAt pins a checkpoint that stands at a record.
-func (s *Store) pinAt(ctx context.Context, at uint64, patience time.Duration) (*page.File, *page.Pin, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
+func (s *Store) waitAt(ctx context.Context, at uint64, patience time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	defer s.letGo(h)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	select {
 	case <-h.reached:
+		return func() { s.letGo(h) }, nil
 	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+		s.letGo(h)
+		return nil, ctx.Err() //nolint:wrapcheck // the caller does
 	}
-	if _, err := s.Checkpoint(ctx); err != nil {
-		return nil, nil, err
-	}
-	file, pin, err := s.pinFile()
-	if err != nil {
-		return nil, nil, err
-	}
-	if have := pin.Meta().Position.LSN; have != at {
-		pin.Release()
-		return nil, nil, fmt.Errorf("%w: the store was replaced by its peer's, it stands at %d", ErrSnapshotGone, have)
-	}
-	return file, pin, nil
 }
 
 func (s *Store) holdAt(at uint64) (*hold, error) {

@@ -37,7 +37,7 @@ func TestDigestAt(t *testing.T) {
 		}
 		wg.Go(func() {
 			var err error
-			if digests[i], err = n.s.DigestAt(t.Context(), at, 10*time.Second); err != nil {
+			if digests[i], err = digestAt(t.Context(), n.s, at, 10*time.Second); err != nil {
 				t.Error(err)
 			}
 		})
@@ -60,11 +60,11 @@ func TestDigestAt(t *testing.T) {
 	require.Equal(t, uint64(256), digests[0].Messages)
 	require.Equal(t, uint64(records+1), a.s.Applied().LSN, "applying went on")
 
-	_, err := a.s.DigestAt(t.Context(), at, time.Second)
+	_, err := digestAt(t.Context(), a.s, at, time.Second)
 	require.ErrorIs(t, err, store.ErrPast)
-	_, err = a.s.DigestAt(t.Context(), records+50, 10*time.Millisecond)
+	_, err = digestAt(t.Context(), a.s, records+50, 10*time.Millisecond)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	last, err := a.s.DigestAt(t.Context(), records+1, time.Second)
+	last, err := digestAt(t.Context(), a.s, records+1, time.Second)
 	require.NoError(t, err, "where it stands")
 	require.Equal(t, uint64(records), last.Messages)
 	a.commit(func(b *txn.Builder) { b.DeleteMeta("k1") })
@@ -84,7 +84,7 @@ func TestMetaSurvives(t *testing.T) {
 	require.NoError(t, err)
 	n.commit(func(b *txn.Builder) { b.PutMeta("maintenance/b", []byte("2")) })
 	n.commit(func(b *txn.Builder) { b.PutMeta("other", nil) })
-	before, err := n.s.Digest(t.Context())
+	before, err := digestOf(t.Context(), n.s)
 	require.NoError(t, err)
 	require.NoError(t, n.s.Close())
 
@@ -96,7 +96,7 @@ func TestMetaSurvives(t *testing.T) {
 	entries := n.s.MetaPrefix("maintenance/")
 	require.Len(t, entries, 2)
 	require.Equal(t, "2", string(entries[1].Value))
-	after, err := n.s.Digest(t.Context())
+	after, err := digestOf(t.Context(), n.s)
 	require.NoError(t, err)
 	require.Equal(t, before.Content, after.Content)
 	_, ok = n.s.Meta("none")

@@ -32,18 +32,11 @@ type QueueDigest struct {
 // already, context.DeadlineExceeded if the record does not come in time.
 func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, patience time.Duration) (QueueDigests, error) {
 	if at != 0 {
-		h, err := s.holdAt(at)
+		release, err := s.waitAt(ctx, at, patience)
 		if err != nil {
 			return QueueDigests{}, fmt.Errorf("digests at LSN %d: %w", at, err)
 		}
-		defer s.letGo(h)
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		select {
-		case <-h.reached:
-		case <-ctx.Done():
-			return QueueDigests{}, fmt.Errorf("digests at LSN %d: %w", at, ctx.Err())
-		}
+		defer release()
 	}
 	if err := s.usable(); err != nil {
 		return QueueDigests{}, err

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
-	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // MetaDump is what a page file says about itself and its last checkpoint.
@@ -23,20 +21,9 @@ type MetaDump struct {
 	Recovery page.Recovery
 }
 
-// DumpMeta reads header and meta slots of a node that is not running. Read-only.
-func DumpMeta(fsys vfs.FS, dir string) (_ MetaDump, err error) {
-	file, done, err := openOffline(fsys, dir)
-	if err != nil {
-		return MetaDump{}, err
-	}
-	defer func() {
-		if cerr := done(); err == nil {
-			err = cerr
-		}
-	}()
-	return MetaDump{
-		Path: filepath.Join(dir, pageFileName), Meta: file.Meta(), StoreID: file.StoreID(), Recovery: file.Recovery(),
-	}, nil
+// DumpMeta tells what header and meta slots say.
+func (c *Checkpoint) DumpMeta() MetaDump {
+	return MetaDump{Path: c.file.Path(), Meta: c.meta, StoreID: c.file.StoreID(), Recovery: c.file.Recovery()}
 }
 
 // PageDump is what is in a page.
@@ -59,19 +46,11 @@ type MessageDump struct {
 	Message txn.Message
 }
 
-// DumpPage reads and verifies the run that begins at a page of a node that is not running. Read-only.
-func DumpPage(fsys vfs.FS, dir string, no page.No) (_ PageDump, err error) {
-	file, done, err := openOffline(fsys, dir)
-	if err != nil {
-		return PageDump{}, err
-	}
-	defer func() {
-		if cerr := done(); err == nil {
-			err = cerr
-		}
-	}()
-	if no == 0 || uint64(no) > file.Meta().Pages {
-		return PageDump{}, fmt.Errorf("there is no page %d: the file has pages 1 to %d", no, file.Meta().Pages)
+// DumpPage reads and verifies the run that begins at a page.
+func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
+	file := c.file
+	if no == 0 || uint64(no) > c.meta.Pages {
+		return PageDump{}, fmt.Errorf("there is no page %d: the file has pages 1 to %d", no, c.meta.Pages)
 	}
 	head := make([]byte, file.PageSize())
 	if err := file.ReadPages(no, head); err != nil {
@@ -115,23 +94,9 @@ func (d *PageDump) decode() error {
 	}
 }
 
-// WriteTree writes the keys of the last checkpoint's tree, one a line, for those who debug the format. Read-only.
-func WriteTree(ctx context.Context, fsys vfs.FS, dir string, w io.Writer) (err error) {
-	file, done, err := openOffline(fsys, dir)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if cerr := done(); err == nil {
-			err = cerr
-		}
-	}()
-	p, err := openPinned(file, file.Pin(), offlineCacheBytes, nil)
-	if err != nil {
-		return err
-	}
-	defer p.close()
-	it := p.view.Scan(nil, nil)
+// WriteTree writes the keys of the checkpoint's tree, one a line, for those who debug the format.
+func (c *Checkpoint) WriteTree(ctx context.Context, w io.Writer) error {
+	it := c.view.Scan(nil, nil)
 	for it.Next() {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("walk the tree: %w", err)

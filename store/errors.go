@@ -41,8 +41,6 @@ var (
 	ErrCommitted = errors.New("record is committed and cannot be cut")
 	// ErrNoQueue is returned when a queue or subscription is not there (any more).
 	ErrNoQueue = errors.New("no such queue or subscription")
-	// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.
-	ErrDataLoss = errors.New("stored message is damaged")
 	// ErrIndexDamaged is returned when a page is damaged that holds no messages but says where they are: the store has
 	// to be replaced by a copy of the other node's.
 	ErrIndexDamaged = errors.New("the store's index is damaged")

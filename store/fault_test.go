@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -111,7 +112,7 @@ func TestDamagedPage(t *testing.T) {
 	require.NoError(t, err)
 	pages := stats.Pages
 	require.NoError(t, n.s.Close())
-	f, err := mem.OpenFile(store.PageFile("/data"), os.O_RDWR, 0)
+	f, err := mem.OpenFile(datadir.PageFile("/data"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	var found int
 	for no := page.No(1); uint64(no) <= pages; no++ {
@@ -121,7 +122,7 @@ func TestDamagedPage(t *testing.T) {
 		require.NoError(t, err)
 		_, err = f.WriteAt([]byte{b[0] ^ 0x10}, at)
 		require.NoError(t, err)
-		report, err := store.CheckDir(context.Background(), mem, "/data", nil)
+		report, err := checkDir(mem)
 		if err != nil || len(report.Problems) > 0 {
 			found++
 		}
@@ -129,7 +130,7 @@ func TestDamagedPage(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Greater(t, found, 10, "most pages of the store are in use")
-	report, err := store.CheckDir(context.Background(), mem, "/data", nil)
+	report, err := checkDir(mem)
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
 	again := openNode(t, options(mem))
@@ -151,7 +152,7 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 	}
 	_, err := n.s.Checkpoint(context.Background())
 	require.NoError(t, err)
-	f, err := mem.OpenFile(store.PageFile("/data"), os.O_RDWR, 0)
+	f, err := mem.OpenFile(datadir.PageFile("/data"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = f.WriteAt([]byte{0xff, 0xff}, page.OffsetOf(10, 2048)+500)
 	require.NoError(t, err)
@@ -181,7 +182,7 @@ func TestFullDisk(t *testing.T) {
 	n, m := filled(t, options(fault))
 	var full atomic.Bool
 	fault.SetHook(func(op faultfs.Op) error {
-		if full.Load() && op.Name == store.PageFile("/data") &&
+		if full.Load() && op.Name == datadir.PageFile("/data") &&
 			(op.Kind == faultfs.OpWrite || op.Kind == faultfs.OpAllocate) {
 			return fmt.Errorf("write: %w", syscall.ENOSPC)
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -73,10 +74,58 @@ func (n *node) applyAll() txn.Result {
 	return last
 }
 
+// checkStore checks a checkpoint of now.
+func checkStore(ctx context.Context, s *store.Store, progress func(done, total uint64)) (r store.Report, err error) {
+	err = s.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+		r, err = c.Check(ctx, progress)
+		return err
+	})
+	return r, err
+}
+
+// digestOf hashes what a store holds now.
+func digestOf(ctx context.Context, s *store.Store) (store.Digest, error) { return digestAt(ctx, s, 0, 0) }
+
+// digestAt hashes what a store holds at a record.
+func digestAt(ctx context.Context, s *store.Store, at uint64, patience time.Duration) (d store.Digest, err error) {
+	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, Patience: patience}, func(c *store.Checkpoint) (err error) {
+		d, err = c.Digest(ctx)
+		return err
+	})
+	return d, err
+}
+
+// scanStore scans a checkpoint of now.
+func scanStore(ctx context.Context, s *store.Store, o store.ScanOptions) (r store.ScanResult, err error) {
+	err = s.ReadCheckpoint(ctx, store.ReadOptions{OlderIfFull: true}, func(c *store.Checkpoint) (err error) {
+		r, err = c.Scan(ctx, o)
+		return err
+	})
+	return r, err
+}
+
+// checkDir checks the store in /data, which is not open.
+func checkDir(fsys vfs.FS) (r store.Report, err error) {
+	err = store.ReadDir(fsys, "/data", func(c *store.Checkpoint) (err error) {
+		r, err = c.Check(context.Background(), nil)
+		return err
+	})
+	return r, err
+}
+
+// scanDir scans the store in /data, which is not open.
+func scanDir(fsys vfs.FS, o store.ScanOptions) (r store.ScanResult, err error) {
+	err = store.ReadDir(fsys, "/data", func(c *store.Checkpoint) (err error) {
+		r, err = c.Scan(context.Background(), o)
+		return err
+	})
+	return r, err
+}
+
 // check ends a test: the store must be sound.
 func (n *node) check() {
 	n.t.Helper()
-	report, err := n.s.Check(context.Background(), nil)
+	report, err := checkStore(context.Background(), n.s, nil)
 	require.NoError(n.t, err)
 	require.Empty(n.t, report.Problems)
 }

@@ -218,6 +218,15 @@ func (s *Store) Identity() Identity {
 	return s.id.public()
 }
 
+// ReadIdentity reads who the node in a data directory is. Read-only.
+func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
+	id, err := readIdentity(fsys, dir)
+	if err != nil {
+		return Identity{}, err
+	}
+	return id.public(), nil
+}
+
 func (id *identityFile) public() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,

@@ -59,6 +59,9 @@ func (e *indexEntry) appendValue(dst []byte) []byte {
 	return binary.AppendUvarint(dst, e.bytes)
 }
 
+// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.
+var ErrDataLoss = errors.New("stored message is damaged")
+
 var errIndexEntry = errors.New("index entry does not decode")
 
 func decodeIndexEntry(key, value []byte) (indexEntry, error) {

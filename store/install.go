@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -60,7 +61,7 @@ func (in *Install) WriteAt(offset uint64, data []byte) error {
 // begin takes the first piece and makes the file that the others go to.
 func (in *Install) begin(data []byte) error {
 	s, h := in.s, in.header
-	imp, err := page.NewImporter(s.o.FS, filepath.Join(s.o.Dir, receiveName), page.ImportOptions{
+	imp, err := page.NewImporter(s.o.FS, filepath.Join(s.o.Dir, datadir.ReceiveName), page.ImportOptions{
 		Meta: data, PageSize: h.PageSize, FileBytes: int64(h.FileBytes), StoreID: s.Identity().StoreID,
 	})
 	if err != nil {
@@ -98,7 +99,7 @@ func (in *Install) Commit() error {
 	if err := in.imp.Finish(); err != nil {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
-	s.maint.interrupt() // a rewrite of what goes away
+	s.maint.Interrupt() // a rewrite of what goes away
 	s.pager.hold()
 	defer s.pager.mu.Unlock()
 	s.ioMu.Lock()
@@ -135,11 +136,11 @@ func (s *Store) swapPages() error {
 		return fmt.Errorf("close page.db: %w", err)
 	}
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
-	if err := s.o.FS.Rename(at(pageFileName), at(oldFileName)); err != nil {
+	if err := s.o.FS.Rename(at(datadir.PageFileName), at(datadir.OldFileName)); err != nil {
 		return fmt.Errorf("keep the old page.db: %w", err)
 	}
 	// A crash here leaves no page.db: recoverInstall finishes the second rename.
-	if err := s.o.FS.Rename(at(receiveName), at(pageFileName)); err != nil {
+	if err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName)); err != nil {
 		return fmt.Errorf("put the snapshot in place: %w", err)
 	}
 	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
@@ -172,9 +173,9 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
 	mark := s.id.Install
 	if mark != nil {
-		_, err := s.o.FS.Stat(at(pageFileName))
+		_, err := s.o.FS.Stat(at(datadir.PageFileName))
 		if errors.Is(err, fs.ErrNotExist) {
-			err := s.o.FS.Rename(at(receiveName), at(pageFileName))
+			err := s.o.FS.Rename(at(datadir.ReceiveName), at(datadir.PageFileName))
 			if errors.Is(err, fs.ErrNotExist) {
 				return false, fmt.Errorf("%w, and so is the snapshot that was to take its place", ErrPagesMissing)
 			}
@@ -195,7 +196,7 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 			return false, err
 		}
 	}
-	if err := s.o.FS.Remove(at(receiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.o.FS.Remove(at(datadir.ReceiveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("remove a half received snapshot: %w", err)
 	}
 	return emptied, nil
@@ -204,7 +205,7 @@ func (s *Store) recoverInstall() (emptied bool, err error) {
 // resetLogAfterInstall removes the log that belonged to the old page.db, if the new one is in place. It tells whether
 // it is.
 func (s *Store) resetLogAfterInstall(mark installMark) (bool, error) {
-	file, err := page.Open(s.o.FS, filepath.Join(s.o.Dir, pageFileName), page.Options{ReadOnly: true})
+	file, err := page.Open(s.o.FS, datadir.PageFile(s.o.Dir), page.Options{ReadOnly: true})
 	if err != nil {
 		return false, fmt.Errorf("finish the interrupted installation of a snapshot: %w", err)
 	}
@@ -215,7 +216,7 @@ func (s *Store) resetLogAfterInstall(mark installMark) (bool, error) {
 	if !done {
 		return false, nil
 	}
-	dir := filepath.Join(s.o.Dir, logDirName)
+	dir := datadir.LogDir(s.o.Dir)
 	names, err := s.o.FS.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil

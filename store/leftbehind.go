@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -54,7 +55,7 @@ func leftKind(name string) string {
 	switch {
 	case strings.HasPrefix(name, asidePrefix):
 		return LeftDamagedStore
-	case name == oldFileName:
+	case name == datadir.OldFileName:
 		return LeftOldPageFile
 	case strings.HasPrefix(name, cutPrefix) && strings.HasSuffix(name, ".seg"):
 		return LeftCutLog

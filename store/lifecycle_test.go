@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -61,7 +62,7 @@ func closeGate(fault *faultfs.FS, match func(faultfs.Op) bool) *gate {
 }
 
 func isPageFile(kind faultfs.OpKind) func(faultfs.Op) bool {
-	return func(op faultfs.Op) bool { return op.Kind == kind && op.Name == store.PageFile("/data") }
+	return func(op faultfs.Op) bool { return op.Kind == kind && op.Name == datadir.PageFile("/data") }
 }
 
 // publish commits one transaction with the messages to queue 1.
@@ -190,7 +191,7 @@ func TestCloseBesideCheck(t *testing.T) {
 	g := closeGate(fault, isPageFile(faultfs.OpRead))
 	checked := make(chan error, 1)
 	go func() {
-		_, err := n.s.Check(context.Background(), nil)
+		_, err := checkStore(context.Background(), n.s, nil)
 		checked <- err
 	}()
 	<-g.reached
@@ -206,14 +207,14 @@ func TestCheckBesideRewrite(t *testing.T) {
 	g := closeGate(fault, isPageFile(faultfs.OpRead))
 	checked := make(chan error, 1)
 	go func() {
-		report, err := n.s.Check(context.Background(), nil)
+		report, err := checkStore(context.Background(), n.s, nil)
 		if err == nil && len(report.Problems) > 0 {
 			err = errors.New(report.Problems[0])
 		}
 		checked <- err
 	}()
 	<-g.reached
-	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+	_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
 	require.NoError(t, err)
 	close(g.open)
 	require.NoError(t, <-checked)
@@ -325,12 +326,12 @@ func TestRemovedLog(t *testing.T) {
 		again := openNode(t, options(mem))
 		require.False(t, again.s.Identity().MayHaveLost)
 		require.NoError(t, again.s.Close())
-		names, err := mem.ReadDir(store.LogDir("/data"))
+		names, err := mem.ReadDir(datadir.LogDir("/data"))
 		require.NoError(t, err)
 		for _, name := range names {
-			require.NoError(t, mem.Remove(filepath.Join(store.LogDir("/data"), name)))
+			require.NoError(t, mem.Remove(filepath.Join(datadir.LogDir("/data"), name)))
 		}
-		require.NoError(t, mem.SyncDir(store.LogDir("/data")))
+		require.NoError(t, mem.SyncDir(datadir.LogDir("/data")))
 		fault := faultfs.New(mem)
 		var mu sync.Mutex
 		crashes := map[string]*memfs.FS{}

@@ -8,9 +8,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// loadState rebuilds the state machine from a checkpoint's tree. It reads everything but the index of messages, so that
+// LoadState rebuilds the state machine from a checkpoint's tree. It reads everything but the index of messages, so that
 // its time depends on queues, subscriptions and producers, not on what is stored.
-func loadState(v *tree.View, meta page.Meta) (*queue.State, error) {
+func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()
 	// All but the index, which is most of the tree.
 	for _, r := range [][2][]byte{{nil, []byte{indexLetter}}, {[]byte{indexLetter + 1}, nil}} {

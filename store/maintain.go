@@ -7,7 +7,11 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // Errors of maintenance: scan, rewrite, shrink.
@@ -62,83 +66,63 @@ func (e *SpaceError) Error() string {
 // Is makes errors.Is(err, ErrNoSpace) hold.
 func (e *SpaceError) Is(target error) bool { return target == ErrNoSpace }
 
-// Progress tells how far a scan, a plan or a rewrite is.
-type Progress struct {
-	// Phase is "checkpoint", "plan", "scan", "copy", "finish" or "done".
-	Phase string
-	// Pages of the present file that were dealt with, and how many there are.
-	Pages, TotalPages uint64
-	// Messages that were read (scan, plan) or written (copy), their bytes, and how many there are as far as that is
-	// known.
-	Messages, TotalMessages, Bytes, TotalBytes uint64
-	// Elapsed since the phase began, and how long it will still take if it goes on like this; Left is 0 when nothing is
-	// known.
-	Elapsed, Left time.Duration
+// Engine is what a rewrite and a shrink need of the live store.
+type Engine interface {
+	// Usable returns why the store cannot be used, or nil.
+	Usable() error
+	// Fail makes the store unusable for good (INV-7) and returns the error that says so.
+	Fail(err error) error
+	// Checkpoint makes everything applied so far durable in page.db.
+	Checkpoint(ctx context.Context) error
+	// Read calls fn with a checkpoint of now, or the last one if the disk is too full for another one.
+	Read(ctx context.Context, fn func(*Checkpoint) error) error
+	// Pin pins the last durable checkpoint. The file is closed under the pin when the store is closed or replaced.
+	Pin() (*page.File, *page.Pin, error)
+	// Live tells what is wanted now; while Apply is paused, of the last checkpoint.
+	Live() Liveness
+	// SetPaused has Apply wait, or go on.
+	SetPaused(paused bool)
+	// Swap calls rename, which puts another page file with the same content in the place of old, and goes on with that.
+	// Nothing reads or writes page.db meanwhile. ErrCanceled if page.db is not old any more. An error after rename has
+	// said that it is done is final.
+	Swap(old *page.File, rename func() (done bool, err error)) error
+	// Repair tries to repair what is known to be damaged, and tells whether nothing is left of it.
+	Repair(ctx context.Context) bool
+	// Pace gives the limits of work in the background.
+	Pace(ctx context.Context, bytesPerSecond int64) *pace.Pacer
+	// MakeGaps writes checkpoints until what is not in use any more can be used.
+	MakeGaps() error
+	// MoveRuns copies runs of messages, the last one first, into gaps in front of them. more is false when there are no
+	// more gaps.
+	MoveRuns(file *page.File, runs []indexEntry) (moved uint64, more bool, err error)
+	// CutEnd moves what is not messages away from the end of page.db and cuts it off. held tells that pages at the end
+	// are still read.
+	CutEnd(ctx context.Context) (held bool, err error)
 }
 
-const (
-	// progressEvery is how often progress is reported, at most.
-	progressEvery = 100 * time.Millisecond
-	// After so many calls of meter.did, or so many bytes, the clock is looked at. What is slow on purpose reports in
-	// time as well.
-	ticksPerLook = 64
-	bytesPerLook = 32 << 10
-)
-
-// meter reports progress from the goroutine that does the work.
-type meter struct {
-	report  func(Progress) // may be nil
-	now     Progress
-	started time.Time
-	last    time.Time
-	ticks   int
-	unseen  uint64 // bytes since the clock was looked at
+// MaintenanceOptions say what there is to maintain.
+type MaintenanceOptions struct {
+	FS  vfs.FS
+	Dir string
+	// CacheBytes bounds the nodes of the tree that are held in memory.
+	CacheBytes int64
+	// ReserveBytes must stay free on the disk besides a new file, for the log.
+	ReserveBytes uint64
+	Logger       *zap.Logger
 }
 
-// phase begins another phase, and reports it at once.
-func (m *meter) phase(name string, pages uint64) {
-	m.started = time.Now()
-	m.now = Progress{Phase: name, TotalPages: pages, TotalMessages: m.now.TotalMessages, TotalBytes: m.now.TotalBytes}
-	m.send(m.started)
-}
+// Maintenance changes a store's page file as a whole: one thing at a time.
+type Maintenance struct {
+	o MaintenanceOptions
+	e Engine
 
-// did counts what was done. The clock is looked at now and then only.
-func (m *meter) did(pages, messages, bytes uint64) {
-	m.now.Pages += pages
-	m.now.Messages += messages
-	m.now.Bytes += bytes
-	m.ticks++
-	m.unseen += bytes
-	if m.report == nil || m.ticks < ticksPerLook && m.unseen < bytesPerLook {
-		return
-	}
-	m.ticks, m.unseen = 0, 0
-	if t := time.Now(); t.Sub(m.last) >= progressEvery {
-		m.send(t)
-	}
-}
-
-func (m *meter) send(t time.Time) {
-	m.last = t
-	if m.report == nil {
-		return
-	}
-	p := m.now
-	p.Elapsed = t.Sub(m.started)
-	if p.Pages > 0 && p.TotalPages > p.Pages {
-		p.Left = time.Duration(float64(p.Elapsed) * float64(p.TotalPages-p.Pages) / float64(p.Pages))
-	}
-	m.report(p)
-}
-
-// maintenance is what changes a store's page file as a whole: one thing at a time.
-type maintenance struct {
 	mu      sync.Mutex // guards what follows
 	running *upkeep
 	closed  bool
-	stop    chan struct{} // closed by close
-	joined  sync.WaitGroup
 }
+
+// NewMaintenance makes the maintenance of a store.
+func NewMaintenance(o MaintenanceOptions, e Engine) *Maintenance { return &Maintenance{o: o, e: e} }
 
 // upkeep is one piece of maintenance under way.
 type upkeep struct {
@@ -149,11 +133,11 @@ type upkeep struct {
 }
 
 // begin registers a piece of maintenance, or says why it cannot be now. The context ends with ctx, end, or interrupt.
-func (m *maintenance) begin(ctx context.Context, what string) (context.Context, *upkeep, error) {
+func (m *Maintenance) begin(ctx context.Context, what string) (context.Context, *upkeep, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return nil, nil, ErrClosed
+		return nil, nil, m.e.Usable()
 	}
 	if r := m.running; r != nil {
 		return nil, nil, &MaintenanceError{Running: r.what, Since: r.since}
@@ -164,7 +148,7 @@ func (m *maintenance) begin(ctx context.Context, what string) (context.Context, 
 }
 
 // end is called when nothing of it is left.
-func (m *maintenance) end(u *upkeep) {
+func (m *Maintenance) end(u *upkeep) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	u.cancel()
@@ -172,8 +156,8 @@ func (m *maintenance) end(u *upkeep) {
 	close(u.done)
 }
 
-// interrupt cancels what is under way and waits until nothing of it is left.
-func (m *maintenance) interrupt() {
+// Interrupt cancels what is under way and waits until nothing of it is left. It is for the store.
+func (m *Maintenance) Interrupt() {
 	m.mu.Lock()
 	u := m.running
 	m.mu.Unlock()
@@ -183,56 +167,35 @@ func (m *maintenance) interrupt() {
 	}
 }
 
-// close cancels what is under way, waits for it, and lets nothing begin any more.
-func (m *maintenance) close() {
+// Close cancels what is under way, waits for it, and lets nothing begin any more. It is for the store, which is closed
+// already: Engine.Usable says so.
+func (m *Maintenance) Close() {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	m.interrupt()
-	m.mu.Lock()
-	if m.stop != nil {
-		close(m.stop)
-		m.stop = nil
-	}
-	m.mu.Unlock()
-	m.joined.Wait()
+	m.Interrupt()
 }
 
-// Maintenance tells what is under way; ok is false when nothing is.
-func (s *Store) Maintenance() (what string, since time.Time, ok bool) {
-	s.maint.mu.Lock()
-	defer s.maint.mu.Unlock()
-	if u := s.maint.running; u != nil {
+// Running tells what is under way ("rewrite", "shrink" or "drop-old"); ok is false when nothing is.
+func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if u := m.running; u != nil {
 		return u.what, u.since, true
 	}
 	return "", time.Time{}, false
 }
 
-// retireEvery is how often a replaced page file is looked at for readers.
-const retireEvery = 50 * time.Millisecond
-
-// retire closes a page file that was replaced as soon as nobody reads it any more: a snapshot that was opened before
-// goes on.
-func (m *maintenance) retire(file *page.File, failed func(error)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.stop == nil {
-		m.stop = make(chan struct{})
+// DropOld removes page.db_old, which the last rewrite or the last installation of a snapshot replaced, and returns how
+// many bytes that gave back; 0 if there was none. It returns a MaintenanceError while a rewrite is under way.
+func (m *Maintenance) DropOld() (uint64, error) {
+	if err := m.e.Usable(); err != nil {
+		return 0, err
 	}
-	stop := m.stop
-	m.joined.Go(func() {
-		tick := time.NewTicker(retireEvery)
-		defer tick.Stop()
-		for st := file.Stats(); st.Pins+st.Guards > 0; st = file.Stats() {
-			select {
-			case <-tick.C:
-				continue
-			case <-stop:
-			}
-			break
-		}
-		if err := file.Close(); err != nil {
-			failed(err)
-		}
-	})
+	_, u, err := m.begin(context.Background(), "drop-old")
+	if err != nil {
+		return 0, fmt.Errorf("drop page.db_old: %w", err)
+	}
+	defer m.end(u)
+	return dropOld(m.o.FS, m.o.Dir)
 }

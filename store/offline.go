@@ -1,81 +1,33 @@
 package store
 
 import (
-	"context"
+	"errors"
 	"fmt"
-	"path/filepath"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// offlineCacheBytes bounds the tree nodes held by the offline tools.
-const offlineCacheBytes = 32 << 20
-
-// openOffline opens a page file for reading, beside nobody: the data directory's lock is held meanwhile, so that no
-// running node writes to what is being read.
-func openOffline(fsys vfs.FS, dir string) (*page.File, func() error, error) {
-	lock, err := fsys.Lock(filepath.Join(dir, lockName))
+// ReadDir calls fn with the last checkpoint in the data directory of a node that is not running. It only reads, and
+// holds the directory's lock meanwhile, so that no node writes to what is being read. ErrInUse if one runs.
+func ReadDir(fsys vfs.FS, dir string, fn func(*Checkpoint) error) (err error) {
+	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %s: %w; stop the node first, or use the admin command of the running node",
-			ErrInUse, dir, err)
+		return fmt.Errorf("%w; stop the node first, or use the admin command of the running node", err)
 	}
-	file, err := page.Open(fsys, filepath.Join(dir, pageFileName), page.Options{ReadOnly: true})
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	file, err := page.Open(fsys, datadir.PageFile(dir), page.Options{ReadOnly: true})
 	if err != nil {
-		_ = lock.Close()
-		return nil, nil, fmt.Errorf("open page.db: %w", err)
+		return fmt.Errorf("open page.db: %w", err)
 	}
-	return file, func() error {
-		err := file.Close()
-		if lerr := lock.Close(); err == nil {
-			err = lerr
-		}
-		if err != nil {
-			return fmt.Errorf("close page.db: %w", err)
-		}
-		return nil
-	}, nil
+	return ReadFile(file, fn)
 }
 
-// CheckDir checks the page file of a node that is not running, as Store.Check does. Read-only.
-func CheckDir(ctx context.Context, fsys vfs.FS, dir string, progress func(done, total uint64)) (_ Report, err error) {
-	file, done, err := openOffline(fsys, dir)
-	if err != nil {
-		return Report{}, err
-	}
-	defer func() {
-		if cerr := done(); err == nil {
-			err = cerr
-		}
-	}()
-	return checkFile(ctx, file, file.Pin(), offlineCacheBytes, nil, progress)
+// ReadFile calls fn with the last checkpoint of an open page file, such as page.OpenImage gives, and closes the file.
+func ReadFile(file *page.File, fn func(*Checkpoint) error) error {
+	c := OpenCheckpoint(file, file.Pin(), CheckpointOptions{})
+	err := fn(c)
+	c.Close()
+	return errors.Join(err, file.Close())
 }
-
-// DigestDir hashes the logical content of the last checkpoint of a node that is not running. Read-only.
-func DigestDir(ctx context.Context, fsys vfs.FS, dir string) (_ Digest, err error) {
-	file, done, err := openOffline(fsys, dir)
-	if err != nil {
-		return Digest{}, err
-	}
-	defer func() {
-		if cerr := done(); err == nil {
-			err = cerr
-		}
-	}()
-	return digestFile(ctx, file, file.Pin(), offlineCacheBytes, nil)
-}
-
-// ReadIdentity reads who the node in a data directory is. Read-only.
-func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
-	id, err := readIdentity(fsys, dir)
-	if err != nil {
-		return Identity{}, err
-	}
-	return id.public(), nil
-}
-
-// LogDir is where the log of a data directory is, for wal's offline reader.
-func LogDir(dir string) string { return filepath.Join(dir, logDirName) }
-
-// PageFile is where the page file of a data directory is, for page's offline reader.
-func PageFile(dir string) string { return filepath.Join(dir, pageFileName) }

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"github.com/lockstep-mq/lockstep/store/pace"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -48,80 +48,66 @@ func (p *RewritePlan) Err() error {
 // PlanRewrite writes a checkpoint and finds out what Rewrite would need; of the options PageSize, ReserveBytes and
 // Progress count. Online: no transaction waits. It returns ErrDataLoss if the rewrite would stop at a damaged page that
 // had to be read. Whether the space is enough is for RewritePlan.Err to say.
-func (s *Store) PlanRewrite(ctx context.Context, o RewriteOptions) (RewritePlan, error) {
-	if err := s.checkpointIfRoom(ctx); err != nil {
-		return RewritePlan{}, err
-	}
-	file, pin, err := s.pinFile()
-	if err != nil {
-		return RewritePlan{}, err
-	}
+func (m *Maintenance) PlanRewrite(ctx context.Context, o RewriteOptions) (plan RewritePlan, err error) {
 	if o.ReserveBytes == 0 {
-		o.ReserveBytes = uint64(s.o.SegmentBytes)
+		o.ReserveBytes = m.o.ReserveBytes
 	}
-	plan, err := planFile(ctx, file, pin, s.o.MemoryBudget/16, s.Pace(ctx, 0), s.o.FS, s.o.Dir, o)
-	if gone := s.stillUses(file); gone != nil {
-		return RewritePlan{}, gone
-	}
+	err = m.e.Read(ctx, func(c *Checkpoint) (err error) {
+		plan, err = planOf(ctx, c, m.o.FS, m.o.Dir, o)
+		return err
+	})
 	return plan, err
 }
 
-// PlanRewriteDir is PlanRewrite for a node that is not running. Read-only.
-func PlanRewriteDir(ctx context.Context, fsys vfs.FS, dir string, o RewriteOptions) (_ RewritePlan, err error) {
-	file, done, err := openOffline(fsys, dir)
-	if err != nil {
-		return RewritePlan{}, err
-	}
-	defer func() {
-		if cerr := done(); err == nil {
-			err = cerr
-		}
-	}()
+// defaultReserveBytes is one log segment.
+const defaultReserveBytes = 64 << 20
+
+// PlanRewriteDir is Maintenance.PlanRewrite for a node that is not running. Read-only.
+func PlanRewriteDir(ctx context.Context, fsys vfs.FS, dir string, o RewriteOptions) (plan RewritePlan, err error) {
 	if o.ReserveBytes == 0 {
-		o.ReserveBytes = DefaultSegmentBytes
+		o.ReserveBytes = defaultReserveBytes
 	}
-	return planFile(ctx, file, file.Pin(), offlineCacheBytes, nil, fsys, dir, o)
+	err = ReadDir(fsys, dir, func(c *Checkpoint) (err error) {
+		plan, err = planOf(ctx, c, fsys, dir, o)
+		return err
+	})
+	return plan, err
 }
 
-// planFile plans with a pinned checkpoint and releases the pin.
-func planFile(
-	ctx context.Context, file *page.File, pin *page.Pin, cacheBytes int64, pace *pace.Pacer, fsys vfs.FS, dir string,
-	o RewriteOptions,
-) (RewritePlan, error) {
-	p, err := openPinned(file, pin, cacheBytes, pace)
+// planOf plans with a checkpoint that need not be the present state.
+func planOf(ctx context.Context, c *Checkpoint, fsys vfs.FS, dir string, o RewriteOptions) (RewritePlan, error) {
+	live, err := c.Live()
 	if err != nil {
 		return RewritePlan{}, fmt.Errorf("plan a rewrite: %w", err)
 	}
-	defer p.close()
-	v := survey{
-		file: file, view: p.view, meta: p.meta, live: liveness{state: p.state, lock: noLock{}},
-		meter: meter{report: o.Progress}, pace: pace,
-	}
 	if o.PageSize == 0 {
-		o.PageSize = p.meta.PageSize
+		o.PageSize = c.Meta().PageSize
 	}
-	plan, err := v.plan(ctx, fsys, dir, o.PageSize, o.ReserveBytes)
+	m := NewMeter(o.Progress)
+	plan, err := planWith(ctx, c, live, m, fsys, dir, o)
 	if err != nil {
 		return plan, fmt.Errorf("plan a rewrite: %w", err)
 	}
-	v.meter.phase("done", p.meta.UsedPages)
+	m.Done()
 	return plan, nil
 }
 
-// plan finds out what a rewrite with a page size takes. Messages that have a run to themselves are not read for it.
-func (v *survey) plan(ctx context.Context, fsys vfs.FS, dir string, pageSize int, reserve uint64) (RewritePlan, error) {
-	if err := page.CheckPageSize(pageSize); err != nil {
-		return RewritePlan{}, err
+// planWith finds out what a rewrite of a checkpoint, of which live is wanted, takes.
+func planWith(
+	ctx context.Context, c *Checkpoint, live Liveness, m *Meter, fsys vfs.FS, dir string, o RewriteOptions,
+) (RewritePlan, error) {
+	if err := page.CheckPageSize(o.PageSize); err != nil {
+		return RewritePlan{}, err //nolint:wrapcheck // the caller does
 	}
-	v.meter.phase("plan", v.meta.UsedPages)
-	candidates, err := v.run(ctx, []int{pageSize})
+	m.Phase("plan", c.Meta().UsedPages)
+	found, err := c.Survey(ctx, live, []int{o.PageSize}, m)
 	if err != nil {
 		return RewritePlan{}, err
 	}
+	file := found.Candidates[0]
 	plan := RewritePlan{
-		FromPageSize: v.meta.PageSize, PageSize: pageSize, ReserveBytes: reserve, NeedBytes: candidates[0].FileBytes,
-		File:     candidates[0],
-		Messages: v.result.Messages, MessageBytes: v.result.MessageBytes, DeadMessages: v.result.DeadMessages,
+		FromPageSize: c.Meta().PageSize, PageSize: o.PageSize, ReserveBytes: o.ReserveBytes, NeedBytes: file.FileBytes,
+		File: file, Messages: found.Messages, MessageBytes: found.MessageBytes, DeadMessages: found.DeadMessages,
 	}
 	plan.FileBytes, plan.OldFileBytes, plan.AvailableBytes, err = diskFigures(fsys, dir)
 	return plan, err
@@ -129,11 +115,11 @@ func (v *survey) plan(ctx context.Context, fsys vfs.FS, dir string, pageSize int
 
 // diskFigures returns the sizes of page.db and page.db_old (0 if there is none), and what is free.
 func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err error) {
-	info, err := fsys.Stat(filepath.Join(dir, pageFileName))
+	info, err := fsys.Stat(datadir.PageFile(dir))
 	if err != nil {
 		return 0, 0, 0, fmt.Errorf("look at page.db: %w", err)
 	}
-	if was, err := fsys.Stat(filepath.Join(dir, oldFileName)); err == nil {
+	if was, err := fsys.Stat(filepath.Join(dir, datadir.OldFileName)); err == nil {
 		old = uint64(was.SizeBytes)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, 0, fmt.Errorf("look at page.db_old: %w", err)
@@ -145,25 +131,25 @@ func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err erro
 	return uint64(info.SizeBytes), old, usage.AvailableBytes, nil
 }
 
-// DropOldDir is Store.DropOld for a node that is not running.
+// DropOldDir is Maintenance.DropOld for a node that is not running.
 func DropOldDir(fsys vfs.FS, dir string) (_ uint64, err error) {
-	lock, err := fsys.Lock(filepath.Join(dir, lockName))
+	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %s: %w; use the admin command of the running node", ErrInUse, dir, err)
+		return 0, fmt.Errorf("%w; use the admin command of the running node", err)
 	}
 	defer func() {
 		if cerr := lock.Close(); err == nil && cerr != nil {
 			err = fmt.Errorf("unlock %s: %w", dir, cerr)
 		}
 	}()
-	if _, err := fsys.Stat(filepath.Join(dir, pageFileName)); err != nil {
+	if _, err := fsys.Stat(datadir.PageFile(dir)); err != nil {
 		return 0, fmt.Errorf("page.db_old is kept, for there is no page.db: %w", err)
 	}
 	return dropOld(fsys, dir)
 }
 
 func dropOld(fsys vfs.FS, dir string) (uint64, error) {
-	name := filepath.Join(dir, oldFileName)
+	name := filepath.Join(dir, datadir.OldFileName)
 	info, err := fsys.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil

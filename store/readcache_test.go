@@ -83,7 +83,7 @@ func TestReadOnce(t *testing.T) {
 	before = reads.Load()
 	read(1, 2, 1)
 	require.Equal(t, before, reads.Load())
-	_, err = n.s.Rewrite(t.Context(), store.RewriteOptions{PageSize: 16 << 10})
+	_, err = n.s.Maintenance().Rewrite(t.Context(), store.RewriteOptions{PageSize: 16 << 10})
 	require.NoError(t, err)
 	before = reads.Load()
 	read(1, 2, 1)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -24,11 +24,11 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 	o.PageSize = 4096
 	twin, _ := filled(t, o)
 	n.s.SetMessageSource(&other{s: twin.s})
-	want := digestOf(t, n.s)
+	want := mustDigest(t, n.s)
 
 	var mu sync.Mutex
 	bad := make(map[page.No]bool)
-	info, err := mem.Stat(store.PageFile("/data"))
+	info, err := mem.Stat(datadir.PageFile("/data"))
 	require.NoError(t, err)
 	for no := page.No(1); page.OffsetOf(no, 2048) < info.SizeBytes; no++ {
 		if kind := kindAt(t, mem, no); kind == page.KindPacked.String() || kind == page.KindLarge.String() {
@@ -41,7 +41,7 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 		defer mu.Unlock()
 		no := page.NoAt(op.Offset, 2048)
 		switch {
-		case op.Name != store.PageFile("/data"):
+		case op.Name != datadir.PageFile("/data"):
 		case op.Kind == faultfs.OpWrite: // a disk has spare sectors
 			for ; page.OffsetOf(no, 2048) < op.Offset+op.Length; no++ {
 				delete(bad, no)
@@ -55,7 +55,7 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 	st := n.s.DamageStatus()
 	require.Positive(t, st.RepairedPages)
 	require.Zero(t, st.DamagedMessages)
-	require.Equal(t, want.Content, digestOf(t, n.s).Content)
+	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	_, err = n.s.Scrub(context.Background(), 0)
 	require.NoError(t, err)
 	n.check()

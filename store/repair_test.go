@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -61,7 +62,7 @@ func flip(t *testing.T, fs vfs.FS, name string, at int64) {
 // kindAt tells what a page holds, "" if no run begins there.
 func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
 	t.Helper()
-	f, err := fs.OpenFile(store.PageFile("/data"), os.O_RDONLY, 0)
+	f, err := fs.OpenFile(datadir.PageFile("/data"), os.O_RDONLY, 0)
 	require.NoError(t, err)
 	defer func() { _ = f.Close() }()
 	var b [page.RunHeaderBytes]byte
@@ -87,23 +88,16 @@ func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
 	return n, mem, peer, m
 }
 
-func digestOf(t *testing.T, s *store.Store) store.Digest {
-	t.Helper()
-	d, err := s.Digest(context.Background())
-	require.NoError(t, err)
-	return d
-}
-
 // TestScrubRepairsEveryPage flips a bit of every page in turn. The scrub finds each that is in use; messages come from
 // the other node, the file's own map from memory. Nothing that is visible changes.
 func TestScrubRepairsEveryPage(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
-	want := digestOf(t, n.s)
-	require.Equal(t, want.Content, digestOf(t, peer.s).Content)
+	want := mustDigest(t, n.s)
+	require.Equal(t, want.Content, mustDigest(t, peer.s).Content)
 	repaired := map[string]int{}
 	damage := func(no page.No) {
 		kind := kindAt(t, mem, no)
-		flip(t, mem, store.PageFile("/data"), page.OffsetOf(no, 2048)+37)
+		flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+37)
 		before := n.s.DamageStatus()
 		_, err := n.s.Scrub(context.Background(), 0)
 		if errors.Is(err, store.ErrIndexDamaged) { // see TestDamagedIndex
@@ -116,7 +110,7 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 		if after.RepairedPages > before.RepairedPages {
 			require.Equal(t, before.FoundPages+1, after.FoundPages)
 			repaired[kind]++
-			require.Equal(t, want.Content, digestOf(t, n.s).Content, "page %d, %s", no, kind)
+			require.Equal(t, want.Content, mustDigest(t, n.s).Content, "page %d, %s", no, kind)
 			n.check()
 		}
 		require.Zero(t, after.DamagedMessages)
@@ -153,7 +147,7 @@ func TestDamagedIndex(t *testing.T) {
 			continue
 		}
 		n, mem, peer, m := pairOf(t)
-		flip(t, mem, store.PageFile("/data"), page.OffsetOf(no, 2048)+37)
+		flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+37)
 		if _, err := n.s.Scrub(context.Background(), 0); err == nil {
 			require.NoError(t, n.s.IndexDamage())
 			continue // a node of a checkpoint before
@@ -173,7 +167,7 @@ func TestDamagedIndex(t *testing.T) {
 func TestScrubRepairsTheHead(t *testing.T) {
 	n, mem, _, m := pairOf(t)
 	for _, at := range []int64{20, 16<<10 + 60, 32<<10 + 60} {
-		flip(t, mem, store.PageFile("/data"), at)
+		flip(t, mem, datadir.PageFile("/data"), at)
 		before := n.s.DamageStatus()
 		_, err := n.s.Scrub(context.Background(), 0)
 		require.NoError(t, err)
@@ -191,7 +185,7 @@ func TestScrubRepairsTheHead(t *testing.T) {
 // TestReadRepairs damages all pages of messages and reads them.
 func TestReadRepairs(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
-	want := digestOf(t, n.s)
+	want := mustDigest(t, n.s)
 	damaged := damageMessages(t, n.s, mem)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	require.Positive(t, damaged)
@@ -201,7 +195,7 @@ func TestReadRepairs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	require.Equal(t, asked, peer.asked.Load(), "everything is good again")
-	require.Equal(t, want.Content, digestOf(t, n.s).Content)
+	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	n.check()
 
 	// What was repaired is in a checkpoint, though nothing was applied.
@@ -220,7 +214,7 @@ func damageMessages(t *testing.T, s *store.Store, fs vfs.FS) int {
 	found := 0
 	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
 		if kind := kindAt(t, fs, no); kind == "packed" || kind == "large" {
-			flip(t, fs, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+			flip(t, fs, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
 			found++
 		}
 	}
@@ -247,7 +241,7 @@ func small(t *testing.T, o store.Options) *node {
 // pageWith finds the page that a text is in.
 func pageWith(t *testing.T, fs vfs.FS, pageSize int, text string) page.No {
 	t.Helper()
-	f, err := fs.OpenFile(store.PageFile("/data"), os.O_RDONLY, 0)
+	f, err := fs.OpenFile(datadir.PageFile("/data"), os.O_RDONLY, 0)
 	require.NoError(t, err)
 	defer func() { _ = f.Close() }()
 	size, err := f.SizeBytes()
@@ -292,11 +286,11 @@ func TestBothCopiesDamaged(t *testing.T) {
 	n.s.SetMessageSource(peer)
 	text := fmt.Sprintf("%0500d", 20)
 	mine, theirs := pageWith(t, mem, 2048, text), pageWith(t, there, 4096, text)
-	flip(t, there, store.PageFile("/data"), page.OffsetOf(theirs, 4096)+100)
+	flip(t, there, datadir.PageFile("/data"), page.OffsetOf(theirs, 4096)+100)
 	_, lostThere := readMarked(t, twin.s)
 	require.Contains(t, lostThere, uint64(21))
-	flip(t, mem, store.PageFile("/data"), page.OffsetOf(mine, 2048)+100)
-	flip(t, mem, store.PageFile("/data"), page.OffsetOf(mine+2, 2048)+100) // one that the other node can help with
+	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(mine, 2048)+100)
+	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(mine+2, 2048)+100) // one that the other node can help with
 
 	got, lost := readMarked(t, n.s)
 	require.Contains(t, lost, uint64(21))
@@ -343,7 +337,7 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	peer := &other{s: twin.s}
 	peer.away.Store(true)
 	n.s.SetMessageSource(peer)
-	flip(t, mem, store.PageFile("/data"), page.OffsetOf(pageWith(t, mem, 2048, fmt.Sprintf("%0500d", 20)), 2048)+100)
+	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(pageWith(t, mem, 2048, fmt.Sprintf("%0500d", 20)), 2048)+100)
 	_, damaged := readMarked(t, n.s)
 	require.Contains(t, damaged, uint64(21))
 	require.Zero(t, n.s.DamageStatus().LostMessages)
@@ -365,20 +359,20 @@ func TestRepairWaitsForTheOtherNode(t *testing.T) {
 // fails, as before.
 func TestRewriteRepairs(t *testing.T) {
 	n, mem, peer, m := pairOf(t)
-	want := digestOf(t, n.s)
+	want := mustDigest(t, n.s)
 	require.Positive(t, damageMessages(t, n.s, mem))
 	peer.away.Store(true)
-	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
+	_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
 	require.ErrorIs(t, err, store.ErrDataLoss)
 	peer.away.Store(false)
 	require.Eventually(t, func() bool {
 		left, err := n.s.RepairAll(context.Background())
 		return err == nil && left == 0
 	}, 30*time.Second, 100*time.Millisecond)
-	flip(t, mem, store.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
-	_, err = n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
+	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
+	_, err = n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
 	require.NoError(t, err)
-	require.Equal(t, want.Content, digestOf(t, n.s).Content)
+	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	n.check()
 }
@@ -395,10 +389,10 @@ func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
 		if kind := kindAt(t, fs, no); kind != "packed" && kind != "large" {
 			continue
 		}
-		flip(t, fs, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
-		report, err := s.Check(context.Background(), nil)
+		flip(t, fs, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+		report, err := checkStore(context.Background(), s, nil)
 		require.NoError(t, err)
-		flip(t, fs, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+		flip(t, fs, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
 		if len(report.Problems) > 0 {
 			require.Equal(t, before, s.DamageStatus().FoundPages)
 			return no
@@ -462,7 +456,7 @@ func TestPagerMeetsDamage(t *testing.T) {
 	require.NoError(t, err)
 	for no := page.No(1); uint64(no) <= st.Pages; no++ {
 		if kindAt(t, mem, no) == "node" {
-			flip(t, mem, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+			flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
 		}
 	}
 	_, err = n.s.Scrub(context.Background(), 0)
@@ -483,14 +477,14 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 			t.Helper()
 			for no := page.No(1); no < 400; no++ {
 				if kindAt(t, mem, no) == "node" {
-					flip(t, mem, store.PageFile("/data"), page.OffsetOf(no, 2048)+60)
+					flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
 				}
 			}
 		},
 		"both meta slots": func(t *testing.T, mem vfs.FS) {
 			t.Helper()
-			flip(t, mem, store.PageFile("/data"), 16<<10+60)
-			flip(t, mem, store.PageFile("/data"), 32<<10+60)
+			flip(t, mem, datadir.PageFile("/data"), 16<<10+60)
+			flip(t, mem, datadir.PageFile("/data"), 32<<10+60)
 		},
 		"log": func(t *testing.T, mem vfs.FS) {
 			t.Helper()
@@ -548,7 +542,7 @@ func TestStoreThatCannotBeOpened(t *testing.T) {
 // TestSnapshotWithDamage sends a snapshot with a damaged page of messages. The sender notices, and repairs its own.
 func TestSnapshotWithDamage(t *testing.T) {
 	n, mem, _, m := pairOf(t)
-	flip(t, mem, store.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
+	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
 	require.NoError(t, lookedUp(n.s))
 	to := openNode(t, options(memfs.New()))
 	in := receive(t, n.s, to.s)
@@ -567,4 +561,11 @@ func lookedUp(s *store.Store) error {
 		err = fmt.Errorf("%d messages are left", left)
 	}
 	return err
+}
+
+func mustDigest(t *testing.T, s *store.Store) store.Digest {
+	t.Helper()
+	d, err := digestOf(context.Background(), s)
+	require.NoError(t, err)
+	return d
 }

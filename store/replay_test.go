@@ -47,9 +47,9 @@ func TestReplayOfALongLog(t *testing.T) {
 		}
 		from = next
 	}
-	want, err := first.s.Digest(context.Background())
+	want, err := digestOf(context.Background(), first.s)
 	require.NoError(t, err)
-	got, err := second.s.Digest(context.Background())
+	got, err := digestOf(context.Background(), second.s)
 	require.NoError(t, err)
 	require.Equal(t, want.Content, got.Content)
 	second.check()

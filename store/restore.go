@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -37,7 +38,7 @@ func BeginRestore(fsys vfs.FS, dir, source string) (*RestoreTarget, error) {
 	if err := vfs.MkdirAllSync(fsys, dir, 0o750); err != nil {
 		return nil, fmt.Errorf("make the data directory: %w", err)
 	}
-	lock, err := fsys.Lock(filepath.Join(dir, lockName))
+	lock, err := fsys.Lock(filepath.Join(dir, datadir.LockName))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrInUse, dir, err)
 	}
@@ -72,7 +73,7 @@ func CheckRestore(fsys vfs.FS, dir string) error {
 	}
 	for _, name := range names {
 		switch name {
-		case lockName, identityName + ".tmp", "lost+found": // the last one is in the root of a fresh filesystem
+		case datadir.LockName, identityName + ".tmp", "lost+found": // the last one is in the root of a fresh filesystem
 		default:
 			return fmt.Errorf("%w: there is %s; name another directory, or move this one away", ErrNotEmpty,
 				filepath.Join(dir, name))
@@ -89,13 +90,13 @@ func (t *RestoreTarget) StoreID() uuid.UUID { return t.id.StoreID }
 
 // clear removes what an earlier attempt left behind.
 func (t *RestoreTarget) clear() error {
-	logDir := LogDir(t.dir)
+	logDir := datadir.LogDir(t.dir)
 	names, err := t.fsys.ReadDir(logDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the rest of an interrupted restore: %w", err)
 	}
 	hadLog := err == nil
-	remove := []string{PageFile(t.dir), PageFile(t.dir) + ".tmp"}
+	remove := []string{datadir.PageFile(t.dir), datadir.PageFile(t.dir) + ".tmp"}
 	for _, name := range names {
 		remove = append(remove, filepath.Join(logDir, name))
 	}

@@ -9,17 +9,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// newFileName is a rewrite under way.
-const newFileName = "page.db_new"
-
 // A rewrite copies the last checkpoint, packed tightly, to page.db_new and then puts that in the place of page.db. What
-// a crash leaves behind, and what the next Open (recoverRewrite) makes of it:
+// a crash leaves behind, and what the next Open (RecoverRewrite) makes of it:
 //
 //	page.db  page.db_new              page.db is the one; page.db_new, complete or not, is removed
 //	         page.db_new  page.db_old page.db_new is complete and durable: it becomes page.db
@@ -52,7 +52,7 @@ type RewriteResult struct {
 	// FileBytes of page.db before and after.
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
-	// Messages that were copied and their bytes; DroppedMessages nobody wanted any more.
+	// Messages that were copied and their bytes; DroppedMessages were wanted by no subscription any more.
 	Messages        uint64 `json:"messages"`
 	MessageBytes    uint64 `json:"message_bytes"`
 	DroppedMessages uint64 `json:"dropped_messages"`
@@ -61,12 +61,12 @@ type RewriteResult struct {
 	CopyTime time.Duration `json:"copy_time"`
 }
 
-// Rewrite writes page.db anew with another page size (resize) or with the same (compact): the messages that somebody
-// wants, packed tightly, each stored once however many subscriptions want it. The former file is kept as page.db_old
+// Rewrite writes page.db anew with another page size (resize) or with the same (compact): the messages that some
+// subscription wants, packed tightly, each stored once however many subscriptions want it. The former file is kept as page.db_old
 // until DropOld or the next rewrite. Content, digest and sequence numbers stay as they are.
 //
 // Append and Sync go on at full speed meanwhile; Apply waits, and Read reads what was applied before. So it is for a
-// node that nobody waits for: a standby, or one that is starting.
+// node that serves no clients: a standby, or one that is starting.
 //
 // A damaged page is repaired from the other node, and the rewrite begun anew, once.
 //
@@ -74,19 +74,16 @@ type RewriteResult struct {
 // file does not fit, ErrDataLoss if a message cannot be read. When ctx ends it returns ErrCanceled at once (within
 // milliseconds; not at all once the renames have begun) and Apply goes on; page.db_new is removed in the background.
 // Whatever the error, page.db is as it was, unless it is ErrFailed: then a restart finds the one or the other.
-func (s *Store) Rewrite(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
-	result, err := s.rewriteOnce(ctx, o)
-	if !errors.Is(err, ErrDataLoss) || s.damage.source.Load() == nil {
-		return result, err
+func (m *Maintenance) Rewrite(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
+	result, err := m.rewriteOnce(ctx, o)
+	if errors.Is(err, ErrDataLoss) && m.e.Repair(ctx) {
+		return m.rewriteOnce(ctx, o) // what was damaged has been repaired
 	}
-	if left, rerr := s.RepairAll(ctx); rerr != nil || left > 0 {
-		return result, err
-	}
-	return s.rewriteOnce(ctx, o) // what was damaged has been repaired
+	return result, err
 }
 
-func (s *Store) rewriteOnce(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
-	if err := s.usable(); err != nil {
+func (m *Maintenance) rewriteOnce(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
+	if err := m.e.Usable(); err != nil {
 		return RewriteResult{}, err
 	}
 	if o.PageSize != 0 {
@@ -94,34 +91,42 @@ func (s *Store) rewriteOnce(ctx context.Context, o RewriteOptions) (RewriteResul
 			return RewriteResult{}, fmt.Errorf("rewrite: %w", err)
 		}
 	}
-	wctx, u, err := s.maint.begin(ctx, "rewrite")
+	if o.ReserveBytes == 0 {
+		o.ReserveBytes = m.o.ReserveBytes
+	}
+	wctx, u, err := m.begin(ctx, "rewrite")
 	if err != nil {
 		return RewriteResult{}, fmt.Errorf("rewrite: %w", err)
 	}
-	rw := &rewrite{s: s, o: o, finished: make(chan struct{})}
-	rw.meter.report = o.Progress
+	rw := &rewrite{m: m, e: m.e, fs: m.o.FS, log: m.o.Logger, o: o, finished: make(chan struct{})}
+	rw.meter = NewMeter(o.Progress)
 	go func() {
-		defer s.maint.end(u)
+		defer m.end(u)
 		rw.err = rw.run(wctx)
 		rw.resume()
 		close(rw.finished)
 		rw.cleanup()
 	}()
+	return rw.wait(wctx, u)
+}
+
+// wait waits for the end of the rewrite, or gives it up when ctx ends.
+func (rw *rewrite) wait(ctx context.Context, u *upkeep) (RewriteResult, error) {
 	select {
 	case <-rw.finished:
-	case <-wctx.Done():
+	case <-ctx.Done():
 		if !rw.isFinished() && rw.abandon() { // its end ends the context, too
-			s.o.Logger.Info("rewrite of page.db canceled", zap.String("reason", o.Reason))
-			return RewriteResult{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, wctx.Err())
+			rw.log.Info("rewrite of page.db canceled", zap.String("reason", rw.o.Reason))
+			return RewriteResult{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, ctx.Err())
 		}
 		<-rw.finished
 	}
 	<-u.done // so that the next one can begin
-	if errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded) ||
-		errors.Is(rw.err, ErrCanceled) {
-		s.o.Logger.Info("rewrite of page.db canceled", zap.String("reason", o.Reason))
+	ended := errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded)
+	if ended || errors.Is(rw.err, ErrCanceled) {
+		rw.log.Info("rewrite of page.db canceled", zap.String("reason", rw.o.Reason))
 	}
-	if errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded) {
+	if ended {
 		return RewriteResult{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, rw.err)
 	}
 	return rw.result, rw.err
@@ -129,21 +134,24 @@ func (s *Store) rewriteOnce(ctx context.Context, o RewriteOptions) (RewriteResul
 
 // rewrite is one rewrite under way.
 type rewrite struct {
-	s        *Store
+	m        *Maintenance
+	e        Engine
+	fs       vfs.FS
+	log      *zap.Logger
 	o        RewriteOptions
 	result   RewriteResult
 	err      error
 	finished chan struct{} // closed when result and err are final and Apply goes on
 
-	file    *page.File // that is read
+	file    *page.File  // that is read
+	from    *Checkpoint // of file; nil before there is one
 	builder *page.Builder
-	pin     *page.Pin
-	meter   meter
+	meter   *Meter
 
-	mu        sync.Mutex // guards what follows; before Store.mu
-	pausing   bool       // Store.paused is set
+	mu        sync.Mutex // guards what follows
+	pausing   bool       // Apply waits
 	pausedAt  time.Time
-	abandoned bool // whoever asked for it does not wait any more
+	abandoned bool // the caller of Rewrite does not wait any more
 	committed bool // too late for that
 }
 
@@ -181,9 +189,7 @@ func (rw *rewrite) pause(ctx context.Context) error {
 		return ErrCanceled
 	}
 	rw.pausing, rw.pausedAt = true, time.Now()
-	rw.s.mu.Lock()
-	defer rw.s.mu.Unlock()
-	rw.s.paused = true
+	rw.e.SetPaused(true)
 	return nil
 }
 
@@ -200,10 +206,7 @@ func (rw *rewrite) resumeLocked() {
 	}
 	rw.pausing = false
 	rw.result.Paused = time.Since(rw.pausedAt)
-	rw.s.mu.Lock()
-	defer rw.s.mu.Unlock()
-	rw.s.paused = false
-	rw.s.room.Broadcast()
+	rw.e.SetPaused(false)
 }
 
 // cleanup removes what a rewrite that did not succeed leaves behind.
@@ -211,42 +214,26 @@ func (rw *rewrite) cleanup() {
 	if rw.builder != nil {
 		rw.builder.Abort() // nothing, when it was finished
 	}
-	if rw.pin != nil {
-		rw.pin.Release()
+	if rw.from != nil {
+		rw.from.Close()
 	}
-	if rw.err != nil && rw.s.failed.Load() == nil {
-		_ = rw.s.o.FS.Remove(rw.path(newFileName)) // the next rewrite or Open removes it otherwise
+	if rw.err != nil && !errors.Is(rw.e.Usable(), ErrFailed) {
+		_ = rw.fs.Remove(rw.path(datadir.NewFileName)) // the next rewrite or Open removes it otherwise
 	}
 }
 
-func (rw *rewrite) path(name string) string { return filepath.Join(rw.s.o.Dir, name) }
+func (rw *rewrite) path(name string) string { return filepath.Join(rw.m.o.Dir, name) }
 
 // run does it all. On an error cleanup does the rest.
 func (rw *rewrite) run(ctx context.Context) error {
-	s := rw.s
-	rw.meter.phase("checkpoint", 0)
-	if _, err := s.Checkpoint(ctx); err != nil { // most of the work, while Apply goes on
+	if err := rw.begin(ctx); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
-	}
-	if err := rw.pause(ctx); err != nil {
-		return fmt.Errorf("rewrite: %w", err)
-	}
-	if _, err := s.Checkpoint(ctx); err != nil {
-		return fmt.Errorf("rewrite: %w", err)
-	}
-	var err error
-	if rw.file, rw.pin, err = s.pinFile(); err != nil {
-		return fmt.Errorf("rewrite: %w", err)
-	}
-	if rw.o.PageSize == 0 {
-		rw.o.PageSize = rw.file.PageSize()
 	}
 	plan, err := rw.plan(ctx)
 	if err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	s.o.Logger.Info("rewriting page.db", zap.String("reason", rw.o.Reason),
-		zap.Int("from_page_size", plan.FromPageSize),
+	rw.log.Info("rewriting page.db", zap.String("reason", rw.o.Reason), zap.Int("from_page_size", plan.FromPageSize),
 		zap.Int("page_size", plan.PageSize), zap.Uint64("messages", plan.Messages), zap.Uint64("bytes", plan.NeedBytes))
 	begun := time.Now()
 	meta, err := rw.copy(ctx, plan)
@@ -257,48 +244,57 @@ func (rw *rewrite) run(ctx context.Context) error {
 	if err := rw.verify(ctx, meta); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	if err := rw.commit(); err != nil {
+	if err := rw.e.Swap(rw.file, rw.rename); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
 	rw.result.FileBytesAfter = uint64(meta.FileBytes())
 	rw.resume()
-	rw.meter.phase("done", rw.meter.now.TotalPages)
-	s.o.Logger.Info("page.db was rewritten", zap.Int("page_size", rw.result.PageSize),
-		zap.Uint64("bytes_before", rw.result.FileBytesBefore),
-		zap.Uint64("bytes", rw.result.FileBytesAfter), zap.Duration("paused", rw.result.Paused))
+	rw.meter.Done()
+	rw.log.Info("page.db was rewritten", zap.Int("page_size", rw.result.PageSize),
+		zap.Uint64("bytes_before", rw.result.FileBytesBefore), zap.Uint64("bytes", rw.result.FileBytesAfter),
+		zap.Duration("paused", rw.result.Paused))
 	return nil
 }
 
-// live gives the state that the checkpoint holds: nothing is applied, so it is the present one.
-func (rw *rewrite) live() liveness {
-	rw.s.mu.RLock()
-	defer rw.s.mu.RUnlock()
-	return liveness{state: rw.s.state, lock: rw.s.mu.RLocker()}
-}
-
-// view opens the tree of the checkpoint.
-func (rw *rewrite) view() *tree.View {
-	return tree.New(rw.file, rw.pin.Meta().Root, tree.Options{CacheBytes: rw.s.o.MemoryBudget / 32}).View()
+// begin pauses Apply and opens a checkpoint of all that was applied.
+func (rw *rewrite) begin(ctx context.Context) error {
+	rw.meter.Phase("checkpoint", 0)
+	if err := rw.e.Checkpoint(ctx); err != nil { // most of the work, while Apply goes on
+		return err
+	}
+	if err := rw.pause(ctx); err != nil {
+		return err
+	}
+	if err := rw.e.Checkpoint(ctx); err != nil {
+		return err
+	}
+	file, pin, err := rw.e.Pin()
+	if err != nil {
+		return err
+	}
+	rw.file, rw.from = file, OpenCheckpoint(file, pin, CheckpointOptions{CacheBytes: rw.m.o.CacheBytes})
+	if rw.o.PageSize == 0 {
+		rw.o.PageSize = file.PageSize()
+	}
+	return nil
 }
 
 // plan finds out what the new file takes, and refuses if that is not there. A former page.db_old, which the rewrite
 // replaces anyway, is dropped if that helps.
 func (rw *rewrite) plan(ctx context.Context) (RewritePlan, error) {
-	s := rw.s
-	if at := s.Applied(); at != rw.pin.Meta().Position {
-		return RewritePlan{}, fmt.Errorf("the checkpoint stands at %v, the store at %v", rw.pin.Meta().Position, at)
+	live := rw.e.Live()
+	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
+		return RewritePlan{}, fmt.Errorf("the checkpoint stands at LSN %d, the store at %d", want, at)
 	}
-	v := survey{file: rw.file, view: rw.view(), meta: rw.pin.Meta(), live: rw.live(), meter: rw.meter}
-	plan, err := v.plan(ctx, s.o.FS, s.o.Dir, rw.o.PageSize, rw.reserve())
-	rw.meter = v.meter
+	plan, err := planWith(ctx, rw.from, live, rw.meter, rw.fs, rw.m.o.Dir, rw.o)
 	if err != nil {
 		return plan, err
 	}
 	rw.result.FromPageSize, rw.result.PageSize, rw.result.FileBytesBefore = plan.FromPageSize, plan.PageSize,
 		plan.FileBytes
 	if plan.NeedBytes+plan.ReserveBytes > plan.AvailableBytes && plan.Err() == nil {
-		s.o.Logger.Info("dropping page.db_old to make room for a rewrite", zap.Uint64("bytes", plan.OldFileBytes))
-		if err := s.o.FS.Remove(rw.path(oldFileName)); err != nil {
+		rw.log.Info("dropping page.db_old to make room for a rewrite", zap.Uint64("bytes", plan.OldFileBytes))
+		if err := rw.fs.Remove(rw.path(datadir.OldFileName)); err != nil {
 			return plan, fmt.Errorf("drop page.db_old: %w", err)
 		}
 	}
@@ -306,63 +302,22 @@ func (rw *rewrite) plan(ctx context.Context) (RewritePlan, error) {
 	return plan, err
 }
 
-func (rw *rewrite) reserve() uint64 {
-	if rw.o.ReserveBytes != 0 {
-		return rw.o.ReserveBytes
-	}
-	return uint64(rw.s.o.SegmentBytes)
-}
-
 // verify opens the new file as the next start would, and compares what it holds with the present state.
 func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	file, err := page.Open(rw.s.o.FS, rw.path(newFileName), page.Options{})
+	file, err := page.Open(rw.fs, rw.path(datadir.NewFileName), page.Options{})
 	if err != nil {
 		return fmt.Errorf("open the new file: %w", err)
 	}
-	state, err := loadState(tree.New(file, meta.Root, tree.Options{}).View(), meta)
+	state, err := LoadState(tree.New(file, meta.Root, tree.Options{}).View(), meta)
 	err = errors.Join(err, file.Close())
 	if err != nil {
 		return fmt.Errorf("look at the new file: %w", err)
 	}
-	live := rw.live()
-	live.lock.Lock()
-	defer live.lock.Unlock()
-	if state.Digest() != live.state.Digest() || state.Messages() != live.state.Messages() ||
-		state.Applied() != live.state.Applied() {
+	if live := rw.e.Live(); !live.Holds(state) {
 		return fmt.Errorf("%w: the new file does not hold what it should", ErrDataLoss)
-	}
-	return nil
-}
-
-// commit puts the new file in the place of the old one.
-func (rw *rewrite) commit() error {
-	s := rw.s
-	s.pager.hold()
-	defer s.pager.mu.Unlock()
-	s.ioMu.Lock()
-	defer s.ioMu.Unlock()
-	if err := s.usable(); err != nil {
-		return err
-	}
-	if s.file != rw.file || s.pager.todo != nil {
-		return fmt.Errorf("%w: page.db was replaced meanwhile", ErrCanceled)
-	}
-	if !rw.commitPoint() {
-		return ErrCanceled
-	}
-	done, err := rw.rename()
-	if err != nil {
-		return err
-	}
-	if done {
-		err = rw.swap()
-	}
-	if err != nil {
-		s.fail(err)
-		return fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	return nil
 }
@@ -377,68 +332,54 @@ func (rw *rewrite) isFinished() bool {
 	}
 }
 
-// rename makes page.db page.db_old and page.db_new page.db, in the order that is explained above. An error of the
-// first rename, or one of the second that could be undone, leaves everything as it was; any other is final.
+// rename makes page.db page.db_old and page.db_new page.db, in the order that is explained above, unless the rewrite was
+// given up. An error of the first rename, or one of the second that could be undone, leaves everything as it was; any
+// other is final.
 func (rw *rewrite) rename() (bool, error) {
-	s := rw.s
-	final := func(err error) (bool, error) {
-		err = fmt.Errorf("put the new page.db in place: %w", err)
-		s.fail(err)
-		return false, fmt.Errorf("%w: %w", ErrFailed, err)
+	if !rw.commitPoint() {
+		return false, ErrCanceled
 	}
-	if err := s.o.FS.Rename(rw.path(pageFileName), rw.path(oldFileName)); err != nil {
-		if _, serr := s.o.FS.Stat(rw.path(pageFileName)); serr != nil {
+	dir, final := rw.m.o.Dir, func(err error) (bool, error) {
+		return false, rw.e.Fail(fmt.Errorf("put the new page.db in place: %w", err))
+	}
+	now, next, old := rw.path(datadir.PageFileName), rw.path(datadir.NewFileName), rw.path(datadir.OldFileName)
+	if err := rw.fs.Rename(now, old); err != nil {
+		if _, serr := rw.fs.Stat(now); serr != nil {
 			return final(errors.Join(err, serr))
 		}
 		return false, fmt.Errorf("keep the old page.db: %w", err)
 	}
-	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+	if err := rw.fs.SyncDir(dir); err != nil {
 		return final(err)
 	}
-	if err := s.o.FS.Rename(rw.path(newFileName), rw.path(pageFileName)); err != nil {
-		if uerr := s.o.FS.Rename(rw.path(oldFileName), rw.path(pageFileName)); uerr != nil {
+	if err := rw.fs.Rename(next, now); err != nil {
+		if uerr := rw.fs.Rename(old, now); uerr != nil {
 			return final(errors.Join(err, uerr))
 		}
-		if uerr := s.o.FS.SyncDir(s.o.Dir); uerr != nil {
+		if uerr := rw.fs.SyncDir(dir); uerr != nil {
 			return final(errors.Join(err, uerr))
 		}
 		return false, fmt.Errorf("put the new page.db in place: %w", err)
 	}
-	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+	if err := rw.fs.SyncDir(dir); err != nil {
 		return final(err)
 	}
 	return true, nil
 }
 
-// swap opens the new page.db and goes on with it. The state is the same.
-func (rw *rewrite) swap() error {
-	s := rw.s
-	file, err := page.Open(s.o.FS, rw.path(pageFileName), page.Options{})
-	if err != nil {
-		return fmt.Errorf("open the new page.db: %w", err)
-	}
-	old := s.file
-	s.mu.Lock()
-	s.use(file)
-	s.index = tree.New(file, file.Meta().Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
-	s.mu.Unlock()
-	s.maint.retire(old, func(err error) { s.o.Logger.Warn("close page.db_old", zap.Error(err)) })
-	return nil
-}
-
-// recoverRewrite brings a rewrite that a crash interrupted to one of its two ends, before page.db is opened.
-func (s *Store) recoverRewrite() error {
-	at := func(name string) string { return filepath.Join(s.o.Dir, name) }
-	if _, err := s.o.FS.Stat(at(newFileName)); errors.Is(err, fs.ErrNotExist) {
+// RecoverRewrite brings a rewrite that a crash interrupted to one of its two ends, before page.db is opened.
+func RecoverRewrite(fsys vfs.FS, dir string, storeID uuid.UUID, log *zap.Logger) error {
+	now, next := datadir.PageFile(dir), filepath.Join(dir, datadir.NewFileName)
+	if _, err := fsys.Stat(next); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("look for an interrupted rewrite: %w", err)
 	}
-	_, err := s.o.FS.Stat(at(pageFileName))
+	_, err := fsys.Stat(now)
 	switch {
 	case err == nil:
-		s.o.Logger.Info("removing a rewrite of page.db that was interrupted")
-		if err := s.o.FS.Remove(at(newFileName)); err != nil {
+		log.Info("removing a rewrite of page.db that was interrupted")
+		if err := fsys.Remove(next); err != nil {
 			return fmt.Errorf("remove an interrupted rewrite: %w", err)
 		}
 		return nil
@@ -446,49 +387,36 @@ func (s *Store) recoverRewrite() error {
 		return fmt.Errorf("look at page.db: %w", err)
 	}
 	// It was complete before page.db was renamed. If it is damaged all the same, the old file is as good.
-	from := newFileName
-	if err := s.validPageFile(at(newFileName)); err != nil {
-		if oerr := s.validPageFile(at(oldFileName)); oerr != nil {
+	from := next
+	if err := validPageFile(fsys, next, storeID); err != nil {
+		old := filepath.Join(dir, datadir.OldFileName)
+		if oerr := validPageFile(fsys, old, storeID); oerr != nil {
 			return fmt.Errorf("finish an interrupted rewrite: %w; %w", err, oerr)
 		}
-		s.o.Logger.Warn("the rewritten page.db is damaged; going back to the old one", zap.Error(err))
-		from = oldFileName
+		log.Warn("the rewritten page.db is damaged; going back to the old one", zap.Error(err))
+		from = old
 	}
-	if err := s.o.FS.Rename(at(from), at(pageFileName)); err != nil {
+	if err := fsys.Rename(from, now); err != nil {
 		return fmt.Errorf("finish an interrupted rewrite: %w", err)
 	}
-	if err := s.o.FS.SyncDir(s.o.Dir); err != nil {
+	if err := fsys.SyncDir(dir); err != nil {
 		return fmt.Errorf("finish an interrupted rewrite: %w", err)
 	}
-	s.o.Logger.Info("finished a rewrite of page.db that was interrupted", zap.String("from", from))
+	log.Info("finished a rewrite of page.db that was interrupted", zap.String("from", filepath.Base(from)))
 	return nil
 }
 
-// validPageFile tells whether a page file of this store can be opened.
-func (s *Store) validPageFile(name string) error {
-	file, err := page.Open(s.o.FS, name, page.Options{ReadOnly: true})
+// validPageFile tells whether a page file of a store can be opened.
+func validPageFile(fsys vfs.FS, name string, storeID uuid.UUID) error {
+	file, err := page.Open(fsys, name, page.Options{ReadOnly: true})
 	if err != nil {
 		return fmt.Errorf("open %s: %w", name, err)
 	}
-	if file.StoreID() != [16]byte(s.id.StoreID) {
+	if file.StoreID() != [16]byte(storeID) {
 		err = fmt.Errorf("%s belongs to another store: %w", name, page.ErrNotPageFile)
 	}
 	if cerr := file.Close(); err == nil && cerr != nil {
 		err = fmt.Errorf("close %s: %w", name, cerr)
 	}
 	return err
-}
-
-// DropOld removes page.db_old, which the last rewrite or the last installation of a snapshot replaced, and returns how
-// many bytes that gave back; 0 if there was none. It returns a MaintenanceError while a rewrite is under way.
-func (s *Store) DropOld() (uint64, error) {
-	if err := s.usable(); err != nil {
-		return 0, err
-	}
-	_, u, err := s.maint.begin(context.Background(), "drop-old")
-	if err != nil {
-		return 0, fmt.Errorf("drop page.db_old: %w", err)
-	}
-	defer s.maint.end(u)
-	return dropOld(s.o.FS, s.o.Dir)
 }

@@ -98,7 +98,7 @@ func benchRewrite(b *testing.B, size, to int) {
 		}
 	}()
 	begun := time.Now()
-	result, err := s.Rewrite(context.Background(), store.RewriteOptions{PageSize: to})
+	result, err := s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: to})
 	require.NoError(b, err)
 	took := time.Since(begun)
 	close(stop)
@@ -106,7 +106,7 @@ func benchRewrite(b *testing.B, size, to int) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var canceledAt atomic.Int64
-	_, err = s.Rewrite(ctx, store.RewriteOptions{Progress: func(p store.Progress) {
+	_, err = s.Maintenance().Rewrite(ctx, store.RewriteOptions{Progress: func(p store.Progress) {
 		if p.Phase == "copy" && p.Pages > p.TotalPages/2 && canceledAt.CompareAndSwap(0, time.Now().UnixNano()) {
 			cancel()
 		}
@@ -114,15 +114,15 @@ func benchRewrite(b *testing.B, size, to int) {
 	require.ErrorIs(b, err, store.ErrCanceled)
 	letGo := time.Duration(time.Now().UnixNano() - canceledAt.Load())
 	cancel()
-	require.Eventually(b, func() bool { _, _, busy := s.Maintenance(); return !busy }, time.Minute, time.Millisecond)
+	require.Eventually(b, func() bool { _, _, busy := s.Maintenance().Running(); return !busy }, time.Minute, time.Millisecond)
 
 	logs := benchLog(publish, nil)
 	logsDuring := benchLog(publish, func(ctx context.Context) error {
-		_, err := s.Rewrite(ctx, store.RewriteOptions{})
+		_, err := s.Maintenance().Rewrite(ctx, store.RewriteOptions{})
 		return err
 	})
 	begun = time.Now()
-	scan, err := s.Scan(context.Background(), store.ScanOptions{})
+	scan, err := scanStore(context.Background(), s, store.ScanOptions{})
 	require.NoError(b, err)
 	scanTime := time.Since(begun)
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -17,22 +18,22 @@ const spaceEveryBytes = 8 << 20
 
 // copy writes the new file, durable but for its place. Everything streams: the memory does not depend on the size.
 func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error) {
-	s, old := rw.s, rw.pin.Meta()
+	old := rw.from.Meta()
 	var err error
-	rw.builder, err = page.NewBuilder(s.o.FS, rw.path(newFileName), page.BuildOptions{
-		PageSize: plan.PageSize, StoreID: s.Identity().StoreID, Checkpoint: old.Checkpoint + 1,
+	rw.builder, err = page.NewBuilder(rw.fs, rw.path(datadir.NewFileName), page.BuildOptions{
+		PageSize: plan.PageSize, StoreID: rw.file.StoreID(), Checkpoint: old.Checkpoint + 1,
 		FileBytes: int64(plan.NeedBytes),
 	})
 	if err != nil {
 		return page.Meta{}, rw.spaceError(plan, err)
 	}
 	c := copier{
-		rw: rw, b: rw.builder, room: plan.PageSize - page.RunHeaderBytes, live: rw.live(),
+		rw: rw, b: rw.builder, room: plan.PageSize - page.RunHeaderBytes, live: rw.e.Live(),
 		pace:  pace.New(pace.Limits{BytesPerSecond: rw.o.BytesPerSecond}),
 		index: indexer{bulk: tree.NewBulk(rw.builder, tree.Options{})},
 	}
-	rw.meter.now.TotalMessages, rw.meter.now.TotalBytes = plan.Messages, plan.MessageBytes
-	rw.meter.phase("copy", old.UsedPages)
+	rw.meter.Expect(plan.Messages, plan.MessageBytes)
+	rw.meter.Phase("copy", old.UsedPages)
 	root, err := c.copyAll(ctx)
 	if err != nil {
 		return page.Meta{}, rw.spaceError(plan, err)
@@ -41,7 +42,7 @@ func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error
 	if err := ctx.Err(); err != nil {
 		return page.Meta{}, err
 	}
-	rw.meter.phase("finish", 0)
+	rw.meter.Phase("finish", 0)
 	meta, err := rw.builder.Finish(page.Meta{
 		Position: old.Position, Root: root, CreatedMS: time.Now().UnixMilli(), AppData: old.AppData,
 	})
@@ -57,7 +58,7 @@ func (rw *rewrite) spaceError(plan RewritePlan, err error) error {
 		return err
 	}
 	space := &SpaceError{NeedBytes: plan.NeedBytes, ReserveBytes: plan.ReserveBytes}
-	if usage, uerr := rw.s.o.FS.Usage(rw.s.o.Dir); uerr == nil {
+	if usage, uerr := rw.fs.Usage(rw.m.o.Dir); uerr == nil {
 		space.AvailableBytes = usage.AvailableBytes
 	}
 	return fmt.Errorf("%w: %w", space, err)
@@ -71,8 +72,8 @@ type copier struct {
 	buf   []byte // the builder's, while a run is being filled
 	start int    // of the run's payload in it
 	room  int
-	live  liveness
-	alive aliveSet
+	live  Liveness
+	alive AliveSet
 	index indexer
 	pace  *pace.Pacer
 
@@ -82,13 +83,11 @@ type copier struct {
 
 // copyAll copies everything and returns the new root.
 func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
-	view := c.rw.view()
-	put := c.index.bulk.Put
-	if err := copyEntries(ctx, view, nil, []byte{indexLetter}, put); err != nil {
+	from, put := c.rw.from, c.index.bulk.Put
+	if err := from.CopyTree(ctx, nil, []byte{indexLetter}, put); err != nil {
 		return page.Run{}, err
 	}
-	w := walk{file: c.rw.file, view: view}
-	err := w.each(ctx, func(e *indexEntry, payload []byte, err error) error {
+	err := from.Runs(ctx, WalkOptions{}, func(e *indexEntry, payload []byte, err error) error {
 		if err := c.run(e, payload, err); err != nil {
 			return err
 		}
@@ -100,11 +99,11 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 	if err := c.endRun(); err != nil {
 		return page.Run{}, err
 	}
-	if want := c.wanted(); c.messages != want {
+	if want := c.live.Messages(); c.messages != want {
 		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was", ErrDataLoss,
 			want, c.messages)
 	}
-	if err := copyEntries(ctx, view, []byte{indexLetter + 1}, nil, put); err != nil {
+	if err := from.CopyTree(ctx, []byte{indexLetter + 1}, nil, put); err != nil {
 		return page.Run{}, err
 	}
 	root, err := c.index.bulk.Finish()
@@ -114,17 +113,10 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 	return root, nil
 }
 
-// wanted is how many messages there must be.
-func (c *copier) wanted() uint64 {
-	c.live.lock.Lock()
-	defer c.live.lock.Unlock()
-	return c.live.state.Messages()
-}
-
-// run copies the messages of a run that somebody wants.
+// run copies the messages of a run that some subscription wants.
 func (c *copier) run(e *indexEntry, payload []byte, err error) error {
 	if err == nil {
-		err = c.live.of(e, &c.alive)
+		err = c.live.Of(e, &c.alive)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", ErrDataLoss, e.queue, e.first,
@@ -142,7 +134,7 @@ func (c *copier) run(e *indexEntry, payload []byte, err error) error {
 		if seq, record, ok, err = r.next(); err != nil || !ok {
 			break
 		}
-		if !c.alive.has(seq) {
+		if !c.alive.Has(seq) {
 			c.dropped++
 			continue
 		}
@@ -150,16 +142,16 @@ func (c *copier) run(e *indexEntry, payload []byte, err error) error {
 		bytes += uint64(len(record))
 		err = c.message(e.queue, seq, record)
 	}
-	if err == nil && messages != c.alive.n {
+	if err == nil && messages != c.alive.Count() {
 		err = fmt.Errorf("%w: queue %d, sequences %d to %d: %d messages are wanted, %d are there; page.db is as it was",
-			ErrDataLoss, e.queue, e.first, e.last(), c.alive.n, messages)
+			ErrDataLoss, e.queue, e.first, e.last(), c.alive.Count(), messages)
 	}
 	if err != nil {
 		return err
 	}
 	c.messages += messages
 	c.bytes += bytes
-	c.rw.meter.did(uint64(e.run.Pages), messages, bytes)
+	c.rw.meter.Did(uint64(e.run.Pages), messages, bytes)
 	return c.look(bytes)
 }
 
@@ -169,14 +161,14 @@ func (c *copier) look(bytes uint64) error {
 		return nil
 	}
 	c.sinceLook = 0
-	if err := c.rw.s.usable(); err != nil {
+	if err := c.rw.e.Usable(); err != nil {
 		return err
 	}
-	usage, err := c.rw.s.o.FS.Usage(c.rw.s.o.Dir)
+	usage, err := c.rw.fs.Usage(c.rw.m.o.Dir)
 	if err != nil {
 		return fmt.Errorf("look at the free space: %w", err)
 	}
-	if reserve := c.rw.reserve() / 2; usage.AvailableBytes < reserve { // the new file's own space is allocated
+	if reserve := c.rw.o.ReserveBytes / 2; usage.AvailableBytes < reserve { // the new file's own space is allocated
 		return &SpaceError{ReserveBytes: reserve, AvailableBytes: usage.AvailableBytes}
 	}
 	return nil

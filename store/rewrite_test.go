@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -26,7 +27,7 @@ import (
 // checkOffline ends a test of a rewrite: page.db alone must be sound, with nothing half done beside it.
 func checkOffline(t *testing.T, fs vfs.FS) {
 	t.Helper()
-	report, err := store.CheckDir(context.Background(), fs, "/data", nil)
+	report, err := checkDir(fs)
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
 	_, err = fs.Stat("/data/page.db_new")
@@ -55,9 +56,9 @@ func TestRewriteRandom(t *testing.T) {
 					size := sizes[other.IntN(len(sizes))]
 					before, err := n.s.Stats()
 					require.NoError(t, err)
-					plan, err := n.s.PlanRewrite(ctx, store.RewriteOptions{PageSize: size})
+					plan, err := n.s.Maintenance().PlanRewrite(ctx, store.RewriteOptions{PageSize: size})
 					require.NoError(t, err)
-					result, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: size, Reason: "test"})
+					result, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: size, Reason: "test"})
 					require.NoError(t, err)
 					require.Equal(t, plan.NeedBytes, result.FileBytesAfter, "the plan is exact")
 					require.Equal(t, plan.Messages, result.Messages)
@@ -84,9 +85,9 @@ func TestRewriteRandom(t *testing.T) {
 			}
 			n.applyAll()
 			plain.applyAll()
-			want, err := plain.s.Digest(ctx)
+			want, err := digestOf(ctx, plain.s)
 			require.NoError(t, err)
-			got, err := n.s.Digest(ctx)
+			got, err := digestOf(ctx, n.s)
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 			require.NoError(t, n.s.Close())
@@ -127,17 +128,17 @@ func TestRewriteKeepsSharingShared(t *testing.T) {
 	}
 	want := dumpStore(t, n.s)
 	for _, size := range []int{8192, 2048, 0} {
-		result, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: size})
+		result, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: size})
 		require.NoError(t, err)
 		require.Equal(t, uint64(300), result.Messages)
 		require.Less(t, result.FileBytesAfter, uint64(300*5000*2), "each is stored once")
 		require.Equal(t, want, dumpStore(t, n.s))
 		n.check()
 	}
-	dropped, err := n.s.DropOld()
+	dropped, err := n.s.Maintenance().DropOld()
 	require.NoError(t, err)
 	require.Positive(t, dropped)
-	dropped, err = n.s.DropOld()
+	dropped, err = n.s.Maintenance().DropOld()
 	require.NoError(t, err)
 	require.Zero(t, dropped)
 }
@@ -187,7 +188,7 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 		}
 		want := m.dump()
 		clones, points := crashPoints(t, mem, fault, seed, func() {
-			_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
+			_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
 			require.NoError(t, err)
 		})
 		sizes := map[int]int{}
@@ -199,7 +200,7 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 			st, err := again.s.Stats()
 			require.NoError(t, err)
 			sizes[st.PageSize]++
-			_, err = again.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+			_, err = again.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
 			require.NoError(t, err, "crash before %s: the next one", points[i])
 			require.Equal(t, want, dumpStore(t, again.s))
 			require.NoError(t, again.s.Close())
@@ -244,7 +245,7 @@ func TestRewriteFails(t *testing.T) {
 				}
 				return nil
 			})
-			_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 6144})
+			_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 6144})
 			fault.SetHook(nil)
 			if err == nil {
 				require.Greater(t, at, 8)
@@ -281,7 +282,7 @@ func dumpBig(t *testing.T, n *node, m *model) string {
 // TestRewriteNeedsSpace refuses with both figures before it writes anything.
 func TestRewriteNeedsSpace(t *testing.T) {
 	n, m := filled(t, options(memfs.New()))
-	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, ReserveBytes: 1 << 60})
+	_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, ReserveBytes: 1 << 60})
 	require.ErrorIs(t, err, store.ErrNoSpace)
 	var space *store.SpaceError
 	require.ErrorAs(t, err, &space)
@@ -303,29 +304,29 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 	n.publishMany(1, 200, 900)
 	_, err := n.s.Checkpoint(ctx)
 	require.NoError(t, err)
-	clean, err := n.s.Scan(ctx, store.ScanOptions{})
+	clean, err := scanStore(ctx, n.s, store.ScanOptions{})
 	require.NoError(t, err)
 	require.Empty(t, clean.Problems)
-	f, err := mem.OpenFile(store.PageFile("/data"), os.O_RDWR, 0)
+	f, err := mem.OpenFile(datadir.PageFile("/data"), os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = f.WriteAt([]byte{0xff, 0xff}, page.OffsetOf(30, 2048)+500)
 	require.NoError(t, err)
-	before, err := vfs.ReadFile(mem, store.PageFile("/data"), 1<<30)
+	before, err := vfs.ReadFile(mem, datadir.PageFile("/data"), 1<<30)
 	require.NoError(t, err)
 
-	_, err = n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 4096})
+	_, err = n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: 4096})
 	require.ErrorIs(t, err, store.ErrDataLoss)
 	require.ErrorIs(t, err, page.ErrDamaged)
-	after, err := vfs.ReadFile(mem, store.PageFile("/data"), 1<<30)
+	after, err := vfs.ReadFile(mem, datadir.PageFile("/data"), 1<<30)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
-	require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second,
+	require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance().Running(); return !busy }, 5*time.Second,
 		time.Millisecond)
 	_, err = mem.Stat("/data/page.db_new")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	n.commit(func(b *txn.Builder) { b.BeginPublish(1); b.Message(1, nil, []byte("goes on")); b.EndPublish() })
 
-	scan, err := n.s.Scan(ctx, store.ScanOptions{})
+	scan, err := scanStore(ctx, n.s, store.ScanOptions{})
 	require.NoError(t, err)
 	require.Len(t, scan.Problems, 1)
 	require.Equal(t, uint64(2), scan.DamagedMessages)
@@ -356,7 +357,7 @@ func TestRewriteCanceled(t *testing.T) {
 			}
 			return nil
 		})
-		_, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 2048 * (1 + round%5)})
+		_, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: 2048 * (1 + round%5)})
 		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
 		n.applyAll()
 		if err != nil {
@@ -369,7 +370,7 @@ func TestRewriteCanceled(t *testing.T) {
 		close(stuck)
 		fault.SetHook(nil)
 		cancel()
-		require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second,
+		require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance().Running(); return !busy }, 5*time.Second,
 			time.Millisecond)
 		_, err = mem.Stat("/data/page.db_new")
 		require.ErrorIs(t, err, os.ErrNotExist)
@@ -401,7 +402,7 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 	var phases []string
 	result := make(chan error, 1)
 	go func() {
-		_, err := n.s.Rewrite(ctx, store.RewriteOptions{
+		_, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{
 			PageSize: 4096,
 			Progress: func(p store.Progress) { phases = append(phases, p.Phase) },
 		})
@@ -417,12 +418,12 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 	go func() { applied <- n.s.Apply(n.s.End().LSN, nil) }()
 	_, err := n.s.Checkpoint(ctx)
 	require.NoError(t, err)
-	_, err = n.s.Rewrite(ctx, store.RewriteOptions{})
+	_, err = n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{})
 	require.ErrorIs(t, err, store.ErrMaintenance)
 	var busy *store.MaintenanceError
 	require.ErrorAs(t, err, &busy)
 	require.Equal(t, "rewrite", busy.Running)
-	_, err = n.s.DropOld()
+	_, err = n.s.Maintenance().DropOld()
 	require.ErrorIs(t, err, store.ErrMaintenance)
 	require.Equal(t, before, n.s.Applied())
 	require.Equal(t, n.s.End(), n.s.Durable())
@@ -441,7 +442,7 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	n.publishMany(1, 400, 1000)
 	began := time.Now()
-	_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, BytesPerSecond: 1 << 20})
+	_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, BytesPerSecond: 1 << 20})
 	require.NoError(t, err)
 	require.Greater(t, time.Since(began), 200*time.Millisecond, "400 kB at 1 MiB/s, of which a part may go at once")
 
@@ -457,7 +458,7 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 			copies := make(chan struct{})
 			result := make(chan error, 1)
 			go func() {
-				_, err := n.s.Rewrite(ctx, store.RewriteOptions{
+				_, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{
 					PageSize: 8192, BytesPerSecond: 1 << 10,
 					Progress: func(p store.Progress) {
 						if p.Phase == "copy" && p.Pages == 0 {
@@ -478,7 +479,7 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 			}
 			require.ErrorIs(t, err, store.ErrCanceled)
 			require.ErrorIs(t, err, ctx.Err())
-			require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance(); return !busy }, 5*time.Second,
+			require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance().Running(); return !busy }, 5*time.Second,
 				time.Millisecond)
 			_, err = mem.Stat("/data/page.db_new")
 			require.ErrorIs(t, err, os.ErrNotExist)
@@ -502,7 +503,7 @@ func TestCloseDuringRewrite(t *testing.T) {
 	})
 	result := make(chan error, 1)
 	go func() {
-		_, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+		_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
 		result <- err
 	}()
 	<-reached
@@ -524,7 +525,7 @@ func TestSnapshotSurvivesRewrite(t *testing.T) {
 	n, m := filled(t, options(memfs.New()))
 	snap, err := n.s.OpenSnapshot()
 	require.NoError(t, err)
-	_, err = n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+	_, err = n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
 	require.NoError(t, err)
 	twin := openNode(t, options(memfs.New()))
 	in, err := twin.s.BeginInstall(snap.Header)

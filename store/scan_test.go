@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -15,7 +16,7 @@ import (
 
 func (n *node) scan(o store.ScanOptions) store.ScanResult {
 	n.t.Helper()
-	r, err := n.s.Scan(context.Background(), o)
+	r, err := scanStore(context.Background(), n.s, o)
 	require.NoError(n.t, err)
 	require.Empty(n.t, r.Problems)
 	var messages, bytes uint64
@@ -52,7 +53,7 @@ func TestScanPredictsTheFile(t *testing.T) {
 	require.Equal(t, uint64(2048), uint64(r.Candidates[0].PageSize))
 	require.Equal(t, 256<<10, r.Candidates[len(r.Candidates)-1].PageSize)
 	for _, c := range r.Candidates {
-		result, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: c.PageSize})
+		result, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: c.PageSize})
 		require.NoError(t, err)
 		require.Equal(t, c.FileBytes, result.FileBytesAfter, "page size %d", c.PageSize)
 		again := n.scan(store.ScanOptions{MaxPageSize: 256 << 10})
@@ -77,13 +78,13 @@ func TestScanMix(t *testing.T) {
 	r := n.scan(store.ScanOptions{})
 	require.Equal(t, uint64(5*184), r.Messages)
 	require.Len(t, r.Histogram, 2)
-	before, err := mem.Stat(store.PageFile("/data"))
+	before, err := mem.Stat(datadir.PageFile("/data"))
 	require.NoError(t, err)
 	require.Equal(t, uint64(before.SizeBytes), r.FileBytes)
 	t.Logf("%d: %s", r.Recommended, r.Note)
 	require.NotEqual(t, 2048, r.Recommended)
 	require.Positive(t, r.GainBytes)
-	result, err := n.s.Rewrite(context.Background(), store.RewriteOptions{PageSize: r.Recommended})
+	result, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: r.Recommended})
 	require.NoError(t, err)
 	require.Less(t, result.FileBytesAfter, r.FileBytes, "the recommendation makes the file smaller")
 	require.Equal(t, int64(r.FileBytes-result.FileBytesAfter), r.GainBytes)
@@ -155,7 +156,7 @@ func TestScanEmpty(t *testing.T) {
 		require.Empty(t, r.Histogram)
 		r = n.scan(store.ScanOptions{MaxPageSize: 4096})
 		require.Equal(t, 4096, r.Recommended)
-		result, err := n.s.Rewrite(context.Background(), store.RewriteOptions{})
+		result, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{})
 		require.NoError(t, err)
 		require.Equal(t, r.Candidates[len(r.Candidates)-1].FileBytes, result.FileBytesAfter)
 		// twice: a transaction that fails
@@ -164,7 +165,7 @@ func TestScanEmpty(t *testing.T) {
 	n.publishMany(1, 10, 100)
 	n.check()
 	require.NoError(t, n.s.Close())
-	r, err := store.ScanDir(context.Background(), mem, "/data", store.ScanOptions{})
+	r, err := scanDir(mem, store.ScanOptions{})
 	require.NoError(t, err)
 	require.Equal(t, uint64(10), r.Messages)
 	plan, err := store.PlanRewriteDir(context.Background(), mem, "/data", store.RewriteOptions{PageSize: r.Recommended})
@@ -176,7 +177,7 @@ func TestScanEmpty(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, plan.OldFileBytes, freed)
 
-	_, err = store.ScanDir(context.Background(), mem, "/data", store.ScanOptions{MaxPageSize: 3000})
+	_, err = scanDir(mem, store.ScanOptions{MaxPageSize: 3000})
 	require.Error(t, err)
 }
 
@@ -192,13 +193,13 @@ func TestScanDamaged(t *testing.T) {
 	for no := uint64(1); no <= clean.Pages; no++ {
 		at := int64(64<<10) + int64(no-1)*2048
 		fault.SetHook(func(op faultfs.Op) error {
-			if op.Kind == faultfs.OpRead && op.Name == store.PageFile("/data") && op.Offset <= at &&
+			if op.Kind == faultfs.OpRead && op.Name == datadir.PageFile("/data") && op.Offset <= at &&
 				at+2048 <= op.Offset+op.Length {
 				return &faultfs.FlipBit{Bit: (at-op.Offset)*8 + 300}
 			}
 			return nil
 		})
-		r, err := store.ScanDir(context.Background(), fault, "/data", store.ScanOptions{})
+		r, err := scanDir(fault, store.ScanOptions{})
 		switch {
 		case err != nil:
 			refused++ // the state itself: the node could not start either

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -78,7 +79,7 @@ func noContent(fsys vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("look for the log: %w", err)
 	}
-	for _, name := range append(names, pageFileName, newFileName) {
+	for _, name := range append(names, datadir.PageFileName, datadir.NewFileName) {
 		switch _, err := fsys.Stat(filepath.Join(dir, name)); {
 		case err == nil:
 			return fmt.Errorf("%w: %s is not there, but %s is", ErrIdentityLost, filepath.Join(dir, identityName), name)
@@ -92,7 +93,7 @@ func noContent(fsys vfs.FS, dir string) error {
 // logFiles lists the files of the log, as names in the data directory. What else is in a directory called log is
 // somebody else's: the data directory may be the wrong one.
 func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
-	all, err := fsys.ReadDir(LogDir(dir))
+	all, err := fsys.ReadDir(datadir.LogDir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
@@ -101,7 +102,7 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	}
 	for _, name := range all {
 		if wal.IsLogFile(name) {
-			names = append(names, filepath.Join(logDirName, name))
+			names = append(names, filepath.Join(datadir.LogName, name))
 		}
 	}
 	return names, true, nil
@@ -110,7 +111,7 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 // setAside sets a store aside and returns the name of the directory in which it is kept. "" if it is in no pair, for
 // then nobody else has what is in it.
 func setAside(o *Options, why error) (aside string, err error) {
-	lock, err := o.FS.Lock(filepath.Join(o.Dir, lockName))
+	lock, err := o.FS.Lock(filepath.Join(o.Dir, datadir.LockName))
 	if err != nil {
 		return "", fmt.Errorf("set the damaged store aside: %w", err)
 	}
@@ -156,8 +157,8 @@ func shortened(text string) string {
 // keepIdentity puts a copy of the identity, as it is, beside the files that will follow.
 func keepIdentity(o *Options, aside string) error {
 	to := filepath.Join(o.Dir, aside)
-	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, logDirName), 0o750); err != nil {
-		return err
+	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
+		return err //nolint:wrapcheck // says which directory
 	}
 	raw, err := vfs.ReadFile(o.FS, filepath.Join(o.Dir, identityName), identityMaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +180,7 @@ func finishSetAside(o *Options, id *identityFile) error {
 	}
 	to := filepath.Join(o.Dir, id.SettingAside)
 	fail := func(err error) error { return fmt.Errorf("set the damaged store aside in %s: %w", to, err) }
-	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, logDirName), 0o750); err != nil {
+	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
 		return fail(err)
 	}
 	names, hadLog, err := logFiles(o.FS, o.Dir)
@@ -188,15 +189,15 @@ func finishSetAside(o *Options, id *identityFile) error {
 	}
 	// The log first: a page file without it is one that may have lost. A rewrite or a snapshot in the making would be
 	// taken for the page file of the new store.
-	for _, name := range append(names, pageFileName, newFileName, receiveName) {
+	for _, name := range append(names, datadir.PageFileName, datadir.NewFileName, datadir.ReceiveName) {
 		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fail(err)
 		}
 	}
-	dirs := []string{filepath.Join(to, logDirName), to, o.Dir}
+	dirs := []string{filepath.Join(to, datadir.LogName), to, o.Dir}
 	if hadLog {
-		dirs = append(dirs, LogDir(o.Dir))
+		dirs = append(dirs, datadir.LogDir(o.Dir))
 	}
 	for _, dir := range dirs {
 		if err := o.FS.SyncDir(dir); err != nil {

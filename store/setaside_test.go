@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -55,7 +56,7 @@ type hurt struct {
 }
 
 func hurts() []hurt {
-	pages := store.PageFile("/data")
+	pages := datadir.PageFile("/data")
 	return []hurt{
 		{
 			name: "page.db zeroed", says: []string{pages, "not a page file", "zeros"},

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sort"
@@ -142,6 +143,13 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	}
 	sn.verify(i, ext, from, data)
 	return from, data, nil
+}
+
+// Messages counts the messages that are stored in the snapshot, those included that no subscription wants any more and
+// that share a page with others. It reads the index of messages, not the messages.
+func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
+	c := OpenCheckpoint(sn.file, sn.pin, CheckpointOptions{CacheBytes: sn.s.o.MemoryBudget / 32, Pace: sn.s.Pace(ctx, 0)})
+	return c.CountMessages(ctx) // the pin is the snapshot's: no Close
 }
 
 // verify looks at what is about to be sent. Damage is sent all the same, since the receiver has nothing better: but it

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -21,15 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Names in the data directory.
-const (
-	lockName     = "lock"
-	logDirName   = "log"
-	pageFileName = "page.db"
-	receiveName  = "page.db_recv"
-	oldFileName  = "page.db_old"
-	cutPrefix    = "cut-"
-)
+// cutPrefix begins the name of a file that keeps records that were cut from the log.
+const cutPrefix = "cut-"
 
 // Store is one node's message store. Its methods are safe for concurrent use but for the restrictions that they name.
 type Store struct {
@@ -69,7 +63,8 @@ type Store struct {
 	watch     watchers
 	snapshots snapshotSet
 	pager     pager
-	maint     maintenance
+	maint     *Maintenance
+	retired   retired
 	damage    damage
 
 	closed   atomic.Bool
@@ -94,7 +89,8 @@ func Open(o Options) (*Store, error) {
 }
 
 func open(o Options) (_ *Store, err error) {
-	s := &Store{o: o}
+	s := &Store{o: o, retired: retired{stop: make(chan struct{})}}
+	s.maint = s.newMaintenance()
 	s.SetBackgroundPercent(o.BackgroundPercent)
 	s.damage.init()
 	s.room = sync.NewCond(&s.mu)
@@ -116,7 +112,7 @@ func open(o Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.recoverRewrite(); err != nil {
+	if err := RecoverRewrite(s.o.FS, s.o.Dir, s.id.StoreID, s.o.Logger); err != nil {
 		return nil, err
 	}
 	if err := s.openPages(); err != nil {
@@ -138,7 +134,7 @@ func (s *Store) lockDir() error {
 		return fmt.Errorf("make the data directory durable: %w", err)
 	}
 	var err error
-	s.lock, err = s.o.FS.Lock(filepath.Join(s.o.Dir, lockName))
+	s.lock, err = s.o.FS.Lock(filepath.Join(s.o.Dir, datadir.LockName))
 	if errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("%w: %s; stop that process, or give this node a data directory of its own", ErrInUse, s.o.Dir)
 	}
@@ -150,7 +146,7 @@ func (s *Store) lockDir() error {
 
 // openPages opens or makes page.db and loads the state of its checkpoint.
 func (s *Store) openPages() error {
-	name := filepath.Join(s.o.Dir, pageFileName)
+	name := datadir.PageFile(s.o.Dir)
 	file, err := page.Open(s.o.FS, name, page.Options{})
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := s.mayBegin(); err != nil {
@@ -168,7 +164,7 @@ func (s *Store) openPages() error {
 func (s *Store) usePages(file *page.File) error {
 	meta := file.Meta()
 	index := tree.New(file, meta.Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
-	state, err := loadState(index.View(), meta)
+	state, err := LoadState(index.View(), meta)
 	if err != nil {
 		return errors.Join(fmt.Errorf("load checkpoint %d: %w", meta.Checkpoint, err), file.Close())
 	}
@@ -197,7 +193,7 @@ func (s *Store) openLog(emptied bool) error {
 		}
 	}
 	s.log, err = wal.Open(wal.Options{
-		FS: s.o.FS, Dir: filepath.Join(s.o.Dir, logDirName), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
+		FS: s.o.FS, Dir: datadir.LogDir(s.o.Dir), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
 		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
 		Cache: s.o.PageCache.use(), Start: at, VerifyFrom: at.LSN, Logger: s.o.Logger, OnFatal: s.fail,
 	})
@@ -242,12 +238,12 @@ func (s *Store) mayBegin() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %s is not there, and the log does not have every record from the first one on",
-		ErrPagesMissing, PageFile(s.o.Dir))
+		ErrPagesMissing, datadir.PageFile(s.o.Dir))
 }
 
 // segments lists the names of the log's segments, oldest first.
 func (s *Store) segments() ([]string, error) {
-	names, err := s.o.FS.ReadDir(LogDir(s.o.Dir))
+	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for the log: %w", err)
 	}
@@ -262,7 +258,7 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (Fence{}) {
 		return false, nil
 	}
-	names, err := s.o.FS.ReadDir(filepath.Join(s.o.Dir, logDirName))
+	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("look for the log: %w", err)
 	}
@@ -277,7 +273,7 @@ func (s *Store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	s.maint.close()
+	s.maint.Close()
 	s.pager.stop()
 	s.wakeRoom()
 	s.snapshots.closeAll()
@@ -290,6 +286,7 @@ func (s *Store) Close() error {
 	}
 	s.ioMu.Lock()
 	defer s.ioMu.Unlock()
+	s.retired.close()
 	return errors.Join(err, s.closeFiles())
 }
 

@@ -171,7 +171,7 @@ func copySnapshot(s *store.Store) error {
 	if err := in.Commit(); err != nil {
 		return err
 	}
-	report, err := twin.Check(context.Background(), nil)
+	report, err := checkStore(context.Background(), twin, nil)
 	if err == nil && len(report.Problems) > 0 {
 		err = fmt.Errorf("the copy is not sound: %s", report.Problems[0])
 	}

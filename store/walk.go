@@ -3,11 +3,10 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
-	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
-	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -15,30 +14,37 @@ const (
 	// walkBytes is how much of neighbouring runs one read of a walk fetches. A walk holds walkBuffers times that.
 	walkBytes   = 1 << 20
 	walkBuffers = 4
-	// walkGapBytes is how much that nobody asked for is read rather than begin another read behind it.
+	// walkGapBytes is how much that is not wanted is read rather than begin another read behind it.
 	walkGapBytes = 64 << 10
 	// walkPacedBytes is walkBytes of a walk that pauses: it does no more than that at a time.
 	walkPacedBytes = 128 << 10
 )
 
-// walk reads the runs of messages of a checkpoint from the first queue's first one to the last, ahead of who looks at
-// them.
-type walk struct {
-	file *page.File
-	view *tree.View
-	// skip says of which runs the index tells enough; their payload is nil. It may be nil.
-	skip func(e *indexEntry) bool
-	// broken, if not nil, hears of a part of the index that cannot be read, and the walk goes on with the next queue of
-	// queues. Otherwise that ends it.
-	broken func(queueID uint64, err error)
-	queues []uint64
-	// pace, if not nil, has it pause, and read only when it looks at nothing.
-	pace *pace.Pacer
+// WalkOptions say how to walk over the runs of messages of a checkpoint.
+type WalkOptions struct {
+	// IndexOnly: the index tells enough of all runs; no payload is read.
+	IndexOnly bool
+	// Skip tells of which runs the index tells enough; their payload is nil. It may be nil.
+	Skip func(e *indexEntry) bool
+	// Broken, if not nil, hears of a part of the index that cannot be read, and the walk goes on with the next queue.
+	// Otherwise that ends it.
+	Broken func(queueID uint64, err error)
 }
 
-// part gives how much one read fetches, and how many there may be.
+// skips tells whether a run's payload is not wanted.
+func (o *WalkOptions) skips(e *indexEntry) bool { return o.IndexOnly || o.Skip != nil && o.Skip(e) }
+
+// walk is one walk under way.
+type walk struct {
+	WalkOptions
+	c      *Checkpoint
+	queues []uint64 // in order, with Broken
+}
+
+// part gives how much one read fetches, and how many there may be. A walk that pauses reads only when it looks at
+// nothing.
 func (w *walk) part() (bytes int64, buffers int) {
-	if w.pace != nil {
+	if w.c.pace != nil {
 		return walkPacedBytes, 1
 	}
 	return walkBytes, walkBuffers
@@ -58,9 +64,23 @@ type walkRun struct {
 	err     error
 }
 
-// each calls fn for each run in turn, with its payload, valid during the call, or why it cannot be read. A second
-// goroutine reads and verifies meanwhile.
-func (w *walk) each(ctx context.Context, fn func(e *indexEntry, payload []byte, err error) error) error {
+// Runs calls fn for each run of messages from the first queue's first one to the last, with its payload, valid during
+// the call, or why it cannot be read. A second goroutine reads and verifies meanwhile. This is the one way in which a
+// checkpoint's messages are read.
+func (c *Checkpoint) Runs(
+	ctx context.Context, o WalkOptions, fn func(e *indexEntry, payload []byte, err error) error,
+) error {
+	w := walk{WalkOptions: o, c: c}
+	if o.Broken != nil {
+		state, err := c.State()
+		if err != nil {
+			return err
+		}
+		for q := range state.Queues {
+			w.queues = append(w.queues, q.ID())
+		}
+		slices.Sort(w.queues)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	_, buffers := w.part()
 	full, empty := make(chan *walkPart, buffers+1), make(chan *walkPart, buffers)
@@ -83,7 +103,7 @@ func (w *walk) each(ctx context.Context, fn func(e *indexEntry, payload []byte, 
 			if err := fn(&r.entry, r.payload, r.err); err != nil {
 				return err
 			}
-			if err := w.pace.Did(ctx, len(r.payload)); err != nil {
+			if err := c.pace.Did(ctx, len(r.payload)+indexKeyLen); err != nil {
 				return fmt.Errorf("walk the store: %w", err)
 			}
 		}
@@ -102,7 +122,7 @@ func (w *walk) each(ctx context.Context, fn func(e *indexEntry, payload []byte, 
 func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *walkPart) {
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
 	p.limit, _ = w.part()
-	if w.broken == nil {
+	if w.Broken == nil {
 		if err := p.scan([]byte{indexLetter}, []byte{indexLetter + 1}); err != nil {
 			p.finish(err)
 			return
@@ -116,7 +136,7 @@ func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *wa
 			if ctx.Err() != nil {
 				break
 			}
-			w.broken(id, err)
+			w.Broken(id, err)
 		}
 	}
 	p.finish(nil)
@@ -136,7 +156,7 @@ type partReader struct {
 
 // scan collects the runs of a range of the index.
 func (p *partReader) scan(from, to []byte) error {
-	it := p.w.view.Scan(from, to)
+	it := p.w.c.view.Scan(from, to)
 	for it.Next() {
 		e, err := decodeIndexEntry(it.Key(), it.Value())
 		if err != nil {
@@ -150,8 +170,8 @@ func (p *partReader) scan(from, to []byte) error {
 }
 
 func (p *partReader) add(e indexEntry) error {
-	size := p.w.file.PageSize()
-	if p.w.skip != nil && p.w.skip(&e) {
+	size := p.w.c.file.PageSize()
+	if p.w.skips(&e) {
 		if err := p.room(int64(len(p.part.runsOrNil())) >= p.limit/64); err != nil {
 			return err
 		}
@@ -200,7 +220,7 @@ func (p *partReader) room(full bool) error {
 func (p *partReader) send() {
 	part := p.part
 	p.part = nil
-	part.load(p.w.file, p.first, p.next)
+	part.load(p.w.c.file, p.first, p.next)
 	p.full <- part // never blocks: there are no more parts than it has room for
 }
 

@@ -320,7 +320,7 @@ func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[
 	var told time.Time
 	ctx, cancel := context.WithCancel(wire.Paced(stream.Context(), req))
 	defer cancel()
-	report, err := a.store.Check(ctx, func(done, total uint64) {
+	progress := func(done, total uint64) {
 		if sendErr != nil || time.Since(told) < checkInterval {
 			return
 		}
@@ -328,6 +328,11 @@ func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[
 		if sendErr = stream.Send(&pb.CheckResponse{PagesDone: done, PagesTotal: total}); sendErr != nil {
 			cancel()
 		}
+	}
+	var report store.Report
+	err := a.store.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+		report, err = c.Check(ctx, progress)
+		return err
 	})
 	if err := errors.Join(sendErr, err); err != nil {
 		return wire.ToStatus(fmt.Errorf("check: %w", err))

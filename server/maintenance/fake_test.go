@@ -194,7 +194,7 @@ func (p *pair) Checkpoint(context.Context) error { return nil }
 func (p *pair) Restart(context.Context, string) (bool, error) { return p.restart() }
 
 func (p *pair) Digest(ctx context.Context, at uint64) (store.Digest, error) {
-	return p.store.DigestAt(ctx, at, time.Second)
+	return digestAt(ctx, p.store, store.ReadOptions{At: at, Patience: time.Second})
 }
 
 // planIs waits for a state of the plan.

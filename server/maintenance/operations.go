@@ -34,7 +34,11 @@ func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progr
 		return store.ScanResult{}, err
 	}
 	defer m.end(op)
-	r, err := m.store.Scan(ctx, store.ScanOptions{MaxPageSize: limit, Progress: m.pageProgress(op)})
+	var r store.ScanResult
+	err = m.store.ReadCheckpoint(ctx, store.ReadOptions{OlderIfFull: true}, func(c *store.Checkpoint) (err error) {
+		r, err = c.Scan(ctx, store.ScanOptions{MaxPageSize: limit, Progress: m.pageProgress(op)})
+		return err
+	})
 	if err != nil {
 		return r, fmt.Errorf("scan: %w", cause(ctx, err))
 	}
@@ -106,7 +110,7 @@ func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func
 		reason = "plan " + req.PlanID
 	}
 	began := time.Now()
-	r, err := m.store.Rewrite(ctx, store.RewriteOptions{
+	r, err := m.store.Maintenance().Rewrite(ctx, store.RewriteOptions{
 		PageSize: req.PageSize, BytesPerSecond: m.rewriteRate(), Reason: reason, Progress: m.pageProgress(op),
 	})
 	if err != nil {
@@ -157,7 +161,7 @@ func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress 
 		return RewriteResult{}, err
 	}
 	defer m.end(op)
-	p, err := m.store.PlanRewrite(ctx, store.RewriteOptions{PageSize: req.PageSize, Progress: m.pageProgress(op)})
+	p, err := m.store.Maintenance().PlanRewrite(ctx, store.RewriteOptions{PageSize: req.PageSize, Progress: m.pageProgress(op)})
 	if err != nil {
 		return RewriteResult{}, cause(ctx, err)
 	}
@@ -190,11 +194,11 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	}
 	defer m.end(op)
 	if dryRun {
-		p, err := m.store.PlanShrink(ctx, store.ShrinkOptions{})
+		p, err := m.store.Maintenance().PlanShrink(ctx, store.ShrinkOptions{})
 		return ShrinkResult{FileBytesBefore: p.FileBytes, FileBytesAfter: p.FileBytes - min(p.GainBytes, p.FileBytes)},
 			cause(ctx, err)
 	}
-	r, err := m.store.Shrink(ctx, store.ShrinkOptions{})
+	r, err := m.store.Maintenance().Shrink(ctx, store.ShrinkOptions{})
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
 }
 
@@ -205,7 +209,7 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	defer m.end(op)
-	return m.store.DropOld()
+	return m.store.Maintenance().DropOld()
 }
 
 // FlushArchive archives this node's log up to now, and tells where and how far. ErrNoArchive when this node has no

@@ -154,7 +154,7 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 // lossAtStart says why a resize to what the last scan recommended would make page.db larger, as it is by now; "" if it
 // would not.
 func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
-	p, err := m.store.PlanRewrite(ctx, store.RewriteOptions{PageSize: pageSize})
+	p, err := m.store.Maintenance().PlanRewrite(ctx, store.RewriteOptions{PageSize: pageSize})
 	switch {
 	case errors.Is(err, store.ErrDataLoss):
 		return "", nil

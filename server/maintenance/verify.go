@@ -116,11 +116,20 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 // store.ErrPast if more was applied already.
 func (m *Manager) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
 	if atLSN == 0 {
-		return m.store.Digest(ctx)
+		return digestAt(ctx, m.store, store.ReadOptions{})
 	}
 	ctx, forget := m.holding(ctx)
 	defer forget()
-	return m.store.DigestAt(ctx, atLSN, verifyHeld)
+	return digestAt(ctx, m.store, store.ReadOptions{At: atLSN, Patience: verifyHeld})
+}
+
+// digestAt hashes the content of a checkpoint.
+func digestAt(ctx context.Context, s *store.Store, o store.ReadOptions) (d store.Digest, err error) {
+	err = s.ReadCheckpoint(ctx, o, func(c *store.Checkpoint) (err error) {
+		d, err = c.Digest(ctx)
+		return err
+	})
+	return d, err
 }
 
 // Checkpoint writes a checkpoint of this node's page file.

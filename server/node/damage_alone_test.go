@@ -13,7 +13,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
@@ -63,7 +63,7 @@ func TestDamagedMessagesAlone(t *testing.T) {
 	require.NoError(t, err)
 	n.stop()
 	for _, name := range []string{"second", "fourth"} {
-		flipIn(t, store.PageFile(n.config.Data.Dir), name+"-body-")
+		flipIn(t, datadir.PageFile(n.config.Data.Dir), name+"-body-")
 	}
 	n = start(t, n.config)
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)

@@ -22,6 +22,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -71,7 +72,7 @@ func TestDataInUse(t *testing.T) {
 func TestNewerFormat(t *testing.T) {
 	n := startAlone(t, nil)
 	n.stop()
-	name := store.PageFile(n.config.Data.Dir)
+	name := datadir.PageFile(n.config.Data.Dir)
 	raw, err := os.ReadFile(name)
 	require.NoError(t, err)
 	binary.LittleEndian.PutUint32(raw[12:], 99) // see the layout in store/page/format.go
@@ -84,7 +85,7 @@ func TestNewerFormat(t *testing.T) {
 
 func TestNotAStore(t *testing.T) {
 	c := settings(t, "a")
-	require.NoError(t, os.WriteFile(store.PageFile(c.Data.Dir), []byte("Dear diary"), 0o600))
+	require.NoError(t, os.WriteFile(datadir.PageFile(c.Data.Dir), []byte("Dear diary"), 0o600))
 	err := fails(t, c)
 	require.ErrorIs(t, err, store.ErrIdentityLost)
 	require.ErrorContains(t, err, "data.dir")

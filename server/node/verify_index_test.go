@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -42,7 +42,7 @@ func TestVerifyWhileIndexIsReplaced(t *testing.T) {
 		_, err := n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
 		require.NoError(t, err)
 	}
-	flipNodes(t, store.PageFile(standby.config.Data.Dir), int(standby.config.PageSize))
+	flipNodes(t, datadir.PageFile(standby.config.Data.Dir), int(standby.config.PageSize))
 	r, err := active.admin.Verify(t.Context(), &pb.VerifyRequest{Deep: true, FullSpeed: true})
 	require.NoError(t, err)
 	require.Empty(t, r.GetDifferences())

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -23,7 +23,7 @@ import (
 // should be: what a bug would do, not a disk.
 func falsify(t *testing.T, dir string, queue uint64) {
 	t.Helper()
-	f, err := page.Open(vfs.OS(), store.PageFile(dir), page.Options{})
+	f, err := page.Open(vfs.OS(), datadir.PageFile(dir), page.Options{})
 	require.NoError(t, err)
 	meta := f.Meta()
 	index := tree.New(f, meta.Root, tree.Options{})

@@ -192,8 +192,11 @@ func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 	t.Cleanup(func() { _ = s.Close() })
 	require.Equal(t, s.End().LSN, s.Committed(), "nothing else is restored")
 	require.NoError(t, s.Apply(s.End().LSN, nil))
-	report, err := s.Check(context.Background(), nil)
-	require.NoError(t, err)
+	var report store.Report
+	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+		report, err = c.Check(t.Context(), nil)
+		return err
+	}))
 	require.Empty(t, report.Problems)
 	return s
 }
@@ -213,15 +216,16 @@ func (n *node) replayed(lsn uint64) store.Digest {
 	}
 	require.NoError(n.t, s.Sync())
 	require.NoError(n.t, s.Apply(lsn, nil))
-	d, err := s.Digest(context.Background())
-	require.NoError(n.t, err)
-	return d
+	return digest(n.t, s)
 }
 
 func digest(t *testing.T, s *store.Store) store.Digest {
 	t.Helper()
-	d, err := s.Digest(context.Background())
-	require.NoError(t, err)
+	var d store.Digest
+	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+		d, err = c.Digest(t.Context())
+		return err
+	}))
 	return d
 }
 

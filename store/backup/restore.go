@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -233,12 +234,16 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 	if err := j.writeLog(ctx, t); err != nil {
 		return noSpace(err)
 	}
-	file, err := page.Open(j.o.FS, store.PageFile(j.dir), page.Options{ReadOnly: true})
+	file, err := page.Open(j.o.FS, datadir.PageFile(j.dir), page.Options{ReadOnly: true})
 	if err != nil {
 		return fmt.Errorf("check what was restored: %w", err)
 	}
-	found, err := store.CheckFile(ctx, file, func(done, total uint64) { report(j.o.Progress, "check", done, total) })
-	if err = errors.Join(err, file.Close()); err != nil {
+	var found store.Report
+	err = store.ReadFile(file, func(c *store.Checkpoint) (err error) {
+		found, err = c.Check(ctx, func(done, total uint64) { report(j.o.Progress, "check", done, total) })
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("check what was restored: %w", err)
 	}
 	return judge(j.set, &j.res.Manifest, &found)
@@ -267,7 +272,7 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 			return err
 		}
 		var err error
-		imp, err = page.NewImporter(j.o.FS, store.PageFile(j.dir), page.ImportOptions{
+		imp, err = page.NewImporter(j.o.FS, datadir.PageFile(j.dir), page.ImportOptions{
 			Meta: data, PageSize: m.PageSize, FileBytes: int64(m.FileBytes), StoreID: t.StoreID(),
 		})
 		return err
@@ -288,7 +293,7 @@ func (j *restoreJob) writePages(ctx context.Context, t *store.RestoreTarget) (er
 // a log that is not there is a log that was lost.
 func (j *restoreJob) writeLog(ctx context.Context, t *store.RestoreTarget) (err error) {
 	log, err := wal.Open(wal.Options{
-		FS: j.o.FS, Dir: store.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes,
+		FS: j.o.FS, Dir: datadir.LogDir(j.dir), LogID: t.StoreID(), SegmentBytes: j.o.SegmentBytes,
 		MaxFrameBytes: wal.MaxPayloadBytes,
 		Sync:          wal.SyncAlways, SealAfter: -1, KeepBytes: math.MaxInt64, Start: j.res.Manifest.Position,
 	})

@@ -54,8 +54,12 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 		return rep, err
 	}
 	file := page.OpenImage(join(dir, packName), im, meta)
-	found, err := store.CheckFile(ctx, file, func(done, total uint64) { report(o.Progress, "check", done, total) })
-	if err = errors.Join(err, file.Close()); err != nil {
+	var found store.Report
+	err = store.ReadFile(file, func(c *store.Checkpoint) (err error) {
+		found, err = c.Check(ctx, func(done, total uint64) { report(o.Progress, "check", done, total) })
+		return err
+	})
+	if err != nil {
 		return rep, fmt.Errorf("check %s: %w", dir, err)
 	}
 	rep.Messages, rep.Pages = found.Messages, found.Pages

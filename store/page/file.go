@@ -333,6 +333,15 @@ func (f *File) Meta() Meta {
 	return f.durable
 }
 
+// SizeBytes is the size of the file.
+func (f *File) SizeBytes() (uint64, error) {
+	n, err := f.file.SizeBytes()
+	if err != nil {
+		return 0, fmt.Errorf("look at the size of %s: %w", f.path, err)
+	}
+	return uint64(n), nil
+}
+
 // PagesFor returns how many pages a run with that much payload takes.
 func (f *File) PagesFor(payloadBytes int) uint32 { return PagesFor(f.geo.pageSize, payloadBytes) }
 

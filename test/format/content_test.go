@@ -97,10 +97,13 @@ func (d *dumper) store(s *store.Store) {
 	for _, e := range s.MetaPrefix("") {
 		d.line(1, "entry %q: %s", e.Key, text(e.Value))
 	}
-	report, err := s.Check(d.t.Context(), nil)
-	require.NoError(d.t, err)
-	require.Empty(d.t, report.Problems)
-	digest, err := s.Digest(d.t.Context())
-	require.NoError(d.t, err)
+	var digest store.Digest
+	require.NoError(d.t, s.ReadCheckpoint(d.t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) error {
+		report, err := c.Check(d.t.Context(), nil)
+		require.NoError(d.t, err)
+		require.Empty(d.t, report.Problems)
+		digest, err = c.Digest(d.t.Context())
+		return err
+	}))
 	d.line(1, "digest at LSN %d: %x, %d messages", digest.Position.LSN, digest.Content, digest.Messages)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -37,7 +38,7 @@ func (w *written) fs(dir string) vfs.FS {
 		defer w.mu.Unlock()
 		isLog := strings.HasPrefix(op.Name, logDir)
 		switch {
-		case op.Kind == faultfs.OpWrite && op.Name == store.PageFile(dir):
+		case op.Kind == faultfs.OpWrite && op.Name == datadir.PageFile(dir):
 			w.pages += op.Length
 		case op.Kind == faultfs.OpWrite && isLog:
 			if w.prepared[op.Name] = op.Length >= prepareBytes; !w.prepared[op.Name] {

@@ -287,7 +287,11 @@ func (w *world) end() error {
 	w.running.Wait()
 	w.clients.kill()
 	for _, h := range w.hosts {
-		report, err := store.CheckDir(context.Background(), h.vol.mem, "/data", nil)
+		var report store.Report
+		err := store.ReadDir(h.vol.mem, "/data", func(c *store.Checkpoint) (err error) {
+			report, err = c.Check(context.Background(), nil)
+			return err
+		})
 		if err == nil && len(report.Problems) > 0 {
 			err = fmt.Errorf("%v", report.Problems)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
 // Group is a number of messages of one size.
@@ -165,7 +165,7 @@ func (r *pageSizeRun) finish(ctx context.Context, out *Result, m *meter) error {
 		return err
 	}
 	out.PageSize = int(s.GetStore().GetPageSize())
-	info, err := os.Stat(store.PageFile(active.DataDir()))
+	info, err := os.Stat(datadir.PageFile(active.DataDir()))
 	if err != nil {
 		return fmt.Errorf("look at page.db: %w", err)
 	}
@@ -403,7 +403,7 @@ func (r *pageSizeRun) plainCopy(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	src, err := os.Open(store.PageFile(active.DataDir()))
+	src, err := os.Open(datadir.PageFile(active.DataDir()))
 	if err != nil {
 		return 0, fmt.Errorf("copy page.db: %w", err)
 	}

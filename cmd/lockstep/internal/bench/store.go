@@ -10,6 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/node"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -209,7 +210,7 @@ func (e *embedded) burst(ctx context.Context, burst, messages int, report func(R
 
 // far measures a start, and a reader that begins at the first message while nothing of the store is in the page cache.
 func (e *embedded) far(ctx context.Context, messages int, report func(Result) error) error {
-	file := store.PageFile(e.Dir)
+	file := datadir.PageFile(e.Dir)
 	if _, err := e.store.Checkpoint(ctx); err != nil {
 		return err
 	}

@@ -63,7 +63,11 @@ reads back as it was written, every message that a subscription still wants is t
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				r, err := store.CheckDir(cmd.Context(), vfs.OS(), args[0], checkProgress(env))
+				var r store.Report
+				err := store.ReadDir(vfs.OS(), args[0], func(c *store.Checkpoint) (err error) {
+					r, err = c.Check(cmd.Context(), checkProgress(env))
+					return err
+				})
 				if err != nil {
 					return err
 				}
@@ -163,7 +167,11 @@ The digest of a directory is that of its last checkpoint.`,
 				return env.Print.Sentence("%s  %s  LSN %d, %s", content, where, lsn, out.Plural(messages, "message"))
 			}
 			if len(args) > 0 {
-				d, err := store.DigestDir(cmd.Context(), vfs.OS(), args[0])
+				var d store.Digest
+				err := store.ReadDir(vfs.OS(), args[0], func(c *store.Checkpoint) (err error) {
+					d, err = c.Digest(cmd.Context())
+					return err
+				})
 				if err != nil {
 					return err
 				}
@@ -208,7 +216,11 @@ func dumpMetaCommand(env *cli.Env) *cobra.Command {
 		Example: "  lockstep store dump-meta --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			d, err := store.DumpMeta(vfs.OS(), args[0])
+			var d store.MetaDump
+			err := store.ReadDir(vfs.OS(), args[0], func(c *store.Checkpoint) error {
+				d = c.DumpMeta()
+				return nil
+			})
 			if err != nil {
 				return err
 			}
@@ -277,7 +289,11 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return cli.Usage("PAGE %q is no number", args[1])
 			}
-			d, err := store.DumpPage(vfs.OS(), args[0], page.No(no))
+			var d store.PageDump
+			err = store.ReadDir(vfs.OS(), args[0], func(c *store.Checkpoint) (err error) {
+				d, err = c.DumpPage(page.No(no))
+				return err
+			})
 			if err != nil {
 				return err
 			}

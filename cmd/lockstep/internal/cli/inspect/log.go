@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -120,7 +120,7 @@ func dumpLog(env *cli.Env, dir string, f logFlags) error {
 		}
 		return printSegments(env, wal.Report{Segments: []wal.SegmentInfo{info}, End: info.Last, Problem: info.Stop})
 	}
-	report, err := wal.Inspect(vfs.OS(), store.LogDir(dir), visit)
+	report, err := wal.Inspect(vfs.OS(), datadir.LogDir(dir), visit)
 	if err != nil {
 		return err
 	}

@@ -124,11 +124,12 @@ func toScanJSON(store string, r *pb.ScanResult) scanJSON {
 func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) error {
 	var r store.ScanResult
 	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
-		r, err = store.ScanDir(ctx, vfs.OS(), dir,
-			store.ScanOptions{MaxPageSize: largest, Progress: func(p store.Progress) {
+		return store.ReadDir(vfs.OS(), dir, func(c *store.Checkpoint) (err error) {
+			r, err = c.Scan(ctx, store.ScanOptions{MaxPageSize: largest, Progress: func(p store.Progress) {
 				showStore(show, p)
 			}})
-		return err
+			return err
+		})
 	})
 	if err != nil {
 		return err

@@ -1,0 +1,112 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// Maintenance is what changes the page file as a whole: rewrite, shrink.
+func (s *Store) Maintenance() *Maintenance { return s.maint }
+
+// engine is the store as its maintenance sees it.
+type engine struct{ *Store }
+
+var _ Engine = engine{}
+
+func (s *Store) newMaintenance() *Maintenance {
+	return NewMaintenance(MaintenanceOptions{
+		FS: s.o.FS, Dir: s.o.Dir, CacheBytes: s.o.MemoryBudget / 32, ReserveBytes: uint64(s.o.SegmentBytes),
+		Logger: s.o.Logger,
+	}, engine{s})
+}
+
+// Usable returns why the store cannot be used, or nil.
+func (e engine) Usable() error { return e.usable() }
+
+// Fail makes the store unusable for good.
+func (e engine) Fail(err error) error {
+	e.fail(err)
+	return fmt.Errorf("%w: %w", ErrFailed, err)
+}
+
+// Checkpoint makes everything applied so far durable in page.db.
+func (e engine) Checkpoint(ctx context.Context) error {
+	_, err := e.Store.Checkpoint(ctx)
+	return err
+}
+
+// Read calls fn with a checkpoint of now.
+func (e engine) Read(ctx context.Context, fn func(*Checkpoint) error) error {
+	return e.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
+}
+
+// Pin pins the last durable checkpoint.
+func (e engine) Pin() (*page.File, *page.Pin, error) { return e.pinFile() }
+
+// Live tells what is wanted now.
+func (e engine) Live() Liveness {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return NewLiveness(e.state, e.mu.RLocker())
+}
+
+// SetPaused has Apply wait, or go on.
+func (e engine) SetPaused(paused bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.paused = paused
+	e.room.Broadcast()
+}
+
+// Swap goes on with the page file that rename puts in the place of old. The state is the same.
+func (e engine) Swap(old *page.File, rename func() (done bool, err error)) error {
+	s := e.Store
+	s.pager.hold()
+	defer s.pager.mu.Unlock()
+	s.ioMu.Lock()
+	defer s.ioMu.Unlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.file != old || s.pager.todo != nil {
+		return fmt.Errorf("%w: page.db was replaced meanwhile", ErrCanceled)
+	}
+	if done, err := rename(); err != nil || !done {
+		return err
+	}
+	file, err := page.Open(s.o.FS, old.Path(), page.Options{})
+	if err != nil {
+		return e.Fail(fmt.Errorf("open the new page.db: %w", err))
+	}
+	s.mu.Lock()
+	s.use(file)
+	s.index = tree.New(file, file.Meta().Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
+	s.mu.Unlock()
+	s.retired.add(old, func(err error) { s.o.Logger.Warn("close page.db_old", zap.Error(err)) })
+	return nil
+}
+
+// Repair tries to repair what is known to be damaged.
+func (e engine) Repair(ctx context.Context) bool {
+	if e.damage.source.Load() == nil {
+		return false
+	}
+	left, err := e.RepairAll(ctx)
+	return err == nil && left == 0
+}
+
+// MakeGaps writes checkpoints until what is not in use any more can be used.
+func (e engine) MakeGaps() error { return e.pager.makeGaps() }
+
+// MoveRuns copies runs of messages into gaps.
+func (e engine) MoveRuns(file *page.File, runs []indexEntry) (moved uint64, more bool, err error) {
+	return e.pager.moveRuns(file, runs)
+}
+
+// CutEnd cuts the free end of page.db off.
+func (e engine) CutEnd(ctx context.Context) (held bool, err error) { return e.pager.cutEnd(ctx) }

@@ -1,0 +1,177 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// maxMovedNodes bounds how many nodes of the tree a shrink moves, for they are in memory meanwhile.
+const maxMovedNodes = 4096
+
+// moveRuns copies runs into gaps, the last one first, and lets the index refer to them there. more is false when there
+// are no more gaps.
+func (p *pager) moveRuns(file *page.File, runs []indexEntry) (moved uint64, more bool, err error) {
+	p.hold()
+	defer p.mu.Unlock()
+	s := p.s
+	if err := s.usable(); err != nil {
+		return 0, false, err
+	}
+	if s.file != file || p.todo != nil {
+		return 0, false, nil // replaced meanwhile, or the disk is full
+	}
+	edit := s.index.Edit()
+	defer edit.Discard()
+	var taken, left []page.Run
+	give := func(runs []page.Run) {
+		for _, r := range runs {
+			file.Free(r)
+		}
+	}
+	more = true
+	for i := len(runs) - 1; i >= 0 && more && err == nil; i-- {
+		var to page.Run
+		if to, more, err = p.moveRun(edit, &runs[i]); err == nil && !to.IsZero() {
+			taken, left = append(taken, to), append(left, runs[i].run)
+			moved += uint64(to.Pages) * uint64(file.PageSize())
+		}
+	}
+	if err == nil {
+		s.mu.Lock()
+		err = edit.Commit()
+		s.mu.Unlock()
+	}
+	if err != nil {
+		give(taken)
+		return 0, false, fmt.Errorf("move messages: %w", err)
+	}
+	give(left) // only now does no new reader find them
+	return moved, more, nil
+}
+
+// moveRun copies one run, if the index still has it and there is a gap in front of it.
+func (p *pager) moveRun(edit *tree.Edit, e *indexEntry) (to page.Run, more bool, err error) {
+	file := p.s.file
+	key := appendIndexKey(nil, e.queue, e.first)
+	value, ok, err := edit.Get(key)
+	if err != nil {
+		return to, false, err //nolint:wrapcheck // the caller does
+	}
+	if !ok || !bytes.Equal(value, e.appendValue(nil)) {
+		return to, true, nil // consumed meanwhile
+	}
+	buf := make([]byte, int(e.run.Pages)*file.PageSize())
+	kind, payload, err := file.ReadRun(e.run, buf)
+	if err != nil {
+		return to, true, nil //nolint:nilerr // damaged: it stays, for the repair
+	}
+	file.AllocLow()
+	if to, err = file.Alloc(e.run.Pages); err != nil {
+		return page.Run{}, false, err //nolint:wrapcheck // the caller does
+	}
+	if to.First > e.run.First {
+		file.Free(to)
+		return page.Run{}, false, nil
+	}
+	if err = file.WriteRun(to, kind, payload); err == nil {
+		moved := *e
+		moved.run = to
+		err = edit.Put(key, moved.appendValue(nil))
+	}
+	if err != nil {
+		file.Free(to)
+		return page.Run{}, false, err //nolint:wrapcheck // the caller does
+	}
+	return to, true, nil
+}
+
+// cutEnd moves what lies at the end and is not messages, makes checkpoints until nothing refers to what was left
+// behind, and cuts the file off.
+func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
+	s := p.s
+	p.hold()
+	defer p.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return false, err //nolint:wrapcheck // the caller does
+	}
+	if err := s.usable(); err != nil {
+		return false, err
+	}
+	if err := p.makeGapsLocked(); err != nil {
+		return false, err
+	}
+	from := page.No(s.file.Stats().Used)
+	if err := p.moveNodes(from); err != nil {
+		return false, err
+	}
+	// The first one leaves the pages at the end, the second one makes the slot that still refers to them forget.
+	for range 2 {
+		s.file.AllocLow()
+		s.file.SinkBitmap(from)
+		if err := p.sameAgain(); err != nil {
+			return false, err
+		}
+		if err := ctx.Err(); err != nil {
+			return false, err //nolint:wrapcheck // the caller does
+		}
+	}
+	if _, err := s.file.Trim(); err != nil {
+		return false, fmt.Errorf("cut page.db off: %w", err)
+	}
+	st := s.file.Stats()
+	return st.Pins+st.Guards > 0 && st.Pending > 0, nil
+}
+
+// makeGaps writes a checkpoint, and then the same again: only then can be used what the first one has no more use for.
+func (p *pager) makeGaps() error {
+	p.hold()
+	defer p.mu.Unlock()
+	if err := p.s.usable(); err != nil {
+		return err
+	}
+	return p.makeGapsLocked()
+}
+
+func (p *pager) makeGapsLocked() error {
+	if _, err := p.checkpointLocked(); err != nil {
+		return err
+	}
+	return p.sameAgain()
+}
+
+// moveNodes moves nodes of the tree.
+func (p *pager) moveNodes(from page.No) error {
+	edit := p.s.index.Edit()
+	defer edit.Discard()
+	if _, err := edit.MoveNodes(from, maxMovedNodes); err != nil {
+		return fmt.Errorf("move the tree: %w", err)
+	}
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	if err := edit.Commit(); err != nil {
+		return fmt.Errorf("move the tree: %w", err)
+	}
+	return nil
+}
+
+// sameAgain writes a checkpoint with the content of the last one, and whatever was moved. mu is held since that one.
+func (p *pager) sameAgain() error {
+	s := p.s
+	root, err := s.index.Flush()
+	if err != nil {
+		return fmt.Errorf("write the tree: %w", err)
+	}
+	meta := s.file.Meta()
+	if _, err := s.file.Checkpoint(page.Meta{
+		Position: meta.Position, Root: root, CreatedMS: time.Now().UnixMilli(),
+		AppData: meta.AppData,
+	}); err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+)
+
+// recommend picks the page size that makes the smallest file among those that are allowed and cost nothing: no more
+// space than a rewrite with the present size and than page.db has now, and no more reads. The limit bounds what a
+// resize goes to; a present size above it is kept rather than given up at a loss. A gain of less than a hundredth is
+// none: a resize that brings nothing is not worth its I/O.
+func (r *ScanResult) recommend() {
+	current := r.candidate(r.PageSize)
+	if r.Messages+r.DamagedMessages == 0 {
+		r.recommendEmpty(current)
+		return
+	}
+	var best, smallest *Candidate
+	for i := range r.Candidates {
+		c := &r.Candidates[i]
+		if c.PageSize > r.MaxPageSize || c == current {
+			continue
+		}
+		if smallest == nil || c.FileBytes < smallest.FileBytes {
+			smallest = c
+		}
+		if c.Runs <= current.Runs+current.Runs/100 && (best == nil || c.FileBytes < best.FileBytes) {
+			best = c
+		}
+	}
+	keep := best == nil || best.FileBytes+current.FileBytes/100 >= current.FileBytes || best.FileBytes > r.FileBytes
+	switch {
+	case !keep:
+		r.choose(best, fmt.Sprintf("a resize to %d makes page.db %d bytes, with the present page size a compact "+
+			"makes it %d", best.PageSize,
+			best.FileBytes, current.FileBytes))
+	case r.PageSize > r.MaxPageSize:
+		r.choose(current, fmt.Sprintf("the present page size is kept, although it is above the limit of %d: %s; "+
+			"lockstep store resize --page-size does it all the same", r.MaxPageSize, current.against(smallest)))
+	case smallest != nil && smallest.FileBytes+current.FileBytes/100 < current.FileBytes:
+		r.choose(current, "the present page size is kept: "+current.against(smallest))
+	default:
+		r.choose(current, "nothing is gained by another page size")
+	}
+	if c := r.candidate(r.Recommended); c == current && r.GainBytes > int64(r.FileBytes/100) {
+		r.Note += fmt.Sprintf("; a compact makes page.db %d bytes instead of %d", c.FileBytes, r.FileBytes)
+	}
+}
+
+// recommendEmpty is recommend for a store without messages: another page size costs nothing, and brings nothing but
+// what the limit asks for.
+func (r *ScanResult) recommendEmpty(current *Candidate) {
+	if r.PageSize <= r.MaxPageSize {
+		r.choose(current, "no messages are stored: the present page size is kept")
+		return
+	}
+	largest := current
+	for i := range r.Candidates {
+		if c := &r.Candidates[i]; c.PageSize <= r.MaxPageSize {
+			largest = c
+		}
+	}
+	r.choose(largest, "no messages are stored, and the present page size is above the limit")
+}
+
+// candidate finds one by its page size.
+func (r *ScanResult) candidate(pageSize int) *Candidate {
+	i := slices.IndexFunc(r.Candidates, func(c Candidate) bool { return c.PageSize == pageSize })
+	return &r.Candidates[i]
+}
+
+func (r *ScanResult) choose(c *Candidate, why string) {
+	r.Recommended, r.Note = c.PageSize, why
+	r.GainBytes = int64(r.FileBytes) - int64(c.FileBytes)
+}
+
+// against says what another page size would cost.
+func (c *Candidate) against(other *Candidate) string {
+	return fmt.Sprintf("the smallest page.db that is allowed, with %d, has %d bytes and is read with %d reads, and "+
+		"with %d it has %d bytes and %d reads",
+		other.PageSize, other.FileBytes, other.Runs, c.PageSize, c.FileBytes, c.Runs)
+}

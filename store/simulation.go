@@ -1,0 +1,86 @@
+package store
+
+import (
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/tree"
+)
+
+// simulation finds out how large a page file would become, by doing everything that a rewrite does but the writing:
+// same packing, same tree, same bitmap.
+type simulation struct {
+	packing
+	pageSize int
+	room     int
+	born     uint64
+	index    indexer
+	pages    uint64 // taken so far
+	runs     uint64
+	msgPages uint64
+	nodes    uint64 // pages of tree nodes
+	payload  uint64 // bytes in message pages: run headers included
+	records  uint64 // bytes of messages alone
+}
+
+func newSimulation(pageSize int, born uint64) *simulation {
+	s := &simulation{pageSize: pageSize, room: pageSize - page.RunHeaderBytes, born: born}
+	s.index = indexer{bulk: tree.NewBulk(s, tree.Options{})}
+	return s
+}
+
+// PageSize is for tree.Bulk.
+func (s *simulation) PageSize() int { return s.pageSize }
+
+// WriteNode counts a node of the tree instead of writing it.
+func (s *simulation) WriteNode(payloadBytes int, _ func([]byte) []byte) (page.Run, error) {
+	run := s.take(payloadBytes)
+	s.nodes += uint64(run.Pages)
+	return run, nil
+}
+
+func (s *simulation) take(payloadBytes int) page.Run {
+	run := page.Run{First: page.No(s.pages + 1), Pages: page.PagesFor(s.pageSize, payloadBytes), Born: s.born}
+	s.pages += uint64(run.Pages)
+	return run
+}
+
+// message counts a stored message.
+func (s *simulation) message(queueID, seq uint64, size int) error {
+	if !s.takes(queueID, seq, size, s.room) {
+		if err := s.endRun(); err != nil {
+			return err
+		}
+		s.begin(queueID, seq)
+	}
+	s.add(seq, size)
+	s.records += uint64(size)
+	return nil
+}
+
+// endRun closes the run that is being filled, if there is one.
+func (s *simulation) endRun() error {
+	if s.count == 0 {
+		return nil
+	}
+	run := s.take(s.size)
+	s.runs++
+	s.msgPages += uint64(run.Pages)
+	s.payload += uint64(s.size) + page.RunHeaderBytes
+	e := s.entry(run)
+	s.count = 0
+	return s.index.put(e)
+}
+
+// candidate is the outcome.
+func (s *simulation) candidate() (Candidate, error) {
+	if _, err := s.index.bulk.Finish(); err != nil {
+		return Candidate{}, err //nolint:wrapcheck // cannot be: nothing is written
+	}
+	total, bitmap, fileBytes := page.BuiltSize(s.pageSize, s.pages)
+	c := Candidate{
+		PageSize: s.pageSize, FileBytes: uint64(fileBytes), Pages: total, Runs: s.runs,
+		MessagePages: s.msgPages, IndexPages: s.nodes, OtherPages: bitmap,
+	}
+	c.PaddingBytes = s.msgPages*uint64(s.pageSize) - s.payload
+	c.WasteBytes = c.FileBytes - s.records
+	return c, nil
+}

@@ -1,0 +1,186 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// SurveyResult is what a survey counted.
+type SurveyResult struct {
+	// Messages that some subscription wants, and their bytes; DeadMessages are stored all the same.
+	Messages, MessageBytes  uint64
+	DeadMessages, DeadBytes uint64
+	// Candidates are the files that rewrites with the page sizes that were asked for would give.
+	Candidates []Candidate
+}
+
+// survey reads the messages of a checkpoint and simulates rewrites with several page sizes at once.
+type survey struct {
+	c         *Checkpoint
+	live      Liveness
+	meter     *Meter
+	tolerant  bool // of damage, which is counted; otherwise it ends the survey
+	sims      []*simulation
+	histogram histogram
+	found     SurveyResult
+	alive     AliveSet
+
+	damagedMessages uint64
+	mu              sync.Mutex // guards problems
+	problems        []string
+}
+
+// Survey finds out what rewrites of the checkpoint with some page sizes would give. live tells what is wanted of it.
+// Messages that have a run to themselves are not read for that. ErrDataLoss if one that has to be read is damaged.
+func (c *Checkpoint) Survey(ctx context.Context, live Liveness, sizes []int, m *Meter) (SurveyResult, error) {
+	v := survey{c: c, live: live, meter: m}
+	err := v.run(ctx, sizes)
+	return v.found, err
+}
+
+// run finds a candidate for each page size.
+func (v *survey) run(ctx context.Context, sizes []int) error {
+	for _, size := range sizes {
+		v.sims = append(v.sims, newSimulation(size, v.c.meta.Checkpoint+1))
+	}
+	if err := v.feed(ctx, nil, []byte{indexLetter}); err != nil {
+		return err
+	}
+	var o WalkOptions
+	if v.tolerant {
+		o.Broken = func(id uint64, err error) { v.problem("index of queue %d: %v", id, err) }
+	} else {
+		o.Skip = func(e *indexEntry) bool { _, ok := e.recordSize(); return ok }
+	}
+	if err := v.c.Runs(ctx, o, v.count); err != nil {
+		return err
+	}
+	for _, s := range v.sims {
+		if err := s.endRun(); err != nil {
+			return err
+		}
+	}
+	if err := v.feed(ctx, []byte{indexLetter + 1}, nil); err != nil {
+		return err
+	}
+	for _, s := range v.sims {
+		c, err := s.candidate()
+		if err != nil {
+			return err
+		}
+		v.found.Candidates = append(v.found.Candidates, c)
+	}
+	return nil
+}
+
+// feed puts the part of the tree that is not the index into the simulated ones.
+func (v *survey) feed(ctx context.Context, from, to []byte) error {
+	return v.c.CopyTree(ctx, from, to, func(key, value []byte) error {
+		for _, s := range v.sims {
+			if err := s.index.bulk.Put(key, value); err != nil {
+				return err //nolint:wrapcheck // CopyTree does
+			}
+		}
+		return v.c.pace.Did(ctx, len(key)+len(value))
+	})
+}
+
+// CopyTree calls put for each entry of a range of the tree; nil is an end of it.
+func (c *Checkpoint) CopyTree(ctx context.Context, from, to []byte, put func(key, value []byte) error) error {
+	it := c.view.Scan(from, to)
+	for it.Next() {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("copy the tree: %w", err)
+		}
+		if err := put(it.Key(), it.Value()); err != nil {
+			return fmt.Errorf("copy the tree: %w", err)
+		}
+	}
+	if err := it.Err(); err != nil {
+		return fmt.Errorf("copy the tree: %w", err)
+	}
+	return nil
+}
+
+func (v *survey) problem(format string, args ...any) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.problems) < maxProblems {
+		v.problems = append(v.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// count counts the messages of one run.
+func (v *survey) count(e *indexEntry, payload []byte, err error) error {
+	if lerr := v.live.Of(e, &v.alive); lerr != nil {
+		if !v.tolerant {
+			return lerr
+		}
+		v.problem("%v", lerr)
+		return nil
+	}
+	before, found := v.found.MessageBytes, uint64(0)
+	switch size, single := e.recordSize(); {
+	case err == nil && payload == nil && single:
+		err = v.message(e, e.first, size)
+	case err == nil:
+		err = recordSizes(payload, func(seq uint64, size int) error {
+			if v.alive.Has(seq) {
+				found++
+			}
+			return v.message(e, seq, size)
+		})
+		if err == nil && found != v.alive.n {
+			err = fmt.Errorf("%w: %d messages are wanted and %d are there", ErrDataLoss, v.alive.n, found)
+		}
+	}
+	if err != nil {
+		if err := v.damaged(e, err, found); err != nil {
+			return err
+		}
+	}
+	v.meter.Did(uint64(e.run.Pages), v.alive.n, v.found.MessageBytes-before)
+	return nil
+}
+
+// damaged notes a run that cannot be read, and counts its messages, if none was found, by what the index says of them.
+func (v *survey) damaged(e *indexEntry, err error, found uint64) error {
+	err = fmt.Errorf("%w: queue %d, sequences %d to %d: %w", ErrDataLoss, e.queue, e.first, e.last(), err)
+	if !v.tolerant {
+		return err
+	}
+	v.problem("%v", err)
+	v.damagedMessages += v.alive.n - found
+	for i := range e.span {
+		if found > 0 {
+			break
+		}
+		if seq := e.first + i; v.alive.Has(seq) {
+			for _, s := range v.sims {
+				if err := s.message(e.queue, seq, int(e.bytes/e.count)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// message counts one stored message.
+func (v *survey) message(e *indexEntry, seq uint64, size int) error {
+	if !v.alive.Has(seq) {
+		v.found.DeadMessages++
+		v.found.DeadBytes += uint64(size)
+		return nil
+	}
+	v.found.Messages++
+	v.found.MessageBytes += uint64(size)
+	v.histogram.add(size)
+	for _, s := range v.sims {
+		if err := s.message(e.queue, seq, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
