@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/replication/memnet"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -327,17 +328,17 @@ func requireEqual(a, b *node) {
 		return a.store.Applied() == end && b.store.End() == end && b.store.Applied() == end
 	}, patience, time.Millisecond, "a end %v applied %v, b end %v applied %v", a.store.End(), a.store.Applied(),
 		b.store.End(), b.store.Applied())
-	var digests [2]store.Digest
+	var digests [2]checkpoint.Digest
 	for i, n := range []*node{a, b} {
-		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
 			digests[i], err = c.Digest(t.Context())
 			return err
 		}))
 	}
 	require.Equal(t, digests[0], digests[1])
 	for _, n := range []*node{a, b} {
-		var report store.Report
-		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+		var report checkpoint.Report
+		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
 			report, err = c.Check(t.Context(), nil)
 			return err
 		}))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
@@ -38,7 +38,7 @@ func TestConnectionLostDuringRewrite(t *testing.T) {
 	var rewriting sync.WaitGroup
 	rewriting.Go(func() {
 		if _, err := b.store.Maintenance().Rewrite(context.WithoutCancel(t.Context()),
-			store.RewriteOptions{PageSize: 8192}); err != nil {
+			rewrite.Options{PageSize: 8192}); err != nil {
 			t.Errorf("rewrite: %v", err)
 		}
 	})

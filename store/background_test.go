@@ -6,8 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/pace"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
@@ -20,9 +21,9 @@ func TestBackgroundPauses(t *testing.T) {
 	ctx := t.Context()
 	full := pace.FullSpeed(ctx)
 
-	want, err := scanStore(full, n.s, store.ScanOptions{})
+	want, err := scanStore(full, n.s, checkpoint.ScanOptions{})
 	require.NoError(t, err)
-	got, err := scanStore(ctx, n.s, store.ScanOptions{})
+	got, err := scanStore(ctx, n.s, checkpoint.ScanOptions{})
 	require.NoError(t, err)
 	require.Positive(t, got.Messages)
 	got.Time, got.Checkpoint, got.FileBytes = want.Time, want.Checkpoint, want.FileBytes
@@ -38,7 +39,7 @@ func TestBackgroundPauses(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
 	require.Equal(t, want.Messages+want.DeadMessages, report.Messages)
-	plan, err := n.s.Maintenance().PlanRewrite(ctx, store.RewriteOptions{PageSize: 8192})
+	plan, err := n.s.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: 8192})
 	require.NoError(t, err)
 	require.Equal(t, want.Messages, plan.Messages)
 	n.check()

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
@@ -44,11 +45,11 @@ func (e *DamagedMessagesError) Error() string {
 	if n := len(e.Sequences); n > 1 {
 		what = fmt.Sprintf("%d messages from sequence %d to %d", n, e.Sequences[0], e.Sequences[n-1])
 	}
-	return fmt.Sprintf("%v: queue %d, %s: %v", ErrDataLoss, e.Queue, what, e.Err)
+	return fmt.Sprintf("%v: queue %d, %s: %v", index.ErrDataLoss, e.Queue, what, e.Err)
 }
 
 // Is makes every DamagedMessagesError an ErrDataLoss.
-func (e *DamagedMessagesError) Is(target error) bool { return target == ErrDataLoss }
+func (e *DamagedMessagesError) Is(target error) bool { return target == index.ErrDataLoss }
 
 // Unwrap returns what was found.
 func (e *DamagedMessagesError) Unwrap() error { return e.Err }

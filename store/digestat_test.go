@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -21,7 +22,7 @@ func TestDigestAt(t *testing.T) {
 	const records = 400
 	at := uint64(257)
 	var wg sync.WaitGroup
-	digests := make([]store.Digest, 2)
+	digests := make([]checkpoint.Digest, 2)
 	for i, n := range []*node{a, b} {
 		payloads := [][]byte{encode(t, nil, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "s") })}
 		for k := range records {

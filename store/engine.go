@@ -6,20 +6,23 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
 // Maintenance is what changes the page file as a whole: rewrite, shrink.
-func (s *Store) Maintenance() *Maintenance { return s.maint }
+func (s *Store) Maintenance() *rewrite.Maintenance { return s.maint }
 
 // engine is the store as its maintenance sees it.
 type engine struct{ *Store }
 
-var _ Engine = engine{}
+var _ rewrite.Engine = engine{}
 
-func (s *Store) newMaintenance() *Maintenance {
-	return NewMaintenance(MaintenanceOptions{
+func (s *Store) newMaintenance() *rewrite.Maintenance {
+	return rewrite.New(rewrite.Config{
 		FS: s.o.FS, Dir: s.o.Dir, CacheBytes: s.o.MemoryBudget / 32, ReserveBytes: uint64(s.o.SegmentBytes),
 		Logger: s.o.Logger,
 	}, engine{s})
@@ -27,6 +30,9 @@ func (s *Store) newMaintenance() *Maintenance {
 
 // Usable returns why the store cannot be used, or nil.
 func (e engine) Usable() error { return e.usable() }
+
+// Failed tells whether a write has failed.
+func (e engine) Failed() bool { return e.failed.Load() != nil }
 
 // Fail makes the store unusable for good.
 func (e engine) Fail(err error) error {
@@ -41,7 +47,7 @@ func (e engine) Checkpoint(ctx context.Context) error {
 }
 
 // Read calls fn with a checkpoint of now.
-func (e engine) Read(ctx context.Context, fn func(*Checkpoint) error) error {
+func (e engine) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error {
 	return e.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
 }
 
@@ -49,10 +55,10 @@ func (e engine) Read(ctx context.Context, fn func(*Checkpoint) error) error {
 func (e engine) Pin() (*page.File, *page.Pin, error) { return e.pinFile() }
 
 // Live tells what is wanted now.
-func (e engine) Live() Liveness {
+func (e engine) Live() checkpoint.Liveness {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return NewLiveness(e.state, e.mu.RLocker())
+	return checkpoint.NewLiveness(e.state, e.mu.RLocker())
 }
 
 // SetPaused has Apply wait, or go on.
@@ -74,7 +80,7 @@ func (e engine) Swap(old *page.File, rename func() (done bool, err error)) error
 		return err
 	}
 	if s.file != old || s.pager.todo != nil {
-		return fmt.Errorf("%w: page.db was replaced meanwhile", ErrCanceled)
+		return fmt.Errorf("%w: page.db was replaced meanwhile", rewrite.ErrCanceled)
 	}
 	if done, err := rename(); err != nil || !done {
 		return err
@@ -104,7 +110,7 @@ func (e engine) Repair(ctx context.Context) bool {
 func (e engine) MakeGaps() error { return e.pager.makeGaps() }
 
 // MoveRuns copies runs of messages into gaps.
-func (e engine) MoveRuns(file *page.File, runs []indexEntry) (moved uint64, more bool, err error) {
+func (e engine) MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
 	return e.pager.moveRuns(file, runs)
 }
 

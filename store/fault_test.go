@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -165,7 +166,7 @@ func TestDamagedMessageIsNotSkipped(t *testing.T) {
 			break
 		}
 	}
-	require.ErrorIs(t, err, store.ErrDataLoss)
+	require.ErrorIs(t, err, index.ErrDataLoss)
 	require.ErrorIs(t, err, page.ErrDamaged)
 	for i, d := range got {
 		require.Equal(t, uint64(i+1), d.Sequence, "nothing may be skipped")

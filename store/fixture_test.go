@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -75,8 +76,8 @@ func (n *node) applyAll() txn.Result {
 }
 
 // checkStore checks a checkpoint of now.
-func checkStore(ctx context.Context, s *store.Store, progress func(done, total uint64)) (r store.Report, err error) {
-	err = s.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+func checkStore(ctx context.Context, s *store.Store, progress func(done, total uint64)) (r checkpoint.Report, err error) {
+	err = s.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
 		r, err = c.Check(ctx, progress)
 		return err
 	})
@@ -84,11 +85,13 @@ func checkStore(ctx context.Context, s *store.Store, progress func(done, total u
 }
 
 // digestOf hashes what a store holds now.
-func digestOf(ctx context.Context, s *store.Store) (store.Digest, error) { return digestAt(ctx, s, 0, 0) }
+func digestOf(ctx context.Context, s *store.Store) (checkpoint.Digest, error) {
+	return digestAt(ctx, s, 0, 0)
+}
 
 // digestAt hashes what a store holds at a record.
-func digestAt(ctx context.Context, s *store.Store, at uint64, patience time.Duration) (d store.Digest, err error) {
-	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, Patience: patience}, func(c *store.Checkpoint) (err error) {
+func digestAt(ctx context.Context, s *store.Store, at uint64, patience time.Duration) (d checkpoint.Digest, err error) {
+	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, Patience: patience}, func(c *checkpoint.Checkpoint) (err error) {
 		d, err = c.Digest(ctx)
 		return err
 	})
@@ -96,8 +99,8 @@ func digestAt(ctx context.Context, s *store.Store, at uint64, patience time.Dura
 }
 
 // scanStore scans a checkpoint of now.
-func scanStore(ctx context.Context, s *store.Store, o store.ScanOptions) (r store.ScanResult, err error) {
-	err = s.ReadCheckpoint(ctx, store.ReadOptions{OlderIfFull: true}, func(c *store.Checkpoint) (err error) {
+func scanStore(ctx context.Context, s *store.Store, o checkpoint.ScanOptions) (r checkpoint.ScanResult, err error) {
+	err = s.ReadCheckpoint(ctx, store.ReadOptions{OlderIfFull: true}, func(c *checkpoint.Checkpoint) (err error) {
 		r, err = c.Scan(ctx, o)
 		return err
 	})
@@ -105,8 +108,8 @@ func scanStore(ctx context.Context, s *store.Store, o store.ScanOptions) (r stor
 }
 
 // checkDir checks the store in /data, which is not open.
-func checkDir(fsys vfs.FS) (r store.Report, err error) {
-	err = store.ReadDir(fsys, "/data", func(c *store.Checkpoint) (err error) {
+func checkDir(fsys vfs.FS) (r checkpoint.Report, err error) {
+	err = checkpoint.ReadDir(fsys, "/data", func(c *checkpoint.Checkpoint) (err error) {
 		r, err = c.Check(context.Background(), nil)
 		return err
 	})
@@ -114,8 +117,8 @@ func checkDir(fsys vfs.FS) (r store.Report, err error) {
 }
 
 // scanDir scans the store in /data, which is not open.
-func scanDir(fsys vfs.FS, o store.ScanOptions) (r store.ScanResult, err error) {
-	err = store.ReadDir(fsys, "/data", func(c *store.Checkpoint) (err error) {
+func scanDir(fsys vfs.FS, o checkpoint.ScanOptions) (r checkpoint.ScanResult, err error) {
+	err = checkpoint.ReadDir(fsys, "/data", func(c *checkpoint.Checkpoint) (err error) {
 		r, err = c.Scan(context.Background(), o)
 		return err
 	})

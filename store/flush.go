@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -20,7 +21,7 @@ type runWriter struct {
 	buf     []byte
 	staged  []stagedRun
 	pages   []uint32
-	entries []indexEntry
+	entries []index.Entry
 }
 
 // largeSlackBytes is more than a run has besides one record and padding.
@@ -29,12 +30,12 @@ const largeSlackBytes = 256
 // stagedRun is a run that is built and not yet written.
 type stagedRun struct {
 	offset, payload int // in buf: where it begins, and how long its payload is
-	entry           indexEntry
+	entry           index.Entry
 }
 
 // writeTails writes the messages of the batch to new runs and returns their index entries. On an error everything that
 // it allocated is free again.
-func (p *pager) writeTails(tails []queue.TailRun) ([]indexEntry, error) {
+func (p *pager) writeTails(tails []queue.TailRun) ([]index.Entry, error) {
 	if p.buf == nil {
 		p.buf = vfs.AlignedBlock(2 * writeBufferBytes) // from where the disk can take it
 	}
@@ -53,7 +54,7 @@ func (p *pager) writeTails(tails []queue.TailRun) ([]indexEntry, error) {
 	}
 	if err != nil {
 		for i := range w.entries {
-			p.s.file.Free(w.entries[i].run)
+			p.s.file.Free(w.entries[i].Run)
 		}
 		return nil, fmt.Errorf("write messages to pages: %w", err)
 	}
@@ -63,52 +64,52 @@ func (p *pager) writeTails(tails []queue.TailRun) ([]indexEntry, error) {
 // writeTail packs one queue's messages: as many small ones as fit into a page, a large one into a run of its own.
 func (w *runWriter) writeTail(t *queue.TailRun) error {
 	room := w.file.Capacity(1)
-	var b runBuilder
+	var b index.RunBuilder
 	for i, record := range t.Records {
 		if record == nil {
 			continue // dead before it was written
 		}
 		seq := t.First + uint64(i)
-		if b.count > 0 && (b.sizeWith(seq, record) > room || seq-b.first >= queue.MaxRunSpan) {
+		if b.Count > 0 && (b.SizeWith(seq, record) > room || seq-b.First >= queue.MaxRunSpan) {
 			if err := w.end(&b); err != nil {
 				return err
 			}
 		}
-		if b.count == 0 {
+		if b.Count == 0 {
 			if len(record) > writeBufferBytes { // with all that comes behind it: to grow once more would take as much again
 				w.buf = slices.Grow(w.buf, len(record)+largeSlackBytes+w.file.PageSize())
 			}
 			w.begin(&b, t.Queue)
 		}
-		b.add(seq, record)
+		b.Add(seq, record)
 	}
-	if b.count == 0 {
+	if b.Count == 0 {
 		return nil
 	}
 	return w.end(&b)
 }
 
 // begin starts a run at the end of the buffer.
-func (w *runWriter) begin(b *runBuilder, queueID uint64) {
+func (w *runWriter) begin(b *index.RunBuilder, queueID uint64) {
 	start := len(w.buf)
 	w.buf = append(w.buf, make([]byte, page.RunHeaderBytes)...)
-	b.begin(w.buf, start+page.RunHeaderBytes, queueID)
+	b.Begin(w.buf, start+page.RunHeaderBytes, queueID)
 }
 
 // end closes the run that is being built, and writes what is staged if that is enough.
-func (w *runWriter) end(b *runBuilder) error {
-	b.finish()
-	w.buf = b.buf
-	payload := b.size()
+func (w *runWriter) end(b *index.RunBuilder) error {
+	b.Finish()
+	w.buf = b.Buf
+	payload := b.Size()
 	pages := w.file.PagesFor(payload)
-	w.staged = append(w.staged, stagedRun{offset: b.start - page.RunHeaderBytes, payload: payload, entry: indexEntry{
-		queue: b.queue, first: b.first, span: b.last - b.first + 1,
-		count: uint64(b.count), bytes: uint64(payload - runHeaderLen),
+	w.staged = append(w.staged, stagedRun{offset: b.Start - page.RunHeaderBytes, payload: payload, entry: index.Entry{
+		Queue: b.Queue, First: b.First, Span: b.Last - b.First + 1,
+		Count: uint64(b.Count), Bytes: uint64(payload - index.RunHeaderBytes),
 	}})
 	w.pages = append(w.pages, pages)
-	whole := b.start - page.RunHeaderBytes + int(pages)*w.file.PageSize()
+	whole := b.Start - page.RunHeaderBytes + int(pages)*w.file.PageSize()
 	w.buf = append(w.buf, make([]byte, whole-len(w.buf))...)
-	b.count = 0
+	b.Count = 0
 	if len(w.buf) < writeBufferBytes {
 		return nil
 	}
@@ -127,7 +128,7 @@ func (w *runWriter) flush() error {
 	begin := 0 // of the stretch of neighbouring runs
 	for i := range w.staged {
 		st := &w.staged[i]
-		st.entry.run = runs[i]
+		st.entry.Run = runs[i]
 		w.entries = append(w.entries, st.entry)
 		kind := page.KindPacked
 		if runs[i].Pages > 1 {
@@ -177,14 +178,14 @@ func (p *pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Run, error) {
 
 // dropQueue removes every trace of a deleted queue.
 func dropQueue(edit *tree.Edit, id uint64, freed []page.Run) ([]page.Run, error) {
-	from, to := indexKeys(id)
+	from, to := index.KeyRange(id)
 	it := edit.Scan(from, to)
 	for it.Next() {
-		e, err := decodeIndexEntry(it.Key(), it.Value())
+		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
 			return nil, err
 		}
-		freed = append(freed, e.run)
+		freed = append(freed, e.Run)
 	}
 	if err := it.Err(); err != nil {
 		return nil, fmt.Errorf("read the index of deleted queue %d: %w", id, err)
@@ -219,23 +220,23 @@ const maxDead = 1 << 14
 type deadRuns struct {
 	edit  *tree.Edit
 	it    *tree.Iterator
-	dead  []indexEntry
+	dead  []index.Entry
 	freed []page.Run
 }
 
 // find goes over the runs that overlap a part of a range.
 func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
-	_, to := indexKeys(r.Queue)
+	_, to := index.KeyRange(r.Queue)
 	if last != ^uint64(0) {
-		to = appendIndexKey(nil, r.Queue, last+1)
+		to = index.AppendKey(nil, r.Queue, last+1)
 	}
-	d.it.SeekFloor(appendIndexKey(nil, r.Queue, first), to) // the run that first is in may begin before it
+	d.it.SeekFloor(index.AppendKey(nil, r.Queue, first), to) // the run that first is in may begin before it
 	for d.it.Next() {
 		e, ok, err := entryOf(d.it.Key(), d.it.Value(), true, r.Queue)
 		if err != nil {
 			return err
 		}
-		if !ok || e.last() < first || !r.AllDead(e.first, e.span) {
+		if !ok || e.Last() < first || !r.AllDead(e.First, e.Span) {
 			continue
 		}
 		if d.dead = append(d.dead, e); len(d.dead) < maxDead {
@@ -244,7 +245,7 @@ func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
 		if err := d.remove(); err != nil {
 			return err
 		}
-		d.it.SeekFloor(appendIndexKey(nil, r.Queue, e.first), to)
+		d.it.SeekFloor(index.AppendKey(nil, r.Queue, e.First), to)
 	}
 	if err := d.it.Err(); err != nil {
 		return fmt.Errorf("read the index: %w", err)
@@ -258,13 +259,13 @@ func (d *deadRuns) find(r *queue.DeadRange, first, last uint64) error {
 func (d *deadRuns) remove() error {
 	var key []byte
 	for i := range d.dead {
-		key = appendIndexKey(key[:0], d.dead[i].queue, d.dead[i].first)
+		key = index.AppendKey(key[:0], d.dead[i].Queue, d.dead[i].First)
 		found, err := d.edit.Delete(key)
 		if err != nil {
 			return fmt.Errorf("remove index entries: %w", err)
 		}
 		if found {
-			d.freed = append(d.freed, d.dead[i].run)
+			d.freed = append(d.freed, d.dead[i].Run)
 		}
 	}
 	d.dead, d.it = d.dead[:0], d.edit.Scan(nil, nil)

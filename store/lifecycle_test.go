@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -214,7 +215,7 @@ func TestCheckBesideRewrite(t *testing.T) {
 		checked <- err
 	}()
 	<-g.reached
-	_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096})
 	require.NoError(t, err)
 	close(g.open)
 	require.NoError(t, <-checked)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -21,7 +22,7 @@ import (
 // crashes, at several page sizes; the same history must give the same content and digest at each.
 func TestRandomOperations(t *testing.T) {
 	for seed := range uint64(4) {
-		var digests []store.Digest
+		var digests []checkpoint.Digest
 		for _, pageSize := range []int{2048, 4096, 32768} {
 			t.Run(fmt.Sprintf("seed=%d/page=%d", seed, pageSize), func(t *testing.T) {
 				digests = append(digests, randomRun(t, seed, pageSize))
@@ -34,7 +35,7 @@ func TestRandomOperations(t *testing.T) {
 	}
 }
 
-func randomRun(t *testing.T, seed uint64, pageSize int) store.Digest {
+func randomRun(t *testing.T, seed uint64, pageSize int) checkpoint.Digest {
 	ops, other := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, uint64(pageSize)))
 	mem := memfs.New()
 	o := options(mem)

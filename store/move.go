@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
@@ -15,7 +16,7 @@ const maxMovedNodes = 4096
 
 // moveRuns copies runs into gaps, the last one first, and lets the index refer to them there. more is false when there
 // are no more gaps.
-func (p *pager) moveRuns(file *page.File, runs []indexEntry) (moved uint64, more bool, err error) {
+func (p *pager) moveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
 	s := p.s
@@ -37,7 +38,7 @@ func (p *pager) moveRuns(file *page.File, runs []indexEntry) (moved uint64, more
 	for i := len(runs) - 1; i >= 0 && more && err == nil; i-- {
 		var to page.Run
 		if to, more, err = p.moveRun(edit, &runs[i]); err == nil && !to.IsZero() {
-			taken, left = append(taken, to), append(left, runs[i].run)
+			taken, left = append(taken, to), append(left, runs[i].Run)
 			moved += uint64(to.Pages) * uint64(file.PageSize())
 		}
 	}
@@ -55,33 +56,33 @@ func (p *pager) moveRuns(file *page.File, runs []indexEntry) (moved uint64, more
 }
 
 // moveRun copies one run, if the index still has it and there is a gap in front of it.
-func (p *pager) moveRun(edit *tree.Edit, e *indexEntry) (to page.Run, more bool, err error) {
+func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool, err error) {
 	file := p.s.file
-	key := appendIndexKey(nil, e.queue, e.first)
+	key := index.AppendKey(nil, e.Queue, e.First)
 	value, ok, err := edit.Get(key)
 	if err != nil {
 		return to, false, err //nolint:wrapcheck // the caller does
 	}
-	if !ok || !bytes.Equal(value, e.appendValue(nil)) {
+	if !ok || !bytes.Equal(value, e.AppendValue(nil)) {
 		return to, true, nil // consumed meanwhile
 	}
-	buf := make([]byte, int(e.run.Pages)*file.PageSize())
-	kind, payload, err := file.ReadRun(e.run, buf)
+	buf := make([]byte, int(e.Run.Pages)*file.PageSize())
+	kind, payload, err := file.ReadRun(e.Run, buf)
 	if err != nil {
 		return to, true, nil //nolint:nilerr // damaged: it stays, for the repair
 	}
 	file.AllocLow()
-	if to, err = file.Alloc(e.run.Pages); err != nil {
+	if to, err = file.Alloc(e.Run.Pages); err != nil {
 		return page.Run{}, false, err //nolint:wrapcheck // the caller does
 	}
-	if to.First > e.run.First {
+	if to.First > e.Run.First {
 		file.Free(to)
 		return page.Run{}, false, nil
 	}
 	if err = file.WriteRun(to, kind, payload); err == nil {
 		moved := *e
-		moved.run = to
-		err = edit.Put(key, moved.appendValue(nil))
+		moved.Run = to
+		err = edit.Put(key, moved.AppendValue(nil))
 	}
 	if err != nil {
 		file.Free(to)

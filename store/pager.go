@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -372,7 +373,7 @@ func (p *pager) write(b *queue.Batch) error {
 	freed, err := p.edit(entries, b)
 	if err != nil {
 		for i := range entries {
-			p.s.file.Free(entries[i].run) // a retry writes them anew
+			p.s.file.Free(entries[i].Run) // a retry writes them anew
 		}
 		return err
 	}
@@ -383,13 +384,13 @@ func (p *pager) write(b *queue.Batch) error {
 }
 
 // edit changes the tree and publishes it. It returns the runs that nothing refers to any more.
-func (p *pager) edit(entries []indexEntry, b *queue.Batch) ([]page.Run, error) {
+func (p *pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Run, error) {
 	edit := p.s.index.Edit()
 	defer edit.Discard()
-	key, value := make([]byte, 0, indexKeyLen), make([]byte, 0, 32)
+	key, value := make([]byte, 0, index.KeyBytes), make([]byte, 0, 32)
 	for i := range entries {
-		key = appendIndexKey(key[:0], entries[i].queue, entries[i].first)
-		value = entries[i].appendValue(value[:0])
+		key = index.AppendKey(key[:0], entries[i].Queue, entries[i].First)
+		value = entries[i].AppendValue(value[:0])
 		if err := edit.Put(key, value); err != nil {
 			return nil, fmt.Errorf("index a run: %w", err)
 		}

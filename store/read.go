@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -274,8 +275,8 @@ func (r *reading) damaged(upTo uint64, format string, args ...any) error {
 
 // nextGroup finds the run that holds seq and those after it that lie next to it in the file and hold wanted messages,
 // too: a subscription that wants one message here and one there pays for their pages, not for what lies between.
-func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
-	key := appendIndexKey(nil, r.req.Queue, seq)
+func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
+	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
 	if err != nil {
 		return nil, r.s.indexError(err)
@@ -284,29 +285,29 @@ func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !found || first.last() < seq {
+	if !found || first.Last() < seq {
 		return nil, r.damaged(seq, "no page has it")
 	}
-	group := []indexEntry{first}
-	pages := int64(first.run.Pages)
-	it := r.view.Scan(appendIndexKey(nil, r.req.Queue, first.last()+1), appendIndexKey(nil, r.req.Queue, last+1))
+	group := []index.Entry{first}
+	pages := int64(first.Run.Pages)
+	it := r.view.Scan(index.AppendKey(nil, r.req.Queue, first.Last()+1), index.AppendKey(nil, r.req.Queue, last+1))
 	for want := r.want; it.Next(); {
-		e, err := decodeIndexEntry(it.Key(), it.Value())
+		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
 			return nil, err
 		}
-		before := group[len(group)-1].run
-		if e.run.First != before.First+page.No(before.Pages) ||
-			(pages+int64(e.run.Pages))*int64(r.s.file.PageSize()) > readAheadBytes {
+		before := group[len(group)-1].Run
+		if e.Run.First != before.First+page.No(before.Pages) ||
+			(pages+int64(e.Run.Pages))*int64(r.s.file.PageSize()) > readAheadBytes {
 			break
 		}
-		for len(want) > 0 && want[0].seq < e.first {
+		for len(want) > 0 && want[0].seq < e.First {
 			want = want[1:] // those of the runs before
 		}
-		if len(want) == 0 || want[0].seq > e.last() {
+		if len(want) == 0 || want[0].seq > e.Last() {
 			break
 		}
-		pages += int64(e.run.Pages)
+		pages += int64(e.Run.Pages)
 		group = append(group, e)
 	}
 	if err := it.Err(); err != nil {
@@ -315,26 +316,26 @@ func (r *reading) nextGroup(seq, last uint64) ([]indexEntry, error) {
 	return group, nil
 }
 
-func entryOf(k, v []byte, ok bool, queueID uint64) (indexEntry, bool, error) {
-	if !ok || len(k) != indexKeyLen || k[0] != indexLetter {
-		return indexEntry{}, false, nil
+func entryOf(k, v []byte, ok bool, queueID uint64) (index.Entry, bool, error) {
+	if !ok || len(k) != index.KeyBytes || k[0] != index.Letter {
+		return index.Entry{}, false, nil
 	}
-	e, err := decodeIndexEntry(k, v)
-	if err != nil || e.queue != queueID {
-		return indexEntry{}, false, err
+	e, err := index.Decode(k, v)
+	if err != nil || e.Queue != queueID {
+		return index.Entry{}, false, err
 	}
 	return e, true, nil
 }
 
 // readGroup reads neighbouring runs at once and takes the wanted messages out of them.
-func (r *reading) readGroup(group []indexEntry) error {
+func (r *reading) readGroup(group []index.Entry) error {
 	if group = r.fromCache(group); len(group) == 0 {
 		return nil
 	}
 	size := r.s.file.PageSize()
 	pages := 0
 	for i := range group {
-		pages += int(group[i].run.Pages)
+		pages += int(group[i].Run.Pages)
 	}
 	buf := r.req.Buffer.take(pages * size) // the deliveries alias it
 	ahead := r.fromAhead(group, buf)
@@ -342,17 +343,17 @@ func (r *reading) readGroup(group []indexEntry) error {
 		group = ahead
 	} else {
 		if err := r.readNow(group, buf); unreadable(err) {
-			return r.damaged(group[0].last(), "%w", err)
+			return r.damaged(group[0].Last(), "%w", err)
 		} else if err != nil {
-			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].run.First, err)
+			return fmt.Errorf("read %d pages at %d: %w", pages, group[0].Run.First, err)
 		}
 	}
 	for i := range group {
 		e := &group[i]
-		n := int(e.run.Pages) * size
+		n := int(e.Run.Pages) * size
 		payload, err := r.decode(e, buf[:n:n], len(ahead) > 0)
 		if err != nil {
-			return r.damaged(e.last(), "%w", err)
+			return r.damaged(e.Last(), "%w", err)
 		}
 		buf = buf[n:]
 		if err := r.takeFrom(e, payload); err != nil {
@@ -370,49 +371,49 @@ func (r *reading) readGroup(group []indexEntry) error {
 
 // readNow fills buf with the pages of a group. When that took long, what comes behind them is read ahead, for a reader
 // of much: not every system tells what it has in its cache.
-func (r *reading) readNow(group []indexEntry, buf []byte) error {
+func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
-	if err := r.s.file.ReadExactly(group[0].run.First, buf); err != nil {
+	if err := r.s.file.ReadExactly(group[0].Run.First, buf); err != nil {
 		return err
 	}
 	if time.Since(begin) > slowRead && r.s.file.HasCache() && r.streams(buf) {
-		r.aheadFrom(group[len(group)-1].last() + 1)
+		r.aheadFrom(group[len(group)-1].Last() + 1)
 	}
 	return nil
 }
 
 // decode verifies a run that was read. What was read ahead may be out of date.
-func (r *reading) decode(e *indexEntry, b []byte, ahead bool) ([]byte, error) {
+func (r *reading) decode(e *index.Entry, b []byte, ahead bool) ([]byte, error) {
 	if ahead {
-		if _, payload, err := page.DecodeRun(b, r.s.file.PageSize(), e.run); err == nil {
+		if _, payload, err := page.DecodeRun(b, r.s.file.PageSize(), e.Run); err == nil {
 			return payload, nil
 		}
-		r.s.ahead.forget(r.s.file, e.run.First)
-		if err := r.s.file.ReadPages(e.run.First, b); err != nil {
+		r.s.ahead.forget(r.s.file, e.Run.First)
+		if err := r.s.file.ReadPages(e.Run.First, b); err != nil {
 			return nil, err
 		}
 	}
-	_, payload, err := r.s.file.DecodeRun(e.run, b)
+	_, payload, err := r.s.file.DecodeRun(e.Run, b)
 	return payload, err
 }
 
 // takeFrom takes the wanted messages out of one run.
-func (r *reading) takeFrom(e *indexEntry, payload []byte) error {
-	rr, err := newRunReader(payload)
+func (r *reading) takeFrom(e *index.Entry, payload []byte) error {
+	rr, err := index.NewRunReader(payload)
 	if err != nil {
-		return r.damaged(e.last(), "%w", err)
+		return r.damaged(e.Last(), "%w", err)
 	}
-	if rr.queue != e.queue || rr.first != e.first {
-		return r.damaged(e.last(), "page %d holds queue %d, sequence %d, where the index has queue %d, sequence %d",
-			e.run.First, rr.queue, rr.first, e.queue, e.first)
+	if rr.Queue != e.Queue || rr.First != e.First {
+		return r.damaged(e.Last(), "page %d holds queue %d, sequence %d, where the index has queue %d, sequence %d",
+			e.Run.First, rr.Queue, rr.First, e.Queue, e.First)
 	}
-	for len(r.want) > 0 && r.want[0].seq <= e.last() {
-		seq, record, ok, err := rr.next()
+	for len(r.want) > 0 && r.want[0].seq <= e.Last() {
+		seq, record, ok, err := rr.Next()
 		if err != nil {
-			return r.damaged(e.last(), "%w", err)
+			return r.damaged(e.Last(), "%w", err)
 		}
 		if !ok || seq > r.want[0].seq {
-			return r.damaged(r.want[0].seq, "it is not in its page, %d", e.run.First)
+			return r.damaged(r.want[0].seq, "it is not in its page, %d", e.Run.First)
 		}
 		if seq < r.want[0].seq {
 			continue

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
@@ -28,12 +29,12 @@ type ReadOptions struct {
 //
 // It returns the error of fn. ErrSnapshotGone says that page.db was replaced meanwhile, so that what fn read means
 // nothing; ErrPast that more than At was applied already; context.DeadlineExceeded that At did not come in time.
-func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*Checkpoint) error) error {
+func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
 	file, pin, err := s.pinAt(ctx, o)
 	if err != nil {
 		return err
 	}
-	c := OpenCheckpoint(file, pin, CheckpointOptions{CacheBytes: s.o.MemoryBudget / 16, Pace: s.Pace(ctx, 0)})
+	c := checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: s.o.MemoryBudget / 16, Pace: s.Pace(ctx, 0)})
 	defer c.Close()
 	err = fn(c)
 	if gone := s.stillUses(file); gone != nil {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -183,24 +184,24 @@ func (s *Store) aheadPieces() int { return int(min(s.o.MemoryBudget/aheadPart/ah
 // fromAhead fills buf with the pages of a group if they were read ahead, or should be: the reader wants much that lies
 // together, and the system's cache does not hold it. It returns the part of the group that it has, which may be
 // nothing.
-func (r *reading) fromAhead(group []indexEntry, buf []byte) []indexEntry {
+func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	if !r.streams(buf) {
 		return nil
 	}
-	a, file, first := &r.s.ahead, r.s.file, group[0].run.First
+	a, file, first := &r.s.ahead, r.s.file, group[0].Run.First
 	p := a.find(file, first)
 	if p == nil {
 		cached, known := file.IsCached(first, int64(len(buf)))
 		if cached {
 			last := &group[len(group)-1]
-			if further, _ := file.CachedAhead(last.run.End()); !further {
-				r.aheadFrom(last.last() + 1)
+			if further, _ := file.CachedAhead(last.Run.End()); !further {
+				r.aheadFrom(last.Last() + 1)
 			}
 		}
 		if cached || !known {
 			return nil
 		}
-		r.aheadFrom(group[0].first)
+		r.aheadFrom(group[0].First)
 		if p = a.find(file, first); p == nil {
 			return nil
 		}
@@ -208,7 +209,7 @@ func (r *reading) fromAhead(group []indexEntry, buf []byte) []indexEntry {
 	r.lead(p)
 	n := a.copyFrom(p, first, buf)
 	for i := range group {
-		if n -= int(group[i].run.Pages) * file.PageSize(); n < 0 {
+		if n -= int(group[i].Run.Pages) * file.PageSize(); n < 0 {
 			return group[:i]
 		}
 	}
@@ -253,23 +254,23 @@ func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 // stretchAt finds neighbouring runs of a queue, the first one at or after a sequence, and describes the piece that they
 // are.
 func stretchAt(view *tree.View, file *page.File, queueID, seq uint64) *aheadPiece {
-	_, to := indexKeys(queueID)
-	it := view.Scan(appendIndexKey(nil, queueID, seq), to)
+	_, to := index.KeyRange(queueID)
+	it := view.Scan(index.AppendKey(nil, queueID, seq), to)
 	p := &aheadPiece{file: file}
 	for end := page.No(0); it.Next(); {
-		e, err := decodeIndexEntry(it.Key(), it.Value())
+		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
 			break // whoever reads it finds out
 		}
-		n := int(e.run.Pages) * file.PageSize()
-		if p.bytes > 0 && e.run.First != end || p.bytes+n > aheadBytes {
+		n := int(e.Run.Pages) * file.PageSize()
+		if p.bytes > 0 && e.Run.First != end || p.bytes+n > aheadBytes {
 			break
 		}
 		if p.bytes == 0 {
-			p.first = e.run.First
+			p.first = e.Run.First
 		}
 		p.bytes += n
-		p.next, end = e.last()+1, e.run.End()
+		p.next, end = e.Last()+1, e.Run.End()
 	}
 	if p.bytes == 0 {
 		return nil

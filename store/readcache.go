@@ -3,6 +3,7 @@ package store
 import (
 	"sync"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -26,23 +27,23 @@ type runCache struct {
 }
 
 type cachedRun struct {
-	entry   indexEntry
+	entry   index.Entry
 	payload []byte
 }
 
 // get returns the payload of a run, nil if it is not there.
-func (c *runCache) get(file *page.File, e *indexEntry) []byte {
+func (c *runCache) get(file *page.File, e *index.Entry) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if have, ok := c.runs[e.run.First]; ok && c.file == file && have.entry == *e {
+	if have, ok := c.runs[e.Run.First]; ok && c.file == file && have.entry == *e {
 		return have.payload
 	}
 	return nil
 }
 
 // put keeps the payload of a run, which must not change any more, and lets go of the oldest ones beyond limit bytes.
-func (c *runCache) put(file *page.File, e *indexEntry, payload []byte, limit int) {
-	size := int(e.run.Pages) * file.PageSize()
+func (c *runCache) put(file *page.File, e *index.Entry, payload []byte, limit int) {
+	size := int(e.Run.Pages) * file.PageSize()
 	if size > limit/4 {
 		return // it would drive out what others need
 	}
@@ -51,17 +52,17 @@ func (c *runCache) put(file *page.File, e *indexEntry, payload []byte, limit int
 	if c.file != file || c.runs == nil {
 		c.file, c.runs, c.order, c.bytes = file, make(map[page.No]cachedRun), nil, 0
 	}
-	if old, ok := c.runs[e.run.First]; ok {
-		c.bytes -= int(old.entry.run.Pages) * file.PageSize() // it has its place in the order
+	if old, ok := c.runs[e.Run.First]; ok {
+		c.bytes -= int(old.entry.Run.Pages) * file.PageSize() // it has its place in the order
 	} else {
-		c.order = append(c.order, e.run.First)
+		c.order = append(c.order, e.Run.First)
 	}
-	c.runs[e.run.First] = cachedRun{entry: *e, payload: payload}
+	c.runs[e.Run.First] = cachedRun{entry: *e, payload: payload}
 	c.bytes += size
 	for c.bytes > limit {
 		oldest := c.order[0]
 		c.order = c.order[1:]
-		c.bytes -= int(c.runs[oldest].entry.run.Pages) * file.PageSize()
+		c.bytes -= int(c.runs[oldest].entry.Run.Pages) * file.PageSize()
 		delete(c.runs, oldest)
 	}
 }
@@ -70,18 +71,18 @@ func (c *runCache) put(file *page.File, e *indexEntry, payload []byte, limit int
 func (s *Store) runCacheBytes() int { return int(min(s.o.MemoryBudget/runCachePart, maxRunCache)) }
 
 // drop forgets a run.
-func (c *runCache) drop(e *indexEntry) {
+func (c *runCache) drop(e *index.Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if have, ok := c.runs[e.run.First]; ok {
+	if have, ok := c.runs[e.Run.First]; ok {
 		have.payload = nil // its place in the order, and its bytes, stay until its turn comes
-		c.runs[e.run.First] = have
+		c.runs[e.Run.First] = have
 	}
 }
 
 // fromCache takes what it can of the first runs of the group. It returns those that must be read: none if it took
 // something.
-func (r *reading) fromCache(group []indexEntry) (toRead []indexEntry) {
+func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	if !r.shared {
 		return group
 	}
@@ -102,7 +103,7 @@ func (r *reading) fromCache(group []indexEntry) (toRead []indexEntry) {
 }
 
 // missing returns the first of the runs, and those behind it up to the next one that is there.
-func (r *reading) missing(group []indexEntry) []indexEntry {
+func (r *reading) missing(group []index.Entry) []index.Entry {
 	for n := 1; n < len(group); n++ {
 		if r.s.runs.get(r.s.file, &group[n]) != nil {
 			return group[:n]

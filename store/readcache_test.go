@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -83,7 +84,7 @@ func TestReadOnce(t *testing.T) {
 	before = reads.Load()
 	read(1, 2, 1)
 	require.Equal(t, before, reads.Load())
-	_, err = n.s.Maintenance().Rewrite(t.Context(), store.RewriteOptions{PageSize: 16 << 10})
+	_, err = n.s.Maintenance().Rewrite(t.Context(), rewrite.Options{PageSize: 16 << 10})
 	require.NoError(t, err)
 	before = reads.Load()
 	read(1, 2, 1)

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -141,10 +142,10 @@ func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
 
 // runState is what this node has of the run that a sequence is in.
 type runState struct {
-	entry indexEntry // its run is zero if there is none
-	alive []uint64   // who is wanted
-	have  []Delivery // what of that can be read
-	why   error      // what is wrong with the rest; nil: nothing
+	entry index.Entry // its run is zero if there is none
+	alive []uint64    // who is wanted
+	have  []Delivery  // what of that can be read
+	why   error       // what is wrong with the rest; nil: nothing
 }
 
 // lookAt reads the run that a wanted message is in.
@@ -156,7 +157,7 @@ func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 	}
 	guard := s.file.ReadGuard()
 	defer guard.Release()
-	k, v, ok, err := s.index.View().SeekFloor(appendIndexKey(nil, queueID, seq))
+	k, v, ok, err := s.index.View().SeekFloor(index.AppendKey(nil, queueID, seq))
 	if err != nil {
 		return runState{}, s.indexError(err)
 	}
@@ -164,24 +165,24 @@ func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 	if err != nil {
 		return runState{}, err
 	}
-	if !found || e.last() < seq {
-		e = indexEntry{queue: queueID, first: seq, span: 1}
+	if !found || e.Last() < seq {
+		e = index.Entry{Queue: queueID, First: seq, Span: 1}
 	}
 	st := runState{entry: e}
 	s.mu.RLock()
-	st.alive = alive(s.state.Queue(queueID), e.first, e.last())
-	if e.run.IsZero() {
+	st.alive = alive(s.state.Queue(queueID), e.First, e.Last())
+	if e.Run.IsZero() {
 		st.alive = slices.DeleteFunc(st.alive, func(q uint64) bool {
 			_, inMemory := s.state.Queue(queueID).TailRecord(q)
 			return inMemory
 		})
 	}
 	s.mu.RUnlock()
-	if e.run.IsZero() {
-		st.why = fmt.Errorf("%w: no page has it", ErrDataLoss)
+	if e.Run.IsZero() {
+		st.why = fmt.Errorf("%w: no page has it", index.ErrDataLoss)
 		return st, nil
 	}
-	_, payload, err := s.file.ReadRun(e.run, nil)
+	_, payload, err := s.file.ReadRun(e.Run, nil)
 	if err != nil {
 		if unreadable(err) {
 			st.why = err
@@ -195,12 +196,12 @@ func (s *Store) lookAt(queueID, seq uint64) (runState, error) {
 
 // wantedOf takes the wanted messages out of a run; the error says that some are missing.
 func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
-	r, err := newRunReader(payload)
+	r, err := index.NewRunReader(payload)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		seq, record, ok, err := r.next()
+		seq, record, ok, err := r.Next()
 		if err != nil {
 			return have, err
 		}
@@ -212,7 +213,7 @@ func wantedOf(payload []byte, want []uint64) (have []Delivery, err error) {
 		}
 	}
 	if len(have) < len(want) {
-		return have, fmt.Errorf("%w: the page has only %d of %d messages", ErrDataLoss, len(have), len(want))
+		return have, fmt.Errorf("%w: the page has only %d of %d messages", index.ErrDataLoss, len(have), len(want))
 	}
 	return have, nil
 }
@@ -261,11 +262,11 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 	}
 	if gained > 0 {
 		if err := s.pager.replaceRun(&st); err != nil {
-			return fmt.Errorf("repair queue %d, sequences %d to %d: %w", queueID, st.entry.first, st.entry.last(), err)
+			return fmt.Errorf("repair queue %d, sequences %d to %d: %w", queueID, st.entry.First, st.entry.Last(), err)
 		}
 		s.damage.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) })
 		s.o.Logger.Warn("a damaged page was repaired with the other node's messages", zap.Uint64("queue_id", queueID),
-			zap.Uint64("first", st.entry.first), zap.Uint64("last", st.entry.last()), zap.Int("messages", gained),
+			zap.Uint64("first", st.entry.First), zap.Uint64("last", st.entry.Last()), zap.Int("messages", gained),
 			zap.NamedError("was", st.why))
 		restored := make([]uint64, 0, len(st.have))
 		for i := range st.have {
@@ -365,7 +366,7 @@ func (s *Store) fetchAll(
 		all.Messages = append(all.Messages, got.Messages...)
 		all.Damaged = append(all.Damaged, got.Damaged...)
 		if got.Last < first {
-			return all, fmt.Errorf("%w: an answer that leads nowhere", ErrDataLoss)
+			return all, fmt.Errorf("%w: an answer that leads nowhere", index.ErrDataLoss)
 		}
 		first = got.Last + 1
 	}
@@ -389,15 +390,15 @@ func (st *runState) merge(found *FoundMessages, missing []uint64) (gained int, e
 	}
 	slices.SortFunc(st.have, func(a, b Delivery) int { return int(int64(a.Sequence) - int64(b.Sequence)) })
 	st.have = slices.CompactFunc(st.have, func(a, b Delivery) bool { return a.Sequence == b.Sequence })
-	if e := &st.entry; !e.run.IsZero() && uint64(len(st.have)) == e.count {
+	if e := &st.entry; !e.Run.IsZero() && uint64(len(st.have)) == e.Count {
 		size := 0
 		for i := range st.have {
-			size += txn.UvarintBytes(st.have[i].Sequence-e.first) + len(st.have[i].Record)
+			size += txn.UvarintBytes(st.have[i].Sequence-e.First) + len(st.have[i].Record)
 		}
-		if uint64(size) != e.bytes {
+		if uint64(size) != e.Bytes {
 			return 0, fmt.Errorf("%w; and the other node's messages are not the same: they take %d bytes, not %d; "+
 				"run `lockstep verify`",
-				st.why, size, e.bytes)
+				st.why, size, e.Bytes)
 		}
 	}
 	return gained, nil
@@ -412,11 +413,11 @@ func (p *pager) replaceRun(st *runState) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	tail := queue.TailRun{Queue: st.entry.queue, First: st.have[0].Sequence}
+	tail := queue.TailRun{Queue: st.entry.Queue, First: st.have[0].Sequence}
 	last := st.have[len(st.have)-1].Sequence
 	tail.Records = make([][]byte, last-tail.First+1)
 	s.mu.RLock()
-	q := s.state.Queue(st.entry.queue)
+	q := s.state.Queue(st.entry.Queue)
 	for i := range st.have {
 		// What died meanwhile may have been taken out of the index by the last batch already: nobody would take it out
 		// again.
@@ -429,7 +430,7 @@ func (p *pager) replaceRun(st *runState) error {
 	if err == nil {
 		if err = p.exchange(&st.entry, entries); err != nil {
 			for i := range entries {
-				s.file.Free(entries[i].run)
+				s.file.Free(entries[i].Run)
 			}
 		}
 	}
@@ -447,28 +448,28 @@ func (p *pager) replaceRun(st *runState) error {
 var errRunGone = errors.New("the run is gone")
 
 // exchange has the index refer to new runs in the place of a damaged one.
-func (p *pager) exchange(old *indexEntry, entries []indexEntry) error {
+func (p *pager) exchange(old *index.Entry, entries []index.Entry) error {
 	edit := p.s.index.Edit()
 	defer edit.Discard()
-	k, v, ok, err := edit.SeekFloor(appendIndexKey(nil, old.queue, old.last()))
+	k, v, ok, err := edit.SeekFloor(index.AppendKey(nil, old.Queue, old.Last()))
 	if err != nil {
 		return p.s.indexError(err)
 	}
-	now, found, err := entryOf(k, v, ok, old.queue)
+	now, found, err := entryOf(k, v, ok, old.Queue)
 	if err != nil {
 		return err
 	}
 	switch {
-	case old.run.IsZero() && found && now.last() >= old.first, !old.run.IsZero() && (!found || now.run != old.run):
+	case old.Run.IsZero() && found && now.Last() >= old.First, !old.Run.IsZero() && (!found || now.Run != old.Run):
 		return errRunGone
-	case !old.run.IsZero():
-		if _, err := edit.Delete(appendIndexKey(nil, old.queue, old.first)); err != nil {
+	case !old.Run.IsZero():
+		if _, err := edit.Delete(index.AppendKey(nil, old.Queue, old.First)); err != nil {
 			return p.s.indexError(err)
 		}
 	}
 	for i := range entries {
-		if err := edit.Put(appendIndexKey(nil, entries[i].queue, entries[i].first),
-			entries[i].appendValue(nil)); err != nil {
+		if err := edit.Put(index.AppendKey(nil, entries[i].Queue, entries[i].First),
+			entries[i].AppendValue(nil)); err != nil {
 			return p.s.indexError(err)
 		}
 	}
@@ -478,8 +479,8 @@ func (p *pager) exchange(old *indexEntry, entries []indexEntry) error {
 	if err != nil {
 		return fmt.Errorf("publish the index: %w", err)
 	}
-	if !old.run.IsZero() {
-		p.s.file.Free(old.run)
+	if !old.Run.IsZero() {
+		p.s.file.Free(old.Run)
 	}
 	p.mended = true
 	return nil
@@ -505,13 +506,13 @@ func (s *Store) lookUpSuspects() error {
 	}
 	guard := s.file.ReadGuard()
 	defer guard.Release()
-	it := s.index.View().Scan([]byte{indexLetter}, []byte{indexLetter + 1})
+	it := s.index.View().Scan([]byte{index.Letter}, []byte{index.Letter + 1})
 	for it.Next() {
-		e, err := decodeIndexEntry(it.Key(), it.Value())
+		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
 			return err
 		}
-		if why := suspects[e.run.First]; why != nil {
+		if why := suspects[e.Run.First]; why != nil {
 			if b := s.wantedIn(&e, why); b != nil {
 				s.note(b)
 			}

@@ -15,9 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -310,7 +313,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1, From: 21, MaxMessages: 5}, nil)
 	var bad *store.DamagedMessagesError
 	require.ErrorAs(t, err, &bad)
-	require.ErrorIs(t, err, store.ErrDataLoss)
+	require.ErrorIs(t, err, index.ErrDataLoss)
 	require.True(t, slices.Contains(bad.Sequences, 21))
 	for _, seq := range bad.Sequences {
 		require.Contains(t, lost, seq)
@@ -362,15 +365,15 @@ func TestRewriteRepairs(t *testing.T) {
 	want := mustDigest(t, n.s)
 	require.Positive(t, damageMessages(t, n.s, mem))
 	peer.away.Store(true)
-	_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
-	require.ErrorIs(t, err, store.ErrDataLoss)
+	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 8192})
+	require.ErrorIs(t, err, index.ErrDataLoss)
 	peer.away.Store(false)
 	require.Eventually(t, func() bool {
 		left, err := n.s.RepairAll(context.Background())
 		return err == nil && left == 0
 	}, 30*time.Second, 100*time.Millisecond)
 	flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(firstMessages(t, n.s, mem), 2048)+70)
-	_, err = n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
+	_, err = n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 8192})
 	require.NoError(t, err)
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
@@ -563,7 +566,7 @@ func lookedUp(s *store.Store) error {
 	return err
 }
 
-func mustDigest(t *testing.T, s *store.Store) store.Digest {
+func mustDigest(t *testing.T, s *store.Store) checkpoint.Digest {
 	t.Helper()
 	d, err := digestOf(context.Background(), s)
 	require.NoError(t, err)

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -98,7 +100,7 @@ func benchRewrite(b *testing.B, size, to int) {
 		}
 	}()
 	begun := time.Now()
-	result, err := s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: to})
+	result, err := s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: to})
 	require.NoError(b, err)
 	took := time.Since(begun)
 	close(stop)
@@ -106,23 +108,23 @@ func benchRewrite(b *testing.B, size, to int) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var canceledAt atomic.Int64
-	_, err = s.Maintenance().Rewrite(ctx, store.RewriteOptions{Progress: func(p store.Progress) {
+	_, err = s.Maintenance().Rewrite(ctx, rewrite.Options{Progress: func(p checkpoint.Progress) {
 		if p.Phase == "copy" && p.Pages > p.TotalPages/2 && canceledAt.CompareAndSwap(0, time.Now().UnixNano()) {
 			cancel()
 		}
 	}})
-	require.ErrorIs(b, err, store.ErrCanceled)
+	require.ErrorIs(b, err, rewrite.ErrCanceled)
 	letGo := time.Duration(time.Now().UnixNano() - canceledAt.Load())
 	cancel()
 	require.Eventually(b, func() bool { _, _, busy := s.Maintenance().Running(); return !busy }, time.Minute, time.Millisecond)
 
 	logs := benchLog(publish, nil)
 	logsDuring := benchLog(publish, func(ctx context.Context) error {
-		_, err := s.Maintenance().Rewrite(ctx, store.RewriteOptions{})
+		_, err := s.Maintenance().Rewrite(ctx, rewrite.Options{})
 		return err
 	})
 	begun = time.Now()
-	scan, err := scanStore(context.Background(), s, store.ScanOptions{})
+	scan, err := scanStore(context.Background(), s, checkpoint.ScanOptions{})
 	require.NoError(b, err)
 	scanTime := time.Since(begun)
 

@@ -16,8 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -56,9 +59,9 @@ func TestRewriteRandom(t *testing.T) {
 					size := sizes[other.IntN(len(sizes))]
 					before, err := n.s.Stats()
 					require.NoError(t, err)
-					plan, err := n.s.Maintenance().PlanRewrite(ctx, store.RewriteOptions{PageSize: size})
+					plan, err := n.s.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: size})
 					require.NoError(t, err)
-					result, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: size, Reason: "test"})
+					result, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: size, Reason: "test"})
 					require.NoError(t, err)
 					require.Equal(t, plan.NeedBytes, result.FileBytesAfter, "the plan is exact")
 					require.Equal(t, plan.Messages, result.Messages)
@@ -128,7 +131,7 @@ func TestRewriteKeepsSharingShared(t *testing.T) {
 	}
 	want := dumpStore(t, n.s)
 	for _, size := range []int{8192, 2048, 0} {
-		result, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: size})
+		result, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: size})
 		require.NoError(t, err)
 		require.Equal(t, uint64(300), result.Messages)
 		require.Less(t, result.FileBytesAfter, uint64(300*5000*2), "each is stored once")
@@ -188,7 +191,7 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 		}
 		want := m.dump()
 		clones, points := crashPoints(t, mem, fault, seed, func() {
-			_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 8192})
+			_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 8192})
 			require.NoError(t, err)
 		})
 		sizes := map[int]int{}
@@ -200,7 +203,7 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 			st, err := again.s.Stats()
 			require.NoError(t, err)
 			sizes[st.PageSize]++
-			_, err = again.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+			_, err = again.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096})
 			require.NoError(t, err, "crash before %s: the next one", points[i])
 			require.Equal(t, want, dumpStore(t, again.s))
 			require.NoError(t, again.s.Close())
@@ -245,7 +248,7 @@ func TestRewriteFails(t *testing.T) {
 				}
 				return nil
 			})
-			_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 6144})
+			_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 6144})
 			fault.SetHook(nil)
 			if err == nil {
 				require.Greater(t, at, 8)
@@ -282,9 +285,9 @@ func dumpBig(t *testing.T, n *node, m *model) string {
 // TestRewriteNeedsSpace refuses with both figures before it writes anything.
 func TestRewriteNeedsSpace(t *testing.T) {
 	n, m := filled(t, options(memfs.New()))
-	_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, ReserveBytes: 1 << 60})
-	require.ErrorIs(t, err, store.ErrNoSpace)
-	var space *store.SpaceError
+	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096, ReserveBytes: 1 << 60})
+	require.ErrorIs(t, err, rewrite.ErrNoSpace)
+	var space *rewrite.SpaceError
 	require.ErrorAs(t, err, &space)
 	require.Positive(t, space.NeedBytes)
 	require.Positive(t, space.AvailableBytes)
@@ -304,7 +307,7 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 	n.publishMany(1, 200, 900)
 	_, err := n.s.Checkpoint(ctx)
 	require.NoError(t, err)
-	clean, err := scanStore(ctx, n.s, store.ScanOptions{})
+	clean, err := scanStore(ctx, n.s, checkpoint.ScanOptions{})
 	require.NoError(t, err)
 	require.Empty(t, clean.Problems)
 	f, err := mem.OpenFile(datadir.PageFile("/data"), os.O_RDWR, 0)
@@ -314,8 +317,8 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 	before, err := vfs.ReadFile(mem, datadir.PageFile("/data"), 1<<30)
 	require.NoError(t, err)
 
-	_, err = n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: 4096})
-	require.ErrorIs(t, err, store.ErrDataLoss)
+	_, err = n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: 4096})
+	require.ErrorIs(t, err, index.ErrDataLoss)
 	require.ErrorIs(t, err, page.ErrDamaged)
 	after, err := vfs.ReadFile(mem, datadir.PageFile("/data"), 1<<30)
 	require.NoError(t, err)
@@ -326,7 +329,7 @@ func TestRewriteStopsAtDamage(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	n.commit(func(b *txn.Builder) { b.BeginPublish(1); b.Message(1, nil, []byte("goes on")); b.EndPublish() })
 
-	scan, err := scanStore(ctx, n.s, store.ScanOptions{})
+	scan, err := scanStore(ctx, n.s, checkpoint.ScanOptions{})
 	require.NoError(t, err)
 	require.Len(t, scan.Problems, 1)
 	require.Equal(t, uint64(2), scan.DamagedMessages)
@@ -357,12 +360,12 @@ func TestRewriteCanceled(t *testing.T) {
 			}
 			return nil
 		})
-		_, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: 2048 * (1 + round%5)})
+		_, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: 2048 * (1 + round%5)})
 		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
 		n.applyAll()
 		if err != nil {
 			canceled++
-			require.ErrorIs(t, err, store.ErrCanceled)
+			require.ErrorIs(t, err, rewrite.ErrCanceled)
 			require.ErrorIs(t, err, context.Canceled)
 		} else {
 			done++
@@ -402,9 +405,9 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 	var phases []string
 	result := make(chan error, 1)
 	go func() {
-		_, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{
+		_, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{
 			PageSize: 4096,
-			Progress: func(p store.Progress) { phases = append(phases, p.Phase) },
+			Progress: func(p checkpoint.Progress) { phases = append(phases, p.Phase) },
 		})
 		result <- err
 	}()
@@ -418,13 +421,13 @@ func TestLogGoesOnDuringRewrite(t *testing.T) {
 	go func() { applied <- n.s.Apply(n.s.End().LSN, nil) }()
 	_, err := n.s.Checkpoint(ctx)
 	require.NoError(t, err)
-	_, err = n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{})
-	require.ErrorIs(t, err, store.ErrMaintenance)
-	var busy *store.MaintenanceError
+	_, err = n.s.Maintenance().Rewrite(ctx, rewrite.Options{})
+	require.ErrorIs(t, err, rewrite.ErrMaintenance)
+	var busy *rewrite.MaintenanceError
 	require.ErrorAs(t, err, &busy)
 	require.Equal(t, "rewrite", busy.Running)
 	_, err = n.s.Maintenance().DropOld()
-	require.ErrorIs(t, err, store.ErrMaintenance)
+	require.ErrorIs(t, err, rewrite.ErrMaintenance)
 	require.Equal(t, before, n.s.Applied())
 	require.Equal(t, n.s.End(), n.s.Durable())
 	close(goOn)
@@ -442,7 +445,7 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	n.publishMany(1, 400, 1000)
 	began := time.Now()
-	_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096, BytesPerSecond: 1 << 20})
+	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096, BytesPerSecond: 1 << 20})
 	require.NoError(t, err)
 	require.Greater(t, time.Since(began), 200*time.Millisecond, "400 kB at 1 MiB/s, of which a part may go at once")
 
@@ -458,9 +461,9 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 			copies := make(chan struct{})
 			result := make(chan error, 1)
 			go func() {
-				_, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{
+				_, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{
 					PageSize: 8192, BytesPerSecond: 1 << 10,
-					Progress: func(p store.Progress) {
+					Progress: func(p checkpoint.Progress) {
 						if p.Phase == "copy" && p.Pages == 0 {
 							close(copies)
 						}
@@ -477,7 +480,7 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 			case <-time.After(20 * time.Second):
 				require.Fail(t, "it goes on")
 			}
-			require.ErrorIs(t, err, store.ErrCanceled)
+			require.ErrorIs(t, err, rewrite.ErrCanceled)
 			require.ErrorIs(t, err, ctx.Err())
 			require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance().Running(); return !busy }, 5*time.Second,
 				time.Millisecond)
@@ -503,14 +506,14 @@ func TestCloseDuringRewrite(t *testing.T) {
 	})
 	result := make(chan error, 1)
 	go func() {
-		_, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+		_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096})
 		result <- err
 	}()
 	<-reached
 	require.NoError(t, n.s.Close())
 	if err := <-result; err != nil {
 		require.Condition(t, func() bool {
-			return errors.Is(err, store.ErrCanceled) ||
+			return errors.Is(err, rewrite.ErrCanceled) ||
 				errors.Is(err, store.ErrClosed)
 		}, "%v", err)
 	}
@@ -525,7 +528,7 @@ func TestSnapshotSurvivesRewrite(t *testing.T) {
 	n, m := filled(t, options(memfs.New()))
 	snap, err := n.s.OpenSnapshot()
 	require.NoError(t, err)
-	_, err = n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: 4096})
+	_, err = n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096})
 	require.NoError(t, err)
 	twin := openNode(t, options(memfs.New()))
 	in, err := twin.s.BeginInstall(snap.Header)

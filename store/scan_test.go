@@ -7,14 +7,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
-func (n *node) scan(o store.ScanOptions) store.ScanResult {
+func (n *node) scan(o checkpoint.ScanOptions) checkpoint.ScanResult {
 	n.t.Helper()
 	r, err := scanStore(context.Background(), n.s, o)
 	require.NoError(n.t, err)
@@ -48,15 +49,15 @@ func TestScanPredictsTheFile(t *testing.T) {
 	for i := range uint64(50) { // holes
 		n.commit(func(b *txn.Builder) { b.Ack(id, 1, txn.Range{First: 3 + i*7, Last: 3 + i*7}) })
 	}
-	r := n.scan(store.ScanOptions{MaxPageSize: 256 << 10})
+	r := n.scan(checkpoint.ScanOptions{MaxPageSize: 256 << 10})
 	require.Positive(t, r.DeadMessages)
 	require.Equal(t, uint64(2048), uint64(r.Candidates[0].PageSize))
 	require.Equal(t, 256<<10, r.Candidates[len(r.Candidates)-1].PageSize)
 	for _, c := range r.Candidates {
-		result, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: c.PageSize})
+		result, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: c.PageSize})
 		require.NoError(t, err)
 		require.Equal(t, c.FileBytes, result.FileBytesAfter, "page size %d", c.PageSize)
-		again := n.scan(store.ScanOptions{MaxPageSize: 256 << 10})
+		again := n.scan(checkpoint.ScanOptions{MaxPageSize: 256 << 10})
 		require.Equal(t, r.Candidates, again.Candidates, "the table does not depend on the present page size")
 		require.Zero(t, again.DeadMessages)
 	}
@@ -75,7 +76,7 @@ func TestScanMix(t *testing.T) {
 		n.publishMany(q+1, 160, 15_000)
 		n.publishMany(q+1, 24, 512)
 	}
-	r := n.scan(store.ScanOptions{})
+	r := n.scan(checkpoint.ScanOptions{})
 	require.Equal(t, uint64(5*184), r.Messages)
 	require.Len(t, r.Histogram, 2)
 	before, err := mem.Stat(datadir.PageFile("/data"))
@@ -84,17 +85,17 @@ func TestScanMix(t *testing.T) {
 	t.Logf("%d: %s", r.Recommended, r.Note)
 	require.NotEqual(t, 2048, r.Recommended)
 	require.Positive(t, r.GainBytes)
-	result, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{PageSize: r.Recommended})
+	result, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: r.Recommended})
 	require.NoError(t, err)
 	require.Less(t, result.FileBytesAfter, r.FileBytes, "the recommendation makes the file smaller")
 	require.Equal(t, int64(r.FileBytes-result.FileBytesAfter), r.GainBytes)
 
-	r = n.scan(store.ScanOptions{})
+	r = n.scan(checkpoint.ScanOptions{})
 	require.Equal(t, result.PageSize, r.Recommended)
 	require.Equal(t, "nothing is gained by another page size", r.Note)
 
 	// The limit set to the former size recommends no loss.
-	r = n.scan(store.ScanOptions{MaxPageSize: 2048})
+	r = n.scan(checkpoint.ScanOptions{MaxPageSize: 2048})
 	require.Equal(t, result.PageSize, r.Recommended)
 	require.GreaterOrEqual(t, r.GainBytes, int64(0))
 	require.Contains(t, r.Note, "above the limit of 2048")
@@ -115,8 +116,8 @@ func TestScanRecommendsNoLoss(t *testing.T) {
 		n.publishMany(1, 40, 9_000)
 		n.publishMany(1, 300, 50)
 		for _, limit := range []int{2 << 10, 4 << 10, 16 << 10, 32 << 10, 128 << 10} {
-			r := n.scan(store.ScanOptions{MaxPageSize: limit})
-			var now, chosen store.Candidate
+			r := n.scan(checkpoint.ScanOptions{MaxPageSize: limit})
+			var now, chosen checkpoint.Candidate
 			for _, c := range r.Candidates {
 				if c.PageSize == r.PageSize {
 					now = c
@@ -140,7 +141,7 @@ func TestScanOneHugeMessage(t *testing.T) {
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
 	n.publishMany(1, 2000, 300)
 	n.publishMany(1, 1, 900_000)
-	r := n.scan(store.ScanOptions{MaxPageSize: 1 << 20})
+	r := n.scan(checkpoint.ScanOptions{MaxPageSize: 1 << 20})
 	require.Less(t, r.Recommended, 64<<10)
 }
 
@@ -151,12 +152,12 @@ func TestScanEmpty(t *testing.T) {
 	o.PageSize = 16384
 	n := openNode(t, o)
 	for range 2 {
-		r := n.scan(store.ScanOptions{})
+		r := n.scan(checkpoint.ScanOptions{})
 		require.Equal(t, 16384, r.Recommended)
 		require.Empty(t, r.Histogram)
-		r = n.scan(store.ScanOptions{MaxPageSize: 4096})
+		r = n.scan(checkpoint.ScanOptions{MaxPageSize: 4096})
 		require.Equal(t, 4096, r.Recommended)
-		result, err := n.s.Maintenance().Rewrite(context.Background(), store.RewriteOptions{})
+		result, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{})
 		require.NoError(t, err)
 		require.Equal(t, r.Candidates[len(r.Candidates)-1].FileBytes, result.FileBytesAfter)
 		// twice: a transaction that fails
@@ -165,19 +166,19 @@ func TestScanEmpty(t *testing.T) {
 	n.publishMany(1, 10, 100)
 	n.check()
 	require.NoError(t, n.s.Close())
-	r, err := scanDir(mem, store.ScanOptions{})
+	r, err := scanDir(mem, checkpoint.ScanOptions{})
 	require.NoError(t, err)
 	require.Equal(t, uint64(10), r.Messages)
-	plan, err := store.PlanRewriteDir(context.Background(), mem, "/data", store.RewriteOptions{PageSize: r.Recommended})
+	plan, err := rewrite.PlanDir(context.Background(), mem, "/data", rewrite.Options{PageSize: r.Recommended})
 	require.NoError(t, err)
 	require.NoError(t, plan.Err())
 	require.Equal(t, uint64(10), plan.Messages)
 	require.Positive(t, plan.OldFileBytes)
-	freed, err := store.DropOldDir(mem, "/data")
+	freed, err := rewrite.DropOldDir(mem, "/data")
 	require.NoError(t, err)
 	require.Equal(t, plan.OldFileBytes, freed)
 
-	_, err = scanDir(mem, store.ScanOptions{MaxPageSize: 3000})
+	_, err = scanDir(mem, checkpoint.ScanOptions{MaxPageSize: 3000})
 	require.Error(t, err)
 }
 
@@ -186,7 +187,7 @@ func TestScanEmpty(t *testing.T) {
 func TestScanDamaged(t *testing.T) {
 	mem := memfs.New()
 	n, _ := filled(t, options(mem))
-	clean := n.scan(store.ScanOptions{})
+	clean := n.scan(checkpoint.ScanOptions{})
 	require.NoError(t, n.s.Close())
 	fault := faultfs.New(mem)
 	var reported, refused int
@@ -199,7 +200,7 @@ func TestScanDamaged(t *testing.T) {
 			}
 			return nil
 		})
-		r, err := scanDir(fault, store.ScanOptions{})
+		r, err := scanDir(fault, checkpoint.ScanOptions{})
 		switch {
 		case err != nil:
 			refused++ // the state itself: the node could not start either

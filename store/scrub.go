@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -226,15 +227,15 @@ func (sc *scrub) stretch(
 		if (pages+counted.pages)*size >= scrubBytes || ctx.Err() != nil {
 			return append([]byte{}, it.Key()...), pages + counted.pages, bad, nil
 		}
-		if it.Key()[0] != indexLetter {
+		if it.Key()[0] != index.Letter {
 			continue
 		}
-		e, err := decodeIndexEntry(it.Key(), it.Value())
+		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
 			return nil, pages, bad, sc.s.noteIndex(err)
 		}
-		_, _, err = file.ReadRun(e.run, sc.buffer(file, e.run))
-		pages += uint64(e.run.Pages)
+		_, _, err = file.ReadRun(e.Run, sc.buffer(file, e.Run))
+		pages += uint64(e.Run.Pages)
 		if err == nil {
 			continue
 		}
@@ -257,11 +258,11 @@ func (sc *scrub) stretch(
 }
 
 // wantedIn says which messages of a damaged run somebody wants, nil for none.
-func (s *Store) wantedIn(e *indexEntry, why error) *DamagedMessagesError {
+func (s *Store) wantedIn(e *index.Entry, why error) *DamagedMessagesError {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if wanted := alive(s.state.Queue(e.queue), e.first, e.last()); len(wanted) > 0 {
-		return &DamagedMessagesError{Queue: e.queue, Sequences: wanted, Err: why}
+	if wanted := alive(s.state.Queue(e.Queue), e.First, e.Last()); len(wanted) > 0 {
+		return &DamagedMessagesError{Queue: e.Queue, Sequences: wanted, Err: why}
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -60,7 +61,7 @@ func openOrReplace(o Options) (*Store, error) {
 // them.
 func cannotOpen(err error) bool {
 	for _, damage := range []error{
-		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, ErrDataLoss, ErrLogGap, ErrPagesMissing, ErrIdentityLost,
+		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, index.ErrDataLoss, ErrLogGap, ErrPagesMissing, ErrIdentityLost,
 	} {
 		if errors.Is(err, damage) {
 			return true

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -49,9 +50,9 @@ func TestShrink(t *testing.T) {
 			mem := memfs.New()
 			n := grown(t, options(mem), keep...)
 			want := dumpStore(t, n.s)
-			plan, err := n.s.Maintenance().PlanShrink(ctx, store.ShrinkOptions{})
+			plan, err := n.s.Maintenance().PlanShrink(ctx, rewrite.ShrinkOptions{})
 			require.NoError(t, err)
-			r, err := n.s.Maintenance().Shrink(ctx, store.ShrinkOptions{})
+			r, err := n.s.Maintenance().Shrink(ctx, rewrite.ShrinkOptions{})
 			require.NoError(t, err)
 			require.Greater(t, r.FileBytesBefore, uint64(1500*1800))
 			require.Equal(t, plan.FileBytes, r.FileBytesBefore)
@@ -64,7 +65,7 @@ func TestShrink(t *testing.T) {
 			n.publishMany(1, 100, 1800) // it grows again
 			want = dumpStore(t, n.s)
 			n.check()
-			_, err = n.s.Maintenance().Shrink(ctx, store.ShrinkOptions{MoveBytes: -1})
+			_, err = n.s.Maintenance().Shrink(ctx, rewrite.ShrinkOptions{MoveBytes: -1})
 			require.NoError(t, err)
 			n.check()
 			require.NoError(t, n.s.Close())
@@ -82,14 +83,14 @@ func TestPlanShrink(t *testing.T) {
 	n := grown(t, options(memfs.New()), 1, 1500)
 	_, err := n.s.Checkpoint(ctx)
 	require.NoError(t, err)
-	plan, err := n.s.Maintenance().PlanShrink(ctx, store.ShrinkOptions{})
+	plan, err := n.s.Maintenance().PlanShrink(ctx, rewrite.ShrinkOptions{})
 	require.NoError(t, err)
 	require.Equal(t, uint64(2048), plan.MoveBytes)
 	require.Zero(t, plan.NeedBytes)
-	none, err := n.s.Maintenance().PlanShrink(ctx, store.ShrinkOptions{MoveBytes: -1})
+	none, err := n.s.Maintenance().PlanShrink(ctx, rewrite.ShrinkOptions{MoveBytes: -1})
 	require.NoError(t, err)
 	require.Less(t, none.GainBytes, plan.GainBytes/10)
-	r, err := n.s.Maintenance().Shrink(ctx, store.ShrinkOptions{})
+	r, err := n.s.Maintenance().Shrink(ctx, rewrite.ShrinkOptions{})
 	require.NoError(t, err)
 	require.InDelta(t, float64(plan.GainBytes), float64(r.FileBytesBefore-r.FileBytesAfter), 80*2048)
 }
@@ -102,7 +103,7 @@ func TestShrinkCrashEverywhere(t *testing.T) {
 		n := grown(t, options(fault), 5, 900, 901, 1498, 1499)
 		want := dumpStore(t, n.s)
 		clones, points := crashPoints(t, mem, fault, seed, func() {
-			_, err := n.s.Maintenance().Shrink(context.Background(), store.ShrinkOptions{})
+			_, err := n.s.Maintenance().Shrink(context.Background(), rewrite.ShrinkOptions{})
 			require.NoError(t, err)
 		})
 		for i, clone := range clones {
@@ -110,7 +111,7 @@ func TestShrinkCrashEverywhere(t *testing.T) {
 			again.applyAll()
 			require.Equal(t, want, dumpStore(t, again.s), "crash before %s", points[i])
 			again.check()
-			r, err := again.s.Maintenance().Shrink(context.Background(), store.ShrinkOptions{})
+			r, err := again.s.Maintenance().Shrink(context.Background(), rewrite.ShrinkOptions{})
 			require.NoError(t, err, "crash before %s", points[i])
 			require.Less(t, r.FileBytesAfter, uint64(64<<10+100*2048), "crash before %s", points[i])
 			require.Equal(t, want, dumpStore(t, again.s))
@@ -132,7 +133,7 @@ func TestShrinkOnline(t *testing.T) {
 	var shrunk atomic.Int64
 	all.Go(func() {
 		for ctx.Err() == nil {
-			if _, err := n.s.Maintenance().Shrink(ctx, store.ShrinkOptions{}); err != nil && ctx.Err() == nil {
+			if _, err := n.s.Maintenance().Shrink(ctx, rewrite.ShrinkOptions{}); err != nil && ctx.Err() == nil {
 				errs <- err
 				return
 			}
@@ -209,11 +210,11 @@ func TestShrinkAndRewriteRandom(t *testing.T) {
 		case 0:
 			n.applyAll()
 		case 1:
-			_, err := n.s.Maintenance().Shrink(ctx, store.ShrinkOptions{MoveBytes: int64(other.IntN(3)-1) * 50_000})
+			_, err := n.s.Maintenance().Shrink(ctx, rewrite.ShrinkOptions{MoveBytes: int64(other.IntN(3)-1) * 50_000})
 			require.NoError(t, err)
 		case 2:
 			if other.IntN(4) == 0 {
-				_, err := n.s.Maintenance().Rewrite(ctx, store.RewriteOptions{PageSize: 2048 * (1 + other.IntN(6))})
+				_, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: 2048 * (1 + other.IntN(6))})
 				require.NoError(t, err)
 			}
 		case 3:
@@ -253,7 +254,7 @@ func TestShrinkFails(t *testing.T) {
 				}
 				return nil
 			})
-			_, err = n.s.Maintenance().Shrink(context.Background(), store.ShrinkOptions{})
+			_, err = n.s.Maintenance().Shrink(context.Background(), rewrite.ShrinkOptions{})
 			fault.SetHook(nil)
 			if err == nil {
 				require.Greater(t, at, int64(3))

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -148,7 +149,7 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 // Messages counts the messages that are stored in the snapshot, those included that no subscription wants any more and
 // that share a page with others. It reads the index of messages, not the messages.
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
-	c := OpenCheckpoint(sn.file, sn.pin, CheckpointOptions{CacheBytes: sn.s.o.MemoryBudget / 32, Pace: sn.s.Pace(ctx, 0)})
+	c := checkpoint.Open(sn.file, sn.pin, checkpoint.Options{CacheBytes: sn.s.o.MemoryBudget / 32, Pace: sn.s.Pace(ctx, 0)})
 	return c.CountMessages(ctx) // the pin is the snapshot's: no Close
 }
 

@@ -13,10 +13,12 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -63,7 +65,7 @@ type Store struct {
 	watch     watchers
 	snapshots snapshotSet
 	pager     pager
-	maint     *Maintenance
+	maint     *rewrite.Maintenance
 	retired   retired
 	damage    damage
 
@@ -112,7 +114,7 @@ func open(o Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := RecoverRewrite(s.o.FS, s.o.Dir, s.id.StoreID, s.o.Logger); err != nil {
+	if err := rewrite.Recover(s.o.FS, s.o.Dir, s.id.StoreID, s.o.Logger); err != nil {
 		return nil, err
 	}
 	if err := s.openPages(); err != nil {
@@ -164,7 +166,7 @@ func (s *Store) openPages() error {
 func (s *Store) usePages(file *page.File) error {
 	meta := file.Meta()
 	index := tree.New(file, meta.Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
-	state, err := LoadState(index.View(), meta)
+	state, err := checkpoint.LoadState(index.View(), meta)
 	if err != nil {
 		return errors.Join(fmt.Errorf("load checkpoint %d: %w", meta.Checkpoint, err), file.Close())
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -80,7 +81,7 @@ type Node interface {
 	// PeerStatus asks the node at an address.
 	PeerStatus(ctx context.Context, address string) (*pb.GetStatusResponse, error)
 	// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
-	Digest(ctx context.Context, atLSN uint64) (store.Digest, error)
+	Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error)
 	Guard
 }
 
@@ -329,8 +330,8 @@ func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[
 			cancel()
 		}
 	}
-	var report store.Report
-	err := a.store.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+	var report checkpoint.Report
+	err := a.store.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
 		report, err = c.Check(ctx, progress)
 		return err
 	})

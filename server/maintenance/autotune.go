@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
 // autotuneName is what autotune claims, so that it runs once at a time. No job can have it.
@@ -103,7 +103,7 @@ func (m *Manager) tuneOnce(ctx context.Context, minGain int) (outcome string, er
 }
 
 // tuned says which operation autotune has begun, and why.
-func tuned(kind PlanKind, r *store.ScanResult, space, reads, minGain int) string {
+func tuned(kind PlanKind, r *checkpoint.ScanResult, space, reads, minGain int) string {
 	gain := fmt.Sprintf("%d %% of the space and %d %% of the reads are saved, and %d %% of either are asked for", space,
 		reads, minGain)
 	if kind == PlanCompact {
@@ -115,7 +115,7 @@ func tuned(kind PlanKind, r *store.ScanResult, space, reads, minGain int) string
 
 // gains tells what a rewrite with the recommended page size saves, in percent: of the file, and of the reads that it
 // takes to read all messages.
-func gains(r *store.ScanResult) (space, reads int) {
+func gains(r *checkpoint.ScanResult) (space, reads int) {
 	if r.FileBytes > 0 && r.GainBytes > 0 {
 		space = int(min(uint64(r.GainBytes)*100/r.FileBytes, 100))
 	}

@@ -13,7 +13,9 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
 const (
@@ -127,14 +129,14 @@ func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time
 
 // final tells whether an error will not pass by itself.
 func final(err error) bool {
-	return errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrDataLoss) || errors.Is(err, page.ErrDamaged) ||
+	return errors.Is(err, rewrite.ErrNoSpace) || errors.Is(err, index.ErrDataLoss) || errors.Is(err, page.ErrDamaged) ||
 		errors.Is(err, ErrSetting)
 }
 
 // passes tells whether an error says only that now is not the time.
 func passes(err error) bool {
 	for _, e := range []error{
-		ErrBusy, ErrRole, ErrGaveWay, store.ErrMaintenance, store.ErrCanceled, store.ErrClosed, failover.ErrSwitchover,
+		ErrBusy, ErrRole, ErrGaveWay, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed, failover.ErrSwitchover,
 		failover.ErrStopped,
 		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, ErrUnreachable,
 		context.Canceled,

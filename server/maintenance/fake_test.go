@@ -14,6 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -39,7 +40,7 @@ type pair struct {
 	now     time.Time
 
 	rewrite func(ctx context.Context, req RewriteRequest) (RewriteResult, error)
-	scan    func(ctx context.Context) (store.ScanResult, error)
+	scan    func(ctx context.Context) (checkpoint.ScanResult, error)
 	restart func() (done bool, err error)
 	handed  int
 }
@@ -62,7 +63,7 @@ func newPair(t *testing.T) *pair {
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
 		return RewriteResult{PageSizeAfter: 8192}, nil
 	}
-	p.scan = func(context.Context) (store.ScanResult, error) { return store.ScanResult{}, nil }
+	p.scan = func(context.Context) (checkpoint.ScanResult, error) { return checkpoint.ScanResult{}, nil }
 	return p
 }
 
@@ -174,7 +175,7 @@ func (p *pair) Activity(context.Context, string) (*Activity, error) { return nil
 
 func (p *pair) Report(context.Context, string, Report) error { return nil }
 
-func (p *pair) Scan(ctx context.Context, _ int, _ func(Progress)) (store.ScanResult, error) {
+func (p *pair) Scan(ctx context.Context, _ int, _ func(Progress)) (checkpoint.ScanResult, error) {
 	return p.scan(ctx)
 }
 
@@ -193,7 +194,7 @@ func (p *pair) Checkpoint(context.Context) error { return nil }
 
 func (p *pair) Restart(context.Context, string) (bool, error) { return p.restart() }
 
-func (p *pair) Digest(ctx context.Context, at uint64) (store.Digest, error) {
+func (p *pair) Digest(ctx context.Context, at uint64) (checkpoint.Digest, error) {
 	return digestAt(ctx, p.store, store.ReadOptions{At: at, Patience: time.Second})
 }
 

@@ -16,7 +16,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -115,7 +116,7 @@ func TestLocalState(t *testing.T) {
 func TestPlanFailsForGood(t *testing.T) {
 	p := newPair(t)
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
-		return RewriteResult{}, &store.SpaceError{NeedBytes: 1000, AvailableBytes: 999}
+		return RewriteResult{}, &rewrite.SpaceError{NeedBytes: 1000, AvailableBytes: 999}
 	}
 	m := p.manager()
 	_, err := m.StartPlan(t.Context(), PlanResize, 8192, false)
@@ -219,7 +220,7 @@ func TestJobNotTwice(t *testing.T) {
 	p := newPair(t)
 	var calls atomic.Int32
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	p.scan = func(ctx context.Context) (store.ScanResult, error) {
+	p.scan = func(ctx context.Context) (checkpoint.ScanResult, error) {
 		if calls.Add(1) == 1 {
 			close(begun)
 		}
@@ -227,7 +228,7 @@ func TestJobNotTwice(t *testing.T) {
 		case <-goOn:
 		case <-ctx.Done():
 		}
-		return store.ScanResult{}, nil
+		return checkpoint.ScanResult{}, nil
 	}
 	m := p.manager()
 	p.put(m, Job{Name: "look", Schedule: "@every 1m", Kind: JobScan})
@@ -328,7 +329,7 @@ func TestRunMeetsSwitchover(t *testing.T) {
 
 // Autotune says which operation it begins, and why.
 func TestAutotuneSaysWhatAndWhy(t *testing.T) {
-	r := store.ScanResult{PageSize: 2048, Recommended: 8192}
+	r := checkpoint.ScanResult{PageSize: 2048, Recommended: 8192}
 	require.Equal(t, "resize from pages of 2048 bytes to 8192: 30 % of the space and 5 % of the reads are saved, and "+
 		"20 % of either are asked for",
 		tuned(PlanResize, &r, 30, 5, 20))
@@ -340,8 +341,8 @@ func TestAutotuneSaysWhatAndWhy(t *testing.T) {
 func TestAutotune(t *testing.T) {
 	p := newPair(t)
 	var mu sync.Mutex
-	scans, result := 0, store.ScanResult{PageSize: 2048, Recommended: 8192, FileBytes: 100, GainBytes: 10}
-	p.scan = func(context.Context) (store.ScanResult, error) {
+	scans, result := 0, checkpoint.ScanResult{PageSize: 2048, Recommended: 8192, FileBytes: 100, GainBytes: 10}
+	p.scan = func(context.Context) (checkpoint.ScanResult, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		scans++
@@ -371,7 +372,7 @@ func TestAutotune(t *testing.T) {
 	require.Nil(t, plan)
 
 	mu.Lock()
-	result.Candidates = []store.Candidate{{PageSize: 2048, Runs: 100}, {PageSize: 8192, Runs: 70}}
+	result.Candidates = []checkpoint.Candidate{{PageSize: 2048, Runs: 100}, {PageSize: 8192, Runs: 70}}
 	mu.Unlock()
 	p.pass(24 * time.Hour)
 	require.Eventually(t, func() bool {
@@ -409,7 +410,7 @@ type liar struct{ *pair }
 
 func (l liar) At(string) Operations { return l }
 
-func (l liar) Digest(ctx context.Context, at uint64) (store.Digest, error) {
+func (l liar) Digest(ctx context.Context, at uint64) (checkpoint.Digest, error) {
 	d, err := l.pair.Digest(ctx, at)
 	d.Content[0]++
 	return d, err

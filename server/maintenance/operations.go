@@ -14,16 +14,18 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
 var _ Operations = (*Manager)(nil)
 
 // Scan reads a snapshot of this node's page file and recommends a page size, which the pair is told. Online.
 // maxPageSize 0 means the setting; with any other one the pair is not told.
-func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (store.ScanResult, error) {
+func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (checkpoint.ScanResult, error) {
 	settings, err := m.Settings()
 	if err != nil {
-		return store.ScanResult{}, err
+		return checkpoint.ScanResult{}, err
 	}
 	limit := maxPageSize
 	if limit == 0 {
@@ -31,12 +33,12 @@ func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progr
 	}
 	ctx, op, err := m.begin(ctx, opScan, "", progress)
 	if err != nil {
-		return store.ScanResult{}, err
+		return checkpoint.ScanResult{}, err
 	}
 	defer m.end(op)
-	var r store.ScanResult
-	err = m.store.ReadCheckpoint(ctx, store.ReadOptions{OlderIfFull: true}, func(c *store.Checkpoint) (err error) {
-		r, err = c.Scan(ctx, store.ScanOptions{MaxPageSize: limit, Progress: m.pageProgress(op)})
+	var r checkpoint.ScanResult
+	err = m.store.ReadCheckpoint(ctx, store.ReadOptions{OlderIfFull: true}, func(c *checkpoint.Checkpoint) (err error) {
+		r, err = c.Scan(ctx, checkpoint.ScanOptions{MaxPageSize: limit, Progress: m.pageProgress(op)})
 		return err
 	})
 	if err != nil {
@@ -71,12 +73,12 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 }
 
 // pageProgress makes the store's progress this package's.
-func (m *Manager) pageProgress(op *operation) func(store.Progress) {
+func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
 		pageSize = uint64(stats.PageSize)
 	}
-	return func(p store.Progress) {
+	return func(p checkpoint.Progress) {
 		op.report(Progress{
 			Phase: p.Phase, Done: p.Pages * pageSize, Total: p.TotalPages * pageSize,
 			Messages: p.Messages, Left: p.Left,
@@ -110,7 +112,7 @@ func (m *Manager) Rewrite(ctx context.Context, req RewriteRequest, progress func
 		reason = "plan " + req.PlanID
 	}
 	began := time.Now()
-	r, err := m.store.Maintenance().Rewrite(ctx, store.RewriteOptions{
+	r, err := m.store.Maintenance().Rewrite(ctx, rewrite.Options{
 		PageSize: req.PageSize, BytesPerSecond: m.rewriteRate(), Reason: reason, Progress: m.pageProgress(op),
 	})
 	if err != nil {
@@ -161,7 +163,7 @@ func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress 
 		return RewriteResult{}, err
 	}
 	defer m.end(op)
-	p, err := m.store.Maintenance().PlanRewrite(ctx, store.RewriteOptions{PageSize: req.PageSize, Progress: m.pageProgress(op)})
+	p, err := m.store.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: req.PageSize, Progress: m.pageProgress(op)})
 	if err != nil {
 		return RewriteResult{}, cause(ctx, err)
 	}
@@ -194,11 +196,11 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	}
 	defer m.end(op)
 	if dryRun {
-		p, err := m.store.Maintenance().PlanShrink(ctx, store.ShrinkOptions{})
+		p, err := m.store.Maintenance().PlanShrink(ctx, rewrite.ShrinkOptions{})
 		return ShrinkResult{FileBytesBefore: p.FileBytes, FileBytesAfter: p.FileBytes - min(p.GainBytes, p.FileBytes)},
 			cause(ctx, err)
 	}
-	r, err := m.store.Maintenance().Shrink(ctx, store.ShrinkOptions{})
+	r, err := m.store.Maintenance().Shrink(ctx, rewrite.ShrinkOptions{})
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
 }
 

@@ -10,7 +10,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 )
 
 // configID names, in maintenance.json, what the configuration asks for.
@@ -154,9 +155,9 @@ func (m *Manager) fulfil(ctx context.Context) (done bool, err error) {
 // lossAtStart says why a resize to what the last scan recommended would make page.db larger, as it is by now; "" if it
 // would not.
 func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
-	p, err := m.store.Maintenance().PlanRewrite(ctx, store.RewriteOptions{PageSize: pageSize})
+	p, err := m.store.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: pageSize})
 	switch {
-	case errors.Is(err, store.ErrDataLoss):
+	case errors.Is(err, index.ErrDataLoss):
 		return "", nil
 	case err != nil:
 		return "", fmt.Errorf("plan the resize: %w", err)

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -45,7 +45,7 @@ type Standby struct {
 // function may be nil; it is called from any goroutine, and perhaps once more after the operation has returned.
 type Operations interface {
 	// Scan recommends a page size.
-	Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (store.ScanResult, error)
+	Scan(ctx context.Context, maxPageSize int, progress func(Progress)) (checkpoint.ScanResult, error)
 	// Rewrite writes the page file anew.
 	Rewrite(ctx context.Context, req RewriteRequest, progress func(Progress)) (RewriteResult, error)
 	// Shrink gives the free end of the page file back.
@@ -57,7 +57,7 @@ type Operations interface {
 	// Restart has the node, a standby, begin anew for a plan; done is true when it already has.
 	Restart(ctx context.Context, planID string) (done bool, err error)
 	// Digest hashes the content as it is at exactly an LSN, for which it waits; store.ErrPast if that has gone by.
-	Digest(ctx context.Context, atLSN uint64) (store.Digest, error)
+	Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error)
 }
 
 // Peers reach other nodes.

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -69,7 +70,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 }
 
 // digests asks both nodes at once, and pushes the log on until they have come to the record.
-func (m *Manager) digests(ctx context.Context, other target, at uint64) (mine, theirs store.Digest, err error) {
+func (m *Manager) digests(ctx context.Context, other target, at uint64) (mine, theirs checkpoint.Digest, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var asked sync.WaitGroup
@@ -114,7 +115,7 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 
 // Digest hashes this node's content as it is at exactly record atLSN, for which it waits; 0 means as it is now.
 // store.ErrPast if more was applied already.
-func (m *Manager) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
+func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	if atLSN == 0 {
 		return digestAt(ctx, m.store, store.ReadOptions{})
 	}
@@ -124,8 +125,8 @@ func (m *Manager) Digest(ctx context.Context, atLSN uint64) (store.Digest, error
 }
 
 // digestAt hashes the content of a checkpoint.
-func digestAt(ctx context.Context, s *store.Store, o store.ReadOptions) (d store.Digest, err error) {
-	err = s.ReadCheckpoint(ctx, o, func(c *store.Checkpoint) (err error) {
+func digestAt(ctx context.Context, s *store.Store, o store.ReadOptions) (d checkpoint.Digest, err error) {
+	err = s.ReadCheckpoint(ctx, o, func(c *checkpoint.Checkpoint) (err error) {
 		d, err = c.Digest(ctx)
 		return err
 	})

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/peers"
 	"github.com/lockstep-mq/lockstep/server/queue"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -97,7 +97,7 @@ func (n *node) addMaintenance(st *admin.NodeState) {
 }
 
 // Digest hashes the content as it is at exactly an LSN; 0: as it is now.
-func (n *node) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
+func (n *node) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	return n.maintenance.Digest(ctx, atLSN)
 }
 

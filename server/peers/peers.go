@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
@@ -189,11 +190,11 @@ func follow[Req, Resp, R any](
 // Scan recommends a page size.
 func (p *peer) Scan(
 	ctx context.Context, maxPageSize int, progress func(maintenance.Progress),
-) (store.ScanResult, error) {
+) (checkpoint.ScanResult, error) {
 	r, err := follow(ctx, p, &pb.ScanRequest{PageSizeMax: wire.Uint32(maxPageSize)}, pb.MaintenanceServiceClient.Scan,
 		func(r *pb.ScanResponse) (*pb.Progress, *pb.ScanResult) { return r.GetProgress(), r.GetResult() }, progress)
 	if err != nil {
-		return store.ScanResult{}, err
+		return checkpoint.ScanResult{}, err
 	}
 	return wire.ScanFromProto(r), nil
 }
@@ -251,19 +252,19 @@ func (p *peer) Checkpoint(ctx context.Context) error {
 }
 
 // Digest hashes the content at exactly an LSN.
-func (p *peer) Digest(ctx context.Context, atLSN uint64) (store.Digest, error) {
+func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	c, err := p.peers.conn(p.address)
 	if err != nil {
-		return store.Digest{}, err
+		return checkpoint.Digest{}, err
 	}
 	r, err := pb.NewAdminServiceClient(c).GetDigest(ctx, &pb.GetDigestRequest{AtLsn: atLSN})
 	if err != nil {
-		return store.Digest{}, fromPeer(err)
+		return checkpoint.Digest{}, fromPeer(err)
 	}
-	d := store.Digest{Position: lsn.Position{LSN: r.GetLsn()}, Messages: r.GetMessages()}
+	d := checkpoint.Digest{Position: lsn.Position{LSN: r.GetLsn()}, Messages: r.GetMessages()}
 	content, err := hex.DecodeString(r.GetContent())
 	if err != nil || len(content) != len(d.Content) {
-		return store.Digest{}, fmt.Errorf("%w: %s sent a digest that is none", maintenance.ErrUnreachable, p.address)
+		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent a digest that is none", maintenance.ErrUnreachable, p.address)
 	}
 	copy(d.Content[:], content)
 	return d, nil

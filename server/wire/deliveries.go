@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -59,7 +59,7 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 		m := &event.Messages[i]
 		message, err := txn.DecodeMessage(m.Record)
 		if err != nil {
-			return nil, fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, m.Sequence, err)
+			return nil, fmt.Errorf("%w: sequence %d: %w", index.ErrDataLoss, m.Sequence, err)
 		}
 		d.parts = append(d.parts, deliveryPart{sequence: m.Sequence, count: m.DeliveryCount, message: message})
 		p := &d.parts[len(d.parts)-1]

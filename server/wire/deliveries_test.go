@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/codec"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -64,7 +64,7 @@ func TestDeliveries(t *testing.T) {
 	}
 	broken := []dispatch.Message{{Sequence: 7, Record: []byte("no record")}}
 	_, err := d.Set(dispatch.Event{Messages: broken}, math.MaxInt)
-	require.ErrorIs(t, err, store.ErrDataLoss)
+	require.ErrorIs(t, err, index.ErrDataLoss)
 
 	// Of what is larger together than it may be, the first ones are sent, and one at least.
 	for n := 1; n <= len(messages); n++ {

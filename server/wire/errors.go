@@ -19,7 +19,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -112,7 +114,7 @@ var errorTable = []mapping{
 	// Maintenance. An operation that was cancelled says why before it says that it was.
 	{maintenance.ErrGaveWay, codes.Aborted, pb.ErrorReason_ERROR_REASON_GAVE_WAY},
 	{maintenance.ErrBusy, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY},
-	{store.ErrMaintenance, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY},
+	{rewrite.ErrMaintenance, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY},
 	{backup.ErrBusy, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_BACKUP_BUSY},
 	{maintenance.ErrRole, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ROLE},
 	{maintenance.ErrNoBackupPath, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH},
@@ -125,14 +127,14 @@ var errorTable = []mapping{
 	{maintenance.ErrJobRuns, codes.AlreadyExists, pb.ErrorReason_ERROR_REASON_JOB_RUNS},
 	{maintenance.ErrTooManyJobs, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS},
 	{maintenance.ErrUnreachable, codes.Unavailable, pb.ErrorReason_ERROR_REASON_UNREACHABLE},
-	{store.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_NO_SPACE},
+	{rewrite.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_NO_SPACE},
 	{page.ErrFull, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL},
 	{backup.ErrNoSpace, codes.ResourceExhausted, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE},
 	{maintenance.ErrDiffer, codes.DataLoss, pb.ErrorReason_ERROR_REASON_NODES_DIFFER},
 	{maintenance.ErrNoPartner, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_NO_PARTNER},
 	{store.ErrIndexDamaged, codes.Unavailable, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED},
 	{store.ErrPast, codes.OutOfRange, pb.ErrorReason_ERROR_REASON_PAST},
-	{store.ErrDataLoss, codes.DataLoss, pb.ErrorReason_ERROR_REASON_DATA_LOSS},
+	{index.ErrDataLoss, codes.DataLoss, pb.ErrorReason_ERROR_REASON_DATA_LOSS},
 	{page.ErrDamaged, codes.DataLoss, pb.ErrorReason_ERROR_REASON_PAGE_DAMAGED},
 	{store.ErrFailed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_STORE_FAILED},
 	{store.ErrClosed, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
@@ -179,7 +181,7 @@ var errorTable = []mapping{
 	// The caller.
 	{context.DeadlineExceeded, codes.DeadlineExceeded, pb.ErrorReason_ERROR_REASON_DEADLINE},
 	{context.Canceled, codes.Canceled, pb.ErrorReason_ERROR_REASON_CANCELED},
-	{store.ErrCanceled, codes.Aborted, pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED},
+	{rewrite.ErrCanceled, codes.Aborted, pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED},
 }
 
 // lookup finds the line for err; an error that is in no line is INTERNAL.

@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -72,7 +73,7 @@ func TestReasonsAreUnambiguous(t *testing.T) {
 func TestDocumentedCodes(t *testing.T) {
 	for err, want := range map[error]codes.Code{
 		txn.ErrFenced: codes.Aborted, txn.ErrTooOld: codes.OutOfRange, txn.ErrProducerForgotten: codes.OutOfRange,
-		store.ErrDataLoss: codes.DataLoss, txn.ErrQueueFull: codes.ResourceExhausted,
+		index.ErrDataLoss: codes.DataLoss, txn.ErrQueueFull: codes.ResourceExhausted,
 		txn.ErrQueueNotFound: codes.NotFound,
 		txn.ErrQueueExists:   codes.AlreadyExists, txn.ErrInvalidName: codes.InvalidArgument,
 		replication.ErrOutcomeUnknown: codes.Unavailable, replication.ErrBlocked: codes.Unavailable,

@@ -11,8 +11,8 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
@@ -94,7 +94,7 @@ func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	}
 }
 
-func ScanToProto(r *store.ScanResult) *pb.ScanResult {
+func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	out := &pb.ScanResult{
 		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes, GainBytes: uint64(max(r.GainBytes, 0)),
 		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
@@ -118,14 +118,14 @@ func ScanToProto(r *store.ScanResult) *pb.ScanResult {
 }
 
 // scanFromProto gives what a job and autotune look at.
-func ScanFromProto(r *pb.ScanResult) store.ScanResult {
-	out := store.ScanResult{
+func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
+	out := checkpoint.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
 		GainBytes: int64(min(r.GetGainBytes(), 1<<62)),
 		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(),
 	}
 	for _, c := range r.GetCandidates() {
-		out.Candidates = append(out.Candidates, store.Candidate{
+		out.Candidates = append(out.Candidates, checkpoint.Candidate{
 			PageSize: int(c.GetPageSize()), FileBytes: c.GetFileBytes(), Pages: c.GetPages(),
 			WasteBytes: c.GetWasteBytes(), Runs: c.GetRuns(),
 		})

@@ -10,6 +10,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -52,7 +53,7 @@ type storedParts struct {
 func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	m, err := txn.DecodeMessage(d.Record)
 	if err != nil {
-		return fmt.Errorf("%w: sequence %d: %w", store.ErrDataLoss, d.Sequence, err)
+		return fmt.Errorf("%w: sequence %d: %w", index.ErrDataLoss, d.Sequence, err)
 	}
 	at := time.UnixMilli(m.TimestampMS)
 	p.at.Seconds, p.at.Nanos = at.Unix(), int32(at.Nanosecond())

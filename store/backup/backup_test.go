@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -327,7 +328,7 @@ func TestDamagedSource(t *testing.T) {
 		_, err := backup.Run(context.Background(), n.s, o)
 		fault.SetHook(nil)
 		require.Error(t, err, where.name)
-		require.True(t, errors.Is(err, page.ErrDamaged) || errors.Is(err, store.ErrDataLoss), "%s: %v", where.name, err)
+		require.True(t, errors.Is(err, page.ErrDamaged) || errors.Is(err, index.ErrDataLoss), "%s: %v", where.name, err)
 		good, bad := mustList(t, fault, "/backups")
 		require.Equal(t, []backup.Set{first}, good)
 		require.Empty(t, bad)

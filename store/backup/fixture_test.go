@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -192,8 +193,8 @@ func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 	t.Cleanup(func() { _ = s.Close() })
 	require.Equal(t, s.End().LSN, s.Committed(), "nothing else is restored")
 	require.NoError(t, s.Apply(s.End().LSN, nil))
-	var report store.Report
-	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+	var report checkpoint.Report
+	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
 		report, err = c.Check(t.Context(), nil)
 		return err
 	}))
@@ -202,7 +203,7 @@ func restored(t *testing.T, fsys vfs.FS, dir string) *store.Store {
 }
 
 // replayed gives the digest of a fresh store that applied the same records up to an LSN.
-func (n *node) replayed(lsn uint64) store.Digest {
+func (n *node) replayed(lsn uint64) checkpoint.Digest {
 	n.t.Helper()
 	o := n.o
 	o.FS, o.Dir = memfs.New(), "/replay"
@@ -219,10 +220,10 @@ func (n *node) replayed(lsn uint64) store.Digest {
 	return digest(n.t, s)
 }
 
-func digest(t *testing.T, s *store.Store) store.Digest {
+func digest(t *testing.T, s *store.Store) checkpoint.Digest {
 	t.Helper()
-	var d store.Digest
-	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) (err error) {
+	var d checkpoint.Digest
+	require.NoError(t, s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
 		d, err = c.Digest(t.Context())
 		return err
 	}))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -238,8 +239,8 @@ func (j *restoreJob) fill(ctx context.Context, t *store.RestoreTarget) error {
 	if err != nil {
 		return fmt.Errorf("check what was restored: %w", err)
 	}
-	var found store.Report
-	err = store.ReadFile(file, func(c *store.Checkpoint) (err error) {
+	var found checkpoint.Report
+	err = checkpoint.ReadFile(file, func(c *checkpoint.Checkpoint) (err error) {
 		found, err = c.Check(ctx, func(done, total uint64) { report(j.o.Progress, "check", done, total) })
 		return err
 	})

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -54,8 +54,8 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 		return rep, err
 	}
 	file := page.OpenImage(join(dir, packName), im, meta)
-	var found store.Report
-	err = store.ReadFile(file, func(c *store.Checkpoint) (err error) {
+	var found checkpoint.Report
+	err = checkpoint.ReadFile(file, func(c *checkpoint.Checkpoint) (err error) {
 		found, err = c.Check(ctx, func(done, total uint64) { report(o.Progress, "check", done, total) })
 		return err
 	})
@@ -67,7 +67,7 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, err
 }
 
 // judge turns a check's report into an error.
-func judge(dir string, m *Manifest, found *store.Report) error {
+func judge(dir string, m *Manifest, found *checkpoint.Report) error {
 	if n := len(found.Problems); n > 0 {
 		return fmt.Errorf("%w: %s: %d problems, the first: %s", ErrDamagedSet, dir, n, found.Problems[0])
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -97,8 +98,8 @@ func (d *dumper) store(s *store.Store) {
 	for _, e := range s.MetaPrefix("") {
 		d.line(1, "entry %q: %s", e.Key, text(e.Value))
 	}
-	var digest store.Digest
-	require.NoError(d.t, s.ReadCheckpoint(d.t.Context(), store.ReadOptions{}, func(c *store.Checkpoint) error {
+	var digest checkpoint.Digest
+	require.NoError(d.t, s.ReadCheckpoint(d.t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
 		report, err := c.Check(d.t.Context(), nil)
 		require.NoError(d.t, err)
 		require.Empty(d.t, report.Problems)

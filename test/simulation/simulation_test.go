@@ -23,7 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/server/node"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -287,8 +287,8 @@ func (w *world) end() error {
 	w.running.Wait()
 	w.clients.kill()
 	for _, h := range w.hosts {
-		var report store.Report
-		err := store.ReadDir(h.vol.mem, "/data", func(c *store.Checkpoint) (err error) {
+		var report checkpoint.Report
+		err := checkpoint.ReadDir(h.vol.mem, "/data", func(c *checkpoint.Checkpoint) (err error) {
 			report, err = c.Check(context.Background(), nil)
 			return err
 		})

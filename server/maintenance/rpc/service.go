@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 )
 
 const (
@@ -134,7 +135,7 @@ func (s *Service) UpdateSettings(
 
 // Scan reads a snapshot of this node's page file and recommends a page size.
 func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
-	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (store.ScanResult,
+	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (checkpoint.ScanResult,
 		error,
 	) {
 		return s.manager.Scan(wire.Paced(ctx, req), int(req.GetPageSizeMax()), progress)

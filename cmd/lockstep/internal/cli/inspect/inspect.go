@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -63,8 +64,8 @@ reads back as it was written, every message that a subscription still wants is t
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				var r store.Report
-				err := store.ReadDir(vfs.OS(), args[0], func(c *store.Checkpoint) (err error) {
+				var r checkpoint.Report
+				err := checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) (err error) {
 					r, err = c.Check(cmd.Context(), checkProgress(env))
 					return err
 				})
@@ -167,8 +168,8 @@ The digest of a directory is that of its last checkpoint.`,
 				return env.Print.Sentence("%s  %s  LSN %d, %s", content, where, lsn, out.Plural(messages, "message"))
 			}
 			if len(args) > 0 {
-				var d store.Digest
-				err := store.ReadDir(vfs.OS(), args[0], func(c *store.Checkpoint) (err error) {
+				var d checkpoint.Digest
+				err := checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) (err error) {
 					d, err = c.Digest(cmd.Context())
 					return err
 				})
@@ -216,8 +217,8 @@ func dumpMetaCommand(env *cli.Env) *cobra.Command {
 		Example: "  lockstep store dump-meta --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			var d store.MetaDump
-			err := store.ReadDir(vfs.OS(), args[0], func(c *store.Checkpoint) error {
+			var d checkpoint.MetaDump
+			err := checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) error {
 				d = c.DumpMeta()
 				return nil
 			})
@@ -289,8 +290,8 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return cli.Usage("PAGE %q is no number", args[1])
 			}
-			var d store.PageDump
-			err = store.ReadDir(vfs.OS(), args[0], func(c *store.Checkpoint) (err error) {
+			var d checkpoint.PageDump
+			err = checkpoint.ReadDir(vfs.OS(), args[0], func(c *checkpoint.Checkpoint) (err error) {
 				d, err = c.DumpPage(page.No(no))
 				return err
 			})

@@ -14,7 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -58,7 +59,7 @@ The former file stays as page.db_old; lockstep store drop-old removes it. To rev
   lockstep store resize --dry-run
   lockstep store resize --node b --page-size 8KiB`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return rewrite(cmd.Context(), env, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return rewriteOnline(cmd.Context(), env, f) },
 	}
 	f.register(cmd)
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "",
@@ -76,14 +77,14 @@ lockstep store resize --help.`,
   lockstep store compact --dry-run --node a
   lockstep store compact --dry-run --data-dir /var/lib/lockstep`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return rewrite(cmd.Context(), env, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return rewriteOnline(cmd.Context(), env, f) },
 	}
 	f.register(cmd)
 	return cmd
 }
 
 // rewrite is resize and compact.
-func rewrite(ctx context.Context, env *cli.Env, f rewriteFlags) error {
+func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	pageSize, err := cli.ParsePageSize("--page-size", f.pageSize)
 	switch {
 	case err != nil:
@@ -224,10 +225,10 @@ func showRewrite(env *cli.Env, j rewriteJSON, took time.Duration) error {
 
 // planOffline says what a rewrite of a stopped node's page file would do. pageSize 0: the present one.
 func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) error {
-	var p store.RewritePlan
+	var p rewrite.Plan
 	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
-		p, err = store.PlanRewriteDir(ctx, vfs.OS(), dir,
-			store.RewriteOptions{PageSize: pageSize, Progress: func(p store.Progress) {
+		p, err = rewrite.PlanDir(ctx, vfs.OS(), dir,
+			rewrite.Options{PageSize: pageSize, Progress: func(p checkpoint.Progress) {
 				showStore(show, p)
 			}})
 		return err
@@ -309,7 +310,7 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 				if err := env.Confirm(cmd.Context(), yes, question, w.dataDir); err != nil {
 					return err
 				}
-				n, err := store.DropOldDir(vfs.OS(), w.dataDir)
+				n, err := rewrite.DropOldDir(vfs.OS(), w.dataDir)
 				if err != nil {
 					return err
 				}

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -122,10 +122,10 @@ func toScanJSON(store string, r *pb.ScanResult) scanJSON {
 
 // scanOffline scans the files of a stopped node.
 func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) error {
-	var r store.ScanResult
+	var r checkpoint.ScanResult
 	err := withProgress(ctx, env, dir, func(show func(progress.Step)) (err error) {
-		return store.ReadDir(vfs.OS(), dir, func(c *store.Checkpoint) (err error) {
-			r, err = c.Scan(ctx, store.ScanOptions{MaxPageSize: largest, Progress: func(p store.Progress) {
+		return checkpoint.ReadDir(vfs.OS(), dir, func(c *checkpoint.Checkpoint) (err error) {
+			r, err = c.Scan(ctx, checkpoint.ScanOptions{MaxPageSize: largest, Progress: func(p checkpoint.Progress) {
 				showStore(show, p)
 			}})
 			return err
@@ -156,7 +156,7 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 }
 
 // showStore shows the progress of work on the files of a stopped node.
-func showStore(show func(progress.Step), p store.Progress) {
+func showStore(show func(progress.Step), p checkpoint.Progress) {
 	if p.Phase != "done" {
 		show(progress.Step{Phase: p.Phase, Done: p.Bytes, Total: p.TotalBytes, Left: p.Left})
 	}

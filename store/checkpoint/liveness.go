@@ -1,9 +1,10 @@
-package store
+package checkpoint
 
 import (
 	"fmt"
 	"sync"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
@@ -62,21 +63,21 @@ func (a *AliveSet) Has(seq uint64) bool {
 }
 
 // Of fills in a for a run. It returns ErrDataLoss if the index has what cannot be.
-func (l *Liveness) Of(e *indexEntry, a *AliveSet) error {
-	if e.span > queue.MaxRunSpan {
-		return fmt.Errorf("%w: queue %d, sequence %d: a run of %d sequences", ErrDataLoss, e.queue, e.first, e.span)
+func (l *Liveness) Of(e *index.Entry, a *AliveSet) error {
+	if e.Span > queue.MaxRunSpan {
+		return fmt.Errorf("%w: queue %d, sequence %d: a run of %d sequences", index.ErrDataLoss, e.Queue, e.First, e.Span)
 	}
-	clear(a.bits[:(e.span+63)/64])
-	a.first, a.n = e.first, 0
+	clear(a.bits[:(e.Span+63)/64])
+	a.first, a.n = e.First, 0
 	l.lock.Lock()
 	defer l.lock.Unlock()
-	q := l.state.Queue(e.queue)
+	q := l.state.Queue(e.Queue)
 	if q == nil {
-		return fmt.Errorf("%w: page %d belongs to queue %d, which is not there", ErrDataLoss, e.run.First, e.queue)
+		return fmt.Errorf("%w: page %d belongs to queue %d, which is not there", index.ErrDataLoss, e.Run.First, e.Queue)
 	}
-	end := min(e.first+e.span, q.NextSequence())
-	for seq := q.NextAlive(e.first); seq < end; seq = q.NextAlive(seq + 1) {
-		a.bits[(seq-e.first)/64] |= 1 << ((seq - e.first) % 64)
+	end := min(e.First+e.Span, q.NextSequence())
+	for seq := q.NextAlive(e.First); seq < end; seq = q.NextAlive(seq + 1) {
+		a.bits[(seq-e.First)/64] |= 1 << ((seq - e.First) % 64)
 		a.n++
 	}
 	return nil

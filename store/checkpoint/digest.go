@@ -1,4 +1,4 @@
-package store
+package checkpoint
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
@@ -35,9 +36,9 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 		hashField(h, value)
 	}
 	d := Digest{Position: c.meta.Position}
-	err = c.Runs(ctx, WalkOptions{}, func(e *indexEntry, payload []byte, err error) error {
+	err = c.Runs(ctx, WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
 		if err != nil {
-			return fmt.Errorf("%w: queue %d, sequences %d to %d: %w", ErrDataLoss, e.queue, e.first, e.last(), err)
+			return fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(), err)
 		}
 		n, err := hashRun(h, state, e, payload)
 		d.Messages += n
@@ -49,25 +50,25 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 
 // hashRun hashes the messages of a run that some subscription still wants; which dead ones share a page with them
 // depends on the page size.
-func hashRun(h hash.Hash, state *queue.State, e *indexEntry, payload []byte) (n uint64, err error) {
-	q := state.Queue(e.queue)
+func hashRun(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
+	q := state.Queue(e.Queue)
 	if q == nil {
-		return 0, fmt.Errorf("%w: page %d belongs to queue %d, which is not there", ErrDataLoss, e.run.First, e.queue)
+		return 0, fmt.Errorf("%w: page %d belongs to queue %d, which is not there", index.ErrDataLoss, e.Run.First, e.Queue)
 	}
-	r, err := newRunReader(payload)
+	r, err := index.NewRunReader(payload)
 	if err != nil {
 		return 0, err
 	}
 	var head [16]byte
 	for {
-		seq, record, ok, err := r.next()
+		seq, record, ok, err := r.Next()
 		if err != nil || !ok {
 			return n, err
 		}
 		if q.Dead(seq) {
 			continue
 		}
-		binary.LittleEndian.PutUint64(head[:], e.queue)
+		binary.LittleEndian.PutUint64(head[:], e.Queue)
 		binary.LittleEndian.PutUint64(head[8:], seq)
 		hashField(h, head[:])
 		hashField(h, record)

@@ -1,4 +1,4 @@
-package store
+package rewrite
 
 import (
 	"context"
@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -17,7 +19,7 @@ import (
 const spaceEveryBytes = 8 << 20
 
 // copy writes the new file, durable but for its place. Everything streams: the memory does not depend on the size.
-func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error) {
+func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	old := rw.from.Meta()
 	var err error
 	rw.builder, err = page.NewBuilder(rw.fs, rw.path(datadir.NewFileName), page.BuildOptions{
@@ -30,7 +32,7 @@ func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error
 	c := copier{
 		rw: rw, b: rw.builder, room: plan.PageSize - page.RunHeaderBytes, live: rw.e.Live(),
 		pace:  pace.New(pace.Limits{BytesPerSecond: rw.o.BytesPerSecond}),
-		index: indexer{bulk: tree.NewBulk(rw.builder, tree.Options{})},
+		index: index.Writer{Bulk: tree.NewBulk(rw.builder, tree.Options{})},
 	}
 	rw.meter.Expect(plan.Messages, plan.MessageBytes)
 	rw.meter.Phase("copy", old.UsedPages)
@@ -53,7 +55,7 @@ func (rw *rewrite) copy(ctx context.Context, plan RewritePlan) (page.Meta, error
 }
 
 // spaceError adds the figures where the disk is full.
-func (rw *rewrite) spaceError(plan RewritePlan, err error) error {
+func (rw *rewrite) spaceError(plan Plan, err error) error {
 	if !errors.Is(err, page.ErrFull) {
 		return err
 	}
@@ -66,15 +68,15 @@ func (rw *rewrite) spaceError(plan RewritePlan, err error) error {
 
 // copier copies the messages and the tree.
 type copier struct {
-	packing
+	index.Packing
 	rw    *rewrite
 	b     *page.Builder
 	buf   []byte // the builder's, while a run is being filled
 	start int    // of the run's payload in it
 	room  int
-	live  Liveness
-	alive AliveSet
-	index indexer
+	live  checkpoint.Liveness
+	alive checkpoint.AliveSet
+	index index.Writer
 	pace  *pace.Pacer
 
 	messages, bytes, dropped uint64
@@ -83,11 +85,11 @@ type copier struct {
 
 // copyAll copies everything and returns the new root.
 func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
-	from, put := c.rw.from, c.index.bulk.Put
-	if err := from.CopyTree(ctx, nil, []byte{indexLetter}, put); err != nil {
+	from, put := c.rw.from, c.index.Bulk.Put
+	if err := from.CopyTree(ctx, nil, []byte{index.Letter}, put); err != nil {
 		return page.Run{}, err
 	}
-	err := from.Runs(ctx, WalkOptions{}, func(e *indexEntry, payload []byte, err error) error {
+	err := from.Runs(ctx, checkpoint.WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
 		if err := c.run(e, payload, err); err != nil {
 			return err
 		}
@@ -100,13 +102,13 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 		return page.Run{}, err
 	}
 	if want := c.live.Messages(); c.messages != want {
-		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was", ErrDataLoss,
+		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was", index.ErrDataLoss,
 			want, c.messages)
 	}
-	if err := from.CopyTree(ctx, []byte{indexLetter + 1}, nil, put); err != nil {
+	if err := from.CopyTree(ctx, []byte{index.Letter + 1}, nil, put); err != nil {
 		return page.Run{}, err
 	}
-	root, err := c.index.bulk.Finish()
+	root, err := c.index.Bulk.Finish()
 	if err != nil {
 		return page.Run{}, fmt.Errorf("write the tree: %w", err)
 	}
@@ -114,24 +116,24 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 }
 
 // run copies the messages of a run that some subscription wants.
-func (c *copier) run(e *indexEntry, payload []byte, err error) error {
+func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 	if err == nil {
 		err = c.live.Of(e, &c.alive)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", ErrDataLoss, e.queue, e.first,
-			e.last(), err)
+		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", index.ErrDataLoss, e.Queue, e.First,
+			e.Last(), err)
 	}
-	r, err := newRunReader(payload)
-	if err == nil && (r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count) {
-		err = fmt.Errorf("%w: page %d does not hold what the index says", ErrDataLoss, e.run.First)
+	r, err := index.NewRunReader(payload)
+	if err == nil && (r.Queue != e.Queue || r.First != e.First || uint64(r.Left) != e.Count) {
+		err = fmt.Errorf("%w: page %d does not hold what the index says", index.ErrDataLoss, e.Run.First)
 	}
 	var messages, bytes uint64
 	for err == nil {
 		var seq uint64
 		var record []byte
 		var ok bool
-		if seq, record, ok, err = r.next(); err != nil || !ok {
+		if seq, record, ok, err = r.Next(); err != nil || !ok {
 			break
 		}
 		if !c.alive.Has(seq) {
@@ -140,18 +142,18 @@ func (c *copier) run(e *indexEntry, payload []byte, err error) error {
 		}
 		messages++
 		bytes += uint64(len(record))
-		err = c.message(e.queue, seq, record)
+		err = c.message(e.Queue, seq, record)
 	}
 	if err == nil && messages != c.alive.Count() {
 		err = fmt.Errorf("%w: queue %d, sequences %d to %d: %d messages are wanted, %d are there; page.db is as it was",
-			ErrDataLoss, e.queue, e.first, e.last(), c.alive.Count(), messages)
+			index.ErrDataLoss, e.Queue, e.First, e.Last(), c.alive.Count(), messages)
 	}
 	if err != nil {
 		return err
 	}
 	c.messages += messages
 	c.bytes += bytes
-	c.rw.meter.Did(uint64(e.run.Pages), messages, bytes)
+	c.rw.meter.Did(uint64(e.Run.Pages), messages, bytes)
 	return c.look(bytes)
 }
 
@@ -176,34 +178,34 @@ func (c *copier) look(bytes uint64) error {
 
 // message puts a message behind the ones before.
 func (c *copier) message(queueID, seq uint64, record []byte) error {
-	if !c.takes(queueID, seq, len(record), c.room) {
+	if !c.Takes(queueID, seq, len(record), c.room) {
 		if err := c.endRun(); err != nil {
 			return err
 		}
-		c.begin(queueID, seq)
+		c.Begin(queueID, seq)
 		c.buf = c.b.Begin()
 		c.start = len(c.buf)
-		c.buf = append(c.buf, make([]byte, runHeaderLen)...)
+		c.buf = append(c.buf, make([]byte, index.RunHeaderBytes)...)
 	}
-	c.buf = binary.AppendUvarint(c.buf, seq-c.first)
+	c.buf = binary.AppendUvarint(c.buf, seq-c.First)
 	c.buf = append(c.buf, record...)
-	c.add(seq, len(record))
+	c.Add(seq, len(record))
 	return nil
 }
 
 // endRun closes the run that is being filled, if there is one.
 func (c *copier) endRun() error {
-	if c.count == 0 {
+	if c.Count == 0 {
 		return nil
 	}
-	putRunHeader(c.buf[c.start:], c.queue, c.first, c.count)
-	run, err := c.b.End(c.buf, runKind(page.PagesFor(c.b.PageSize(), c.size)))
+	putRunHeader(c.buf[c.start:], c.Queue, c.First, c.Count)
+	run, err := c.b.End(c.buf, index.RunKind(page.PagesFor(c.b.PageSize(), c.Size)))
 	if err != nil {
 		return fmt.Errorf("write messages: %w", err)
 	}
-	e := c.entry(run)
-	c.count = 0
-	if err := c.index.put(e); err != nil {
+	e := c.Entry(run)
+	c.Count = 0
+	if err := c.index.Put(e); err != nil {
 		return fmt.Errorf("write the index: %w", err)
 	}
 	return nil

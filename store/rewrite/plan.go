@@ -1,4 +1,4 @@
-package store
+package rewrite
 
 import (
 	"context"
@@ -7,13 +7,14 @@ import (
 	"io/fs"
 	"path/filepath"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // RewritePlan is what a rewrite would do, and whether there is space for it.
-type RewritePlan struct {
+type Plan struct {
 	// FromPageSize and PageSize, in bytes.
 	FromPageSize int `json:"from_page_size"`
 	PageSize     int `json:"page_size"`
@@ -31,11 +32,11 @@ type RewritePlan struct {
 	MessageBytes uint64 `json:"message_bytes"`
 	DeadMessages uint64 `json:"dead_messages"`
 	// File describes the new file.
-	File Candidate `json:"file"`
+	File checkpoint.Candidate `json:"file"`
 }
 
 // Err returns a SpaceError if the rewrite would not fit, nil if it would.
-func (p *RewritePlan) Err() error {
+func (p *Plan) Err() error {
 	if p.NeedBytes+p.ReserveBytes <= p.AvailableBytes+p.OldFileBytes {
 		return nil
 	}
@@ -48,11 +49,11 @@ func (p *RewritePlan) Err() error {
 // PlanRewrite writes a checkpoint and finds out what Rewrite would need; of the options PageSize, ReserveBytes and
 // Progress count. Online: no transaction waits. It returns ErrDataLoss if the rewrite would stop at a damaged page that
 // had to be read. Whether the space is enough is for RewritePlan.Err to say.
-func (m *Maintenance) PlanRewrite(ctx context.Context, o RewriteOptions) (plan RewritePlan, err error) {
+func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, err error) {
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = m.o.ReserveBytes
 	}
-	err = m.e.Read(ctx, func(c *Checkpoint) (err error) {
+	err = m.e.Read(ctx, func(c *checkpoint.Checkpoint) (err error) {
 		plan, err = planOf(ctx, c, m.o.FS, m.o.Dir, o)
 		return err
 	})
@@ -63,11 +64,11 @@ func (m *Maintenance) PlanRewrite(ctx context.Context, o RewriteOptions) (plan R
 const defaultReserveBytes = 64 << 20
 
 // PlanRewriteDir is Maintenance.PlanRewrite for a node that is not running. Read-only.
-func PlanRewriteDir(ctx context.Context, fsys vfs.FS, dir string, o RewriteOptions) (plan RewritePlan, err error) {
+func PlanDir(ctx context.Context, fsys vfs.FS, dir string, o Options) (plan Plan, err error) {
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = defaultReserveBytes
 	}
-	err = ReadDir(fsys, dir, func(c *Checkpoint) (err error) {
+	err = checkpoint.ReadDir(fsys, dir, func(c *checkpoint.Checkpoint) (err error) {
 		plan, err = planOf(ctx, c, fsys, dir, o)
 		return err
 	})
@@ -75,15 +76,15 @@ func PlanRewriteDir(ctx context.Context, fsys vfs.FS, dir string, o RewriteOptio
 }
 
 // planOf plans with a checkpoint that need not be the present state.
-func planOf(ctx context.Context, c *Checkpoint, fsys vfs.FS, dir string, o RewriteOptions) (RewritePlan, error) {
+func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir string, o Options) (Plan, error) {
 	live, err := c.Live()
 	if err != nil {
-		return RewritePlan{}, fmt.Errorf("plan a rewrite: %w", err)
+		return Plan{}, fmt.Errorf("plan a rewrite: %w", err)
 	}
 	if o.PageSize == 0 {
 		o.PageSize = c.Meta().PageSize
 	}
-	m := NewMeter(o.Progress)
+	m := checkpoint.NewMeter(o.Progress)
 	plan, err := planWith(ctx, c, live, m, fsys, dir, o)
 	if err != nil {
 		return plan, fmt.Errorf("plan a rewrite: %w", err)
@@ -94,18 +95,18 @@ func planOf(ctx context.Context, c *Checkpoint, fsys vfs.FS, dir string, o Rewri
 
 // planWith finds out what a rewrite of a checkpoint, of which live is wanted, takes.
 func planWith(
-	ctx context.Context, c *Checkpoint, live Liveness, m *Meter, fsys vfs.FS, dir string, o RewriteOptions,
-) (RewritePlan, error) {
+	ctx context.Context, c *checkpoint.Checkpoint, live checkpoint.Liveness, m *checkpoint.Meter, fsys vfs.FS, dir string, o Options,
+) (Plan, error) {
 	if err := page.CheckPageSize(o.PageSize); err != nil {
-		return RewritePlan{}, err //nolint:wrapcheck // the caller does
+		return Plan{}, err //nolint:wrapcheck // the caller does
 	}
 	m.Phase("plan", c.Meta().UsedPages)
 	found, err := c.Survey(ctx, live, []int{o.PageSize}, m)
 	if err != nil {
-		return RewritePlan{}, err
+		return Plan{}, err
 	}
 	file := found.Candidates[0]
-	plan := RewritePlan{
+	plan := Plan{
 		FromPageSize: c.Meta().PageSize, PageSize: o.PageSize, ReserveBytes: o.ReserveBytes, NeedBytes: file.FileBytes,
 		File: file, Messages: found.Messages, MessageBytes: found.MessageBytes, DeadMessages: found.DeadMessages,
 	}

@@ -1,6 +1,7 @@
-package store
+package checkpoint
 
 import (
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
@@ -8,11 +9,11 @@ import (
 // simulation finds out how large a page file would become, by doing everything that a rewrite does but the writing:
 // same packing, same tree, same bitmap.
 type simulation struct {
-	packing
+	index.Packing
 	pageSize int
 	room     int
 	born     uint64
-	index    indexer
+	index    index.Writer
 	pages    uint64 // taken so far
 	runs     uint64
 	msgPages uint64
@@ -23,7 +24,7 @@ type simulation struct {
 
 func newSimulation(pageSize int, born uint64) *simulation {
 	s := &simulation{pageSize: pageSize, room: pageSize - page.RunHeaderBytes, born: born}
-	s.index = indexer{bulk: tree.NewBulk(s, tree.Options{})}
+	s.index = index.Writer{Bulk: tree.NewBulk(s, tree.Options{})}
 	return s
 }
 
@@ -45,34 +46,34 @@ func (s *simulation) take(payloadBytes int) page.Run {
 
 // message counts a stored message.
 func (s *simulation) message(queueID, seq uint64, size int) error {
-	if !s.takes(queueID, seq, size, s.room) {
+	if !s.Takes(queueID, seq, size, s.room) {
 		if err := s.endRun(); err != nil {
 			return err
 		}
-		s.begin(queueID, seq)
+		s.Begin(queueID, seq)
 	}
-	s.add(seq, size)
+	s.Add(seq, size)
 	s.records += uint64(size)
 	return nil
 }
 
 // endRun closes the run that is being filled, if there is one.
 func (s *simulation) endRun() error {
-	if s.count == 0 {
+	if s.Count == 0 {
 		return nil
 	}
-	run := s.take(s.size)
+	run := s.take(s.Size)
 	s.runs++
 	s.msgPages += uint64(run.Pages)
-	s.payload += uint64(s.size) + page.RunHeaderBytes
-	e := s.entry(run)
-	s.count = 0
-	return s.index.put(e)
+	s.payload += uint64(s.Size) + page.RunHeaderBytes
+	e := s.Entry(run)
+	s.Count = 0
+	return s.index.Put(e)
 }
 
 // candidate is the outcome.
 func (s *simulation) candidate() (Candidate, error) {
-	if _, err := s.index.bulk.Finish(); err != nil {
+	if _, err := s.index.Bulk.Finish(); err != nil {
 		return Candidate{}, err //nolint:wrapcheck // cannot be: nothing is written
 	}
 	total, bitmap, fileBytes := page.BuiltSize(s.pageSize, s.pages)

@@ -1,9 +1,11 @@
-package store
+package checkpoint
 
 import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/lockstep-mq/lockstep/store/index"
 )
 
 // SurveyResult is what a survey counted.
@@ -44,14 +46,14 @@ func (v *survey) run(ctx context.Context, sizes []int) error {
 	for _, size := range sizes {
 		v.sims = append(v.sims, newSimulation(size, v.c.meta.Checkpoint+1))
 	}
-	if err := v.feed(ctx, nil, []byte{indexLetter}); err != nil {
+	if err := v.feed(ctx, nil, []byte{index.Letter}); err != nil {
 		return err
 	}
 	var o WalkOptions
 	if v.tolerant {
 		o.Broken = func(id uint64, err error) { v.problem("index of queue %d: %v", id, err) }
 	} else {
-		o.Skip = func(e *indexEntry) bool { _, ok := e.recordSize(); return ok }
+		o.Skip = func(e *index.Entry) bool { _, ok := e.RecordSize(); return ok }
 	}
 	if err := v.c.Runs(ctx, o, v.count); err != nil {
 		return err
@@ -61,7 +63,7 @@ func (v *survey) run(ctx context.Context, sizes []int) error {
 			return err
 		}
 	}
-	if err := v.feed(ctx, []byte{indexLetter + 1}, nil); err != nil {
+	if err := v.feed(ctx, []byte{index.Letter + 1}, nil); err != nil {
 		return err
 	}
 	for _, s := range v.sims {
@@ -78,7 +80,7 @@ func (v *survey) run(ctx context.Context, sizes []int) error {
 func (v *survey) feed(ctx context.Context, from, to []byte) error {
 	return v.c.CopyTree(ctx, from, to, func(key, value []byte) error {
 		for _, s := range v.sims {
-			if err := s.index.bulk.Put(key, value); err != nil {
+			if err := s.index.Bulk.Put(key, value); err != nil {
 				return err //nolint:wrapcheck // CopyTree does
 			}
 		}
@@ -112,7 +114,7 @@ func (v *survey) problem(format string, args ...any) {
 }
 
 // count counts the messages of one run.
-func (v *survey) count(e *indexEntry, payload []byte, err error) error {
+func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 	if lerr := v.live.Of(e, &v.alive); lerr != nil {
 		if !v.tolerant {
 			return lerr
@@ -121,18 +123,18 @@ func (v *survey) count(e *indexEntry, payload []byte, err error) error {
 		return nil
 	}
 	before, found := v.found.MessageBytes, uint64(0)
-	switch size, single := e.recordSize(); {
+	switch size, single := e.RecordSize(); {
 	case err == nil && payload == nil && single:
-		err = v.message(e, e.first, size)
+		err = v.message(e, e.First, size)
 	case err == nil:
-		err = recordSizes(payload, func(seq uint64, size int) error {
+		err = index.RecordSizes(payload, func(seq uint64, size int) error {
 			if v.alive.Has(seq) {
 				found++
 			}
 			return v.message(e, seq, size)
 		})
 		if err == nil && found != v.alive.n {
-			err = fmt.Errorf("%w: %d messages are wanted and %d are there", ErrDataLoss, v.alive.n, found)
+			err = fmt.Errorf("%w: %d messages are wanted and %d are there", index.ErrDataLoss, v.alive.n, found)
 		}
 	}
 	if err != nil {
@@ -140,25 +142,25 @@ func (v *survey) count(e *indexEntry, payload []byte, err error) error {
 			return err
 		}
 	}
-	v.meter.Did(uint64(e.run.Pages), v.alive.n, v.found.MessageBytes-before)
+	v.meter.Did(uint64(e.Run.Pages), v.alive.n, v.found.MessageBytes-before)
 	return nil
 }
 
 // damaged notes a run that cannot be read, and counts its messages, if none was found, by what the index says of them.
-func (v *survey) damaged(e *indexEntry, err error, found uint64) error {
-	err = fmt.Errorf("%w: queue %d, sequences %d to %d: %w", ErrDataLoss, e.queue, e.first, e.last(), err)
+func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
+	err = fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(), err)
 	if !v.tolerant {
 		return err
 	}
 	v.problem("%v", err)
 	v.damagedMessages += v.alive.n - found
-	for i := range e.span {
+	for i := range e.Span {
 		if found > 0 {
 			break
 		}
-		if seq := e.first + i; v.alive.Has(seq) {
+		if seq := e.First + i; v.alive.Has(seq) {
 			for _, s := range v.sims {
-				if err := s.message(e.queue, seq, int(e.bytes/e.count)); err != nil {
+				if err := s.message(e.Queue, seq, int(e.Bytes/e.Count)); err != nil {
 					return err
 				}
 			}
@@ -168,7 +170,7 @@ func (v *survey) damaged(e *indexEntry, err error, found uint64) error {
 }
 
 // message counts one stored message.
-func (v *survey) message(e *indexEntry, seq uint64, size int) error {
+func (v *survey) message(e *index.Entry, seq uint64, size int) error {
 	if !v.alive.Has(seq) {
 		v.found.DeadMessages++
 		v.found.DeadBytes += uint64(size)
@@ -178,7 +180,7 @@ func (v *survey) message(e *indexEntry, seq uint64, size int) error {
 	v.found.MessageBytes += uint64(size)
 	v.histogram.add(size)
 	for _, s := range v.sims {
-		if err := s.message(e.queue, seq, size); err != nil {
+		if err := s.message(e.Queue, seq, size); err != nil {
 			return err
 		}
 	}

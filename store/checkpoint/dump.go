@@ -1,10 +1,11 @@
-package store
+package checkpoint
 
 import (
 	"context"
 	"fmt"
 	"io"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -76,19 +77,19 @@ func (c *Checkpoint) DumpPage(no page.No) (PageDump, error) {
 
 // decode reads the messages of a run.
 func (d *PageDump) decode() error {
-	r, err := newRunReader(d.Payload)
+	r, err := index.NewRunReader(d.Payload)
 	if err != nil {
 		return err
 	}
-	d.Queue = r.queue
+	d.Queue = r.Queue
 	for {
-		seq, record, ok, err := r.next()
+		seq, record, ok, err := r.Next()
 		if err != nil || !ok {
 			return err
 		}
 		m, err := txn.DecodeMessage(record)
 		if err != nil {
-			return fmt.Errorf("%w: sequence %d: %w", ErrDataLoss, seq, err)
+			return fmt.Errorf("%w: sequence %d: %w", index.ErrDataLoss, seq, err)
 		}
 		d.Messages = append(d.Messages, MessageDump{Sequence: seq, Message: m})
 	}

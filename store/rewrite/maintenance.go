@@ -1,4 +1,4 @@
-package store
+package rewrite
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -70,16 +72,18 @@ func (e *SpaceError) Is(target error) bool { return target == ErrNoSpace }
 type Engine interface {
 	// Usable returns why the store cannot be used, or nil.
 	Usable() error
+	// Failed tells whether a write has failed: then nothing on the disk is touched any more.
+	Failed() bool
 	// Fail makes the store unusable for good (INV-7) and returns the error that says so.
 	Fail(err error) error
 	// Checkpoint makes everything applied so far durable in page.db.
 	Checkpoint(ctx context.Context) error
 	// Read calls fn with a checkpoint of now, or the last one if the disk is too full for another one.
-	Read(ctx context.Context, fn func(*Checkpoint) error) error
+	Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error
 	// Pin pins the last durable checkpoint. The file is closed under the pin when the store is closed or replaced.
 	Pin() (*page.File, *page.Pin, error)
 	// Live tells what is wanted now; while Apply is paused, of the last checkpoint.
-	Live() Liveness
+	Live() checkpoint.Liveness
 	// SetPaused has Apply wait, or go on.
 	SetPaused(paused bool)
 	// Swap calls rename, which puts another page file with the same content in the place of old, and goes on with that.
@@ -94,14 +98,14 @@ type Engine interface {
 	MakeGaps() error
 	// MoveRuns copies runs of messages, the last one first, into gaps in front of them. more is false when there are no
 	// more gaps.
-	MoveRuns(file *page.File, runs []indexEntry) (moved uint64, more bool, err error)
+	MoveRuns(file *page.File, runs []index.Entry) (moved uint64, more bool, err error)
 	// CutEnd moves what is not messages away from the end of page.db and cuts it off. held tells that pages at the end
 	// are still read.
 	CutEnd(ctx context.Context) (held bool, err error)
 }
 
 // MaintenanceOptions say what there is to maintain.
-type MaintenanceOptions struct {
+type Config struct {
 	FS  vfs.FS
 	Dir string
 	// CacheBytes bounds the nodes of the tree that are held in memory.
@@ -113,7 +117,7 @@ type MaintenanceOptions struct {
 
 // Maintenance changes a store's page file as a whole: one thing at a time.
 type Maintenance struct {
-	o MaintenanceOptions
+	o Config
 	e Engine
 
 	mu      sync.Mutex // guards what follows
@@ -122,7 +126,7 @@ type Maintenance struct {
 }
 
 // NewMaintenance makes the maintenance of a store.
-func NewMaintenance(o MaintenanceOptions, e Engine) *Maintenance { return &Maintenance{o: o, e: e} }
+func New(o Config, e Engine) *Maintenance { return &Maintenance{o: o, e: e} }
 
 // upkeep is one piece of maintenance under way.
 type upkeep struct {

@@ -1,9 +1,10 @@
-package store
+package checkpoint
 
 import (
 	"context"
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -22,7 +23,7 @@ type Checkpoint struct {
 }
 
 // CheckpointOptions say how to read a checkpoint.
-type CheckpointOptions struct {
+type Options struct {
 	// CacheBytes bounds the nodes of the tree that are held in memory; 0 stands for 32 MiB.
 	CacheBytes int64
 	// Pace, if not nil, makes the reader pause.
@@ -33,7 +34,7 @@ type CheckpointOptions struct {
 const defaultCacheBytes = 32 << 20
 
 // OpenCheckpoint opens the checkpoint that pin keeps. Close releases the pin.
-func OpenCheckpoint(file *page.File, pin *page.Pin, o CheckpointOptions) *Checkpoint {
+func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = defaultCacheBytes
 	}
@@ -69,8 +70,8 @@ func (c *Checkpoint) Live() (Liveness, error) {
 // CountMessages counts the messages that are stored, those included that no subscription wants any more and that share
 // a page with others. It reads the index of messages, not the messages.
 func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
-	err = c.Runs(ctx, WalkOptions{IndexOnly: true}, func(e *indexEntry, _ []byte, _ error) error {
-		n += e.count
+	err = c.Runs(ctx, WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
+		n += e.Count
 		return nil
 	})
 	if err != nil {

@@ -1,8 +1,9 @@
-package store
+package checkpoint
 
 import (
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -13,11 +14,11 @@ import (
 func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()
 	// All but the index, which is most of the tree.
-	for _, r := range [][2][]byte{{nil, []byte{indexLetter}}, {[]byte{indexLetter + 1}, nil}} {
+	for _, r := range [][2][]byte{{nil, []byte{index.Letter}}, {[]byte{index.Letter + 1}, nil}} {
 		it := v.Once().Scan(r[0], r[1])
 		for it.Next() {
 			if err := l.Put(it.Key(), it.Value()); err != nil {
-				return nil, fmt.Errorf("%w: checkpoint record %q: %w", ErrDataLoss, it.Key(), err)
+				return nil, fmt.Errorf("%w: checkpoint record %q: %w", index.ErrDataLoss, it.Key(), err)
 			}
 		}
 		if err := it.Err(); err != nil {
@@ -26,7 +27,7 @@ func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	}
 	state, err := l.Finish(meta.Position.LSN)
 	if err != nil {
-		return nil, fmt.Errorf("%w: checkpoint: %w", ErrDataLoss, err)
+		return nil, fmt.Errorf("%w: checkpoint: %w", index.ErrDataLoss, err)
 	}
 	return state, nil
 }

@@ -1,4 +1,4 @@
-package store
+package checkpoint
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -25,14 +26,14 @@ type WalkOptions struct {
 	// IndexOnly: the index tells enough of all runs; no payload is read.
 	IndexOnly bool
 	// Skip tells of which runs the index tells enough; their payload is nil. It may be nil.
-	Skip func(e *indexEntry) bool
+	Skip func(e *index.Entry) bool
 	// Broken, if not nil, hears of a part of the index that cannot be read, and the walk goes on with the next queue.
 	// Otherwise that ends it.
 	Broken func(queueID uint64, err error)
 }
 
 // skips tells whether a run's payload is not wanted.
-func (o *WalkOptions) skips(e *indexEntry) bool { return o.IndexOnly || o.Skip != nil && o.Skip(e) }
+func (o *WalkOptions) skips(e *index.Entry) bool { return o.IndexOnly || o.Skip != nil && o.Skip(e) }
 
 // walk is one walk under way.
 type walk struct {
@@ -58,7 +59,7 @@ type walkPart struct {
 }
 
 type walkRun struct {
-	entry   indexEntry
+	entry   index.Entry
 	offset  int // in buf; negative: skipped
 	payload []byte
 	err     error
@@ -68,7 +69,7 @@ type walkRun struct {
 // the call, or why it cannot be read. A second goroutine reads and verifies meanwhile. This is the one way in which a
 // checkpoint's messages are read.
 func (c *Checkpoint) Runs(
-	ctx context.Context, o WalkOptions, fn func(e *indexEntry, payload []byte, err error) error,
+	ctx context.Context, o WalkOptions, fn func(e *index.Entry, payload []byte, err error) error,
 ) error {
 	w := walk{WalkOptions: o, c: c}
 	if o.Broken != nil {
@@ -103,7 +104,7 @@ func (c *Checkpoint) Runs(
 			if err := fn(&r.entry, r.payload, r.err); err != nil {
 				return err
 			}
-			if err := c.pace.Did(ctx, len(r.payload)+indexKeyLen); err != nil {
+			if err := c.pace.Did(ctx, len(r.payload)+index.KeyBytes); err != nil {
 				return fmt.Errorf("walk the store: %w", err)
 			}
 		}
@@ -123,7 +124,7 @@ func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *wa
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
 	p.limit, _ = w.part()
 	if w.Broken == nil {
-		if err := p.scan([]byte{indexLetter}, []byte{indexLetter + 1}); err != nil {
+		if err := p.scan([]byte{index.Letter}, []byte{index.Letter + 1}); err != nil {
 			p.finish(err)
 			return
 		}
@@ -131,7 +132,7 @@ func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *wa
 		return
 	}
 	for _, id := range w.queues {
-		from, to := indexKeys(id)
+		from, to := index.KeyRange(id)
 		if err := p.scan(from, to); err != nil {
 			if ctx.Err() != nil {
 				break
@@ -158,7 +159,7 @@ type partReader struct {
 func (p *partReader) scan(from, to []byte) error {
 	it := p.w.c.view.Scan(from, to)
 	for it.Next() {
-		e, err := decodeIndexEntry(it.Key(), it.Value())
+		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
 			return err
 		}
@@ -169,7 +170,7 @@ func (p *partReader) scan(from, to []byte) error {
 	return it.Err()
 }
 
-func (p *partReader) add(e indexEntry) error {
+func (p *partReader) add(e index.Entry) error {
 	size := p.w.c.file.PageSize()
 	if p.w.skips(&e) {
 		if err := p.room(int64(len(p.part.runsOrNil())) >= p.limit/64); err != nil {
@@ -178,16 +179,16 @@ func (p *partReader) add(e indexEntry) error {
 		p.part.runs = append(p.part.runs, walkRun{entry: e, offset: -1})
 		return nil
 	}
-	fits := p.next != 0 && e.run.First >= p.next && int64(e.run.First-p.next)*int64(size) <= walkGapBytes &&
-		int64(e.run.End()-p.first)*int64(size) <= p.limit
+	fits := p.next != 0 && e.Run.First >= p.next && int64(e.Run.First-p.next)*int64(size) <= walkGapBytes &&
+		int64(e.Run.End()-p.first)*int64(size) <= p.limit
 	if err := p.room(p.next != 0 && !fits); err != nil {
 		return err
 	}
 	if p.next == 0 {
-		p.first = e.run.First
+		p.first = e.Run.First
 	}
-	p.part.runs = append(p.part.runs, walkRun{entry: e, offset: int(e.run.First-p.first) * size})
-	p.next = e.run.End()
+	p.part.runs = append(p.part.runs, walkRun{entry: e, offset: int(e.Run.First-p.first) * size})
+	p.next = e.Run.End()
 	return nil
 }
 
@@ -259,11 +260,11 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 		if r.offset < 0 {
 			continue
 		}
-		end := r.offset + int(r.entry.run.Pages)*size
+		end := r.offset + int(r.entry.Run.Pages)*size
 		if whole == nil {
-			_, r.payload, r.err = file.DecodeRun(r.entry.run, buf[r.offset:end:end])
+			_, r.payload, r.err = file.DecodeRun(r.entry.Run, buf[r.offset:end:end])
 		} else {
-			_, r.payload, r.err = file.ReadRun(r.entry.run, buf[r.offset:end:end])
+			_, r.payload, r.err = file.ReadRun(r.entry.Run, buf[r.offset:end:end])
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package store
+package checkpoint
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ func ReadDir(fsys vfs.FS, dir string, fn func(*Checkpoint) error) (err error) {
 
 // ReadFile calls fn with the last checkpoint of an open page file, such as page.OpenImage gives, and closes the file.
 func ReadFile(file *page.File, fn func(*Checkpoint) error) error {
-	c := OpenCheckpoint(file, file.Pin(), CheckpointOptions{})
+	c := Open(file, file.Pin(), Options{})
 	err := fn(c)
 	c.Close()
 	return errors.Join(err, file.Close())

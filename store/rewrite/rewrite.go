@@ -1,4 +1,4 @@
-package store
+package rewrite
 
 import (
 	"context"
@@ -12,7 +12,9 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -29,7 +31,7 @@ import (
 // renamed. Both files hold the same checkpoint, which the log continues: neither loses anything.
 
 // RewriteOptions say how to rewrite page.db.
-type RewriteOptions struct {
+type Options struct {
 	// PageSize of the new file in bytes; 0 keeps the present one, which makes the rewrite a compact.
 	PageSize int
 	// ReserveBytes must stay free on the disk besides the new file, for the log; 0 stands for one log segment.
@@ -41,11 +43,11 @@ type RewriteOptions struct {
 	Reason string
 	// Progress, if not nil, is called now and then from another goroutine; once more at most after a canceled Rewrite
 	// returned.
-	Progress func(Progress)
+	Progress func(checkpoint.Progress)
 }
 
 // RewriteResult is what a rewrite did.
-type RewriteResult struct {
+type Result struct {
 	// FromPageSize and PageSize, in bytes.
 	FromPageSize int `json:"from_page_size"`
 	PageSize     int `json:"page_size"`
@@ -74,21 +76,21 @@ type RewriteResult struct {
 // file does not fit, ErrDataLoss if a message cannot be read. When ctx ends it returns ErrCanceled at once (within
 // milliseconds; not at all once the renames have begun) and Apply goes on; page.db_new is removed in the background.
 // Whatever the error, page.db is as it was, unless it is ErrFailed: then a restart finds the one or the other.
-func (m *Maintenance) Rewrite(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
+func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
-	if errors.Is(err, ErrDataLoss) && m.e.Repair(ctx) {
+	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {
 		return m.rewriteOnce(ctx, o) // what was damaged has been repaired
 	}
 	return result, err
 }
 
-func (m *Maintenance) rewriteOnce(ctx context.Context, o RewriteOptions) (RewriteResult, error) {
+func (m *Maintenance) rewriteOnce(ctx context.Context, o Options) (Result, error) {
 	if err := m.e.Usable(); err != nil {
-		return RewriteResult{}, err
+		return Result{}, err
 	}
 	if o.PageSize != 0 {
 		if err := page.CheckPageSize(o.PageSize); err != nil {
-			return RewriteResult{}, fmt.Errorf("rewrite: %w", err)
+			return Result{}, fmt.Errorf("rewrite: %w", err)
 		}
 	}
 	if o.ReserveBytes == 0 {
@@ -96,10 +98,10 @@ func (m *Maintenance) rewriteOnce(ctx context.Context, o RewriteOptions) (Rewrit
 	}
 	wctx, u, err := m.begin(ctx, "rewrite")
 	if err != nil {
-		return RewriteResult{}, fmt.Errorf("rewrite: %w", err)
+		return Result{}, fmt.Errorf("rewrite: %w", err)
 	}
 	rw := &rewrite{m: m, e: m.e, fs: m.o.FS, log: m.o.Logger, o: o, finished: make(chan struct{})}
-	rw.meter = NewMeter(o.Progress)
+	rw.meter = checkpoint.NewMeter(o.Progress)
 	go func() {
 		defer m.end(u)
 		rw.err = rw.run(wctx)
@@ -111,13 +113,13 @@ func (m *Maintenance) rewriteOnce(ctx context.Context, o RewriteOptions) (Rewrit
 }
 
 // wait waits for the end of the rewrite, or gives it up when ctx ends.
-func (rw *rewrite) wait(ctx context.Context, u *upkeep) (RewriteResult, error) {
+func (rw *rewrite) wait(ctx context.Context, u *upkeep) (Result, error) {
 	select {
 	case <-rw.finished:
 	case <-ctx.Done():
 		if !rw.isFinished() && rw.abandon() { // its end ends the context, too
 			rw.log.Info("rewrite of page.db canceled", zap.String("reason", rw.o.Reason))
-			return RewriteResult{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, ctx.Err())
+			return Result{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, ctx.Err())
 		}
 		<-rw.finished
 	}
@@ -127,7 +129,7 @@ func (rw *rewrite) wait(ctx context.Context, u *upkeep) (RewriteResult, error) {
 		rw.log.Info("rewrite of page.db canceled", zap.String("reason", rw.o.Reason))
 	}
 	if ended {
-		return RewriteResult{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, rw.err)
+		return Result{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, rw.err)
 	}
 	return rw.result, rw.err
 }
@@ -138,15 +140,15 @@ type rewrite struct {
 	e        Engine
 	fs       vfs.FS
 	log      *zap.Logger
-	o        RewriteOptions
-	result   RewriteResult
+	o        Options
+	result   Result
 	err      error
 	finished chan struct{} // closed when result and err are final and Apply goes on
 
-	file    *page.File  // that is read
-	from    *Checkpoint // of file; nil before there is one
+	file    *page.File             // that is read
+	from    *checkpoint.Checkpoint // of file; nil before there is one
 	builder *page.Builder
-	meter   *Meter
+	meter   *checkpoint.Meter
 
 	mu        sync.Mutex // guards what follows
 	pausing   bool       // Apply waits
@@ -217,7 +219,7 @@ func (rw *rewrite) cleanup() {
 	if rw.from != nil {
 		rw.from.Close()
 	}
-	if rw.err != nil && !errors.Is(rw.e.Usable(), ErrFailed) {
+	if rw.err != nil && !rw.e.Failed() {
 		_ = rw.fs.Remove(rw.path(datadir.NewFileName)) // the next rewrite or Open removes it otherwise
 	}
 }
@@ -272,7 +274,7 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rw.file, rw.from = file, OpenCheckpoint(file, pin, CheckpointOptions{CacheBytes: rw.m.o.CacheBytes})
+	rw.file, rw.from = file, checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: rw.m.o.CacheBytes})
 	if rw.o.PageSize == 0 {
 		rw.o.PageSize = file.PageSize()
 	}
@@ -281,10 +283,10 @@ func (rw *rewrite) begin(ctx context.Context) error {
 
 // plan finds out what the new file takes, and refuses if that is not there. A former page.db_old, which the rewrite
 // replaces anyway, is dropped if that helps.
-func (rw *rewrite) plan(ctx context.Context) (RewritePlan, error) {
+func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
-		return RewritePlan{}, fmt.Errorf("the checkpoint stands at LSN %d, the store at %d", want, at)
+		return Plan{}, fmt.Errorf("the checkpoint stands at LSN %d, the store at %d", want, at)
 	}
 	plan, err := planWith(ctx, rw.from, live, rw.meter, rw.fs, rw.m.o.Dir, rw.o)
 	if err != nil {
@@ -311,13 +313,13 @@ func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	if err != nil {
 		return fmt.Errorf("open the new file: %w", err)
 	}
-	state, err := LoadState(tree.New(file, meta.Root, tree.Options{}).View(), meta)
+	state, err := checkpoint.LoadState(tree.New(file, meta.Root, tree.Options{}).View(), meta)
 	err = errors.Join(err, file.Close())
 	if err != nil {
 		return fmt.Errorf("look at the new file: %w", err)
 	}
 	if live := rw.e.Live(); !live.Holds(state) {
-		return fmt.Errorf("%w: the new file does not hold what it should", ErrDataLoss)
+		return fmt.Errorf("%w: the new file does not hold what it should", index.ErrDataLoss)
 	}
 	return nil
 }
@@ -368,7 +370,7 @@ func (rw *rewrite) rename() (bool, error) {
 }
 
 // RecoverRewrite brings a rewrite that a crash interrupted to one of its two ends, before page.db is opened.
-func RecoverRewrite(fsys vfs.FS, dir string, storeID uuid.UUID, log *zap.Logger) error {
+func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, log *zap.Logger) error {
 	now, next := datadir.PageFile(dir), filepath.Join(dir, datadir.NewFileName)
 	if _, err := fsys.Stat(next); errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -1,10 +1,11 @@
-package store
+package checkpoint
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -32,7 +33,7 @@ type Report struct {
 // that the check itself could not go on.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
-	if errors.Is(err, ErrDataLoss) {
+	if errors.Is(err, index.ErrDataLoss) {
 		return Report{Problems: []string{err.Error()}}, nil
 	}
 	if err != nil {
@@ -107,56 +108,56 @@ func (c *checker) mark(run page.Run, what string) {
 }
 
 // run checks one run of messages.
-func (c *checker) run(e *indexEntry, payload []byte, err error) error {
-	c.mark(e.run, fmt.Sprintf("queue %d, sequences %d to %d", e.queue, e.first, e.last()))
-	if e.queue != c.queue {
+func (c *checker) run(e *index.Entry, payload []byte, err error) error {
+	c.mark(e.Run, fmt.Sprintf("queue %d, sequences %d to %d", e.Queue, e.First, e.Last()))
+	if e.Queue != c.queue {
 		c.endQueue()
-		c.queue, c.next = e.queue, 1
+		c.queue, c.next = e.Queue, 1
 	}
 	if err != nil {
-		c.problem("queue %d, sequences %d to %d: %v", e.queue, e.first, e.last(), err)
-		c.next = e.last() + 1
+		c.problem("queue %d, sequences %d to %d: %v", e.Queue, e.First, e.Last(), err)
+		c.next = e.Last() + 1
 		return nil
 	}
-	q := c.state.Queue(e.queue)
+	q := c.state.Queue(e.Queue)
 	if q == nil {
-		c.problem("page %d belongs to queue %d, which is not there", e.run.First, e.queue)
+		c.problem("page %d belongs to queue %d, which is not there", e.Run.First, e.Queue)
 		return nil
 	}
-	if q.AllDead(e.first, e.span) {
-		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription wants any more", e.run.First, e.first,
-			e.last(), e.queue)
+	if q.AllDead(e.First, e.Span) {
+		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription wants any more", e.Run.First, e.First,
+			e.Last(), e.Queue)
 	}
-	r, err := newRunReader(payload)
+	r, err := index.NewRunReader(payload)
 	if err != nil {
-		c.problem("page %d: %v", e.run.First, err)
+		c.problem("page %d: %v", e.Run.First, err)
 		return nil
 	}
-	if r.queue != e.queue || r.first != e.first || uint64(r.left) != e.count {
-		c.problem("page %d does not hold what the index says (queue %d, sequence %d, %d messages)", e.run.First,
-			e.queue, e.first, e.count)
+	if r.Queue != e.Queue || r.First != e.First || uint64(r.Left) != e.Count {
+		c.problem("page %d does not hold what the index says (queue %d, sequence %d, %d messages)", e.Run.First,
+			e.Queue, e.First, e.Count)
 		return nil
 	}
 	for {
-		seq, record, more, err := r.next()
+		seq, record, more, err := r.Next()
 		if err != nil {
-			c.problem("page %d: %v", e.run.First, err)
+			c.problem("page %d: %v", e.Run.First, err)
 			break
 		}
 		if !more {
 			break
 		}
 		if want := q.NextAlive(c.next); want < seq {
-			c.problem("queue %d: sequence %d is wanted and not stored", e.queue, want)
+			c.problem("queue %d: sequence %d is wanted and not stored", e.Queue, want)
 		}
 		if _, err := txn.DecodeMessage(record); err != nil {
-			c.problem("queue %d, sequence %d: %v", e.queue, seq, err)
+			c.problem("queue %d, sequence %d: %v", e.Queue, seq, err)
 		}
 		c.next = seq + 1
 		c.report.Messages++
 	}
-	if c.next-1 > e.last() {
-		c.problem("page %d holds sequences beyond %d", e.run.First, e.last())
+	if c.next-1 > e.Last() {
+		c.problem("page %d holds sequences beyond %d", e.Run.First, e.Last())
 	}
 	return nil
 }
@@ -180,7 +181,7 @@ func (c *checker) missing(q *queue.Queue, from uint64) {
 
 // emptyQueue checks that a queue without a single page wants no message.
 func (c *checker) emptyQueue(q *queue.Queue) {
-	from, to := indexKeys(q.ID())
+	from, to := index.KeyRange(q.ID())
 	if it := c.p.view.Scan(from, to); !it.Next() {
 		c.missing(q, 1)
 	}

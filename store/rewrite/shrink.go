@@ -1,4 +1,4 @@
-package store
+package rewrite
 
 import (
 	"container/heap"
@@ -9,6 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -53,7 +55,7 @@ type ShrinkResult struct {
 // PlanShrink writes a checkpoint, as Shrink does, and finds out what Shrink would give back. Online: it reads the index
 // of messages, and no transaction waits.
 func (m *Maintenance) PlanShrink(ctx context.Context, o ShrinkOptions) (plan ShrinkPlan, err error) {
-	err = m.e.Read(ctx, func(c *Checkpoint) error {
+	err = m.e.Read(ctx, func(c *checkpoint.Checkpoint) error {
 		tail, err := findTail(ctx, c, o)
 		if err != nil {
 			return fmt.Errorf("plan a shrink: %w", err)
@@ -126,15 +128,15 @@ func (m *Maintenance) shrinkFailed(err error) error {
 
 // tailRuns are the runs of messages at the end of the file that are worth moving, and where the others end.
 type tailRuns struct {
-	runs  []indexEntry // a heap, the one that is furthest in front first
+	runs  []index.Entry // a heap, the one that is furthest in front first
 	bytes uint64
 	end   page.No // the last page of the runs that stay
 }
 
 func (t *tailRuns) Len() int           { return len(t.runs) }
-func (t *tailRuns) Less(i, j int) bool { return t.runs[i].run.First < t.runs[j].run.First }
+func (t *tailRuns) Less(i, j int) bool { return t.runs[i].Run.First < t.runs[j].Run.First }
 func (t *tailRuns) Swap(i, j int)      { t.runs[i], t.runs[j] = t.runs[j], t.runs[i] }
-func (t *tailRuns) Push(x any)         { t.runs = append(t.runs, x.(indexEntry)) } // only here
+func (t *tailRuns) Push(x any)         { t.runs = append(t.runs, x.(index.Entry)) } // only here
 
 // Pop takes the last one out, for package heap.
 func (t *tailRuns) Pop() any {
@@ -144,23 +146,23 @@ func (t *tailRuns) Pop() any {
 }
 
 // findTail looks for the runs behind the page where the file would end if it had no gaps.
-func findTail(ctx context.Context, c *Checkpoint, o ShrinkOptions) (*tailRuns, error) {
+func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*tailRuns, error) {
 	limit := uint64(max(o.MoveBytes, 0))
 	if o.MoveBytes == 0 {
 		limit = DefaultMoveBytes
 	}
 	from, size := page.No(c.Meta().UsedPages), uint64(c.Meta().PageSize)
 	t := &tailRuns{}
-	stays := func(e *indexEntry) { t.end = max(t.end, e.run.End()-1) }
-	err := c.Runs(ctx, WalkOptions{IndexOnly: true}, func(e *indexEntry, _ []byte, _ error) error {
-		if e.run.End()-1 <= from {
+	stays := func(e *index.Entry) { t.end = max(t.end, e.Run.End()-1) }
+	err := c.Runs(ctx, checkpoint.WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
+		if e.Run.End()-1 <= from {
 			stays(e)
 			return nil
 		}
 		heap.Push(t, *e)
-		for t.bytes += uint64(e.run.Pages) * size; t.bytes > limit; {
-			first := heap.Pop(t).(indexEntry) // see Push
-			t.bytes -= uint64(first.run.Pages) * size
+		for t.bytes += uint64(e.Run.Pages) * size; t.bytes > limit; {
+			first := heap.Pop(t).(index.Entry) // see Push
+			t.bytes -= uint64(first.Run.Pages) * size
 			stays(&first)
 		}
 		return nil
@@ -177,15 +179,15 @@ func (m *Maintenance) moveTail(ctx context.Context, o ShrinkOptions) (uint64, er
 	if err != nil {
 		return 0, err
 	}
-	c := OpenCheckpoint(file, pin, CheckpointOptions{CacheBytes: m.o.CacheBytes, Pace: m.e.Pace(ctx, 0)})
+	c := checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: m.o.CacheBytes, Pace: m.e.Pace(ctx, 0)})
 	tail, err := findTail(ctx, c, o)
 	c.Close() // or nothing that is moved could be used again
 	if err != nil {
 		return 0, err
 	}
-	var order []indexEntry
+	var order []index.Entry
 	for tail.Len() > 0 {
-		order = append(order, heap.Pop(tail).(indexEntry)) // see Push
+		order = append(order, heap.Pop(tail).(index.Entry)) // see Push
 	}
 	pace := m.e.Pace(ctx, 0)
 	var moved uint64
@@ -196,7 +198,7 @@ func (m *Maintenance) moveTail(ctx context.Context, o ShrinkOptions) (uint64, er
 		round, bytes := len(order), 0
 		for round > 0 && bytes < moveRoundBytes {
 			round--
-			bytes += int(order[round].run.Pages) * file.PageSize()
+			bytes += int(order[round].Run.Pages) * file.PageSize()
 		}
 		n, more, err := m.e.MoveRuns(file, order[round:])
 		moved += n

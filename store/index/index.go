@@ -1,0 +1,177 @@
+package index
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// The index of stored messages lives in the same tree as everything else, under keys 'i' queue firstSequence (both big
+// endian, so that the tree keeps a queue's runs together and in order). One entry stands for one run of pages:
+//
+//	span, page, pages, born, count, bytes   (uvarints)
+//
+// span is how many sequences the run stands for, count how many messages it really holds: a message that every
+// subscription had acknowledged before its page was written is left out. born is the checkpoint number in the run's
+// header.
+
+const (
+	// indexLetter begins every index key.
+	Letter = 'i'
+	// indexKeyLen is the length of an index key.
+	KeyBytes = 1 + 8 + 8
+)
+
+// indexEntry is a decoded index entry.
+type Entry struct {
+	Queue uint64
+	First uint64
+	Span  uint64
+	Run   page.Run
+	Count uint64
+	Bytes uint64
+}
+
+// last is the last sequence that the entry stands for.
+func (e *Entry) Last() uint64 { return e.First + e.Span - 1 }
+
+func AppendKey(dst []byte, queue, seq uint64) []byte {
+	dst = append(dst, Letter)
+	dst = binary.BigEndian.AppendUint64(dst, queue)
+	return binary.BigEndian.AppendUint64(dst, seq)
+}
+
+// indexKeys returns the range [from, to) of the index keys of a queue.
+func KeyRange(queueID uint64) (from, to []byte) {
+	from = binary.BigEndian.AppendUint64([]byte{Letter}, queueID)
+	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // ids are counted from 1: no overflow
+}
+
+func (e *Entry) AppendValue(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, e.Span)
+	dst = binary.AppendUvarint(dst, uint64(e.Run.First))
+	dst = binary.AppendUvarint(dst, uint64(e.Run.Pages))
+	dst = binary.AppendUvarint(dst, e.Run.Born)
+	dst = binary.AppendUvarint(dst, e.Count)
+	return binary.AppendUvarint(dst, e.Bytes)
+}
+
+// ErrDataLoss is returned when a stored message cannot be read because its page is damaged.
+var ErrDataLoss = errors.New("stored message is damaged")
+
+var errIndexEntry = errors.New("index entry does not decode")
+
+func Decode(key, value []byte) (Entry, error) {
+	var e Entry
+	if len(key) != KeyBytes || key[0] != Letter {
+		return e, fmt.Errorf("%w: key %x", errIndexEntry, key)
+	}
+	e.Queue = binary.BigEndian.Uint64(key[1:])
+	e.First = binary.BigEndian.Uint64(key[9:])
+	var fields [6]uint64
+	for i := range fields {
+		v, n := binary.Uvarint(value)
+		if n <= 0 {
+			return e, fmt.Errorf("%w: key %x value %x", errIndexEntry, key, value)
+		}
+		fields[i], value = v, value[n:]
+	}
+	e.Span, e.Count, e.Bytes = fields[0], fields[4], fields[5]
+	e.Run = page.Run{First: page.No(fields[1]), Pages: uint32(fields[2]), Born: fields[3]}
+	if e.Span == 0 || e.Count == 0 || e.Count > e.Span || fields[1] == 0 || fields[2] == 0 || fields[2] > 1<<31 ||
+		e.First+e.Span < e.First || len(value) != 0 {
+		return e, fmt.Errorf("%w: key %x", errIndexEntry, key)
+	}
+	return e, nil
+}
+
+// A run of messages, packed (several in one page) or large (one in as many pages as it takes), holds:
+//
+//	queue u64 | first sequence u64 | count u32 | (delta uvarint | message record)*
+//
+// delta is the sequence minus the first sequence. Records carry their own length.
+
+const RunHeaderBytes = 8 + 8 + 4
+
+// runBuilder packs consecutive messages of one queue, in place, at the end of a larger buffer.
+type RunBuilder struct {
+	Buf   []byte
+	Start int // of the payload in buf
+	Queue uint64
+	First uint64
+	Last  uint64
+	Count uint32
+}
+
+// begin starts a payload at buf[start:], which is the end of buf.
+func (b *RunBuilder) Begin(buf []byte, start int, queueID uint64) {
+	*b = RunBuilder{Buf: append(buf, make([]byte, RunHeaderBytes)...), Start: start, Queue: queueID}
+}
+
+// size is the payload's length.
+func (b *RunBuilder) Size() int { return len(b.Buf) - b.Start }
+
+// sizeWith is the payload's length if record were added as seq.
+func (b *RunBuilder) SizeWith(seq uint64, record []byte) int {
+	return b.Size() + txn.UvarintBytes(seq-b.First) + len(record)
+}
+
+func (b *RunBuilder) Add(seq uint64, record []byte) {
+	if b.Count == 0 {
+		b.First = seq
+	}
+	b.Buf = binary.AppendUvarint(b.Buf, seq-b.First)
+	b.Buf = append(b.Buf, record...)
+	b.Last = seq
+	b.Count++
+}
+
+// finish fills in the header.
+func (b *RunBuilder) Finish() {
+	head := b.Buf[b.Start:]
+	binary.LittleEndian.PutUint64(head, b.Queue)
+	binary.LittleEndian.PutUint64(head[8:], b.First)
+	binary.LittleEndian.PutUint32(head[16:], b.Count)
+}
+
+// runReader walks the messages of a run's payload without allocating.
+type RunReader struct {
+	Queue, First uint64
+	Left         uint32
+	rest         []byte
+}
+
+func NewRunReader(payload []byte) (RunReader, error) {
+	if len(payload) < RunHeaderBytes {
+		return RunReader{}, fmt.Errorf("%w: run of %d bytes is too short", ErrDataLoss, len(payload))
+	}
+	return RunReader{
+		Queue: binary.LittleEndian.Uint64(payload),
+		First: binary.LittleEndian.Uint64(payload[8:]),
+		Left:  binary.LittleEndian.Uint32(payload[16:]),
+		rest:  payload[RunHeaderBytes:],
+	}, nil
+}
+
+// next returns the next message; ok is false at the end.
+func (r *RunReader) Next() (seq uint64, record []byte, ok bool, err error) {
+	if r.Left == 0 {
+		return 0, nil, false, nil
+	}
+	delta, n := binary.Uvarint(r.rest)
+	if n <= 0 || len(r.rest) < n+4 {
+		return 0, nil, false, fmt.Errorf("%w: message directory of queue %d, sequence %d", ErrDataLoss, r.Queue,
+			r.First)
+	}
+	size := int(binary.LittleEndian.Uint32(r.rest[n:])) + 4
+	if size > len(r.rest)-n {
+		return 0, nil, false, fmt.Errorf("%w: message of queue %d, sequence %d", ErrDataLoss, r.Queue, r.First+delta)
+	}
+	record = r.rest[n : n+size : n+size]
+	r.rest = r.rest[n+size:]
+	r.Left--
+	return r.First + delta, record, true, nil
+}
