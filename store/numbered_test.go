@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -53,7 +55,7 @@ func numberedOperations() []numbered {
 			begin: func(t *testing.T, o store.Options) (*node, func() error, []string) {
 				n, _ := filled(t, o)
 				return n, func() error {
-					_, err := n.s.Rewrite(ctx, store.RewriteOptions{PageSize: 6144})
+					_, err := n.s.Maintenance().Rewrite(ctx, rewrite.Options{PageSize: 6144})
 					return err
 				}, []string{dumpStore(t, n.s)}
 			},
@@ -64,7 +66,7 @@ func numberedOperations() []numbered {
 			begin: func(t *testing.T, o store.Options) (*node, func() error, []string) {
 				n := grown(t, o, 5, 1499)
 				return n, func() error {
-					_, err := n.s.Shrink(ctx, store.ShrinkOptions{})
+					_, err := n.s.Maintenance().Shrink(ctx, rewrite.ShrinkOptions{})
 					return err
 				}, []string{dumpStore(t, n.s)}
 			},
@@ -116,7 +118,7 @@ func (c *numbers) hook(op faultfs.Op) error {
 	switch op.Kind {       //nolint:exhaustive // the others make nothing durable
 	case faultfs.OpSync, faultfs.OpSyncDir, faultfs.OpRename, faultfs.OpRemove:
 	case faultfs.OpWrite:
-		if op.Name != store.PageFile("/data") || op.Offset >= slots {
+		if op.Name != datadir.PageFile("/data") || op.Offset >= slots {
 			return nil
 		}
 	default:

@@ -83,7 +83,7 @@ lockstep store resize --help.`,
 	return cmd
 }
 
-// rewrite is resize and compact.
+// rewriteOnline is resize and compact of running nodes.
 func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 	pageSize, err := cli.ParsePageSize("--page-size", f.pageSize)
 	switch {
