@@ -2,8 +2,13 @@
 //
 // The services are server/queue for clients, server/admin for operators and server/maintenance/rpc for the upkeep of a
 // pair. Each turns calls into what the packages below it do; server/wire has all conversions between protobuf and those
-// packages, and the one table of errors. No service knows another one: server/node makes them, and registers them with
-// the server here.
+// packages, and the one table of errors. No service knows another one: server/node makes them from the parts of a node,
+// and registers them with the server here.
+//
+// The parts are server/dispatch (deliveries to consumers), server/maintenance (scans, rewrites, backups, plans, jobs),
+// server/verify (scrub, repair, comparison of the nodes), server/settings (what holds now), server/peers (the other
+// node), server/conditions (what an operator may have to know), server/state (all that is known of a node at a moment)
+// and server/metrics, which exports it.
 //
 // One call: the request is checked against every limit, names become numbers, and a transaction is encoded
 // (server/queue); replication commits it; the store applies it; the answer is made from the result. Consume hands over

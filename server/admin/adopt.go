@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -56,11 +58,11 @@ func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (
 	if err != nil || !req.GetConfirm() {
 		return p.plan, wire.ToStatus(err)
 	}
-	alone := a.node.State().Primary == nil && !p.plan.GetOther().GetReached()
+	alone := a.o.State().Primary == nil && !p.plan.GetOther().GetReached()
 	if alone && !req.GetWithoutOther() {
 		return nil, wire.ToStatus(fmt.Errorf("%w: %w", failover.ErrAdopt, ErrOtherUnknown))
 	}
-	rec, err := a.node.Adopt(ctx, failover.AdoptRequest{
+	rec, err := a.adopt(ctx, failover.AdoptRequest{
 		Found: p.found, Above: p.above, AcceptLoss: req.GetAcceptDataLoss(), WithoutOther: alone,
 	})
 	if err != nil {
@@ -70,13 +72,37 @@ func (a *Service) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (
 	return p.plan, nil
 }
 
+// find reads what the coordinator has in place of the pair's record.
+func (a *Service) find(ctx context.Context) (failover.Found, error) {
+	found, err := a.o.Runner.Find(ctx)
+	if err != nil {
+		return found, fmt.Errorf("node %s: %w", a.o.Runner.Status().Self.Name, err)
+	}
+	return found, nil
+}
+
+// adopt writes the pair's record anew.
+func (a *Service) adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error) {
+	log := a.o.Logger
+	log.Warn("an operator has this node adopt its pair", zap.Uint64("found_config", req.Found.Record.Config),
+		zap.Stringer("other_fence", req.Above), zap.Bool("accept_data_loss", req.AcceptLoss),
+		zap.Bool("without_other", req.WithoutOther), zap.Stringer("log_end", a.store.End()))
+	rec, err := a.o.Runner.Adopt(ctx, req)
+	if err != nil {
+		log.Error("the pair was not adopted", zap.Error(err))
+		return rec, fmt.Errorf("node %s: %w", a.o.Runner.Status().Self.Name, err)
+	}
+	log.Warn("the pair is adopted", zap.Uint64("config", rec.Config), zap.Uint64("term", rec.Term))
+	return rec, nil
+}
+
 // planAdoption finds out what is there, and refuses what must not be.
 func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) (adoption, error) {
-	found, err := a.node.Find(ctx)
+	found, err := a.find(ctx)
 	if err != nil {
 		return adoption{}, fmt.Errorf("%w: %w", failover.ErrAdopt, err)
 	}
-	st, own, end := a.node.State(), a.store.Identity(), a.store.End()
+	st, own, end := a.o.State(), a.store.Identity(), a.store.End()
 	leads := st.Primary != nil && st.Pair.Record != nil
 	fence := failover.Fence{Config: own.Fence.Config, Term: own.Fence.Term}
 	p := adoption{found: found, plan: &pb.AdoptRecordResponse{
@@ -115,7 +141,7 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 }
 
 // adoptable tells why there is nothing to adopt, as far as this node knows alone; the machine checks it again.
-func adoptable(st NodeState, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
+func adoptable(st state.Node, found failover.Found, own store.Identity, fence failover.Fence, leads bool) error {
 	switch {
 	case st.Coordinator == "none":
 		return errors.New("this node runs alone (coordinator.type is none)")
@@ -141,7 +167,7 @@ func (a *Service) findOther(
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
 	deadline := time.Now().Add(adoptFindTime)
 	for {
-		st := a.node.State().Pair
+		st := a.o.State().Pair
 		other, peer := a.askOther(ctx, req.GetOtherAddress(), &st, found)
 		if other != nil || req.GetWithoutOther() || time.Now().After(deadline) {
 			return other, peer
@@ -179,7 +205,7 @@ func (a *Service) askOther(
 	}
 	for _, address := range addresses {
 		ctx, cancel := context.WithTimeout(ctx, adoptAskTimeout)
-		s, err := a.node.PeerStatus(ctx, address)
+		s, err := a.o.Peers.Status(ctx, address)
 		cancel()
 		if err != nil || s.GetNode().GetNodeId() == st.Self.ID.String() {
 			continue

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 	grpcpeer "google.golang.org/grpc/peer"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -80,12 +81,27 @@ func (a *Service) force(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.
 	if p, ok := grpcpeer.FromContext(ctx); ok && by == "" {
 		by = p.Addr.String()
 	}
-	rec, err := a.node.Force(ctx, failover.ForceRequest{Config: req.GetConfig(), By: by, Reason: req.GetReason()})
+	rec, err := a.carryOutForce(ctx, failover.ForceRequest{Config: req.GetConfig(), By: by, Reason: req.GetReason()})
 	if err != nil {
 		return nil, err
 	}
 	plan.Done, plan.Config, plan.Term = true, rec.Config, rec.Term
 	return plan, nil
+}
+
+// carryOutForce makes this node active although it is not known to hold everything.
+func (a *Service) carryOutForce(ctx context.Context, req failover.ForceRequest) (failover.Record, error) {
+	log := a.o.Logger.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
+	log.Warn("FORCED FAILOVER: an operator makes this node active; what it does not hold is lost",
+		zap.Stringer("log_end", a.store.End()))
+	req.Committed = a.store.Committed()
+	rec, err := a.o.Runner.Force(ctx, req)
+	if err != nil {
+		log.Error("the failover was not forced", zap.Error(err))
+		return rec, fmt.Errorf("node %s: %w", a.o.Runner.Status().Self.Name, err)
+	}
+	log.Warn("the failover is forced", zap.Uint64("new_config", rec.Config), zap.Uint64("term", rec.Term))
+	return rec, nil
 }
 
 // planForce finds out what would be lost, and refuses if there is a better way.
@@ -98,7 +114,7 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	if err != nil {
 		return nil, err
 	}
-	st, id := a.node.State(), a.store.Identity()
+	st, id := a.o.State(), a.store.Identity()
 	stats, err := a.store.Stats()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", failover.ErrForce, err)
@@ -128,7 +144,7 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 // findRecord reads the record. A quorum that has just lost the node that led it takes a moment to answer.
 func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
-		found, err := a.node.Find(ctx)
+		found, err := a.find(ctx)
 		if err == nil || !errors.Is(err, failover.ErrUnreachable) || !forcePause(ctx, deadline) {
 			return found, err
 		}
@@ -153,13 +169,16 @@ func forcePause(ctx context.Context, deadline time.Time) bool {
 func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {
+	if a.o.Alone {
+		return nil, fmt.Errorf("%w: this node runs alone, and is always active", failover.ErrForce)
+	}
 	config := found.Record.Config
 	if req.GetConfirm() {
 		config = req.GetConfig()
 	}
 	for deadline := time.Now().Add(forceLeaseTime); ; {
-		st := a.node.State().Pair
-		err := a.node.MayForce(ctx, config)
+		st := a.o.State().Pair
+		err := a.o.Runner.MayForce(ctx, config)
 		late := st.Record == nil || st.Record.Config < found.Record.Config // the watch brings it in a moment
 		passes := late || errors.Is(err, failover.ErrOtherLives) || errors.Is(err, failover.ErrUnreachable)
 		if err != nil && !passes {

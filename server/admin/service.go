@@ -9,14 +9,17 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/conditions"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/peers"
+	"github.com/lockstep-mq/lockstep/server/state"
+	"github.com/lockstep-mq/lockstep/server/verify"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -33,70 +36,37 @@ const (
 	checkInterval = 200 * time.Millisecond
 )
 
-// NodeState is what a node knows about itself.
-type NodeState struct {
-	// Pair is the state of failover.
-	Pair failover.Status
-	// Coordinator is the kind that was configured, CoordinatorAddresses where it is.
-	Coordinator          string
-	CoordinatorAddresses []string
-	// Primary is set while the node holds the active role, Follower while it follows.
-	Primary  *replication.PrimaryStatus
-	Follower *replication.FollowerStatus
-	// ArchiveDir of this node's log; empty for none.
-	ArchiveDir string
-	// Version of the software.
-	Version string
-	// StartedAt is when the process started.
-	StartedAt time.Time
-	// Maintenance that runs on this node; nil for none. Plan of the pair; nil if there never was one.
-	Maintenance *maintenance.Activity
-	Plan        *maintenance.Plan
-	// Conditions are what an operator may have to know now, the most serious first.
-	Conditions []conditions.Condition
-	// DiskLowWatermark: publishes are refused while the disk has less than so many bytes available.
-	DiskLowWatermark uint64
-}
-
-// Node is what the admin service operates.
-type Node interface {
+// Options of New.
+type Options struct {
+	// Store, Runner, Manager and Peers of the node, and its Guard.
+	Store   *store.Store
+	Runner  *failover.Runner
+	Manager *maintenance.Manager
+	Peers   *peers.Peers
+	Guard   *verify.Guard
 	// State is what the node is and knows.
-	State() NodeState
-	// Changed returns a channel that is closed when the role or the record changes; nil channel: never.
-	Changed() <-chan struct{}
-	// Closing is closed when the node is about to stop.
-	Closing() <-chan struct{}
-	// SetPaused has no standby take over by itself any more, or lets one (nil).
-	SetPaused(ctx context.Context, p *failover.Pause) error
+	State func() state.Node
 	// Switchover hands the active role to the other node.
 	// uuid.Nil: to the one that is not active; otherwise to the one that is named, which may have it already.
-	Switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
-	// Find reads what the coordinator has in place of the pair's record.
-	Find(ctx context.Context) (failover.Found, error)
-	// Adopt writes the pair's record anew; see failover.Runner.
-	Adopt(ctx context.Context, req failover.AdoptRequest) (failover.Record, error)
-	// MayForce tells whether Force would be done; both see failover.Runner.
-	MayForce(ctx context.Context, config uint64) error
-	Force(ctx context.Context, req failover.ForceRequest) (failover.Record, error)
-	// PeerStatus asks the node at an address.
-	PeerStatus(ctx context.Context, address string) (*pb.GetStatusResponse, error)
-	// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
-	Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error)
-	Guard
+	Switchover func(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error)
+	// Closing is closed when the node is about to stop.
+	Closing <-chan struct{}
+	// Alone: the node is in no pair.
+	Alone bool
+	// Logger gets what operators do.
+	Logger *zap.Logger
 }
 
 // Service implements lockstep.v1.AdminService.
 type Service struct {
 	pb.UnimplementedAdminServiceServer
 
-	node  Node
+	o     Options
 	store *store.Store
 }
 
 // New makes the service.
-func New(node Node, s *store.Store) *Service {
-	return &Service{node: node, store: s}
-}
+func New(o Options) *Service { return &Service{o: o, store: o.Store} }
 
 // GetStatus tells what the node is and knows.
 func (a *Service) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
@@ -109,7 +79,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	if err != nil {
 		return nil, fmt.Errorf("status: %w", err)
 	}
-	st := a.node.State()
+	st := a.o.State()
 	resp := &pb.GetStatusResponse{
 		Node: nodeStatus(&st.Pair, st.Pair.Self), Role: pb.Role(st.Pair.Role), Reason: st.Pair.Reason,
 		Store: storeStatus(a.store.Identity(), &stats), Version: st.Version, StartedAt: timestamppb.New(st.StartedAt),
@@ -172,7 +142,7 @@ func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {
 	return out
 }
 
-func pairStatus(st *NodeState) *pb.PairStatus {
+func pairStatus(st *state.Node) *pb.PairStatus {
 	r := st.Pair.Record
 	out := &pb.PairStatus{
 		PairId: r.PairID.String(), Config: r.Config, Term: r.Term, MinInSync: uint32(r.MinInSync),
@@ -266,7 +236,7 @@ func (a *Service) WatchStatus(
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
 	for {
-		changed := a.node.Changed() // before the status is read, so that no change is missed
+		changed := a.o.Runner.Changed() // before the status is read, so that no change is missed
 		st, err := a.status()
 		if err != nil {
 			return wire.ToStatus(err)
@@ -277,7 +247,7 @@ func (a *Service) WatchStatus(
 		select {
 		case <-changed:
 		case <-ticker.C:
-		case <-a.node.Closing():
+		case <-a.o.Closing:
 			return wire.ToStatus(fmt.Errorf("watch status: the node stops: %w", store.ErrClosed))
 		case <-stream.Context().Done():
 			return wire.ToStatus(stream.Context().Err())
@@ -300,7 +270,10 @@ func (a *Service) SetPaused(ctx context.Context, req *pb.SetPausedRequest) (*pb.
 		p = &failover.Pause{Since: time.Now().UTC().Truncate(time.Second), Reason: req.GetReason()}
 		resp.Paused = &pb.Pause{Since: timestamppb.New(p.Since), Reason: p.Reason}
 	}
-	if err := a.node.SetPaused(ctx, p); err != nil {
+	if a.o.Alone {
+		return nil, wire.ToStatus(fmt.Errorf("%w: this node runs alone, and has no standby", failover.ErrPause))
+	}
+	if err := a.o.Runner.SetPaused(ctx, p); err != nil {
 		return nil, wire.ToStatus(err)
 	}
 	return resp, nil
@@ -350,7 +323,7 @@ func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[
 
 // GetDigest reads this node's whole store and hashes its logical content.
 func (a *Service) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.GetDigestResponse, error) {
-	d, err := a.node.Digest(ctx, req.GetAtLsn())
+	d, err := a.o.Manager.Digest(ctx, req.GetAtLsn())
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("digest: %w", err))
 	}

@@ -3,8 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -39,9 +37,9 @@ func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*p
 
 func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (failover.SwitchoverResult, error) {
 	if req.GetTo() == "" && req.GetFrom() == "" {
-		return a.node.Switchover(ctx, uuid.Nil)
+		return a.o.Switchover(ctx, uuid.Nil)
 	}
-	st := a.node.State().Pair
+	st := a.o.State().Pair
 	if st.Record == nil {
 		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node does not know the pair's record: %s",
 			failover.ErrSwitchover, st.Reason)
@@ -54,15 +52,15 @@ func (a *Service) switchover(ctx context.Context, req *pb.SwitchoverRequest) (fa
 		active, _ := st.ActiveNode()
 		return failover.SwitchoverResult{Active: active, Term: st.Record.Term, Already: true}, nil
 	}
-	return a.node.Switchover(ctx, to)
+	return a.o.Switchover(ctx, to)
 }
 
 // wantedActive is the node that is to be active, by what was asked for.
 func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 	if to != "" {
-		return NodeCalled(st, to)
+		return wire.NodeCalled(st, to)
 	}
-	leaves, err := NodeCalled(st, from)
+	leaves, err := wire.NodeCalled(st, from)
 	if err != nil || leaves != st.Record.Active {
 		return st.Record.Active, err
 	}
@@ -71,36 +69,4 @@ func wantedActive(st *failover.Status, to, from string) (uuid.UUID, error) {
 		return uuid.Nil, fmt.Errorf("%w: no standby is in sync", failover.ErrSwitchover)
 	}
 	return other.Node, nil
-}
-
-// NodeCalled finds a node of the pair by its name or its UUID. The error is ErrInvalid, with those that there are.
-func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
-	nodes := slices.Clone(st.Record.Nodes)
-	for _, l := range st.Live {
-		if !slices.ContainsFunc(nodes, func(n failover.NodeInfo) bool { return n.ID == l.Node.ID }) {
-			nodes = append(nodes, l.Node)
-		}
-	}
-	var found []uuid.UUID
-	names := make([]string, 0, len(nodes))
-	for _, n := range nodes {
-		if n.ID.String() == called {
-			return n.ID, nil
-		}
-		if n.Name == called {
-			found = append(found, n.ID)
-		}
-		names = append(names, fmt.Sprintf("%s (%s)", n.Name, n.ID))
-	}
-	switch len(found) {
-	case 1:
-		return found[0], nil
-	case 0:
-		return uuid.Nil, fmt.Errorf("%w: no node of this pair is called %q; there are %s", wire.ErrInvalid, called,
-			strings.Join(names, ", "))
-	default:
-		return uuid.Nil, fmt.Errorf("%w: %d nodes are called %q: name the node by its UUID; there are %s", wire.ErrInvalid,
-			len(found), called,
-			strings.Join(names, ", "))
-	}
 }

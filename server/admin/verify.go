@@ -6,26 +6,11 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/wire"
-	"github.com/lockstep-mq/lockstep/store"
 )
-
-// Guard looks after what the nodes hold.
-type Guard interface {
-	// Verify compares both nodes. ErrNoPartner of package maintenance, or NotActiveError, if that cannot be done here
-	// and now.
-	Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error)
-	// QueueDigests gives the rolling digests at exactly an LSN, for which it waits; 0: as they are now.
-	QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error)
-	// Scrub reads everything from the disk.
-	Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, error)
-	// DropDamaged acknowledges the messages of a queue that are damaged on both nodes, and returns them.
-	// Of the given sequences, if there are any, only those.
-	DropDamaged(ctx context.Context, queue string, only []uint64, dryRun bool) ([]uint64, error)
-}
 
 // Verify compares what the two nodes hold.
 func (a *Service) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
-	resp, err := a.node.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
+	resp, err := a.o.Guard.Verify(ctx, req.GetDeep(), req.GetFullSpeed())
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("verify: %w", err))
 	}
@@ -36,7 +21,7 @@ func (a *Service) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.Verify
 func (a *Service) GetQueueDigests(
 	ctx context.Context, req *pb.GetQueueDigestsRequest,
 ) (*pb.GetQueueDigestsResponse, error) {
-	d, err := a.node.QueueDigests(ctx, req.GetAtLsn())
+	d, err := a.o.Guard.QueueDigests(ctx, req.GetAtLsn())
 	if err != nil {
 		return nil, wire.ToStatus(err)
 	}
@@ -54,7 +39,7 @@ func (a *Service) GetQueueDigests(
 
 // Scrub reads everything that this node has.
 func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
-	r, err := a.node.Scrub(ctx, req.GetFullSpeed())
+	r, err := a.o.Guard.Scrub(ctx, req.GetFullSpeed())
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("scrub: %w", err))
 	}
@@ -66,7 +51,7 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 
 // DropDamaged acknowledges messages that are lost.
 func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
-	sequences, err := a.node.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
+	sequences, err := a.o.Guard.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
 	if err != nil {
 		return nil, wire.ToStatus(fmt.Errorf("drop damaged messages of %q: %w", req.GetQueue(), err))
 	}

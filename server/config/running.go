@@ -108,3 +108,6 @@ func (c *Config) With(values map[string]string) (Config, error) {
 	}
 	return next, nil
 }
+
+// Alone tells whether the node is in no pair.
+func (c *Config) Alone() bool { return c.Coordinator.Type == CoordinatorNone }

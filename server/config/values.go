@@ -101,3 +101,14 @@ func ParsePercent(text string) (Percent, error) {
 
 // String gives the form that ParsePercent reads.
 func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }
+
+// Within bounds what is under way by the memory that there is. With the default budget the default limits are
+// below that. One transaction, however large, is always possible.
+func (l Limits) Within(budgetBytes int64) Limits {
+	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
+	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(Size(budgetBytes/8), 1<<20))
+	return l
+}
+
+// transactionSlackBytes is what a waiting transaction counts besides its messages, at most.
+const transactionSlackBytes = 1 << 20

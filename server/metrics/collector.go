@@ -9,8 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
 )
 
@@ -22,11 +22,10 @@ const oldestLimit = 500 * time.Millisecond
 
 // snapshot is what one scrape sees.
 type snapshot struct {
-	node   admin.NodeState
+	node   state.Node
 	more   More
 	store  store.Stats
 	damage store.DamageStatus
-	low    bool
 	queues []queueSnapshot
 }
 
@@ -45,9 +44,8 @@ func (s *snapshot) isSo(k conditions.Kind) bool {
 
 // collector reads a node when it is scraped.
 type collector struct {
-	source   Source
+	o        *Options
 	store    *store.Store
-	queues   int
 	families []family
 	descs    []*prometheus.Desc
 	up       *prometheus.Desc
@@ -62,9 +60,9 @@ type oldestMessage struct {
 	accepted time.Time
 }
 
-func newCollector(source Source, s *store.Store, queues int) *collector {
+func newCollector(o *Options) *collector {
 	c := &collector{
-		source: source, store: s, queues: queues, families: families(), oldest: make(map[uint64]oldestMessage),
+		o: o, store: o.Store, families: families(), oldest: make(map[uint64]oldestMessage),
 		up: prometheus.NewDesc(storeUsable().Name, storeUsable().Help, nil, nil),
 	}
 	for i := range c.families {
@@ -98,7 +96,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		return // what is wrong with the store is in the log
 	}
 	s := snapshot{
-		node: c.source.State(), more: c.source.More(), low: c.source.DiskLow(), store: stats,
+		node: c.o.State(), more: c.o.More(), store: stats,
 		damage: c.store.DamageStatus(),
 		queues: c.busiest(),
 	}
@@ -119,15 +117,15 @@ func (c *collector) busiest() []queueSnapshot {
 	defer cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	found := c.store.Busiest(c.queues)
+	found := c.store.Busiest(c.o.Queues)
 	out := make([]queueSnapshot, 0, len(found))
 	kept := make(map[uint64]oldestMessage, len(found))
 	for _, q := range found {
-		if len(q.Subscriptions) > c.queues {
+		if len(q.Subscriptions) > c.o.Queues {
 			slices.SortFunc(q.Subscriptions, func(a, b store.SubscriptionInfo) int {
 				return cmp.Or(cmp.Compare(b.Backlog, a.Backlog), cmp.Compare(a.ID, b.ID))
 			})
-			q.Subscriptions = q.Subscriptions[:c.queues]
+			q.Subscriptions = q.Subscriptions[:c.o.Queues]
 		}
 		s := queueSnapshot{QueueInfo: q, ageKnown: q.Messages == 0}
 		if old, ok := c.oldestOf(ctx, &q); ok {

@@ -245,7 +245,7 @@ func ofTheDisk() []family {
 			func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),
 		gauge("disk_low", "1 while less than disk.low-watermark is free; publishes are refused then on the active.",
 			func(s *snapshot) float64 {
-				return truth(s.low)
+				return truth(s.more.DiskLow)
 			}),
 	}
 }

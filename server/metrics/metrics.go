@@ -19,8 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
+	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
@@ -32,18 +32,10 @@ const (
 	stopLimit = 500 * time.Millisecond
 )
 
-// Source is what the metrics are read from.
-type Source interface {
-	// State is what the node is and knows.
-	State() admin.NodeState
-	// DiskLow tells whether publishes are refused because the disk is nearly full.
-	DiskLow() bool
-	// More is what only metrics tell.
-	More() More
-}
-
 // More is what only metrics tell.
 type More struct {
+	// DiskLow: publishes are refused because the disk is nearly full.
+	DiskLow bool
 	// Delivered messages, their bytes, and the redelivered ones among them.
 	Delivered, DeliveredBytes, Redelivered uint64
 	// Consumers that are attached. Connections that are open, and Accepted ever.
@@ -79,6 +71,11 @@ type Certificate struct {
 
 // Options of Listen.
 type Options struct {
+	// State is what the node is and knows, More what only metrics tell.
+	State func() state.Node
+	More  func() More
+	// Store of the node.
+	Store *store.Store
 	// Address to listen on, host:port; port 0 takes a free one.
 	Address string
 	// Queues is how many queues are told of, those with the most messages first; 0: none.
@@ -94,7 +91,7 @@ type Server struct {
 }
 
 // Listen binds the address. Run must be called, or Close.
-func Listen(ctx context.Context, o Options, source Source, s *store.Store) (*Server, error) {
+func Listen(ctx context.Context, o Options) (*Server, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address)
 	if err != nil {
 		return nil, fmt.Errorf("metrics.listen: %w", err)
@@ -102,7 +99,7 @@ func Listen(ctx context.Context, o Options, source Source, s *store.Store) (*Ser
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newCollector(source, s, o.Queues),
+		newCollector(&o),
 	)
 	if o.Latencies != nil {
 		o.Latencies.register(registry)
@@ -110,8 +107,8 @@ func Listen(ctx context.Context, o Options, source Source, s *store.Store) (*Ser
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, source) })
-	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, source) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
+	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -147,8 +144,7 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // ready answers 200 when the node does its part: it serves clients, or it is a standby in sync. The body says why not.
-func ready(w http.ResponseWriter, source Source) {
-	st := source.State()
+func ready(w http.ResponseWriter, st state.Node) {
 	switch st.Pair.Role {
 	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby:
 	default:
@@ -160,8 +156,7 @@ func ready(w http.ResponseWriter, source Source) {
 // active answers 200 on the one node that serves clients, and only while it does: for proxies that are to send clients
 // there. Nothing else may be concluded from it: a node that was stopped or cut off a moment ago may have answered 200
 // just before.
-func active(w http.ResponseWriter, source Source) {
-	st := source.State()
+func active(w http.ResponseWriter, st state.Node) {
 	if !st.Pair.Serve || !st.Pair.Deliver || st.Pair.Role != failover.RoleActive &&
 		st.Pair.Role != failover.RoleActiveAlone {
 		w.WriteHeader(http.StatusServiceUnavailable)

@@ -14,25 +14,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-type source struct{ state admin.NodeState }
-
-func (s *source) State() admin.NodeState { return s.state }
-func (s *source) DiskLow() bool          { return true }
-func (s *source) More() metrics.More     { return metrics.More{} }
-
-func serve(t *testing.T, src *source) func(path string) (int, string) {
+func serve(t *testing.T, st *state.Node) func(path string) (int, string) {
 	s, err := store.Open(store.Options{FS: vfs.OS(), Dir: t.TempDir()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	m, err := metrics.Listen(ctx, metrics.Options{Address: "127.0.0.1:0", Queues: 5, Latencies: metrics.NewLatencies()},
-		src, s)
+	m, err := metrics.Listen(ctx, metrics.Options{
+		State: func() state.Node { return *st }, More: func() metrics.More { return metrics.More{DiskLow: true} },
+		Store: s, Address: "127.0.0.1:0", Queues: 5, Latencies: metrics.NewLatencies(),
+	})
 	require.NoError(t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
@@ -54,10 +50,10 @@ func serve(t *testing.T, src *source) func(path string) (int, string) {
 }
 
 func TestMetrics(t *testing.T) {
-	src := &source{state: admin.NodeState{
+	src := &state.Node{
 		Pair: failover.Status{Role: failover.RoleStandby, Reason: "follows a"}, StartedAt: time.Now(),
 		Maintenance: &maintenance.Activity{Operation: "rewrite", Progress: maintenance.Progress{Done: 1, Total: 4}},
-	}}
+	}
 	get := serve(t, src)
 	code, body := get("/metrics")
 	require.Equal(t, http.StatusOK, code)
@@ -116,7 +112,7 @@ func TestLatenciesAllocateNothing(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	get := serve(t, &source{})
+	get := serve(t, &state.Node{})
 	_, body := get("/metrics")
 	problems, err := promlint.New(strings.NewReader(body)).Lint()
 	require.NoError(t, err)
@@ -124,8 +120,8 @@ func TestNames(t *testing.T) {
 }
 
 func TestProbes(t *testing.T) {
-	src := &source{}
-	src.state.Pair.Role, src.state.Pair.Reason = failover.RoleCatchingUp, "it was away"
+	src := &state.Node{}
+	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "it was away"
 	get := serve(t, src)
 	code, _ := get("/healthz")
 	require.Equal(t, http.StatusOK, code)
@@ -136,8 +132,8 @@ func TestProbes(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	require.NotEmpty(t, body)
 
-	ready := &source{}
-	ready.state.Pair.Role = failover.RoleActive
+	ready := &state.Node{}
+	ready.Pair.Role = failover.RoleActive
 	code, _ = serve(t, ready)("/readyz")
 	require.Equal(t, http.StatusOK, code)
 }
@@ -176,8 +172,8 @@ func TestActiveProbe(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			src := &source{}
-			src.state.Pair = tt.pair
+			src := &state.Node{}
+			src.Pair = tt.pair
 			get := serve(t, src)
 			code, _ := get("/readyz")
 			require.Equal(t, tt.ready, code)

@@ -1,6 +1,8 @@
 package metrics
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // Types of metrics, as Prometheus calls them.
 const (

@@ -187,14 +187,14 @@ func (l *lookout) disk(f *findings, pair *failover.Status) {
 	if err != nil {
 		return // the node is about to end, and says why
 	}
-	mark := l.n.live().Disk.LowWatermark
+	mark := l.n.settings.Live().Disk.LowWatermark
 	low := stats.DiskFree < uint64(mark.Bytes())
 	free := fmt.Sprintf("%s free, disk.low-watermark is %s", config.Size(stats.DiskFree), mark)
 	f.node(low, conditions.DiskLow, "%s", free)
 	serves := pair.Role == failover.RoleActive || pair.Role == failover.RoleActiveAlone
 	f.pair(low && serves, conditions.PublishesRefused, "node %s has %s", l.self().Name, free)
 	_, follower := l.n.plane.roles()
-	f.node(follower != nil && l.n.disk.full.Load(), conditions.ReplicationHeld, "%s", free)
+	f.node(follower != nil && l.n.standbyFull.Load(), conditions.ReplicationHeld, "%s", free)
 	f.node(l.n.cfg.Sync != "always", conditions.SyncOff, "sync is %s", l.n.cfg.Sync)
 }
 
@@ -206,7 +206,7 @@ func (l *lookout) content(f *findings) {
 		st.DamagedMessages, st.LostMessages)
 	f.node(st.Index != nil, conditions.DamagedIndex, "%v", st.Index)
 	f.node(st.DamagedLogLSN != 0, conditions.DamagedLog, "record %d cannot be read", st.DamagedLogLSN)
-	differ := l.n.guard.difference()
+	differ := l.n.guard.Difference()
 	f.pair(differ != "", conditions.DigestsDiffer, "%s", differ)
 }
 

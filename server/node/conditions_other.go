@@ -137,7 +137,7 @@ func (l *lookout) fromOther(f *findings, pair *failover.Status, now time.Time) {
 
 // fromOlder is what a node of a release says that knows no conditions.
 func (l *lookout) fromOlder(f *findings, answer *pb.GetStatusResponse, node conditions.Node) {
-	free, mark := answer.GetStore().GetDiskFree(), l.n.live().Disk.LowWatermark
+	free, mark := answer.GetStore().GetDiskFree(), l.n.settings.Live().Disk.LowWatermark
 	if free > 0 && free < uint64(mark.Bytes()) {
 		f.all = append(f.all, conditions.Report{Kind: conditions.DiskLow, Node: node, By: node.ID, Details: fmt.Sprintf(
 			"%s free, this node's disk.low-watermark is %s", config.Size(free), mark,

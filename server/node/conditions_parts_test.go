@@ -25,6 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
+	"github.com/lockstep-mq/lockstep/server/settings"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
@@ -186,7 +187,7 @@ func TestClockConditions(t *testing.T) {
 func TestConditionsOfAnOlderRelease(t *testing.T) {
 	now := time.Now()
 	l := &lookout{n: &node{cfg: config.Default()}}
-	l.n.running.Store(&l.n.cfg)
+	l.n.settings = settings.New(settings.Options{Config: l.n.cfg})
 	l.other.answer = &pb.GetStatusResponse{
 		Node: &pb.NodeStatus{NodeId: "2", Name: "b"}, Store: &pb.StoreStatus{DiskFree: 1 << 20},
 		Alarms: []*pb.Alarm{{Kind: "damaged-index", Message: "index"}, {Kind: "of-the-future"}},

@@ -2,7 +2,9 @@
 
 package node
 
-import "github.com/lockstep-mq/lockstep/store/vfs"
+import (
+	"github.com/lockstep-mq/lockstep/store/vfs"
+)
 
 // disk is the filesystem of the store, unless Options has another one.
 func disk() (vfs.FS, error) { return vfs.OS(), nil }

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,13 +12,6 @@ import (
 
 // diskInterval is how often the free space is looked at.
 const diskInterval = 500 * time.Millisecond
-
-// diskGuard knows whether the disk is nearly full.
-type diskGuard struct {
-	low atomic.Bool
-	// full: a standby takes nothing in any more, and low is true.
-	full atomic.Bool
-}
 
 // watchDisk looks at the free space until ctx ends.
 func (n *node) watchDisk(ctx context.Context) {
@@ -41,13 +33,13 @@ func (n *node) lookAtDisk() {
 		return // what is wrong with the store is told elsewhere
 	}
 	// The next checkpoint writes what is in memory, and that space is as good as taken.
-	low := available < uint64(n.live().Disk.LowWatermark.Bytes())+tail
-	if n.disk.low.Swap(low) == low {
+	low := available < uint64(n.settings.Live().Disk.LowWatermark.Bytes())+tail
+	if !n.serving.SetDiskLow(low) {
 		return
 	}
 	free := zap.Stringer("free", config.Size(available))
 	besides := zap.Stringer("in_memory", config.Size(tail))
-	limit := zap.Stringer("disk.low-watermark", n.live().Disk.LowWatermark)
+	limit := zap.Stringer("disk.low-watermark", n.settings.Live().Disk.LowWatermark)
 	if low {
 		n.log.Error("the disk is nearly full: publishes are refused until messages are acknowledged or space is freed",
 			free, besides, limit)
@@ -64,13 +56,13 @@ func (n *node) room(bytes int) error {
 	if err != nil {
 		return nil //nolint:nilerr // the write will say what is wrong
 	}
-	mark := uint64(n.live().Disk.LowWatermark.Bytes())
+	mark := uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	need := mark/2 + tail + 2*uint64(bytes)
-	if n.disk.full.Load() {
+	if n.standbyFull.Load() {
 		need += mark / 8
 	}
 	full := free < need
-	if n.disk.full.Swap(full) != full {
+	if n.standbyFull.Swap(full) != full {
 		n.lookout.nudge()
 	}
 	if !full {

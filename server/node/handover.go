@@ -37,12 +37,12 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, n.cfg.Shutdown.HandoverTimeout.Std())
 	defer cancel()
 	began := time.Now()
-	found, err := n.Find(ctx) // that the pair was paused may be news of this moment
+	found, err := n.runner.Find(ctx) // that the pair was paused may be news of this moment
 	if err == nil && found.Record.Paused != nil {
 		n.log.Info("this node stops as the active: the pair is paused, so the role stays here until it is started again")
 		return nil
 	}
-	result, err := n.Switchover(ctx, other.Node)
+	result, err := n.switchover(ctx, other.Node)
 	if err != nil {
 		n.log.Warn("this node stops as the active: it could not hand over first",
 			zap.Duration("after", time.Since(began)), zap.Error(err))
@@ -67,7 +67,7 @@ func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ticker := time.NewTicker(successorPoll)
 	defer ticker.Stop()
 	for {
-		st, err := n.PeerStatus(ctx, address)
+		st, err := n.peers.Status(ctx, address)
 		if err != nil || st.GetRole() == pb.Role_ROLE_ACTIVE_ALONE {
 			return
 		}

@@ -8,11 +8,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/peers"
 	"github.com/lockstep-mq/lockstep/server/queue"
+	"github.com/lockstep-mq/lockstep/server/settings"
+	"github.com/lockstep-mq/lockstep/server/state"
+	"github.com/lockstep-mq/lockstep/server/verify"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -58,7 +60,7 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 		ArchiveDir: n.cfg.WAL.Archive,
 		Archiver:   n.archiver,
 		Software:   "lockstep " + n.version, Logger: n.log.Named("maintenance"),
-		RewriteBytesPerSecond: func() int64 { return n.live().Maintenance.RewriteRate.Bytes() },
+		RewriteBytesPerSecond: func() int64 { return n.settings.Live().Maintenance.RewriteRate.Bytes() },
 		Defaults: maintenance.Defaults{
 			PageSizeMax: int(n.cfg.PageSizeMax), ResizeOnStartup: n.cfg.Resize, CompactOnStartup: n.cfg.Compact,
 			BackupPath: n.cfg.Backup.Path, BackupKeep: n.cfg.Backup.KeepGenerations,
@@ -68,7 +70,31 @@ func (n *node) makeMaintenance(fs vfs.FS) (err error) {
 	if err != nil {
 		return fmt.Errorf("maintenance: %w", err)
 	}
+	n.settings = settings.New(settings.Options{
+		Config: n.cfg, Store: n.store, Manager: n.maintenance, Runner: n.runner, Use: n.use, Logger: n.log,
+	})
+	n.guard = verify.New(verify.Options{
+		Store: n.store, Settings: n.settings, Runner: n.runner, Manager: n.maintenance, Peers: n.peers,
+		Serving: n.serving, Resync: n.plane.resync, HandOver: upkept{n}.HandOver,
+		Compared: func() { n.lookout.look() }, Logger: n.log,
+	})
 	return nil
+}
+
+// use hands changed settings to the parts of the node that keep a copy.
+func (n *node) use(c *config.Config) {
+	if n.setLogLevel != nil {
+		n.setLogLevel(c.Log.Level)
+	}
+	n.store.SetBackgroundPercent(int(c.Maintenance.BackgroundShare))
+	if n.queues != nil {
+		n.queues.SetLimits(c.Limits)
+	}
+	n.plane.mu.Lock() // a session that is being made has the new ones, or is seen here
+	defer n.plane.mu.Unlock()
+	if session := n.serving.Current(); session != nil {
+		session.SetLimits(c.Limits)
+	}
 }
 
 // runMachine runs failover. A node that stands alone does before what is asked for its start.
@@ -82,10 +108,10 @@ func (n *node) runMachine(ctx context.Context) error {
 }
 
 // alone tells whether the node is in no pair.
-func (n *node) alone() bool { return n.cfg.Coordinator.Type == config.CoordinatorNone }
+func (n *node) alone() bool { return n.cfg.Alone() }
 
 // addMaintenance adds what runs on this node and the pair's plan to its state.
-func (n *node) addMaintenance(st *admin.NodeState) {
+func (n *node) addMaintenance(st *state.Node) {
 	if a, ok := n.maintenance.Activity(); ok {
 		st.Maintenance = &a
 	}
@@ -94,11 +120,6 @@ func (n *node) addMaintenance(st *admin.NodeState) {
 		n.log.Warn("the plan cannot be shown", zap.Error(err))
 	}
 	st.Plan = plan
-}
-
-// Digest hashes the content as it is at exactly an LSN; 0: as it is now.
-func (n *node) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
-	return n.maintenance.Digest(ctx, atLSN)
 }
 
 // upkept is the node as maintenance sees it.
@@ -113,10 +134,8 @@ func (u upkept) Alone() bool              { return u.n.alone() }
 // session returns what the node serves with, if it is active. It may be blocked at the moment: then commits wait or
 // fail.
 func (u upkept) session() (s *queue.Session, ok bool) {
-	p := u.n.plane
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.session, p.session != nil
+	s = u.n.serving.Current()
+	return s, s != nil
 }
 
 // Serving gives the term in which the node is active and lets clients in.
@@ -132,7 +151,7 @@ func (u upkept) Serving() (term uint64, ok bool) {
 func (u upkept) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	s, ok := u.session()
 	if !ok {
-		return nil, u.n.NotActive()
+		return nil, u.n.notActive()
 	}
 	return s.Primary.Commit(ctx, payload)
 }
@@ -155,6 +174,6 @@ func (u upkept) Standby() (maintenance.Standby, bool) {
 
 // HandOver makes the other node the active one.
 func (u upkept) HandOver(ctx context.Context) error {
-	_, err := u.n.Switchover(ctx, uuid.Nil)
+	_, err := u.n.switchover(ctx, uuid.Nil)
 	return err
 }

@@ -17,9 +17,18 @@ func (n *node) meter() replication.Meter {
 	return n.latencies
 }
 
-// More is what only metrics tell.
-func (n *node) More() metrics.More {
+// metricsOptions say where the metrics come from.
+func (n *node) metricsOptions() metrics.Options {
+	return metrics.Options{
+		State: n.state, More: n.more, Store: n.store, Latencies: n.latencies,
+		Address: n.cfg.Metrics.Listen, Queues: n.cfg.Metrics.Queues,
+	}
+}
+
+// more is what only metrics tell.
+func (n *node) more() metrics.More {
 	m := metrics.More{
+		DiskLow:   n.serving.DiskLow(),
 		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
 		Redelivered: n.deliveries.Redelivered.Load(),
 		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.lookout.votersSeen(),

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store"
 )
 
@@ -54,17 +53,6 @@ func LimitMemory(ctx context.Context, budgetBytes int64) {
 func memoryLimit(budgetBytes, usedBytes int64) int64 {
 	return max(StoreMemory(budgetBytes), usedBytes+usedBytes/100*memorySlack) + min(memoryBesides, budgetBytes/4)
 }
-
-// limitsWithin bounds what is under way by the memory that there is. With the default budget the default limits are
-// below that. One transaction, however large, is always possible.
-func limitsWithin(l config.Limits, budgetBytes int64) config.Limits {
-	l.PendingBytes = min(l.PendingBytes, max(config.Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
-	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(config.Size(budgetBytes/8), 1<<20))
-	return l
-}
-
-// transactionSlackBytes is what a waiting transaction counts besides its messages, at most.
-const transactionSlackBytes = 1 << 20
 
 // tailMemory is how much of the newest log is kept in memory for the standby.
 func tailMemory(budgetBytes int64) int {

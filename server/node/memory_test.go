@@ -29,8 +29,8 @@ func TestMemoryLimit(t *testing.T) {
 	require.Positive(t, heapInUse())
 
 	limits := config.Default().Limits
-	require.Equal(t, limits, limitsWithin(limits, int64(config.Default().Memory.Budget)), "the defaults fit")
-	small := limitsWithin(limits, 64*mib)
+	require.Equal(t, limits, limits.Within(int64(config.Default().Memory.Budget)), "the defaults fit")
+	small := limits.Within(64 * mib)
 	require.EqualValues(t, 8*mib, small.StreamInFlightBytes)
 	require.Greater(t, small.PendingBytes, small.TransactionBytes, "one transaction is always possible")
 	require.Less(t, small.PendingBytes, limits.PendingBytes)

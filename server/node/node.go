@@ -21,13 +21,15 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/server/admin"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/server/peers"
 	"github.com/lockstep-mq/lockstep/server/queue"
+	"github.com/lockstep-mq/lockstep/server/settings"
+	"github.com/lockstep-mq/lockstep/server/state"
+	"github.com/lockstep-mq/lockstep/server/verify"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -82,15 +84,15 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	for _, w := range cfg.Warnings {
 		logger.Warn(w)
 	}
-	cfg.Limits = limitsWithin(cfg.Limits, cfg.Memory.Budget.Bytes())
+	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
 	n := &node{
 		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
 		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
 		canRestart: o.CanRestart,
 		around:     o.Around, setLogLevel: o.SetLogLevel,
 	}
-	n.running.Store(&cfg)
-	n.guard, n.lookout = newGuard(n), newLookout(n)
+	n.serving = queue.NewServing(n.notActive)
+	n.lookout = newLookout(n)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()
 	}
@@ -139,11 +141,10 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if n.alone() {
 		n.store.StandAlone()
 	} else {
-		n.store.SetMessageSource(otherNode{n})
+		n.store.SetMessageSource(peers.MessageSource{Peers: n.peers, Runner: n.runner, Store: n.store})
 	}
 	if n.cfg.Metrics.Listen != "" {
-		o := metrics.Options{Address: n.cfg.Metrics.Listen, Queues: n.cfg.Metrics.Queues, Latencies: n.latencies}
-		if n.metrics, err = metrics.Listen(ctx, o, n, n.store); err != nil {
+		if n.metrics, err = metrics.Listen(ctx, n.metricsOptions()); err != nil {
 			return err
 		}
 		defer n.metrics.Close()
@@ -165,14 +166,16 @@ type node struct {
 	runner      *failover.Runner
 	plane       *dataPlane
 	health      *health.Server
-	disk        diskGuard
+	standbyFull atomic.Bool // a standby takes nothing in any more, because its disk is nearly full
 	peers       *peers.Peers
 	maintenance *maintenance.Manager
 	metrics     *metrics.Server    // nil for none
 	latencies   *metrics.Latencies // nil for none
 	deliveries  dispatch.Counters
 	connections connectionCounter
-	guard       *guard
+	serving     *queue.Serving
+	settings    *settings.Settings
+	guard       *verify.Guard
 	lookout     *lookout
 	archiver    *backup.Archiver // nil for none
 
@@ -180,10 +183,6 @@ type node struct {
 	serverOptions []grpc.ServerOption
 	dialOptions   []grpc.DialOption
 
-	running     atomic.Pointer[config.Config] // cfg with what was changed while the node runs
-	runningMu   sync.Mutex                    // guards the two below
-	runningRaw  []byte                        // the pair's entry that was applied last
-	runningSeen bool
 	queues      *queue.Service
 	setLogLevel func(level string)
 
@@ -240,7 +239,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(asked))
 	defer cancel(nil)
 	grpcServer := n.newServer()
-	n.applyRunning() // before anybody is served
+	n.settings.Apply() // before a client is served
 	var running sync.WaitGroup
 	defer running.Wait()
 
@@ -251,11 +250,14 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	})
 	running.Go(func() { n.watchDisk(ctx) })
 	running.Go(func() { n.explain(ctx) })
-	running.Go(func() { n.watchRunning(ctx) })
+	running.Go(func() { n.settings.Run(ctx) })
 	machine := make(chan error, 1)
 	running.Go(func() { machine <- n.runMachine(ctx) })
 	running.Go(func() { n.maintenance.Run(ctx) })
-	running.Go(func() { n.guard.run(ctx) })
+	running.Go(func() { n.guard.Run(ctx) })
+	if !n.alone() {
+		running.Go(func() { n.watchFailback(ctx) })
+	}
 	running.Go(func() { n.lookout.run(ctx) })
 	if n.metrics != nil {
 		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
@@ -335,27 +337,21 @@ func (n *node) closeStore() error {
 	return nil
 }
 
-// State is what the node is and knows.
-func (n *node) State() admin.NodeState {
-	st := admin.NodeState{
+// state is what the node is and knows.
+func (n *node) state() state.Node {
+	st := state.Node{
 		Pair: n.runner.Status(), Coordinator: n.cfg.Coordinator.Type, Version: n.version, StartedAt: n.startedAt,
 		CoordinatorAddresses: n.coordinatorAddresses(),
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
 	st.ArchiveDir = n.cfg.WAL.Archive
-	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.live().Disk.LowWatermark.Bytes())
+	st.Conditions, st.DiskLowWatermark = n.lookout.look(), uint64(n.settings.Live().Disk.LowWatermark.Bytes())
 	return st
 }
 
-// Changed is closed when the role or the record changes.
-func (n *node) Changed() <-chan struct{} { return n.runner.Changed() }
-
-// Closing is closed when the node stops.
-func (n *node) Closing() <-chan struct{} { return n.closing }
-
-// Switchover hands the active role to one node, or, with uuid.Nil, to the one that does not have it.
-func (n *node) Switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
+// switchover hands the active role to one node, or, with uuid.Nil, to the one that does not have it.
+func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	if n.cfg.Coordinator.Type == config.CoordinatorNone {
 		return failover.SwitchoverResult{}, fmt.Errorf("%w: this node runs alone (coordinator.type is none)",
 			failover.ErrSwitchover)
@@ -370,14 +366,3 @@ func (n *node) Switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	}
 	return result, nil
 }
-
-// SetPaused has no standby take over by itself any more, or lets one.
-func (n *node) SetPaused(ctx context.Context, p *failover.Pause) error {
-	if n.alone() {
-		return fmt.Errorf("%w: this node runs alone, and has no standby", failover.ErrPause)
-	}
-	return n.runner.SetPaused(ctx, p)
-}
-
-// DiskLow tells whether publishes are refused.
-func (n *node) DiskLow() bool { return n.disk.low.Load() }

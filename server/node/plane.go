@@ -21,9 +21,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// retryAfter is what clients are told to wait while there is no active node.
-const retryAfter = 50 * time.Millisecond
-
 // errRole is returned when failover asks for something that the role does not allow; that would be a bug.
 var errRole = errors.New("this node does not have the role for it")
 
@@ -38,8 +35,7 @@ type dataPlane struct {
 	mu       sync.Mutex // guards what is below
 	primary  *replication.Primary
 	follower *replication.Follower
-	session  *queue.Session // clients are served with it; from ActiveReady until StopActive
-	ready    bool           // ActiveReady was reported
+	ready    bool // ActiveReady was reported
 	serving  failover.ActiveConfig
 	idleCh   chan struct{} // closed while neither role runs
 }
@@ -53,7 +49,7 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 		DiskStallTimeout: n.cfg.Disk.StallTimeout.Std(), QueueBytes: n.cfg.Limits.PendingBytes.Bytes(),
 		CommitDelay:            n.cfg.CommitDelay.Std(),
 		TailBytes:              tailMemory(n.cfg.Memory.Budget.Bytes()),
-		SnapshotBytesPerSecond: func() int64 { return n.live().Maintenance.SnapshotRate.Bytes() },
+		SnapshotBytesPerSecond: func() int64 { return n.settings.Live().Maintenance.SnapshotRate.Bytes() },
 	}
 	return p
 }
@@ -218,12 +214,13 @@ func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 func (p *dataPlane) letIn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.primary == nil || p.session != nil {
+	if p.primary == nil || p.node.serving.Current() != nil {
 		return
 	}
-	p.session = queue.NewSession(p.primary, p.node.store, p.node.live().Limits, &p.node.deliveries,
+	session := queue.NewSession(p.primary, p.node.store, p.node.settings.Live().Limits, &p.node.deliveries,
 		p.node.log.Named("consumers"))
-	p.session.SetPaused(!p.serving.Deliver)
+	session.SetPaused(!p.serving.Deliver)
+	p.node.serving.Set(session) // from here until StopActive
 	p.showHealth()
 }
 
@@ -235,12 +232,13 @@ func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig
 		return fmt.Errorf("configure the active role: %w", errRole)
 	}
 	p.serving = cfg
-	if p.session != nil && !cfg.Deliver {
-		p.session.SetPaused(true) // INV-2: before anything else
+	session := p.node.serving.Current()
+	if session != nil && !cfg.Deliver {
+		session.SetPaused(true) // INV-2: before anything else
 	}
 	p.primary.Configure(activeConfig(cfg))
-	if p.session != nil && cfg.Deliver {
-		p.session.SetPaused(false)
+	if session != nil && cfg.Deliver {
+		session.SetPaused(false)
 	}
 	p.showHealth()
 	return nil
@@ -249,8 +247,9 @@ func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig
 // StopActive ends the active role. Consumers and streams are told where to go.
 func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error {
 	p.mu.Lock()
-	primary, session := p.primary, p.session
-	p.primary, p.session = nil, nil
+	primary, session := p.primary, p.node.serving.Current()
+	p.primary = nil
+	p.node.serving.Set(nil)
 	p.showHealth()
 	p.mu.Unlock()
 	if primary == nil {
@@ -258,7 +257,8 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 	}
 	if session != nil {
 		session.SetPaused(true)
-		session.End(p.notActive(next))
+		st := p.node.runner.Status()
+		session.End(wire.NotActive(&st, next))
 	}
 	primary.Stop()
 	p.mu.Lock()
@@ -366,37 +366,28 @@ func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerSt
 // showHealth sets the health of QueueService: SERVING only on the active, and only while it serves. mu is held.
 func (p *dataPlane) showHealth() {
 	status := healthpb.HealthCheckResponse_NOT_SERVING
-	if p.session != nil && p.serving.Serve && p.serving.Deliver {
+	if p.node.serving.Current() != nil && p.serving.Serve && p.serving.Deliver {
 		status = healthpb.HealthCheckResponse_SERVING
 	}
 	p.node.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, status)
 }
 
-// Session returns what clients are served with.
-func (n *node) Session() (*queue.Session, error) {
-	n.plane.mu.Lock()
-	session := n.plane.session
-	n.plane.mu.Unlock()
-	if session == nil {
-		return nil, n.NotActive()
-	}
-	return session, nil
+// notActive sends clients to the active node.
+func (n *node) notActive() *wire.NotActiveError {
+	st := n.runner.Status()
+	return wire.NotActive(&st, failover.NodeInfo{})
 }
 
-// NotActive sends clients to the active node.
-func (n *node) NotActive() *wire.NotActiveError { return n.plane.notActive(failover.NodeInfo{}) }
-
-// notActive names next, or else the active node of the record.
-func (p *dataPlane) notActive(next failover.NodeInfo) *wire.NotActiveError {
-	st := p.node.runner.Status()
-	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
-		next = active
+// resync has the store of a standby replaced by a snapshot of the active; false if this node follows none.
+func (p *dataPlane) resync(cause error) bool {
+	p.mu.Lock()
+	follower := p.follower
+	p.mu.Unlock()
+	if follower == nil {
+		return false
 	}
-	out := &wire.NotActiveError{Role: st.Role.String(), Reason: st.Reason, RetryAfter: retryAfter}
-	if next.ID != uuid.Nil && next.ID != p.self.ID {
-		out.ActiveAddress, out.ActiveNode = next.Address, next.ID.String()
-	}
-	return out
+	follower.Resync(cause)
+	return true
 }
 
 // activeConfig converts the conditions of failover to those of replication.

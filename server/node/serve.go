@@ -47,10 +47,15 @@ func (n *node) newServer() *grpc.Server {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 	}, n.serverOptions)...)
 	services := server.Registrar{Server: s}
-	n.queues = queue.New(n, n.store, n.live().Limits, n.log)
+	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits)
 	pb.RegisterQueueServiceServer(services, n.queues)
-	pb.RegisterAdminServiceServer(services, admin.New(n, n.store))
-	pb.RegisterMaintenanceServiceServer(services, rpc.New(n, n.maintenance, n.peers))
+	pb.RegisterAdminServiceServer(services, admin.New(admin.Options{
+		Store: n.store, Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Guard: n.guard,
+		State: n.state, Switchover: n.switchover, Closing: n.closing, Alone: n.alone(), Logger: n.log,
+	}))
+	pb.RegisterMaintenanceServiceServer(services, rpc.New(rpc.Options{
+		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,
+	}))
 	pb.RegisterReplicationServiceServer(services,
 		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
 	healthpb.RegisterHealthServer(services, n.health)

@@ -2,9 +2,12 @@ package peers
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/wire"
@@ -51,4 +54,38 @@ func (p *Peers) FetchMessages(
 		return store.FoundMessages{}, err
 	}
 	return replication.FetchMessages(ctx, c, s, queue, first, last, applied)
+}
+
+// MessageSource is where good copies of a node's messages come from: the other node, whatever its role.
+type MessageSource struct {
+	Peers  *Peers
+	Runner *failover.Runner
+	Store  *store.Store
+}
+
+var _ store.MessageSource = MessageSource{}
+
+var errNoOther = errors.New("the other node is not known, or not there")
+
+// FetchMessages asks the other node.
+func (m MessageSource) FetchMessages(
+	ctx context.Context, queue, first, last uint64, applied lsn.Position,
+) (store.FoundMessages, error) {
+	st := m.Runner.Status()
+	if st.Record == nil {
+		return store.FoundMessages{}, errNoOther
+	}
+	nodes := slices.Clone(st.Record.Nodes)
+	for _, l := range st.Live {
+		nodes = append(nodes, l.Node)
+	}
+	i := slices.IndexFunc(nodes, func(i failover.NodeInfo) bool { return i.ID != st.Self.ID })
+	if i < 0 {
+		return store.FoundMessages{}, errNoOther
+	}
+	other, ok := st.Node(nodes[i].ID)
+	if !ok || other.Address == "" {
+		return store.FoundMessages{}, errNoOther
+	}
+	return m.Peers.FetchMessages(ctx, other.Address, m.Store, queue, first, last, applied)
 }

@@ -19,7 +19,7 @@ func (s *Service) CreateQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 }
 
 func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (s *Service) changeFound(
 	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
 	operation func(*txn.Builder, uint64, uint32),
 ) (*Session, *txn.Result, error) {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -151,7 +151,7 @@ func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*p
 
 // GetQueue describes one queue.
 func (s *Service) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return nil, s.status(err)
 	}
@@ -164,7 +164,7 @@ func (s *Service) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQ
 
 // ListQueues describes queues in the order of their names.
 func (s *Service) ListQueues(_ context.Context, req *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return nil, s.status(err)
 	}

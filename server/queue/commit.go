@@ -30,7 +30,7 @@ func (s *Service) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.Commit
 }
 
 func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (
 		}
 		publishes = publishes || ops[i].messages != nil
 	}
-	if publishes && s.node.DiskLow() {
+	if publishes && s.serving.DiskLow() {
 		return nil, wire.ErrDiskLow
 	}
 	return nil, nil //nolint:nilnil // the usual case: not a retry

@@ -37,7 +37,7 @@ func (s *Service) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 }
 
 func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (s *Service) Browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 }
 
 func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return err
 	}

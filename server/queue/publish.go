@@ -18,7 +18,7 @@ func (s *Service) Publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 }
 
 func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.PublishResponse, error) {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func (s *Service) encodePublish(buf *[]byte, req *pb.PublishRequest) (*store.Pri
 			return nil, err
 		}
 	}
-	if s.node.DiskLow() {
+	if s.serving.DiskLow() {
 		return nil, wire.ErrDiskLow
 	}
 	timeMS := now()

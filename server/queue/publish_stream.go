@@ -66,7 +66,7 @@ type publishStream struct {
 func (s *Service) PublishStream(
 	stream grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse],
 ) error {
-	session, err := s.node.Session()
+	session, err := s.serving.Session()
 	if err != nil {
 		return wire.WithSubmitted(s.status(err), 0)
 	}

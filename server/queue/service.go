@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
@@ -19,24 +17,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ActiveNode tells the services whether this node serves clients now.
-type ActiveNode interface {
-	// Session returns the present session, or a *NotActiveError.
-	Session() (*Session, error)
-	// NotActive returns the error that sends clients to the active node.
-	NotActive() *wire.NotActiveError
-	// DiskLow tells whether the filesystem has less than disk.low-watermark available.
-	DiskLow() bool
-}
-
 // Service implements lockstep.v1.QueueService.
 type Service struct {
 	pb.UnimplementedQueueServiceServer
 
-	node   ActiveNode
-	store  *store.Store
-	limits atomic.Pointer[config.Limits]
-	log    *zap.Logger
+	serving *Serving
+	store   *store.Store
+	limits  atomic.Pointer[config.Limits]
 	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
 	buffers sync.Pool
 }
@@ -45,8 +32,8 @@ type Service struct {
 const maxPooledBytes = 1 << 20
 
 // New makes the service.
-func New(node ActiveNode, s *store.Store, l config.Limits, logger *zap.Logger) *Service {
-	q := &Service{node: node, store: s, log: logger}
+func New(serving *Serving, s *store.Store, l config.Limits) *Service {
+	q := &Service{serving: serving, store: s}
 	q.limits.Store(&l)
 	q.buffers.New = func() any { return new([]byte) }
 	return q
@@ -67,7 +54,7 @@ func (s *Service) release(b *[]byte) {
 	}
 }
 
-// status turns an error into what a handler returns; whoever is not active says who is.
+// status turns an error into what a handler returns; a node that is not active says which one is.
 func (s *Service) status(err error) error { return wire.ToStatus(s.withHint(err)) }
 
 func (s *Service) withHint(err error) error {
@@ -76,7 +63,7 @@ func (s *Service) withHint(err error) error {
 		return err
 	}
 	if errors.Is(err, replication.ErrNotActive) && !errors.As(err, &has) {
-		return s.node.NotActive()
+		return s.serving.notActive()
 	}
 	return err
 }

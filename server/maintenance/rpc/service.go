@@ -10,10 +10,12 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/peers"
+	"github.com/lockstep-mq/lockstep/server/settings"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
@@ -27,28 +29,27 @@ const (
 	passedOn = "lockstep-passed-on"
 )
 
-// MaintenanceNode is what the maintenance service operates.
-type MaintenanceNode interface {
-	// NotActive says who is active.
-	NotActive() *wire.NotActiveError
-	RunningSettings
+// Options of New.
+type Options struct {
+	// Runner, Manager and Peers of the node, and its Settings.
+	Runner   *failover.Runner
+	Manager  *maintenance.Manager
+	Peers    *peers.Peers
+	Settings *settings.Settings
 	// Closing is closed when the node is about to stop.
-	Closing() <-chan struct{}
+	Closing <-chan struct{}
 }
 
 // Service implements lockstep.v1.MaintenanceService. What is about the pair is passed on to the active.
 type Service struct {
 	pb.UnimplementedMaintenanceServiceServer
 
-	node    MaintenanceNode
+	o       Options
 	manager *maintenance.Manager
-	peers   *peers.Peers
 }
 
 // New makes the service.
-func New(node MaintenanceNode, m *maintenance.Manager, p *peers.Peers) *Service {
-	return &Service{node: node, manager: m, peers: p}
-}
+func New(o Options) *Service { return &Service{o: o, manager: o.Manager} }
 
 // pass does a call here, or has the active do it if that is another node.
 func pass[Req, Resp any](
@@ -62,11 +63,12 @@ func pass[Req, Resp any](
 	if !errors.Is(err, replication.ErrNotActive) || errors.Is(err, replication.ErrOutcomeUnknown) {
 		return nil, wire.ToStatus(err)
 	}
-	hint := s.node.NotActive()
+	st := s.o.Runner.Status()
+	hint := wire.NotActive(&st, failover.NodeInfo{})
 	if md, ok := metadata.FromIncomingContext(ctx); hint.ActiveAddress == "" || ok && len(md.Get(passedOn)) > 0 {
 		return nil, wire.ToStatus(hint)
 	}
-	client, err := s.peers.Maintenance(hint.ActiveAddress)
+	client, err := s.o.Peers.Maintenance(hint.ActiveAddress)
 	if err != nil {
 		return nil, wire.ToStatus(err)
 	}
@@ -250,7 +252,7 @@ func (s *Service) WatchPlan(
 	defer stop()
 	go func() {
 		select {
-		case <-s.node.Closing():
+		case <-s.o.Closing:
 			cancel(store.ErrClosed)
 		case <-ctx.Done():
 		}

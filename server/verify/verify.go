@@ -1,4 +1,4 @@
-package node
+package verify
 
 import (
 	"context"
@@ -40,20 +40,20 @@ const (
 var errTooFast = errors.New("the log goes on faster than both nodes can be asked; try again")
 
 // QueueDigests gives the rolling digests at exactly an LSN.
-func (n *node) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
-	return n.store.QueueDigestsAt(ctx, atLSN, compareHeld)
+func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
+	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
 // Verify compares both nodes. A deep one finds damage, and what it finds in an index has that node's store replaced,
 // which takes a moment: then it begins again.
-func (n *node) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
-	if n.alone() {
-		return n.verifyAlone(ctx, deep, fullSpeed)
+func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+	if g.alone() {
+		return g.verifyAlone(ctx, deep, fullSpeed)
 	}
 	for began, replaced := time.Now(), false; ; {
-		resp, err := n.verifyPair(ctx, deep, fullSpeed)
+		resp, err := g.verifyPair(ctx, deep, fullSpeed)
 		replaced = replaced || errors.Is(err, store.ErrIndexDamaged) || errors.Is(err, maintenance.ErrNoPartner) &&
-			n.catchesUp()
+			g.catchesUp()
 		if err == nil || !deep || !replaced || time.Since(began) > indexWait ||
 			errors.Is(err, replication.ErrNotActive) {
 			return resp, err
@@ -67,24 +67,28 @@ func (n *node) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResp
 }
 
 // catchesUp tells whether a standby is connected and not in sync yet.
-func (n *node) catchesUp() bool {
-	st, ok := (upkept{n}).Standby()
-	return ok && !st.Required
+func (g *Guard) catchesUp() bool {
+	session := g.o.Serving.Current()
+	if session == nil {
+		return false
+	}
+	standby := session.Primary.Status().Standby
+	return standby != nil && !standby.Required
 }
 
 // verifyPair is one attempt.
-func (n *node) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
-	other, err := n.partnerOr()
+func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+	other, err := g.partnerOr()
 	if err != nil {
 		return nil, err
 	}
 	resp := &pb.VerifyResponse{Deep: deep}
 	if deep {
-		if err := n.readBoth(ctx, other, fullSpeed, resp); err != nil {
+		if err := g.readBoth(ctx, other, fullSpeed, resp); err != nil {
 			return nil, err
 		}
 	}
-	mine, theirs, reply, err := n.compare(ctx, other)
+	mine, theirs, reply, err := g.compare(ctx, other)
 	if err != nil {
 		return nil, err
 	}
@@ -93,12 +97,12 @@ func (n *node) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verify
 		resp.Messages += q.Messages
 	}
 	resp.Differences = append(resp.Differences, differences(mine, theirs)...)
-	n.guard.compared(resp.Differences)
-	self := n.plane.self
+	g.compared(resp.Differences)
+	self := g.o.Runner.Status().Self
 	resp.Nodes = []*pb.NodeVerification{
 		{
-			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(n.store.DamageStatus()),
-			Damaged: wire.DamagedToProto(n.store.Damaged(wire.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.DamageStatus()),
+			Damaged: wire.DamagedToProto(g.o.Store.Damaged(wire.MaxListedDamage)),
 		},
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
 	}
@@ -107,32 +111,32 @@ func (n *node) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verify
 
 // verifyAlone tells what a node that stands alone has, and what of it cannot be read. There is nothing to compare it
 // with.
-func (n *node) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
+func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if deep {
-		if _, err := n.Scrub(ctx, fullSpeed); err != nil {
+		if _, err := g.Scrub(ctx, fullSpeed); err != nil {
 			return nil, fmt.Errorf("read everything: %w", err)
 		}
 	}
-	stats, err := n.store.Stats()
+	stats, err := g.o.Store.Stats()
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
-	self := n.plane.self
+	self := g.o.Runner.Status().Self
 	return &pb.VerifyResponse{
 		Deep: deep, Lsn: stats.Applied.LSN, Queues: stats.Queues, Messages: stats.Messages,
 		Nodes: []*pb.NodeVerification{{
-			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(n.store.DamageStatus()),
-			Damaged: wire.DamagedToProto(n.store.Damaged(wire.MaxListedDamage)),
+			NodeId: self.ID.String(), Name: self.Name, Damage: wire.DamageToProto(g.o.Store.DamageStatus()),
+			Damaged: wire.DamagedToProto(g.o.Store.Damaged(wire.MaxListedDamage)),
 		}},
 	}, nil
 }
 
 // readBoth reads all that both nodes have, and compares the content.
-func (n *node) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed bool, resp *pb.VerifyResponse) error {
+func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed bool, resp *pb.VerifyResponse) error {
 	var both sync.WaitGroup
 	var mine, theirs error
-	both.Go(func() { _, mine = n.Scrub(ctx, fullSpeed) })
-	both.Go(func() { _, theirs = n.peers.Scrub(ctx, other.Address, fullSpeed) })
+	both.Go(func() { _, mine = g.Scrub(ctx, fullSpeed) })
+	both.Go(func() { _, theirs = g.o.Peers.Scrub(ctx, other.Address, fullSpeed) })
 	both.Wait()
 	if err := errors.Join(mine, theirs); err != nil {
 		return fmt.Errorf("read everything: %w", err)
@@ -140,7 +144,7 @@ func (n *node) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed 
 	if fullSpeed {
 		ctx = pace.FullSpeed(ctx)
 	}
-	switch _, err := n.maintenance.CompareContent(ctx); {
+	switch _, err := g.o.Manager.CompareContent(ctx); {
 	case errors.Is(err, maintenance.ErrDiffer):
 		resp.Differences = append(resp.Differences, &pb.QueueDifference{Reason: err.Error()})
 	case err != nil && ctx.Err() != nil:
@@ -152,13 +156,13 @@ func (n *node) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed 
 }
 
 // compare asks both nodes for their digests at one record.
-func (n *node) compare(ctx context.Context, other failover.NodeInfo) (
+func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
 ) {
 	ahead := uint64(compareAhead)
 	for range compareAttempts {
-		at := n.store.End().LSN + ahead
-		mine, theirs, reply, err = n.compareAt(ctx, other, at)
+		at := g.o.Store.End().LSN + ahead
+		mine, theirs, reply, err = g.compareAt(ctx, other, at)
 		if !errors.Is(err, store.ErrPast) {
 			return mine, theirs, reply, err
 		}
@@ -167,7 +171,7 @@ func (n *node) compare(ctx context.Context, other failover.NodeInfo) (
 	return mine, theirs, reply, errTooFast
 }
 
-func (n *node) compareAt(ctx context.Context, other failover.NodeInfo, at uint64) (
+func (g *Guard) compareAt(ctx context.Context, other failover.NodeInfo, at uint64) (
 	mine, theirs store.QueueDigests, reply *pb.GetQueueDigestsResponse, err error,
 ) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -179,22 +183,26 @@ func (n *node) compareAt(ctx context.Context, other failover.NodeInfo, at uint64
 		}
 	}
 	asked.Go(func() {
-		d, err := n.store.QueueDigestsAt(ctx, at, compareHeld)
+		d, err := g.o.Store.QueueDigestsAt(ctx, at, compareHeld)
 		mine = d
 		fail(err)
 	})
 	asked.Go(func() {
-		d, r, err := n.peers.QueueDigests(ctx, other.Address, at)
+		d, r, err := g.o.Peers.QueueDigests(ctx, other.Address, at)
 		theirs, reply = d, r
 		fail(err)
 	})
-	n.push(ctx, at)
+	g.push(ctx, at)
 	asked.Wait()
 	return mine, theirs, reply, context.Cause(ctx)
 }
 
 // push commits small transactions until the log has come to a record.
-func (n *node) push(ctx context.Context, at uint64) {
+func (g *Guard) push(ctx context.Context, at uint64) {
+	session := g.o.Serving.Current()
+	if session == nil {
+		return
+	}
 	var b txn.Builder
 	b.Begin(nil, time.Now().UnixMilli(), nil)
 	b.DeleteMeta(comparePushKey)
@@ -204,7 +212,7 @@ func (n *node) push(ctx context.Context, at uint64) {
 	}
 	tick := time.NewTicker(comparePush)
 	defer tick.Stop()
-	for n.store.End().LSN < at {
+	for g.o.Store.End().LSN < at {
 		select {
 		case <-ctx.Done():
 			return
@@ -212,8 +220,8 @@ func (n *node) push(ctx context.Context, at uint64) {
 		}
 		// As many at once as are missing: they are committed together.
 		var commits sync.WaitGroup
-		for range min(at-min(n.store.End().LSN, at), 64) {
-			commits.Go(func() { _, _ = upkept{n}.Commit(ctx, payload) })
+		for range min(at-min(g.o.Store.End().LSN, at), 64) {
+			commits.Go(func() { _, _ = session.Primary.Commit(ctx, payload) })
 		}
 		commits.Wait()
 	}
@@ -253,7 +261,7 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 }
 
 // compared remembers the outcome of a comparison.
-func (g *guard) compared(found []*pb.QueueDifference) {
+func (g *Guard) compared(found []*pb.QueueDifference) {
 	text := ""
 	for i, d := range found {
 		if i == 3 {
@@ -272,23 +280,23 @@ func (g *guard) compared(found []*pb.QueueDifference) {
 	g.differ = text
 	g.mu.Unlock()
 	if text != "" {
-		g.n.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right",
+		g.log.Error("THE TWO NODES DIFFER; do not switch over before you know which one is right",
 			zap.String("differences", text))
 	}
-	g.n.lookout.look() // who asked for this finds it in the status
+	g.o.Compared() // the caller finds it in the status
 }
 
 // verifyNow compares the rolling digests, if this node is active and has a standby in sync.
-func (g *guard) verifyNow(ctx context.Context) {
-	if _, err := g.n.partnerOr(); err != nil {
+func (g *Guard) verifyNow(ctx context.Context) {
+	if _, err := g.partnerOr(); err != nil {
 		return // it is the active's business, and has a next time
 	}
-	resp, err := g.n.Verify(ctx, false, false)
+	resp, err := g.Verify(ctx, false, false)
 	switch {
 	case err != nil && ctx.Err() == nil:
-		g.n.log.Warn("the two nodes could not be compared", zap.Error(err))
+		g.log.Warn("the two nodes could not be compared", zap.Error(err))
 	case err == nil && len(resp.GetDifferences()) == 0:
-		g.n.log.Info("both nodes hold the same", zap.Uint64("lsn", resp.GetLsn()),
+		g.log.Info("both nodes hold the same", zap.Uint64("lsn", resp.GetLsn()),
 			zap.Uint64("queues", resp.GetQueues()),
 			zap.Uint64("messages", resp.GetMessages()))
 	}

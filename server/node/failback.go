@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
 )
@@ -14,32 +12,6 @@ import (
 // failbackCheck is how often the active looks whether something speaks against giving the role to the preferred node,
 // while it is about to.
 const failbackCheck = time.Second
-
-// MayForce tells whether Force would be done now.
-func (n *node) MayForce(ctx context.Context, config uint64) error {
-	if n.alone() {
-		return fmt.Errorf("%w: this node runs alone, and is always active", failover.ErrForce)
-	}
-	return n.runner.MayForce(ctx, config)
-}
-
-// Force makes this node active although it is not known to hold everything.
-func (n *node) Force(ctx context.Context, req failover.ForceRequest) (failover.Record, error) {
-	if n.alone() {
-		return failover.Record{}, fmt.Errorf("%w: this node runs alone, and is always active", failover.ErrForce)
-	}
-	log := n.log.With(zap.String("by", req.By), zap.String("reason", req.Reason), zap.Uint64("config", req.Config))
-	log.Warn("FORCED FAILOVER: an operator makes this node active; what it does not hold is lost",
-		zap.Stringer("log_end", n.store.End()))
-	req.Committed = n.store.Committed()
-	rec, err := n.runner.Force(ctx, req)
-	if err != nil {
-		log.Error("the failover was not forced", zap.Error(err))
-		return rec, fmt.Errorf("node %s: %w", n.cfg.Node.Name, err)
-	}
-	log.Warn("the failover is forced", zap.Uint64("new_config", rec.Config), zap.Uint64("term", rec.Term))
-	return rec, nil
-}
 
 // void is what a forced failover has made void of another node's log.
 func void(f *failover.Forced) replication.Void {

@@ -1,0 +1,37 @@
+// Package state describes a node as it is at one moment. The status, the metrics and the probes are made from it, and
+// so cannot disagree.
+package state
+
+import (
+	"time"
+
+	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/maintenance"
+)
+
+// Node is what a node is and knows.
+type Node struct {
+	// Pair is the state of failover.
+	Pair failover.Status
+	// Coordinator is the kind that was configured, CoordinatorAddresses where it is.
+	Coordinator          string
+	CoordinatorAddresses []string
+	// Primary is set while the node holds the active role, Follower while it follows.
+	Primary  *replication.PrimaryStatus
+	Follower *replication.FollowerStatus
+	// ArchiveDir of this node's log; empty for none.
+	ArchiveDir string
+	// Version of the software.
+	Version string
+	// StartedAt is when the process started.
+	StartedAt time.Time
+	// Maintenance that runs on this node; nil for none. Plan of the pair; nil if there never was one.
+	Maintenance *maintenance.Activity
+	Plan        *maintenance.Plan
+	// Conditions are what an operator may have to know now, the most serious first.
+	Conditions []conditions.Condition
+	// DiskLowWatermark: publishes are refused while the disk has less than so many bytes available.
+	DiskLowWatermark uint64
+}

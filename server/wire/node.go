@@ -1,0 +1,60 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/failover"
+)
+
+// retryAfter is what clients are told to wait while there is no active node.
+const retryAfter = 50 * time.Millisecond
+
+// NotActive sends clients to the active node as the node with that status knows it: to next, or, if that is the zero
+// value, to the active of the record.
+func NotActive(st *failover.Status, next failover.NodeInfo) *NotActiveError {
+	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
+		next = active
+	}
+	out := &NotActiveError{Role: st.Role.String(), Reason: st.Reason, RetryAfter: retryAfter}
+	if next.ID != uuid.Nil && next.ID != st.Self.ID {
+		out.ActiveAddress, out.ActiveNode = next.Address, next.ID.String()
+	}
+	return out
+}
+
+// NodeCalled finds a node of the pair by its name or its UUID. The error is ErrInvalid, with those that there are.
+func NodeCalled(st *failover.Status, called string) (uuid.UUID, error) {
+	nodes := slices.Clone(st.Record.Nodes)
+	for _, l := range st.Live {
+		if !slices.ContainsFunc(nodes, func(n failover.NodeInfo) bool { return n.ID == l.Node.ID }) {
+			nodes = append(nodes, l.Node)
+		}
+	}
+	var found []uuid.UUID
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		if n.ID.String() == called {
+			return n.ID, nil
+		}
+		if n.Name == called {
+			found = append(found, n.ID)
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", n.Name, n.ID))
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return uuid.Nil, fmt.Errorf("%w: no node of this pair is called %q; there are %s", ErrInvalid, called,
+			strings.Join(names, ", "))
+	default:
+		return uuid.Nil, fmt.Errorf("%w: %d nodes are called %q: name the node by its UUID; there are %s", ErrInvalid,
+			len(found), called,
+			strings.Join(names, ", "))
+	}
+}
