@@ -45,7 +45,7 @@ var (
 	ErrRestart = errors.New("the node restarts")
 )
 
-// stopLimit is how long open calls may take to end when the node stops.
+// stopLimit is how long the role may take to end when the node stops.
 const stopLimit = 500 * time.Millisecond
 
 // Ready tells where a node can be reached.
@@ -286,7 +286,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 	case <-n.plane.idle():
 	case <-time.After(stopLimit):
 	}
-	stopServer(grpcServer)
+	grpcServer.Shutdown()
 	running.Wait()
 	return err
 }
@@ -307,23 +307,6 @@ func (n *node) wait(asked, ctx context.Context, machine <-chan error) error {
 			err = failover.ErrStopped
 		}
 		return explained(err)
-	}
-}
-
-// stopServer ends all calls: gently, then not.
-func stopServer(s *grpc.Server) {
-	done := make(chan struct{})
-	go func() {
-		s.GracefulStop()
-		close(done)
-	}()
-	timer := time.NewTimer(stopLimit)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-		s.Stop()
-		<-done
 	}
 }
 

@@ -2,17 +2,11 @@ package node
 
 import (
 	"context"
-	"slices"
-	"time"
 
 	"go.uber.org/zap"
-	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/reflection"
 
 	"github.com/lockstep-mq/lockstep/failover"
-	"github.com/lockstep-mq/lockstep/proto/codec"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server"
@@ -22,44 +16,22 @@ import (
 	"github.com/lockstep-mq/lockstep/server/queue"
 )
 
-const (
-	// messageSlackBytes is what a gRPC request has around the messages of a transaction.
-	messageSlackBytes = 1 << 20
-	// streamWindowBytes and connectionWindowBytes are what a client may send before the node has read it.
-	streamWindowBytes     = 1 << 20
-	connectionWindowBytes = 4 << 20
-	// A client that answers no ping for so long is gone, and its messages go to others.
-	keepaliveTime    = 5 * time.Second
-	keepaliveTimeout = 5 * time.Second
-	// A connection has so long to say that it is one: what connects and says nothing holds a descriptor.
-	handshakeTimeout = 5 * time.Second
-	// keepaliveMin is how often clients may ping.
-	keepaliveMin = time.Second
-)
-
 // newServer makes the gRPC server with all services of the node.
-func (n *node) newServer() *grpc.Server {
-	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(int(n.cfg.Limits.TransactionBytes) + messageSlackBytes),
-		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
-		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
-	}, n.serverOptions)...)
-	services := server.Registrar{Server: s}
+func (n *node) newServer() server.Registrar {
+	s := server.New(int(n.cfg.Limits.TransactionBytes), n.serverOptions...)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits)
-	pb.RegisterQueueServiceServer(services, n.queues)
-	pb.RegisterAdminServiceServer(services, admin.New(admin.Options{
+	pb.RegisterQueueServiceServer(s, n.queues)
+	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
 		Store: n.store, Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Guard: n.guard,
 		State: n.state, Switchover: n.switchover, Closing: n.closing, Alone: n.alone(), Logger: n.log,
 	}))
-	pb.RegisterMaintenanceServiceServer(services, rpc.New(rpc.Options{
+	pb.RegisterMaintenanceServiceServer(s, rpc.New(rpc.Options{
 		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,
 	}))
-	pb.RegisterReplicationServiceServer(services,
+	pb.RegisterReplicationServiceServer(s,
 		replication.NewServer(n.plane.service, n.store, replication.Reception{Self: n.introduction, Met: n.met}))
-	healthpb.RegisterHealthServer(services, n.health)
-	reflection.Register(services)
+	healthpb.RegisterHealthServer(s, n.health)
+	s.Reflect()
 	return s
 }
 

@@ -1,0 +1,62 @@
+package server
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/lockstep-mq/lockstep/proto/codec"
+)
+
+const (
+	// messageSlackBytes is what a gRPC request has around the messages of a transaction.
+	messageSlackBytes = 1 << 20
+	// streamWindowBytes and connectionWindowBytes are what a client may send before the node has read it.
+	streamWindowBytes     = 1 << 20
+	connectionWindowBytes = 4 << 20
+	// A client that answers no ping for so long is gone, and its messages go to others.
+	keepaliveTime    = 5 * time.Second
+	keepaliveTimeout = 5 * time.Second
+	// A connection has so long to say that it is one: what connects and says nothing holds a descriptor.
+	handshakeTimeout = 5 * time.Second
+	// keepaliveMin is how often clients may ping.
+	keepaliveMin = time.Second
+	// stopLimit is how long open calls may take to end when the server stops.
+	stopLimit = 500 * time.Millisecond
+)
+
+// New makes the gRPC server of a node, without services, for transactions of that size. The options are added to its
+// own.
+func New(transactionBytes int, options ...grpc.ServerOption) Registrar {
+	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(transactionBytes + messageSlackBytes),
+		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connectionWindowBytes),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
+	}, options)...)
+	return Registrar{Server: s}
+}
+
+// Reflect registers the service by which tools find out which services there are. It is the last to be registered.
+func (r Registrar) Reflect() { reflection.Register(r) }
+
+// Shutdown ends all calls: those that take longer than a moment are cut off.
+func (r Registrar) Shutdown() {
+	done := make(chan struct{})
+	go func() {
+		r.GracefulStop()
+		close(done)
+	}()
+	timer := time.NewTimer(stopLimit)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		r.Stop()
+		<-done
+	}
+}
