@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/peers"
-	"github.com/lockstep-mq/lockstep/server/queue"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/settings"
 	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/server/verify"
@@ -92,7 +92,7 @@ func (n *node) use(c *config.Config) {
 	}
 	n.plane.mu.Lock() // a session that is being made has the new ones, or is seen here
 	defer n.plane.mu.Unlock()
-	if session := n.serving.Current(); session != nil {
+	if session := n.serving.Get(); session != nil {
 		session.SetLimits(c.Limits)
 	}
 }
@@ -133,8 +133,8 @@ func (u upkept) Alone() bool              { return u.n.alone() }
 
 // session returns what the node serves with, if it is active. It may be blocked at the moment: then commits wait or
 // fail.
-func (u upkept) session() (s *queue.Session, ok bool) {
-	s = u.n.serving.Current()
+func (u upkept) session() (s *serving.Session, ok bool) {
+	s = u.n.serving.Get()
 	return s, s != nil
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/metrics"
 	"github.com/lockstep-mq/lockstep/server/peers"
 	"github.com/lockstep-mq/lockstep/server/queue"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/settings"
 	"github.com/lockstep-mq/lockstep/server/state"
 	"github.com/lockstep-mq/lockstep/server/verify"
@@ -91,7 +92,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		canRestart: o.CanRestart,
 		around:     o.Around, setLogLevel: o.SetLogLevel,
 	}
-	n.serving = queue.NewServing(n.notActive)
+	n.serving = serving.NewCurrent(n.notActive)
 	n.lookout = newLookout(n)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()
@@ -173,7 +174,7 @@ type node struct {
 	latencies   *metrics.Latencies // nil for none
 	deliveries  dispatch.Counters
 	connections connectionCounter
-	serving     *queue.Serving
+	serving     *serving.Current
 	settings    *settings.Settings
 	guard       *verify.Guard
 	lookout     *lookout

@@ -15,7 +15,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
-	"github.com/lockstep-mq/lockstep/server/queue"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
@@ -214,10 +214,10 @@ func (p *dataPlane) report(e replication.Event, post func(failover.DataEvent)) {
 func (p *dataPlane) letIn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.primary == nil || p.node.serving.Current() != nil {
+	if p.primary == nil || p.node.serving.Get() != nil {
 		return
 	}
-	session := queue.NewSession(p.primary, p.node.store, p.node.settings.Live().Limits, &p.node.deliveries,
+	session := serving.NewSession(p.primary, p.node.store, p.node.settings.Live().Limits, &p.node.deliveries,
 		p.node.log.Named("consumers"))
 	session.SetPaused(!p.serving.Deliver)
 	p.node.serving.Set(session) // from here until StopActive
@@ -232,7 +232,7 @@ func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig
 		return fmt.Errorf("configure the active role: %w", errRole)
 	}
 	p.serving = cfg
-	session := p.node.serving.Current()
+	session := p.node.serving.Get()
 	if session != nil && !cfg.Deliver {
 		session.SetPaused(true) // INV-2: before anything else
 	}
@@ -247,7 +247,7 @@ func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig
 // StopActive ends the active role. Consumers and streams are told where to go.
 func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error {
 	p.mu.Lock()
-	primary, session := p.primary, p.node.serving.Current()
+	primary, session := p.primary, p.node.serving.Get()
 	p.primary = nil
 	p.node.serving.Set(nil)
 	p.showHealth()
@@ -366,7 +366,7 @@ func (p *dataPlane) roles() (*replication.PrimaryStatus, *replication.FollowerSt
 // showHealth sets the health of QueueService: SERVING only on the active, and only while it serves. mu is held.
 func (p *dataPlane) showHealth() {
 	status := healthpb.HealthCheckResponse_NOT_SERVING
-	if p.node.serving.Current() != nil && p.serving.Serve && p.serving.Deliver {
+	if p.node.serving.Get() != nil && p.serving.Serve && p.serving.Deliver {
 		status = healthpb.HealthCheckResponse_SERVING
 	}
 	p.node.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, status)

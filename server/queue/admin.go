@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -103,7 +104,7 @@ func (s *Service) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (
 // change commits one operation on an existing queue.
 func (s *Service) change(
 	ctx context.Context, name string, producer *pb.Producer, operation func(*txn.Builder, uint64),
-) (*Session, *txn.Result, error) {
+) (*serving.Session, *txn.Result, error) {
 	return s.changeFound(ctx, producer, func() (uint64, uint32, error) {
 		id, err := s.find(name)
 		return id, txn.NoSub, err
@@ -114,7 +115,7 @@ func (s *Service) change(
 func (s *Service) changeFound(
 	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
 	operation func(*txn.Builder, uint64, uint32),
-) (*Session, *txn.Result, error) {
+) (*serving.Session, *txn.Result, error) {
 	session, err := s.serving.Session()
 	if err != nil {
 		return nil, nil, err

@@ -12,6 +12,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -184,7 +185,7 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 	if err != nil {
 		return err
 	}
-	read := store.ReadRequest{From: max(req.GetFromSequence(), 1), MaxBytes: deliveryBatchBytes, MarkDamaged: true}
+	read := store.ReadRequest{From: max(req.GetFromSequence(), 1), MaxBytes: serving.DeliveryBatchBytes, MarkDamaged: true}
 	if req.GetSubscription() == "" {
 		read.Queue, err = s.find(req.GetQueue())
 	} else {
@@ -235,7 +236,7 @@ func withoutDamaged(batch []store.Delivery) (rest []store.Delivery, damaged []ui
 
 // sendBatch sends what was read at once, in as many responses as the client's limit makes of it.
 func sendBatch(
-	session *Session, batch []store.Delivery, damaged []uint64, req *pb.BrowseRequest,
+	session *serving.Session, batch []store.Delivery, damaged []uint64, req *pb.BrowseRequest,
 	stream grpc.ServerStreamingServer[pb.BrowseResponse],
 ) error {
 	select {

@@ -14,6 +14,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -40,7 +41,7 @@ func (c *streamCall) end(r *txn.Result, err error) {
 // publishStream is one PublishStream call: a goroutine reads and submits, the handler's own one answers.
 type publishStream struct {
 	server  *Service
-	session *Session
+	session *serving.Session
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
 	calls   chan *streamCall // in order; its capacity is limits.stream-in-flight
 	room    *semaphore.Weighted

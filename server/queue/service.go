@@ -12,6 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -21,7 +22,7 @@ import (
 type Service struct {
 	pb.UnimplementedQueueServiceServer
 
-	serving *Serving
+	serving *serving.Current
 	store   *store.Store
 	limits  atomic.Pointer[config.Limits]
 	// buffers has *[]byte for encoding transactions; replication copies them before Submit returns.
@@ -32,7 +33,7 @@ type Service struct {
 const maxPooledBytes = 1 << 20
 
 // New makes the service.
-func New(serving *Serving, s *store.Store, l config.Limits) *Service {
+func New(serving *serving.Current, s *store.Store, l config.Limits) *Service {
 	q := &Service{serving: serving, store: s}
 	q.limits.Store(&l)
 	q.buffers.New = func() any { return new([]byte) }
@@ -63,7 +64,7 @@ func (s *Service) withHint(err error) error {
 		return err
 	}
 	if errors.Is(err, replication.ErrNotActive) && !errors.As(err, &has) {
-		return s.serving.notActive()
+		return s.serving.NotActive()
 	}
 	return err
 }
@@ -97,7 +98,7 @@ func (o *origin) missing(err error) bool {
 
 // commit encodes one operation and commits it, unless it was carried out before.
 func (s *Service) commit(
-	ctx context.Context, session *Session, o origin, operation func(*txn.Builder),
+	ctx context.Context, session *serving.Session, o origin, operation func(*txn.Builder),
 ) (*txn.Result, error) {
 	if o.prior != nil {
 		if err := s.checkSame(o.producer, o.prior, operation); err != nil {
@@ -166,7 +167,7 @@ func (s *Service) lookup(name, sub string) (store.Lookup, error) {
 
 // describeMade gives the queue that a transaction made, as it is now. It may be gone by now, and another one have its
 // name.
-func (s *Service) describeMade(session *Session, name string, id uint64) *pb.Queue {
+func (s *Service) describeMade(session *serving.Session, name string, id uint64) *pb.Queue {
 	described, err := s.describe(session, name)
 	if err != nil || described.GetId() != id {
 		return &pb.Queue{Name: name, Id: id}
@@ -175,7 +176,7 @@ func (s *Service) describeMade(session *Session, name string, id uint64) *pb.Que
 }
 
 // describe gives the queue as it is now.
-func (s *Service) describe(session *Session, name string) (*pb.Queue, error) {
+func (s *Service) describe(session *serving.Session, name string) (*pb.Queue, error) {
 	if err := txn.CheckName(name); err != nil {
 		return nil, err
 	}
@@ -190,7 +191,7 @@ func (s *Service) describe(session *Session, name string) (*pb.Queue, error) {
 }
 
 // queueToProto describes a queue, with the consumers that the session has of it.
-func queueToProto(q *store.QueueInfo, session *Session) *pb.Queue {
+func queueToProto(q *store.QueueInfo, session *serving.Session) *pb.Queue {
 	return wire.QueueToProto(q, func(sub uint32) (inFlight uint64, attached uint32) {
 		return session.Consumers.Stats(dispatch.Key{Queue: q.ID, Sub: sub})
 	})

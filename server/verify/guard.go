@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/dispatch"
 	"github.com/lockstep-mq/lockstep/server/maintenance"
 	"github.com/lockstep-mq/lockstep/server/peers"
-	"github.com/lockstep-mq/lockstep/server/queue"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/settings"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -44,7 +44,7 @@ type Options struct {
 	Manager *maintenance.Manager
 	Peers   *peers.Peers
 	// Serving has the session that transactions are committed in.
-	Serving *queue.Serving
+	Serving *serving.Current
 	// Resync has the node's store replaced by a snapshot of the active; false if this node does not follow one.
 	Resync func(cause error) bool
 	// HandOver makes the other node the active one.

@@ -68,7 +68,7 @@ func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyRes
 
 // catchesUp tells whether a standby is connected and not in sync yet.
 func (g *Guard) catchesUp() bool {
-	session := g.o.Serving.Current()
+	session := g.o.Serving.Get()
 	if session == nil {
 		return false
 	}
@@ -199,7 +199,7 @@ func (g *Guard) compareAt(ctx context.Context, other failover.NodeInfo, at uint6
 
 // push commits small transactions until the log has come to a record.
 func (g *Guard) push(ctx context.Context, at uint64) {
-	session := g.o.Serving.Current()
+	session := g.o.Serving.Get()
 	if session == nil {
 		return
 	}

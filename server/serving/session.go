@@ -1,4 +1,4 @@
-package queue
+package serving
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// deliveryBatchBytes is about how much one message to a consumer or browser holds.
-	deliveryBatchBytes = 1 << 20
+	// DeliveryBatchBytes is about how much one message to a consumer or browser holds.
+	DeliveryBatchBytes = 1 << 20
 	// outboxBytes is about how much waits for a slow consumer's connection.
 	outboxBytes = 4 << 20
 	// settleRetry is how often acknowledgements that a blocked node did not take are tried again.
@@ -56,7 +56,7 @@ func NewSession(
 // deliveryLimits are the part that is about deliveries.
 func deliveryLimits(l config.Limits) dispatch.Limits {
 	return dispatch.Limits{
-		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: deliveryBatchBytes, OutboxBytes: outboxBytes,
+		Consumers: l.Consumers, Outstanding: l.Outstanding, BatchBytes: DeliveryBatchBytes, OutboxBytes: outboxBytes,
 		Share: float64(l.DeliveryShare) / 100,
 	}
 }
