@@ -89,7 +89,7 @@ fuzz: ## Each fuzz target for FUZZTIME (30s)
 	test/fuzz.sh $(FUZZTIME)
 
 .PHONY: spec
-spec: ## Check the TLA+ model in failover/spec with TLC; needs Java, and TLA2TOOLS=tla2tools.jar or a network
+spec: ## Check the TLA+ models in failover/spec with TLC, all configurations: hours; needs Java, and TLA2TOOLS=tla2tools.jar or a network
 	failover/spec/check.sh
 
 .PHONY: simulate

