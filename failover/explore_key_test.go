@@ -98,6 +98,7 @@ func (s *State) appendKey(b []byte) []byte {
 	b = fmt.Appendf(b, "R%t%t%t%q%q%v%t%t%v%s%s%t%d%v", r.claimed, r.named, r.grown, r.superseded, r.putBack, r.mark,
 		r.markKnown, r.announced, r.twin,
 		r.copyOf, r.gone, r.askedTwin, left(r.twinAt), s.meeting)
+	b = fmt.Appendf(b, "c%t%v%v%q%v", r.compared, r.boot, r.asked, r.lacks, r.beside)
 	b = fmt.Appendf(b, "O%s%d%t", s.adopts.id, s.adopts.rev, s.refused != nil)
 	return b
 }
