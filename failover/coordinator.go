@@ -100,8 +100,10 @@ type Coordinator interface {
 	// WriteMark raises the pair's mark. A mark that is not above the present one (Mark.Less) changes nothing and is no
 	// error: of several that are written at once, the highest stays. When it returns nil, the mark, or a higher one, is
 	// durable in the coordinator. Any error is an unknown outcome, and harmless. Neither the record nor its revision
-	// changes, and no watcher is woken. It outlives the record.
-	WriteMark(ctx context.Context, m Mark) error
+	// changes, and no watcher is woken. It outlives the record. It returns the mark that was there before: m itself if
+	// an earlier attempt had been done, and the zero Mark if there was none, or if a voter of an older release does not
+	// say.
+	WriteMark(ctx context.Context, m Mark) (before Mark, err error)
 
 	// LoadMark reads the pair's mark linearizably; the zero Mark if there is none, which is also so when the
 	// coordinator cannot keep one yet (a voter of an older release). Errors: ErrUnreachable, ErrRecordInvalid.

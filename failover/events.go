@@ -55,6 +55,8 @@ type (
 	Occupied struct{ Why string }
 	// Committed: the active has committed up to a record that it wrote in its own term.
 	Committed struct{ Term, LSN uint64 }
+	// MarkWritten is the outcome of WriteMark: Before is the mark that was there.
+	MarkWritten struct{ Before Mark }
 	// Met is the outcome of Meet. Gone: nobody listens at the address.
 	Met struct {
 		Address string
@@ -78,6 +80,7 @@ func (DrainEnded) event()      {}
 func (SwitchoverAsked) event() {}
 func (Occupied) event()        {}
 func (Committed) event()       {}
+func (MarkWritten) event()     {}
 func (Met) event()             {}
 func (Knocked) event()         {}
 func (Ticked) event()          {}
@@ -108,7 +111,8 @@ type (
 	ClaimRun struct{ Named, Run uuid.UUID }
 	// ConfirmRun calls DataPlane.ConfirmRun.
 	ConfirmRun struct{ Run uuid.UUID }
-	// WriteMark raises the pair's high-water mark in the coordinator. Nothing waits for it.
+	// WriteMark raises the pair's high-water mark in the coordinator. Nothing waits for it; the outcome, if there is
+	// one, is MarkWritten.
 	WriteMark struct{ Mark Mark }
 	// Announce begins to keep this node's liveness key.
 	Announce struct{}

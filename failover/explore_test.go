@@ -299,7 +299,12 @@ func (w *world) actCoordinator(a action, n *whost) error {
 		return w.feed(i, met)
 	case "mark":
 		w.left.mark--
-		return w.feed(i, Committed{Term: n.primary.term, LSN: uint64(n.primary.commit)})
+		before := w.mark
+		err := w.feed(i, Committed{Term: n.primary.term, LSN: uint64(n.primary.commit)})
+		if err != nil || w.mark == before {
+			return err
+		}
+		return w.feed(i, MarkWritten{Before: before})
 	case "load-fail":
 		w.left.loadFail--
 		n.load = false

@@ -200,6 +200,8 @@ func (m *machine) handle(ev Event) {
 		m.occupied = e.Why
 	case Committed:
 		m.committed(e)
+	case MarkWritten:
+		m.compareOwnMark(e.Before)
 	case Met:
 		m.met(e)
 	case Knocked:

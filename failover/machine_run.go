@@ -317,8 +317,25 @@ func (m *machine) freshMark() bool {
 	return false
 }
 
+// compareOwnMark is INV-12 for an active that has not started: only this run writes marks in its term, so one above all
+// that it has written shows that it does not know what it has done. Its machine was woken with an older snapshot of its
+// memory, or runs twice. What it has acknowledged since then is not what the pair had acknowledged.
+func (m *machine) compareOwnMark(mark Mark) {
+	r := &m.run
+	if !m.leads() || mark.Pair != m.rec.PairID || mark.By != m.act.term || !r.mark.Less(mark) || r.superseded != "" ||
+		mutate.Off("INV-12-own-mark-is-not-compared") {
+		return
+	}
+	m.foundPutBack(fmt.Sprintf("the pair's mark is %s, which this run has written, and does not remember", mark))
+	r.superseded = "superseded: this machine was woken with an older snapshot of its memory, or runs twice: " +
+		r.putBack + ". What it has acknowledged since then may not be part of the pair. Start this process again; if " +
+		"no other node is in sync, it will wait for an operator (docs/failover.md)"
+	m.warn("%s", r.superseded)
+}
+
 // marked takes note of the pair's mark, as the coordinator has it.
 func (m *machine) marked(mark Mark) {
+	m.compareOwnMark(mark)
 	m.run.markKnown, m.run.markedNow = true, true
 	if m.run.mark.Less(mark) {
 		m.run.mark = mark

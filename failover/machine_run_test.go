@@ -302,6 +302,51 @@ func TestMarkWritten(t *testing.T) {
 	require.Equal(t, uint64(20), r.s.highWater().LSN)
 }
 
+// TestWokenWithOldMemory: a machine that goes on from an older snapshot of its memory has not started, so nothing is
+// compared; but the mark that it wrote in its own term, and has forgotten, tells.
+func TestWokenWithOldMemory(t *testing.T) {
+	woken := func(t *testing.T) (r *rig, mark func(lsn uint64) Mark) {
+		t.Helper()
+		r = newRig(t, Settings{})
+		r.start(usedIdentity(), recordWith(0, 0), 0)
+		r.won()
+		r.report(ActiveReady{})
+		term := r.s.act.term
+		mark = func(lsn uint64) Mark { return Mark{Pair: testPair, By: term, Term: term, LSN: lsn} }
+		r.step(Committed{Term: term, LSN: 20}) // in the snapshot; since then it had committed up to 30
+		effect[WriteMark](t, r.step(Committed{Term: term, LSN: 40}))
+		require.Empty(t, r.step(MarkWritten{Before: mark(20)}))
+		return r, mark
+	}
+	stopped := func(t *testing.T, r *rig, effects []Effect) {
+		t.Helper()
+		require.Equal(t, []string{"stop-active"}, kinds(effects))
+		effect[MarkLoss](t, effects)
+		require.Contains(t, r.s.Reason(), "woken with an older snapshot of its memory")
+		requireNo[SwapRecord](t, r.after(time.Hour))
+	}
+	t.Run("it writes the next mark", func(t *testing.T) {
+		r, mark := woken(t)
+		r.s.run.mark = mark(20)
+		effect[WriteMark](t, r.step(Committed{Term: r.s.act.term, LSN: 25}))
+		stopped(t, r, r.step(MarkWritten{Before: mark(40)}))
+	})
+	t.Run("it reads the record again", func(t *testing.T) {
+		r, mark := woken(t)
+		stopped(t, r, r.step(Loaded{Record: r.s.rec, Revision: r.s.rev, Mark: mark(41)}))
+	})
+	t.Run("its own, sent twice", func(t *testing.T) {
+		r, mark := woken(t)
+		require.Empty(t, r.step(MarkWritten{Before: mark(40)}))
+	})
+	t.Run("of an earlier term, and none", func(t *testing.T) {
+		r, _ := woken(t)
+		require.Empty(t, r.step(MarkWritten{Before: Mark{Pair: testPair, By: 2, Term: 2, LSN: 99}}))
+		require.Empty(t, r.step(MarkWritten{}))
+		require.True(t, r.s.act.sent.Serve)
+	})
+}
+
 // TestComparesBeforeItTakesTheRoleAgain is the last part of INV-13: of two members that start, the one with the longer
 // log goes on.
 func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {

@@ -257,13 +257,15 @@ func (l *loop) markEvery(ctx context.Context) {
 	})
 }
 
-// writeMark raises the pair's mark. When that fails, the next one does.
+// writeMark raises the pair's mark. When that fails, the next one does; whether the coordinator answers is seen elsewhere.
 func (l *loop) writeMark(ctx context.Context, e WriteMark) {
 	limit := l.state.set.CoordinatorTimeout
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		_ = l.r.opts.Coordinator.WriteMark(ctx, e.Mark) // whether the coordinator answers is seen elsewhere
+		if before, err := l.r.opts.Coordinator.WriteMark(ctx, e.Mark); err == nil {
+			l.r.post(MarkWritten{Before: before})
+		}
 	})
 }
 
@@ -274,7 +276,7 @@ const lastMarkLimit = 300 * time.Millisecond
 func (l *loop) lastMark(ctx context.Context, mark Mark) {
 	ctx, cancel := context.WithTimeout(ctx, lastMarkLimit)
 	defer cancel()
-	_ = l.r.opts.Coordinator.WriteMark(ctx, mark) // without it the mark is up to a second old
+	_, _ = l.r.opts.Coordinator.WriteMark(ctx, mark) // without it the mark is up to a second old
 }
 
 // meetTimeout bounds a question to another process.

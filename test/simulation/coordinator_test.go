@@ -212,15 +212,15 @@ func (c *coordinator) Swap(
 }
 
 // WriteMark implements failover.Coordinator.
-func (c *coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+func (c *coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	if !c.travel(ctx) {
-		return failover.ErrUnknownOutcome
+		return failover.Mark{}, failover.ErrUnknownOutcome
 	}
-	err := c.a.within.WriteMark(ctx, m)
+	before, err := c.a.within.WriteMark(ctx, m)
 	if !c.travel(ctx) {
-		return failover.ErrUnknownOutcome
+		return failover.Mark{}, failover.ErrUnknownOutcome
 	}
-	return err
+	return before, err
 }
 
 // LoadMark implements failover.Coordinator.

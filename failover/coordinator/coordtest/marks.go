@@ -10,16 +10,19 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// writeMark repeats a write of the mark until it is done: right after its start a coordinator may not take one.
-func writeMark(ctx context.Context, t *testing.T, c failover.Coordinator, m failover.Mark) {
+// writeMark repeats a write of the mark until it is done: right after its start a coordinator may not take one. It
+// returns the mark before.
+func writeMark(ctx context.Context, t *testing.T, c failover.Coordinator, m failover.Mark) failover.Mark {
 	t.Helper()
 	var err error
 	for ctx.Err() == nil {
-		if err = c.WriteMark(ctx, m); err == nil {
-			return
+		var before failover.Mark
+		if before, err = c.WriteMark(ctx, m); err == nil {
+			return before
 		}
 	}
 	require.NoError(t, err, "write the mark %v", m)
+	return failover.Mark{}
 }
 
 func requireMark(ctx context.Context, t *testing.T, c failover.Coordinator, want failover.Mark) {
@@ -29,7 +32,7 @@ func requireMark(ctx context.Context, t *testing.T, c failover.Coordinator, want
 	require.Equal(t, want, got)
 }
 
-// testMark: a mark only rises, is seen by everybody, and leaves the record alone.
+// testMark: a mark only rises, is seen by all connections, and leaves the record alone.
 func testMark(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
@@ -41,18 +44,19 @@ func testMark(t *testing.T, f Fixture) {
 
 	high := failover.Mark{By: 3, Term: 2, LSN: 100}
 	writeMark(ctx, t, a, failover.Mark{By: 3, Term: 2, LSN: 90})
-	writeMark(ctx, t, a, high)
+	require.Equal(t, failover.Mark{By: 3, Term: 2, LSN: 90}, writeMark(ctx, t, a, high))
 	requireMark(ctx, t, a, high)
 	requireMark(ctx, t, b, high)
 	for _, old := range []failover.Mark{{}, {By: 3, Term: 2, LSN: 99}, {By: 2, Term: 2, LSN: 1000}, high} {
-		writeMark(ctx, t, b, old) // of one that was away, or whose request was held up
+		// Of one that was away, or whose request was held up.
+		require.Equal(t, high, writeMark(ctx, t, b, old))
 		requireMark(ctx, t, a, high)
 	}
 	// A forced failover begins a term with less.
 	forced := failover.Mark{By: 4, Term: 4, LSN: 50}
-	writeMark(ctx, t, b, forced)
+	require.Equal(t, high, writeMark(ctx, t, b, forced))
 	requireMark(ctx, t, a, forced)
-	writeMark(ctx, t, a, high)
+	require.Equal(t, forced, writeMark(ctx, t, a, high), "what another connection has written since")
 	requireMark(ctx, t, b, forced)
 
 	got, at, err := b.Load(ctx)
@@ -65,8 +69,7 @@ func testMark(t *testing.T, f Fixture) {
 	requireMark(ctx, t, a, forced)
 }
 
-// testMarkConcurrent: of marks that are written at once, the highest stays, whoever wrote it; and no one who reads sees
-// it fall.
+// testMarkConcurrent: of marks that are written at once, the highest stays, and no reader sees it fall.
 func testMarkConcurrent(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	const writers, rounds = 3, 20
@@ -80,7 +83,7 @@ func testMarkConcurrent(t *testing.T, f Fixture) {
 			var last failover.Mark
 			for n := range rounds {
 				mine := failover.Mark{By: 1, Term: 1, LSN: uint64(n*writers + i + 1)}
-				if c.WriteMark(ctx, mine) != nil {
+				if _, err := c.WriteMark(ctx, mine); err != nil {
 					continue
 				}
 				now, err := c.LoadMark(ctx)
@@ -115,7 +118,8 @@ func testMarkOutage(t *testing.T, f Fixture) {
 	await(t, b, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
 	short, cancel := context.WithTimeout(ctx, outageTry)
 	defer cancel()
-	require.Error(t, a.WriteMark(short, failover.Mark{By: 1, Term: 1, LSN: 8}))
+	_, err = a.WriteMark(short, failover.Mark{By: 1, Term: 1, LSN: 8})
+	require.Error(t, err)
 	_, err = b.LoadMark(short)
 	require.ErrorIs(t, err, failover.ErrUnreachable)
 

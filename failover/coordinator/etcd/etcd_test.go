@@ -165,7 +165,8 @@ func TestMarkOfAnotherPair(t *testing.T) {
 	mark := failover.Mark{Pair: uuid.New(), By: 9, Term: 8, LSN: 1000}
 	_, err = a.Swap(t.Context(), 0, coordtest.SampleRecord("op1"))
 	require.NoError(t, err)
-	require.NoError(t, a.WriteMark(t.Context(), mark))
+	_, err = a.WriteMark(t.Context(), mark)
+	require.NoError(t, err)
 	_, err = raw.Delete(t.Context(), "/p/record")
 	require.NoError(t, err)
 	got, err := b.LoadMark(t.Context())
@@ -173,7 +174,8 @@ func TestMarkOfAnotherPair(t *testing.T) {
 	require.Equal(t, mark, got)
 
 	first := failover.Mark{Pair: uuid.New(), By: 1, Term: 1, LSN: 1}
-	require.NoError(t, b.WriteMark(t.Context(), first))
+	_, err = b.WriteMark(t.Context(), first)
+	require.NoError(t, err)
 	got, err = a.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, first, got)
@@ -182,10 +184,12 @@ func TestMarkOfAnotherPair(t *testing.T) {
 	require.NoError(t, err)
 	_, err = b.LoadMark(t.Context())
 	require.ErrorIs(t, err, failover.ErrRecordInvalid)
-	require.ErrorIs(t, a.WriteMark(t.Context(), mark), failover.ErrRecordInvalid)
+	_, err = a.WriteMark(t.Context(), mark)
+	require.ErrorIs(t, err, failover.ErrRecordInvalid)
 	_, err = raw.Delete(t.Context(), "/p/mark")
 	require.NoError(t, err)
-	require.NoError(t, a.WriteMark(t.Context(), mark))
+	_, err = a.WriteMark(t.Context(), mark)
+	require.NoError(t, err)
 }
 
 // A process of 0.1.0 has the node's key only. It is seen when it overwrites this process's; and when it is gone, the

@@ -19,29 +19,30 @@ type marks struct {
 	now failover.Mark
 }
 
-// WriteMark implements failover.Coordinator. The mark has a key of its own without a lease: it outlives whoever wrote
-// it, and also the record.
-func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+// WriteMark implements failover.Coordinator. The mark has a key of its own without a lease: it outlives the
+// active that wrote it, and also the record.
+func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	k := &c.marks
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for fresh := false; ; fresh = true {
 		switch {
 		case k.now.Less(m):
+			before := k.now
 			if done, err := c.raiseMark(ctx, m); done || err != nil {
-				return err
+				return before, err
 			}
 		case fresh:
-			return nil
+			return k.now, nil
 		default: // for all that this connection knows; etcd may have been put back since
 			if err := c.readMark(ctx); err != nil {
-				return fmt.Errorf("write the pair's mark: %w", err)
+				return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", err)
 			}
 		}
 	}
 }
 
-// raiseMark writes the mark if nobody else has since this connection has last looked; if somebody has, it notes what is
+// raiseMark writes the mark if no other connection has since this one has last looked; if one has, it notes what is
 // there. Called with c.marks.mu held.
 func (c *Coordinator) raiseMark(ctx context.Context, m failover.Mark) (bool, error) {
 	k := &c.marks

@@ -53,14 +53,16 @@ func TestPutBackUnderConnection(t *testing.T) {
 	old := coordtest.SampleRecord("old")
 	rev, err := a.Swap(t.Context(), 0, old)
 	require.NoError(t, err)
-	require.NoError(t, a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 5}))
+	_, err = a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 5})
+	require.NoError(t, err)
 	image := s.image(t)
 
 	rec := old
 	for i := range 20 {
 		rec, rev = swap(t, a, rec, rev, fmt.Sprint("new", i))
 	}
-	require.NoError(t, a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 50}))
+	_, err = a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 50})
+	require.NoError(t, err)
 	for _, c := range []*etcd.Coordinator{a, b} {
 		await(t, c, "the newest record", func(o failover.Observation) bool {
 			return o.Record != nil &&
@@ -82,15 +84,16 @@ func TestPutBackUnderConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 5}, mark)
 	// The active goes on and marks what it has committed since.
-	require.NoError(t, a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 51}))
+	_, err = a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 51})
+	require.NoError(t, err)
 	mark, err = b.LoadMark(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{By: 1, Term: 1, LSN: 51}, mark)
 	// And so does one who has written a higher one before, and whose next is below that.
 	s.putBack(t, image)
 	require.Eventually(t, func() bool {
-		return a.WriteMark(t.Context(),
-			failover.Mark{By: 1, Term: 1, LSN: 40}) == nil
+		_, err := a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 40})
+		return err == nil
 	}, bound, 10*time.Millisecond)
 	mark, err = b.LoadMark(t.Context())
 	require.NoError(t, err)

@@ -241,16 +241,17 @@ func (c *Coordinator) Swap(
 }
 
 // WriteMark implements failover.Coordinator.
-func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	if ctx.Err() != nil || !c.up() {
-		return fmt.Errorf("write the pair's mark: %w", failover.ErrUnknownOutcome)
+		return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", failover.ErrUnknownOutcome)
 	}
-	if c.s.mark.Less(m) {
+	before := c.s.mark
+	if before.Less(m) {
 		c.s.mark = m
 	}
-	return nil
+	return before, nil
 }
 
 // LoadMark implements failover.Coordinator.

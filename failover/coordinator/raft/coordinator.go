@@ -160,16 +160,18 @@ func (c *Coordinator) Swap(
 }
 
 // WriteMark implements failover.Coordinator.
-func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) error {
+func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before failover.Mark, err error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	// It may be sent, and done, more than once: the highest mark stays.
-	_, err := atLeader(ctx, c.v, c.v.opts.RequestTimeout,
-		func(ctx context.Context, s service) error { return s.mark(ctx, m) })
+	_, err = atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
+		before, err = s.mark(ctx, m)
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("write the pair's mark: %w", err)
+		return failover.Mark{}, fmt.Errorf("write the pair's mark: %w", err)
 	}
-	return nil
+	return before, nil
 }
 
 // LoadMark implements failover.Coordinator.

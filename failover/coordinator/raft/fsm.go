@@ -59,6 +59,7 @@ type command struct {
 type swapped struct {
 	revision int64
 	conflict bool
+	before   failover.Mark // before the entry, if that has a mark
 	err      error
 }
 
@@ -81,8 +82,7 @@ func (f *fsm) Apply(entry *hraft.Log) any {
 	}
 	switch {
 	case len(c.Record) == 0 && c.Mark != nil:
-		f.raise(*c.Mark)
-		return swapped{}
+		return swapped{before: f.raise(*c.Mark)}
 	case len(c.Record) == 0:
 		return swapped{err: fmt.Errorf("log entry %d is neither a swap nor a mark", entry.Index)}
 	}
@@ -104,14 +104,16 @@ func (f *fsm) Apply(entry *hraft.Log) any {
 	return out
 }
 
-// raise notes a mark, unless it is below the one that is there.
-func (f *fsm) raise(m failover.Mark) {
+// raise notes a mark, unless it is below the one that is there, which it returns.
+func (f *fsm) raise(m failover.Mark) (before failover.Mark) {
 	f.now.Update(func(s *state) bool {
+		before = s.mark()
 		if s.Mark == nil || s.Mark.Less(m) {
 			s.Mark = &m
 		}
 		return false // a mark is nothing that watchers look at
 	})
+	return before
 }
 
 // Snapshot implements raft.FSM.

@@ -76,6 +76,7 @@ func TestFSMMark(t *testing.T) {
 	require.Equal(t, swapped{revision: 1}, f.Apply(entry(t, command{OpID: "x", Record: json.RawMessage(`{"a":1}`)})))
 	before := f.now.Get()
 	high := failover.Mark{By: 2, Term: 1, LSN: 9}
+	last := failover.Mark{}
 	for _, m := range []failover.Mark{
 		{By: 1, Term: 1, LSN: 3},
 		high,
@@ -83,7 +84,8 @@ func TestFSMMark(t *testing.T) {
 		{By: 1, Term: 1, LSN: 99},
 		{},
 	} {
-		require.Equal(t, swapped{}, f.Apply(entry(t, command{Mark: &m})), "%v", m)
+		require.Equal(t, swapped{before: last}, f.Apply(entry(t, command{Mark: &m})), "%v", m)
+		last = f.now.Get().mark()
 	}
 	require.Equal(t, high, f.now.Get().mark())
 	require.Equal(t, before.Revision, f.now.Get().Revision)

@@ -15,7 +15,7 @@ import (
 func writeMark(t *testing.T, k *raft.Coordinator, m failover.Mark) {
 	t.Helper()
 	var err error
-	if !awaitTrue(func() bool { err = k.WriteMark(timed(t), m); return err == nil }) {
+	if !awaitTrue(func() bool { _, err = k.WriteMark(timed(t), m); return err == nil }) {
 		require.NoError(t, err)
 	}
 }
@@ -74,7 +74,7 @@ func TestMarkWaitsForOldVoters(t *testing.T) {
 	_, err := k.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
 	require.NoError(t, err)
 	require.True(t, awaitTrue(func() bool {
-		err = k.WriteMark(timed(t), failover.Mark{By: 1, Term: 1, LSN: 5})
+		_, err = k.WriteMark(timed(t), failover.Mark{By: 1, Term: 1, LSN: 5})
 		require.Error(t, err)
 		return errors.Is(err, failover.ErrRefused) && contains(err.Error(), nodeB+" is of an older release")
 	}), "%v", err)

@@ -97,8 +97,8 @@ func serveAPI(ln net.Listener, v *Voter) *api {
 	handle(mux, v, pathHello, func(context.Context, service, struct{}) (hello, error) { return v.hello() })
 	handle(mux, v, pathLoad, func(ctx context.Context, s service, _ struct{}) (state, error) { return s.load(ctx) })
 	handle(mux, v, pathSwap, func(ctx context.Context, s service, c command) (int64, error) { return s.swap(ctx, c) })
-	handle(mux, v, pathMark, func(ctx context.Context, s service, m failover.Mark) (struct{}, error) {
-		return struct{}{}, s.mark(ctx, m)
+	handle(mux, v, pathMark, func(ctx context.Context, s service, m failover.Mark) (failover.Mark, error) {
+		return s.mark(ctx, m)
 	})
 	handle(mux, v, pathRenew, func(ctx context.Context, s service, l failover.Live) (time.Duration, error) {
 		return s.renew(ctx, l)
@@ -281,9 +281,8 @@ func (r *remote) swap(ctx context.Context, c command) (int64, error) {
 	return call[int64](ctx, r, pathSwap, c)
 }
 
-func (r *remote) mark(ctx context.Context, m failover.Mark) error {
-	_, err := call[struct{}](ctx, r, pathMark, m)
-	return err
+func (r *remote) mark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
+	return call[failover.Mark](ctx, r, pathMark, m)
 }
 
 func (r *remote) renew(ctx context.Context, l failover.Live) (time.Duration, error) {

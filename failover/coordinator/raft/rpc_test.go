@@ -44,7 +44,8 @@ func TestMarkAtOldLeader(t *testing.T) {
 	defer srv.Close()
 	p := &peers{client: &http.Client{Timeout: 10 * time.Second}, close: func() {}}
 	r := p.at(strings.TrimPrefix(srv.URL, "http://"))
-	require.ErrorIs(t, r.mark(t.Context(), failover.Mark{By: 1}), failover.ErrRefused)
+	_, err := r.mark(t.Context(), failover.Mark{By: 1})
+	require.ErrorIs(t, err, failover.ErrRefused)
 	got, err := r.load(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, failover.Mark{}, got.mark())

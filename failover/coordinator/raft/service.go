@@ -22,7 +22,7 @@ var errUncertain = errors.New("no word on whether it was done")
 type service interface {
 	load(ctx context.Context) (state, error)
 	swap(ctx context.Context, c command) (int64, error)
-	mark(ctx context.Context, m failover.Mark) error
+	mark(ctx context.Context, m failover.Mark) (before failover.Mark, err error)
 	renew(ctx context.Context, l failover.Live) (time.Duration, error)
 	withdraw(ctx context.Context, l failover.Live) error
 	watch(ctx context.Context, see func(sight)) error
@@ -105,21 +105,21 @@ const featureMark = "mark"
 // mark implements service. A voter of an older release passes over an entry with a mark, and its snapshots have none:
 // the voters would not agree any more on what there is. So the first mark waits until each of the three has said that
 // it knows marks; that one is in the log means that they all do, also while one of them is away.
-func (v *Voter) mark(ctx context.Context, m failover.Mark) error {
+func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	if _, err := v.reigning(ctx); err != nil {
-		return err
+		return failover.Mark{}, err
 	}
 	now := v.fsm.now.Get()
 	if now.Mark != nil && !now.Mark.Less(m) {
-		return nil // what is applied is committed, and so durable
+		return *now.Mark, nil // what is applied is committed, and so durable
 	}
 	if now.Mark == nil {
 		if err := v.allKnow(featureMark); err != nil {
-			return err
+			return failover.Mark{}, err
 		}
 	}
-	_, err := v.apply(ctx, command{Mark: &m})
-	return err
+	out, err := v.apply(ctx, command{Mark: &m})
+	return out.before, err
 }
 
 // allKnow tells whether each of the voters has said that its release knows a feature.
