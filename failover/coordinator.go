@@ -15,9 +15,9 @@ type Revision int64
 var (
 	// ErrNoRecord is returned when the pair has no record yet, or no more.
 	ErrNoRecord = errors.New("the coordinator has no record of the pair")
-	// ErrConflict is returned when the record is not at the expected revision: somebody else wrote it. Nothing was
+	// ErrConflict is returned when the record is not at the expected revision: another node wrote it. Nothing was
 	// done.
-	ErrConflict = errors.New("the pair's record was changed by somebody else")
+	ErrConflict = errors.New("the pair's record was changed by another node")
 	// ErrUnknownOutcome is returned when a swap may or may not have been done, or may even be done later (INV-8). Only
 	// a record at another revision settles it.
 	ErrUnknownOutcome = errors.New("the coordinator did not say whether it wrote the pair's record")

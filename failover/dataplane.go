@@ -60,8 +60,8 @@ func (id Identity) Empty() bool {
 	return id.PairID == uuid.Nil && id.End.IsZero() && id.Fence == Fence{}
 }
 
-// ErrGone is returned by DataPlane.Meet when the address can be reached and nobody listens there: the process is gone.
-var ErrGone = errors.New("nobody listens there")
+// ErrGone is returned by DataPlane.Meet when the address can be reached and no process listens there: it is gone.
+var ErrGone = errors.New("no process listens there")
 
 // Peer is what a process of the pair says of itself.
 type Peer struct {
@@ -108,7 +108,7 @@ type DataPlane interface {
 	// runs; false if there is none, or no such role. It is asked about once a second.
 	Committed() (lsn.Position, bool)
 
-	// Meet asks the process at an address who it is and how far its log goes. It returns ErrGone when nobody listens
+	// Meet asks the process at an address who it is and how far its log goes. It returns ErrGone when no process listens
 	// there. It may be called beside the other calls.
 	Meet(ctx context.Context, address string) (Peer, error)
 
@@ -147,7 +147,7 @@ type DataPlane interface {
 
 // ActiveSpec says how to take up the active role.
 type ActiveSpec struct {
-	// Term that the log goes on under. Never used before, by anybody.
+	// Term that the log goes on under. Never used before, by any node.
 	Term uint64
 	// ActiveConfig to begin with.
 	ActiveConfig
@@ -193,7 +193,7 @@ type LostCause uint8
 const (
 	// LostReset: the connection broke, and it is not known yet whether the peer is gone.
 	LostReset LostCause = iota + 1
-	// LostRefused: the peer's host says that nobody listens there: its process is gone.
+	// LostRefused: the peer's host says that no process listens there: it is gone.
 	LostRefused
 	// LostSilence: nothing was heard for the whole timeout.
 	LostSilence

@@ -57,7 +57,7 @@ type (
 	Committed struct{ Term, LSN uint64 }
 	// MarkWritten is the outcome of WriteMark: Before is the mark that was there.
 	MarkWritten struct{ Before Mark }
-	// Met is the outcome of Meet. Gone: nobody listens at the address.
+	// Met is the outcome of Meet. Gone: no process listens at the address.
 	Met struct {
 		Address string
 		Peer    Peer

@@ -72,7 +72,7 @@ func marked(t *testing.T, w world, i int) world {
 func placed(t *testing.T, w world, i int) world {
 	t.Helper()
 	w.left = budget{place: 1}
-	require.True(t, w.mayReplace(i, w.copies.image), "this would be a loss that nobody can notice")
+	require.True(t, w.mayReplace(i, w.copies.image), "this would be a loss that no node can notice")
 	w = must(t, w, action{"place", i, 0})
 	w.left = budget{}
 	return w
@@ -219,7 +219,7 @@ func TestWalkDisks(t *testing.T) {
 			kinds[a.kind]++
 		}
 	}
-	t.Logf("%d walks, %d steps, %d ended by a loss that nobody can notice: %v", walks, taken, excused, kinds)
+	t.Logf("%d walks, %d steps, %d ended by a loss that no node can notice: %v", walks, taken, excused, kinds)
 	for _, kind := range diskMoves {
 		// A machine that forgets what it has asked the coordinator for can do anything: only explored from near.
 		if kind != "wake-old" && !testing.Short() {

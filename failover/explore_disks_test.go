@@ -35,9 +35,9 @@ func (c *copies) appendKey(b []byte) []byte {
 	return b
 }
 
-// errExcused ends a path on which something is lost that nobody can keep: the only copy was put back by less than what
-// the coordinator knows, or nobody who has more was there.
-var errExcused = errors.New("nobody can know better")
+// errExcused ends a path on which something is lost that no node can keep: the only copy was put back by less than what
+// the coordinator knows, or no node that has more was there.
+var errExcused = errors.New("no node can know better")
 
 // ends tells whether the outcome of a swap ends the path.
 func ends(err error) bool { return errors.Is(err, errViolated) || errors.Is(err, errExcused) }
@@ -98,7 +98,7 @@ func (w *world) diskActions(as []action) []action {
 	return as
 }
 
-// mayReplace tells whether the disk in a host may become another one without a loss that nobody could notice: one that
+// mayReplace tells whether the disk in a host may become another one without a loss that no node could notice: one that
 // is whole is left, or the coordinator knows that the new one is not.
 func (w *world) mayReplace(i int, by *wdisk) bool {
 	if len(w.inflight) > 0 {
@@ -229,7 +229,7 @@ func (w *world) losing(e wswap) error {
 		n := &w.hosts[i]
 		if n.up && e.reached[i] == n.starts && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
 			w.whole(&n.wdisk) {
-			return violated("INV-13: host %d writes %v, in which nobody has %v; it could have asked host %d, which "+
+			return violated("INV-13: host %d writes %v, in which no store has %v; it could have asked host %d, which "+
 				"has it", by, next.InSync, w.committed, i)
 		}
 	}
@@ -237,7 +237,7 @@ func (w *world) losing(e wswap) error {
 	for i := range w.hosts {
 		if n := &w.hosts[i]; !asked && n.up && n.node != w.hosts[by].node && belongs(w.rec, &n.wdisk) &&
 			w.whole(&n.wdisk) {
-			return violated("INV-13: host %d takes the role again, without having asked anybody; host %d has %v", by, i,
+			return violated("INV-13: host %d takes the role again, without having asked; host %d has %v", by, i,
 				w.committed)
 		}
 	}
@@ -276,7 +276,7 @@ func (w *world) reach(i, o int) {
 	}
 }
 
-// keeps is how much of its log a follower lets nobody cut: all that it knows to be committed, but for what a forced
+// keeps is how much of its log a follower lets no active cut: all that it knows to be committed, but for what a forced
 // failover made void.
 func (n *whost) keeps() int {
 	if f := n.st.rec.Forced; f != nil && n.known > 0 && uint64(n.log[n.known-1].term) < f.Term {

@@ -216,7 +216,7 @@ func goneWorld(t *testing.T) world {
 func operatorHelps(t *testing.T, w world) world {
 	t.Helper()
 	if w.rec == nil && (w.hosts[0].loss || w.hosts[1].loss) {
-		return w // perhaps nobody is complete
+		return w // perhaps no store is complete
 	}
 	if w.rec == nil && !w.mayAdopt(0) && !w.mayAdopt(1) {
 		// Both run, and each refuses because of the other. Started again, both wait, and can be compared.

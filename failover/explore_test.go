@@ -496,7 +496,7 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 	excused := 0
 	defer func() {
 		if excused > 0 {
-			t.Logf("%d paths end with a loss that nobody can notice", excused)
+			t.Logf("%d paths end with a loss that no node can notice", excused)
 		}
 	}()
 	for len(level) > 0 {

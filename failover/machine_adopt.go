@@ -107,7 +107,7 @@ func (m *machine) adoption(e AdoptAsked) (Record, error) {
 	fence := AdoptedFence(e.Found, m.ident.End, own, e.Above, marked)
 	next := Record{PairID: m.ident.PairID, Active: m.self.ID, MinInSync: m.set.MinInSync}
 	if m.known {
-		// It leads, and nobody can have taken its place without its noticing: the same record, once more.
+		// It leads, and no node can have taken its place without its noticing: the same record, once more.
 		next = m.rec.Clone()
 		next.Switchover, next.OpID = nil, ""
 	} else {

@@ -80,7 +80,7 @@ func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	swap := effect[SwapRecord](t, waiting(t, id).step(AdoptAsked{ID: "x", WithoutOther: true, At: at}))
 	f := swap.Next.Forced
 	require.NotNil(t, f)
-	require.Equal(t, uint64(8), f.After, "of the records after that nobody knows whether they are the pair's")
+	require.Equal(t, uint64(8), f.After, "of the records after that no node knows whether they are the pair's")
 	require.Equal(t, swap.Next.Term, f.Term)
 	require.Equal(t, swap.Next.Active, f.Node)
 	require.Equal(t, at, f.At)
@@ -109,7 +109,7 @@ func TestAdoptOldRecord(t *testing.T) {
 	require.Equal(t, Revision(41), swap.Expect)
 	require.Equal(t, Fence{Config: 5, Term: 9}, swap.Next.Fence())
 
-	// Somebody else was faster: nothing was done, and what is there now counts.
+	// Another node was faster: nothing was done, and what is there now counts.
 	require.ErrorIs(t, effect[AdoptEnded](t, r.step(Swapped{OpID: swap.Next.OpID, Err: ErrConflict})).Failure, ErrAdopt)
 	require.Equal(t, RoleRecovering, r.s.Role())
 	effect[LoadRecord](t, r.after(time.Second))
@@ -179,7 +179,7 @@ func TestAdoptWithLoss(t *testing.T) {
 	require.Contains(t, kinds(r.won()), "start-active")
 }
 
-// An active that runs writes the same record once more: its standby stays in sync, and nobody notices.
+// An active that runs writes the same record once more: its standby stays in sync, and no client notices.
 func TestAdoptByRunningActive(t *testing.T) {
 	r := activePair(t, Settings{})
 	r.step(Observed{

@@ -160,7 +160,7 @@ func (s *State) takeoverDue() bool {
 // may be an older image, and the active may have more (INV-13).
 func (s *State) leaveToActive() bool { return s.now < s.started+s.set.StartupWait }
 
-// stand tries to take over. Once it has begun, the node follows nobody until the record has changed.
+// stand tries to take over. Once it has begun, the node follows no active until the record has changed.
 func (m *machine) stand() {
 	if !m.eligible() || !m.canSwap() {
 		return

@@ -69,7 +69,7 @@ type forcing struct {
 	id        string
 	forced    Forced
 	deadline  time.Duration
-	withdrawn bool // nobody waits for it any more, but its swap may still be done
+	withdrawn bool // no caller waits for it any more, but its swap may still be done
 }
 
 // settled is what a record says of a forced failover when both nodes are in sync again.
@@ -97,7 +97,7 @@ func (m *machine) forceAsked(e ForceAsked) {
 		After: SurelyKept(m.rec, e.End, e.Committed),
 	}
 	if old := m.rec.Forced; old != nil && !old.Settled {
-		// nobody was there to settle that one: the other node may have a tail from before it
+		// no standby was there to settle that one: the other node may have a tail from before it
 		f.After = min(f.After, old.After)
 	}
 	m.forces = forcing{id: e.ID, forced: f, deadline: m.now + m.set.SwitchoverTimeout}
@@ -215,7 +215,7 @@ func (m *machine) giveUpForce(why error) {
 	m.forces = forcing{withdrawn: true}
 }
 
-// forceSettled takes note that there is another record: the forced failover is done, or somebody was faster.
+// forceSettled takes note that there is another record: the forced failover is done, or another node was faster.
 func (m *machine) forceSettled() {
 	f := m.forces
 	m.forces = forcing{}

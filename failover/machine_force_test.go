@@ -106,7 +106,7 @@ func TestForceRefusals(t *testing.T) {
 	require.ErrorIs(t, effect[ForceEnded](t, r.step(e)).Failure, errForceChanged)
 }
 
-// Somebody else wrote the record: nothing is done, and the node goes on as before.
+// Another node wrote the record: nothing is done, and the node goes on as before.
 func TestForceLosesTheSwap(t *testing.T) {
 	r := left(t, Settings{})
 	swap := effect[SwapRecord](t, r.step(asked(r)))
@@ -219,7 +219,7 @@ func TestForcedInALaterTerm(t *testing.T) {
 	require.Equal(t, uint64(7), effect[SwapRecord](t, r.step(asked(r))).Next.Forced.After)
 }
 
-// Two forced failovers and nobody in sync between them: the tail of the node that comes back may be from before the
+// Two forced failovers and no standby in sync between them: the tail of the node that comes back may be from before the
 // first.
 func TestForcedTwice(t *testing.T) {
 	for settled, after := range map[bool]uint64{false: 4, true: 10} {

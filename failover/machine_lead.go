@@ -41,7 +41,7 @@ func (m *machine) raiseFence(f Fence) {
 	}
 }
 
-// yieldRole gives up the active role: the record names somebody else, or another term.
+// yieldRole gives up the active role: the record names the other node, or another term.
 func (m *machine) yieldRole() {
 	next, _ := describeNode(m.rec, m.live, m.rec.Active)
 	if m.rec.Active == m.self.ID {
@@ -257,7 +257,7 @@ func (m *machine) leadSwap(hasOther, there bool) {
 	case me.Run != m.run.id && m.namesRuns():
 		next = m.withRun(next) // the other node's release has learned of it, or has written the record anew
 	case hasOther && a.dropAt != never && m.now >= a.dropAt && a.stalled:
-		return // the other one has gone in order to take over; alone, a node that can write nothing would serve nobody
+		return // the other one has gone in order to take over; alone, a node that can write nothing would serve no client
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:
 		next.InSync = []Member{me} // INV-3: first this swap, then acknowledge alone
 	case !hasOther && (a.standby == standbySynced || a.standby == standbyCaughtUp &&

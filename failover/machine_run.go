@@ -289,7 +289,7 @@ func (m *machine) compareMark() {
 	lacks := fmt.Sprintf("its log ends with LSN %d of term %d, but the pair knows that it once held %s",
 		m.ident.End.LSN, m.ident.End.Term, mark)
 	if m.ident.MayHaveLost {
-		r.lacks = lacks // a machine that went down with sync off does that, too: nobody has to have put anything back
+		r.lacks = lacks // a machine that went down with sync off does that, too: it need not have been put back
 		return
 	}
 	m.foundPutBack(lacks + ": it is an older image of itself")

@@ -8,7 +8,7 @@ import (
 )
 
 // TestStalledActiveKeepsItsStandbyInSync: the standby goes away because it was not heard from, in order to take over;
-// an active that can write nothing must not be faster and take it out of the in-sync set, for then nobody could serve.
+// an active that can write nothing must not be faster and take it out of the in-sync set, for then no node could serve.
 // When the disk answers again, it may.
 func TestStalledActiveKeepsItsStandbyInSync(t *testing.T) {
 	r := activePair(t, Settings{})

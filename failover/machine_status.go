@@ -197,7 +197,7 @@ func (s *State) idleReason() string {
 			"restore it from a backup or the other node, or go on without them: lockstep failover --force" +
 			s.lacksReason() + s.asideReason()
 	case listed && !s.eligible():
-		return "the pair's record expects another store on this node, and nobody else is in sync: bring back the " +
+		return "the pair's record expects another store on this node, and no other node is in sync: bring back the " +
 			"data directory, " +
 			"or go on without it: lockstep failover --force"
 	case s.rec.Active == s.self.ID && listed && !s.reachable:

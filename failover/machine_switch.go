@@ -19,7 +19,7 @@ type handover struct {
 	term     uint64 // that the other one will have
 	drain    uint64 // number of the drain
 	declined string // request in the record that was tried already
-	failback bool   // nobody asked: the standby is the preferred node
+	failback bool   // no operator asked: the standby is the preferred node
 }
 
 type handPhase uint8
@@ -191,7 +191,7 @@ func (m *machine) handedOver() {
 	}
 }
 
-// handedTo takes note that somebody answers as the active of a term.
+// handedTo takes note that a node answers as the active of a term.
 func (m *machine) handedTo(term uint64) {
 	if m.hand.phase == handWaiting && term >= m.hand.term {
 		m.endHandOver("")

@@ -43,7 +43,7 @@ type Record struct {
 	// MinInSync is 1 to go on alone, or 2 to refuse writes while alone.
 	MinInSync int `json:"min_in_sync"`
 	// MinInSyncSet is what an operator has set while the nodes ran: each node that becomes active writes it instead of
-	// its own; 0: nobody has. Needs FeatureMinInSync on both nodes.
+	// its own; 0: none has. Needs FeatureMinInSync on both nodes.
 	MinInSyncSet int `json:"min_in_sync_set,omitempty"`
 	// Switchover is a planned hand-over that was asked for, if any.
 	Switchover *Switchover `json:"switchover,omitempty"`

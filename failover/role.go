@@ -23,7 +23,7 @@ const (
 	RoleActive
 	// RoleBlocked: active, but not able to acknowledge at the moment.
 	RoleBlocked
-	// RoleActiveAlone: it serves clients; nobody else holds everything.
+	// RoleActiveAlone: it serves clients; no other node holds everything.
 	RoleActiveAlone
 	// RoleFenced: it lost the role and is about to rejoin.
 	RoleFenced

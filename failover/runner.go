@@ -322,7 +322,7 @@ func sameStatus(a, b Status) bool {
 		slices.Equal(a.Notices, b.Notices)
 }
 
-// answer passes the outcome of a switchover to whoever waits for it.
+// answer passes the outcome of a switchover to the caller that waits for it.
 func (r *Runner) answer(e SwitchoverEnded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

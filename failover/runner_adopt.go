@@ -84,7 +84,7 @@ func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	return Record{}, nil
 }
 
-// adopted passes the outcome of an adoption to whoever waits for it.
+// adopted passes the outcome of an adoption to the caller that waits for it.
 func (r *Runner) adopted(e AdoptEnded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -65,7 +65,7 @@ func (r *Runner) askForce(ctx context.Context, e ForceAsked) error {
 	}
 }
 
-// forced passes the outcome of a forced failover to whoever waits for it.
+// forced passes the outcome of a forced failover to the caller that waits for it.
 func (r *Runner) forced(e ForceEnded) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

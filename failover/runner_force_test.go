@@ -56,7 +56,7 @@ func TestForce(t *testing.T) {
 }
 
 // The preferred node was killed and comes back. After the delay it is active again, and not before; and not while
-// somebody is occupied.
+// another operation is under way.
 func TestFailback(t *testing.T) {
 	const delay = 300 * time.Millisecond
 	p, _ := memoryPair(t)

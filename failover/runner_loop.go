@@ -138,7 +138,7 @@ func (l *loop) carryOut(ctx context.Context, e Effect) error {
 	case BeginDrain:
 		l.beginDrain(ctx, e)
 	case SwitchoverEnded:
-		l.r.publish(&l.state) // whoever waits looks at the status next
+		l.r.publish(&l.state) // the caller that waits looks at the status next
 		l.r.answer(e)
 	case AdoptEnded:
 		l.r.publish(&l.state)

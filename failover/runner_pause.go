@@ -12,7 +12,7 @@ import (
 // ErrPause is returned when the pair was not paused or resumed.
 var ErrPause = errors.New("the pair was not paused or resumed")
 
-// pauseRetry is how long SetPaused waits when somebody else has just written the record.
+// pauseRetry is how long SetPaused waits when another node has just written the record.
 const pauseRetry = 20 * time.Millisecond
 
 // SetPaused has no standby take over by itself any more, or lets one (nil). It may be asked of either node, also of a

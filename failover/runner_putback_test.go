@@ -58,7 +58,7 @@ func adoptAfterPutBack(t *testing.T, p *pair, by int) {
 }
 
 // INV-9: the coordinator is put back under a pair that runs. The active goes on as long as the standby acknowledges.
-// Without it, the active blocks: what the coordinator says is not what the pair has agreed on, so that nobody may be
+// Without it, the active blocks: what the coordinator says is not what the pair has agreed on, so that no client may be
 // taken out of in_sync by it.
 func TestCoordinatorPutBackStandbyDies(t *testing.T) {
 	t.Parallel()

@@ -323,7 +323,7 @@ func (n *node) end() {
 	n.stop = nil
 }
 
-// kill makes a node vanish: its connections break, and nobody hears from it any more.
+// kill makes a node vanish: its connections break, and no other node hears from it any more.
 func (p *pair) kill(i int) {
 	n := p.nodes[i]
 	require.NoError(n.t, n.coord.Close()) // it cannot swap any more
@@ -457,7 +457,7 @@ func TestEtcdStopped(t *testing.T) {
 	require.Equal(t, failover.RoleActive, p.nodes[0].run.Status().Role)
 	require.Equal(t, failover.RoleStandby, p.nodes[1].run.Status().Role)
 
-	// A broken connection heals without the coordinator: nobody has fenced anybody off.
+	// A broken connection heals without the coordinator: no node has fenced the other one off.
 	p.hub.mu.Lock()
 	p.hub.disconnect(p.nodes[0].plane, failover.LostReset)
 	p.hub.mu.Unlock()

@@ -78,7 +78,7 @@ type Settings struct {
 	// FailbackDelay: so long a preferred node has to be in sync, without interruption, before the active hands over to
 	// it. 0: never.
 	FailbackDelay time.Duration
-	// AcceptLoss: start even if acknowledged bytes may be gone and nobody else has them (INV-6). Only for a node
+	// AcceptLoss: start even if acknowledged bytes may be gone and no other node has them (INV-6). Only for a node
 	// without a partner.
 	AcceptLoss bool
 }

@@ -20,7 +20,7 @@ import (
 // bound is the time within which anything has to happen.
 const bound = 15 * time.Second
 
-// outageTry is how long something is tried while nobody answers.
+// outageTry is how long something is tried while the coordinator does not answer.
 const outageTry = time.Second
 
 // Fixture is a fresh coordinator without a record.
@@ -96,7 +96,7 @@ func testMissing(t *testing.T, f Fixture) {
 	})
 }
 
-// swap repeats a swap until its outcome is known, as whoever uses a coordinator has to: a slow machine is no failure.
+// swap repeats a swap until its outcome is known, as each user of a coordinator has to: a slow machine is no failure.
 func swap(
 	ctx context.Context, c failover.Coordinator, expect failover.Revision, next failover.Record,
 ) (failover.Revision, error) {
@@ -377,8 +377,8 @@ func casModel() porcupine.Model {
 	}
 }
 
-// done gives those swaps of unknown outcome that somebody has seen the result of. They were done at some time until the
-// end; the others changed nothing that anybody has seen.
+// done gives those swaps of unknown outcome whose result a client has seen. They were done at some time until the
+// end; the others changed nothing that a client has seen.
 func done(unknown, history []porcupine.Operation, end int64) []porcupine.Operation {
 	seen := make(map[string]bool)
 	for _, op := range history {

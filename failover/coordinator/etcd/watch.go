@@ -106,7 +106,7 @@ func (c *Coordinator) follow(ctx context.Context, from int64) error {
 
 // apply notes changes.
 func (c *Coordinator) apply(events []*clientv3.Event) {
-	// The mark changes every second, and nobody waits for it.
+	// The mark changes every second, and no watcher waits for it.
 	events = slices.DeleteFunc(events, func(ev *clientv3.Event) bool { return string(ev.Kv.Key) == c.mark })
 	if len(events) == 0 {
 		return

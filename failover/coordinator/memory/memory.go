@@ -84,7 +84,7 @@ func (s *Server) Connect() *Coordinator {
 	return c
 }
 
-// SetDown makes the server unreachable for everybody, or reachable again. It forgets nothing.
+// SetDown makes the server unreachable for all connections, or reachable again. It forgets nothing.
 func (s *Server) SetDown(down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,12 +31,12 @@ type Admin struct {
 
 	mu    sync.Mutex // guards what follows
 	known []string   // addresses
-	why   error      // why nobody was found, the last time
+	why   error      // why no leader was found, the last time
 }
 
 var _ guide = (*Admin)(nil)
 
-// NewAdmin prepares the connections; it does not wait for anybody.
+// NewAdmin prepares the connections; it waits for none of them.
 func NewAdmin(o AdminOptions) (*Admin, error) {
 	if len(o.Voters) == 0 {
 		return nil, errors.New("raft: no voter to ask, host:port")
@@ -103,7 +103,7 @@ func (a *Admin) Close() error {
 	return nil
 }
 
-// whoLeads implements guide by asking everybody who is known.
+// whoLeads implements guide by asking every voter that is known.
 func (a *Admin) whoLeads(ctx context.Context) (service, string) {
 	a.mu.Lock()
 	known := slices.Clone(a.known)
@@ -143,7 +143,7 @@ func (a *Admin) whoLeads(ctx context.Context) (service, string) {
 	return a.peers.at(leads), leads
 }
 
-// moved implements guide: nobody tells this one, so that it only waits. A request is ended by its limit.
+// moved implements guide: no voter tells Admin, which only waits. A request is ended by its limit.
 func (a *Admin) moved(ctx context.Context, _ string) { <-ctx.Done() }
 
 // explain adds why the voters could not be asked.

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// minVoters is below what a cluster is not made: it could lose nobody any more, or could not be told from one that was
+// minVoters is below what a cluster is not made: it could lose no voter any more, or could not be told from one that was
 // cut off.
 const minVoters = 2
 
@@ -114,7 +114,7 @@ func (v *Voter) remove(ctx context.Context, c change, incoming string) error {
 		return err
 	}
 	if m.ID == v.disk.id {
-		// Somebody else has to do that.
+		// Another voter has to do that.
 		err := wait(ctx, v.raft.LeadershipTransfer())
 		v.log.Info("this voter hands over the voters' log, to be removed", zap.Error(err))
 		return errNotLeader
@@ -204,7 +204,7 @@ func (v *Voter) add(id, address string) (Member, error) {
 	v.log.Warn("a voter was added", zap.String("id", id), zap.String("address", address))
 	m, ok := v.find(id)
 	if !ok {
-		return Member{}, errNotLeader // somebody else has changed something since
+		return Member{}, errNotLeader // another leader has changed something since
 	}
 	return m, nil
 }
@@ -261,7 +261,7 @@ func askChange(ctx context.Context, g guide, c change) (out Member, err error) {
 	return out, unanswered(err)
 }
 
-// unanswered makes an ErrNoQuorum of an error that is nobody's answer.
+// unanswered makes an ErrNoQuorum of an error that no voter has answered with.
 func unanswered(err error) error {
 	if err == nil || final(err) || errors.Is(err, ErrNoQuorum) {
 		return err

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/twins"
 )
 
-// renewPause between two attempts to renew the liveness while nobody leads.
+// renewPause between two attempts to renew the liveness while no voter leads.
 const renewPause = 100 * time.Millisecond
 
 // Coordinator implements failover.Coordinator on the voters, by way of one of them. It works as long as two of the
@@ -188,7 +188,7 @@ func (c *Coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	return c.seen.Watch(ctx)
 }
 
-// follow watches at whoever leads.
+// follow watches at the leader, and at the next one after that.
 func (c *Coordinator) follow() {
 	ctx, cancel := c.bound(context.Background())
 	defer cancel()
@@ -265,7 +265,7 @@ func (c *Coordinator) saw(now sight) {
 		switch {
 		case now.Settled:
 			next.Live, next.LiveKnown = now.Live, true
-		default: // a new leader: whoever was there and has not been heard yet is still taken for alive
+		default: // a new leader: a node that was there and has not been heard yet still counts as alive
 			next.Live = merge(o.Live, now.Live)
 		}
 		if now.Settled || c.twins.Any(now.Runs) { // a new leader may not have heard from the twin yet
@@ -298,7 +298,7 @@ func differs(a, b failover.Observation) bool {
 		!slices.Equal(a.Live, b.Live) || (a.Twin == nil) != (b.Twin == nil) || a.Twin != nil && *a.Twin != *b.Twin
 }
 
-// unreached notes that nobody has answered for too long.
+// unreached notes that no voter has answered for too long.
 func (c *Coordinator) unreached() {
 	trouble, notices := c.v.Status().Trouble, c.v.noticed()
 	was := false

@@ -22,7 +22,7 @@ const (
 	lockLimit     = 500 * time.Millisecond
 )
 
-// idKey of the voter's id. It is kept in the same file as the votes: whoever loses the one loses the other.
+// idKey of the voter's id. It is kept in the same file as the votes: a disk that loses the one loses the other.
 const idKey = "lockstep-voter-id"
 
 // disk is what a voter keeps: votes, log and id in one file, snapshots beside it.

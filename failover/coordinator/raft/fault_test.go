@@ -42,7 +42,7 @@ func TestWitnessIsPreferred(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// A leader that is cut off with a swap that it has taken: nobody can say what became of it until somebody else has
+// A leader that is cut off with a swap that it has taken: no voter can say what became of it until another one has
 // written.
 func TestUnknownOutcome(t *testing.T) {
 	t.Parallel()
@@ -104,7 +104,7 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 		_, _, err = w.Load(short)
 		return errors.Is(err, failover.ErrUnreachable)
 	}, 20*time.Second, time.Millisecond)
-	observed(t, w.Watch(timed(t)), "it knows that it reaches nobody",
+	observed(t, w.Watch(timed(t)), "it knows that it reaches no voter",
 		func(o failover.Observation) bool { return !o.Reachable })
 	c.net.isolate(witness, false)
 	o := observed(t, w.Watch(timed(t)), "it reaches the others again",
@@ -112,7 +112,7 @@ func TestCutOffLeaderIsUnreachable(t *testing.T) {
 	require.NotNil(t, o.Record)
 }
 
-// A leader that falls silent without a word is succeeded, and everybody finds the successor.
+// A leader that falls silent without a word is succeeded, and every node finds the successor.
 func TestSilentLeader(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

@@ -24,7 +24,7 @@ const (
 	adoptAfter = 4
 )
 
-// hello is what a voter says of itself to whoever asks.
+// hello is what a voter says of itself to those who ask.
 type hello struct {
 	Status Status `json:"status"`
 	// Empty: no cluster has ever told it anything.
@@ -83,7 +83,7 @@ func (v *Voter) lookAround(ctx context.Context) {
 	}
 }
 
-// ask gets a hello from everybody who is known.
+// ask gets a hello from every voter that is known.
 func (v *Voter) ask(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, v.opts.RequestTimeout)
 	defer cancel()
@@ -199,7 +199,7 @@ func lists(s Status, id string) bool {
 	return slices.ContainsFunc(s.Voters, func(m Member) bool { return m.ID == id })
 }
 
-// superseded tells whether somebody's cluster was recovered by force from one that this voter was in, without this
+// superseded tells whether another voter's cluster was recovered by force from one that this voter was in, without this
 // voter.
 func superseded(own Status, known map[string]hello) (string, bool) {
 	for address, h := range known {

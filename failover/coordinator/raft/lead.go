@@ -38,7 +38,7 @@ type leadership struct {
 type liveness struct {
 	runs []run // never changed in place
 	seq  int64 // of the last announcement
-	// settled is false while a new leader has not been there for long enough to have heard from everybody.
+	// settled is false while a new leader has not been there for long enough to have heard from every voter.
 	settled bool
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 )
 
-// writeMark repeats a write until the leader has heard from everybody.
+// writeMark repeats a write until the leader has heard from every voter.
 func writeMark(t *testing.T, k *raft.Coordinator, m failover.Mark) {
 	t.Helper()
 	var err error

@@ -48,7 +48,7 @@ type Member struct {
 	LastContact time.Time `json:"last_contact"`
 }
 
-// Status is what one voter knows of itself and of its cluster, without asking anybody.
+// Status is what one voter knows of itself and of its cluster, without a question to another voter.
 type Status struct {
 	// ID, Address and Kind of this voter.
 	ID      string `json:"id"`

@@ -22,7 +22,7 @@ const (
 // voterCount is how many voters a pair has: the two data nodes and the witness.
 const voterCount = 3
 
-// Kind tells a data node's voter from a witness. It is part of the voter's id, so that everybody knows it without
+// Kind tells a data node's voter from a witness. It is part of the voter's id, so that every voter knows it without
 // asking.
 type Kind string
 
@@ -56,7 +56,7 @@ type Options struct {
 	Voters []string
 	// Kind of this voter. Default KindNode.
 	Kind Kind
-	// TLS for all connections; nil: none, and then whoever reaches the port can change the record.
+	// TLS for all connections; nil: none, and then any process that reaches the port can change the record.
 	TLS *TLS
 	// ElectionTimeout is how long a voter without a word from the leader waits before it stands for election. It must
 	// be the same on all voters. Default 500 ms.
@@ -138,7 +138,7 @@ func checkVoters(voters []string) ([]string, error) {
 	return voters, nil
 }
 
-// checkAddress wants a host and a port that somebody else can dial.
+// checkAddress wants a host and a port that the others can dial.
 func checkAddress(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -31,7 +31,7 @@ func (v *Voter) introduce(g *greeting) error {
 }
 
 // acquaint compares what two voters have with what they know of each other, before they talk. That covers a voter that
-// nobody could warn when it started.
+// no other voter could warn it when it started.
 func (v *Voter) acquaint(g greeting) error {
 	if g.Seen != nil {
 		have, err := v.disk.standing()

@@ -281,7 +281,7 @@ func TestTwoPutBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// All three are put back to the same moment: nobody is left who knows, and they go on from there. (The nodes know:
+// All three are put back to the same moment: no voter is left that knows, and they go on from there. (The nodes know:
 // INV-9.)
 func TestAllPutBack(t *testing.T) {
 	t.Parallel()
@@ -313,7 +313,7 @@ func TestAllPutBack(t *testing.T) {
 	require.Equal(t, rec, got)
 }
 
-// A voter that starts does not count before another one has told what it knows; two need nobody else.
+// A voter that starts does not count before another one has told what it knows; two need no other.
 func TestStartHearsOthers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

@@ -50,7 +50,7 @@ func (v *Voter) moved(ctx context.Context, from string) {
 	}
 }
 
-// atLeader does something at the leader, whoever that is by then, until it is done or refused, or ctx ends. A try ends
+// atLeader does something at the voter that leads by then, until it is done or refused, or ctx ends. A try ends
 // when another leader is known, or after `limit` (0: never). inDoubt: some try got no answer and may have been done.
 func atLeader(
 	ctx context.Context, g guide, limit time.Duration, do func(context.Context, service) error,
@@ -100,7 +100,7 @@ func final(err error) bool {
 		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)
 }
 
-// undone tells whether it is certain that nothing was done: nobody was reached, or somebody who does not lead.
+// undone tells whether it is certain that nothing was done: no voter was reached, or one that does not lead.
 func undone(err error) bool {
 	var op *net.OpError
 	return errors.Is(err, errNotLeader) || errors.Is(err, errRefused) || errors.As(err, &op) && op.Op == "dial"

@@ -18,7 +18,7 @@ import (
 var errUncertain = errors.New("no word on whether it was done")
 
 // service is what the leader does for all. The leader's own process uses it directly, the others by way of the API. An
-// errNotLeader means that nothing was done and somebody else is to be asked.
+// errNotLeader means that nothing was done and another voter is to be asked.
 type service interface {
 	load(ctx context.Context) (state, error)
 	swap(ctx context.Context, c command) (int64, error)
@@ -39,7 +39,7 @@ type sight struct {
 	// numbers are comparable.
 	Runs  []twins.Entry `json:"runs"`
 	Reign uint64        `json:"reign"`
-	// Settled is false while a new leader may not have heard from everybody.
+	// Settled is false while a new leader may not have heard from every voter.
 	Settled bool `json:"settled"`
 }
 
@@ -78,7 +78,7 @@ func (v *Voter) load(ctx context.Context) (state, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return state{}, err
 	}
-	// Whatever anybody was told before the call is applied here: by this leader, which answers after it has applied, or
+	// All that a client was told before the call is applied here: by this leader, which answers after it has applied, or
 	// by another before it, since this one became ready after a barrier.
 	return v.fsm.now.Get(), nil
 }

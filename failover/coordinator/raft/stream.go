@@ -43,7 +43,7 @@ var errRefused = errors.New("the voter refuses the connection")
 // greeting is the content of a hello.
 type greeting struct {
 	From string `json:"from"`
-	To   string `json:"to,omitempty"` // empty: whoever listens there
+	To   string `json:"to,omitempty"` // empty: any voter that listens there
 	// Have is what the one who connects has on its disk, and Seen what it knows of the other one; for raft's
 	// connections. A voter of 0.1.0 neither says nor looks at them.
 	Have *standing `json:"have,omitempty"`
@@ -244,7 +244,7 @@ func answer(conn net.Conn, refusal error) error {
 	return refusal
 }
 
-// refused logs why somebody was sent away, but not for each one.
+// refused logs why a connection was closed, but not for each one.
 func (p *port) refused(from net.Addr, err error) {
 	p.mu.Lock()
 	due := !p.closed && time.Since(p.told) > quietFor && !errors.Is(err, io.EOF) && !errors.Is(err, errHearing)

@@ -87,7 +87,7 @@ func TestTLS(t *testing.T) {
 	rev, err := a.Swap(timed(t), 0, coordtest.SampleRecord("op1"))
 	require.NoError(t, err)
 
-	// One that comes back with another authority's certificate takes no part, and everybody says why.
+	// One that comes back with another authority's certificate takes no part, and every voter says why.
 	for _, bad := range []struct {
 		text string
 		tune func(*raft.Options)
@@ -117,7 +117,7 @@ func TestTLS(t *testing.T) {
 	require.ErrorContains(t, err, "tls")
 }
 
-// A voter that says nothing after the handshake is left when nobody waits for it any more.
+// A voter that says nothing after the handshake is left when no request waits for it any more.
 func TestTLSSilentVoter(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t, "ours")

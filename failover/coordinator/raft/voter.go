@@ -63,7 +63,7 @@ type Voter struct {
 	hearing  bool               // this voter has just started, and hears the others out before it takes part
 	answered time.Time          // when another was first heard
 	notices  []failover.Notice  // what an operator has to know of the voters; never changed in place
-	suspect  string             // what somebody who connected knows to be missing here; empty: nothing
+	suspect  string             // what a voter that connected knows to be missing here; empty: nothing
 	adopts   bool               // raft does not tell this voter who leads, so that it goes by what others say
 	lastLed  time.Time          // when raft last knew a leader
 	transfer struct {           // of raft's leadership to the witness
@@ -230,7 +230,7 @@ func (v *Voter) admit(kind byte, g greeting) error {
 	return v.acquaint(g)
 }
 
-// Status tells what this voter knows, without asking anybody.
+// Status tells what this voter knows, without a question to another one.
 func (v *Voter) Status() Status {
 	s := Status{
 		ID: v.disk.id, Address: v.opts.Advertise, Kind: v.opts.Kind, Recoveries: v.fsm.now.Get().Recoveries,
@@ -287,7 +287,7 @@ func (v *Voter) Close() error {
 
 // followLeader keeps v.leaders up to date with what raft knows.
 func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observation) {
-	// Observations are dropped when nobody takes them in time, so that each is no more than a reason to look.
+	// Observations are dropped when the reader does not take them in time, so that each is no more than a reason to look.
 	tick := time.NewTicker(v.opts.ElectionTimeout)
 	defer tick.Stop()
 	for {

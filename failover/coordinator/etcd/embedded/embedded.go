@@ -59,7 +59,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(
 		o.Logger.Named("etcd").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))
 	client := url.URL{Scheme: "http", Host: o.Address}
-	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // nobody connects: there is one member
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // no peer connects: there is one member
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)

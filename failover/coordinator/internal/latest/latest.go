@@ -1,5 +1,5 @@
-// Package latest hands the newest version of a value to any number of readers. A slow reader skips versions; nobody
-// waits for it.
+// Package latest hands the newest version of a value to any number of readers. A slow reader skips versions;
+// the writer does not wait for it.
 package latest
 
 import (

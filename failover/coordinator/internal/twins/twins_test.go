@@ -20,7 +20,7 @@ func TestTracker(t *testing.T) {
 	alive := func(process string) *failover.Twin { return &failover.Twin{Live: at(process, 0).Live} }
 
 	var tr Tracker
-	require.Nil(t, tr.See(0, []Entry{at("p", 1)}), "nobody has announced itself here")
+	require.Nil(t, tr.See(0, []Entry{at("p", 1)}), "no process has announced itself here")
 	tr.Begin(at("own", 0).Live)
 	for i, step := range []struct {
 		epoch uint64
