@@ -2,12 +2,9 @@ package progress
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/schollz/progressbar/v3"
 
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
@@ -16,9 +13,9 @@ import (
 type Step struct {
 	// Phase is what is being done.
 	Phase string
-	// Done and Total in bytes; Total 0: nobody knows.
+	// Done and Total in bytes; Total 0: it is not known.
 	Done, Total uint64
-	// Left is the estimate of whoever does it; 0: none, it is made from the rate.
+	// Left is the estimate of the node that does it; 0: none, it is made from the rate.
 	Left time.Duration
 }
 
@@ -33,8 +30,7 @@ type Bar struct {
 
 	mu    sync.Mutex // guards all below
 	step  Step
-	began time.Time // of the phase
-	bar   *progressbar.ProgressBar
+	began time.Time // of the phase; zero before the operation began
 	ended string
 
 	lineAt time.Time // of the last plain line
@@ -48,34 +44,11 @@ func NewBar(label string) *Bar { return &Bar{label: label} }
 func (b *Bar) Set(s Step) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.bar == nil || s.Phase != b.step.Phase || s.Total != b.step.Total || s.Done < b.step.Done {
-		if b.bar == nil || s.Phase != b.step.Phase || s.Done < b.step.Done {
-			b.began = time.Now()
-		}
-		b.bar = newBar(b.label+": "+s.Phase, s.Total)
+	if b.began.IsZero() || s.Phase != b.step.Phase || s.Done < b.step.Done {
+		b.began = time.Now()
 	}
 	b.fresh = b.fresh || s != b.step
 	b.step, b.ended = s, ""
-	done := s.Done
-	if s.Total > 0 {
-		done = min(done, s.Total)
-	}
-	_ = b.bar.Set64(int64(done))
-}
-
-// newBar makes a bar that is drawn by others.
-func newBar(label string, total uint64) *progressbar.ProgressBar {
-	limit := int64(-1) // a spinner
-	if total > 0 {
-		limit = int64(total)
-	}
-	return progressbar.NewOptions64(limit,
-		progressbar.OptionSetWriter(io.Discard), progressbar.OptionSetDescription(label),
-		progressbar.OptionSetWidth(barWidth),
-		progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true), progressbar.OptionShowCount(),
-		progressbar.OptionSetPredictTime(true),
-		progressbar.OptionSetTheme(progressbar.Theme{Saucer: "█", SaucerPadding: "░", BarStart: "", BarEnd: ""}),
-	)
 }
 
 // End says how it ended.
@@ -93,14 +66,15 @@ func (b *Bar) Line() string {
 	if b.ended != "" {
 		return b.label + ": " + b.ended
 	}
-	if b.bar == nil {
+	if b.began.IsZero() {
 		return ""
 	}
-	s := b.bar.String()
-	if i := strings.LastIndexByte(s, '\r'); i >= 0 {
-		s = s[i+1:]
+	bar := ""
+	if s := b.step; s.Total > 0 {
+		full := int(min(s.Done, s.Total) * barWidth / s.Total)
+		bar = " " + strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
 	}
-	return strings.TrimRight(s, " ")
+	return b.label + ": " + b.step.Phase + bar + b.figures(time.Since(b.began))
 }
 
 // Due is a line for where there is no terminal, when it is time for another one.
@@ -118,17 +92,16 @@ func (b *Bar) Due() (line string, due bool) {
 	if b.ended != "" {
 		return b.label + ": " + b.ended, true
 	}
-	return b.plain(now.Sub(b.began)), true
+	return b.label + ": " + b.step.Phase + b.figures(now.Sub(b.began)), true
 }
 
-// plain describes the step. The caller holds mu.
-func (b *Bar) plain(elapsed time.Duration) string {
-	s := b.step
-	text := fmt.Sprintf("%s: %s", b.label, s.Phase)
+// figures are how much is done, how fast, and how long the rest takes. The caller holds mu.
+func (b *Bar) figures(elapsed time.Duration) string {
+	s, text := b.step, ""
 	if s.Total > 0 {
-		text += fmt.Sprintf(" %d%%, %s of %s", min(s.Done, s.Total)*100/s.Total, out.Bytes(s.Done), out.Bytes(s.Total))
+		text = fmt.Sprintf(" %d%%, %s of %s", min(s.Done, s.Total)*100/s.Total, out.Bytes(s.Done), out.Bytes(s.Total))
 	} else if s.Done > 0 {
-		text += " " + out.Bytes(s.Done)
+		text = " " + out.Bytes(s.Done)
 	}
 	if elapsed < 50*time.Millisecond || s.Done == 0 {
 		return text
