@@ -1,0 +1,14 @@
+package job
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/golden"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	golden.JSON(t, "job", toJobJSON(golden.Fill(&pb.Job{})))
+	golden.JSON(t, "run", toRunJSON("nightly", golden.Fill(&pb.JobRun{})))
+}

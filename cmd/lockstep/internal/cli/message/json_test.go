@@ -1,0 +1,23 @@
+package message
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var m client.Stored
+	golden.FillStruct(&m)
+	m.Body = []byte("text")
+	golden.JSON(t, "message", out.NewMessage("orders", m, true))
+	golden.JSON(t, "headers", out.NewMessage("orders", m, false))
+	m.Body = []byte{0xff, 0}
+	golden.JSON(t, "binary", out.NewMessage("orders", m, true))
+	var published publishedJSON
+	golden.FillStruct(&published)
+	golden.JSON(t, "published", published)
+}

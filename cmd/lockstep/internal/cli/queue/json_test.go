@@ -1,0 +1,25 @@
+package queue
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	p, err := out.New(&b, "json")
+	require.NoError(t, err)
+	var q client.Queue
+	golden.FillStruct(&q)
+	require.NoError(t, showQueue(&cli.Env{Print: p}, q))
+	require.NoError(t, p.Object(subscriptionJSON(q.Subscriptions[0])))
+	golden.Text(t, "output.jsonl", b.String())
+}

@@ -1,0 +1,14 @@
+package settings
+
+import (
+	"testing"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/golden"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var r runningJSON
+	golden.FillStruct(&r)
+	golden.JSON(t, "setting", r)
+}

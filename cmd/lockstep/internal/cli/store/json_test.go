@@ -1,0 +1,35 @@
+package store
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/golden"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/backup"
+)
+
+// TestJSON: the output for programs is what it was.
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	p, err := out.New(&b, "json")
+	require.NoError(t, err)
+	env := &cli.Env{Print: p}
+	require.NoError(t, PrintScan(p, "node a", golden.Fill(&pb.ScanResult{})))
+	require.NoError(t, printRewrite(env, "node a", false, golden.Fill(&pb.RewriteResult{})))
+	require.NoError(t, printSettings(env, golden.Fill(&pb.MaintenanceSettings{})))
+	var local backup.Set
+	golden.FillStruct(&local)
+	require.NoError(t, printSets(env, "node a", []setJSON{toSetJSON(golden.Fill(&pb.SaveSet{})), localSet(local)}))
+	var archive archiveJSON
+	var restore restoreJSON
+	golden.FillStruct(&archive)
+	golden.FillStruct(&restore)
+	require.NoError(t, p.Object(archive))
+	require.NoError(t, p.Object(restore))
+	golden.Text(t, "output.jsonl", b.String())
+}

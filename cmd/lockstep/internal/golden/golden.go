@@ -1,0 +1,199 @@
+// Package golden holds what commands print for programs against files below testdata: names and shapes of the output
+// of --output json are used by scripts, and must not change by accident. With UPDATE_GOLDEN=1 the files are written.
+package golden
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// JSON compares v, as it is printed for programs, with a file below testdata.
+func JSON(t *testing.T, name string, v any) {
+	t.Helper()
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	require.NoError(t, enc.Encode(v))
+	Text(t, name+".json", b.String())
+}
+
+// Text compares a text with a file below testdata.
+func Text(t *testing.T, name, text string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		require.NoError(t, os.MkdirAll("testdata", 0o750))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), text, file)
+}
+
+// Shape writes a JSON document with the names of its fields, in their order, and their types instead of the values. Of
+// a list it writes the first element.
+func Shape(t *testing.T, document string) string {
+	t.Helper()
+	dec := json.NewDecoder(strings.NewReader(document))
+	dec.UseNumber()
+	return shape(t, dec)
+}
+
+func shape(t *testing.T, dec *json.Decoder) string {
+	t.Helper()
+	token, err := dec.Token()
+	require.NoError(t, err)
+	switch v := token.(type) {
+	case json.Delim:
+		var parts []string
+		for dec.More() {
+			if v == '[' {
+				parts = append(parts, shape(t, dec))
+				continue
+			}
+			name, err := dec.Token()
+			require.NoError(t, err)
+			parts = append(parts, fmt.Sprintf("%v: %s", name, shape(t, dec)))
+		}
+		_, err := dec.Token()
+		require.NoError(t, err)
+		if v == '[' {
+			return "[" + strings.Join(parts[:min(1, len(parts))], "") + "]"
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case nil:
+		return "null"
+	case json.Number:
+		return "number"
+	default:
+		return fmt.Sprintf("%T", v)
+	}
+}
+
+// Fill sets each field of a message, and of the messages in it, to a value that its name decides over, so that a field
+// that is added changes nothing in the others.
+func Fill[M proto.Message](m M) M {
+	fillMessage(m.ProtoReflect(), 0)
+	return m
+}
+
+// deepest is how far messages that contain themselves are filled.
+const deepest = 6
+
+func fillMessage(m protoreflect.Message, depth int) {
+	if depth == deepest {
+		return
+	}
+	switch m.Descriptor().FullName() {
+	case "google.protobuf.Timestamp", "google.protobuf.Duration":
+		m.Set(m.Descriptor().Fields().ByName("seconds"), protoreflect.ValueOfInt64(1_700_000_000))
+		return
+	}
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		switch {
+		case f.IsMap():
+			entries := m.Mutable(f).Map()
+			entries.Set(scalar(f.MapKey()).MapKey(), scalar(f.MapValue()))
+		case f.IsList() && f.Message() != nil:
+			fillMessage(m.Mutable(f).List().AppendMutable().Message(), depth+1)
+		case f.IsList():
+			m.Mutable(f).List().Append(scalar(f))
+		case f.Message() != nil:
+			fillMessage(m.Mutable(f).Message(), depth+1)
+		default:
+			m.Set(f, scalar(f))
+		}
+	}
+}
+
+// number is a small one, the same for the same name.
+func number(name string) uint32 { return 1 + crc32.ChecksumIEEE([]byte(name))%1000 }
+
+func scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
+	n := number(string(f.FullName()))
+	switch f.Kind() {
+	case protoreflect.BoolKind:
+		return protoreflect.ValueOfBool(true)
+	case protoreflect.EnumKind:
+		return protoreflect.ValueOfEnum(f.Enum().Values().Get(1).Number())
+	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
+		return protoreflect.ValueOfUint32(n)
+	case protoreflect.Int64Kind:
+		return protoreflect.ValueOfInt64(int64(n))
+	case protoreflect.Uint64Kind:
+		return protoreflect.ValueOfUint64(uint64(n))
+	case protoreflect.DoubleKind:
+		return protoreflect.ValueOfFloat64(float64(n) + 0.5)
+	case protoreflect.StringKind:
+		return protoreflect.ValueOfString("a " + string(f.Name()))
+	default:
+		panic(fmt.Sprintf("golden: %v has a kind that no message had so far: %v", f.FullName(), f.Kind()))
+	}
+}
+
+// FillStruct is Fill for a struct that v points to. Functions, channels, interfaces and unexported fields are left
+// alone.
+func FillStruct(v any) { fillValue(reflect.ValueOf(v).Elem(), "") }
+
+func fillValue(v reflect.Value, name string) {
+	if !v.CanSet() {
+		return
+	}
+	if v.Type() == reflect.TypeFor[time.Time]() {
+		v.Set(reflect.ValueOf(time.Unix(1_700_000_000, 0).UTC()))
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fillValue(v.Field(i), v.Type().Field(i).Name)
+		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fillValue(v.Elem(), name)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fillValue(v.Index(0), name)
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fillValue(key, name)
+		fillValue(value, name)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	default:
+		fillScalar(v, name)
+	}
+}
+
+func fillScalar(v reflect.Value, name string) {
+	n := number(name)
+	switch {
+	case v.Kind() == reflect.Uint8:
+		v.SetUint(7)
+	case v.CanUint():
+		v.SetUint(uint64(n))
+	case v.CanInt():
+		v.SetInt(int64(n))
+	case v.CanFloat():
+		v.SetFloat(float64(n) + 0.5)
+	case v.Kind() == reflect.Bool:
+		v.SetBool(true)
+	case v.Kind() == reflect.String:
+		v.SetString("a " + name)
+	}
+}
