@@ -42,8 +42,8 @@ func Commands(env *cli.Env) []*cobra.Command {
 	return all
 }
 
-// checkJSON is the outcome of a check for programs.
-type checkJSON struct {
+// checked is the outcome of a check for programs.
+type checked struct {
 	Store      string   `json:"store"`
 	Sound      bool     `json:"sound"`
 	Problems   []string `json:"problems"`
@@ -72,7 +72,7 @@ reads back as it was written, every message that a subscription still wants is t
 				if err != nil {
 					return err
 				}
-				return printCheck(env, checkJSON{
+				return printCheck(env, checked{
 					Store: args[0], Problems: r.Problems, Pages: r.Pages, Messages: r.Messages,
 					Checkpoint: r.Checkpoint, LSN: r.LSN,
 				})
@@ -84,7 +84,7 @@ reads back as it was written, every message that a subscription still wants is t
 				if err != nil {
 					return err
 				}
-				return printCheck(env, checkJSON{
+				return printCheck(env, checked{
 					Store: n.Address(), Problems: r.GetProblems(), Pages: r.GetPagesDone(),
 					Messages: r.GetMessages(),
 				})
@@ -128,7 +128,7 @@ func checkProgress(env *cli.Env) func(done, total uint64) {
 	}
 }
 
-func printCheck(env *cli.Env, c checkJSON) error {
+func printCheck(env *cli.Env, c checked) error {
 	if out.IsTerminal(env.Stderr) {
 		fmt.Fprint(env.Stderr, "\r\x1b[K")
 	}
@@ -189,8 +189,8 @@ The digest of a directory is that of its last checkpoint.`,
 	}
 }
 
-// metaJSON is what a store says about itself.
-type metaJSON struct {
+// metaDump is what a store says about itself.
+type metaDump struct {
 	Path        string       `json:"path"`
 	NodeID      string       `json:"node_id"`
 	StoreID     string       `json:"store_id"`
@@ -230,7 +230,7 @@ func dumpMetaCommand(env *cli.Env) *cobra.Command {
 				return err
 			}
 			m := d.Meta
-			j := metaJSON{
+			j := metaDump{
 				Path: d.Path, NodeID: id.NodeID.String(), StoreID: uuid.UUID(d.StoreID).String(),
 				Incarnation: id.Incarnation,
 				FenceConfig: id.Fence.Config, FenceTerm: id.Fence.Term, MayHaveLost: id.MayHaveLost,
@@ -268,8 +268,8 @@ func dumpMetaCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-// pageJSON is a run of pages.
-type pageJSON struct {
+// pageDump is a run of pages.
+type pageDump struct {
 	Page         uint64        `json:"page"`
 	Pages        uint32        `json:"pages"`
 	Born         uint64        `json:"born"`
@@ -298,7 +298,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			j := pageJSON{
+			j := pageDump{
 				Page: uint64(d.Run.First), Pages: d.Run.Pages, Born: d.Run.Born, Kind: d.Kind.String(),
 				PayloadBytes: len(d.Payload), Queue: d.Queue,
 			}

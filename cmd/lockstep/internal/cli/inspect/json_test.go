@@ -15,7 +15,7 @@ func TestJSON(t *testing.T) {
 	var b bytes.Buffer
 	p, err := out.New(&b, "json")
 	require.NoError(t, err)
-	for _, v := range []any{&checkJSON{}, &metaJSON{}, &pageJSON{}, &recordJSON{}, &segmentJSON{}} {
+	for _, v := range []any{&checked{}, &metaDump{}, &pageDump{}, &recordDump{}, &segmentDump{}} {
 		golden.FillStruct(v)
 		require.NoError(t, p.Object(v))
 	}

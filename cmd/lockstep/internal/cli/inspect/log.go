@@ -65,8 +65,8 @@ names are not in the log of a publish.`,
 	return cmd
 }
 
-// recordJSON is a log record.
-type recordJSON struct {
+// recordDump is a log record.
+type recordDump struct {
 	out.Position
 	Segment    string `json:"segment"`
 	Offset     int64  `json:"offset"`
@@ -83,11 +83,11 @@ type recordJSON struct {
 	Operations []string  `json:"operations,omitempty"`
 	Error      string    `json:"error,omitempty"`
 
-	Messages []loggedJSON `json:"messages,omitempty"`
+	Messages []messageDump `json:"messages,omitempty"`
 }
 
-// loggedJSON is a message in a log record: its sequence is not known before it is applied.
-type loggedJSON struct {
+// messageDump is a message in a log record: its sequence is not known before it is applied.
+type messageDump struct {
 	Queue       uint64            `json:"queue"`
 	PublishedAt time.Time         `json:"published_at"`
 	Properties  map[string]string `json:"properties,omitempty"`
@@ -128,7 +128,7 @@ func dumpLog(env *cli.Env, dir string, f logFlags) error {
 }
 
 func printRecord(env *cli.Env, reader *txn.Reader, it wal.Item, messages bool) error {
-	j := recordJSON{
+	j := recordDump{
 		Segment: filepath.Base(it.Segment), Offset: it.Offset, DurableLSN: it.DurableLSN, CommittedLSN: it.CommittedLSN,
 		Kind:     "seal",
 		Position: out.NewPosition(it.Frame.Pos), Bytes: len(it.Frame.Payload),
@@ -166,14 +166,14 @@ func printRecord(env *cli.Env, reader *txn.Reader, it wal.Item, messages bool) e
 }
 
 // loggedMessages decodes the messages of a publish, as far as they can be.
-func loggedMessages(op *txn.Op) (list []loggedJSON) {
+func loggedMessages(op *txn.Op) (list []messageDump) {
 	for rec := range op.Records {
 		m, err := txn.DecodeMessage(rec)
 		if err != nil {
 			return list
 		}
 		j := out.NewMessage("", toStored(0, m), true)
-		list = append(list, loggedJSON{
+		list = append(list, messageDump{
 			Queue: op.Queue, PublishedAt: j.PublishedAt, Properties: j.Properties, Body: j.Body,
 			BodyBase64: j.BodyBase64,
 		})
@@ -182,7 +182,7 @@ func loggedMessages(op *txn.Op) (list []loggedJSON) {
 }
 
 // describeTxn decodes a transaction as far as it can be decoded.
-func describeTxn(reader *txn.Reader, payload []byte, j *recordJSON, messages bool) {
+func describeTxn(reader *txn.Reader, payload []byte, j *recordDump, messages bool) {
 	if err := reader.Reset(payload); err != nil {
 		j.Error = err.Error()
 		return
@@ -244,8 +244,8 @@ func describeOp(op *txn.Op) string {
 	return s
 }
 
-// segmentJSON is a segment of the log.
-type segmentJSON struct {
+// segmentDump is a segment of the log.
+type segmentDump struct {
 	Segment string `json:"segment"`
 	First   uint64 `json:"first"`
 	Last    uint64 `json:"last"`
@@ -258,9 +258,9 @@ type segmentJSON struct {
 
 func printSegments(env *cli.Env, r wal.Report) error {
 	rows := make([][]any, 0, len(r.Segments))
-	segments := []segmentJSON{}
+	segments := []segmentDump{}
 	for _, s := range r.Segments {
-		j := segmentJSON{
+		j := segmentDump{
 			Segment: filepath.Base(s.Name), First: s.First, Last: s.Last.LSN, Records: s.Records, Seals: s.Seals,
 			Bytes: s.SizeBytes, Used: s.UsedBytes,
 		}

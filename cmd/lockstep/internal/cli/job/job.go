@@ -32,19 +32,19 @@ the time. A job that is still running is not started a second time.`,
 	return cmd
 }
 
-// jobJSON is a scheduled job.
-type jobJSON struct {
+// jobState is a scheduled job.
+type jobState struct {
 	Name     string    `json:"name"`
 	Schedule string    `json:"schedule"`
 	Kind     string    `json:"kind"`
 	On       string    `json:"on,omitempty"`
 	Paused   bool      `json:"paused"`
 	NextRun  time.Time `json:"next_run,omitzero"`
-	LastRun  *runJSON  `json:"last_run,omitempty"`
+	LastRun  *jobRun   `json:"last_run,omitempty"`
 }
 
-// runJSON is one run of a job.
-type runJSON struct {
+// jobRun is one run of a job.
+type jobRun struct {
 	Job       string    `json:"job,omitempty"`
 	StartedAt time.Time `json:"started_at"`
 	Seconds   float64   `json:"seconds"`
@@ -53,20 +53,20 @@ type runJSON struct {
 	Node      string    `json:"node,omitempty"`
 }
 
-func toJobJSON(j *pb.Job) jobJSON {
-	r := jobJSON{Name: j.GetName(), Schedule: j.GetSchedule(), Kind: j.GetKind(), On: j.GetOn(), Paused: j.GetPaused()}
+func newJobState(j *pb.Job) jobState {
+	r := jobState{Name: j.GetName(), Schedule: j.GetSchedule(), Kind: j.GetKind(), On: j.GetOn(), Paused: j.GetPaused()}
 	if j.GetNextRun() != nil {
 		r.NextRun = j.GetNextRun().AsTime()
 	}
 	if h := j.GetHistory(); len(h) > 0 {
-		last := toRunJSON("", h[0])
+		last := newJobRun("", h[0])
 		r.LastRun = &last
 	}
 	return r
 }
 
-func toRunJSON(job string, r *pb.JobRun) runJSON {
-	return runJSON{
+func newJobRun(job string, r *pb.JobRun) jobRun {
+	return jobRun{
 		Job: job, StartedAt: r.GetStartedAt().AsTime(), Seconds: r.GetTook().AsDuration().Seconds(),
 		Outcome: r.GetOutcome(), Detail: r.GetDetail(),
 		Node: r.GetNode(),
@@ -86,7 +86,7 @@ func listCommand(env *cli.Env) *cobra.Command {
 				}
 				rows := make([][]any, 0, len(jobs))
 				for _, job := range jobs {
-					j := toJobJSON(job)
+					j := newJobState(job)
 					if err := env.Print.Object(j); err != nil {
 						return err
 					}
@@ -139,7 +139,7 @@ A compact is a rolling one.`,
 				if err != nil {
 					return err
 				}
-				j := toJobJSON(now)
+				j := newJobState(now)
 				if err := env.Print.Object(j); err != nil {
 					return err
 				}
@@ -208,7 +208,7 @@ The exit code is 1 if it failed. It is refused while it runs already. With --det
 						return err
 					}
 				}
-				return printRun(env, toRunJSON(args[0], run))
+				return printRun(env, newJobRun(args[0], run))
 			})
 		},
 	}
@@ -216,7 +216,7 @@ The exit code is 1 if it failed. It is refused while it runs already. With --det
 	return cmd
 }
 
-func printRun(env *cli.Env, j runJSON) error {
+func printRun(env *cli.Env, j jobRun) error {
 	if err := env.Print.Object(j); err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func historyCommand(env *cli.Env) *cobra.Command {
 				name := env.NodeNamer(ctx, c)
 				rows := make([][]any, 0, len(jobs[i].GetHistory()))
 				for _, r := range jobs[i].GetHistory() {
-					j := toRunJSON(args[0], r)
+					j := newJobRun(args[0], r)
 					j.Node = name(j.Node)
 					if err := env.Print.Object(j); err != nil {
 						return err

@@ -9,6 +9,6 @@ import (
 
 // TestJSON: the output for programs is what it was.
 func TestJSON(t *testing.T) {
-	golden.JSON(t, "job", toJobJSON(golden.Fill(&pb.Job{})))
-	golden.JSON(t, "run", toRunJSON("nightly", golden.Fill(&pb.JobRun{})))
+	golden.JSON(t, "job", newJobState(golden.Fill(&pb.Job{})))
+	golden.JSON(t, "run", newJobRun("nightly", golden.Fill(&pb.JobRun{})))
 }

@@ -17,7 +17,7 @@ func TestJSON(t *testing.T) {
 	golden.JSON(t, "headers", out.NewMessage("orders", m, false))
 	m.Body = []byte{0xff, 0}
 	golden.JSON(t, "binary", out.NewMessage("orders", m, true))
-	var published publishedJSON
-	golden.FillStruct(&published)
-	golden.JSON(t, "published", published)
+	var p published
+	golden.FillStruct(&p)
+	golden.JSON(t, "published", p)
 }

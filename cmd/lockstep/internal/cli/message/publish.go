@@ -149,8 +149,8 @@ type publisher struct {
 	err         error // first failure
 }
 
-// publishedJSON is one acknowledged message for programs.
-type publishedJSON struct {
+// published is one acknowledged message for programs.
+type published struct {
 	Queue     string `json:"queue"`
 	Sequence  uint64 `json:"sequence"`
 	LSN       uint64 `json:"lsn"`
@@ -220,7 +220,7 @@ func (p *publisher) answered(r client.Receipt, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil {
-		err = p.env.Print.Object(publishedJSON{Queue: p.queue, Sequence: r.Sequence, LSN: r.LSN, Duplicate: r.Duplicate})
+		err = p.env.Print.Object(published{Queue: p.queue, Sequence: r.Sequence, LSN: r.LSN, Duplicate: r.Duplicate})
 		if p.count == 0 {
 			p.first = r.Sequence
 		}

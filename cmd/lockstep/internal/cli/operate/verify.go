@@ -53,34 +53,34 @@ The exit code is 1 when the nodes differ or a message cannot be read.`,
 	return cmd
 }
 
-// verificationJSON is a comparison for programs.
-type verificationJSON struct {
-	OK           bool               `json:"ok"`
-	Deep         bool               `json:"deep"`
-	LSN          uint64             `json:"lsn"`
-	Queues       uint64             `json:"queues"`
-	Messages     uint64             `json:"messages"`
-	Differences  []differenceJSON   `json:"differences"`
-	ContentError string             `json:"content_error,omitempty"`
-	Nodes        []verifiedNodeJSON `json:"nodes"`
+// verification is a comparison for programs.
+type verification struct {
+	OK           bool           `json:"ok"`
+	Deep         bool           `json:"deep"`
+	LSN          uint64         `json:"lsn"`
+	Queues       uint64         `json:"queues"`
+	Messages     uint64         `json:"messages"`
+	Differences  []difference   `json:"differences"`
+	ContentError string         `json:"content_error,omitempty"`
+	Nodes        []verifiedNode `json:"nodes"`
 }
 
-// differenceJSON is a queue that is not the same on both nodes.
-type differenceJSON struct {
+// difference is a queue that is not the same on both nodes.
+type difference struct {
 	Queue  string `json:"queue,omitempty"`
 	Reason string `json:"reason"`
 }
 
-// verifiedNodeJSON is what is damaged on a node.
-type verifiedNodeJSON struct {
-	NodeID  string               `json:"node_id"`
-	Name    string               `json:"name"`
-	Damage  nodes.Damage         `json:"damage"`
-	Damaged []damagedMessageJSON `json:"damaged"`
+// verifiedNode is what is damaged on a node.
+type verifiedNode struct {
+	NodeID  string           `json:"node_id"`
+	Name    string           `json:"name"`
+	Damage  nodes.Damage     `json:"damage"`
+	Damaged []damagedMessage `json:"damaged"`
 }
 
-// damagedMessageJSON is a message that cannot be read.
-type damagedMessageJSON struct {
+// damagedMessage is a message that cannot be read.
+type damagedMessage struct {
 	Queue    string    `json:"queue"`
 	Sequence uint64    `json:"sequence"`
 	Lost     bool      `json:"lost"`
@@ -88,22 +88,22 @@ type damagedMessageJSON struct {
 	Reason   string    `json:"reason"`
 }
 
-func toVerificationJSON(r *pb.VerifyResponse) verificationJSON {
-	j := verificationJSON{
+func newVerification(r *pb.VerifyResponse) verification {
+	j := verification{
 		OK: len(r.GetDifferences()) == 0 && r.GetContentError() == "", Deep: r.GetDeep(), LSN: r.GetLsn(),
 		Queues:   r.GetQueues(),
-		Messages: r.GetMessages(), Differences: []differenceJSON{}, ContentError: r.GetContentError(),
+		Messages: r.GetMessages(), Differences: []difference{}, ContentError: r.GetContentError(),
 	}
 	for _, d := range r.GetDifferences() {
-		j.Differences = append(j.Differences, differenceJSON{Queue: d.GetQueue(), Reason: d.GetReason()})
+		j.Differences = append(j.Differences, difference{Queue: d.GetQueue(), Reason: d.GetReason()})
 	}
 	for _, n := range r.GetNodes() {
-		node := verifiedNodeJSON{
+		node := verifiedNode{
 			NodeID: n.GetNodeId(), Name: n.GetName(), Damage: nodes.NewDamage(n.GetDamage()),
-			Damaged: []damagedMessageJSON{},
+			Damaged: []damagedMessage{},
 		}
 		for _, m := range n.GetDamaged() {
-			node.Damaged = append(node.Damaged, damagedMessageJSON{
+			node.Damaged = append(node.Damaged, damagedMessage{
 				Queue: m.GetQueue(), Sequence: m.GetSequence(), Lost: m.GetLost(), Since: m.GetSince().AsTime(),
 				Reason: m.GetReason(),
 			})
@@ -115,7 +115,7 @@ func toVerificationJSON(r *pb.VerifyResponse) verificationJSON {
 }
 
 func printVerification(env *cli.Env, r *pb.VerifyResponse) error {
-	j := toVerificationJSON(r)
+	j := newVerification(r)
 	if err := env.Print.Object(j); err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func printVerification(env *cli.Env, r *pb.VerifyResponse) error {
 	return nil
 }
 
-func printVerificationText(env *cli.Env, j *verificationJSON) error {
+func printVerificationText(env *cli.Env, j *verification) error {
 	if len(j.Differences) == 0 {
 		what := "the nodes agree"
 		if len(j.Nodes) == 1 {

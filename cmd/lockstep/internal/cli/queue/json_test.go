@@ -20,6 +20,6 @@ func TestJSON(t *testing.T) {
 	var q client.Queue
 	golden.FillStruct(&q)
 	require.NoError(t, showQueue(&cli.Env{Print: p}, q))
-	require.NoError(t, p.Object(subscriptionJSON(q.Subscriptions[0])))
+	require.NoError(t, p.Object(subscriptionState(q.Subscriptions[0])))
 	golden.Text(t, "output.jsonl", b.String())
 }

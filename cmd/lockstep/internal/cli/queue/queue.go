@@ -27,21 +27,21 @@ func Command(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// queueJSON is a queue for programs.
-type queueJSON struct {
-	Name          string             `json:"name"`
-	ID            uint64             `json:"id"`
-	Messages      uint64             `json:"messages"`
-	Bytes         uint64             `json:"bytes"`
-	NextSequence  uint64             `json:"next_sequence"`
-	MaxMessages   uint64             `json:"max_messages"`
-	MaxBytes      uint64             `json:"max_bytes"`
-	Subscriptions []subscriptionJSON `json:"subscriptions"`
-	Digest        string             `json:"digest"`
+// queueState is a queue for programs.
+type queueState struct {
+	Name          string              `json:"name"`
+	ID            uint64              `json:"id"`
+	Messages      uint64              `json:"messages"`
+	Bytes         uint64              `json:"bytes"`
+	NextSequence  uint64              `json:"next_sequence"`
+	MaxMessages   uint64              `json:"max_messages"`
+	MaxBytes      uint64              `json:"max_bytes"`
+	Subscriptions []subscriptionState `json:"subscriptions"`
+	Digest        string              `json:"digest"`
 }
 
-// subscriptionJSON is a subscription for programs.
-type subscriptionJSON struct {
+// subscriptionState is a subscription for programs.
+type subscriptionState struct {
 	Name      string `json:"name"`
 	Floor     uint64 `json:"floor"`
 	Backlog   uint64 `json:"backlog"`
@@ -49,14 +49,14 @@ type subscriptionJSON struct {
 	Consumers uint32 `json:"consumers"`
 }
 
-func toQueueJSON(q client.Queue) queueJSON {
-	j := queueJSON{
+func newQueueState(q client.Queue) queueState {
+	j := queueState{
 		Name: q.Name, ID: q.ID, Messages: q.Messages, Bytes: q.Bytes, NextSequence: q.NextSequence,
 		MaxMessages: q.Config.MaxMessages, MaxBytes: q.Config.MaxBytes, Digest: fmt.Sprintf("%016x", q.Digest),
-		Subscriptions: []subscriptionJSON{},
+		Subscriptions: []subscriptionState{},
 	}
 	for _, s := range q.Subscriptions {
-		j.Subscriptions = append(j.Subscriptions, subscriptionJSON(s))
+		j.Subscriptions = append(j.Subscriptions, subscriptionState(s))
 	}
 	return j
 }
@@ -101,7 +101,7 @@ func createCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(toQueueJSON(q)); err != nil {
+				if err := env.Print.Object(newQueueState(q)); err != nil {
 					return err
 				}
 				if !created {
@@ -131,7 +131,7 @@ func listCommand(env *cli.Env) *cobra.Command {
 				prefix = args[0]
 			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				list, rows := []queueJSON{}, [][]any{}
+				list, rows := []queueState{}, [][]any{}
 				for q, err := range c.Queues(ctx, prefix) {
 					if err != nil {
 						return err
@@ -140,7 +140,7 @@ func listCommand(env *cli.Env) *cobra.Command {
 					for _, s := range q.Subscriptions {
 						consumers += s.Consumers
 					}
-					list = append(list, toQueueJSON(q))
+					list = append(list, newQueueState(q))
 					rows = append(rows, []any{q.Name, q.Messages, out.Bytes(q.Bytes), len(q.Subscriptions), consumers})
 				}
 				if err := env.Print.Object(list); err != nil {
@@ -174,7 +174,7 @@ func showCommand(env *cli.Env) *cobra.Command {
 
 // showQueue prints all about one queue.
 func showQueue(env *cli.Env, q client.Queue) error {
-	if err := env.Print.Object(toQueueJSON(q)); err != nil {
+	if err := env.Print.Object(newQueueState(q)); err != nil {
 		return err
 	}
 	limit := func(n uint64, text string) string {

@@ -45,7 +45,7 @@ func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := env.Print.Object(subscriptionJSON(s)); err != nil {
+				if err := env.Print.Object(subscriptionState(s)); err != nil {
 					return err
 				}
 				if !created {
@@ -105,7 +105,7 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 					return err
 				}
 				for _, s := range q.Subscriptions {
-					if err := env.Print.Object(subscriptionJSON(s)); err != nil {
+					if err := env.Print.Object(subscriptionState(s)); err != nil {
 						return err
 					}
 				}

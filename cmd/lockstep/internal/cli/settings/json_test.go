@@ -8,7 +8,7 @@ import (
 
 // TestJSON: the output for programs is what it was.
 func TestJSON(t *testing.T) {
-	var r runningJSON
+	var r runningSetting
 	golden.FillStruct(&r)
 	golden.JSON(t, "setting", r)
 }

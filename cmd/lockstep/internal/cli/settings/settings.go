@@ -37,8 +37,8 @@ read at the start: change the file, and use lockstep restart. The settings of ma
 	return cmd
 }
 
-// runningJSON is one setting for programs.
-type runningJSON struct {
+// runningSetting is one setting for programs.
+type runningSetting struct {
 	Name       string            `json:"name"`
 	KeptBy     string            `json:"kept_by"` // pair or node
 	Value      string            `json:"value"`   // of the pair, or of both nodes; empty if theirs differ
@@ -49,7 +49,7 @@ type runningJSON struct {
 }
 
 // text is the value for people: one, or that of each node.
-func (r *runningJSON) text(values map[string]string) string {
+func (r *runningSetting) text(values map[string]string) string {
 	var names, texts []string
 	for name := range values {
 		names = append(names, name)
@@ -68,12 +68,12 @@ func (r *runningJSON) text(values map[string]string) string {
 }
 
 // askRunning asks all nodes that answer.
-func askRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningJSON, error) {
+func askRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
 	addrs, err := env.Addresses()
 	if err != nil {
 		return nil, err
 	}
-	var list []*runningJSON
+	var list []*runningSetting
 	var last error
 	for _, addr := range addrs {
 		n, err := cli.NodeAt(c, addr)
@@ -92,10 +92,10 @@ func askRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*running
 		}
 		name := st.GetNode().GetName()
 		for _, s := range settings {
-			i := slices.IndexFunc(list, func(r *runningJSON) bool { return r.Name == s.GetName() })
+			i := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == s.GetName() })
 			if i < 0 {
 				i = len(list)
-				list = append(list, &runningJSON{
+				list = append(list, &runningSetting{
 					Name: s.GetName(), KeptBy: s.GetKeptBy(), Usage: s.GetUsage(), Nodes: map[string]string{},
 					Configured: map[string]string{},
 				})
@@ -155,7 +155,7 @@ func getCommand(env *cli.Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				i := slices.IndexFunc(list, func(r *runningJSON) bool { return r.Name == args[0] })
+				i := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == args[0] })
 				if i < 0 {
 					return fmt.Errorf("the nodes do not know the setting %s: they run an older release", args[0])
 				}

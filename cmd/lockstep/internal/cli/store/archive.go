@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
-// archiveJSON tells how far an archive reaches, for programs.
-type archiveJSON struct {
+// archived tells how far an archive reaches, for programs.
+type archived struct {
 	Node      string    `json:"node"`
 	Directory string    `json:"directory"`
 	LastLSN   uint64    `json:"last_lsn"`
@@ -36,7 +36,7 @@ wal.archive-interval. A restore can then reach this moment.`,
 				if err != nil {
 					return err
 				}
-				j := archiveJSON{
+				j := archived{
 					Node: t.label(), Directory: r.GetDirectory(), LastLSN: r.GetLastLsn(), Gap: r.GetGap(),
 					Former: r.GetFormer(),
 				}

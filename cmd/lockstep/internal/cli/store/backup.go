@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// setJSON is a save-set.
-type setJSON struct {
+// saveSet is a save-set.
+type saveSet struct {
 	Name      string        `json:"name"`
 	Path      string        `json:"path"`
 	CreatedAt time.Time     `json:"created_at,omitzero"`
@@ -71,7 +71,7 @@ that was interrupted is never taken for a good one.`,
 				if err != nil {
 					return err
 				}
-				j := toSetJSON(set)
+				j := newSaveSet(set)
 				if err := env.Print.Object(j); err != nil {
 					return err
 				}
@@ -97,8 +97,8 @@ func onNodePath(path string) error {
 	return nil
 }
 
-func toSetJSON(s *pb.SaveSet) setJSON {
-	j := setJSON{
+func newSaveSet(s *pb.SaveSet) saveSet {
+	j := saveSet{
 		Name: s.GetName(), Path: s.GetPath(), PageSize: s.GetPageSize(), Bytes: s.GetBytes(), Complete: s.GetComplete(),
 		Problem: s.GetProblem(),
 	}
@@ -111,9 +111,9 @@ func toSetJSON(s *pb.SaveSet) setJSON {
 	return j
 }
 
-// localSet describes a save-set on this machine.
-func localSet(s backup.Set) setJSON {
-	j := setJSON{Name: s.Name, Path: s.Path, Complete: s.Complete}
+// newLocalSaveSet describes a save-set on this machine.
+func newLocalSaveSet(s backup.Set) saveSet {
+	j := saveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
 	if s.Problem != nil {
 		j.Problem = s.Problem.Error()
 	}
@@ -159,9 +159,9 @@ directory of this machine; no node is needed, and --verify reads all of them and
 				if err != nil {
 					return err
 				}
-				list := []setJSON{}
+				list := []saveSet{}
 				for _, s := range sets {
-					list = append(list, toSetJSON(s))
+					list = append(list, newSaveSet(s))
 				}
 				return printSets(env, t.label(), list)
 			})
@@ -182,9 +182,9 @@ func localBackups(ctx context.Context, env *cli.Env, path string, verify bool) e
 	if err != nil {
 		return err
 	}
-	list, broken := []setJSON{}, 0
+	list, broken := []saveSet{}, 0
 	for _, s := range slices.Backward(sets) {
-		j := localSet(s)
+		j := newLocalSaveSet(s)
 		if verify && s.Complete {
 			err := withProgress(ctx, env, s.Name, func(show func(progress.Step)) error {
 				_, err := backup.Verify(ctx, s.Path, backup.VerifyOptions{Progress: showBackup(show)})
@@ -221,7 +221,7 @@ func showBackup(show func(progress.Step)) func(backup.Progress) {
 	}
 }
 
-func printSets(env *cli.Env, label string, list []setJSON) error {
+func printSets(env *cli.Env, label string, list []saveSet) error {
 	if env.Print.JSON() {
 		for _, j := range list {
 			if err := env.Print.Object(j); err != nil {
@@ -307,9 +307,9 @@ func parseTime(flag, text string) (time.Time, error) {
 	return time.Time{}, cli.Usage("%s %q is neither RFC 3339 nor like 2026-11-21 09:30:00", flag, text)
 }
 
-// restoreJSON tells what a restore did or would do.
-type restoreJSON struct {
-	Set            setJSON      `json:"set"`
+// restored tells what a restore did or would do.
+type restored struct {
+	Set            saveSet      `json:"set"`
 	DataDir        string       `json:"data_dir"`
 	DryRun         bool         `json:"dry_run"`
 	NodeID         string       `json:"node_id,omitempty"`
@@ -343,8 +343,8 @@ func restore(ctx context.Context, env *cli.Env, path string, f restoreFlags) err
 	if err != nil {
 		return err
 	}
-	j := restoreJSON{
-		Set: localSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: out.NewPosition(r.End), EndTime: r.EndTime,
+	j := restored{
+		Set: newLocalSaveSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: out.NewPosition(r.End), EndTime: r.EndTime,
 		ArchiveRecords: r.Records,
 		NeededBytes:    r.NeededBytes, AvailableBytes: r.AvailableBytes,
 	}

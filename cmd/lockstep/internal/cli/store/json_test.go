@@ -24,9 +24,9 @@ func TestJSON(t *testing.T) {
 	require.NoError(t, printSettings(env, golden.Fill(&pb.MaintenanceSettings{})))
 	var local backup.Set
 	golden.FillStruct(&local)
-	require.NoError(t, printSets(env, "node a", []setJSON{toSetJSON(golden.Fill(&pb.SaveSet{})), localSet(local)}))
-	var archive archiveJSON
-	var restore restoreJSON
+	require.NoError(t, printSets(env, "node a", []saveSet{newSaveSet(golden.Fill(&pb.SaveSet{})), newLocalSaveSet(local)}))
+	var archive archived
+	var restore restored
 	golden.FillStruct(&archive)
 	golden.FillStruct(&restore)
 	require.NoError(t, p.Object(archive))

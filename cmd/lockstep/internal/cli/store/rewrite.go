@@ -166,8 +166,8 @@ func dryRunBoth(ctx context.Context, env *cli.Env, c *client.Client, f rewriteFl
 	return nil
 }
 
-// rewriteJSON tells what a rewrite did or would do.
-type rewriteJSON struct {
+// rewritten tells what a rewrite did or would do.
+type rewritten struct {
 	Store           string  `json:"store"`
 	DryRun          bool    `json:"dry_run"`
 	PageSizeBefore  uint32  `json:"page_size_before"`
@@ -184,7 +184,7 @@ type rewriteJSON struct {
 
 func printRewrite(env *cli.Env, label string, dryRun bool, r *pb.RewriteResult) error {
 	took := r.GetTook().AsDuration()
-	j := rewriteJSON{
+	j := rewritten{
 		Store: label, DryRun: dryRun, PageSizeBefore: r.GetPageSizeBefore(), PageSizeAfter: r.GetPageSizeAfter(),
 		FileBytesBefore: r.GetFileBytesBefore(), FileBytesAfter: r.GetFileBytesAfter(), NeededBytes: r.GetNeededBytes(),
 		AvailableBytes: r.GetAvailableBytes(), Enough: r.GetNeededBytes() <= r.GetAvailableBytes(),
@@ -196,7 +196,7 @@ func printRewrite(env *cli.Env, label string, dryRun bool, r *pb.RewriteResult) 
 	return showRewrite(env, j, took)
 }
 
-func showRewrite(env *cli.Env, j rewriteJSON, took time.Duration) error {
+func showRewrite(env *cli.Env, j rewritten, took time.Duration) error {
 	if err := env.Print.Object(j); err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func planOffline(ctx context.Context, env *cli.Env, dir string, pageSize int) er
 	if err != nil {
 		return err
 	}
-	return showRewrite(env, rewriteJSON{
+	return showRewrite(env, rewritten{
 		Store: dir, DryRun: true, PageSizeBefore: uint32(p.FromPageSize), PageSizeAfter: uint32(p.PageSize),
 		FileBytesBefore: p.FileBytes,
 		FileBytesAfter:  p.File.FileBytes, NeededBytes: p.NeedBytes + p.ReserveBytes,

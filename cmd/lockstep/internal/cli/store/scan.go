@@ -16,33 +16,33 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// scanJSON is what a scan found.
-type scanJSON struct {
-	Store        string          `json:"store"`
-	PageSize     uint32          `json:"page_size"`
-	Recommended  uint32          `json:"recommended"`
-	GainBytes    uint64          `json:"gain_bytes"`
-	FileBytes    uint64          `json:"file_bytes"`
-	Messages     uint64          `json:"messages"`
-	MessageBytes uint64          `json:"message_bytes"`
-	Note         string          `json:"note"`
-	Histogram    []bucketJSON    `json:"histogram"`
-	Candidates   []candidateJSON `json:"candidates"`
-	Problems     []string        `json:"problems,omitempty"`
+// scanned is what a scan found.
+type scanned struct {
+	Store        string      `json:"store"`
+	PageSize     uint32      `json:"page_size"`
+	Recommended  uint32      `json:"recommended"`
+	GainBytes    uint64      `json:"gain_bytes"`
+	FileBytes    uint64      `json:"file_bytes"`
+	Messages     uint64      `json:"messages"`
+	MessageBytes uint64      `json:"message_bytes"`
+	Note         string      `json:"note"`
+	Histogram    []bucket    `json:"histogram"`
+	Candidates   []candidate `json:"candidates"`
+	Problems     []string    `json:"problems,omitempty"`
 
 	pair bool // there are two nodes, so that it can be done rolling
 }
 
-// bucketJSON counts messages of similar size.
-type bucketJSON struct {
+// bucket counts messages of similar size.
+type bucket struct {
 	FromBytes uint64 `json:"from_bytes"`
 	ToBytes   uint64 `json:"to_bytes"`
 	Messages  uint64 `json:"messages"`
 	Bytes     uint64 `json:"bytes"`
 }
 
-// candidateJSON is a page size, and the file that it would give.
-type candidateJSON struct {
+// candidate is a page size, and the file that it would give.
+type candidate struct {
 	PageSize   uint32 `json:"page_size"`
 	FileBytes  uint64 `json:"file_bytes"`
 	Pages      uint64 `json:"pages"`
@@ -89,31 +89,31 @@ The result weighs every message: a few huge ones don't spoil it.`,
 }
 
 // scanNode scans a running node.
-func scanNode(ctx context.Context, env *cli.Env, t target, req *pb.ScanRequest) (j scanJSON, err error) {
+func scanNode(ctx context.Context, env *cli.Env, t target, req *pb.ScanRequest) (j scanned, err error) {
 	err = withProgress(ctx, env, t.label(), func(show func(progress.Step)) error {
 		r, err := t.Scan(ctx, req, func(p *pb.Progress) { show(toStep(p)) })
-		j = toScanJSON(t.label(), r)
+		j = newScanned(t.label(), r)
 		return err
 	})
 	j.pair = nodes.BaseRole(t.status.Role) != nodes.Active || t.status.Standby != ""
 	return j, err
 }
 
-func toScanJSON(store string, r *pb.ScanResult) scanJSON {
-	j := scanJSON{
+func newScanned(store string, r *pb.ScanResult) scanned {
+	j := scanned{
 		Store: store, PageSize: r.GetCurrent(), Recommended: r.GetRecommended(), GainBytes: r.GetGainBytes(),
 		FileBytes: r.GetFileBytes(),
-		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(), Histogram: []bucketJSON{},
-		Candidates: []candidateJSON{},
+		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(), Histogram: []bucket{},
+		Candidates: []candidate{},
 	}
 	for _, b := range r.GetHistogram() {
-		j.Histogram = append(j.Histogram, bucketJSON{
+		j.Histogram = append(j.Histogram, bucket{
 			FromBytes: b.GetFromBytes(), ToBytes: b.GetToBytes(),
 			Messages: b.GetMessages(), Bytes: b.GetBytes(),
 		})
 	}
 	for _, c := range r.GetCandidates() {
-		j.Candidates = append(j.Candidates, candidateJSON{
+		j.Candidates = append(j.Candidates, candidate{
 			PageSize: c.GetPageSize(), FileBytes: c.GetFileBytes(), Pages: c.GetPages(), WasteBytes: c.GetWasteBytes(),
 		})
 	}
@@ -134,20 +134,20 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 	if err != nil {
 		return err
 	}
-	j := scanJSON{
+	j := scanned{
 		Store: dir, PageSize: uint32(r.PageSize), Recommended: uint32(r.Recommended),
 		GainBytes: uint64(max(r.GainBytes, 0)), FileBytes: r.FileBytes,
-		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note, Histogram: []bucketJSON{},
-		Candidates: []candidateJSON{}, Problems: r.Problems,
+		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note, Histogram: []bucket{},
+		Candidates: []candidate{}, Problems: r.Problems,
 	}
 	for _, b := range r.Histogram {
-		j.Histogram = append(j.Histogram, bucketJSON{
+		j.Histogram = append(j.Histogram, bucket{
 			FromBytes: uint64(b.FromBytes), ToBytes: uint64(b.ToBytes),
 			Messages: b.Messages, Bytes: b.Bytes,
 		})
 	}
 	for _, c := range r.Candidates {
-		j.Candidates = append(j.Candidates, candidateJSON{
+		j.Candidates = append(j.Candidates, candidate{
 			PageSize: uint32(c.PageSize), FileBytes: c.FileBytes,
 			Pages: c.Pages, WasteBytes: c.WasteBytes,
 		})
@@ -164,12 +164,12 @@ func showStore(show func(progress.Step), p checkpoint.Progress) {
 
 // PrintScan prints what a scan of a node of a pair found.
 func PrintScan(p *out.Printer, node string, r *pb.ScanResult) error {
-	j := toScanJSON(node, r)
+	j := newScanned(node, r)
 	j.pair = true
 	return printScan(p, j)
 }
 
-func printScan(print *out.Printer, j scanJSON) error {
+func printScan(print *out.Printer, j scanned) error {
 	if print.JSON() {
 		return print.Object(j)
 	}
@@ -203,7 +203,7 @@ func printScan(print *out.Printer, j scanJSON) error {
 const chartWidth = 40
 
 // histogramRows draws a bar for each size, as long as its share of the messages. Whatever is there is seen.
-func histogramRows(buckets []bucketJSON) [][]any {
+func histogramRows(buckets []bucket) [][]any {
 	most := uint64(1)
 	for _, b := range buckets {
 		most = max(most, b.Messages)
@@ -231,7 +231,7 @@ func chart(n, most uint64) string {
 	return s
 }
 
-func candidateRows(j scanJSON) [][]any {
+func candidateRows(j scanned) [][]any {
 	rows := make([][]any, 0, len(j.Candidates))
 	for _, c := range j.Candidates {
 		var marks []string
@@ -251,7 +251,7 @@ func candidateRows(j scanJSON) [][]any {
 }
 
 // advice says what to do.
-func (j scanJSON) advice() string {
+func (j scanned) advice() string {
 	if j.Messages == 0 {
 		return fmt.Sprintf("Recommended: pages of %s, as no messages are stored.", out.Bytes(uint64(j.Recommended)))
 	}
