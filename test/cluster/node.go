@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultdisk"
 )
@@ -36,12 +37,12 @@ type Node struct {
 	Dir string
 
 	binary  string
-	args    []string // of the command line
-	prefix  []string // what the command line begins with; empty for the program itself
-	address string   // where it listens, host:port
-	port    *Port    // which is reserved for it; nil in a network of its own
-	disk    *Port    // what its disk does is said here; nil without Options.Disk
-	clock   clock    // of its machine; empty without Options.Clock
+	args    []string      // of the command line
+	prefix  []string      // what the command line begins with; empty for the program itself
+	address string        // where it listens, host:port
+	port    *harness.Port // which is reserved for it; nil in a network of its own
+	disk    *harness.Port // what its disk does is said here; nil without Options.Disk
+	clock   clock         // of its machine; empty without Options.Clock
 	conn    *grpc.ClientConn
 
 	mu          sync.Mutex // guards all below
@@ -62,7 +63,7 @@ func newNode(name, dir, binary string, network *Net, config func(listen string) 
 	if network != nil {
 		n.address, n.prefix = network.address(name), network.command(name)
 	} else {
-		port, err := ReservePort()
+		port, err := harness.ReservePort()
 		if err != nil {
 			return nil, err
 		}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -66,7 +67,7 @@ type Pair struct {
 	// Witness is the third voter, if Options.Raft; it serves nobody else.
 	Witness *Node
 
-	voters []*Port // of the nodes' own voters, if Options.Raft
+	voters []*harness.Port // of the nodes' own voters, if Options.Raft
 	net    *Net
 	opts   Options
 	beside []*Node // more nodes, with their links to etcd
@@ -108,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 // startWitness reserves the ports of the three voters and starts the witness.
 func (p *Pair) startWitness(o Options) error {
 	for range 2 {
-		port, err := ReservePort()
+		port, err := harness.ReservePort()
 		if err != nil {
 			return err
 		}
@@ -216,7 +217,7 @@ func (p *Pair) prepare(name, dirName string, o Options) (n *Node, link, toEtcd *
 	}
 	n, err = newNode(name, dir, o.Binary, o.Net, config)
 	if err == nil && o.Disk {
-		n.disk, err = ReservePort()
+		n.disk, err = harness.ReservePort()
 	}
 	if err == nil && o.Clock {
 		n.clock, err = newClock(dir)

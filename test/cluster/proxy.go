@@ -2,7 +2,7 @@
 
 package cluster
 
-import "github.com/lockstep-mq/lockstep/cmd/lockstep/relay"
+import "github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 
 // Proxy is a link that can be cut.
 type Proxy = relay.Relay

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/relay"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 )
 
 // links are the ways to one node from the other one, and from it to etcd; both can be cut.

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 )
 
 // stopBound is how long a node may take to stop before it is killed.
@@ -30,9 +32,9 @@ type Node struct {
 	binary string
 	args   []string
 
-	mu      sync.Mutex // guards all below
-	port    *port      // reserved for the node; nil when its address was given, and after close
-	cmd     *exec.Cmd  // nil while it does not run
+	mu      sync.Mutex    // guards all below
+	port    *harness.Port // reserved for the node; nil when its address was given, and after close
+	cmd     *exec.Cmd     // nil while it does not run
 	exited  chan struct{}
 	exit    error // how it ended
 	failure error // why it ended, if nobody asked it to
@@ -45,11 +47,11 @@ func newNode(name, binary, dir, listen string, settings map[string]string) (*Nod
 	}
 	n := &Node{Name: name, Address: listen, Dir: dir, binary: binary}
 	if listen == "" {
-		port, err := reservePort()
+		port, err := harness.ReservePort()
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
-		n.port, n.Address = port, port.address()
+		n.port, n.Address = port, port.Address()
 	}
 	n.args = []string{
 		"serve", "--node-name=" + name, "--data-dir=" + filepath.Join(dir, "data"),
@@ -201,7 +203,7 @@ func (n *Node) close() error {
 	n.port = nil
 	n.mu.Unlock()
 	if port != nil {
-		err = errors.Join(err, port.close())
+		err = errors.Join(err, port.Close())
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -39,8 +40,8 @@ type Pair struct {
 	// Witness is the third voter with raft; nil otherwise.
 	Witness *Node
 	etcd    *embedded.Server
-	voters  []*port  // of the nodes, with raft
-	links   []*links // of the nodes, with Options.Links
+	voters  []*harness.Port // of the nodes, with raft
+	links   []*links        // of the nodes, with Options.Links
 }
 
 // Start starts etcd and the nodes. It does not wait for the nodes to serve: see WaitReady. On an error nothing is left
@@ -84,7 +85,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 			break
 		}
 		if o.Raft {
-			settings["coordinator-raft-listen"] = p.voters[i].address()
+			settings["coordinator-raft-listen"] = p.voters[i].Address()
 		}
 		p.linkSettings(i, settings)
 		n, err := newNode(name, binary, filepath.Join(o.Dir, name), o.Listen[i], settings)
@@ -106,22 +107,22 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 func (p *Pair) startWitness(binary, dir string) (voters string, err error) {
 	var all []string
 	for range 2 {
-		port, err := reservePort()
+		port, err := harness.ReservePort()
 		if err != nil {
 			return "", fmt.Errorf("raft: %w", err)
 		}
 		p.voters = append(p.voters, port)
-		all = append(all, port.address())
+		all = append(all, port.Address())
 	}
 	dir = filepath.Join(dir, "witness")
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("witness: %w", err)
 	}
 	w := &Node{Name: "witness", Dir: dir, binary: binary}
-	if w.port, err = reservePort(); err != nil {
+	if w.port, err = harness.ReservePort(); err != nil {
 		return "", fmt.Errorf("witness: %w", err)
 	}
-	w.Address = w.port.address()
+	w.Address = w.port.Address()
 	voters = strings.Join(append(all, w.Address), ",")
 	w.args = []string{"witness", "--data-dir=" + w.DataDir(), "--listen=" + w.Address, "--voters=" + voters}
 	p.Witness = w
@@ -256,7 +257,7 @@ func (p *Pair) Close() error {
 		p.Witness = nil
 	}
 	for _, port := range p.voters {
-		all = append(all, port.close())
+		all = append(all, port.Close())
 	}
 	p.voters = nil
 	all = append(all, p.closeLinks())

@@ -10,7 +10,7 @@ import (
 )
 
 // Relay passes TCP connections on to one target, and can cut the link as a network does: nothing arrives any more and
-// nobody is told.
+// neither side is told.
 type Relay struct {
 	listener net.Listener
 	wg       sync.WaitGroup

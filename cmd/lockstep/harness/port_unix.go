@@ -1,6 +1,8 @@
 //go:build unix
 
-package pair
+// Package harness has what it takes to run a pair as processes on one machine, and to break it: for the tests, and for
+// `lockstep demo`, `dev` and `bench`. Package relay, below it, is a link that can be cut.
+package harness
 
 import (
 	"errors"
@@ -8,15 +10,17 @@ import (
 	"syscall"
 )
 
-// port is a port of 127.0.0.1 that stays ours while no node listens on it, so that a killed node finds it free and
-// nothing else answers there meanwhile: a socket that is bound and never listens. A listener may be bound beside it, as
-// both set SO_REUSEADDR, but the system gives the port to nobody who asks for any.
-type port struct {
+// Port is a port of 127.0.0.1 that stays ours while no node listens on it: a killed node finds its address free when it
+// comes back, and meanwhile a connection to it is refused, as it is when a process dies. It is a socket that is bound
+// and never listens. A listener may be bound beside it, as both set SO_REUSEADDR, but the system gives the port to no
+// process that asks for a free one.
+type Port struct {
 	fd     int
 	number int
 }
 
-func reservePort() (_ *port, err error) {
+// ReservePort takes a free port.
+func ReservePort() (_ *Port, err error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err == nil {
@@ -45,12 +49,14 @@ func reservePort() (_ *port, err error) {
 	if !ok {
 		return nil, fmt.Errorf("take a free port: the system returned a %T", name)
 	}
-	return &port{fd: fd, number: address.Port}, nil
+	return &Port{fd: fd, number: address.Port}, nil
 }
 
-func (p *port) address() string { return fmt.Sprintf("127.0.0.1:%d", p.number) }
+// Address is 127.0.0.1:port.
+func (p *Port) Address() string { return fmt.Sprintf("127.0.0.1:%d", p.number) }
 
-func (p *port) close() error {
+// Close gives the port back.
+func (p *Port) Close() error {
 	if err := syscall.Close(p.fd); err != nil {
 		return fmt.Errorf("give a port back: %w", err)
 	}

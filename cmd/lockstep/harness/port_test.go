@@ -1,17 +1,18 @@
 //go:build unix
 
-package cluster
+package harness_test
 
 import (
 	"net"
 	"syscall"
 	"testing"
 
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/stretchr/testify/require"
 )
 
-func TestPortIsRefusedUntilSomebodyListens(t *testing.T) {
-	p, err := ReservePort()
+func TestPortIsRefusedUntilANodeListens(t *testing.T) {
+	p, err := harness.ReservePort()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.Close()) }()
 	for range 2 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/relay"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 )
 
 // echoServer answers every byte with itself.

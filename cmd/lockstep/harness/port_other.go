@@ -1,0 +1,30 @@
+//go:build !unix
+
+package harness
+
+import (
+	"fmt"
+	"net"
+)
+
+// Port is a port of 127.0.0.1 that was free a moment ago.
+type Port struct{ at string }
+
+// ReservePort takes a free port.
+func ReservePort() (*Port, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it does not wait for anything
+	if err != nil {
+		return nil, fmt.Errorf("take a free port: %w", err)
+	}
+	p := &Port{at: l.Addr().String()}
+	if err := l.Close(); err != nil {
+		return nil, fmt.Errorf("take a free port: %w", err)
+	}
+	return p, nil
+}
+
+// Address is 127.0.0.1:port.
+func (p *Port) Address() string { return p.at }
+
+// Close does nothing here.
+func (p *Port) Close() error { return nil }
