@@ -40,8 +40,8 @@ func whyUnreachable(message string) (why string, final, ok bool) {
 		return "TLS: " + lastPart(cause), true, true
 	case has("error reading server preface"):
 		// A node with TLS ends a connection that begins without.
-		return "the node ends the connection before it begins: it speaks TLS, and this client does not. Give the " +
-			"authority of its certificate", true, true
+		return "the node ends the connection before it begins: it speaks TLS, and this client does not: give the " +
+			"authority of its certificate. Or it is no port for clients, such as that of a raft voter", true, true
 	default:
 		return lastPart(cause), false, true
 	}

@@ -150,7 +150,15 @@ func ready(w http.ResponseWriter, st state.Node) {
 	default:
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_, _ = fmt.Fprintf(w, "%s: %s\n", st.Pair.Role, st.Pair.Reason)
+	sayRole(w, st.Pair.Role, st.Pair.Reason)
+}
+
+// sayRole writes the role, and why the node is in it, where that is to be said.
+func sayRole(w http.ResponseWriter, role failover.Role, reason string) {
+	if reason != "" {
+		reason = ": " + reason
+	}
+	_, _ = fmt.Fprintf(w, "%s%s\n", role, reason)
 }
 
 // active answers 200 on the one node that serves clients, and only while it does: for proxies that are to send clients
@@ -161,5 +169,5 @@ func active(w http.ResponseWriter, st state.Node) {
 		st.Pair.Role != failover.RoleActiveAlone {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_, _ = fmt.Fprintf(w, "%s: %s\n", st.Pair.Role, st.Pair.Reason)
+	sayRole(w, st.Pair.Role, st.Pair.Reason)
 }

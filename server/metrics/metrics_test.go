@@ -134,8 +134,9 @@ func TestProbes(t *testing.T) {
 
 	ready := &state.Node{}
 	ready.Pair.Role = failover.RoleActive
-	code, _ = serve(t, ready)("/readyz")
+	code, body = serve(t, ready)("/readyz")
 	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, "ACTIVE\n", body, "there is nothing to explain")
 }
 
 // /activez is 200 only on the active, and only while that serves: a standby is ready and not active.

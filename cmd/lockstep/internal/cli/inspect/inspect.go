@@ -307,7 +307,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 				s := toStored(m.Sequence, m.Message)
 				j.Messages = append(j.Messages, out.NewMessage(fmt.Sprint(d.Queue), s, true))
 				rows = append(rows, []any{
-					s.Sequence, s.PublishedAt.Local().Format(time.DateTime), len(s.Body),
+					s.Sequence, s.PublishedAt.Local().Format(time.DateTime), out.Bytes(len(s.Body)),
 					out.Properties(s.Properties), out.Body(s.Body),
 				})
 			}
@@ -322,7 +322,7 @@ func dumpPageCommand(env *cli.Env) *cobra.Command {
 			if err := env.Print.Sentence("messages of queue number %d:", d.Queue); err != nil {
 				return err
 			}
-			return env.Print.Table([]string{"Sequence", "Published", "Bytes", "Properties", "Body"}, rows)
+			return env.Print.Table([]string{"Sequence", "Published", "Size", "Properties", "Body"}, rows)
 		},
 	}
 }

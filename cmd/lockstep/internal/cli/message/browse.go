@@ -53,7 +53,7 @@ func browse(
 		if len(rows) == 0 {
 			return nil
 		}
-		err := env.Print.Table([]string{"Sequence", "Published", "Deliveries", "Bytes", "Properties", "Body"}, rows)
+		err := env.Print.Table([]string{"Sequence", "Published", "Deliveries", "Size", "Properties", "Body"}, rows)
 		rows = rows[:0]
 		return err
 	}
@@ -70,7 +70,7 @@ func browse(
 			continue
 		}
 		rows = append(rows, []any{
-			m.Sequence, m.PublishedAt.Local().Format(time.DateTime), m.DeliveryCount, len(m.Body),
+			m.Sequence, m.PublishedAt.Local().Format(time.DateTime), m.DeliveryCount, out.Bytes(len(m.Body)),
 			out.Properties(m.Properties), out.Body(m.Body),
 		})
 		if len(rows) == rowsPerTable {

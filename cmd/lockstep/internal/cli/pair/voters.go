@@ -38,23 +38,41 @@ func withAdmin(
 
 func printVoters(env *cli.Env, members []raft.Member) error {
 	rows := make([][]any, 0, len(members))
+	now := time.Now()
+	for _, m := range members {
+		if m.Leader {
+			now = m.LastContact // by the leader's clock, like the others
+		}
+	}
 	for _, m := range members {
 		if err := env.Print.Object(m); err != nil {
 			return err
 		}
-		role, contact := "follows", "never"
-		switch {
-		case m.Leader:
-			role = "leads"
-		case !m.Voter:
-			role = "catches up"
-		}
+		contact := "never"
 		if !m.LastContact.IsZero() {
 			contact = time.Since(m.LastContact).Round(time.Millisecond).String() + " ago"
 		}
-		rows = append(rows, []any{m.ID, m.Address, string(m.Kind), role, contact})
+		rows = append(rows, []any{m.ID, m.Address, string(m.Kind), roleOf(m, now), contact})
 	}
 	return env.Print.Table([]string{"Id", "Address", "Kind", "In the quorum", "Last contact"}, rows)
+}
+
+// silentAfter is how long ago a voter that follows has answered its leader at most: it does several times a second.
+const silentAfter = 5 * time.Second
+
+// roleOf says what a voter does. One that does not answer is down, cut off, or came back with an empty disk: then it is
+// another voter with another id, and the leader waits for the one before.
+func roleOf(m raft.Member, now time.Time) string {
+	switch {
+	case m.Leader:
+		return "leads"
+	case now.Sub(m.LastContact) > silentAfter:
+		return "DOES NOT ANSWER; if its disk is new: lockstep pair replace"
+	case !m.Voter:
+		return "catches up"
+	default:
+		return "follows"
+	}
 }
 
 func votersCommand(env *cli.Env) *cobra.Command {

@@ -95,11 +95,14 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 
 func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "list QUEUE", Aliases: []string{"ls"}, Short: "List the subscriptions of a queue",
-		Example: "  lockstep subscription list prices\n  lockstep subscription list prices --output json",
-		Args:    cobra.ExactArgs(1),
+		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List the subscriptions of a queue, or of all queues",
+		Example: "  lockstep subscription list\n  lockstep subscription list prices --output json",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if len(args) == 0 {
+					return listAllSubscriptions(ctx, env, c)
+				}
 				q, err := c.GetQueue(ctx, args[0])
 				if err != nil {
 					return err
@@ -116,4 +119,30 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 			})
 		},
 	}
+}
+
+// listAllSubscriptions lists the subscriptions of all queues, each with the name of its queue.
+func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) error {
+	var rows [][]any
+	for q, err := range c.Queues(ctx, "") {
+		if err != nil {
+			return err
+		}
+		for _, s := range q.Subscriptions {
+			err := env.Print.Object(struct {
+				Queue string `json:"queue"`
+				subscriptionState
+			}{q.Name, subscriptionState(s)})
+			if err != nil {
+				return err
+			}
+			rows = append(rows, []any{q.Name, s.Name, s.Backlog, s.InFlight, s.Consumers, s.Floor})
+		}
+	}
+	if len(rows) == 0 {
+		return env.Print.Sentence("no subscriptions")
+	}
+	return env.Print.Table([]string{
+		"Queue", "Subscription", "Backlog", "In flight", "Consumers", "Acknowledged below",
+	}, rows)
 }

@@ -23,6 +23,19 @@ type setting struct {
 	help string
 }
 
+// text is the value for people.
+func (s setting) text(all *pb.MaintenanceSettings) string {
+	v := s.get(all)
+	text := fmt.Sprint(v)
+	switch n, isNumber := v.(uint32); {
+	case isNumber && strings.HasPrefix(s.name, "page-size-") && n > 0:
+		return out.Bytes(uint64(n))
+	case text == "":
+		return "-"
+	}
+	return text
+}
+
 // settings are all of them.
 func settings() []setting {
 	return []setting{
@@ -151,7 +164,7 @@ func getSettingCommand(env *cli.Env) *cobra.Command {
 				if err := env.Print.Object(map[string]any{one.name: one.get(s)}); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%v", one.get(s))
+				return env.Print.Sentence("%s", one.text(s))
 			})
 		},
 	}
@@ -199,7 +212,7 @@ func setSettingCommand(env *cli.Env) *cobra.Command {
 				if err := env.Print.Object(settingsMap(now)); err != nil {
 					return err
 				}
-				return env.Print.Sentence("%s is %v", s.name, s.get(now))
+				return env.Print.Sentence("%s is %s", s.name, s.text(now))
 			})
 		},
 	}
@@ -219,15 +232,7 @@ func printSettings(env *cli.Env, now *pb.MaintenanceSettings) error {
 	}
 	rows := make([][]any, 0, len(settings()))
 	for _, s := range settings() {
-		v := s.get(now)
-		text := fmt.Sprint(v)
-		switch n, isNumber := v.(uint32); {
-		case isNumber && strings.HasPrefix(s.name, "page-size-") && n > 0:
-			text = out.Bytes(uint64(n))
-		case text == "":
-			text = "-"
-		}
-		rows = append(rows, []any{s.name, text, s.help})
+		rows = append(rows, []any{s.name, s.text(now), s.help})
 	}
 	return env.Print.Table([]string{"Setting", "Value", ""}, rows)
 }

@@ -39,8 +39,8 @@ func TestMaintenance(t *testing.T) {
 	require.NotEmpty(t, scan["histogram"])
 	require.NotEmpty(t, scan["candidates"])
 
-	require.Contains(t, c.OK("store", "settings", "set", "page-size-max", "16KiB"), "16384")
-	require.Contains(t, c.OK("store", "settings", "get", "page-size-max"), "16384")
+	require.Contains(t, c.OK("store", "settings", "set", "page-size-max", "16KiB"), "16.0 KiB")
+	require.Contains(t, c.OK("store", "settings", "get", "page-size-max"), "16.0 KiB")
 	require.Contains(t, c.OK("store", "settings", "get"), "page-size-recommended")
 	require.InDelta(t, 16384, c.Lines("store", "settings", "get")[0]["page-size-max"], 0)
 	_, _, code = c.Run("", "store", "settings", "set", "backup.keep-generations", "0")
@@ -67,7 +67,7 @@ func TestMaintenance(t *testing.T) {
 	_, _, code = c.Run("", "store", "plan", "--cancel")
 	require.Equal(t, cli.ExitError, code, "it has ended")
 	for _, node := range []string{"a", "b"} {
-		require.Contains(t, c.OK("store", "settings", "get", "page-size-current", "--node", node), "8192")
+		require.Contains(t, c.OK("store", "settings", "get", "page-size-current", "--node", node), "8.0 KiB")
 		require.Contains(t, c.OK("store", "drop-old", "--node", node), "freed")
 		require.Contains(t, c.OK("store", "drop-old", "--node", node), "nothing to remove")
 	}

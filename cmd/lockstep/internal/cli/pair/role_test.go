@@ -1,0 +1,21 @@
+package pair
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+)
+
+// TestRoleOf: a voter that does not answer its leader, because its disk was wiped for instance, does not follow.
+func TestRoleOf(t *testing.T) {
+	now := time.Now()
+	require.Equal(t, "leads", roleOf(raft.Member{Leader: true, Voter: true, LastContact: now}, now))
+	require.Equal(t, "follows", roleOf(raft.Member{Voter: true, LastContact: now.Add(-time.Second)}, now))
+	require.Equal(t, "catches up", roleOf(raft.Member{LastContact: now}, now))
+	for _, m := range []raft.Member{{Voter: true}, {Voter: true, LastContact: now.Add(-time.Minute)}} {
+		require.Contains(t, roleOf(m, now), "lockstep pair replace")
+	}
+}
