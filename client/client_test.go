@@ -124,7 +124,7 @@ func TestFrozen(t *testing.T) {
 	answer := publishMeanwhile(t, c, "b")
 	p.takeOver(1)
 	require.Equal(t, p.addrs[1], answer().Address)
-	// It wakes up and still believes to be active, in its old term: nobody goes there.
+	// It wakes up and still believes to be active, in its old term: no request goes there.
 	p.nodes[0].gate.open()
 	for range 20 {
 		r, err := c.Publish(soon(t), "q", message("c"))

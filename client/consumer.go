@@ -243,7 +243,7 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		case d.answer == kind, mutate.Off("INV-10-ended-consumer-acknowledges"):
 			return nil
 		case d.answer == noAnswer:
-			return co.err // nobody was asked to acknowledge it
+			return co.err // no node was asked to acknowledge it
 		default:
 			return fmt.Errorf("%w: sequence %d of %s was answered otherwise before", ErrInvalid, d.Sequence, co.queue)
 		}

@@ -98,7 +98,7 @@ func (co *Consumer) session(ctx context.Context, t *target) (attached bool, err 
 		err = sendErr // the sending failed first; otherwise a failed Send only says io.EOF, and Recv says why
 	}
 	co.mu.Lock()
-	co.buffer.clear() // the next active may give them to somebody else
+	co.buffer.clear() // the next active may give them to another consumer
 	co.mu.Unlock()
 	return attached, err
 }
@@ -227,7 +227,7 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 }
 
 // known tells whether the application has the message, or acknowledged it, since an earlier stream, so that it is not
-// to be handed out again. Within one stream a second delivery means that somebody released it. The caller holds mu.
+// to be handed out again. Within one stream a second delivery means that it was released. The caller holds mu.
 func (co *Consumer) known(seq uint64) bool {
 	h, ok := co.held[seq]
 	if !ok || !h.acked && h.generation == co.generation {

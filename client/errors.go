@@ -66,7 +66,8 @@ var (
 	ErrBusy = errors.New("other maintenance is under way")
 	// ErrGaveWay is returned when a rewrite was given up because the node changes its role. The page file is as it was.
 	ErrGaveWay = errors.New("the rewrite gave way to a takeover")
-	// ErrCanceled is returned when a rewrite was cancelled, by another call or by an operator. The page file is as it was.
+	// ErrCanceled is returned when a rewrite was cancelled, by another call or by an operator. The page file is as it
+	// was.
 	ErrCanceled = errors.New("the rewrite was cancelled")
 	// ErrNoSpace is returned when there is not enough free space; the message has both figures. Nothing was changed.
 	ErrNoSpace = errors.New("not enough free space")
@@ -82,7 +83,8 @@ type Error struct {
 	Address string
 	// Code of the answer.
 	Code codes.Code
-	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty for an error that is not a node's.
+	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND; empty for an error that is not a
+	// node's.
 	Reason string
 	// Message for people: what happened and what to do.
 	Message string

@@ -143,7 +143,8 @@ func ExampleTxn_Release() {
 		if err != nil {
 			return err
 		}
-		_, err = c.Begin().Release(d).Publish("orders", client.Message{Body: []byte("look at the one before")}).Commit(ctx)
+		note := client.Message{Body: []byte("look at the one before")}
+		_, err = c.Begin().Release(d).Publish("orders", note).Commit(ctx)
 		if err != nil {
 			return err
 		}

@@ -38,8 +38,8 @@ const (
 
 func (m move) String() string {
 	return [...]string{
-		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "blocked", "gone", "forgotten", "cut",
-		"cut-never",
+		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "blocked", "gone",
+		"forgotten", "cut", "cut-never",
 	}[m]
 }
 
@@ -140,7 +140,7 @@ func (w *world) attempt(p *pb.Producer, apply func()) (duplicate bool, err error
 	if !ok {
 		return w.carryOut(p, true, false, apply)
 	}
-	carryOut := func() { _, _ = w.carryOut(p, true, false, apply) } // nobody hears the answer
+	carryOut := func() { _, _ = w.carryOut(p, true, false, apply) } // the answer is lost
 	switch m {
 	case lost:
 		carryOut()

@@ -135,7 +135,7 @@ func (l *locator) close() {
 }
 
 // wait returns the active node, waiting for one until ctx ends, or, with Options.FailFast, until it is clear that
-// nobody will answer.
+// no node will answer.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
 // waitLong is wait for what goes on in the background, for calls that have contexts of their own.
@@ -213,7 +213,7 @@ func (l *locator) nudge() {
 	}
 }
 
-// searching tells whether somebody waits for an active node.
+// searching tells whether a caller waits for an active node.
 func (l *locator) searching() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -144,7 +144,7 @@ func (c *Client) UpdateMaintenanceSettings(
 }
 
 // StartPlan begins a rolling operation: standby, switchover, the other node. The pair goes through with it whether
-// anybody watches or not; see WatchPlan. If the connection broke meanwhile, ErrBusy may mean that it began all the
+// a client watches or not; see WatchPlan. If the connection broke meanwhile, ErrBusy may mean that it began all the
 // same. Errors: ErrBusy while another one is under way, ErrRefused, ErrInvalid, ErrUnavailable.
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)

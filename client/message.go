@@ -19,7 +19,7 @@ type Message struct {
 }
 
 // Stored is a message as it is in a queue. Bodies of messages that came together lie in one piece of memory, which is
-// kept as long as one of them is in use: whoever keeps a few messages for long had better copy them.
+// kept as long as one of them is in use: an application that keeps a few messages for long had better copy them.
 type Stored struct {
 	Message
 	// Sequence is the position in the queue; it starts at 1 and is never reused.

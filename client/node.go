@@ -53,8 +53,8 @@ func (n *node) conn() *grpc.ClientConn {
 	return n.cc
 }
 
-// replace throws a connection away that does not answer; everything on it fails at once. It does nothing if somebody
-// else did it already.
+// replace throws a connection away that does not answer; everything on it fails at once. It does nothing if another
+// call did it already.
 func (n *node) replace(old *grpc.ClientConn) {
 	fresh, err := n.locator.opts.dial(n.address)
 	if err != nil {
@@ -65,7 +65,7 @@ func (n *node) replace(old *grpc.ClientConn) {
 		n.cc, fresh = fresh, old
 	}
 	n.mu.Unlock()
-	_ = fresh.Close() // the old one, or the new one if it was not needed; there is nobody to tell
+	_ = fresh.Close() // the old one, or the new one if it was not needed; an error changes nothing
 }
 
 func (n *node) close() {
@@ -118,7 +118,7 @@ func (n *node) watchOnce(ctx context.Context) (delivered bool) {
 	return delivered
 }
 
-// pollWhenAsked asks for the status when it is kicked, often while somebody searches, and every ProbeInterval while
+// pollWhenAsked asks for the status when it is kicked, often while a caller searches, and every ProbeInterval while
 // operations wait for this node.
 func (n *node) pollWhenAsked(ctx context.Context) {
 	for {

@@ -94,7 +94,7 @@ type Producer struct {
 	burst   int           // with how many messages of the stream that are not wholly answered
 	greeted bool          // something was answered on the present stream
 	more    bool          // the node takes several requests in one message
-	idle    chan struct{} // closed when open becomes 0; nil when nobody waits for that
+	idle    chan struct{} // closed when open becomes 0; nil when no caller waits for that
 }
 
 // entry is one publish call.

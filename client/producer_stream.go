@@ -142,7 +142,7 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 		select {
 		case <-p.wake:
 			// An answer has just woken everybody whose message was in it, and they are about to publish the next one:
-			// let them, and all of that is one request. Nobody else is kept waiting by it.
+			// let them, and all of that is one request. No other publish is kept waiting by it.
 			runtime.Gosched()
 		case err := <-received:
 			received <- err
@@ -197,7 +197,7 @@ func (p *Producer) nextRequest(messages, bytes int) *request {
 			return nil
 		}
 		r.repeated, r.sent, r.last = r.sent, true, false
-		r.wire.GetPublish().GetProducer().Retry = r.repeated // nobody encodes it now: the stream before has ended
+		r.wire.GetPublish().GetProducer().Retry = r.repeated // it is not being encoded: the stream before has ended
 		p.sent++
 		return r
 	}

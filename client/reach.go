@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// This file puts what gRPC says of a connection that could not be made into the words of whoever has to mend it. gRPC
-// tells it in text only.
+// This file puts what gRPC says of a connection that could not be made into words for the person who has to mend it.
+// gRPC tells it in text only.
 
 // errNobody is why a client with Options.FailFast gives up.
 var errNobody = errors.New("no node answers")
 
 // whyUnreachable says why there is no connection, and whether another attempt, in this state of the network, can only
-// end alike: nobody listens there, nobody knows the name, or the two ends disagree about TLS. ok is false for anything
-// else than a failed connection.
+// end alike: nothing listens there, the name does not exist, or the two ends disagree about TLS. ok is false for
+// anything else than a failed connection.
 func whyUnreachable(message string) (why string, final, ok bool) {
 	if !strings.HasPrefix(message, "connection error: ") {
 		return "", false, false
@@ -28,7 +28,7 @@ func whyUnreachable(message string) (why string, final, ok bool) {
 	has := func(s string) bool { return strings.Contains(cause, s) }
 	switch {
 	case has("connection refused"):
-		return "connection refused: nobody listens there", true, true
+		return "connection refused: no process listens there", true, true
 	case has("no such host"):
 		return "there is no host of that name", true, true
 	case has("first record does not look like a TLS handshake"):

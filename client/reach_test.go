@@ -59,7 +59,7 @@ func TestFailFast(t *testing.T) {
 		tls     *tls.Config
 		want    string
 	}{
-		"nobody listens":    {"127.0.0.1:1", nil, "connection refused"},
+		"nothing listens":   {"127.0.0.1:1", nil, "connection refused"},
 		"no such host":      {"no-such-host.invalid:7420", nil, "there is no host of that name"},
 		"plain at TLS":      {secure, nil, "it speaks TLS, and this client does not"},
 		"TLS at plain":      {plain, trusting, "the node does not speak TLS"},

@@ -25,8 +25,8 @@
 // StandbyCaughtUp; failover then requires its acks (SYNCING); once it is durable past everything that was committed
 // before that, the primary reports StandbySynced, and failover may add it to in_sync (INV-3).
 //
-// The follower obeys whoever is not below the fence in its store's identity, and persists a higher one before it obeys
-// it (INV-1). Stop ends that before it returns (INV-4).
+// The follower obeys an active that is not below the fence in its store's identity, and persists a higher one before it
+// obeys it (INV-1). Stop ends that before it returns (INV-4).
 //
 // A standby names the last record that it knows to be committed. An active that lacks it was put back to an older image
 // of its data directory, and refuses the standby rather than have it cut what was acknowledged; the standby refuses

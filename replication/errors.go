@@ -12,14 +12,15 @@ var (
 	// ErrOutcomeUnknown is returned when the primary stopped, was blocked or failed, or the caller's context ended,
 	// after the transaction was accepted: it may be committed or not. Sending it again with the same producer sequence
 	// is safe (INV-10).
-	ErrOutcomeUnknown = errors.New("the outcome of the transaction is unknown; send it again with the same producer sequence")
+	ErrOutcomeUnknown = errors.New("the outcome of the transaction is unknown; send it again with the same producer " +
+		"sequence")
 	// ErrTooLarge is returned when a transaction is larger than a log record may be.
 	ErrTooLarge = errors.New("transaction is too large")
 )
 
 // Errors of the stream.
 var (
-	// ErrRefused is returned by a Dialer when the address can be reached and nobody listens there.
+	// ErrRefused is returned by a Dialer when the address can be reached and no process listens there.
 	ErrRefused = errors.New("connection refused: the process is not running")
 	// ErrOtherPair is returned when the two nodes belong to different pairs.
 	ErrOtherPair = errors.New("the other node belongs to another pair")
@@ -47,7 +48,7 @@ var (
 	// ErrNoRoom is returned when a standby takes nothing in because its disk is nearly full.
 	ErrNoRoom = errors.New("this standby's disk is nearly full, so that it takes nothing in")
 	// ErrBehind is returned when the active lacks records that the standby knows to be committed: nothing that is
-	// committed is cut, whoever asks for it (INV-13).
+	// committed is cut, whatever an active asks for (INV-13).
 	ErrBehind = errors.New("the active lacks committed records that the standby has")
 	// ErrChecksum is returned when received bytes fail their checksum.
 	ErrChecksum = errors.New("received bytes fail their checksum")

@@ -2,7 +2,7 @@ package replication
 
 import "sync"
 
-// eventQueue hands events to a function in order, from a goroutine of its own, so that whoever posts one never waits
+// eventQueue hands events to a function in order, from a goroutine of its own, so that a poster never waits
 // and may hold locks.
 type eventQueue struct {
 	to   func(Event)

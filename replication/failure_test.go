@@ -28,7 +28,7 @@ func (n *node) logFrames(term uint64, payloads ...[]byte) {
 	require.NoError(t, n.store.Sync())
 }
 
-// TestTailCut: what the old active had logged and nobody else has is cut, kept aside, and never seen (INV-5).
+// TestTailCut: what the old active had logged and no other node has is cut, kept aside, and never seen (INV-5).
 func TestTailCut(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")

@@ -31,7 +31,7 @@ var errSnapshot = errors.New("the log cannot bring this node up to date")
 
 // FollowerOptions say whom to follow.
 type FollowerOptions struct {
-	// Store is recovered and nobody else appends to it or applies from now on.
+	// Store is recovered and only this role appends to it and applies from now on.
 	Store *store.Store
 	// Dialer reaches the active at Address.
 	Dialer  Dialer
@@ -46,7 +46,7 @@ type FollowerOptions struct {
 	Events func(Event)
 	// Logger gets what an operator should know; nil means none.
 	Logger *zap.Logger
-	// Meter is told how long things take; nil: nobody is.
+	// Meter is told how long things take; nil: nothing is.
 	Meter Meter
 	Tuning
 }
@@ -62,7 +62,7 @@ type Follower struct {
 	wg     sync.WaitGroup
 	// heard is set by everything that arrives from the active.
 	heard atomic.Bool
-	// busy is set while this node is at work and listens to nobody.
+	// busy is set while this node is at work and listens to no active.
 	busy atomic.Bool
 
 	// resync, if not nil, is why the store is to be replaced by a snapshot of the active, whatever the log could bring.
@@ -205,7 +205,7 @@ func (f *Follower) lost(err error) {
 	switch {
 	case cause == f.told,
 		cause == LostReset && f.told != 0, // says nothing new
-		// nobody is there to say anything
+		// there is no active that could say anything
 		cause == LostSilence && (f.told == LostRefused || f.told == LostRejected || f.told == LostBehind):
 		return
 	}

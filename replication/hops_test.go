@@ -18,7 +18,7 @@ import (
 
 // What a synchronous publish cannot be faster than on a machine: gRPC's work and the waking of processors, for a
 // message of 512 bytes and its answer that go from one process to another and back, or from there to a third one as
-// well, as they do in a pair. Nobody stores anything.
+// well, as they do in a pair. Nothing is stored.
 //
 //	go test ./replication -run '^$' -bench Hops
 

@@ -31,7 +31,7 @@ type applier struct {
 
 // link is one connection of a follower that the active has welcomed. Four goroutines: one receives and verifies, one
 // appends and syncs (and acknowledges), one applies, one sends signs of life. Without a sync, the first does the
-// second's work if that has nothing to do: to append takes less time than to wake somebody.
+// second's work if that has nothing to do: to append takes less time than to wake a goroutine.
 type link struct {
 	f      *Follower
 	stream ActiveStream
@@ -101,7 +101,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 	return true, nil
 }
 
-// startApplier begins to apply for a link, as soon as nobody does for the one before any more.
+// startApplier begins to apply for a link, as soon as the applier of the one before has ended.
 func (f *Follower) startApplier(ctx context.Context, l *link) *applier {
 	before, a := f.applier, &applier{done: make(chan struct{})}
 	f.applier = a
@@ -414,7 +414,7 @@ func (l *link) tell(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies what is committed and durable here (INV-2, INV-5). Nobody waits for that but a hand-over: so it lets a
+// apply applies what is committed and durable here (INV-2, INV-5). Only a hand-over waits for that: so it lets a
 // little more collect each time, and leaves the processor to those who acknowledge.
 func (l *link) apply(ctx context.Context) error {
 	t := time.NewTimer(time.Hour)

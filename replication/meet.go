@@ -19,8 +19,8 @@ type Introduction struct {
 	Process           string
 	// Address by which it is reached.
 	Address string
-	// End is the last record of its log; zero if the store may have lost something: whoever compares must not give it
-	// the role for its log (INV-6).
+	// End is the last record of its log; zero if the store may have lost something: the node that compares must not
+	// give it the role for its log (INV-6).
 	End lsn.Position
 }
 

@@ -37,9 +37,9 @@ type ActiveConfig struct {
 
 // PrimaryOptions say how to take up the active role.
 type PrimaryOptions struct {
-	// Store is recovered and nobody else appends to it or applies from now on.
+	// Store is recovered and only this role appends to it and applies from now on.
 	Store *store.Store
-	// Term that the log goes on under; never used before, by anybody.
+	// Term that the log goes on under; never used before, by any node.
 	Term uint64
 	// Config are the conditions to begin with.
 	Config ActiveConfig
@@ -47,7 +47,7 @@ type PrimaryOptions struct {
 	Events func(Event)
 	// Logger gets what an operator should know; nil means none.
 	Logger *zap.Logger
-	// Meter is told how long things take; nil: nobody is.
+	// Meter is told how long things take; nil: nothing is.
 	Meter Meter
 	Tuning
 }
@@ -154,7 +154,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p.commit.Store(applied)
 	p.applied.Store(applied)
 	p.syncTarget, p.absentSince = applied, time.Now()
-	// Nobody else has the queue yet, so that the term-start record is the first of its term.
+	// No other goroutine has the queue yet, so that the term-start record is the first of its term.
 	if _, err := p.queue.add(ctx, wal.KindTermStart, []Item{{Payload: id.NodeID[:]}}, 0, false); err != nil {
 		cancel()
 		p.events.close()
@@ -190,7 +190,8 @@ func (p *Primary) Configure(cfg ActiveConfig) {
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
 		// It connects again and catches up under a new requirement. What it had achieved under the old one must not
-		// count: an event about that may be under way to somebody who would then add it to in_sync (INV-3).
+		// count: an event about that may be under way to the owner of the role, which would then add it to in_sync
+		// (INV-3).
 		p.session.end(ErrDropped)
 	}
 	p.advance()
@@ -227,8 +228,8 @@ func (p *Primary) count() {
 	p.advance()
 }
 
-// Stop ends the role. When it returns nothing more is appended, applied, acknowledged or sent, and everybody who waited
-// has an answer: ErrOutcomeUnknown, or ErrNotActive if the transaction was not logged.
+// Stop ends the role. When it returns nothing more is appended, applied, acknowledged or sent, and every caller that
+// waited has an answer: ErrOutcomeUnknown, or ErrNotActive if the transaction was not logged.
 func (p *Primary) Stop() {
 	p.stopOnce.Do(func() {
 		p.mu.Lock()
@@ -244,7 +245,7 @@ func (p *Primary) Stop() {
 		p.stop()
 	})
 	p.wg.Wait()
-	p.commitMu.Lock() // somebody may be in commitHere
+	p.commitMu.Lock() // a caller may be in commitHere
 	p.commitEnded = true
 	p.commitMu.Unlock()
 	p.applyMu.Lock() // or in takeApplyTurn
@@ -302,7 +303,7 @@ type PrimaryStatus struct {
 	Standby *StandbyStatus
 	// Disk of the log.
 	Disk DiskStatus
-	// Stranger is the last one who was refused because he is none of this pair; nil if there was none.
+	// Stranger is the last node that was refused because it is none of this pair; nil if there was none.
 	Stranger *Stranger
 }
 

@@ -17,15 +17,15 @@ const itemOverheadBytes = 128
 // minBufferBytes is the smallest buffer of a new batch.
 const minBufferBytes = 1 << 10
 
-// Done gets the outcome of a transaction, exactly once, in commit order, one at a time, from whoever applies: it must
-// not block and must not submit. The result belongs to the callee. A nil error means committed on every member of
-// in_sync (INV-2) and applied here; the result may still say that the transaction itself was refused.
+// Done gets the outcome of a transaction, exactly once, in commit order, one at a time, from the goroutine that
+// applies: it must not block and must not submit. The result belongs to the callee. A nil error means committed on
+// every member of in_sync (INV-2) and applied here; the result may still say that the transaction itself was refused.
 type Done func(r *txn.Result, err error)
 
 // group is a batch and who waits for its records.
 type group struct {
 	batch
-	// waiters has one entry for each record, nil where nobody waits.
+	// waiters has one entry for each record, nil where no caller waits.
 	waiters []Done
 	// weight is what the group takes of the queue's room.
 	weight int64
@@ -105,7 +105,7 @@ func (q *queue) add(
 }
 
 // encode appends the frame. mu is held: the copy and the checksum of a payload are cheaper than handing it to another
-// goroutine, and whoever waits here would wait for them there.
+// goroutine, and a caller that waits here would wait for them there.
 func (q *queue) encode(kind wal.Kind, payload []byte, done Done, wake bool) {
 	first := len(q.waiting) == 0
 	var g *group
@@ -165,7 +165,8 @@ func (q *queue) remind() {
 	}
 }
 
-// answer returns who waits for record n, nil for nobody, and the room that became free. Records are answered in order.
+// answer returns what waits for record n, nil for nothing, and the room that became free. Records are answered in
+// order.
 func (q *queue) answer(n uint64) (done Done, free int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

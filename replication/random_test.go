@@ -160,7 +160,7 @@ func (h *history) publish(c int, seq uint64, body []byte) bool {
 	r, err := e.primary.Commit(ctx, payload(e.queue, fmt.Sprint("client", c), seq, body))
 	switch {
 	case errors.Is(err, replication.ErrNotActive):
-		<-ctx.Done() // until somebody else is active
+		<-ctx.Done() // until another node is active
 		return false
 	case err != nil:
 		return false
@@ -168,7 +168,7 @@ func (h *history) publish(c int, seq uint64, body []byte) bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if e.dead {
-		return false // nobody was there any more to hear it
+		return false // the other end was gone
 	}
 	if rerr := r.Err(); rerr != nil {
 		h.t.Errorf("client %d seq %d: %v", c, seq, rerr)

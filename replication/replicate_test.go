@@ -280,11 +280,11 @@ func TestBlockedFailsEverybodyAndGoesOn(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool { return a.store.Durable().LSN > a.store.Applied().LSN }, patience,
 		time.Millisecond)
-	a.configure(func(c *replication.ActiveConfig) { c.Serve, c.Reason = false, "nobody knows who is active" })
+	a.configure(func(c *replication.ActiveConfig) { c.Serve, c.Reason = false, "it is not known which node is active" })
 	require.ErrorIs(t, <-errs, replication.ErrOutcomeUnknown)
 	_, err := a.primary.Commit(t.Context(), payload(a.queueID, "p", 2, nil))
 	require.ErrorIs(t, err, replication.ErrBlocked)
-	require.ErrorContains(t, err, "nobody knows who is active")
+	require.ErrorContains(t, err, "it is not known which node is active")
 	// Not even without the standby does the commit point move.
 	commit := a.primary.CommitLSN()
 	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })

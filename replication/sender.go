@@ -30,7 +30,7 @@ type sender struct {
 	s *session
 	p *Primary
 
-	mu iolock.Mutex // is held by whoever sends; guards all below. Primary.mu may be locked while it is held
+	mu iolock.Mutex // is held by the goroutine that sends; guards all below. Primary.mu may be locked while it is held
 	// welcomed: the standby was told where to begin.
 	welcomed bool
 	// cursor is the last record that was sent, at lastRecords.
@@ -83,7 +83,7 @@ func (sd *sender) run(w *Welcome) error {
 	}
 }
 
-// step sends what is to be sent, and returns how long there may be nothing to do if nobody wakes the sender. w is sent
+// step sends what is to be sent, and returns how long there may be nothing to do unless the sender is woken. w is sent
 // first.
 func (sd *sender) step(w *Welcome) (wait time.Duration, err error) {
 	sd.mu.Lock()
@@ -110,7 +110,8 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
 	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
-	if notice := sd.noticeAt(now); !notice.IsZero() && notice.Before(at) && !stalled { // stalled: it would be due for ever
+	// With a stalled disk a notice would be due for ever.
+	if notice := sd.noticeAt(now); !notice.IsZero() && notice.Before(at) && !stalled {
 		at = notice
 	}
 	tell := sd.s.tell.Swap(false)
@@ -143,8 +144,8 @@ func (sd *sender) noticeAt(now time.Time) time.Time {
 }
 
 // sendNow sends batches that were just published, without waking the sender's goroutine. It returns false, and has done
-// nothing, when the sender is behind or at work, when nobody waits for the standby, or when a send might have to wait:
-// then the goroutine must be woken.
+// nothing, when the sender is behind or at work, when no transaction waits for the standby, or when a send might have
+// to wait: then the goroutine must be woken.
 func (sd *sender) sendNow(batches []batch) bool {
 	if !sd.mu.TryLock() {
 		return false
@@ -161,8 +162,8 @@ func (sd *sender) sendNow(batches []batch) bool {
 	return true
 }
 
-// isQuiet tells whether so little is under way to a standby that somebody waits for that so many bytes more can be sent
-// without waiting: less than what gRPC takes without asking.
+// isQuiet tells whether so little is under way to a standby that transactions wait for that so many bytes more can be
+// sent without waiting: less than what gRPC takes without asking.
 func (sd *sender) isQuiet(more int) bool {
 	sd.p.mu.Lock()
 	required := sd.p.requires(sd.s)
@@ -257,7 +258,8 @@ func (sd *sender) sendFromLog(limit int) (bool, error) {
 	if n == 0 {
 		return false, nil
 	}
-	if err := sd.sendFrames(slices.Clone(frames), last); err != nil { // the reader uses its memory again, and the stream keeps what it sends
+	// The reader uses its memory again, and the stream keeps what it sends.
+	if err := sd.sendFrames(slices.Clone(frames), last); err != nil {
 		return false, err
 	}
 	if sd.heldBytes += len(frames); sd.heldBytes >= holdStepBytes {

@@ -102,7 +102,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	return s.err
 }
 
-// Stranger is somebody who connected as a standby and is none of this pair.
+// Stranger is a node that connected as a standby and is none of this pair.
 type Stranger struct {
 	// At is when it tried last.
 	At time.Time
@@ -110,7 +110,7 @@ type Stranger struct {
 	Err error
 }
 
-// noteStranger remembers who is refused because of what he is, for Status.
+// noteStranger remembers a node that is refused because of what it is, for Status.
 func (p *Primary) noteStranger(err error) {
 	if !errors.Is(err, ErrOtherPair) && !errors.Is(err, ErrProtocol) {
 		return
@@ -246,7 +246,7 @@ func (s *session) sendToSnapshot(w Welcome) error {
 	config := p.cfg.Config
 	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
 	if p.requires(s) && !p.ended {
-		// It is there and cannot acknowledge: nobody may wait for it. It comes back as another incarnation.
+		// It is there and cannot acknowledge: no transaction may wait for it. It comes back as another incarnation.
 		err := fmt.Errorf("%w: %s", ErrLostRecords, w.Reason)
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
 	}

@@ -36,7 +36,7 @@ func lastOfStandby(n *node) (last replication.Event) {
 	return last
 }
 
-// TestRequiredStandbyThatNeedsASnapshotIsLost: it cannot acknowledge until it has left in_sync, so nobody may wait for
+// TestRequiredStandbyThatNeedsASnapshotIsLost: it cannot acknowledge until it has left in_sync, so nothing may wait for
 // it.
 func TestRequiredStandbyThatNeedsASnapshotIsLost(t *testing.T) {
 	w := newWorld(t)

@@ -16,7 +16,7 @@ import (
 type batch struct {
 	frames    []byte
 	prev, end lsn.Position
-	// began is when its first transaction was accepted; zero if nobody wants to know.
+	// began is when its first transaction was accepted; zero without a meter.
 	began time.Time
 }
 

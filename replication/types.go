@@ -205,7 +205,7 @@ type Conn interface {
 
 // Dialer makes connections to an active.
 type Dialer interface {
-	// Dial returns an error that wraps ErrRefused when the address can be reached and nobody listens there: the
+	// Dial returns an error that wraps ErrRefused when the address can be reached and no process listens there: the
 	// process is gone.
 	Dial(ctx context.Context, address string) (Conn, error)
 }

@@ -114,8 +114,8 @@ func addTo(ctx context.Context, q *queue, payload []byte, done Done) error {
 	return err
 }
 
-// TestQueueAlone: who may commit by himself does so only if nobody else waits for the committer or the applier, which
-// would otherwise take them together; and the committer is woken by all others.
+// TestQueueAlone: a caller that may commit by itself does so only if no other one waits for the committer or the
+// applier, which would otherwise take them together; and the committer is woken by all others.
 func TestQueueAlone(t *testing.T) {
 	q := newQueue(1, 1000, lsn.Position{})
 	add := func(mayCommit bool) (alone, woken bool) {
@@ -296,7 +296,7 @@ func TestAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	require.Eventually(t, ends(2), 10*time.Second, time.Millisecond, "it is logged all the same")
 }
 
-// TestAdmit: a standby obeys nobody below its fence, and a higher one is on disk before it is obeyed (INV-1).
+// TestAdmit: a standby obeys no active below its fence, and a higher one is on disk before it is obeyed (INV-1).
 func TestAdmit(t *testing.T) {
 	fs := memfs.New()
 	s, err := store.Open(store.Options{FS: fs, Dir: "/s", BootID: "boot"})
@@ -344,7 +344,7 @@ func TestStandbyAppliesWhatIsCommitted(t *testing.T) {
 	require.Equal(t, uint64(2), s.Applied().LSN, "applied and not committed")
 }
 
-// TestIntroductionOfAStoreThatMayHaveLost: whoever meets it must not give it the role for the length of its log
+// TestIntroductionOfAStoreThatMayHaveLost: a node that meets it must not give it the role for the length of its log
 // (INV-6).
 func TestIntroductionOfAStoreThatMayHaveLost(t *testing.T) {
 	st, err := store.Open(store.Options{FS: memfs.New(), Dir: "/data"})

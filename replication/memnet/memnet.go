@@ -116,7 +116,7 @@ func (d dialer) Dial(ctx context.Context, address string) (replication.Conn, err
 	defer d.n.mu.Unlock()
 	l := d.n.listeners[address]
 	if l == nil {
-		return nil, fmt.Errorf("%w: nobody listens at %s", replication.ErrRefused, address)
+		return nil, fmt.Errorf("%w: no process listens at %s", replication.ErrRefused, address)
 	}
 	c := &conn{n: d.n, l: l, address: address}
 	c.local, c.closeLocal = context.WithCancel(context.WithoutCancel(ctx))

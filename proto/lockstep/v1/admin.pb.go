@@ -2143,7 +2143,7 @@ type ForceFailoverResponse struct {
 	// What was acknowledged from this LSN on may be lost.
 	LostFromLsn uint64 `protobuf:"varint,13,opt,name=lost_from_lsn,json=lostFromLsn,proto3" json:"lost_from_lsn,omitempty"`
 	// Last LSN that is known to have been acknowledged and is lost; below lost_from_lsn if none is known. There can be more: how far the
-	// lost node went nobody knows.
+	// lost node went is not known.
 	LostToLsn uint64 `protobuf:"varint,14,opt,name=lost_to_lsn,json=lostToLsn,proto3" json:"lost_to_lsn,omitempty"`
 	// What an operator should think of before it is done.
 	Warnings      []string `protobuf:"bytes,15,rep,name=warnings,proto3" json:"warnings,omitempty"`
@@ -2536,7 +2536,7 @@ type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the kind, such as "one-copy-only". Stable.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// How soon somebody should look.
+	// How soon an operator should look.
 	Severity Severity `protobuf:"varint,2,opt,name=severity,proto3,enum=lockstep.v1.Severity" json:"severity,omitempty"`
 	// What exactly is the case here and now; may be empty.
 	Details string `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`

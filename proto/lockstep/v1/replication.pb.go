@@ -1030,7 +1030,7 @@ func (x *FetchMessagesRequest) GetApplied() *Position {
 // FetchMessagesResponse is a part of the answer.
 type FetchMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Messages that somebody wants, by sequence.
+	// Messages that the request asks for, by sequence.
 	Messages []*RawMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Sequences that are damaged here as well.
 	Damaged []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`

@@ -515,7 +515,7 @@ func (x *Queue) GetDigest() uint64 {
 //
 // A sequence that was used is answered with its result (`duplicate`), or with its refusal if the log has that. One that was not used is
 // carried out if it is above all whose results were dropped, also when higher ones were used before: 3 is accepted after 5, and is committed
-// after it, so that it is the client's part to send in order. One that is not is refused with TOO_OLD, since nobody knows whether it was
+// after it, so that it is the client's part to send in order. One that is not is refused with TOO_OLD, since no node knows whether it was
 // used. So at most 256 requests may be under way at once.
 //
 // A producer that is not known is a new one. When some were forgotten, a sequence above 256 of an unknown producer is refused with
