@@ -14,7 +14,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
-	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
@@ -459,87 +458,6 @@ func TestFailedSync(t *testing.T) {
 		await[replication.StandbyLost](a, nil)
 		require.Equal(t, commit, a.primary.CommitLSN(), "committed without the standby")
 	})
-}
-
-// TestNewConnectionReplacesTheOld of the same standby, without a word of loss.
-func TestNewConnectionReplacesTheOld(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.node("a"), w.node("b")
-	a.lead(1, 1, b)
-	old := w.handshake(b, a)
-	m, err := old.Recv()
-	require.NoError(t, err)
-	require.NotNil(t, m.Welcome)
-	b.follow(a)
-	await[replication.StandbySynced](a, nil)
-	require.Eventually(t, func() bool {
-		_, err := old.Recv()
-		return errors.Is(err, replication.ErrReplaced)
-	}, patience, time.Millisecond)
-	for _, e := range a.seen() {
-		_, is := e.(replication.StandbyLost)
-		require.False(t, is, "%+v", e)
-	}
-	a.createQueue()
-	requireEqual(a, b)
-}
-
-// TestStandbyThatLostWhatItAcknowledged does not count until it has left in_sync.
-func TestStandbyThatLostWhatItAcknowledged(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.node("a"), w.node("b")
-	a.lead(1, 1, nil)
-	b.follow(a)
-	a.createQueue()
-	a.sync(b)
-	a.publish(a.queueID, 10, 10, 1)
-	b.stop()
-	await[replication.StandbyLost](a, nil)
-	a.forget()
-	// It comes back without its last records, and says so.
-	s := w.handshake(b, a, func(m *replication.StandbyMessage) {
-		m.Hello.LogEnd, m.Hello.Applied, m.Hello.TermEnds = lsn.Position{}, lsn.Position{}, nil
-	})
-	_, err := s.Recv()
-	require.ErrorIs(t, err, replication.ErrLostRecords)
-	e := await(a, lostStandby(replication.LostRejected))
-	require.Equal(t, b.member(), e.Member)
-}
-
-// TestAnotherIncarnationDoesNotCount: only the member that the record names does (INV-6).
-func TestAnotherIncarnationDoesNotCount(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.node("a"), w.node("b")
-	other := b.member()
-	other.Incarnation++
-	a.leadWith(1, replication.ActiveConfig{Config: 1, Serve: true, RequireStandby: true, Standby: other})
-	b.follow(a)
-	await[replication.StandbyCaughtUp](a, nil)
-	require.Eventually(t, func() bool { return b.store.End().LSN == 1 }, patience, time.Millisecond)
-	await(a, lostStandby(replication.LostSilence))
-	require.Zero(t, a.primary.CommitLSN())
-	a.configure(func(c *replication.ActiveConfig) { c.Standby = b.member() })
-	await[replication.StandbySynced](a, nil)
-	await[replication.ActiveReady](a, nil)
-}
-
-// TestUnrequireDropsTheSession: what a standby achieved under a requirement that was given up must not count later
-// (INV-3).
-func TestUnrequireDropsTheSession(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.node("a"), w.node("b")
-	a.lead(1, 1, nil)
-	b.follow(a)
-	a.createQueue()
-	a.sync(b)
-	a.forget()
-	a.configure(func(c *replication.ActiveConfig) { c.RequireStandby = false })
-	await[replication.StandbyLost](a, nil)
-	await[replication.StandbyCaughtUp](a, nil)
-	for _, e := range a.seen() {
-		_, is := e.(replication.StandbySynced)
-		require.False(t, is, "%+v", e)
-	}
 }
 
 // TestFollowerStopIsFinal: nothing is appended or acknowledged after Stop (INV-4).
