@@ -162,7 +162,7 @@ func (m *Manager) job(name string) (JobInfo, bool, error) {
 	}
 	if s, err := parseSchedule(j.Schedule); err == nil && !j.Paused {
 		now := m.o.Now()
-		info.NextRun = s.Next(info.since(now).In(now.Location()))
+		info.NextRun = s.Next(info.since(now, m.steady(now)).In(now.Location()))
 	}
 	return info, true, nil
 }
@@ -185,19 +185,38 @@ func (m *Manager) addPlan(runs []Run) error {
 }
 
 // since is the time after which the next run is due: when the job was put or the last run was over, whichever is later.
-// For a run that still runs, now.
-func (j *JobInfo) since(now time.Time) time.Time {
-	if len(j.History) == 0 {
-		return j.UpdatedAt
+// For a run that still runs, now. A time that is far ahead of now is of a clock that was wrong and has been set back:
+// the job goes on from when that happened (steady), and does not wait until that time comes again.
+func (j *JobInfo) since(now, steady time.Time) time.Time {
+	t := j.UpdatedAt
+	if len(j.History) > 0 {
+		last := &j.History[0]
+		if last.Outcome == RunRunning {
+			return now
+		}
+		if e := last.end(); e.After(t) {
+			t = e
+		}
 	}
-	last := &j.History[0]
-	if last.Outcome == RunRunning {
-		return now
+	if t.Sub(now) > clockSetBack {
+		return steady
 	}
-	if e := last.end(); e.After(j.UpdatedAt) {
-		return e
+	return t
+}
+
+// clockSetBack is by how much a clock was set back at least for jobs to be run once more at times that they have seen:
+// not for what is corrected now and then.
+const clockSetBack = 3 * time.Hour
+
+// steady is since when this node's clock has not been set back, as far as it knows.
+func (m *Manager) steady(now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.clockSteady.IsZero() || now.Before(m.clockSeen) {
+		m.clockSteady = now
 	}
-	return j.UpdatedAt
+	m.clockSeen = now
+	return m.clockSteady
 }
 
 // PutJob adds or replaces a job; its history stays. Only on the active. ErrSetting for what cannot be, ErrTooManyJobs.
@@ -263,7 +282,7 @@ func (m *Manager) newRun(term uint64, scheduled time.Time) Run {
 }
 
 // due gives the last time at or before now at which the job was due and has not run; ok is false when there is none.
-func (j *JobInfo) due(now time.Time) (at time.Time, ok bool) {
+func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	if j.Paused {
 		return at, false
 	}
@@ -271,7 +290,7 @@ func (j *JobInfo) due(now time.Time) (at time.Time, ok bool) {
 	if err != nil {
 		return at, false // it was checked when it was put; another version may know more
 	}
-	next := s.Next(j.since(now).In(now.Location())) // the active's local time
+	next := s.Next(j.since(now, steady).In(now.Location())) // the active's local time
 	for range maxMissed {
 		if next.IsZero() || next.After(now) {
 			return at, ok

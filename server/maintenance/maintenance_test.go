@@ -261,7 +261,8 @@ func (m *Manager) dueNow(t *testing.T, name string) bool {
 	t.Helper()
 	j, _, err := m.job(name)
 	require.NoError(t, err)
-	_, due := j.due(m.o.Now())
+	now := m.o.Now()
+	_, due := j.due(now, m.steady(now))
 	return due
 }
 
@@ -295,6 +296,41 @@ func TestMissedRunsAfterTakeover(t *testing.T) {
 		return len(h) == 2 && h[0].Outcome == RunSkipped
 	}, patience, time.Millisecond)
 	require.Contains(t, p.history(m, "nightly")[0].Detail, "too long ago")
+}
+
+// TestClockSetBack: a clock that was wrong by a month has a job run once; when it is right again, the job is run at its
+// times, and not only in a month. One that is set back by an hour makes nothing run twice.
+func TestClockSetBack(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	p.put(m, Job{Name: "cron", Schedule: "0 * * * *", Kind: JobScan})
+	p.put(m, Job{Name: "every", Schedule: "@every 1h", Kind: JobScan})
+	runs := func(n int) {
+		t.Helper()
+		for _, job := range []string{"cron", "every"} {
+			require.Eventually(t, func() bool {
+				h := p.history(m, job)
+				return len(h) == n && h[0].Outcome == RunOK && !m.dueNow(t, job)
+			}, patience, time.Millisecond, "%d runs of %s: %v", n, job, p.history(m, job))
+		}
+	}
+	p.pass(time.Hour)
+	runs(1)
+	const month = 30 * 24 * time.Hour
+	p.pass(month)
+	runs(2)
+	p.pass(-month)
+	runs(2)
+	p.pass(time.Hour)
+	runs(3)
+	p.pass(time.Hour)
+	runs(4)
+	p.pass(-time.Hour)
+	runs(4)
+	p.pass(time.Hour)
+	runs(4)
+	p.pass(time.Hour)
+	runs(5)
 }
 
 // TestRunMeetsSwitchover: a run that was under way when the role moved is begun again by the new active, a few times at

@@ -73,8 +73,10 @@ type Manager struct {
 	following bool // this node follows an active: it may rewrite
 	starting  bool // this node stands alone and has not begun to serve: it may rewrite
 	jobs      map[string]bool
-	held      map[uint64]context.CancelCauseFunc
-	holds     uint64 // numbers the keys of held
+	// clockSeen is the time when steady was asked last, and clockSteady what it said.
+	clockSeen, clockSteady time.Time
+	held                   map[uint64]context.CancelCauseFunc
+	holds                  uint64 // numbers the keys of held
 
 	// progress of the plan's step on the other node.
 	progress atomic.Pointer[Progress]

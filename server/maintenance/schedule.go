@@ -169,8 +169,9 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 	}
 	slices.SortFunc(jobs, byName)
 	now := m.o.Now()
+	steady := m.steady(now)
 	for _, j := range jobs {
-		at, due := j.due(now)
+		at, due := j.due(now, steady)
 		if !due || !m.claim(j.Name) {
 			continue
 		}
