@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -20,9 +21,11 @@ const (
 	localMaxBytes = 1 << 20
 	// keptSteps is how many steps are remembered.
 	keptSteps = 16
+	// keptProblems is how many problems that a scan found are remembered.
+	keptProblems = 20
 )
 
-// localState is what a node knows for itself: which steps it has done. It is written after a step was done, so that a
+// localState is what a node knows for itself: which steps it has done, and what its last scan found. It is written after a step was done, so that a
 // crash in between does the step once more: that costs time, and changes nothing.
 type localState struct {
 	fs   vfs.FS
@@ -39,6 +42,8 @@ type localContent struct {
 	// ResizeDone and CompactDone: what the configuration asks for once was done, and has been asked for ever since.
 	ResizeDone  bool `json:"config_resize_done,omitempty"`
 	CompactDone bool `json:"config_compact_done,omitempty"`
+	// LastScan is what the last scan found.
+	LastScan *checkpoint.ScanResult `json:"last_scan,omitempty"`
 }
 
 type doneStep struct {
@@ -97,6 +102,25 @@ func (l *localState) mark(step doneStep) error {
 		v.Done = v.Done[:min(len(v.Done), keptSteps)]
 		return true
 	})
+}
+
+// keepScan remembers what a scan found; durable when it returns.
+func (l *localState) keepScan(r *checkpoint.ScanResult) error {
+	kept := *r
+	kept.Problems = slices.Clone(r.Problems[:min(len(r.Problems), keptProblems)])
+	return l.change(func(v *localContent) bool {
+		v.LastScan = &kept
+		return true
+	})
+}
+
+func (l *localState) lastScan() checkpoint.ScanResult {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.v.LastScan == nil {
+		return checkpoint.ScanResult{}
+	}
+	return *l.v.LastScan
 }
 
 // config gives what is still to be done of what the configuration asks for, and forgets what it does not ask for any

@@ -90,9 +90,17 @@ func TestLocalState(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, r && !c)
 	require.NoError(t, l.configDone(true, false))
+	require.Zero(t, l.lastScan())
+	scan := checkpoint.ScanResult{
+		Time: time.Unix(1, 0).UTC(), PageSize: 2048, Candidates: []checkpoint.Candidate{{PageSize: 2048}},
+		Histogram: []checkpoint.SizeBucket{{ToBytes: 7, Messages: 1}}, Problems: make([]string, 2*keptProblems),
+	}
+	require.NoError(t, l.keepScan(&scan))
+	scan.Problems = scan.Problems[:keptProblems]
 
 	l, err = openLocal(fs, "/d", zap.NewNop())
 	require.NoError(t, err)
+	require.Equal(t, scan, l.lastScan())
 	require.True(t, l.done("19", 1))
 	require.False(t, l.done("19", 2), "the store was replaced since")
 	require.False(t, l.done("0", 1), "only the last ones are kept")

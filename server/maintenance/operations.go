@@ -44,11 +44,17 @@ func (m *Manager) Scan(ctx context.Context, maxPageSize int, progress func(Progr
 	if err != nil {
 		return r, fmt.Errorf("scan: %w", cause(ctx, err))
 	}
+	if err := m.local.keepScan(&r); err != nil {
+		m.log.Warn("what the scan found is not kept", zap.Error(err))
+	}
 	if maxPageSize == 0 {
 		m.recommend(ctx, r.Recommended)
 	}
 	return r, nil
 }
+
+// LastScan is what the last scan of this node found, also before a restart; zero if there was none.
+func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
 // recommend tells the pair what was found. It is a hint: a failure is for the log only.
 func (m *Manager) recommend(ctx context.Context, pageSize int) {

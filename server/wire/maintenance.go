@@ -99,6 +99,9 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes, GainBytes: uint64(max(r.GainBytes, 0)),
 		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
 	}
+	if !r.Time.IsZero() {
+		out.Time = timestamppb.New(r.Time)
+	}
 	for _, b := range r.Histogram {
 		out.Histogram = append(out.Histogram, &pb.SizeBucket{
 			FromBytes: uint64(max(b.FromBytes, 0)), ToBytes: uint64(max(b.ToBytes, 0)), Messages: b.Messages,

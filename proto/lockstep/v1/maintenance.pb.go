@@ -951,7 +951,10 @@ type ScanRequest struct {
 	// Upper limit of the recommendation for this scan; 0 means the setting.
 	PageSizeMax uint32 `protobuf:"varint,1,opt,name=page_size_max,json=pageSizeMax,proto3" json:"page_size_max,omitempty"`
 	// Without the pauses that keep publishers from feeling it (maintenance.background-share).
-	FullSpeed     bool `protobuf:"varint,2,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
+	FullSpeed bool `protobuf:"varint,2,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
+	// Read nothing, and give what the last scan of this node found. Without one the result is empty: current is 0. A node of release 0.1.0
+	// scans.
+	Last          bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -996,6 +999,13 @@ func (x *ScanRequest) GetPageSizeMax() uint32 {
 func (x *ScanRequest) GetFullSpeed() bool {
 	if x != nil {
 		return x.FullSpeed
+	}
+	return false
+}
+
+func (x *ScanRequest) GetLast() bool {
+	if x != nil {
+		return x.Last
 	}
 	return false
 }
@@ -1075,7 +1085,9 @@ type ScanResult struct {
 	// Their bytes.
 	MessageBytes uint64 `protobuf:"varint,8,opt,name=message_bytes,json=messageBytes,proto3" json:"message_bytes,omitempty"`
 	// What else is to be said, in words.
-	Note          string `protobuf:"bytes,9,opt,name=note,proto3" json:"note,omitempty"`
+	Note string `protobuf:"bytes,9,opt,name=note,proto3" json:"note,omitempty"`
+	// When that was.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1171,6 +1183,13 @@ func (x *ScanResult) GetNote() string {
 		return x.Note
 	}
 	return ""
+}
+
+func (x *ScanResult) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
 }
 
 // SizeBucket counts messages of a range of sizes.
@@ -3413,14 +3432,15 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"\vtotal_bytes\x18\x03 \x01(\x04R\n" +
 	"totalBytes\x12\x1a\n" +
 	"\bmessages\x18\x04 \x01(\x04R\bmessages\x12+\n" +
-	"\x03eta\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03eta\"P\n" +
+	"\x03eta\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x03eta\"d\n" +
 	"\vScanRequest\x12\"\n" +
 	"\rpage_size_max\x18\x01 \x01(\rR\vpageSizeMax\x12\x1d\n" +
 	"\n" +
-	"full_speed\x18\x02 \x01(\bR\tfullSpeed\"r\n" +
+	"full_speed\x18\x02 \x01(\bR\tfullSpeed\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\"r\n" +
 	"\fScanResponse\x121\n" +
 	"\bprogress\x18\x01 \x01(\v2\x15.lockstep.v1.ProgressR\bprogress\x12/\n" +
-	"\x06result\x18\x02 \x01(\v2\x17.lockstep.v1.ScanResultR\x06result\"\xd2\x02\n" +
+	"\x06result\x18\x02 \x01(\v2\x17.lockstep.v1.ScanResultR\x06result\"\x82\x03\n" +
 	"\n" +
 	"ScanResult\x125\n" +
 	"\thistogram\x18\x01 \x03(\v2\x17.lockstep.v1.SizeBucketR\thistogram\x12>\n" +
@@ -3435,7 +3455,9 @@ const file_lockstep_v1_maintenance_proto_rawDesc = "" +
 	"gain_bytes\x18\x06 \x01(\x04R\tgainBytes\x12\x1a\n" +
 	"\bmessages\x18\a \x01(\x04R\bmessages\x12#\n" +
 	"\rmessage_bytes\x18\b \x01(\x04R\fmessageBytes\x12\x12\n" +
-	"\x04note\x18\t \x01(\tR\x04note\"x\n" +
+	"\x04note\x18\t \x01(\tR\x04note\x12.\n" +
+	"\x04time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"x\n" +
 	"\n" +
 	"SizeBucket\x12\x1d\n" +
 	"\n" +
@@ -3701,77 +3723,78 @@ var file_lockstep_v1_maintenance_proto_depIdxs = []int32{
 	16, // 9: lockstep.v1.ScanResponse.result:type_name -> lockstep.v1.ScanResult
 	17, // 10: lockstep.v1.ScanResult.histogram:type_name -> lockstep.v1.SizeBucket
 	18, // 11: lockstep.v1.ScanResult.candidates:type_name -> lockstep.v1.PageSizeCandidate
-	13, // 12: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
-	21, // 13: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
-	56, // 14: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
-	13, // 15: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
-	26, // 16: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
-	55, // 17: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
-	57, // 18: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
-	26, // 19: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
-	55, // 20: lockstep.v1.FlushArchiveResponse.last_time:type_name -> google.protobuf.Timestamp
-	0,  // 21: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
-	1,  // 22: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
-	13, // 23: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
-	55, // 24: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
-	55, // 25: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
-	0,  // 26: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
-	33, // 27: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
-	33, // 28: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
-	33, // 29: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
-	55, // 30: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
-	41, // 31: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
-	55, // 32: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
-	56, // 33: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
-	40, // 34: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
-	40, // 35: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
-	40, // 36: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
-	41, // 37: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
-	4,  // 38: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
-	6,  // 39: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
-	9,  // 40: lockstep.v1.MaintenanceService.ListSettings:input_type -> lockstep.v1.ListSettingsRequest
-	11, // 41: lockstep.v1.MaintenanceService.ChangeSettings:input_type -> lockstep.v1.ChangeSettingsRequest
-	14, // 42: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
-	19, // 43: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
-	22, // 44: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
-	24, // 45: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
-	27, // 46: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
-	29, // 47: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
-	31, // 48: lockstep.v1.MaintenanceService.FlushArchive:input_type -> lockstep.v1.FlushArchiveRequest
-	34, // 49: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
-	36, // 50: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
-	38, // 51: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
-	42, // 52: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
-	44, // 53: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
-	46, // 54: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
-	50, // 55: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
-	52, // 56: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
-	48, // 57: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
-	5,  // 58: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
-	7,  // 59: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
-	10, // 60: lockstep.v1.MaintenanceService.ListSettings:output_type -> lockstep.v1.ListSettingsResponse
-	12, // 61: lockstep.v1.MaintenanceService.ChangeSettings:output_type -> lockstep.v1.ChangeSettingsResponse
-	15, // 62: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
-	20, // 63: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
-	23, // 64: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
-	25, // 65: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
-	28, // 66: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
-	30, // 67: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
-	32, // 68: lockstep.v1.MaintenanceService.FlushArchive:output_type -> lockstep.v1.FlushArchiveResponse
-	35, // 69: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
-	37, // 70: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
-	39, // 71: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
-	43, // 72: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
-	45, // 73: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
-	47, // 74: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
-	51, // 75: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
-	53, // 76: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
-	49, // 77: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
-	58, // [58:78] is the sub-list for method output_type
-	38, // [38:58] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	55, // 12: lockstep.v1.ScanResult.time:type_name -> google.protobuf.Timestamp
+	13, // 13: lockstep.v1.RewriteResponse.progress:type_name -> lockstep.v1.Progress
+	21, // 14: lockstep.v1.RewriteResponse.result:type_name -> lockstep.v1.RewriteResult
+	56, // 15: lockstep.v1.RewriteResult.took:type_name -> google.protobuf.Duration
+	13, // 16: lockstep.v1.BackupResponse.progress:type_name -> lockstep.v1.Progress
+	26, // 17: lockstep.v1.BackupResponse.set:type_name -> lockstep.v1.SaveSet
+	55, // 18: lockstep.v1.SaveSet.created_at:type_name -> google.protobuf.Timestamp
+	57, // 19: lockstep.v1.SaveSet.position:type_name -> lockstep.v1.Position
+	26, // 20: lockstep.v1.ListBackupsResponse.sets:type_name -> lockstep.v1.SaveSet
+	55, // 21: lockstep.v1.FlushArchiveResponse.last_time:type_name -> google.protobuf.Timestamp
+	0,  // 22: lockstep.v1.Plan.kind:type_name -> lockstep.v1.PlanKind
+	1,  // 23: lockstep.v1.Plan.state:type_name -> lockstep.v1.PlanState
+	13, // 24: lockstep.v1.Plan.progress:type_name -> lockstep.v1.Progress
+	55, // 25: lockstep.v1.Plan.started_at:type_name -> google.protobuf.Timestamp
+	55, // 26: lockstep.v1.Plan.ended_at:type_name -> google.protobuf.Timestamp
+	0,  // 27: lockstep.v1.StartPlanRequest.kind:type_name -> lockstep.v1.PlanKind
+	33, // 28: lockstep.v1.StartPlanResponse.plan:type_name -> lockstep.v1.Plan
+	33, // 29: lockstep.v1.WatchPlanResponse.plan:type_name -> lockstep.v1.Plan
+	33, // 30: lockstep.v1.CancelPlanResponse.plan:type_name -> lockstep.v1.Plan
+	55, // 31: lockstep.v1.Job.next_run:type_name -> google.protobuf.Timestamp
+	41, // 32: lockstep.v1.Job.history:type_name -> lockstep.v1.JobRun
+	55, // 33: lockstep.v1.JobRun.started_at:type_name -> google.protobuf.Timestamp
+	56, // 34: lockstep.v1.JobRun.took:type_name -> google.protobuf.Duration
+	40, // 35: lockstep.v1.ListJobsResponse.jobs:type_name -> lockstep.v1.Job
+	40, // 36: lockstep.v1.PutJobRequest.job:type_name -> lockstep.v1.Job
+	40, // 37: lockstep.v1.PutJobResponse.job:type_name -> lockstep.v1.Job
+	41, // 38: lockstep.v1.RunJobResponse.run:type_name -> lockstep.v1.JobRun
+	4,  // 39: lockstep.v1.MaintenanceService.GetSettings:input_type -> lockstep.v1.GetSettingsRequest
+	6,  // 40: lockstep.v1.MaintenanceService.UpdateSettings:input_type -> lockstep.v1.UpdateSettingsRequest
+	9,  // 41: lockstep.v1.MaintenanceService.ListSettings:input_type -> lockstep.v1.ListSettingsRequest
+	11, // 42: lockstep.v1.MaintenanceService.ChangeSettings:input_type -> lockstep.v1.ChangeSettingsRequest
+	14, // 43: lockstep.v1.MaintenanceService.Scan:input_type -> lockstep.v1.ScanRequest
+	19, // 44: lockstep.v1.MaintenanceService.Rewrite:input_type -> lockstep.v1.RewriteRequest
+	22, // 45: lockstep.v1.MaintenanceService.Shrink:input_type -> lockstep.v1.ShrinkRequest
+	24, // 46: lockstep.v1.MaintenanceService.Backup:input_type -> lockstep.v1.BackupRequest
+	27, // 47: lockstep.v1.MaintenanceService.ListBackups:input_type -> lockstep.v1.ListBackupsRequest
+	29, // 48: lockstep.v1.MaintenanceService.DropOld:input_type -> lockstep.v1.DropOldRequest
+	31, // 49: lockstep.v1.MaintenanceService.FlushArchive:input_type -> lockstep.v1.FlushArchiveRequest
+	34, // 50: lockstep.v1.MaintenanceService.StartPlan:input_type -> lockstep.v1.StartPlanRequest
+	36, // 51: lockstep.v1.MaintenanceService.WatchPlan:input_type -> lockstep.v1.WatchPlanRequest
+	38, // 52: lockstep.v1.MaintenanceService.CancelPlan:input_type -> lockstep.v1.CancelPlanRequest
+	42, // 53: lockstep.v1.MaintenanceService.ListJobs:input_type -> lockstep.v1.ListJobsRequest
+	44, // 54: lockstep.v1.MaintenanceService.PutJob:input_type -> lockstep.v1.PutJobRequest
+	46, // 55: lockstep.v1.MaintenanceService.DeleteJob:input_type -> lockstep.v1.DeleteJobRequest
+	50, // 56: lockstep.v1.MaintenanceService.RunJob:input_type -> lockstep.v1.RunJobRequest
+	52, // 57: lockstep.v1.MaintenanceService.RestartNode:input_type -> lockstep.v1.RestartNodeRequest
+	48, // 58: lockstep.v1.MaintenanceService.ReportNode:input_type -> lockstep.v1.ReportNodeRequest
+	5,  // 59: lockstep.v1.MaintenanceService.GetSettings:output_type -> lockstep.v1.GetSettingsResponse
+	7,  // 60: lockstep.v1.MaintenanceService.UpdateSettings:output_type -> lockstep.v1.UpdateSettingsResponse
+	10, // 61: lockstep.v1.MaintenanceService.ListSettings:output_type -> lockstep.v1.ListSettingsResponse
+	12, // 62: lockstep.v1.MaintenanceService.ChangeSettings:output_type -> lockstep.v1.ChangeSettingsResponse
+	15, // 63: lockstep.v1.MaintenanceService.Scan:output_type -> lockstep.v1.ScanResponse
+	20, // 64: lockstep.v1.MaintenanceService.Rewrite:output_type -> lockstep.v1.RewriteResponse
+	23, // 65: lockstep.v1.MaintenanceService.Shrink:output_type -> lockstep.v1.ShrinkResponse
+	25, // 66: lockstep.v1.MaintenanceService.Backup:output_type -> lockstep.v1.BackupResponse
+	28, // 67: lockstep.v1.MaintenanceService.ListBackups:output_type -> lockstep.v1.ListBackupsResponse
+	30, // 68: lockstep.v1.MaintenanceService.DropOld:output_type -> lockstep.v1.DropOldResponse
+	32, // 69: lockstep.v1.MaintenanceService.FlushArchive:output_type -> lockstep.v1.FlushArchiveResponse
+	35, // 70: lockstep.v1.MaintenanceService.StartPlan:output_type -> lockstep.v1.StartPlanResponse
+	37, // 71: lockstep.v1.MaintenanceService.WatchPlan:output_type -> lockstep.v1.WatchPlanResponse
+	39, // 72: lockstep.v1.MaintenanceService.CancelPlan:output_type -> lockstep.v1.CancelPlanResponse
+	43, // 73: lockstep.v1.MaintenanceService.ListJobs:output_type -> lockstep.v1.ListJobsResponse
+	45, // 74: lockstep.v1.MaintenanceService.PutJob:output_type -> lockstep.v1.PutJobResponse
+	47, // 75: lockstep.v1.MaintenanceService.DeleteJob:output_type -> lockstep.v1.DeleteJobResponse
+	51, // 76: lockstep.v1.MaintenanceService.RunJob:output_type -> lockstep.v1.RunJobResponse
+	53, // 77: lockstep.v1.MaintenanceService.RestartNode:output_type -> lockstep.v1.RestartNodeResponse
+	49, // 78: lockstep.v1.MaintenanceService.ReportNode:output_type -> lockstep.v1.ReportNodeResponse
+	59, // [59:79] is the sub-list for method output_type
+	39, // [39:59] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_maintenance_proto_init() }

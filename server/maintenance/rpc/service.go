@@ -137,6 +137,10 @@ func (s *Service) UpdateSettings(
 
 // Scan reads a snapshot of this node's page file and recommends a page size.
 func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
+	if req.GetLast() {
+		last := s.manager.LastScan()
+		return out.Send(&pb.ScanResponse{Result: wire.ScanToProto(&last)})
+	}
 	r, err := stream(out.Context(), func(ctx context.Context, progress func(maintenance.Progress)) (checkpoint.ScanResult,
 		error,
 	) {

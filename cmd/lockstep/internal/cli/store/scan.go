@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/nodes"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
@@ -19,6 +21,7 @@ import (
 // scanned is what a scan found.
 type scanned struct {
 	Store        string      `json:"store"`
+	Time         time.Time   `json:"time,omitzero"`
 	PageSize     uint32      `json:"page_size"`
 	Recommended  uint32      `json:"recommended"`
 	GainBytes    uint64      `json:"gain_bytes"`
@@ -52,22 +55,30 @@ type candidate struct {
 func scanCommand(env *cli.Env) *cobra.Command {
 	var w where
 	var limit string
-	var full bool
+	var full, last bool
 	cmd := &cobra.Command{
 		Use: "scan", Short: "Read all messages and recommend a page size",
 		Long: `Read a snapshot of a page file and show how large the messages are, what page.db would take with each page size, and the
 page size that suits them. Nothing waits for it and nothing is changed, but for page-size-recommended of the settings.
 
-The result weighs every message: a few huge ones don't spoil it.`,
+The result weighs every message: a few huge ones don't spoil it. Each node keeps what its last scan found, by whatever it was
+started: --last shows it again, of all nodes or of --node.`,
 		Example: `  lockstep store scan
   lockstep store scan --node active --page-size-max 64KiB
   lockstep store scan --full-speed
+  lockstep store scan --last
   lockstep store scan --data-dir /var/lib/lockstep --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			largest, err := cli.ParsePageSize("--page-size-max", limit)
 			if err != nil {
 				return err
+			}
+			if last {
+				if !cmd.Flags().Changed("node") {
+					w.node = ""
+				}
+				return lastScans(cmd.Context(), env, w.node)
 			}
 			if w.dataDir != "" {
 				return scanOffline(cmd.Context(), env, w.dataDir, int(largest))
@@ -84,8 +95,75 @@ The result weighs every message: a few huge ones don't spoil it.`,
 	w.register(cmd, true)
 	cmd.Flags().StringVar(&limit, "page-size-max", "",
 		"do not recommend more than this; default: the setting of that name, offline 32KiB")
+	cmd.Flags().BoolVar(&last, "last", false, "read nothing: show what the last scan of each node found, and when")
 	cli.AddFullSpeed(cmd, &full)
+	for _, other := range []string{"data-dir", "page-size-max", "full-speed"} {
+		cmd.MarkFlagsMutuallyExclusive("last", other)
+	}
 	return cmd
+}
+
+// lastScans shows what the last scans of the nodes found: of the one that is wanted, or, if that is empty, of all.
+func lastScans(ctx context.Context, env *cli.Env, want string) error {
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		wanted := []string{want}
+		if want == "" {
+			wanted = nil
+			for _, n := range env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second)).Nodes {
+				if n.Error == "" {
+					wanted = append(wanted, n.Address)
+				} else {
+					fmt.Fprintf(env.Stderr, "Node %s does not answer: %s\n", n.Address, n.Error)
+				}
+			}
+		}
+		all := struct {
+			Scans []scanned `json:"scans"`
+		}{[]scanned{}}
+		for _, node := range wanted {
+			t, err := chooseNode(ctx, env, c, node)
+			if err != nil {
+				return err
+			}
+			r, err := t.Scan(ctx, &pb.ScanRequest{Last: true}, nil)
+			if err != nil {
+				return fmt.Errorf("last scan of %s: %w", t.label(), err)
+			}
+			j := newScanned(t.label(), r)
+			j.pair = t.inPair()
+			all.Scans = append(all.Scans, j)
+		}
+		if env.Print.JSON() {
+			return env.Print.Object(all)
+		}
+		for i, j := range all.Scans {
+			if err := printLast(env.Print, j, i > 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// printLast prints a scan that was done before.
+func printLast(print *out.Printer, j scanned, more bool) error {
+	if more {
+		if err := print.Sentence(""); err != nil {
+			return err
+		}
+	}
+	if j.PageSize == 0 {
+		return print.Sentence("%s: it has not scanned yet (lockstep store scan)", j.Store)
+	}
+	if err := print.Sentence("%s, scanned %s:", j.Store, j.Time.Local().Format(time.DateTime)); err != nil {
+		return err
+	}
+	return printScan(print, j)
+}
+
+// inPair tells whether the node has another one.
+func (t target) inPair() bool {
+	return nodes.BaseRole(t.status.Role) != nodes.Active || t.status.Standby != ""
 }
 
 // scanNode scans a running node.
@@ -95,7 +173,7 @@ func scanNode(ctx context.Context, env *cli.Env, t target, req *pb.ScanRequest) 
 		j = newScanned(t.label(), r)
 		return err
 	})
-	j.pair = nodes.BaseRole(t.status.Role) != nodes.Active || t.status.Standby != ""
+	j.pair = t.inPair()
 	return j, err
 }
 
@@ -105,6 +183,9 @@ func newScanned(store string, r *pb.ScanResult) scanned {
 		FileBytes: r.GetFileBytes(),
 		Messages:  r.GetMessages(), MessageBytes: r.GetMessageBytes(), Note: r.GetNote(), Histogram: []bucket{},
 		Candidates: []candidate{},
+	}
+	if r.GetTime() != nil {
+		j.Time = r.GetTime().AsTime()
 	}
 	for _, b := range r.GetHistogram() {
 		j.Histogram = append(j.Histogram, bucket{
@@ -135,7 +216,7 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 		return err
 	}
 	j := scanned{
-		Store: dir, PageSize: uint32(r.PageSize), Recommended: uint32(r.Recommended),
+		Store: dir, Time: r.Time, PageSize: uint32(r.PageSize), Recommended: uint32(r.Recommended),
 		GainBytes: uint64(max(r.GainBytes, 0)), FileBytes: r.FileBytes,
 		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note, Histogram: []bucket{},
 		Candidates: []candidate{}, Problems: r.Problems,
