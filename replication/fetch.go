@@ -93,10 +93,10 @@ func (f *Follower) beginInstall(h *SnapshotHeader) error {
 
 // receiveChunks writes the pieces until the last one came.
 func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *SnapshotHeader) error {
-	pace := rate.NewLimiter(rate.Inf, 0)
+	limiter := rate.NewLimiter(rate.Inf, 0)
 	if bound := f.o.SnapshotBytesPerSecond; bound != nil {
 		if limit := bound(); limit > 0 {
-			pace = rate.NewLimiter(rate.Limit(limit), snapshotBurstBytes)
+			limiter = rate.NewLimiter(rate.Limit(limit), snapshotBurstBytes)
 		}
 	}
 	for {
@@ -123,7 +123,7 @@ func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *
 			}
 			f.snapshotProgress(f.install.Offset(), h.FileBytes)
 			for left := len(c.Data); left > 0; left -= snapshotBurstBytes {
-				if err := pace.WaitN(ctx, min(left, snapshotBurstBytes)); err != nil {
+				if err := limiter.WaitN(ctx, min(left, snapshotBurstBytes)); err != nil {
 					return fmt.Errorf("fetch snapshot: %w", err)
 				}
 			}

@@ -113,7 +113,7 @@ type Registry struct {
 	limits   atomic.Pointer[Limits]
 	counters *Counters
 	log      *zap.Logger
-	pacer    *pacer
+	throttle *throttle
 	running  sync.WaitGroup
 
 	mu        sync.Mutex // guards what is below
@@ -130,7 +130,7 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 	}
 	r := &Registry{
 		source: source, settler: settler, log: logger, byKey: make(map[Key]*dispatcher),
-		pacer: newPacer(limits.Busy, 0),
+		throttle: newThrottle(limits.Busy, 0),
 	}
 	r.counters = limits.Counters
 	r.SetLimits(limits)
@@ -140,11 +140,11 @@ func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logg
 // SetLimits changes all limits but Busy and Counters. Consumers that have more than they may now keep it.
 func (r *Registry) SetLimits(limits Limits) {
 	r.limits.Store(&limits)
-	r.pacer.setShare(limits.Share)
+	r.throttle.setShare(limits.Share)
 }
 
 // Published tells that messages were published, which take so many bytes in all, about.
-func (r *Registry) Published(messages, bytes int) { r.pacer.publish(messages, bytes) }
+func (r *Registry) Published(messages, bytes int) { r.throttle.publish(messages, bytes) }
 
 // Attach adds a consumer to a subscription. The caller must Close it.
 func (r *Registry) Attach(key Key) (*Consumer, error) {

@@ -174,7 +174,7 @@ func (d *dispatcher) retryDamaged() {
 // step hands out one batch. end tells that the last message of the queue was read.
 func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool, err error) {
 	maxMessages, maxBytes := maxReadMessages, d.registry.limits.Load().BatchBytes
-	if d.registry.pacer.isBusy() {
+	if d.registry.throttle.isBusy() {
 		maxMessages, maxBytes = turnMessages, min(maxBytes, turnBytes)
 	}
 	want, again := d.demand(atEnd, maxMessages)
@@ -189,7 +189,7 @@ func (d *dispatcher) step(ctx context.Context, atEnd bool) (progressed, end bool
 	} else {
 		messages, progressed, end, err = d.readOn(ctx, want, maxBytes)
 	}
-	d.registry.pacer.pay(ctx, messages)
+	d.registry.throttle.pay(ctx, messages)
 	return progressed, end, err
 }
 

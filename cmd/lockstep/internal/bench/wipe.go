@@ -70,8 +70,8 @@ type Latencies struct {
 	BySecond []float64 `json:"max_ms_by_second"`
 }
 
-// pacer publishes at a steady rate, and measures the phases apart.
-type pacer struct {
+// steadyLoad publishes at a steady rate, and measures the phases apart.
+type steadyLoad struct {
 	mu    sync.Mutex // guards what follows
 	phase *hdrhistogram.Histogram
 	since time.Time
@@ -79,7 +79,7 @@ type pacer struct {
 }
 
 // next ends a phase and begins another.
-func (p *pacer) next() Latencies {
+func (p *steadyLoad) next() Latencies {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h, d, slow := p.phase, time.Since(p.since), p.slow
@@ -92,7 +92,7 @@ func (p *pacer) next() Latencies {
 }
 
 // took notes a latency.
-func (p *pacer) took(d time.Duration) {
+func (p *steadyLoad) took(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	record(p.phase, d)
@@ -105,7 +105,7 @@ func (p *pacer) took(d time.Duration) {
 
 // run publishes one message each interval until ctx ends. A message that is late because the one before it took long
 // counts from when it was due.
-func (p *pacer) run(
+func (p *steadyLoad) run(
 	ctx context.Context, producer *client.Producer, queue string, m client.Message, interval time.Duration,
 ) error {
 	timer := time.NewTimer(0)
@@ -142,7 +142,7 @@ func Wipe(ctx context.Context, t Target, o WipeOptions) (WipeResult, error) {
 		}
 		runCtx, stop := context.WithCancelCause(ctx)
 		defer stop(nil)
-		p := &pacer{phase: newHistogram(), since: time.Now()}
+		p := &steadyLoad{phase: newHistogram(), since: time.Now()}
 		producers, err := newProducers(ctx, t.Client, o.Publishers)
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func Wipe(ctx context.Context, t Target, o WipeOptions) (WipeResult, error) {
 }
 
 // wipe is what is done while messages are published.
-func (r *WipeResult) wipe(ctx context.Context, t Target, p *pacer, o WipeOptions) error {
+func (r *WipeResult) wipe(ctx context.Context, t Target, p *steadyLoad, o WipeOptions) error {
 	if err := letPass(ctx, o.Before/4); err != nil { // until connections and caches are warm
 		return err
 	}

@@ -34,10 +34,10 @@ const (
 	late = 5 * time.Millisecond
 )
 
-// pacer says when the next turn may begin. All turns are paid for from one budget, and whoever had one waits in
+// throttle says when the next turn may begin. All turns are paid for from one budget, and whoever had one waits in
 // proportion to its price: every dispatcher that has something to do gets as much as the others, and one that has
 // little does not wait for those that have much.
-type pacer struct {
+type throttle struct {
 	busy      func() bool  // nil: never
 	free      atomic.Bool  // nothing holds deliveries back
 	published atomic.Int64 // what it costs to deliver once what was published, in nanoseconds
@@ -51,48 +51,48 @@ type pacer struct {
 	rate   float64 // of the time of one processor: what it takes to deliver once what is published
 }
 
-func newPacer(busy func() bool, share float64) *pacer {
-	return &pacer{busy: busy, share: share, idle: make(chan struct{})}
+func newThrottle(busy func() bool, share float64) *throttle {
+	return &throttle{busy: busy, share: share, idle: make(chan struct{})}
 }
 
 // setShare changes what part of the node's processors deliveries may use; 1: nothing holds them back.
-func (p *pacer) setShare(share float64) {
-	p.free.Store(share >= 1)
-	p.mu.Lock()
-	p.share = share * float64(runtime.GOMAXPROCS(0))
-	p.mu.Unlock()
-	p.isBusy() // those who wait may not have to
+func (t *throttle) setShare(share float64) {
+	t.free.Store(share >= 1)
+	t.mu.Lock()
+	t.share = share * float64(runtime.GOMAXPROCS(0))
+	t.mu.Unlock()
+	t.isBusy() // those who wait may not have to
 }
 
 // isBusy tells whether a turn must be small and paid for. When it need not, those who wait may go on.
-func (p *pacer) isBusy() bool {
-	if p.busy == nil {
+func (t *throttle) isBusy() bool {
+	if t.busy == nil {
 		return false
 	}
-	if !p.free.Load() && p.busy() {
+	if !t.free.Load() && t.busy() {
 		return true
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.paid.IsZero() {
-		p.paid = time.Time{}
-		close(p.idle)
-		p.idle = make(chan struct{})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.paid.IsZero() {
+		t.paid = time.Time{}
+		close(t.idle)
+		t.idle = make(chan struct{})
 	}
 	return false
 }
 
 // pay waits after a turn that gave out the messages. It returns at once while nobody else wants the processors, and
 // soon when ctx ends.
-func (p *pacer) pay(ctx context.Context, messages []Message) {
-	if len(messages) == 0 || !p.isBusy() {
+func (t *throttle) pay(ctx context.Context, messages []Message) {
+	if len(messages) == 0 || !t.isBusy() {
 		return
 	}
 	bytes := 0
 	for i := range messages {
 		bytes += len(messages[i].Record)
 	}
-	wait, idle := p.charge(time.Now(), turnCost+price(len(messages), bytes))
+	wait, idle := t.charge(time.Now(), turnCost+price(len(messages), bytes))
 	if wait <= 0 {
 		return
 	}
@@ -100,7 +100,7 @@ func (p *pacer) pay(ctx context.Context, messages []Message) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		p.isBusy() // somebody must find out when it is over
+		t.isBusy() // somebody must find out when it is over
 	case <-idle:
 	case <-ctx.Done():
 	}
@@ -112,35 +112,35 @@ func price(messages, bytes int) time.Duration {
 }
 
 // publish notes that messages were published, which have to be delivered.
-func (p *pacer) publish(messages, bytes int) {
-	if p.busy != nil && !p.free.Load() {
-		p.published.Add(int64(price(messages, bytes)) + int64(messages)*int64(turnCost)/turnMessages)
+func (t *throttle) publish(messages, bytes int) {
+	if t.busy != nil && !t.free.Load() {
+		t.published.Add(int64(price(messages, bytes)) + int64(messages)*int64(turnCost)/turnMessages)
 	}
 }
 
 // follow looks how much is published. mu is held.
-func (p *pacer) follow(now time.Time) {
-	d := now.Sub(p.seenAt)
+func (t *throttle) follow(now time.Time) {
+	d := now.Sub(t.seenAt)
 	if d < rateEvery {
 		return
 	}
-	n := p.published.Load()
-	rate := float64(n-p.seen) / float64(d)
+	n := t.published.Load()
+	rate := float64(n-t.seen) / float64(d)
 	if d > time.Second { // nothing was delivered meanwhile
-		p.rate = rate
+		t.rate = rate
 	}
-	p.rate += (rate - p.rate) * rateWeight
-	p.seen, p.seenAt = n, now
+	t.rate += (rate - t.rate) * rateWeight
+	t.seen, t.seenAt = n, now
 }
 
 // charge adds a turn's cost and tells how long whoever had it has to wait, unless idle is closed before.
-func (p *pacer) charge(now time.Time, cost time.Duration) (wait time.Duration, idle <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if least := now.Add(-late); p.paid.Before(least) {
-		p.paid = least
+func (t *throttle) charge(now time.Time, cost time.Duration) (wait time.Duration, idle <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if least := now.Add(-late); t.paid.Before(least) {
+		t.paid = least
 	}
-	p.follow(now)
-	p.paid = p.paid.Add(time.Duration(float64(cost) / max(p.share, p.rate)))
-	return time.Duration(float64(p.paid.Sub(now)) * float64(cost) / float64(fullTurn)), p.idle
+	t.follow(now)
+	t.paid = t.paid.Add(time.Duration(float64(cost) / max(t.share, t.rate)))
+	return time.Duration(float64(t.paid.Sub(now)) * float64(cost) / float64(fullTurn)), t.idle
 }

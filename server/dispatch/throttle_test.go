@@ -19,12 +19,12 @@ func ofBytes(messages, bytes int) []Message {
 	return out
 }
 
-// TestPacerShare: all turns together take the share, and everybody gets as much as the others, whether in large turns
+// TestThrottleShare: all turns together take the share, and everybody gets as much as the others, whether in large turns
 // or in small ones.
-func TestPacerShare(t *testing.T) {
+func TestThrottleShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const share, dispatchers = 0.25, 20
-		p := newPacer(func() bool { return true }, share)
+		p := newThrottle(func() bool { return true }, share)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		var cost [dispatchers]time.Duration
@@ -49,11 +49,11 @@ func TestPacerShare(t *testing.T) {
 	})
 }
 
-// TestPacerKeepsUp: whatever the share, as much can be delivered as is published, once.
-func TestPacerKeepsUp(t *testing.T) {
+// TestThrottleKeepsUp: whatever the share, as much can be delivered as is published, once.
+func TestThrottleKeepsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const perSecond, dispatchers = 100_000, 7
-		p := newPacer(func() bool { return true }, 0.02)
+		p := newThrottle(func() bool { return true }, 0.02)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		var running sync.WaitGroup
@@ -81,10 +81,10 @@ func TestPacerKeepsUp(t *testing.T) {
 	})
 }
 
-// TestPacerLittle: who has little to deliver does not wait for those who have much.
-func TestPacerLittle(t *testing.T) {
+// TestThrottleLittle: who has little to deliver does not wait for those who have much.
+func TestThrottleLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPacer(func() bool { return true }, 0.1)
+		p := newThrottle(func() bool { return true }, 0.1)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		for range 50 {
@@ -106,11 +106,11 @@ func TestPacerLittle(t *testing.T) {
 	})
 }
 
-// TestPacerIdle: nobody waits when nobody else wants the processors, and whoever waited goes on when that is found out.
-func TestPacerIdle(t *testing.T) {
+// TestThrottleIdle: nobody waits when nobody else wants the processors, and whoever waited goes on when that is found out.
+func TestThrottleIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
-		p := newPacer(busy.Load, 0.001)
+		p := newThrottle(busy.Load, 0.001)
 		begin := time.Now()
 		for range 1000 {
 			p.pay(t.Context(), ofBytes(turnMessages, 200))
@@ -130,9 +130,9 @@ func TestPacerIdle(t *testing.T) {
 	})
 }
 
-// TestPacerNobodyElse: without a Busy there is never anything to pay.
-func TestPacerNobodyElse(t *testing.T) {
-	p := newPacer(nil, 0)
+// TestThrottleNobodyElse: without a Busy there is never anything to pay.
+func TestThrottleNobodyElse(t *testing.T) {
+	p := newThrottle(nil, 0)
 	p.pay(t.Context(), ofBytes(turnMessages, 200))
 	require.False(t, p.isBusy())
 }
