@@ -11,8 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -166,9 +165,9 @@ func (s *Store) note(e *DamagedMessagesError) {
 		m.reason = e.Err.Error()
 	}
 	if fresh > 0 {
-		s.o.Logger.Error("messages cannot be read", zap.Uint64("queue_id", e.Queue),
-			zap.Uint64("first", e.Sequences[0]),
-			zap.Uint64("last", e.Sequences[len(e.Sequences)-1]), zap.Int("messages", fresh), zap.Error(e.Err))
+		s.o.Events(events.MessagesDamaged{
+			Queue: e.Queue, First: e.Sequences[0], Last: e.Sequences[len(e.Sequences)-1], Messages: fresh, Err: e.Err,
+		})
 	}
 }
 
@@ -205,8 +204,7 @@ func (s *Store) noteIndex(err error) error {
 	err = fmt.Errorf("%w: %w", ErrIndexDamaged, err)
 	if s.damage.index.CompareAndSwap(nil, &err) {
 		s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
-		s.o.Logger.Error("a page with the index is damaged; the store has to be replaced by a copy of the other node's",
-			zap.Error(err))
+		s.o.Events(events.IndexDamaged{Err: err})
 	}
 	return err
 }

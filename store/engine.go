@@ -4,9 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
@@ -24,7 +23,7 @@ var _ rewrite.Engine = engine{}
 func (s *Store) newMaintenance() *rewrite.Maintenance {
 	return rewrite.New(rewrite.Config{
 		FS: s.o.FS, Dir: s.o.Dir, CacheBytes: s.o.MemoryBudget / 32, ReserveBytes: uint64(s.o.SegmentBytes),
-		Logger: s.o.Logger,
+		Events: s.o.Events,
 	}, engine{s})
 }
 
@@ -93,7 +92,7 @@ func (e engine) Swap(old *page.File, rename func() (done bool, err error)) error
 	s.use(file)
 	s.index = tree.New(file, file.Meta().Root, tree.Options{CacheBytes: s.o.MemoryBudget / 8})
 	s.mu.Unlock()
-	s.retired.add(old, func(err error) { s.o.Logger.Warn("close page.db_old", zap.Error(err)) })
+	s.retired.add(old, func(err error) { s.o.Events(events.OldFileNotClosed{Err: err}) })
 	return nil
 }
 

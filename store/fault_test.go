@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -212,7 +213,11 @@ func TestFailedSyncIsFinal(t *testing.T) {
 	fault := faultfs.New(mem)
 	o := options(fault)
 	told := make(chan error, 1)
-	o.OnFatal = func(err error) { told <- err }
+	o.Events = func(e events.Event) {
+		if f, ok := e.(events.Failed); ok {
+			told <- f.Err
+		}
+	}
 	n, m := filled(t, o)
 	want := m.dump()
 	fault.SetHook(func(op faultfs.Op) error {

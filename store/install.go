@@ -6,9 +6,8 @@ import (
 	"io/fs"
 	"path/filepath"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
@@ -125,8 +124,7 @@ func (in *Install) Commit() error {
 		s.fail(err)
 		return err
 	}
-	s.o.Logger.Info("snapshot installed", zap.Stringer("position", in.header.Position),
-		zap.Uint64("bytes", in.header.DataBytes))
+	s.o.Events(events.SnapshotInstalled{Position: in.header.Position, Bytes: in.header.DataBytes})
 	return nil
 }
 

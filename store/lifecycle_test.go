@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -132,7 +133,11 @@ func TestFailedPageSyncIsFinal(t *testing.T) {
 	fault := faultfs.New(memfs.New())
 	o := options(fault)
 	told := make(chan error, 1)
-	o.OnFatal = func(err error) { told <- err }
+	o.Events = func(e events.Event) {
+		if f, ok := e.(events.Failed); ok {
+			told <- f.Err
+		}
+	}
 	n := openNode(t, o)
 	n.commit(createQueue)
 	fault.SetHook(func(op faultfs.Op) error {

@@ -8,8 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
@@ -102,10 +101,9 @@ type Options struct {
 	ReplaceUnknown bool
 	// BootID names the operating system's boot; empty reads it from the kernel.
 	BootID string
-	// Logger gets what an operator should know; nil means none.
-	Logger *zap.Logger
-	// OnFatal is called once, from a goroutine of its own, when a write or fsync failed (INV-7): the process must stop.
-	OnFatal func(error)
+	// Events is told what happens in the store, in the words of package events, which says what it must and must not do
+	// (events.Log writes them to a log). After events.Failed the process must stop (INV-7). nil: nothing is told.
+	Events func(events.Event)
 }
 
 // withDefaults fills in the defaults and checks the rest.
@@ -116,8 +114,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
 	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
+	if o.Events == nil {
+		o.Events = events.Discard
 	}
 	setDefault(&o.PageSize, DefaultPageSize)
 	setDefault(&o.MemoryBudget, DefaultMemoryBudget)

@@ -8,8 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -140,11 +139,10 @@ func (p *pager) judge(err error) {
 		return
 	}
 	if !full {
-		p.s.o.Logger.Info("the disk has space again: pages are written")
+		p.s.o.Events(events.DiskHasSpace{})
 		return
 	}
-	p.s.o.Logger.Error("the disk is full: messages stay in memory and in the log, and publishing will stop; free "+
-		"some space", zap.Error(err))
+	p.s.o.Events(events.DiskFull{Err: err})
 	p.s.wakeRoom() // there is more room now, see tailLimit
 }
 
@@ -335,7 +333,10 @@ func (p *pager) sync(w *work, pending *page.PendingCheckpoint) {
 	c := &syncing{work: w, mended: p.mended, done: make(chan struct{})}
 	p.syncing, p.mended = c, false
 	go func() {
-		c.meta, c.err = pending.Finish()
+		began := time.Now()
+		if c.meta, c.err = pending.Finish(); c.err == nil {
+			p.s.o.Events(events.CheckpointWritten{Number: c.meta.Checkpoint, Position: w.at, Took: time.Since(began)})
+		}
 		close(c.done)
 		select {
 		case p.synced <- struct{}{}:

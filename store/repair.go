@@ -10,8 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -265,9 +264,9 @@ func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool)
 			return fmt.Errorf("repair queue %d, sequences %d to %d: %w", queueID, st.entry.First, st.entry.Last(), err)
 		}
 		s.damage.count(func(d *DamageStatus) { d.RepairedPages++; d.RepairedMessages += uint64(gained) })
-		s.o.Logger.Warn("a damaged page was repaired with the other node's messages", zap.Uint64("queue_id", queueID),
-			zap.Uint64("first", st.entry.First), zap.Uint64("last", st.entry.Last()), zap.Int("messages", gained),
-			zap.NamedError("was", st.why))
+		s.o.Events(events.PageRepaired{
+			Queue: queueID, First: st.entry.First, Last: st.entry.Last(), Messages: gained, Was: st.why,
+		})
 		restored := make([]uint64, 0, len(st.have))
 		for i := range st.have {
 			restored = append(restored, st.have[i].Sequence)

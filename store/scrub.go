@@ -7,8 +7,7 @@ import (
 	"io"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -136,7 +135,7 @@ func (s *Store) mendedCheckpoint(ctx context.Context) error {
 func (sc *scrub) found(damage error) {
 	sc.result.DamagedPages++
 	sc.s.damage.count(func(st *DamageStatus) { st.FoundPages++ })
-	sc.s.o.Logger.Warn("a damaged page is written anew", zap.Error(damage))
+	sc.s.o.Events(events.PageDamaged{Err: damage})
 }
 
 // own looks at the map of used pages. What is damaged of it is written anew from memory by the next checkpoint.
@@ -322,7 +321,7 @@ func (s *Store) LogDamaged(err error) {
 	if d.log < in.LSN {
 		d.log = in.LSN
 		d.status.FoundLog++
-		s.o.Logger.Error("the log is damaged; a checkpoint makes that part of it superfluous", zap.Error(err))
+		s.o.Events(events.LogDamaged{Err: err})
 	}
 }
 
@@ -351,8 +350,7 @@ func (s *Store) dropDamagedLog(ctx context.Context) error {
 	if s.damage.log == at {
 		s.damage.log = 0
 		s.damage.status.RepairedLog++
-		s.o.Logger.Warn("the damaged part of the log was given up; a checkpoint holds what was in it",
-			zap.Uint64("up_to_lsn", at))
+		s.o.Events(events.LogGivenUp{UpTo: at})
 	}
 	return nil
 }

@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -51,9 +50,7 @@ func openOrReplace(o Options) (*Store, error) {
 			"begin with nothing, or if this node of a pair may be filled by the other one, move everything in %s "+
 			"elsewhere and start again", err, o.Dir)
 	}
-	o.Logger.Error("the store is damaged and cannot be opened; it was set aside, and this node has to get everything "+
-		"from the other one",
-		zap.String("kept_in", filepath.Join(o.Dir, aside)), zap.Error(err))
+	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, aside), Err: err})
 	return open(o)
 }
 

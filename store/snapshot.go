@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -167,7 +166,7 @@ func (sn *Snapshot) verify(i int, ext page.Run, from uint64, data []byte) {
 	}
 	sn.next = from + uint64(len(data))
 	if err := sn.stream.Write(page.NoAt(int64(from), size), data); err != nil {
-		sn.s.o.Logger.Error("a snapshot is being sent with a damaged page", zap.String("id", sn.ID), zap.Error(err))
+		sn.s.o.Events(events.SnapshotDamaged{ID: sn.ID, Err: err})
 		sn.s.NoteDamage(err)
 		sn.stream = nil
 	}

@@ -11,10 +11,9 @@ import (
 	"sync/atomic"
 
 	"github.com/google/uuid"
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -114,7 +113,7 @@ func open(o Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := rewrite.Recover(s.o.FS, s.o.Dir, s.id.StoreID, s.o.Logger); err != nil {
+	if err := rewrite.Recover(s.o.FS, s.o.Dir, s.id.StoreID, s.o.Events); err != nil {
 		return nil, err
 	}
 	if err := s.openPages(); err != nil {
@@ -189,7 +188,7 @@ func (s *Store) openLog(emptied bool) error {
 	}
 	if missing && !emptied {
 		// Before there is a new log, which would make the loss of the old one invisible (INV-6).
-		s.o.Logger.Warn("the log is gone; going on from the checkpoint", zap.Stringer("checkpoint", at))
+		s.o.Events(events.LogLost{Checkpoint: at})
 		if err := s.MarkLoss(); err != nil {
 			return err
 		}
@@ -197,7 +196,7 @@ func (s *Store) openLog(emptied bool) error {
 	s.log, err = wal.Open(wal.Options{
 		FS: s.o.FS, Dir: datadir.LogDir(s.o.Dir), LogID: s.id.StoreID, SegmentBytes: s.o.SegmentBytes,
 		KeepBytes: s.o.LogKeepBytes, MaxFrameBytes: s.o.MaxFrameBytes, Sync: s.o.Sync, SyncInterval: s.o.SyncInterval,
-		Cache: s.o.PageCache.use(), Start: at, VerifyFrom: at.LSN, Logger: s.o.Logger, OnFatal: s.fail,
+		Cache: s.o.PageCache.use(), Start: at, VerifyFrom: at.LSN, Events: s.logEvent,
 	})
 	if err != nil {
 		return fmt.Errorf("open the log: %w", err)
@@ -205,8 +204,7 @@ func (s *Store) openLog(emptied bool) error {
 	end := s.log.End()
 	if end.LSN < at.LSN {
 		// With sync=off the log may lose what a checkpoint, which is always synced, already holds.
-		s.o.Logger.Warn("the log ends before the checkpoint; going on from the checkpoint",
-			zap.Stringer("log_end", end), zap.Stringer("checkpoint", at))
+		s.o.Events(events.LogBehind{LogEnd: end, Checkpoint: at})
 		if err := s.MarkLoss(); err != nil {
 			return err
 		}
@@ -317,12 +315,17 @@ func (s *Store) closeFiles() error {
 func (s *Store) fail(err error) {
 	s.failOnce.Do(func() {
 		s.failed.Store(&err)
-		s.o.Logger.Error("store failed; the process must stop and recover by a restart", zap.Error(err))
+		s.o.Events(events.Failed{Err: err})
 		go s.wakeRoom()
-		if s.o.OnFatal != nil {
-			go s.o.OnFatal(err)
-		}
 	})
+}
+
+// logEvent passes on what the log tells. A log that failed is the end of the store.
+func (s *Store) logEvent(e events.Event) {
+	s.o.Events(e)
+	if f, ok := e.(events.LogFailed); ok {
+		s.fail(f.Err)
+	}
 }
 
 func (s *Store) wakeRoom() {

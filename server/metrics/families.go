@@ -200,6 +200,12 @@ func ofTheStore() []family {
 			func(s *snapshot) float64 { return float64(s.store.Durable.LSN) }),
 		gauge("applied_lsn", "LSN of the last record that was applied.",
 			func(s *snapshot) float64 { return float64(s.store.Applied.LSN) }),
+		counterOf("store_events_total", "What the store told since the node was started: package store/events lists the "+
+			"kinds.", []string{"event"}, func(s *snapshot, put putFunc) {
+			for name, n := range s.more.StoreEvents {
+				put(float64(n), name)
+			}
+		}),
 		counter("checkpoints_total", "Checkpoints that page.db ever had.",
 			func(s *snapshot) float64 { return float64(s.store.Checkpoint) }),
 		gauge("checkpoint_lsn", "LSN that the last checkpoint holds.",

@@ -51,6 +51,8 @@ type More struct {
 	Certificates []Certificate
 	// MemoryBudget in bytes.
 	MemoryBudget uint64
+	// StoreEvents counts what the store told, by the names of its events.
+	StoreEvents map[string]uint64
 }
 
 // Voter of a raft coordinator.

@@ -86,6 +86,11 @@ func counter(name, help string, read func(*snapshot) float64) family {
 	return family{Metric{Name: name, Type: Counter, Help: help}, func(s *snapshot, put putFunc) { put(read(s)) }}
 }
 
+// counterOf describes one with labels.
+func counterOf(name, help string, labels []string, read func(*snapshot, putFunc)) family {
+	return family{Metric{Name: name, Type: Counter, Help: help, Labels: labels}, read}
+}
+
 // gaugeOf describes one with labels, or that is not always there.
 func gaugeOf(name, when, help string, labels []string, read func(*snapshot, putFunc)) family {
 	return family{Metric{Name: name, Type: Gauge, Help: help, Labels: labels, When: when}, read}

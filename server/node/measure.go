@@ -32,7 +32,7 @@ func (n *node) more() metrics.More {
 		Delivered: n.deliveries.Delivered.Load(), DeliveredBytes: n.deliveries.DeliveredBytes.Load(),
 		Redelivered: n.deliveries.Redelivered.Load(),
 		Connections: n.connections.open.Load(), Accepted: n.connections.accepted.Load(), Voters: n.lookout.votersSeen(),
-		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()),
+		MemoryBudget: uint64(n.cfg.Memory.Budget.Bytes()), StoreEvents: n.events.all(),
 	}
 	if s, ok := (upkept{n}).session(); ok {
 		m.Consumers = s.Consumers.Attached()

@@ -93,7 +93,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		around:     o.Around, setLogLevel: o.SetLogLevel,
 	}
 	n.serving = serving.NewCurrent(n.notActive)
-	n.lookout = newLookout(n)
+	n.lookout, n.events = newLookout(n), newStoreEvents(logger)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()
 	}
@@ -111,7 +111,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if o.Around.BootID == "" {
 		o.Around.BootID = bootID()
 	}
-	if n.store, err = openStore(cfg, o.FS, o.Around.BootID, logger, n.failed); err != nil {
+	if n.store, err = openStore(cfg, o.FS, o.Around.BootID, n.storeEvent); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.closeStore()) }()
@@ -178,6 +178,7 @@ type node struct {
 	settings    *settings.Settings
 	guard       *verify.Guard
 	lookout     *lookout
+	events      *storeEvents
 	archiver    *backup.Archiver // nil for none
 
 	// TLS of the own port, and of connections to the other node; empty without it.

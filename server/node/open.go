@@ -20,6 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -76,7 +77,7 @@ func advertised(cfg config.Config, bound net.Addr) (string, error) {
 
 // openStore opens the data directory and explains why it cannot.
 func openStore(
-	cfg config.Config, fs vfs.FS, bootID string, logger *zap.Logger, failed func(error),
+	cfg config.Config, fs vfs.FS, bootID string, told func(events.Event),
 ) (*store.Store, error) {
 	mode, err := wal.ParseSyncMode(cfg.Sync)
 	if err != nil {
@@ -94,8 +95,7 @@ func openStore(
 		SegmentBytes: cfg.WAL.SegmentBytes.Bytes(), MaxFrameBytes: txn.MaxTransactionBytes + frameSlackBytes,
 		ReplaceDamaged:    cfg.Coordinator.Type != config.CoordinatorNone,
 		ReplaceUnknown:    cfg.Coordinator.Type != config.CoordinatorNone && !markedStandalone(fs, cfg.Data.Dir),
-		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Logger: logger.Named("store"),
-		OnFatal: failed,
+		BackgroundPercent: int(cfg.Maintenance.BackgroundShare), BootID: bootID, Events: told,
 	})
 	if err == nil {
 		return s, nil

@@ -7,9 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/pace"
 	"github.com/lockstep-mq/lockstep/store/page"
@@ -112,7 +111,8 @@ type Config struct {
 	CacheBytes int64
 	// ReserveBytes must stay free on the disk besides a new file, for the log.
 	ReserveBytes uint64
-	Logger       *zap.Logger
+	// Events is told what happens.
+	Events func(events.Event)
 }
 
 // Maintenance changes a store's page file as a whole: one thing at a time.

@@ -10,10 +10,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/tree"
@@ -100,7 +99,7 @@ func (m *Maintenance) rewriteOnce(ctx context.Context, o Options) (Result, error
 	if err != nil {
 		return Result{}, fmt.Errorf("rewrite: %w", err)
 	}
-	rw := &rewrite{m: m, e: m.e, fs: m.o.FS, log: m.o.Logger, o: o, finished: make(chan struct{})}
+	rw := &rewrite{m: m, e: m.e, fs: m.o.FS, events: m.o.Events, o: o, finished: make(chan struct{})}
 	rw.meter = checkpoint.NewMeter(o.Progress)
 	go func() {
 		defer m.end(u)
@@ -118,7 +117,7 @@ func (rw *rewrite) wait(ctx context.Context, u *upkeep) (Result, error) {
 	case <-rw.finished:
 	case <-ctx.Done():
 		if !rw.isFinished() && rw.abandon() { // its end ends the context, too
-			rw.log.Info("rewrite of page.db canceled", zap.String("reason", rw.o.Reason))
+			rw.events(events.RewriteCanceled{Reason: rw.o.Reason})
 			return Result{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, ctx.Err())
 		}
 		<-rw.finished
@@ -126,7 +125,7 @@ func (rw *rewrite) wait(ctx context.Context, u *upkeep) (Result, error) {
 	<-u.done // so that the next one can begin
 	ended := errors.Is(rw.err, context.Canceled) || errors.Is(rw.err, context.DeadlineExceeded)
 	if ended || errors.Is(rw.err, ErrCanceled) {
-		rw.log.Info("rewrite of page.db canceled", zap.String("reason", rw.o.Reason))
+		rw.events(events.RewriteCanceled{Reason: rw.o.Reason})
 	}
 	if ended {
 		return Result{}, fmt.Errorf("rewrite: %w: %w", ErrCanceled, rw.err)
@@ -139,7 +138,7 @@ type rewrite struct {
 	m        *Maintenance
 	e        Engine
 	fs       vfs.FS
-	log      *zap.Logger
+	events   func(events.Event)
 	o        Options
 	result   Result
 	err      error
@@ -235,8 +234,10 @@ func (rw *rewrite) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("rewrite: %w", err)
 	}
-	rw.log.Info("rewriting page.db", zap.String("reason", rw.o.Reason), zap.Int("from_page_size", plan.FromPageSize),
-		zap.Int("page_size", plan.PageSize), zap.Uint64("messages", plan.Messages), zap.Uint64("bytes", plan.NeedBytes))
+	rw.events(events.RewriteBegun{
+		Reason: rw.o.Reason, FromPageSize: plan.FromPageSize, PageSize: plan.PageSize, Messages: plan.Messages,
+		Bytes: plan.NeedBytes,
+	})
 	begun := time.Now()
 	meta, err := rw.copy(ctx, plan)
 	if err != nil {
@@ -252,9 +253,10 @@ func (rw *rewrite) run(ctx context.Context) error {
 	rw.result.FileBytesAfter = uint64(meta.FileBytes())
 	rw.resume()
 	rw.meter.Done()
-	rw.log.Info("page.db was rewritten", zap.Int("page_size", rw.result.PageSize),
-		zap.Uint64("bytes_before", rw.result.FileBytesBefore), zap.Uint64("bytes", rw.result.FileBytesAfter),
-		zap.Duration("paused", rw.result.Paused))
+	rw.events(events.RewriteDone{
+		PageSize: rw.result.PageSize, BytesBefore: rw.result.FileBytesBefore, Bytes: rw.result.FileBytesAfter,
+		Paused: rw.result.Paused,
+	})
 	return nil
 }
 
@@ -295,7 +297,7 @@ func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	rw.result.FromPageSize, rw.result.PageSize, rw.result.FileBytesBefore = plan.FromPageSize, plan.PageSize,
 		plan.FileBytes
 	if plan.NeedBytes+plan.ReserveBytes > plan.AvailableBytes && plan.Err() == nil {
-		rw.log.Info("dropping page.db_old to make room for a rewrite", zap.Uint64("bytes", plan.OldFileBytes))
+		rw.events(events.OldFileDropped{Bytes: plan.OldFileBytes})
 		if err := rw.fs.Remove(rw.path(datadir.OldFileName)); err != nil {
 			return plan, fmt.Errorf("drop page.db_old: %w", err)
 		}
@@ -369,8 +371,8 @@ func (rw *rewrite) rename() (bool, error) {
 	return true, nil
 }
 
-// RecoverRewrite brings a rewrite that a crash interrupted to one of its two ends, before page.db is opened.
-func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, log *zap.Logger) error {
+// Recover brings a rewrite that a crash interrupted to one of its two ends, before page.db is opened.
+func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, tell func(events.Event)) error {
 	now, next := datadir.PageFile(dir), filepath.Join(dir, datadir.NewFileName)
 	if _, err := fsys.Stat(next); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -380,7 +382,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, log *zap.Logger) error 
 	_, err := fsys.Stat(now)
 	switch {
 	case err == nil:
-		log.Info("removing a rewrite of page.db that was interrupted")
+		tell(events.RewriteRecovered{})
 		if err := fsys.Remove(next); err != nil {
 			return fmt.Errorf("remove an interrupted rewrite: %w", err)
 		}
@@ -395,7 +397,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, log *zap.Logger) error 
 		if oerr := validPageFile(fsys, old, storeID); oerr != nil {
 			return fmt.Errorf("finish an interrupted rewrite: %w; %w", err, oerr)
 		}
-		log.Warn("the rewritten page.db is damaged; going back to the old one", zap.Error(err))
+		tell(events.RewriteDamaged{Err: err})
 		from = old
 	}
 	if err := fsys.Rename(from, now); err != nil {
@@ -404,7 +406,7 @@ func Recover(fsys vfs.FS, dir string, storeID uuid.UUID, log *zap.Logger) error 
 	if err := fsys.SyncDir(dir); err != nil {
 		return fmt.Errorf("finish an interrupted rewrite: %w", err)
 	}
-	log.Info("finished a rewrite of page.db that was interrupted", zap.String("from", filepath.Base(from)))
+	tell(events.RewriteRecovered{From: filepath.Base(from)})
 	return nil
 }
 

@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"syscall"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 )
@@ -108,8 +107,7 @@ func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult
 	if r.FileBytesAfter, _, _, err = diskFigures(m.o.FS, m.o.Dir); err != nil {
 		return r, fmt.Errorf("shrink: %w", err)
 	}
-	m.o.Logger.Info("page.db was shrunk", zap.Uint64("bytes_before", r.FileBytesBefore),
-		zap.Uint64("bytes", r.FileBytesAfter), zap.Uint64("moved", r.MovedBytes))
+	m.o.Events(events.Shrunk{BytesBefore: r.FileBytesBefore, Bytes: r.FileBytesAfter, Moved: r.MovedBytes})
 	return r, nil
 }
 

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"time"
 
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
@@ -213,7 +215,8 @@ func (l *Log) syncDirty() error {
 	l.syncing, l.dirty, l.dirtyDir = l.dirty, l.syncing[:0], false
 	l.mu.Unlock()
 
-	l.syncFrom.Store(l.now())
+	began := l.now()
+	l.syncFrom.Store(began)
 	defer l.syncFrom.Store(0)
 	for _, seg := range l.syncing {
 		if err := seg.file.Sync(); err != nil && !mutate.Off("INV-7-failed-fsync-is-forgotten") {
@@ -225,6 +228,9 @@ func (l *Log) syncDirty() error {
 		if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
 			return l.fail("fsync of the log directory", err)
 		}
+	}
+	if took := time.Duration(l.now() - began); took >= l.o.SlowSync {
+		l.o.Events(events.SlowSync{Took: took})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -149,10 +148,9 @@ func Open(options Options) (*Log, error) {
 	l.recovery.Duration = time.Since(began)
 	l.past.Use(o.Cache)
 	if l.recovery.Torn {
-		o.Logger.Warn("cut the torn tail of the log: writes that were never synced",
-			zap.String("segment", l.recovery.TornSegment),
-			zap.Int64("offset", l.recovery.TornOffset), zap.Int64("bytes", l.recovery.TornBytes),
-			zap.Stringer("end", l.end))
+		o.Events(events.LogTailCut{
+			Segment: l.recovery.TornSegment, Offset: l.recovery.TornOffset, Bytes: l.recovery.TornBytes, End: l.end,
+		})
 	}
 	l.workers.Add(2)
 	go l.prepareSegments()
@@ -250,7 +248,7 @@ func (l *Log) prepareSegments() {
 		case err == nil || errors.Is(err, errStopped):
 		case errors.Is(err, ErrNoSpace):
 			// The commit that needs the segment will try again, and say so to whom it concerns.
-			l.o.Logger.Warn("cannot prepare the next log segment", zap.Error(err))
+			l.o.Events(events.SegmentNotPrepared{Err: err})
 		default:
 			_ = l.fail("preparing a segment", err) // reported by the keeper
 			return
@@ -273,10 +271,7 @@ func (l *Log) keep() {
 		case <-failed:
 			failed = nil
 			err := *l.failure.Load()
-			l.o.Logger.Error("the log failed; the node must be restarted", zap.Error(err))
-			if l.o.OnFatal != nil {
-				l.o.OnFatal(err)
-			}
+			l.o.Events(events.LogFailed{Err: err})
 		case <-l.wakeTrim:
 			l.trim()
 		case <-l.wakeFirm:
@@ -445,7 +440,7 @@ func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 		}
 	}
 	if errors.Is(err, ErrDamaged) {
-		l.o.Logger.Error("cannot read a record of the log", zap.Uint64("lsn", record), zap.Error(err))
+		l.o.Events(events.RecordUnreadable{LSN: record, Err: err})
 	}
 	return lsn.Position{}, false
 }

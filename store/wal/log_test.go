@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -361,4 +362,30 @@ func TestAppendAllocatesNothing(t *testing.T) {
 		require.NoError(t, l.Append(b, end))
 		require.NoError(t, l.Sync())
 	}), 1.0)
+}
+
+// TestSlowSync: a sync that takes long is told, with how long it took; a fast one is not.
+func TestSlowSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fault := faultfs.New(newMem(t))
+		o := testOptions(fault)
+		var told []events.Event
+		o.Events = func(e events.Event) { told = append(told, e) }
+		l := mustOpen(t, o)
+		mustAppend(t, l, 1, 1, 500)
+		require.NoError(t, l.Sync())
+		require.Empty(t, told)
+		fault.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpSync {
+				<-time.After(DefaultSlowSync)
+			}
+			return nil
+		})
+		mustAppend(t, l, 1, 1, 500)
+		require.NoError(t, l.Sync())
+		fault.SetHook(nil)
+		require.NoError(t, l.Close())
+		require.NotEmpty(t, told)
+		require.Equal(t, events.SlowSync{Took: DefaultSlowSync}, told[0])
+	})
 }

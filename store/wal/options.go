@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"go.uber.org/zap"
-
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -53,6 +52,7 @@ const (
 	DefaultMaxFrameBytes = 128 << 20
 	DefaultSyncInterval  = 100 * time.Millisecond
 	DefaultSealAfter     = 100 * time.Millisecond
+	DefaultSlowSync      = time.Second
 
 	minSegmentBytes = 8 << 10
 	maxSegmentBytes = 4 << 30
@@ -89,11 +89,10 @@ type Options struct {
 	// VerifyFrom spares Open the reading of old segments: records before this one are in a checkpoint and only of use
 	// for a standby that catches up. They are verified when they are read. 0 verifies everything.
 	VerifyFrom uint64
-	// Logger may be nil.
-	Logger *zap.Logger
-	// OnFatal is called once, from a goroutine of the log, when a write or fsync failed and the log stopped (INV-7). It
-	// must not wait for Close. It may be nil.
-	OnFatal func(error)
+	// SlowSync is how long a sync may take without an event; 0 is DefaultSlowSync.
+	SlowSync time.Duration
+	// Events is told what happens in the log. After events.LogFailed it has stopped (INV-7). nil: nothing is told.
+	Events func(events.Event)
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -126,8 +125,11 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%w: sync mode %s, sync interval %s, keep %d bytes", ErrOptions, o.Sync, o.SyncInterval,
 			o.KeepBytes)
 	}
-	if o.Logger == nil {
-		o.Logger = zap.NewNop()
+	if o.SlowSync == 0 {
+		o.SlowSync = DefaultSlowSync
+	}
+	if o.Events == nil {
+		o.Events = events.Discard
 	}
 	return o, nil
 }

@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/lockstep-mq/lockstep/store/events"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
@@ -110,9 +109,8 @@ func TestFailuresAreFinal(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			fault := faultfs.New(newMem(t))
 			o := testOptions(fault)
-			fatal := make(chan error, 1)
-			core, logs := observer.New(zap.ErrorLevel)
-			o.OnFatal, o.Logger = func(err error) { fatal <- err }, zap.New(core)
+			fatal := make(chan events.Event, 10)
+			o.Events = func(e events.Event) { fatal <- e }
 			l := mustOpen(t, o)
 			for range 10 {
 				mustAppend(t, l, 1, 1, 500)
@@ -137,8 +135,10 @@ func TestFailuresAreFinal(t *testing.T) {
 			require.ErrorIs(t, err, ErrFailed)
 			require.ErrorIs(t, err, errDisk)
 			fault.SetHook(nil) // it would work again, but must not be used
-			require.ErrorIs(t, <-fatal, errDisk)
-			require.Equal(t, 1, logs.Len())
+			failed, ok := (<-fatal).(events.LogFailed)
+			require.True(t, ok)
+			require.ErrorIs(t, failed.Err, errDisk)
+			require.Empty(t, fatal, "it is told once")
 			frames, end := batch(l.End(), 1, 1, 500)
 			require.ErrorIs(t, l.Append(frames, end), ErrFailed)
 			require.ErrorIs(t, l.Sync(), ErrFailed)

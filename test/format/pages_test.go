@@ -51,7 +51,7 @@ func (d *dumper) payload(kind page.Kind, b []byte) {
 	switch kind {
 	case page.KindPacked, page.KindLarge:
 		d.line(1, "queue %d, first sequence %d, %d messages", le64(b), le64(b[8:]), le32(b[16:]))
-		for n, m := range storedMessages(d, b) {
+		for n, m := range storedMessages(b) {
 			if n == shownMessages {
 				d.line(2, "…")
 				break
@@ -71,7 +71,7 @@ type storedMessage struct {
 	record   []byte
 }
 
-func storedMessages(d *dumper, b []byte) (all []storedMessage) {
+func storedMessages(b []byte) (all []storedMessage) {
 	first := le64(b[8:])
 	for count, b := le32(b[16:]), b[20:]; count > 0; count-- {
 		delta, n := binary.Uvarint(b)

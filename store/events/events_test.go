@@ -1,0 +1,43 @@
+package events
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// TestNames: every kind of event has a name of its own, and Names knows it.
+func TestNames(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "events.go", nil, 0)
+	require.NoError(t, err)
+	kinds := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if ok && spec.Name.Name != "Event" {
+			kinds++
+		}
+		return true
+	})
+	seen := make(map[string]bool)
+	for _, name := range Names() {
+		require.Regexp(t, `^[a-z]+(-[a-z]+)*$`, name)
+		seen[name] = true
+	}
+	require.Len(t, Names(), kinds, "a kind of event that Names does not list")
+	require.Len(t, seen, kinds, "two kinds with one name")
+}
+
+func TestLog(t *testing.T) {
+	core, logs := observer.New(zap.DebugLevel)
+	tell := Log(zap.New(core))
+	tell(DiskHasSpace{})
+	tell(LogGivenUp{UpTo: 7})
+	Discard(LogGivenUp{UpTo: 8})
+	require.Equal(t, 2, logs.Len())
+	require.Equal(t, map[string]any{"up_to_lsn": uint64(7)}, logs.All()[1].ContextMap())
+}
