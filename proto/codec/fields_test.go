@@ -32,7 +32,7 @@ type filler struct {
 // fill sets every field of m, and of what is in it down to a depth.
 func (f *filler) fill(m protoreflect.Message, depth int) {
 	if f.met == f.strange {
-		m.SetUnknown(strangeField(f.rng))
+		m.SetUnknown(strangeField(f.rng, m.Descriptor()))
 	}
 	f.met++
 	fields := m.Descriptor().Fields()
@@ -100,9 +100,16 @@ func (f *filler) scalar(fd protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// strangeField is a field of a release to come, of any wire type.
-func strangeField(rng *rand.Rand) []byte {
-	const number = 999
+// strangeField is a field that a release to come adds to a message, of any wire type: with the next number, or with one
+// far beyond.
+func strangeField(rng *rand.Rand, to protoreflect.MessageDescriptor) []byte {
+	number := protowire.Number(999)
+	if rng.IntN(2) == 0 {
+		number = 1
+		for i := range to.Fields().Len() {
+			number = max(number, to.Fields().Get(i).Number()+1)
+		}
+	}
 	switch rng.IntN(4) {
 	case 0:
 		return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), rng.Uint64())
@@ -115,7 +122,7 @@ func strangeField(rng *rand.Rand) []byte {
 	}
 }
 
-// survives sends a message through the codec.
+// survives sends a message through the codec, to the library and from it.
 func survives(t *testing.T, want proto.Message) {
 	t.Helper()
 	b, err := proto.Marshal(want)
@@ -123,6 +130,13 @@ func survives(t *testing.T, want proto.Message) {
 	got := want.ProtoReflect().New().Interface()
 	require.NoError(t, New().Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, got))
 	require.True(t, proto.Equal(want, got), "a field was lost:\n%v\n%v", want, got)
+
+	encoded, err := New().Marshal(want)
+	require.NoError(t, err)
+	defer encoded.Free()
+	got = want.ProtoReflect().New().Interface()
+	require.NoError(t, proto.Unmarshal(encoded.Materialize(), got))
+	require.True(t, proto.Equal(want, got), "a field was lost when it was encoded:\n%v\n%v", want, got)
 }
 
 // TestEveryFieldSurvives: of each message that the codec decodes by itself, every field that the descriptors name

@@ -38,18 +38,18 @@ const (
 // tell which of the two is right where they share a page, and fails the next Sync.
 type Bypass struct {
 	use           atomic.Int32
-	through, past pace
+	through, past cost
 	// retry is when the slower way is tried again.
 	retry  time.Time
 	bounce []byte
 }
 
-// pace is how long a mebibyte took lately; 0 if it is not known.
-type pace time.Duration
+// cost is how long a mebibyte took lately; 0 if it is not known.
+type cost time.Duration
 
 // took learns from n bytes that took d.
-func (p *pace) took(n int, d time.Duration) {
-	each := pace(d) * (1 << 20) / pace(n)
+func (p *cost) took(n int, d time.Duration) {
+	each := cost(d) * (1 << 20) / cost(n)
 	if *p == 0 {
 		*p = each
 	}
