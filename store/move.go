@@ -113,7 +113,7 @@ func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 	// The first one leaves the pages at the end, the second one makes the slot that still refers to them forget.
 	for range 2 {
 		s.file.AllocLow()
-		s.file.SinkBitmap(from)
+		s.file.RelocateBitmap(from)
 		if err := p.sameAgain(); err != nil {
 			return false, err
 		}

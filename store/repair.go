@@ -501,7 +501,7 @@ func (s *Store) lookUpSuspects() error {
 		return err
 	}
 	for no := range suspects {
-		s.file.RenewOwn(no)
+		s.file.RelocateOwn(no)
 	}
 	guard := s.file.ReadGuard()
 	defer guard.Release()

@@ -160,7 +160,7 @@ func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (r
 	runs, err := file.OwnRuns(pin)
 	in := &page.DamagedError{}
 	// A page of the directory is written anew; what it leads to is looked at the next time.
-	if errors.As(err, &in) && file.RenewOwn(in.Page) {
+	if errors.As(err, &in) && file.RelocateOwn(in.Page) {
 		sc.found(err)
 		renewed, err = 1, nil
 	}
@@ -173,7 +173,7 @@ func (sc *scrub) ownRuns(ctx context.Context, file *page.File, pin *page.Pin) (r
 		}
 		_, _, err := file.ReadRun(run, sc.buffer(file, run))
 		if errors.Is(err, page.ErrDamaged) {
-			if file.RenewOwn(run.First) { // otherwise it has moved meanwhile
+			if file.RelocateOwn(run.First) { // otherwise it has moved meanwhile
 				sc.found(err)
 				renewed++
 			}

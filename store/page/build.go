@@ -43,7 +43,7 @@ type Builder struct {
 	next  No         // of the run that Begin begins
 	first No         // page at buf[0]
 	buf   []byte     // runs that are complete and not written
-	past  vfs.Bypass // nobody reads the file before it is finished
+	past  vfs.Bypass // the file is not read before it is finished
 	sync  backgroundSync
 }
 
@@ -241,7 +241,7 @@ func (b *Builder) Abort() {
 	_ = b.sync.wait()  // whatever became of it
 	_ = b.file.Close() // nothing of it is wanted
 	b.file, b.buf = nil, nil
-	_ = b.fsys.Remove(b.path) // who opens the store drops it, too
+	_ = b.fsys.Remove(b.path) // the next Open of the store drops it, too
 }
 
 // backgroundSync syncs a file beside the goroutine that writes it, which is at most one sync ahead.

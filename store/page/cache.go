@@ -7,8 +7,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The system keeps what was written in its page cache, for whoever reads it. Where nobody will, as on a standby, that
-// takes memory from those who need it, and the memory must first be found: on a virtual machine whose host takes back
+// The system keeps what was written in its page cache, for readers. Where there are none, as on a standby, that
+// takes memory from other uses, and the memory must first be found: on a virtual machine whose host takes back
 // what lay idle, writing to a page that is new to the cache takes some twenty times as long as writing to one that has
 // just become free.
 
@@ -85,7 +85,7 @@ func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 const cachedAhead = 64 << 20
 
 // CachedAhead tells whether the system seems to hold what lies behind a page, and not merely what it has read ahead by
-// itself, which looks the same to a reader who is always right behind. It looks here and there. known is false where
+// itself, which looks the same to a reader that is always right behind. It looks here and there. known is false where
 // the system does not say.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
@@ -103,7 +103,7 @@ func (f *File) CachedAhead(first No) (yes, known bool) {
 	return true, true
 }
 
-// ReadExactly is ReadPages that has the system read nothing else: for a reader who does not go on behind, or reads
+// ReadExactly is ReadPages that has the system read nothing else: for a reader that does not go on behind, or reads
 // ahead by other means.
 func (f *File) ReadExactly(first No, buf []byte) error {
 	c, ok := f.file.(vfs.Cached)
@@ -113,7 +113,7 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 	return f.readPages(first, buf, c.ReadExactly)
 }
 
-// ReadOnce is ReadPages for one who goes through the whole file: what the system does not have in its cache is not put
+// ReadOnce is ReadPages for a walk through the whole file: what the system does not have in its cache is not put
 // there, where it would drive out what consumers read. It returns the pages; room is as for ReadUncached.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {

@@ -69,7 +69,7 @@ func covers(in []stretch, f *File, run Run) bool {
 	return false
 }
 
-// Where nobody reads, what a checkpoint wrote does not stay in the system's cache once it is durable; before that it
+// Where there are no readers, what a checkpoint wrote does not stay in the system's cache once it is durable; before that it
 // does.
 func TestUseCache(t *testing.T) {
 	t.Parallel()

@@ -26,5 +26,5 @@
 // # Use
 //
 // One goroutine allocates, writes, frees and calls Checkpoint; any number of them read. Every method is safe to be
-// called at any time, but what Alloc and Free did belongs to the next Checkpoint call, whoever makes it.
+// called at any time, but what Alloc and Free did belongs to the next Checkpoint call, from whichever goroutine.
 package page

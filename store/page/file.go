@@ -57,7 +57,8 @@ type CreateOptions struct {
 
 // Options of Open.
 type Options struct {
-	// ReadOnly opens a file to look at it: nothing is written, and a damaged bitmap is found only by who asks for it.
+	// ReadOnly opens a file to look at it: nothing is written, and a damaged bitmap is found only by a caller that asks
+	// for it.
 	ReadOnly bool
 }
 

@@ -33,11 +33,11 @@ type Importer struct {
 	// from and to are where what was written and not yet handed to the disk begins and ends; to is 0 when nothing was.
 	// window is how far they may be apart.
 	from, to, window int64
-	past             vfs.Bypass // nobody reads the file before it is finished
+	past             vfs.Bypass // the file is not read before it is finished
 }
 
 // importWindow is how much of an import is written before it is handed to the disk. All of it at the end would hold up,
-// for as long as that takes, whoever syncs a log on the same disk.
+// for as long as that takes, the syncs of a log on the same disk.
 const importWindow = 4 << 20
 
 // errImportOver is the reason why an importer takes nothing any more.
@@ -103,7 +103,7 @@ func (im *Importer) wrote(offset, length int64) error {
 	if err := im.file.SyncRange(im.from, im.to-im.from); err != nil {
 		return fmt.Errorf("import page file: %w: %w", ErrFailed, err) // INV-7
 	}
-	dropCache(im.file, stretch{im.from, im.to}) // nobody reads here until it is all there
+	dropCache(im.file, stretch{im.from, im.to}) // it is not read before it is all there
 	im.from, im.to = 0, 0
 	return nil
 }

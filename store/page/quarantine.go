@@ -12,7 +12,7 @@ type freed struct {
 	epoch uint64 // the checkpoint that was being built when they were freed
 }
 
-// quarantine holds back freed pages until nobody can look at them:
+// quarantine holds back freed pages until no reader can look at them:
 //
 //   - queue: a meta slot may still refer to them, because the older one is of a checkpoint before epoch;
 //   - held: only a Pin or a Guard may.
@@ -37,8 +37,8 @@ func (q *quarantine) add(f freed) {
 	q.queue = append(q.queue, f)
 }
 
-// sweep lets go of the pages that nobody can look at any more. older is the number of the older of the two checkpoints
-// in the meta slots.
+// sweep lets go of the pages that no reader can look at any more. older is the number of the older of the two
+// checkpoints in the meta slots.
 func (q *quarantine) sweep(older uint64, blocked func(freed) bool, release func(freed)) {
 	held := q.held[:0]
 	for _, f := range q.held {
@@ -68,7 +68,7 @@ func (q *quarantine) sweep(older uint64, blocked func(freed) bool, release func(
 	}
 }
 
-// readers counts who may look at pages that are no longer referred to.
+// readers counts the readers that may look at pages that are no longer referred to.
 type readers struct {
 	mu     sync.Mutex
 	guards map[uint64]int // by the checkpoint that was being built when they began

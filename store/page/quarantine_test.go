@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
 
-// watcher proves that no page is written that somebody may still look at.
+// watcher proves that no page is written that a reader may still look at.
 type watcher struct {
 	w     *world
 	slots map[uint64]map[No]bool // the pages of the checkpoints in the meta slots, by checkpoint number

@@ -134,7 +134,7 @@ func (f *File) growLocked(pages uint64) error {
 	return nil
 }
 
-// Free gives a run back, or a part of one. Call it when nobody can newly find a way to the run any more (the tree's
+// Free gives a run back, or a part of one. Call it when no reader can newly find a way to the run any more (the tree's
 // View without it is published), and before the Checkpoint whose Root does not refer to it. The pages are not reused
 // until the checkpoint after that is durable and until every Pin and Guard is released that may still look at them.
 //
@@ -159,7 +159,7 @@ func (f *File) freeLocked(run Run) {
 	f.quarantine.add(freed{at: at, n: n, born: run.Born, epoch: f.building.Load()})
 }
 
-// sweepLocked makes pages reusable that nobody can look at any more.
+// sweepLocked makes pages reusable that no reader can look at any more.
 func (f *File) sweepLocked() {
 	f.quarantine.sweep(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }

@@ -16,8 +16,8 @@ func (f *File) AllocLow() {
 	}
 }
 
-// SinkBitmap makes the next Checkpoint write those parts of the bitmap anew that lie at or behind page from.
-func (f *File) SinkBitmap(from No) {
+// RelocateBitmap makes the next Checkpoint write those parts of the bitmap anew that lie at or behind page from.
+func (f *File) RelocateBitmap(from No) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.space == nil {

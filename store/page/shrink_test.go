@@ -47,7 +47,7 @@ func TestTrim(t *testing.T) {
 		same() // what was freed can be used again
 		for range 2 {
 			f.AllocLow()
-			f.SinkBitmap(end)
+			f.RelocateBitmap(end)
 			same()
 		}
 		freed, err := f.Trim()
@@ -97,7 +97,7 @@ func TestTrimKeepsWhatIsPinned(t *testing.T) {
 	pin := f.Pin()
 	f.Free(page.Run{First: 10, Pages: uint32(last.First) - 9, Born: last.Born})
 	for range 3 {
-		f.SinkBitmap(1)
+		f.RelocateBitmap(1)
 		f.AllocLow()
 		_, err = f.Checkpoint(page.Meta{})
 		require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestTrimKeepsWhatIsPinned(t *testing.T) {
 	require.Equal(t, pin.Meta().UsedPages, n)
 	pin.Release()
 	for range 3 {
-		f.SinkBitmap(1)
+		f.RelocateBitmap(1)
 		f.AllocLow()
 		_, err = f.Checkpoint(page.Meta{})
 		require.NoError(t, err)

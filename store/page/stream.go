@@ -7,7 +7,7 @@ import (
 )
 
 // RunStream verifies used pages as they go by in rising order, as in a copy of a checkpoint. All pages in use belong to
-// some run, so that every byte that anybody will ever read is covered by a checksum. It keeps nothing but a few
+// some run, so that every byte that will ever be read is covered by a checksum. It keeps nothing but a few
 // numbers.
 type RunStream struct {
 	pageSize int

@@ -29,13 +29,13 @@ const (
 
 // Bypass writes to files, and goes past the system's cache with what is large, for one writer at a time.
 //
-// A cache is of no use to whom nobody reads back soon, and it is not free: each page of it has to be found, filled by a
+// A cache is of no use for what is not read back soon, and it is not free: each page of it has to be found, filled by a
 // copy, and written to the disk later, all of it by processors that have other things to do. On a virtual machine whose
 // host takes back memory that lay idle, the finding alone takes twenty times as long as the copy. What a disk fetches
 // by itself costs next to nothing.
 //
-// While a write past the cache is under way, nobody else may write to that file through the cache: the system could not
-// tell which of the two is right where they share a page, and fails the next Sync.
+// While a write past the cache is under way, no other goroutine may write to that file through the cache: the system
+// could not tell which of the two is right where they share a page, and fails the next Sync.
 type Bypass struct {
 	use           atomic.Int32
 	through, past cost

@@ -103,7 +103,7 @@ type reopened struct {
 	file *os.File // nil if that was not possible, or not asked for
 }
 
-// close is called once nobody opens it any more.
+// close is called when no read or write that could open it is under way any more.
 func (r *reopened) close() error {
 	r.once.Do(func() {})
 	if r.file == nil {

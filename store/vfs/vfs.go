@@ -24,7 +24,7 @@ import (
 	"unsafe"
 )
 
-// ErrLocked is returned when FS.Lock finds the lock held by someone else.
+// ErrLocked is returned when FS.Lock finds the lock held by another holder.
 var ErrLocked = errors.New("the lock is held by another process")
 
 // FS is a filesystem. All methods are safe for concurrent use. Errors satisfy errors.Is with fs.ErrNotExist,
@@ -103,7 +103,7 @@ type Cached interface {
 	ReadUncached(p []byte, offset int64) (int, error)
 	// WriteUncached is WriteAt that leaves nothing in the system's cache, if the filesystem can do that. The length of
 	// p and the offset are multiples of UncachedAlign; p begins in an AlignedBlock, at a multiple of 512 bytes. See
-	// Bypass for who else may write meanwhile.
+	// Bypass for what else may be written meanwhile.
 	WriteUncached(p []byte, offset int64) (int, error)
 }
 

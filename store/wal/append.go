@@ -68,7 +68,7 @@ func (l *Log) room(frameBytes int64) (*segment, error) {
 }
 
 // roll begins a new segment. Its header and its name become durable with the next sync, as its first block does, or by
-// firmUp. writeMu is held.
+// syncHeaders. writeMu is held.
 func (l *Log) roll() (*segment, error) {
 	spare, ready, err := l.spares.take()
 	wake(l.wakePrepare)
@@ -99,7 +99,7 @@ func (l *Log) roll() (*segment, error) {
 	l.segs = append(l.segs, seg)
 	l.dirty, l.dirtyDir = append(l.dirty, seg), true
 	if l.o.Sync != SyncAlways {
-		wake(l.wakeFirm) // the next Sync would be long in coming
+		wake(l.wakeHeaders) // the next Sync would be long in coming
 	}
 	return seg, nil
 }
@@ -236,15 +236,15 @@ func (l *Log) syncDirty() error {
 	defer l.mu.Unlock()
 	l.synced = target
 	for _, seg := range l.syncing {
-		seg.firm = true
+		seg.headerSynced = true
 	}
 	return nil
 }
 
-// firmUp makes the headers and the names of all segments durable, and not what is in them: a segment cannot go before
-// the next one has these, and with SyncOff nothing else asks for an fsync. It costs a few blocks for each segment,
-// where syncDirty would write all of it.
-func (l *Log) firmUp() error {
+// syncHeaders makes the headers and the names of all segments durable, and not what is in them: a segment cannot go
+// before the next one has these, and with SyncOff nothing else asks for an fsync. It costs a few blocks for each
+// segment, where syncDirty would write all of it.
+func (l *Log) syncHeaders() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
 	if err := l.failure.Load(); err != nil {
@@ -253,7 +253,7 @@ func (l *Log) firmUp() error {
 	l.mu.Lock()
 	var segs []*segment
 	for _, seg := range l.segs {
-		if !seg.firm {
+		if !seg.headerSynced {
 			segs = append(segs, seg)
 		}
 	}
@@ -280,7 +280,7 @@ func (l *Log) firmUp() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, seg := range segs {
-		seg.firm = true
+		seg.headerSynced = true
 	}
 	return nil
 }

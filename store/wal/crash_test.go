@@ -204,7 +204,7 @@ func (m *machine) step(l *Log, rng *rand.Rand, term uint64) {
 		now.trimmed = max(now.trimmed, now.start.LSN+uint64(rng.Int63n(int64(now.end()-now.start.LSN)+1)))
 		now.committed = max(now.committed, now.trimmed)
 		m.set(now)
-		l.NoteCommitted(now.committed) // as whoever made the checkpoint did
+		l.NoteCommitted(now.committed) // as the store does before a checkpoint
 		l.Release(now.trimmed)
 	case what < 39:
 		base := l.segs[0].prev.LSN

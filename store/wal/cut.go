@@ -347,7 +347,7 @@ func (l *Log) afterCut(c *cutIntent, at int) {
 	removed := slices.Clone(l.segs[at+1:])
 	l.segs = l.segs[:at+1]
 	seg := l.segs[at]
-	seg.end, seg.last, seg.firm = end, pos, true
+	seg.end, seg.last, seg.headerSynced = end, pos, true
 	seg.index = slices.DeleteFunc(seg.index, func(e indexEntry) bool { return e.offset >= end })
 	l.end, l.synced, l.marked = pos, pos, min(l.marked, pos.LSN)
 	l.committed = min(l.committed, pos.LSN)

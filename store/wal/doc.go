@@ -18,7 +18,7 @@
 // written when nothing happened for a moment, and on Close.
 //
 // Each block header also says how far the log was known to be committed when it was written, and so does a seal. So a
-// node knows after its start, before it has heard of anybody, which of its records it must not cut for anybody (INV-13,
+// node knows after its start, before another node has answered, which of its records it must never cut (INV-13,
 // Log.Committed).
 //
 // # Goroutines and locks
@@ -29,6 +29,6 @@
 //
 // The locks, in the order in which they are taken: trimMu, writeMu, syncMu, mu. No disk access happens under mu.
 //
-// A write or an fdatasync that failed leaves the log in a state that nobody knows. It is never tried again: the Log
+// A write or an fdatasync that failed leaves the log in an unknown state. It is never tried again: the Log
 // refuses everything from then on with ErrFailed, and a new Open finds out what is there (INV-7).
 package wal

@@ -71,7 +71,7 @@ type Log struct {
 	wakeKeeper  chan struct{} // there may be something to seal or sync
 	keeping     atomic.Bool   // the keeper looks by itself, after a while
 	wakeTrim    chan struct{}
-	wakeFirm    chan struct{} // a segment began that no Sync will make durable soon
+	wakeHeaders chan struct{} // a segment began that no Sync will make durable soon
 	wakePrepare chan struct{}
 	workers     sync.WaitGroup
 }
@@ -139,7 +139,7 @@ func Open(options Options) (*Log, error) {
 		stop:        make(chan struct{}),
 		wakeKeeper:  make(chan struct{}, 1),
 		wakeTrim:    make(chan struct{}, 1),
-		wakeFirm:    make(chan struct{}, 1),
+		wakeHeaders: make(chan struct{}, 1),
 		wakePrepare: make(chan struct{}, 1),
 	}
 	if err := l.load(); err != nil {
@@ -247,7 +247,7 @@ func (l *Log) prepareSegments() {
 		switch {
 		case err == nil || errors.Is(err, errStopped):
 		case errors.Is(err, ErrNoSpace):
-			// The commit that needs the segment will try again, and say so to whom it concerns.
+			// The commit that needs the segment tries again, and returns its error to its caller.
 			l.o.Events(events.SegmentNotPrepared{Err: err})
 		default:
 			_ = l.fail("preparing a segment", err) // reported by the keeper
@@ -274,8 +274,8 @@ func (l *Log) keep() {
 			l.o.Events(events.LogFailed{Err: err})
 		case <-l.wakeTrim:
 			l.trim()
-		case <-l.wakeFirm:
-			_ = l.firmUp() // sticky, and reported here
+		case <-l.wakeHeaders:
+			_ = l.syncHeaders() // sticky, and reported here
 		case <-l.wakeKeeper:
 			if l.keepEvery() > 0 && l.keeping.CompareAndSwap(false, true) {
 				timer.Reset(l.keepEvery())
@@ -284,7 +284,7 @@ func (l *Log) keep() {
 			end := l.End().LSN
 			if l.tick(end == seen) {
 				timer.Reset(l.keepEvery())
-			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // something came just now, and its reminder was not sent
+			} else if l.keeping.Store(false); l.failure.Load() == nil && l.wantsSeal() { // its reminder was not sent
 				wake(l.wakeKeeper)
 			}
 			seen = end

@@ -28,7 +28,7 @@ func onBoth(t *testing.T, test func(t *testing.T, o Options)) {
 	})
 }
 
-// elapse lets the clock of a synctest bubble run on; nobody waits for it.
+// elapse lets the clock of a synctest bubble run on; no goroutine waits for it.
 func elapse(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // the time is what is tested, and it is no real one
 }
@@ -330,7 +330,7 @@ func TestReaderBesideWriter(t *testing.T) {
 	})
 }
 
-// TestSyncBesideAppend: whoever waits for Sync finds what he appended durable.
+// TestSyncBesideAppend: a goroutine that waits for Sync finds what it appended durable.
 func TestSyncBesideAppend(t *testing.T) {
 	l := mustOpen(t, testOptions(newMem(t)))
 	appended := make(chan uint64, 100)

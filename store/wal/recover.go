@@ -93,7 +93,7 @@ func (l *Log) begin(start lsn.Position) error {
 	seg := &segment{
 		first: start.LSN + 1, prev: start, last: start, file: spare.file, sizeBytes: spare.sizeBytes,
 		seed: segmentSeed(l.o.LogID, start.LSN+1), path: filepath.Join(l.o.Dir, segmentName(start.LSN+1)),
-		end: segmentDataStart, indexed: true, firm: true, reused: spare.written,
+		end: segmentDataStart, indexed: true, headerSynced: true, reused: spare.written,
 	}
 	// The header is durable before the file has its name: so the header of the oldest segment is always there, unless
 	// it is damaged.
@@ -346,7 +346,7 @@ func (l *Log) makeFoundDurable(marked uint64) error {
 		return fmt.Errorf("syncing the log directory: %w", err)
 	}
 	for _, seg := range l.segs {
-		seg.firm = true
+		seg.headerSynced = true
 	}
 	l.synced = l.end
 	return nil

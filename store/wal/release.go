@@ -54,8 +54,8 @@ func (l *Log) Released() uint64 {
 	return l.released
 }
 
-// GiveUp says that nobody can use the records up to upTo, because one of them is damaged: what is released of them is
-// not kept for Options.KeepBytes. They go with the whole segment that they are in; the segment that is being written
+// GiveUp says that no reader can use the records up to upTo, because one of them is damaged: what is released of them
+// is not kept for Options.KeepBytes. They go with the whole segment that they are in; the segment that is being written
 // ends with the next Append.
 func (l *Log) GiveUp(upTo uint64) {
 	l.mu.Lock()
@@ -70,7 +70,7 @@ func (l *Log) trim() {
 	defer l.trimMu.Unlock()
 	for l.usable() == nil {
 		// The header and the name of what will be the oldest segment must be durable first: recovery relies on it.
-		if l.wantsTrim() && l.firmUp() != nil {
+		if l.wantsTrim() && l.syncHeaders() != nil {
 			return // sticky, and reported by keep
 		}
 		seg := l.detachOldest()
@@ -89,7 +89,7 @@ func (l *Log) trim() {
 func (l *Log) wantsTrim() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.mayTrim() && !l.segs[1].firm
+	return l.mayTrim() && !l.segs[1].headerSynced
 }
 
 // mayTrim tells whether the oldest segment may go. mu is held.
@@ -120,7 +120,7 @@ func (l *Log) detachOldest() *segment {
 	defer l.syncMu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.mayTrim() || !l.segs[1].firm {
+	if !l.mayTrim() || !l.segs[1].headerSynced {
 		return nil
 	}
 	seg := l.segs[0]

@@ -44,12 +44,12 @@ type segment struct {
 	file      vfs.File
 	sizeBytes int64 // guarded
 
-	end     int64        // guarded: the offset behind the last block; unknown (the size) as long as indexed is false
-	last    lsn.Position // guarded: of the last record in it; prev if there is none
-	index   []indexEntry // guarded: some of the blocks
-	indexed bool         // guarded: end and index are known
-	trimmed bool         // guarded: it left the log, and its file may be overwritten
-	firm    bool         // guarded: its header and its name are durable
+	end          int64        // guarded: the offset behind the last block; unknown (the size) as long as indexed is false
+	last         lsn.Position // guarded: of the last record in it; prev if there is none
+	index        []indexEntry // guarded: some of the blocks
+	indexed      bool         // guarded: end and index are known
+	trimmed      bool         // guarded: it left the log, and its file may be overwritten
+	headerSynced bool         // guarded: its header and its name are durable
 	// its file was a segment before, or zeros were written to it: each block has its place on the disk
 	reused bool
 }

@@ -42,7 +42,7 @@ type spareFile struct {
 const (
 	// readySpares is how many are kept; more are removed.
 	readySpares = 2
-	// firstSegmentBytes is the most that is prepared while somebody waits for it.
+	// firstSegmentBytes is the most that is prepared while a commit waits for it.
 	firstSegmentBytes = 4 << 20
 	// zeroChunk and zeroSyncEvery keep the preparation from flooding the disk that commits wait for.
 	zeroChunk     = 1 << 20

@@ -110,7 +110,7 @@ type Disk struct {
 	ended chan struct{} // closed when the state is replaced
 }
 
-// New wraps inner, which nobody else may write to.
+// New wraps inner, which no other program may write to.
 func New(inner vfs.FS) *Disk {
 	cache := faultfs.NewWriteBack(inner)
 	d := &Disk{cache: cache, fault: faultfs.New(cache), ended: make(chan struct{})}

@@ -1,6 +1,6 @@
-// Package faultfs is a filesystem that injects faults into another one, for tests. The hook of an FS sees each operation
-// before it is done, and fails, delays, shortens or drops it; WriteBack loses what was not synced when its process is
-// killed.
+// Package faultfs is a filesystem that injects faults into another one, for tests. The hook of an FS sees each
+// operation before it is done, and fails, delays, shortens or drops it; WriteBack loses what was not synced when its
+// process is killed.
 package faultfs
 
 import (

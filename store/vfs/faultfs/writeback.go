@@ -21,7 +21,7 @@ const writeBackBlock = 512
 // writeBackRun is how many of them are written together at most; a system takes no more than 1024 buffers at once.
 const writeBackRun = 512
 
-// WriteBack is a filesystem that holds back what is written to files, in memory, until it is synced. Whoever uses it
+// WriteBack is a filesystem that holds back what is written to files, in memory, until it is synced. Its user
 // sees everything; the filesystem under it has only what was synced, and what leaked. So a process that is killed
 // leaves what a power failure would have left, which a kill alone does not: the system's own cache outlives a process.
 //
@@ -41,7 +41,7 @@ type WriteBack struct {
 	rng     *rand.Rand
 }
 
-// NewWriteBack wraps inner, which nobody else may write to. It holds nothing back until Hold says so.
+// NewWriteBack wraps inner, which no other program may write to. It holds nothing back until Hold says so.
 func NewWriteBack(inner vfs.FS) *WriteBack {
 	return &WriteBack{inner: inner, nodes: make(map[string]*heldFile)}
 }

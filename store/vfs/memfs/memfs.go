@@ -32,7 +32,7 @@ type FS struct {
 
 // inode is a file or a directory: what an inode is elsewhere. Names refer to it, and so do open files.
 type inode struct {
-	// entries are the names in a directory, as the living see them; synced are those that a crash cannot take away.
+	// entries are the names in a directory, as callers see them; synced are those that a crash cannot take away.
 	// Both are nil in a file.
 	entries, synced map[string]*inode
 
@@ -114,7 +114,7 @@ func (m *FS) parent(op, name string) (*inode, string, error) {
 	return dir, parts[len(parts)-1], nil
 }
 
-// apply does a change of names for the living and leaves it pending for the dead.
+// apply does a change of names, which a crash may undo as long as it is pending.
 func (m *FS) apply(changes ...nameChange) {
 	for i := range changes {
 		c := &changes[i]

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// RenewOwn has the next Checkpoint write a page of the file's own, bitmap or directory, to a new place: its content is
-// in memory, so that damage on the disk is no loss. It returns false if no such page is at that place.
-func (f *File) RenewOwn(n No) bool {
+// RelocateOwn has the next Checkpoint write a page of the file's own, bitmap or directory, to a new place: its content
+// is in memory, so that damage on the disk is no loss. It returns false if no such page is at that place.
+func (f *File) RelocateOwn(n No) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.space == nil {
