@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package client is the Go client of Lockstep.
 //
 // A Client is given the addresses of both nodes of a pair. It finds the active one, follows it through failovers and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package client
 
 // fifo is a queue in a ring that grows as needed. The zero value is empty. Not safe for concurrent use.

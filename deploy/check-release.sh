@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds a release once more, from a copy of the sources in another directory and with an empty build cache, and compares it
 # with what was built before. Usage: check-release.sh <directory that make-release.sh has written> <version>
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the static binaries of a release and their checksums. The bytes depend on the sources, the version and the release
 # of Go, and on nothing else: not on the directory, the time, the machine or the state of git.
 # Usage: make-release.sh <directory to write to> <version>

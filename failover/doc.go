@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package failover decides which node of a pair may act.
 //
 // # The idea

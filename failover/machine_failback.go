@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package failover
 
 // This file gives the role back to the preferred node, some time after that is in sync again.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package replication keeps two stores the same. The active's Primary turns waiting transactions into log batches,
 // sends each batch to the standby while it writes it to its own log, and answers a transaction when it is durable on
 // every node that must have it. The standby's Follower appends what it receives, syncs, acknowledges, and applies what

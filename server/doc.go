@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package server has the rooms of a node, and the gRPC server itself.
 //
 // The services are server/queue for clients, server/admin for operators and server/maintenance/rpc for the upkeep of a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package store is one node's persistent message store: a log that makes transactions durable, and a page file where
 // messages live once they have been around for a while.
 //

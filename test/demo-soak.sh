@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs `lockstep demo` a number of times in a row and prints what the kill of the active cost.
 # Usage: demo-soak.sh <lockstep binary> <runs>
 # Exit code 0 only if every run exited 0, which `demo` does only if nothing acknowledged was lost or doubled and the

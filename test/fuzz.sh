@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs every fuzz target of the module, one after the other, for the given time each (`go test -fuzz` takes one at a time).
 # Usage: fuzz.sh <time, such as 30s>
 set -euo pipefail

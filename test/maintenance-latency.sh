@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What do a scan, a backup and a check cost a publisher? Starts a pair, fills it, and measures publishers' latency without and with
 # them going on all the time, in turns, so that both sides see the same machine.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A pair by hand, against the etcd of the distribution (Debian and Ubuntu: package etcd-server, or etcd): start, publish, kill the
 # active, consume from the other one, start the killed one again, hand over. Every step prints what it does, so that it can be typed in.
 # Usage: pair-by-hand.sh [lockstep binary]

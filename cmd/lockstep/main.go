@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command lockstep is all of Lockstep in one binary: the node, the commands that use and look after a pair, the tools
 // for a stopped node's files, the demonstration and the benchmarks.
 //

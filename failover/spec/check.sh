@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Checks the models with TLC: check.sh [CONFIG.cfg...]; all configurations by default, the small one first.
 # TLA2TOOLS names a tla2tools.jar; without it, one is looked for in the cache and then fetched.
 # Exit code 3: it cannot be checked on this machine, which has no Java or cannot fetch the jar.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf like everybody else, and
 // decodes the messages that carry message bodies (publish requests, deliveries, log records, pages) with a few
 // allocations each instead of several for each body: the bodies are slices of one buffer, and what surrounds them comes

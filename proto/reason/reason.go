@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package reason gives the reasons of errors the form that they have on the wire: google.rpc.ErrorInfo and RequestError
 // carry an ErrorReason by name, without the prefix that the enum's values share.
 package reason

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package memnet is a network in memory for replication, for tests and simulation: it carries the same messages as
 // gRPC, without sockets, and its links can be cut, so that silence, resets and refusals can be told apart on purpose.
 package memnet

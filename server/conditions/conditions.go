@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package conditions is the one list of what an operator may have to know about a node or its pair: what each condition
 // means, how serious it is, and what to do. Status, health service, metrics and log all tell what a Book holds, and
 // docs/runbook.md has a section for each kind.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package config holds the settings of one Lockstep node: their names, defaults, meaning and limits.
 //
 // A setting has one dotted key (`wal.keep-bytes`), which is its place in the YAML file, its flag (`--wal-keep-bytes`)

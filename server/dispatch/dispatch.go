@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package dispatch hands the messages of a subscription to the consumers that share it.
 //
 // There is one dispatcher for each subscription that has consumers. It reads forward through the queue in batches,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package maintenance keeps the page files of a pair in shape: scans, rewrites, shrinks and backups of this node, and,
 // for the pair, settings, the rolling plan, scheduled jobs and autotune.
 //

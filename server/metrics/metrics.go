@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package metrics tells a monitoring system how a node is: Prometheus metrics, three probes and Go's profiles, over
 // HTTP on a port of their own.
 //

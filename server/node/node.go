@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package node runs one node of a pair: it opens the store, listens, joins the pair through the coordinator and serves,
 // and takes everything down in reverse. Run is the whole life of the process; read it from top to bottom.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package settings has the settings of a node as they hold now: those of its configuration, with what was changed while
 // the nodes run. The changes are kept with the pair's messages, but for min-in-sync, which is in the pair's record: it has
 // to be changeable while writes are refused because of it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package state describes a node as it is at one moment. The status, the metrics and the probes are made from it, and
 // so cannot disagree.
 package state

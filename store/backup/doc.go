@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package backup copies a running store to a save-set, checks save-sets, keeps an archive of the log, and builds a new
 // data directory from them.
 //

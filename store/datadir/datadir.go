@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package datadir knows the names in a node's data directory, and its lock.
 package datadir
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package events has what a store tells its owner while it works: a checkpoint was written, a page is damaged, a sync
 // took long. Logs, metrics and conditions are made from the one stream of them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package iolock has a mutex for locks that are held while a disk or a network is waited for.
 package iolock
 

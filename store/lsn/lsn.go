@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package lsn holds the name of a log record: the one thing that every layer of Lockstep, from the log to the pair's
 // coordinator, has to agree on.
 package lsn

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mutate switches off, for a test, what enforces an invariant: a test that is to notice a broken invariant has
 // to fail then. Each place that enforces one asks Off with a name; test/MUTATIONS.md lists the names and which test
 // fails, and the test in test/mutation proves that list true.

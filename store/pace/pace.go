@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pace keeps long work in the background from being felt in the foreground: it makes the work pause, so that it
 // takes a share of the time, copies so many bytes per second, or both.
 package pace

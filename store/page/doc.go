@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package page is the page file: fixed-size pages, handed out in runs, of which a checkpoint is a consistent and
 // durable set. It knows nothing about what the pages hold.
 //

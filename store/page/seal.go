@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package page
 
 // SealRun makes buf, whole pages with a payload at buf[RunHeaderBytes:] and zeros after it, the bytes of a run: for

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package queue is the state machine behind the log: queues, subscriptions, acknowledgements and producers, kept in
 // memory and changed by applying transactions, in the order of the log. It does no I/O.
 //

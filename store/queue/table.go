@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package queue
 
 // table finds queues by number. Numbers are given out in rising order, so that a small map of pages, which stays in the

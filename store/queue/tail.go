@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package queue
 
 // tail holds the messages of a queue that are not in pages yet: a deque of records without gaps, in blocks, up to the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package tree is a copy-on-write B+tree of byte keys and values in the pages of a page file.
 //
 // # What it is made for

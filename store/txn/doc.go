@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package txn is the encoding of logical transactions and of messages: the payload of the log's transaction records.
 //
 // A transaction names what changes, never where it is stored, so that two nodes with different page sizes can apply the

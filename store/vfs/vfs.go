@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package vfs is the store's access to the disk: the interface FS, and OS, which implements it with the operating
 // system's filesystem. The store reaches files through an FS only.
 //

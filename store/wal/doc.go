@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package wal is the log: the place where a transaction becomes durable, and what the two nodes of a pair exchange.
 //
 // The log is a chain of frames, one for each record. A frame's checksum covers the checksum of the frame before it, so

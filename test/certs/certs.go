@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package certs makes authorities and certificates for tests.
 package certs
 

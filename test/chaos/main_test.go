@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build unix
 
 // Package chaos breaks real pairs of nodes, and proves with a recording client and a checker (test/cluster) that

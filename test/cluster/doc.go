@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build unix
 
 // Package cluster runs real pairs of Lockstep nodes for tests: the built binary in processes of its own, an embedded

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package docs holds what the documents say against the source: settings and their defaults, links, and the names of
 // files and functions.
 package docs

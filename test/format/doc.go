@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package format holds the formats of the files still. It has tests only: a scenario that writes every operation, every
 // kind of value and every kind of file, and readers of these files that follow store/FORMAT.md.
 //

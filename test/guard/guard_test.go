@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package guard holds what a message costs in things that can be counted: allocations, bytes written, syncs. They do
 // not depend on how fast a machine is, so that CI can refuse a change that makes a message dearer.
 package guard

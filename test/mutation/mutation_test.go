@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package mutation proves test/MUTATIONS.md true: with what enforces an invariant switched off, the test that is named
 // there fails, and without, it passes.
 package mutation

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build unix
 
 // Package simulation runs whole pairs in simulated time, breaks them in ways that follow from a seed, and proves that

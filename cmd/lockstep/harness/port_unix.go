@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build unix
 
 // Package harness has what it takes to run a pair as processes on one machine, and to break it: for the tests, and for

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package coordtest is the suite that every coordinator has to pass.
 package coordtest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package etcd is the coordinator for a pair that has an etcd cluster.
 //
 // It does without etcd's concurrency package: Election.Campaign does not check its own key after waiting, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package memory is a coordinator without a network and without a disk: for simulations, and for a node without a
 // partner, which needs an authority in form only.
 package memory

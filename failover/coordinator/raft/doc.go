@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package raft is the coordinator for a pair that has no etcd: three voters of hashicorp/raft, one in each data
 // node and one in a witness, a process that does nothing else. They agree on the pair's record and on nothing more; who
 // leads them has nothing to do with which node is active.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package faultdisk is a disk that a test breaks from outside the process that uses it: it fails operations, flips
 // bits, is slow, hangs, and loses what was not synced when the process is killed. It is told what to do over HTTP.
 //

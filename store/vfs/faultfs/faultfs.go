@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package faultfs is a filesystem that injects faults into another one, for tests. The hook of an FS sees each
 // operation before it is done, and fails, delays, shortens or drops it; WriteBack loses what was not synced when its
 // process is killed.

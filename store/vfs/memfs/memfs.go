@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package memfs is a filesystem in memory, for tests. It can be crashed: FS.CrashClone returns the filesystem as a
 // power failure could leave it, with everything that was synced and an arbitrary part of what was not.
 package memfs

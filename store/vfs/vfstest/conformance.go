@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package vfstest has the conformance suite of the filesystems, and what their tests need to open, write and read
 // files.
 package vfstest

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package relay passes TCP connections on, and can cut the link as a network does. The tests and `lockstep bench
 // failover --fault cut` put it between two nodes, and between a node and its coordinator.
 package relay

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bench measures Lockstep: rates, latencies, and what they cost.
 //
 // result.go is what a measurement tells, meter.go reads the processes. publish.go, consume.go, fanout.go, pagesize.go,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cli is what the commands of `lockstep` share: the root command with the global flags, clients of the nodes
 // that --addr names, usage errors, and questions at a terminal.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package clitest runs commands of `lockstep` in tests, against nodes that are real processes.
 package clitest
 

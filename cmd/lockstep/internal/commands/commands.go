@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package commands puts the groups of commands together to the command `lockstep`.
 package commands
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package demo kills the active node of a pair in the middle of a stream of messages, has it come back, and proves that
 // nothing that was acknowledged was lost or doubled.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package golden holds what commands print for programs against files below testdata: names and shapes of the output
 // of --output json are used by scripts, and must not change by accident. With UPDATE_GOLDEN=1 the files are written.
 package golden

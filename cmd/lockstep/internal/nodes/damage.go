@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package nodes
 
 import pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"

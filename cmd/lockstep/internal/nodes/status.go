@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nodes asks the nodes of a pair what they are, and puts together what they say: the newest record of the pair,
 // its plan, and each condition once. Its types have the form of `lockstep status --output json`.
 package nodes

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package out prints results: tables and sentences for people, JSON for programs.
 package out
 

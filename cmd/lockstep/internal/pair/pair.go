@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pair runs nodes of this very program as processes beside it, with an etcd inside it: for the demo, for
 // development and for benchmarks. Whatever ends this process ends the nodes, too.
 package pair

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package pair
 
 // SmallNodes are settings for nodes that share one machine with others, perhaps a nearly full one.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package process has what the long-running processes of this program share: their logger, what they do about SIGHUP,
 // and the memory budget.
 package process

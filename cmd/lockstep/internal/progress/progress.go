@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package progress shows how far long operations are: bars with rate and remaining time on a terminal, a line now and
 // then elsewhere.
 //

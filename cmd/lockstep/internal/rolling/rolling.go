@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rolling watches a pair go through a rolling plan: what both nodes say, shown as a bar for each.
 package rolling
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package embedded starts an etcd server inside this process: for the demo, for development and for tests. One member,
 // on loopback only. A pair that matters needs an etcd cluster that does not die with one of its nodes.
 package embedded

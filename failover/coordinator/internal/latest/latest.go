@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package latest hands the newest version of a value to any number of readers. A slow reader skips versions;
 // the writer does not wait for it.
 package latest

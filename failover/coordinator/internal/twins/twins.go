@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package twins finds other processes that announce themselves under this node's id.
 package twins
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bench has the commands of `lockstep bench`: flags, rounds and tables. What is measured, and how, is in
 // internal/bench.
 package bench

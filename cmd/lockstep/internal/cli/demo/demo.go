@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package demo has the commands that run a whole pair on this machine: demo, demo resize and dev.
 package demo
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package inspect has the commands of `lockstep store` that read the files of a stopped node and change nothing: check,
 // digest and the dumps. The first two also ask running nodes.
 package inspect

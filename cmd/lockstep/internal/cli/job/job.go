@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package job has the commands for scheduled jobs.
 package job
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package message has the commands for messages: publish, consume and browse.
 package message
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package operate has the commands with which an operator runs a pair: switchover, failover, restart, pause, resume,
 // checkpoint and verify.
 package operate

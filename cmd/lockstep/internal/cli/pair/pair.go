@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pair has the commands that change the pair itself: its record, and the voters that hold it, with the third of
 // them, the witness.
 package pair

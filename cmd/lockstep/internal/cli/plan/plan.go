@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package plan starts, follows, shows and cancels the pair's rolling plan: a resize, a compact or a restart of both
 // nodes.
 package plan

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package queue has the commands for queues and their subscriptions.
 package queue
 

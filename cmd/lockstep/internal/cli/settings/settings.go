@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package settings has the commands for the settings that can be changed while the nodes run. Those of maintenance are
 // in package store.
 package settings

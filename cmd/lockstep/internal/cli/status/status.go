@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package status has the command that shows what the nodes are and know.
 package status
 

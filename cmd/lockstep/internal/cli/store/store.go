@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package store has the commands for the files of a store: scan, resize, compact, shrink, backup, restore and the
 // settings of maintenance. Those that only look into files are in package inspect, the rolling plan is in package plan.
 package store
