@@ -110,8 +110,8 @@ type DataPlane interface {
 	// runs; false if there is none, or no such role. It is asked about once a second.
 	Committed() (lsn.Position, bool)
 
-	// Meet asks the process at an address who it is and how far its log goes. It returns ErrGone when no process listens
-	// there. It may be called beside the other calls.
+	// Meet asks the process at an address who it is and how far its log goes. It returns ErrGone when no process
+	// listens there. It may be called beside the other calls.
 	Meet(ctx context.Context, address string) (Peer, error)
 
 	// StartActive takes up the active role: the log goes on under spec.Term, beginning with a term-start record; what

@@ -139,9 +139,9 @@ func imagedAlone(t *testing.T) world {
 	return must(t, w, action{"image", 0, len(w.hosts[0].log)})
 }
 
-// copiedStandby has a copy of a standby that was not in sync, in the third host, which cannot ask the original. The copy
-// was connected to the active, as the original is now, which was named in sync since; a write was acknowledged, and the
-// copy has not seen the record yet.
+// copiedStandby has a copy of a standby that was not in sync, in the third host, which cannot ask the original. The
+// copy was connected to the active, as the original is now, which was named in sync since; a write was acknowledged,
+// and the copy has not seen the record yet.
 func copiedStandby(t *testing.T) world {
 	t.Helper()
 	w := soloWorld(t)

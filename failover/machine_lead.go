@@ -259,7 +259,8 @@ func (m *machine) leadSwap(hasOther, there bool) {
 	case me.Run != m.run.id && m.namesRuns():
 		next = m.withRun(next) // the other node's release has learned of it, or has written the record anew
 	case hasOther && a.dropAt != never && m.now >= a.dropAt && a.stalled:
-		return // the other one has gone in order to take over; alone, a node that can write nothing would serve no client
+		// the other one has gone in order to take over; alone, a node that can write nothing would serve no client
+		return
 	case hasOther && a.dropAt != never && m.now >= a.dropAt:
 		next.InSync = []Member{me} // INV-3: first this swap, then acknowledge alone
 	case !hasOther && (a.standby == standbySynced || a.standby == standbyCaughtUp &&

@@ -50,8 +50,8 @@ func TestRequiredStandbyBesideAThirdNode(t *testing.T) {
 }
 
 // TestDoubtIsSettled: the coordinator did not say whether it wrote a change that became needless meanwhile. It may be
-// done at any time, so nothing else can be done with the record, until it is written once more as it is: the active does
-// that by itself, and then a switchover is possible.
+// done at any time, so nothing else can be done with the record, until it is written once more as it is: the active
+// does that by itself, and then a switchover is possible.
 func TestDoubtIsSettled(t *testing.T) {
 	r := activePair(t, Settings{})
 	release := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))

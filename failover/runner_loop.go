@@ -259,7 +259,8 @@ func (l *loop) markEvery(ctx context.Context) {
 	})
 }
 
-// writeMark raises the pair's mark. When that fails, the next one does; whether the coordinator answers is seen elsewhere.
+// writeMark raises the pair's mark. When that fails, the next one does; whether the coordinator answers is seen
+// elsewhere.
 func (l *loop) writeMark(ctx context.Context, e WriteMark) {
 	limit := l.state.set.CoordinatorTimeout
 	l.wg.Go(func() {

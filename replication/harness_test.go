@@ -332,18 +332,20 @@ func requireEqual(a, b *node) {
 		b.store.End(), b.store.Applied())
 	var digests [2]checkpoint.Digest
 	for i, n := range []*node{a, b} {
-		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
-			digests[i], err = c.Digest(t.Context())
-			return err
-		}))
+		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{},
+			func(c *checkpoint.Checkpoint) (err error) {
+				digests[i], err = c.Digest(t.Context())
+				return err
+			}))
 	}
 	require.Equal(t, digests[0], digests[1])
 	for _, n := range []*node{a, b} {
 		var report checkpoint.Report
-		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
-			report, err = c.Check(t.Context(), nil)
-			return err
-		}))
+		require.NoError(t, n.store.ReadCheckpoint(t.Context(), store.ReadOptions{},
+			func(c *checkpoint.Checkpoint) (err error) {
+				report, err = c.Check(t.Context(), nil)
+				return err
+			}))
 		require.Empty(t, report.Problems, n.name)
 	}
 }

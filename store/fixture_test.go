@@ -78,7 +78,9 @@ func (n *node) applyAll() txn.Result {
 }
 
 // checkStore checks a checkpoint of now.
-func checkStore(ctx context.Context, s *store.Store, progress func(done, total uint64)) (r checkpoint.Report, err error) {
+func checkStore(
+	ctx context.Context, s *store.Store, progress func(done, total uint64),
+) (r checkpoint.Report, err error) {
 	err = s.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *checkpoint.Checkpoint) (err error) {
 		r, err = c.Check(ctx, progress)
 		return err
@@ -93,10 +95,11 @@ func digestOf(ctx context.Context, s *store.Store) (checkpoint.Digest, error) {
 
 // digestAt hashes what a store holds at a record.
 func digestAt(ctx context.Context, s *store.Store, at uint64, patience time.Duration) (d checkpoint.Digest, err error) {
-	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, Patience: patience}, func(c *checkpoint.Checkpoint) (err error) {
-		d, err = c.Digest(ctx)
-		return err
-	})
+	err = s.ReadCheckpoint(ctx, store.ReadOptions{At: at, Patience: patience},
+		func(c *checkpoint.Checkpoint) (err error) {
+			d, err = c.Digest(ctx)
+			return err
+		})
 	return d, err
 }
 

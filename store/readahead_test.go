@@ -211,8 +211,10 @@ func TestReadAheadOfManyQueues(t *testing.T) {
 	next := make([]uint64, queues)
 	for read := 0; read < queues*each; {
 		for i := range next {
-			got, n, err := b.s.Read(t.Context(), store.ReadRequest{Queue: uint64(i) + 2, Sub: 1, From: next[i],
-				MaxMessages: 60}, nil)
+			got, n, err := b.s.Read(t.Context(), store.ReadRequest{
+				Queue: uint64(i) + 2, Sub: 1, From: next[i],
+				MaxMessages: 60,
+			}, nil)
 			require.NoError(t, err)
 			for _, d := range got {
 				m, err := txn.DecodeMessage(d.Record)

@@ -118,7 +118,8 @@ func benchRewrite(b *testing.B, size, to int) {
 	require.ErrorIs(b, err, rewrite.ErrCanceled)
 	letGo := time.Duration(time.Now().UnixNano() - canceledAt.Load())
 	cancel()
-	require.Eventually(b, func() bool { _, _, busy := s.Maintenance().Running(); return !busy }, time.Minute, time.Millisecond)
+	require.Eventually(b, func() bool { _, _, busy := s.Maintenance().Running(); return !busy }, time.Minute,
+		time.Millisecond)
 
 	logs := benchLog(publish, nil)
 	logsDuring := benchLog(publish, func(ctx context.Context) error {

@@ -235,7 +235,8 @@ func TestRewriteFails(t *testing.T) {
 			var what atomic.Value
 			fault.SetHook(func(op faultfs.Op) error {
 				switch op.Kind {
-				case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate, faultfs.OpCreate,
+				case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate,
+					faultfs.OpCreate,
 					faultfs.OpAllocate:
 					// Not what the log does to its spare segments in the background.
 					if strings.HasPrefix(op.Name, "/data/page.db_new") || op.Kind == faultfs.OpRename &&
@@ -484,7 +485,8 @@ func TestRewriteKeepsItsRate(t *testing.T) {
 			}
 			require.ErrorIs(t, err, rewrite.ErrCanceled)
 			require.ErrorIs(t, err, ctx.Err())
-			require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance().Running(); return !busy }, 5*time.Second,
+			require.Eventually(t, func() bool { _, _, busy := n.s.Maintenance().Running(); return !busy },
+				5*time.Second,
 				time.Millisecond)
 			_, err = mem.Stat("/data/page.db_new")
 			require.ErrorIs(t, err, os.ErrNotExist)

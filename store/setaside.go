@@ -60,7 +60,8 @@ func openOrReplace(o Options) (*Store, error) {
 // them.
 func cannotOpen(err error) bool {
 	for _, damage := range []error{
-		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, index.ErrDataLoss, ErrLogGap, ErrPagesMissing, ErrIdentityLost,
+		page.ErrDamaged, page.ErrNotPageFile, wal.ErrDamaged, index.ErrDataLoss, ErrLogGap, ErrPagesMissing,
+		ErrIdentityLost,
 	} {
 		if errors.Is(err, damage) {
 			return true
@@ -158,7 +159,7 @@ func shortened(text string) string {
 func keepIdentity(o *Options, aside string) error {
 	to := filepath.Join(o.Dir, aside)
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
-		return err //nolint:wrapcheck // says which directory
+		return err // says which directory
 	}
 	raw, err := vfs.ReadFile(o.FS, filepath.Join(o.Dir, identityName), identityMaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {

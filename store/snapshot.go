@@ -150,7 +150,10 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 // Messages counts the messages that are stored in the snapshot, those included that no subscription wants any more and
 // that share a page with others. It reads the index of messages, not the messages.
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
-	c := checkpoint.Open(sn.file, sn.pin, checkpoint.Options{CacheBytes: sn.s.o.MemoryBudget / 32, Pace: sn.s.Pace(ctx, 0)})
+	c := checkpoint.Open(sn.file, sn.pin, checkpoint.Options{
+		CacheBytes: sn.s.o.MemoryBudget / 32,
+		Pace:       sn.s.Pace(ctx, 0),
+	})
 	return c.CountMessages(ctx) // the pin is the snapshot's: no Close
 }
 

@@ -239,7 +239,8 @@ func compare(own store.Identity, end lsn.Position, leads bool, other *pb.GetStat
 		return fmt.Errorf("%w: the node at %s belongs to pair %s, this one to %s: do two pairs share a prefix?",
 			failover.ErrOtherPair, address, s.GetPairId(), own.PairID)
 	case !leads && failover.Role(other.GetRole()).Acts():
-		return fmt.Errorf("%w: the node at %s is the active one (%s)", ErrOtherAhead, address, failover.Role(other.GetRole()))
+		return fmt.Errorf("%w: the node at %s is the active one (%s)", ErrOtherAhead, address,
+			failover.Role(other.GetRole()))
 	case ahead:
 		return fmt.Errorf("%w: the log of the node at %s ends at %s, and this one's at %s", ErrOtherAhead, address,
 			theirs, end)

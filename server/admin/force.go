@@ -126,7 +126,8 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	p := &pb.ForceFailoverResponse{
 		PairId: rec.PairID.String(), NodeId: id.NodeID.String(), NodeName: st.Pair.Self.Name, Config: rec.Config,
 		Term:   rec.Term,
-		InSync: members(rec.InSync), LogEnd: wire.PositionToProto(stats.Durable), LostFromLsn: kept + 1, LostToLsn: kept,
+		InSync: members(rec.InSync), LogEnd: wire.PositionToProto(stats.Durable), LostFromLsn: kept + 1,
+		LostToLsn:   kept,
 		LostAddress: lost.GetAddress(),
 	}
 	if rec.Active != id.NodeID {

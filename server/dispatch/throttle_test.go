@@ -21,8 +21,8 @@ func ofBytes(messages, bytes int) []Message {
 	return out
 }
 
-// TestThrottleShare: all turns together take the share, and everybody gets as much as the others, whether in large turns
-// or in small ones.
+// TestThrottleShare: all turns together take the share, and everybody gets as much as the others, whether in large
+// turns or in small ones.
 func TestThrottleShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const share, dispatchers = 0.25, 20
@@ -108,7 +108,8 @@ func TestThrottleLittle(t *testing.T) {
 	})
 }
 
-// TestThrottleIdle: nobody waits when nobody else wants the processors, and whoever waited goes on when that is found out.
+// TestThrottleIdle: nobody waits when nobody else wants the processors, and whoever waited goes on when that is found
+// out.
 func TestThrottleIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool

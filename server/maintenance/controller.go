@@ -138,7 +138,8 @@ func final(err error) bool {
 // passes tells whether an error says only that now is not the time.
 func passes(err error) bool {
 	for _, e := range []error{
-		ErrBusy, ErrRole, ErrGaveWay, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed, failover.ErrSwitchover,
+		ErrBusy, ErrRole, ErrGaveWay, rewrite.ErrMaintenance, rewrite.ErrCanceled, store.ErrClosed,
+		failover.ErrSwitchover,
 		failover.ErrStopped,
 		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown, ErrUnreachable,
 		context.Canceled,

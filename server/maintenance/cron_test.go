@@ -32,7 +32,10 @@ func TestSchedules(t *testing.T) {
 		require.NoError(t, err, schedule)
 		require.Equal(t, next, s.Next(from).UTC().Format("2006-01-02 15:04"), schedule)
 	}
-	for _, schedule := range []string{"", "@reboot", "* * * *", "60 * * * *", "a * * * *", "*/0 * * * *", "TZ=Nowhere 0 3 * * *"} {
+	for _, schedule := range []string{
+		"", "@reboot", "* * * *", "60 * * * *", "a * * * *", "*/0 * * * *",
+		"TZ=Nowhere 0 3 * * *",
+	} {
 		_, err := parseSchedule(schedule)
 		require.ErrorIs(t, err, ErrSetting, schedule)
 		require.ErrorContains(t, err, `such as "30 2 * * 0"`)

@@ -27,8 +27,8 @@ const (
 	keptProblems = 20
 )
 
-// localState is what a node knows for itself: which steps it has done, and what its last scan found. It is written after a step was done, so that a
-// crash in between does the step once more: that costs time, and changes nothing.
+// localState is what a node knows for itself: which steps it has done, and what its last scan found. It is written
+// after a step was done, so that a crash in between does the step once more: that costs time, and changes nothing.
 type localState struct {
 	fs   vfs.FS
 	path string

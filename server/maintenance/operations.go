@@ -171,7 +171,8 @@ func (m *Manager) planRewrite(ctx context.Context, req RewriteRequest, progress 
 		return RewriteResult{}, err
 	}
 	defer m.end(op)
-	p, err := m.store.Maintenance().PlanRewrite(ctx, rewrite.Options{PageSize: req.PageSize, Progress: m.pageProgress(op)})
+	p, err := m.store.Maintenance().PlanRewrite(ctx,
+		rewrite.Options{PageSize: req.PageSize, Progress: m.pageProgress(op)})
 	if err != nil {
 		return RewriteResult{}, cause(ctx, err)
 	}

@@ -205,8 +205,10 @@ func (p *peer) Scan(
 func (p *peer) Rewrite(
 	ctx context.Context, req maintenance.RewriteRequest, progress func(maintenance.Progress),
 ) (maintenance.RewriteResult, error) {
-	r, err := follow(ctx, p, &pb.RewriteRequest{PageSize: wire.Uint32(req.PageSize), DryRun: req.DryRun,
-		PlanId: req.PlanID},
+	r, err := follow(ctx, p, &pb.RewriteRequest{
+		PageSize: wire.Uint32(req.PageSize), DryRun: req.DryRun,
+		PlanId: req.PlanID,
+	},
 		pb.MaintenanceServiceClient.Rewrite,
 		func(r *pb.RewriteResponse) (*pb.Progress, *pb.RewriteResult) { return r.GetProgress(), r.GetResult() },
 		progress)
@@ -266,7 +268,8 @@ func (p *peer) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, err
 	d := checkpoint.Digest{Position: lsn.Position{LSN: r.GetLsn()}, Messages: r.GetMessages()}
 	content, err := hex.DecodeString(r.GetContent())
 	if err != nil || len(content) != len(d.Content) {
-		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent a digest that is none", maintenance.ErrUnreachable, p.address)
+		return checkpoint.Digest{}, fmt.Errorf("%w: %s sent a digest that is none", maintenance.ErrUnreachable,
+			p.address)
 	}
 	copy(d.Content[:], content)
 	return d, nil

@@ -187,7 +187,10 @@ func (s *Service) browse(req *pb.BrowseRequest, stream grpc.ServerStreamingServe
 	if err != nil {
 		return err
 	}
-	read := store.ReadRequest{From: max(req.GetFromSequence(), 1), MaxBytes: serving.DeliveryBatchBytes, MarkDamaged: true}
+	read := store.ReadRequest{
+		From: max(req.GetFromSequence(), 1), MaxBytes: serving.DeliveryBatchBytes,
+		MarkDamaged: true,
+	}
 	if req.GetSubscription() == "" {
 		read.Queue, err = s.find(req.GetQueue())
 	} else {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package settings has the settings of a node as they hold now: those of its configuration, with what was changed while
-// the nodes run. The changes are kept with the pair's messages, but for min-in-sync, which is in the pair's record: it has
-// to be changeable while writes are refused because of it.
+// the nodes run. The changes are kept with the pair's messages, but for min-in-sync, which is in the pair's record: it
+// has to be changeable while writes are refused because of it.
 package settings
 
 import (
@@ -90,7 +90,8 @@ func (s *Settings) Apply() {
 	s.applied, s.begun = bytes.Clone(raw), true
 	kept, err := s.o.Manager.Running()
 	if err != nil {
-		s.o.Logger.Error("the settings that were changed while the nodes ran cannot be read; those of the configuration "+
+		s.o.Logger.Error("the settings that were changed while the nodes ran cannot be read; those of the "+
+			"configuration "+
 			"hold", zap.Error(err))
 		return
 	}
@@ -104,7 +105,8 @@ func (s *Settings) Apply() {
 	before := s.live.Swap(&next)
 	for _, r := range config.RunningSettings() {
 		if was, is := before.Text(r.Key), next.Text(r.Key); was != is {
-			s.o.Logger.Info("setting changed", zap.String("setting", r.Key), zap.String("from", was), zap.String("to", is))
+			s.o.Logger.Info("setting changed", zap.String("setting", r.Key), zap.String("from", was),
+				zap.String("to", is))
 		}
 	}
 	s.o.Use(&next)

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// conditionsToProto converts what the node self knows.
+// ConditionsToProto converts what the node self knows.
 func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition {
 	out := make([]*pb.Condition, 0, len(all))
 	for i := range all {
@@ -25,7 +25,7 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// alarmsToProto gives those of the node self and of the pair that somebody should look at, as they were told before
+// AlarmsToProto gives those of the node self and of the pair that somebody should look at, as they were told before
 // there were conditions.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))

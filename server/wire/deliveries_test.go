@@ -103,7 +103,8 @@ func TestDeliveriesKnowEveryField(t *testing.T) {
 	for d, names := range known {
 		require.Equal(t, len(names), d.Fields().Len(), "%s has a field that deliveries do not carry", d.FullName())
 		for name, number := range names {
-			require.Equal(t, protoreflect.FieldNumber(number), d.Fields().ByName(name).Number(), "%s.%s", d.FullName(), name)
+			require.Equal(t, protoreflect.FieldNumber(number), d.Fields().ByName(name).Number(), "%s.%s", d.FullName(),
+				name)
 		}
 	}
 }

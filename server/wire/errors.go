@@ -78,7 +78,7 @@ type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
 
-// refusal gives the error of a transaction that was refused when it was applied; kept tells whether it has a producer.
+// Refusal gives the error of a transaction that was refused when it was applied; kept tells whether it has a producer.
 func Refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
 	switch r.Code { //nolint:exhaustive // the others are kept with the producer
@@ -250,9 +250,9 @@ func Undecodable(name string) error {
 	st, err := status.Newf(codes.InvalidArgument, "the request is not a %s as the service's .proto says", name).
 		WithDetails(errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
 	if err != nil { // cannot happen: the code is not OK and the detail is a known message
-		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name) //nolint:wrapcheck // a status is what gRPC wants
+		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name) // a status is what gRPC wants
 	}
-	return st.Err() //nolint:wrapcheck // a status is what gRPC wants
+	return st.Err() // a status is what gRPC wants
 }
 
 // ToRequestError turns an error into the answer to one request of a stream.
@@ -263,7 +263,7 @@ func ToRequestError(err error) *pb.RequestError {
 	}
 }
 
-// concernsNode tells whether an error is about the node and not about one request: a stream ends with it.
+// ConcernsNode tells whether an error is about the node and not about one request: a stream ends with it.
 func ConcernsNode(err error) bool {
 	switch m := lookup(err); m.code {
 	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:

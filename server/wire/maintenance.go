@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/pace"
 )
 
-// u32 converts a number that is small and not negative, such as a page size.
+// Uint32 converts a number that is small and not negative, such as a page size.
 func Uint32(n int) uint32 { return uint32(max(n, 0)) }
 
 // timeToProto leaves out a time that is not set.
@@ -38,6 +38,7 @@ func intFromProto(v *uint32) *int {
 	return &n
 }
 
+// SettingsToProto converts the settings of maintenance.
 func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 	return &pb.MaintenanceSettings{
 		PageSizeCurrent: Uint32(s.PageSizeCurrent), PageSizeRecommended: Uint32(s.PageSizeRecommended),
@@ -48,6 +49,7 @@ func SettingsToProto(s *maintenance.Settings) *pb.MaintenanceSettings {
 	}
 }
 
+// ChangeFromProto converts a change of settings; what is not set in it stays as it is.
 func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 	return maintenance.Change{
 		PageSizeMax: intFromProto(r.PageSizeMax), ResizeOnStartup: r.ResizeOnStartup,
@@ -58,6 +60,7 @@ func ChangeFromProto(r *pb.UpdateSettingsRequest) maintenance.Change {
 	}
 }
 
+// ProgressToProto converts how far an operation is.
 func ProgressToProto(p *maintenance.Progress) *pb.Progress {
 	if p == nil {
 		return nil
@@ -69,6 +72,7 @@ func ProgressToProto(p *maintenance.Progress) *pb.Progress {
 	return out
 }
 
+// ProgressFromProto converts how far an operation of the other node is.
 func ProgressFromProto(p *pb.Progress) maintenance.Progress {
 	return maintenance.Progress{
 		Phase: p.GetPhase(), Done: p.GetDoneBytes(), Total: p.GetTotalBytes(), Messages: p.GetMessages(),
@@ -76,6 +80,7 @@ func ProgressFromProto(p *pb.Progress) maintenance.Progress {
 	}
 }
 
+// ActivityToProto converts what runs on this node; nil for nothing.
 func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	if a == nil {
 		return nil
@@ -86,6 +91,7 @@ func ActivityToProto(a *maintenance.Activity) *pb.MaintenanceActivity {
 	}
 }
 
+// ActivityFromProto converts what runs on the other node; nil for nothing.
 func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	if a == nil {
 		return nil
@@ -96,10 +102,12 @@ func ActivityFromProto(a *pb.MaintenanceActivity) *maintenance.Activity {
 	}
 }
 
+// ScanToProto converts what a scan has found.
 func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	out := &pb.ScanResult{
-		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes, GainBytes: uint64(max(r.GainBytes, 0)),
-		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
+		Recommended: Uint32(r.Recommended), Current: Uint32(r.PageSize), FileBytes: r.FileBytes,
+		GainBytes: uint64(max(r.GainBytes, 0)),
+		Messages:  r.Messages, MessageBytes: r.MessageBytes, Note: r.Note,
 	}
 	if !r.Time.IsZero() {
 		out.Time = timestamppb.New(r.Time)
@@ -122,7 +130,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	return out
 }
 
-// scanFromProto gives what a job and autotune look at.
+// ScanFromProto gives what a job and autotune look at.
 func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	out := checkpoint.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
@@ -138,6 +146,7 @@ func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	return out
 }
 
+// RewriteToProto converts what a rewrite or a shrink has done, or would do.
 func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	return &pb.RewriteResult{
 		PageSizeBefore: Uint32(r.PageSizeBefore), PageSizeAfter: Uint32(r.PageSizeAfter),
@@ -148,6 +157,7 @@ func RewriteToProto(r *maintenance.RewriteResult) *pb.RewriteResult {
 	}
 }
 
+// RewriteFromProto converts what a rewrite of the other node has done.
 func RewriteFromProto(r *pb.RewriteResult) maintenance.RewriteResult {
 	return maintenance.RewriteResult{
 		PageSizeBefore: int(r.GetPageSizeBefore()), PageSizeAfter: int(r.GetPageSizeAfter()),
@@ -157,6 +167,7 @@ func RewriteFromProto(r *pb.RewriteResult) maintenance.RewriteResult {
 	}
 }
 
+// SetToProto converts a save-set.
 func SetToProto(s *backup.Set) *pb.SaveSet {
 	out := &pb.SaveSet{Name: s.Name, Path: s.Path, Complete: s.Complete}
 	if s.Problem != nil {
@@ -173,11 +184,12 @@ func SetToProto(s *backup.Set) *pb.SaveSet {
 	return out
 }
 
-// setFromProto gives what a job notes.
+// SetFromProto gives what a job notes.
 func SetFromProto(s *pb.SaveSet) backup.Set {
 	return backup.Set{Name: s.GetName(), Path: s.GetPath(), Complete: s.GetComplete()}
 }
 
+// PlanKindFromProto converts the kind of a rolling operation; the zero kind for one that this release does not know.
 func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
 	switch k {
 	case pb.PlanKind_PLAN_KIND_RESIZE:
@@ -225,6 +237,7 @@ func planStateToProto(s maintenance.PlanState) pb.PlanState {
 	return pb.PlanState_PLAN_STATE_UNSPECIFIED
 }
 
+// PlanToProto converts a rolling operation; nil for none.
 func PlanToProto(p *maintenance.Plan) *pb.Plan {
 	if p == nil {
 		return nil
@@ -245,6 +258,7 @@ func PlanToProto(p *maintenance.Plan) *pb.Plan {
 	return out
 }
 
+// JobToProto converts a job.
 func JobToProto(j *maintenance.JobInfo) *pb.Job {
 	out := &pb.Job{
 		Name: j.Name, Schedule: j.Schedule, Kind: j.Kind, On: j.On, Paused: j.Paused,
@@ -256,6 +270,7 @@ func JobToProto(j *maintenance.JobInfo) *pb.Job {
 	return out
 }
 
+// RunToProto converts one run of a job.
 func RunToProto(r *maintenance.Run) *pb.JobRun {
 	out := &pb.JobRun{StartedAt: timeToProto(r.StartedAt), Outcome: r.Outcome, Detail: r.Detail, Node: r.Node}
 	if r.Outcome != maintenance.RunRunning {
@@ -264,6 +279,7 @@ func RunToProto(r *maintenance.Run) *pb.JobRun {
 	return out
 }
 
+// ReportFromProto converts what the other node says of itself. The error is that of an id that is no UUID.
 func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	id, err := uuid.Parse(r.GetNodeId())
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// queueConfig converts a queue's configuration; none means no limits.
+// QueueConfig converts a queue's configuration; none means no limits.
 func QueueConfig(c *pb.QueueConfig) txn.Config {
 	return txn.Config{MaxMessages: c.GetMaxMessages(), MaxBytes: c.GetMaxBytes()}
 }
@@ -68,6 +68,7 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	return nil
 }
 
+// StoredMessages converts deliveries to what a browser gets, without the bodies if headersOnly.
 func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.StoredMessage, error) {
 	parts, out := make([]storedParts, len(deliveries)), make([]*pb.StoredMessage, len(deliveries))
 	for i := range deliveries {

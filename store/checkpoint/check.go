@@ -31,8 +31,8 @@ type Report struct {
 }
 
 // Check walks everything that the checkpoint refers to: each page is referenced exactly once or free, each page and
-// message decodes, each message that a subscription still wants is there. What is wrong is in the report; the error says
-// that the check itself could not go on.
+// message decodes, each message that a subscription still wants is there. What is wrong is in the report; the error
+// says that the check itself could not go on.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {
@@ -127,7 +127,8 @@ func (c *checker) run(e *index.Entry, payload []byte, err error) error {
 		return nil
 	}
 	if q.AllDead(e.First, e.Span) {
-		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription wants any more", e.Run.First, e.First,
+		c.problem("page %d holds sequences %d to %d of queue %d, which no subscription wants any more", e.Run.First,
+			e.First,
 			e.Last(), e.Queue)
 	}
 	r, err := index.NewRunReader(payload)

@@ -40,7 +40,8 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	d := Digest{Position: c.meta.Position}
 	err = c.Runs(ctx, WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
 		if err != nil {
-			return fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(), err)
+			return fmt.Errorf("%w: queue %d, sequences %d to %d: %w", index.ErrDataLoss, e.Queue, e.First, e.Last(),
+				err)
 		}
 		n, err := hashRun(h, state, e, payload)
 		d.Messages += n
@@ -55,7 +56,8 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 func hashRun(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
 	q := state.Queue(e.Queue)
 	if q == nil {
-		return 0, fmt.Errorf("%w: page %d belongs to queue %d, which is not there", index.ErrDataLoss, e.Run.First, e.Queue)
+		return 0, fmt.Errorf("%w: page %d belongs to queue %d, which is not there", index.ErrDataLoss, e.Run.First,
+			e.Queue)
 	}
 	r, err := index.NewRunReader(payload)
 	if err != nil {

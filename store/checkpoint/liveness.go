@@ -67,7 +67,8 @@ func (a *AliveSet) Has(seq uint64) bool {
 // Of fills in a for a run. It returns ErrDataLoss if the index has what cannot be.
 func (l *Liveness) Of(e *index.Entry, a *AliveSet) error {
 	if e.Span > queue.MaxRunSpan {
-		return fmt.Errorf("%w: queue %d, sequence %d: a run of %d sequences", index.ErrDataLoss, e.Queue, e.First, e.Span)
+		return fmt.Errorf("%w: queue %d, sequence %d: a run of %d sequences", index.ErrDataLoss, e.Queue, e.First,
+			e.Span)
 	}
 	clear(a.bits[:(e.Span+63)/64])
 	a.first, a.n = e.First, 0
@@ -75,7 +76,8 @@ func (l *Liveness) Of(e *index.Entry, a *AliveSet) error {
 	defer l.lock.Unlock()
 	q := l.state.Queue(e.Queue)
 	if q == nil {
-		return fmt.Errorf("%w: page %d belongs to queue %d, which is not there", index.ErrDataLoss, e.Run.First, e.Queue)
+		return fmt.Errorf("%w: page %d belongs to queue %d, which is not there", index.ErrDataLoss, e.Run.First,
+			e.Queue)
 	}
 	end := min(e.First+e.Span, q.NextSequence())
 	for seq := q.NextAlive(e.First); seq < end; seq = q.NextAlive(seq + 1) {

@@ -17,8 +17,8 @@ const (
 	LockName = "lock"
 	// LogName is the directory of the log.
 	LogName = "log"
-	// PageFileName is the page file; the others are: one that a snapshot is received into, one that a rewrite writes, and
-	// the one that was replaced last.
+	// PageFileName is the page file; the others are: one that a snapshot is received into, one that a rewrite writes,
+	// and the one that was replaced last.
 	PageFileName = "page.db"
 	ReceiveName  = "page.db_recv"
 	NewFileName  = "page.db_new"

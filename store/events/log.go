@@ -58,7 +58,8 @@ func (e LogFailed) log(to *zap.Logger) {
 func (SlowSync) Name() string { return "slow-sync" }
 
 func (e SlowSync) log(to *zap.Logger) {
-	to.Warn("a sync of the log took long: the disk is slow, and every commit waits for it", zap.Duration("took", e.Took))
+	to.Warn("a sync of the log took long: the disk is slow, and every commit waits for it",
+		zap.Duration("took", e.Took))
 }
 
 // Name implements Event.

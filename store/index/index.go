@@ -27,7 +27,7 @@ const (
 	KeyBytes = 1 + 8 + 8
 )
 
-// indexEntry is a decoded index entry.
+// Entry is a decoded index entry.
 type Entry struct {
 	Queue uint64
 	First uint64
@@ -37,21 +37,23 @@ type Entry struct {
 	Bytes uint64
 }
 
-// last is the last sequence that the entry stands for.
+// Last is the last sequence that the entry stands for.
 func (e *Entry) Last() uint64 { return e.First + e.Span - 1 }
 
+// AppendKey appends the key of the entry that begins with a sequence of a queue.
 func AppendKey(dst []byte, queue, seq uint64) []byte {
 	dst = append(dst, Letter)
 	dst = binary.BigEndian.AppendUint64(dst, queue)
 	return binary.BigEndian.AppendUint64(dst, seq)
 }
 
-// indexKeys returns the range [from, to) of the index keys of a queue.
+// KeyRange returns the range [from, to) of the index keys of a queue.
 func KeyRange(queueID uint64) (from, to []byte) {
 	from = binary.BigEndian.AppendUint64([]byte{Letter}, queueID)
 	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // ids are counted from 1: no overflow
 }
 
+// AppendValue appends the value of the entry.
 func (e *Entry) AppendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, e.Span)
 	dst = binary.AppendUvarint(dst, uint64(e.Run.First))
@@ -66,6 +68,7 @@ var ErrDataLoss = errors.New("stored message is damaged")
 
 var errIndexEntry = errors.New("index entry does not decode")
 
+// Decode reads an entry from its key and value.
 func Decode(key, value []byte) (Entry, error) {
 	var e Entry
 	if len(key) != KeyBytes || key[0] != Letter {
@@ -96,9 +99,10 @@ func Decode(key, value []byte) (Entry, error) {
 //
 // delta is the sequence minus the first sequence. Records carry their own length.
 
+// RunHeaderBytes is the length of the header of a payload.
 const RunHeaderBytes = 8 + 8 + 4
 
-// runBuilder packs consecutive messages of one queue, in place, at the end of a larger buffer.
+// RunBuilder packs consecutive messages of one queue, in place, at the end of a larger buffer.
 type RunBuilder struct {
 	Buf   []byte
 	Start int // of the payload in buf
@@ -108,19 +112,20 @@ type RunBuilder struct {
 	Count uint32
 }
 
-// begin starts a payload at buf[start:], which is the end of buf.
+// Begin starts a payload at buf[start:], which is the end of buf.
 func (b *RunBuilder) Begin(buf []byte, start int, queueID uint64) {
 	*b = RunBuilder{Buf: append(buf, make([]byte, RunHeaderBytes)...), Start: start, Queue: queueID}
 }
 
-// size is the payload's length.
+// Size is the payload's length.
 func (b *RunBuilder) Size() int { return len(b.Buf) - b.Start }
 
-// sizeWith is the payload's length if record were added as seq.
+// SizeWith is the payload's length if record were added as seq.
 func (b *RunBuilder) SizeWith(seq uint64, record []byte) int {
 	return b.Size() + txn.UvarintBytes(seq-b.First) + len(record)
 }
 
+// Add appends a record. Sequences grow from one call to the next.
 func (b *RunBuilder) Add(seq uint64, record []byte) {
 	if b.Count == 0 {
 		b.First = seq
@@ -131,7 +136,7 @@ func (b *RunBuilder) Add(seq uint64, record []byte) {
 	b.Count++
 }
 
-// finish fills in the header.
+// Finish fills in the header.
 func (b *RunBuilder) Finish() {
 	head := b.Buf[b.Start:]
 	binary.LittleEndian.PutUint64(head, b.Queue)
@@ -139,13 +144,14 @@ func (b *RunBuilder) Finish() {
 	binary.LittleEndian.PutUint32(head[16:], b.Count)
 }
 
-// runReader walks the messages of a run's payload without allocating.
+// RunReader walks the messages of a run's payload without allocating.
 type RunReader struct {
 	Queue, First uint64
 	Left         uint32
 	rest         []byte
 }
 
+// NewRunReader reads the header of a payload, which must stay as it is while it is read.
 func NewRunReader(payload []byte) (RunReader, error) {
 	if len(payload) < RunHeaderBytes {
 		return RunReader{}, fmt.Errorf("%w: run of %d bytes is too short", ErrDataLoss, len(payload))
@@ -158,7 +164,7 @@ func NewRunReader(payload []byte) (RunReader, error) {
 	}, nil
 }
 
-// next returns the next message; ok is false at the end.
+// Next returns the next message; ok is false at the end.
 func (r *RunReader) Next() (seq uint64, record []byte, ok bool, err error) {
 	if r.Left == 0 {
 		return 0, nil, false, nil

@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// packing is the run that is being filled with consecutive messages of one queue. It is the one place that says which
+// Packing is the run that is being filled with consecutive messages of one queue. It is the one place that says which
 // messages share a page in a file that is written anew; the scan that predicts such a file uses it, too.
 type Packing struct {
 	Queue uint64
@@ -19,24 +19,25 @@ type Packing struct {
 	Size  int // of the payload
 }
 
-// takes tells whether a record of size bytes still belongs to the run; room is what one page takes.
+// Takes tells whether a record of size bytes still belongs to the run; room is what one page takes.
 func (p *Packing) Takes(queueID, seq uint64, size, room int) bool {
 	return p.Count > 0 && p.Queue == queueID && seq-p.First < queue.MaxRunSpan &&
 		p.Size+txn.UvarintBytes(seq-p.First)+size <= room
 }
 
-// begin empties it for a queue.
+// Begin empties it for a queue.
 func (p *Packing) Begin(queueID, seq uint64) {
 	*p = Packing{Queue: queueID, First: seq, Size: RunHeaderBytes}
 }
 
+// Add takes a record of size bytes into the run.
 func (p *Packing) Add(seq uint64, size int) {
 	p.Size += txn.UvarintBytes(seq-p.First) + size
 	p.Last = seq
 	p.Count++
 }
 
-// entry is the index entry of the run, which is in the pages of run.
+// Entry is the index entry of the run, which is in the pages of run.
 func (p *Packing) Entry(run page.Run) Entry {
 	return Entry{
 		Queue: p.Queue, First: p.First, Span: p.Last - p.First + 1, Run: run,
@@ -44,7 +45,7 @@ func (p *Packing) Entry(run page.Run) Entry {
 	}
 }
 
-// runKind is what a run of messages with that many pages is called.
+// RunKind is what a run of messages with that many pages is called.
 func RunKind(pages uint32) page.Kind {
 	if pages > 1 {
 		return page.KindLarge
@@ -52,19 +53,20 @@ func RunKind(pages uint32) page.Kind {
 	return page.KindPacked
 }
 
-// indexer puts index entries into a tree that is built.
+// Writer puts index entries into a tree that is built.
 type Writer struct {
 	Bulk       *tree.Bulk
 	key, value []byte
 }
 
+// Put adds an entry. Entries come in the order of their keys.
 func (x *Writer) Put(e Entry) error {
 	x.key = AppendKey(x.key[:0], e.Queue, e.First)
 	x.value = e.AppendValue(x.value[:0])
 	return x.Bulk.Put(x.key, x.value)
 }
 
-// recordSize is the size of the single message of a run, from its index entry alone; ok is false if there are several.
+// RecordSize is the size of the single message of a run, from its index entry alone; ok is false if there are several.
 func (e *Entry) RecordSize() (size int, ok bool) {
 	if e.Count != 1 || e.Span != 1 {
 		return 0, false
@@ -72,7 +74,7 @@ func (e *Entry) RecordSize() (size int, ok bool) {
 	return int(e.Bytes) - 1, true
 }
 
-// recordSizes calls fn for each message of a run with its size, without looking at the messages themselves.
+// RecordSizes calls fn for each message of a run with its size, without looking at the messages themselves.
 func RecordSizes(payload []byte, fn func(seq uint64, size int) error) error {
 	r, err := NewRunReader(payload)
 	if err != nil {

@@ -71,8 +71,8 @@ func covers(in []stretch, f *File, run Run) bool {
 	return false
 }
 
-// Where there are no readers, what a checkpoint wrote does not stay in the system's cache once it is durable; before that it
-// does.
+// Where there are no readers, what a checkpoint wrote does not stay in the system's cache once it is durable; before
+// that it does.
 func TestUseCache(t *testing.T) {
 	t.Parallel()
 	fsys := &cacheFS{FS: newMem(t)}

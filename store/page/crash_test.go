@@ -38,7 +38,8 @@ func (c *crasher) start() {
 	c.found = nil
 	c.fault.SetHook(func(op faultfs.Op) error {
 		switch op.Kind {
-		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpAllocate, faultfs.OpTruncate, faultfs.OpRename, faultfs.OpSyncDir:
+		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpAllocate, faultfs.OpTruncate, faultfs.OpRename,
+			faultfs.OpSyncDir:
 			c.crash(fmt.Sprintf("%v at %d", op.Kind, op.Offset))
 		default:
 		}

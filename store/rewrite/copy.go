@@ -104,7 +104,8 @@ func (c *copier) copyAll(ctx context.Context) (page.Run, error) {
 		return page.Run{}, err
 	}
 	if want := c.live.Messages(); c.messages != want {
-		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was", index.ErrDataLoss,
+		return page.Run{}, fmt.Errorf("%w: %d messages are wanted, %d are stored; page.db is as it was",
+			index.ErrDataLoss,
 			want, c.messages)
 	}
 	if err := from.CopyTree(ctx, []byte{index.Letter + 1}, nil, put); err != nil {
@@ -123,7 +124,8 @@ func (c *copier) run(e *index.Entry, payload []byte, err error) error {
 		err = c.live.Of(e, &c.alive)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", index.ErrDataLoss, e.Queue, e.First,
+		return fmt.Errorf("%w: queue %d, sequences %d to %d: %w; page.db is as it was", index.ErrDataLoss, e.Queue,
+			e.First,
 			e.Last(), err)
 	}
 	r, err := index.NewRunReader(payload)

@@ -97,10 +97,11 @@ func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir stri
 
 // planWith finds out what a rewrite of a checkpoint, of which live is wanted, takes.
 func planWith(
-	ctx context.Context, c *checkpoint.Checkpoint, live checkpoint.Liveness, m *checkpoint.Meter, fsys vfs.FS, dir string, o Options,
+	ctx context.Context, c *checkpoint.Checkpoint, live checkpoint.Liveness, m *checkpoint.Meter, fsys vfs.FS,
+	dir string, o Options,
 ) (Plan, error) {
 	if err := page.CheckPageSize(o.PageSize); err != nil {
-		return Plan{}, err //nolint:wrapcheck // the caller does
+		return Plan{}, err // the caller does
 	}
 	m.Phase("plan", c.Meta().UsedPages)
 	found, err := c.Survey(ctx, live, []int{o.PageSize}, m)

@@ -65,8 +65,8 @@ type Result struct {
 }
 
 // Rewrite writes page.db anew with another page size (resize) or with the same (compact): the messages that some
-// subscription wants, packed tightly, each stored once however many subscriptions want it. The former file is kept as page.db_old
-// until DropOld or the next rewrite. Content, digest and sequence numbers stay as they are.
+// subscription wants, packed tightly, each stored once however many subscriptions want it. The former file is kept as
+// page.db_old until DropOld or the next rewrite. Content, digest and sequence numbers stay as they are.
 //
 // Append and Sync go on at full speed meanwhile; Apply waits, and Read reads what was applied before. So it is for a
 // node that serves no clients: a standby, or one that is starting.
@@ -338,9 +338,9 @@ func (rw *rewrite) isFinished() bool {
 	}
 }
 
-// rename makes page.db page.db_old and page.db_new page.db, in the order that is explained above, unless the rewrite was
-// given up. An error of the first rename, or one of the second that could be undone, leaves everything as it was; any
-// other is final.
+// rename makes page.db page.db_old and page.db_new page.db, in the order that is explained above, unless the rewrite
+// was given up. An error of the first rename, or one of the second that could be undone, leaves everything as it was;
+// any other is final.
 func (rw *rewrite) rename() (bool, error) {
 	if !rw.commitPoint() {
 		return false, ErrCanceled

@@ -86,7 +86,7 @@ func (osFS) Usage(dir string) (Usage, error) {
 	if err := retryEINTR(func() error { return unix.Statfs(dir, &st) }); err != nil {
 		return Usage{}, &fs.PathError{Op: "statfs", Path: dir, Err: err}
 	}
-	block := uint64(st.Bsize) //nolint:unconvert // a block size is positive; its type differs between systems
+	block := uint64(st.Bsize) // a block size is positive; its type differs between systems
 	return Usage{TotalBytes: st.Blocks * block, FreeBytes: st.Bfree * block, AvailableBytes: st.Bavail * block}, nil
 }
 

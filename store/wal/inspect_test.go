@@ -15,8 +15,10 @@ func TestInspect(t *testing.T) {
 	before := copyFS(t, image, testDir)
 	fault := faultfs.New(image)
 	fault.SetHook(func(op faultfs.Op) error {
-		require.NotContains(t, []faultfs.OpKind{faultfs.OpWrite, faultfs.OpCreate, faultfs.OpRename, faultfs.OpRemove,
-			faultfs.OpTruncate},
+		require.NotContains(t, []faultfs.OpKind{
+			faultfs.OpWrite, faultfs.OpCreate, faultfs.OpRename, faultfs.OpRemove,
+			faultfs.OpTruncate,
+		},
 			op.Kind, "reads only")
 		return nil
 	})

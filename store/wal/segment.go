@@ -46,7 +46,8 @@ type segment struct {
 	file      vfs.File
 	sizeBytes int64 // guarded
 
-	end          int64        // guarded: the offset behind the last block; unknown (the size) as long as indexed is false
+	// guarded: the offset behind the last block; unknown (the size) as long as indexed is false
+	end          int64
 	last         lsn.Position // guarded: of the last record in it; prev if there is none
 	index        []indexEntry // guarded: some of the blocks
 	indexed      bool         // guarded: end and index are known

@@ -16,9 +16,9 @@ import (
 )
 
 // TestClockJumps: the clocks of nodes and of the third party are set by an hour or a month, forwards and back, under
-// load, with disks that are busy all the time. No role changes, nobody leaves the in-sync set, publishes go on, and what
-// was acknowledged is there in the end. Clocks that are apart are told. With wrong clocks a node takes over, starts and
-// rejoins as with right ones.
+// load, with disks that are busy all the time. No role changes, nobody leaves the in-sync set, publishes go on, and
+// what was acknowledged is there in the end. Clocks that are apart are told. With wrong clocks a node takes over,
+// starts and rejoins as with right ones.
 func TestClockJumps(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it builds everything anew")
@@ -85,7 +85,8 @@ func (c *clockJumper) jump(by time.Duration, nodes ...*cluster.Node) {
 	require.Equal(t, pb.Role_ROLE_ACTIVE, s.GetRole(), "the clock of%s jumped by %v: %s", names, by, s.GetReason())
 	require.Equal(t, config, s.GetPair().GetConfig(), "the clock of%s jumped by %v: the record was changed", names, by)
 	for _, n := range c.p.Nodes() {
-		require.False(t, said(t, n, "does not answer", 0), "the clock of%s jumped by %v: %s believes that its disk hangs",
+		require.False(t, said(t, n, "does not answer", 0),
+			"the clock of%s jumped by %v: %s believes that its disk hangs",
 			names, by, n.Name)
 	}
 }

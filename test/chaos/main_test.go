@@ -35,7 +35,7 @@ const (
 	ackBound = 20 * time.Second
 )
 
-//nolint:gochecknoglobals // built once for all tests of the process
+// built once for all tests of the process
 var (
 	binary     string
 	binaryDir  string

@@ -158,8 +158,8 @@ type cell struct {
 	fault fault
 }
 
-// cells are all of them with LOCKSTEP_MATRIX=all; by default each fault once, in phases by the dice; with -short as many
-// as there are phases, each phase once, with faults by the dice.
+// cells are all of them with LOCKSTEP_MATRIX=all; by default each fault once, in phases by the dice; with -short as
+// many as there are phases, each phase once, with faults by the dice.
 func (m *matrix) cells(list []fault) (cells []cell) {
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" {
 		for _, p := range phases() {

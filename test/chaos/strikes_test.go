@@ -187,7 +187,7 @@ func (k *killer) powerCut(active, standby *cluster.Node) {
 }
 
 // jumps of a clock on the wall.
-var jumps = []time.Duration{time.Hour, -time.Hour, 30 * 24 * time.Hour, -30 * 24 * time.Hour} //nolint:gochecknoglobals // a constant
+var jumps = []time.Duration{time.Hour, -time.Hour, 30 * 24 * time.Hour, -30 * 24 * time.Hour} // a constant
 
 // jump has a clock be wrong for a while, and then right again.
 func (k *killer) jump(n *cluster.Node) { k.jumpAll(n) }
@@ -248,8 +248,8 @@ func (k *killer) putBack(n *cluster.Node) {
 	k.replaceVoter(n)
 }
 
-// replaceVoter does what docs/failover.md asks of an operator: the voter on a disk that was put back takes no part until
-// one with an empty directory has taken its place. With etcd there is none.
+// replaceVoter does what docs/failover.md asks of an operator: the voter on a disk that was put back takes no part
+// until one with an empty directory has taken its place. With etcd there is none.
 func (k *killer) replaceVoter(n *cluster.Node) {
 	t := k.t
 	if k.p.Witness == nil {

@@ -131,8 +131,8 @@ func (u *unsynced) both() {
 	require.Equal(t, digests[0].Content, digests[1].Content)
 }
 
-// force is the operator, who takes the node with more of the log and lets it go on without the rest, after the other one
-// was stopped, as the command demands.
+// force is the operator, who takes the node with more of the log and lets it go on without the rest, after the other
+// one was stopped, as the command demands.
 func (u *unsynced) force() *cluster.Node {
 	t := u.t
 	more := u.p.A

@@ -49,8 +49,8 @@ func (n *Node) StartWithDisk(s faultdisk.State) {
 	n.diskAtStart = s
 }
 
-// LosePower is Kill, and the machine has to boot: with State.Hold, what was not synced is gone, and the next start is on
-// another boot.
+// LosePower is Kill, and the machine has to boot: with State.Hold, what was not synced is gone, and the next start is
+// on another boot.
 func (n *Node) LosePower() error {
 	if err := n.Kill(); err != nil {
 		return err

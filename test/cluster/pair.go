@@ -50,8 +50,8 @@ type Options struct {
 	// Disk lets the disks of the nodes be broken, by Node.SetDisk. The binary must have been built for it: see
 	// CanBreakDisks.
 	Disk bool
-	// Clock lets the clocks of the nodes, the witness and etcd be set, by Node.SetClock. The binary must have been built
-	// for it: see CanSetClocks.
+	// Clock lets the clocks of the nodes, the witness and etcd be set, by Node.SetClock. The binary must have been
+	// built for it: see CanSetClocks.
 	Clock bool
 	// Net has each node run in a network of its own; it is closed with the pair. Not together with Links, Disk and
 	// Raft.

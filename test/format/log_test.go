@@ -34,7 +34,8 @@ func (d *dumper) log() {
 
 func (d *dumper) intent(b []byte) {
 	d.line(0, "cut.intent: version %d, op %d, new end %s, seal %d, segment %d, zero from %d to %d, header at %d",
-		le32(b[8:]), le32(b[12:]), position(b[32:]), le32(b[52:]), le64(b[56:]), le64(b[64:]), le64(b[72:]), le64(b[80:]))
+		le32(b[8:]), le32(b[12:]), position(b[32:]), le32(b[52:]), le64(b[56:]), le64(b[64:]), le64(b[72:]),
+		le64(b[80:]))
 	d.hex(1, b)
 }
 
@@ -100,7 +101,8 @@ func (d *dumper) transaction(payload []byte) {
 		require.NoError(d.t, err)
 		d.seen[opKind(op.Code)] = true
 		for i, config := 0, reflect.ValueOf(op.Config); i < config.NumField(); i++ {
-			d.seen[configKind(config.Type().Field(i))] = d.seen[configKind(config.Type().Field(i))] || !config.Field(i).IsZero()
+			d.seen[configKind(config.Type().Field(i))] = d.seen[configKind(config.Type().Field(i))] ||
+				!config.Field(i).IsZero()
 		}
 		d.line(4, "%s", operation(op))
 		d.messages(op)

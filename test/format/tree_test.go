@@ -26,7 +26,8 @@ var treeKinds = map[byte]struct {
 		return fmt.Sprintf("key %q, version %d, value %s", key.rest(), value.u8(), text(value.rest()))
 	}},
 	'm': {"state", func(_, value *reader) string {
-		return fmt.Sprintf("version %d, next queue %d, producers forgotten %d, digest %016x", value.u8(), value.uvarint(),
+		return fmt.Sprintf("version %d, next queue %d, producers forgotten %d, digest %016x", value.u8(),
+			value.uvarint(),
 			value.uvarint(), value.u64())
 	}},
 	'p': {"producer", describeProducer},

@@ -131,7 +131,7 @@ func startNode(t *testing.T, name string, endpoints []string) *process {
 	t.Helper()
 	text, err := json.Marshal(nodeSettings{Name: name, Dir: filepath.Join(t.TempDir(), name), Endpoints: endpoints})
 	require.NoError(t, err)
-	cmd := exec.Command(os.Args[0]) //nolint:noctx // this very program; it ends with its input
+	cmd := exec.Command(os.Args[0]) // this very program; it ends with its input
 	cmd.Env, cmd.Stderr = append(os.Environ(), asNode+"="+string(text)), os.Stderr
 	p := &process{t: t}
 	p.in, err = cmd.StdinPipe()

@@ -58,8 +58,8 @@ func (w *world) breakIt(ctx context.Context, plan []fault) error {
 	return nil
 }
 
-// waitWhole waits for a pair in sync that no plan takes apart again: with sync=off, the power loss of a node whose other
-// one is just being restarted by a plan loses what was acknowledged, as documented.
+// waitWhole waits for a pair in sync that no plan takes apart again: with sync=off, the power loss of a node whose
+// other one is just being restarted by a plan loses what was acknowledged, as documented.
 func (w *world) waitWhole(ctx context.Context) error {
 	if err := w.waitInSync(ctx); err != nil || !w.upkeepAsked {
 		return err

@@ -24,7 +24,7 @@ import (
 )
 
 // quantities that must not grow, in the order of the columns. Those of a node are the larger one of the two nodes.
-var quantities = []string{ //nolint:gochecknoglobals // a table
+var quantities = []string{ // a table
 	"resident_bytes", "goroutines", "open_files", "data_files", "log_bytes", "page_bytes", "coordinator_bytes",
 }
 

@@ -79,7 +79,10 @@ func soak(t *testing.T, binary, coordinator string) {
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	s := &run{t: t, every: every, rate: number(t, "LOCKSTEP_SOAK_RATE", 60), rng: rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1))}
+	s := &run{
+		t: t, every: every, rate: number(t, "LOCKSTEP_SOAK_RATE", 60),
+		rng: rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1)),
+	}
 	s.start(binary, coordinator)
 	s.sampler = newSampler(t, s.p, s.metrics, filepath.Join(dir, "soak-"+coordinator+".csv"))
 	for n := 0; time.Since(s.sampler.began) < length; n++ {

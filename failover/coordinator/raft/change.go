@@ -13,8 +13,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// minVoters is below what a cluster is not made: it could lose no voter any more, or could not be told from one that was
-// cut off.
+// minVoters is below what a cluster is not made: it could lose no voter any more, or could not be told from one that
+// was cut off.
 const minVoters = 2
 
 // changeLimit of one change of the members: raft has to commit it, and before that may have to send the log.

@@ -80,8 +80,8 @@ func (v *Voter) load(ctx context.Context) (state, error) {
 	if _, err := v.confirmed(ctx); err != nil {
 		return state{}, err
 	}
-	// All that a client was told before the call is applied here: by this leader, which answers after it has applied, or
-	// by another before it, since this one became ready after a barrier.
+	// All that a client was told before the call is applied here: by this leader, which answers after it has applied,
+	// or by another before it, since this one became ready after a barrier.
 	return v.fsm.now.Get(), nil
 }
 

@@ -24,10 +24,10 @@ import (
 // A voter cannot know that by itself, so that the others remember for it. Each keeps, on its own disk, the highest that
 // it has heard of every other: what that one has promised by raft's own messages. A vote is on the disk before raft
 // counts it. An acknowledged entry is there a moment later: waiting for it would double the time of each swap, and what
-// it leaves open is that this voter dies in that moment and the other one is put back as well. A voter that connects says
-// what it knows of the other side, and a voter that has just started hears the others out before it takes part. One
-// that finds itself below what is known of it takes no part any more, and says so; it is replaced like one whose disk
-// was lost.
+// it leaves open is that this voter dies in that moment and the other one is put back as well. A voter that connects
+// says what it knows of the other side, and a voter that has just started hears the others out before it takes part.
+// One that finds itself below what is known of it takes no part any more, and says so; it is replaced like one whose
+// disk was lost.
 //
 // None of what is compared ever falls on a disk that was not put back: the term of a voter's last vote only rises, and
 // within the term in which an entry was acknowledged no voter cuts it. (The end of the log alone would not do: a new

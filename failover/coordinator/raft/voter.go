@@ -289,7 +289,8 @@ func (v *Voter) Close() error {
 
 // followLeader keeps v.leaders up to date with what raft knows.
 func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observation) {
-	// Observations are dropped when the reader does not take them in time, so that each is no more than a reason to look.
+	// Observations are dropped when the reader does not take them in time, so that each is no more than a reason to
+	// look.
 	tick := time.NewTicker(v.opts.ElectionTimeout)
 	defer tick.Stop()
 	for {

@@ -184,7 +184,8 @@ func (s *Service) Backup(req *pb.BackupRequest, out grpc.ServerStreamingServer[p
 		error,
 	) {
 		return s.manager.Backup(wire.Paced(ctx, req), maintenance.BackupRequest{
-			Path: req.GetPath(), Keep: int(req.GetKeepGenerations()), BytesPerSecond: int64(min(req.GetBytesPerSecond(), 1<<62)),
+			Path: req.GetPath(), Keep: int(req.GetKeepGenerations()),
+			BytesPerSecond: int64(min(req.GetBytesPerSecond(), 1<<62)),
 		}, progress)
 	}, func(p *pb.Progress) error { return out.Send(&pb.BackupResponse{Progress: p}) })
 	if err != nil {

@@ -30,8 +30,8 @@ const (
 	Variable = "FAULTDISK"
 	// VariableState is the environment variable that holds what it does from the first operation on: a State, as JSON.
 	VariableState = "FAULTDISK_STATE"
-	// VariableBoot is the environment variable that names the boot of the machine that the disk is in: another one after
-	// a power failure.
+	// VariableBoot is the environment variable that names the boot of the machine that the disk is in: another one
+	// after a power failure.
 	VariableBoot = "FAULTDISK_BOOT"
 	// Tag is the build tag of a node that links this package.
 	Tag = "faultdisk"
@@ -86,7 +86,7 @@ func (r Rule) matches(op faultfs.Op) bool {
 }
 
 // errno that the rule fails operations with; nil for none.
-func (r Rule) errno() (error, error) { //nolint:staticcheck // the first one is a value
+func (r Rule) errno() (error, error) { // the first one is a value
 	switch r.Error {
 	case "":
 		return nil, nil

@@ -320,7 +320,8 @@ func (r *pageSizeRun) rewritePair(ctx context.Context, size int) ([]rewritten, e
 			return nil, err
 		}
 		all = append(all, rewritten{
-			took: res.GetTook().AsDuration(), before: int(res.GetPageSizeBefore()), after: int(res.GetPageSizeAfter()), bytes: int64(res.GetFileBytesAfter()),
+			took: res.GetTook().AsDuration(), before: int(res.GetPageSizeBefore()), after: int(res.GetPageSizeAfter()),
+			bytes: int64(res.GetFileBytesAfter()),
 		})
 		if i > 0 {
 			break

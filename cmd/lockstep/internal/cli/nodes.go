@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// addresses are the nodes to talk to.
+// Addresses are the nodes to talk to.
 func (env *Env) Addresses() ([]string, error) {
 	var list []string
 	for s := range strings.SplitSeq(env.addr, ",") {

@@ -118,7 +118,8 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	}
 	if rate := o.FillBytes / int64(leastRewrite/time.Second); !o.NoKill {
 		settings["maintenance-rewrite-rate"] = strconv.FormatInt(rate, 10)
-		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in", out.Bytes(uint64(rate)))
+		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in",
+			out.Bytes(uint64(rate)))
 	}
 	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: settings, Raft: o.Raft}); err != nil {
 		return ResizeVerdict{}, err

@@ -37,7 +37,8 @@ The rate of the snapshot is that of its transfer over loopback and its installat
 				return cli.Usage("--store: %v", err)
 			}
 			if o.PerSecond < 1 || o.Publishers < 1 || o.Before <= 0 || o.Settle < 0 || size < 1 || o.SizeBytes < 0 {
-				return cli.Usage("--store, --per-second, --publishers and --before must be above 0, and --message-size " +
+				return cli.Usage("--store, --per-second, --publishers and --before must be above 0, and " +
+					"--message-size " +
 					"and --settle not below")
 			}
 			o.StoreBytes = size.Bytes()

@@ -42,7 +42,8 @@ func TestDemo(t *testing.T) {
 func TestDemoResize(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
-	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "resize", "--fill", "32MiB", "--rate", "500", "--output", "json",
+	stdout, stderr, code := clitest.CLI{T: t}.Run("", "demo", "resize", "--fill", "32MiB", "--rate", "500", "--output",
+		"json",
 		"--seed", "3")
 	require.Equal(t, cli.ExitOK, code, "%s%s", stdout, stderr)
 	var v map[string]any

@@ -163,7 +163,8 @@ func printRecord(env *cli.Env, reader *txn.Reader, it wal.Item, messages bool) e
 		text += strings.TrimRight(fmt.Sprintf("\n%12s queue %d  %s  %s", "", m.Queue, body,
 			out.Properties(m.Properties)), " ")
 	}
-	return env.Print.Sentence("%10d  term %d  %s  %-10s  %-23s  %9s  %s", j.LSN, j.Term, j.Chain, j.Kind, when, out.Bytes(j.Bytes),
+	return env.Print.Sentence("%10d  term %d  %s  %-10s  %-23s  %9s  %s", j.LSN, j.Term, j.Chain, j.Kind, when,
+		out.Bytes(j.Bytes),
 		text)
 }
 

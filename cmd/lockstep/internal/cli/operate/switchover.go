@@ -117,7 +117,8 @@ func printSwitchover(env *cli.Env, r *pb.SwitchoverResponse) error {
 		return err
 	}
 	if r.GetAlready() {
-		return env.Print.Sentence("%s is active already, in term %d: nothing was done", r.GetActiveAddress(), r.GetTerm())
+		return env.Print.Sentence("%s is active already, in term %d: nothing was done", r.GetActiveAddress(),
+			r.GetTerm())
 	}
 	return env.Print.Sentence("%s is active now, in term %d; clients waited %v", r.GetActiveAddress(), r.GetTerm(),
 		pause.Round(100*time.Microsecond))

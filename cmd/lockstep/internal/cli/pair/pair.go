@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// pairCommand groups what changes the pair itself.
+// Command groups what changes the pair itself.
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pair", GroupID: "operate",

@@ -57,8 +57,8 @@ func printNodes(env *cli.Env, s nodes.Status) error {
 	return nil
 }
 
-// notesOf are what is to be known of a node beside its figures: why it waits, how its standby is, and what it does to its
-// page file.
+// notesOf are what is to be known of a node beside its figures: why it waits, how its standby is, and what it does to
+// its page file.
 func notesOf(n *nodes.Node) string {
 	var all []string
 	if n.Standby != "" {

@@ -49,8 +49,11 @@ func TestStatusFits(t *testing.T) {
 		lines[5:])
 
 	text = shown(nodes.Status{
-		Nodes:      []nodes.Node{waiting},
-		Conditions: []nodes.Condition{{Condition: "not-serving", Severity: "critical", Details: "RECOVERING: " + reason}},
+		Nodes: []nodes.Node{waiting},
+		Conditions: []nodes.Condition{{
+			Condition: "not-serving", Severity: "critical",
+			Details: "RECOVERING: " + reason,
+		}},
 	})
 	require.Equal(t, 1, strings.Count(text, reason), "the condition says it")
 

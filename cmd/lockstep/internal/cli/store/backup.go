@@ -94,7 +94,8 @@ that was interrupted is never taken for a good one.`,
 // onNodePath refuses a path that means something else on each node.
 func onNodePath(path string) error {
 	if path != "" && !filepath.IsAbs(path) {
-		return cli.Usage("--path %q is not absolute; it is a directory of the node, which has a working directory of its own", path)
+		return cli.Usage("--path %q is not absolute; it is a directory of the node, which has a working directory of "+
+			"its own", path)
 	}
 	return nil
 }
@@ -346,7 +347,8 @@ func restore(ctx context.Context, env *cli.Env, path string, f restoreFlags) err
 		return err
 	}
 	j := restored{
-		Set: newLocalSaveSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: out.NewPosition(r.End), EndTime: r.EndTime,
+		Set: newLocalSaveSet(set), DataDir: f.dataDir, DryRun: f.dryRun, End: out.NewPosition(r.End),
+		EndTime:        r.EndTime,
 		ArchiveRecords: r.Records,
 		NeededBytes:    r.NeededBytes, AvailableBytes: r.AvailableBytes,
 	}

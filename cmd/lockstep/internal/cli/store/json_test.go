@@ -26,7 +26,8 @@ func TestJSON(t *testing.T) {
 	require.NoError(t, printSettings(env, golden.Fill(&pb.MaintenanceSettings{})))
 	var local backup.Set
 	golden.FillStruct(&local)
-	require.NoError(t, printSets(env, "node a", []saveSet{newSaveSet(golden.Fill(&pb.SaveSet{})), newLocalSaveSet(local)}))
+	require.NoError(t, printSets(env, "node a",
+		[]saveSet{newSaveSet(golden.Fill(&pb.SaveSet{})), newLocalSaveSet(local)}))
 	var archive archived
 	var restore restored
 	golden.FillStruct(&archive)

@@ -107,8 +107,10 @@ func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 		case f.rolling && f.dryRun:
 			return dryRunBoth(ctx, env, c, f, pageSize)
 		case f.rolling:
-			return plan.Run(ctx, env, c, &pb.StartPlanRequest{Kind: f.kind, PageSize: pageSize,
-				SwitchBack: f.switchBack},
+			return plan.Run(ctx, env, c, &pb.StartPlanRequest{
+				Kind: f.kind, PageSize: pageSize,
+				SwitchBack: f.switchBack,
+			},
 				f.detach)
 		}
 		t, err := chooseNode(ctx, env, c, f.node)
