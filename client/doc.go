@@ -14,8 +14,8 @@
 //   - Begin collects publishes and acknowledgements over any number of queues, all committed or none.
 //   - Browse reads without consuming. Queues and subscriptions are managed by methods of Client, one given node by
 //     Node.
-//   - Page files are scanned, rewritten, shrunk and backed up by methods of Node; settings, the rolling plan and jobs belong
-//     to the pair and are methods of Client.
+//   - Page files are scanned, rewritten, shrunk and backed up by methods of Node; settings, the rolling plan and jobs
+//     belong to the pair and are methods of Client.
 //
 // An error without ErrOutcomeUnknown means that nothing was committed, and that nothing of that attempt ever will be.
 // With it, the same Txn, AckSync or Request can be asked again, and asks for the same thing; a Publish that is made

@@ -17,79 +17,79 @@ import (
 
 // kindOf returns the Err value that a reason means, nil for one with which the request is to be sent again. It returns
 // false for a reason that this client does not know: of a newer node, or none at all.
-func kindOf(r pb.ErrorReason) (kind error, known bool) {
+func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	switch r {
 	case pb.ErrorReason_ERROR_REASON_UNSPECIFIED:
-		return nil, false
+		return false, nil
 	case pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
 		pb.ErrorReason_ERROR_REASON_BLOCKED, pb.ErrorReason_ERROR_REASON_PAUSED,
 		pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN, pb.ErrorReason_ERROR_REASON_STORE_FAILED,
 		pb.ErrorReason_ERROR_REASON_CONSUMERS_CLOSED, pb.ErrorReason_ERROR_REASON_INDEX_DAMAGED,
 		pb.ErrorReason_ERROR_REASON_UNREACHABLE,
 		pb.ErrorReason_ERROR_REASON_DEADLINE, pb.ErrorReason_ERROR_REASON_CANCELED:
-		return nil, true
+		return true, nil
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND:
-		return ErrQueueNotFound, true
+		return true, ErrQueueNotFound
 	case pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND:
-		return ErrSubscriptionNotFound, true
+		return true, ErrSubscriptionNotFound
 	case pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS, pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS:
-		return ErrAlreadyExists, true
+		return true, ErrAlreadyExists
 	case pb.ErrorReason_ERROR_REASON_QUEUE_NOT_EMPTY:
-		return ErrNotEmpty, true
+		return true, ErrNotEmpty
 	case pb.ErrorReason_ERROR_REASON_QUEUE_FULL, pb.ErrorReason_ERROR_REASON_DISK_LOW,
 		pb.ErrorReason_ERROR_REASON_TOO_MANY_QUEUES, pb.ErrorReason_ERROR_REASON_TOO_MANY_SUBSCRIPTIONS,
 		pb.ErrorReason_ERROR_REASON_TOO_MANY_ENTRIES, pb.ErrorReason_ERROR_REASON_TOO_MANY_CONSUMERS,
 		pb.ErrorReason_ERROR_REASON_TOO_MUCH_CREDIT, pb.ErrorReason_ERROR_REASON_RESPONSE_TOO_LARGE,
 		pb.ErrorReason_ERROR_REASON_TOO_LARGE, pb.ErrorReason_ERROR_REASON_TOO_MANY_JOBS,
 		pb.ErrorReason_ERROR_REASON_PAGE_FILE_FULL:
-		return ErrLimit, true
+		return true, ErrLimit
 	case pb.ErrorReason_ERROR_REASON_INVALID_NAME, pb.ErrorReason_ERROR_REASON_BEYOND_END,
 		pb.ErrorReason_ERROR_REASON_TOO_MANY_RELEASED, pb.ErrorReason_ERROR_REASON_MIXED,
 		pb.ErrorReason_ERROR_REASON_MALFORMED, pb.ErrorReason_ERROR_REASON_INVALID,
 		pb.ErrorReason_ERROR_REASON_UNDECODABLE, pb.ErrorReason_ERROR_REASON_SETTING:
-		return ErrInvalid, true
+		return true, ErrInvalid
 	case pb.ErrorReason_ERROR_REASON_SEQUENCE_REUSED:
-		return ErrSequenceReused, true
+		return true, ErrSequenceReused
 	case pb.ErrorReason_ERROR_REASON_PRODUCER_FENCED:
-		return ErrFenced, true
+		return true, ErrFenced
 	case pb.ErrorReason_ERROR_REASON_TOO_OLD, pb.ErrorReason_ERROR_REASON_PRODUCER_FORGOTTEN:
-		return ErrTooOld, true
+		return true, ErrTooOld
 	case pb.ErrorReason_ERROR_REASON_DATA_LOSS, pb.ErrorReason_ERROR_REASON_PAGE_DAMAGED,
 		pb.ErrorReason_ERROR_REASON_NODES_DIFFER:
-		return ErrDataLoss, true
+		return true, ErrDataLoss
 	case pb.ErrorReason_ERROR_REASON_NEWER_VERSION, pb.ErrorReason_ERROR_REASON_INTERNAL:
-		return ErrInternal, true
+		return true, ErrInternal
 	default:
 		return operatorKindOf(r)
 	}
 }
 
 // operatorKindOf is kindOf for the reasons that maintenance and the commands of operators meet.
-func operatorKindOf(r pb.ErrorReason) (kind error, known bool) {
+func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
 	switch r {
 	case pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY, pb.ErrorReason_ERROR_REASON_PAGE_FILE_BUSY,
 		pb.ErrorReason_ERROR_REASON_BACKUP_BUSY, pb.ErrorReason_ERROR_REASON_PLAN_RUNS,
 		pb.ErrorReason_ERROR_REASON_JOB_RUNS:
-		return ErrBusy, true
+		return true, ErrBusy
 	case pb.ErrorReason_ERROR_REASON_GAVE_WAY:
-		return ErrGaveWay, true
+		return true, ErrGaveWay
 	case pb.ErrorReason_ERROR_REASON_REWRITE_CANCELED:
-		return ErrCanceled, true
+		return true, ErrCanceled
 	case pb.ErrorReason_ERROR_REASON_NO_SPACE, pb.ErrorReason_ERROR_REASON_BACKUP_NO_SPACE:
-		return ErrNoSpace, true
+		return true, ErrNoSpace
 	case pb.ErrorReason_ERROR_REASON_NO_PLAN:
-		return ErrNoPlan, true
+		return true, ErrNoPlan
 	case pb.ErrorReason_ERROR_REASON_NO_JOB:
-		return ErrNoJob, true
+		return true, ErrNoJob
 	case pb.ErrorReason_ERROR_REASON_ROLE, pb.ErrorReason_ERROR_REASON_NO_BACKUP_PATH,
 		pb.ErrorReason_ERROR_REASON_NO_ARCHIVE, pb.ErrorReason_ERROR_REASON_NO_RECOMMENDATION,
 		pb.ErrorReason_ERROR_REASON_NO_PARTNER, pb.ErrorReason_ERROR_REASON_PAST,
 		pb.ErrorReason_ERROR_REASON_SWITCHOVER, pb.ErrorReason_ERROR_REASON_ADOPT,
 		pb.ErrorReason_ERROR_REASON_PAUSE, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC,
 		pb.ErrorReason_ERROR_REASON_FORCE:
-		return ErrRefused, true
+		return true, ErrRefused
 	default:
-		return nil, false
+		return false, nil
 	}
 }
 
@@ -127,7 +127,7 @@ func kindOfCode(code codes.Code) error {
 // classify finds the Err value; none for what is to be sent again.
 func (e *Error) classify(ctx context.Context) {
 	e.reason = reason.Parse(e.Reason)
-	kind, known := kindOf(e.reason)
+	known, kind := kindOf(e.reason)
 	switch {
 	case e.notActive != nil:
 		return

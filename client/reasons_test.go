@@ -16,7 +16,7 @@ import (
 func TestEveryReasonHasAMeaning(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
-		_, known := kindOf(r)
+		known, _ := kindOf(r)
 		require.Equal(t, r != pb.ErrorReason_ERROR_REASON_UNSPECIFIED, known, r)
 	}
 	e := streamError(t.Context(), "node:1", &pb.RequestError{
@@ -31,7 +31,7 @@ func TestEveryReasonHasAMeaning(t *testing.T) {
 func TestOnlyAnswersProveAnything(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
-		if kind, known := kindOf(r); !known || kind != nil {
+		if known, kind := kindOf(r); !known || kind != nil {
 			continue
 		}
 		e := streamError(t.Context(), "node:1", &pb.RequestError{

@@ -33,7 +33,8 @@
 //
 // The numbers are used in comments all over the code base.
 //
-//	INV-1   Appends and acks carry config and term; a standby persists its fence before obeying it and rejects what is below.
+//	INV-1   Appends and acks carry config and term; a standby persists its fence before obeying it and rejects what is
+//	        below.
 //	INV-2   A transaction is acknowledged, applied or delivered only when it is durable on every member of in_sync.
 //	INV-3   Removing the standby: swap first, acknowledge alone after. Adding it: require its acks first, swap after.
 //	INV-4   Only a member of in_sync with matching store and incarnation may promote itself; it stops accepting the old
@@ -45,9 +46,9 @@
 //	INV-8   After a swap with an unknown outcome the node serves nothing until a linearizable re-read.
 //	INV-9   A missing record beside a non-empty store, or a record older than the node's own config, is refused.
 //	INV-10  A producer's sequence is committed with its messages.
-//	INV-11  Only the run of a store that in_sync names may act or be counted; a start renews it, durably in the store first. A
-//	        running node that finds another run in its place stops for good.
+//	INV-11  Only the run of a store that in_sync names may act or be counted; a start renews it, durably in the store
+//	        first. A running node that finds another run in its place stops for good.
 //	INV-12  A store that is named in sync and ends before the pair's high-water mark was put back: as INV-6.
-//	INV-13  What a node knows to be committed it never cuts or discards; a node that was active takes the role up again only
-//	        after the other member in sync has said that its log is not longer, or has not come.
+//	INV-13  What a node knows to be committed it never cuts or discards; a node that was active takes the role up again
+//	        only after the other member in sync has said that its log is not longer, or has not come.
 package failover

@@ -29,9 +29,10 @@ var ErrAdopt = errors.New("the pair was not adopted")
 
 // Why there is nothing to adopt.
 var (
-	errAdoptBusy    = errors.New("a change of the pair's record is under way on this node; try again")
-	errAdoptNoPair  = errors.New("this node's store has never been part of a pair; it joins by itself")
-	errAdoptFine    = errors.New("the coordinator's record is not older than what this node knows: there is nothing to adopt")
+	errAdoptBusy   = errors.New("a change of the pair's record is under way on this node; try again")
+	errAdoptNoPair = errors.New("this node's store has never been part of a pair; it joins by itself")
+	errAdoptFine   = errors.New("the coordinator's record is not older than what this node knows: " +
+		"there is nothing to adopt")
 	errAdoptStandby = errors.New("this node runs and is not the active one: adopt on the active, or stop that and " +
 		"start this one anew")
 	errAdoptUnknown = errors.New("this node's last change of the pair's record had no answer before the record was " +

@@ -22,13 +22,14 @@
 //
 // # Locks
 //
-//   - Store.mu guards state, the tail and the published tree view. Apply takes it for writing, a few hundred records at a
-//     time; queries take it for reading and never do I/O under it.
-//   - Store.ioMu is held for reading during page I/O by queries and for writing while a snapshot replaces page.db. What takes
-//     long (a check, a digest, the copying of a snapshot) does not hold it all the time; it pins a checkpoint, and ends with an
-//     error when the file is replaced or closed.
-//   - pager.mu is held by whoever edits the tree and writes checkpoints: the pager goroutine, Close, and Install.Commit. While a
-//     checkpoint is on its way to the disk only the pager goroutine takes it, to write more messages; the others wait (pager.hold).
+//   - Store.mu guards state, the tail and the published tree view. Apply takes it for writing, a few hundred records
+//     at a time; queries take it for reading and never do I/O under it.
+//   - Store.ioMu is held for reading during page I/O by queries and for writing while a snapshot replaces page.db.
+//     What takes long (a check, a digest, the copying of a snapshot) does not hold it all the time; it pins a
+//     checkpoint, and ends with an error when the file is replaced or closed.
+//   - pager.mu is held by whoever edits the tree and writes checkpoints: the pager goroutine, Close, and
+//     Install.Commit. While a checkpoint is on its way to the disk only the pager goroutine takes it, to write more
+//     messages; the others wait (pager.hold).
 //
 // Order: pager.mu, ioMu, mu.
 package store

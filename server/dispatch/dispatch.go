@@ -12,11 +12,11 @@
 //   - A message is with at most one consumer at a time: Consumer.inFlight is the truth, everything else is derived.
 //   - Only applied messages are seen (Source.Read shows nothing else), and nothing is handed out while paused (INV-2).
 //   - `confirmed` moves only after the transaction that holds the acks is committed.
-//   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can be, or until
-//     somebody acknowledges it.
+//   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can
+//     be, or until somebody acknowledges it.
 //   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
-//   - Deliveries do not starve whoever publishes: while others want the processors, the dispatchers keep to a share of them, and take
-//     turns, so that no subscription waits for another one's backlog.
+//   - Deliveries do not starve whoever publishes: while others want the processors, the dispatchers keep to a share
+//     of them, and take turns, so that no subscription waits for another one's backlog.
 //
 // The package knows neither gRPC nor protobuf nor replication: it is given a Source and a Settler.
 package dispatch

@@ -49,7 +49,9 @@ func TestRestoredStore(t *testing.T) {
 	check := func(n *testNode) {
 		t.Helper()
 		n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-		require.Eventually(t, func() bool { return n.status().GetPlan().GetState() == pb.PlanState_PLAN_STATE_CANCELLED }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return n.status().GetPlan().GetState() == pb.PlanState_PLAN_STATE_CANCELLED
+		}, patience, 10*time.Millisecond)
 		plan := n.status().GetPlan()
 		require.Equal(t, started.GetPlan().GetId(), plan.GetId())
 		require.Contains(t, plan.GetReason(), "another pair")

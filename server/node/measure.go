@@ -73,7 +73,8 @@ func (l countedListener) Accept() (net.Conn, error) {
 	l.counter.accepted.Add(1)
 	l.counter.open.Add(1)
 	closed := sync.OnceFunc(func() { l.counter.open.Add(^uint64(0)) })
-	if tcp, ok := conn.(*net.TCPConn); ok { // what it can do besides, such as writing several buffers at once, it still can
+	// What it can do besides, such as writing several buffers at once, it still can.
+	if tcp, ok := conn.(*net.TCPConn); ok {
 		return &countedTCP{tcp, closed}, nil
 	}
 	return &countedConn{conn, closed}, nil

@@ -16,12 +16,13 @@
 //
 // # What holds at any instant
 //
-//   - A page that one of the two valid meta slots can reach is never overwritten. A run that is freed while checkpoint n is
-//     being built stays as it is until n+1 is durable (the older slot is n then), and no Pin or Guard that may still
-//     look at it is held.
-//   - A page number together with the number of the checkpoint that was being built (Run.Born) names one content for good:
-//     Open begins a new checkpoint number, so what a crash left behind can never be mistaken for what was written later. A
-//     reference that carries Born therefore finds out about a write that was lost or that went elsewhere.
+//   - A page that one of the two valid meta slots can reach is never overwritten. A run that is freed while
+//     checkpoint n is being built stays as it is until n+1 is durable (the older slot is n then), and no Pin or Guard
+//     that may still look at it is held.
+//   - A page number together with the number of the checkpoint that was being built (Run.Born) names one content for
+//     good: Open begins a new checkpoint number, so what a crash left behind can never be mistaken for what was
+//     written later. A reference that carries Born therefore finds out about a write that was lost or that went
+//     elsewhere.
 //   - The bitmap of a checkpoint has a bit set for exactly those pages that are reachable from its meta slot, provided
 //     that the caller frees what it no longer refers to before it calls Checkpoint.
 //

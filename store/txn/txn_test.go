@@ -223,7 +223,11 @@ func TestBuilderRefuses(t *testing.T) {
 		"name":               {ErrInvalidName, func(b *Builder) { b.CreateQueue("", Config{}) }},
 		"subscription name":  {ErrInvalidName, func(b *Builder) { b.CreateQueue("q", Config{}, "?") }},
 		"subscription name2": {ErrInvalidName, func(b *Builder) { b.CreateSubscription(1, "?", StartLatest) }},
-		"raw record":         {ErrMalformed, func(b *Builder) { b.BeginPublish(1); b.Record([]byte("no record")); b.EndPublish() }},
+		"raw record": {ErrMalformed, func(b *Builder) {
+			b.BeginPublish(1)
+			b.Record([]byte("no record"))
+			b.EndPublish()
+		}},
 		"too many operations": {ErrTooLarge, func(b *Builder) {
 			for range MaxOps + 1 {
 				b.Ack(1, 1, Range{1, 1})

@@ -149,7 +149,8 @@ func (h frameHead) follow(b []byte, size int, prev lsn.Position) (f Frame, rest 
 		return Frame{}, nil, fmt.Errorf("%w: %s after checksum %08x does not follow %s", ErrChain, h.pos, h.prevCRC,
 			prev)
 	}
-	return Frame{Pos: h.pos, Kind: h.kind, Payload: b[FrameHeaderBytes : FrameHeaderBytes+h.length : FrameHeaderBytes+h.length]},
+	end := FrameHeaderBytes + h.length
+	return Frame{Pos: h.pos, Kind: h.kind, Payload: b[FrameHeaderBytes:end:end]},
 		b[size:], nil
 }
 

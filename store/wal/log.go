@@ -21,7 +21,8 @@ import (
 //
 //   - segs is never empty; the last one is where the next block goes; each begins where the one before it ends.
 //   - synced ≤ end; marked ≤ synced.LSN: no block promises more than an fsync has done.
-//   - markedCommit ≤ committed ≤ end: no block tells more than is committed, and nothing is committed that is not there.
+//   - markedCommit ≤ committed ≤ end: no block tells more than is committed, and nothing is committed that is not
+//     there.
 //   - a block header is only ever written by Append, seal and the redo of a cut, under writeMu.
 type Log struct {
 	o      Options

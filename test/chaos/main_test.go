@@ -8,7 +8,8 @@
 //	LOCKSTEP_CHAOS=30m    kill nodes for that long
 //	LOCKSTEP_ROUNDS=500   or for that many rounds
 //	LOCKSTEP_SEED=…       with the dice of an earlier run
-//	LOCKSTEP_KEEP=dir     where the histories, logs and data of failed tests go (default: a directory in $TMPDIR that is named)
+//	LOCKSTEP_KEEP=dir     where the histories, logs and data of failed tests go (default: a directory in $TMPDIR that
+//	                      is named)
 package chaos
 
 import (

@@ -11,6 +11,6 @@
 //   - Pair starts, kills (SIGKILL), pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, and stops and restarts etcd.
 //   - Proxy is a TCP relay whose link can be cut (silence) or reset.
 //   - Workload publishes and consumes through the client package, and records everything in a History.
-//   - History.Check finds what must not be: messages that were acknowledged and are lost, stored twice, out of order, delivered
-//     again after their acknowledgement was confirmed, or delivered but never committed.
+//   - History.Check finds what must not be: messages that were acknowledged and are lost, stored twice, out of order,
+//     delivered again after their acknowledgement was confirmed, or delivered but never committed.
 package cluster

@@ -49,7 +49,9 @@ func TestDisks(t *testing.T) {
 			w.options.Sync = always
 			w.authority.leases = true
 			plan := drawMoves(rngOf(seed))
-			return scenario{fmt.Sprint(plan), func() error { return w.runWith(func(h *cluster.History) error { return w.moveDisks(h, plan) }) }}
+			return scenario{fmt.Sprint(plan), func() error {
+				return w.runWith(func(h *cluster.History) error { return w.moveDisks(h, plan) })
+			}}
 		})
 	})
 }

@@ -13,7 +13,8 @@
 //
 //	net_test.go          TCP: connections with latency, one-way cuts, silence, resets and refusals
 //	disk_test.go         the disk: memfs.FS, which loses what was not synced when the power fails; slow, hanging, failing
-//	coordinator_test.go  the way to the coordinator, failover/coordinator/memory: silence, outages, swaps with an unknown outcome
+//	coordinator_test.go  the way to the coordinator, failover/coordinator/memory: silence, outages, swaps with an
+//	                     unknown outcome
 //	host_test.go         the machine: starts, kills, power failures, boots, and a service manager
 //	plan_test.go         the faults, drawn from the seed
 //	disks_test.go        older images, copies, swaps and losses of disks, drawn from the seed (TestDisks)

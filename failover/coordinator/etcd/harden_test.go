@@ -251,7 +251,8 @@ func TestUserAndTokenExpiry(t *testing.T) {
 			tt.change(&o)
 			c := open(t, o)
 			require.ErrorContains(t, c.Ping(ctx), tt.want)
-			await(t, c, "the reason in the status", func(o failover.Observation) bool { return strings.Contains(o.Trouble, tt.want) })
+			await(t, c, "the reason in the status",
+				func(o failover.Observation) bool { return strings.Contains(o.Trouble, tt.want) })
 			_, err := c.Swap(ctx, 0, coordtest.SampleRecord("x"))
 			require.Error(t, err)
 			require.NotErrorIs(t, err, failover.ErrConflict)

@@ -28,7 +28,7 @@ func Run(ctx context.Context, args []string, process cli.Process) int {
 		process.Version = versionOfBuild()
 	}
 	env := &cli.Env{Process: process}
-	return cli.Run(ctx, env, Root(env), args)
+	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands get it when they are run
 }
 
 // Root is the command `lockstep` with all commands.

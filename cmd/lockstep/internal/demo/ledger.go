@@ -67,7 +67,8 @@ func (l *ledger) acknowledge(n int, r client.Receipt) {
 	m := &l.records[n]
 	m.acknowledged = r.Sequence
 	l.acknowledged++
-	if other, taken := l.bySequence[r.Sequence]; taken && other != n { // two nodes have acknowledged, each on its own: one of the two is gone
+	// Two nodes have acknowledged, each on its own: one of the two messages is gone.
+	if other, taken := l.bySequence[r.Sequence]; taken && other != n {
 		l.records[other].overwritten = true
 	} else {
 		l.bySequence[r.Sequence] = n

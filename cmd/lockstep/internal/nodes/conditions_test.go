@@ -44,7 +44,8 @@ func TestStatusConditions(t *testing.T) {
 
 	raw, err := json.Marshal(s)
 	require.NoError(t, err)
-	require.Contains(t, string(raw), `{"condition":"paused","severity":"info","since":"2023-11-14T22:13:20Z","means":"That means.","do":"Do this."}`)
+	require.Contains(t, string(raw), `{"condition":"paused","severity":"info",`+
+		`"since":"2023-11-14T22:13:20Z","means":"That means.","do":"Do this."}`)
 }
 
 // A release that knows no conditions has alarms.

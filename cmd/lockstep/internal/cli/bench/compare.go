@@ -70,12 +70,7 @@ func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) 
 	return nil
 }
 
-func compareCommand(env *cli.Env) *cobra.Command {
-	var f compareFlags
-	var peer, dir, command, limit string
-	cmd := &cobra.Command{
-		Use: "compare", Short: "Measure another product and this one in turn, and print the ratio",
-		Long: `Run the benchmark of a peer and ours in turn, A B A B, in one go: a figure of another day is none to compare with. A peer is a
+const compareLong = `Run the benchmark of a peer and ours in turn, A B A B, in one go: a figure of another day is none to compare with. A peer is a
 program that starts the product, loads it and prints its results: --peer-command, or ` + "`run`" + ` in --peer-dir, or in the directory of
 that name in --peers. Without one, only ours is measured, and the table says so.
 
@@ -85,7 +80,14 @@ consumers as many messages as the peer has left; for 512 bytes also 64 publisher
 compares with the peer's "sync_interval: always".
 
 chronicle: bursts of --messages that are read back, beside our embedded store, in a process of its own. With --sync always both
-sync every --batch messages; otherwise ours writes --batch messages in one transaction and the peer one after the other.`,
+sync every --batch messages; otherwise ours writes --batch messages in one transaction and the peer one after the other.`
+
+func compareCommand(env *cli.Env) *cobra.Command {
+	var f compareFlags
+	var peer, dir, command, limit string
+	cmd := &cobra.Command{
+		Use: "compare", Short: "Measure another product and this one in turn, and print the ratio",
+		Long: compareLong,
 		Example: `  lockstep bench compare --peer nats --peers ~/peers --rounds 3
   lockstep bench compare --peer nats --peer-dir ~/peers/nats --configs r3 --sync always --size 512 --duration 5s
   lockstep bench compare --peer chronicle --peer-dir ~/peers/chronicle --messages 2000000 --bursts 4

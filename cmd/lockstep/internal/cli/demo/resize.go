@@ -78,17 +78,17 @@ func demoResize(ctx context.Context, env *cli.Env, o demo.ResizeOptions) error {
 
 // showScan prints the result of a scan for people, beside the output for programs.
 func showScan(env *cli.Env, node string, r *pb.ScanResult) {
-	print := env.Print
-	if print.JSON() {
+	printer := env.Print
+	if printer.JSON() {
 		var err error
-		if print, err = out.New(env.Stderr, "table"); err != nil {
+		if printer, err = out.New(env.Stderr, "table"); err != nil {
 			return
 		}
 	}
 	// A screen that is gone is no reason to stop.
-	_ = print.Sentence("")
-	_ = store.PrintScan(print, node, r)
-	_ = print.Sentence("")
+	_ = printer.Sentence("")
+	_ = store.PrintScan(printer, node, r)
+	_ = printer.Sentence("")
 }
 
 func printResizeVerdict(env *cli.Env, v demo.ResizeVerdict) error {

@@ -148,19 +148,19 @@ func lastScans(ctx context.Context, env *cli.Env, want string) error {
 }
 
 // printLast prints a scan that was done before.
-func printLast(print *out.Printer, j scanned, more bool) error {
+func printLast(p *out.Printer, j scanned, more bool) error {
 	if more {
-		if err := print.Sentence(""); err != nil {
+		if err := p.Sentence(""); err != nil {
 			return err
 		}
 	}
 	if j.PageSize == 0 {
-		return print.Sentence("%s: it has not scanned yet (lockstep store scan)", j.Store)
+		return p.Sentence("%s: it has not scanned yet (lockstep store scan)", j.Store)
 	}
-	if err := print.Sentence("%s, scanned %s:", j.Store, j.Time.Local().Format(time.DateTime)); err != nil {
+	if err := p.Sentence("%s, scanned %s:", j.Store, j.Time.Local().Format(time.DateTime)); err != nil {
 		return err
 	}
-	return printScan(print, j)
+	return printScan(p, j)
 }
 
 // inPair tells whether the node has another one.
@@ -252,34 +252,34 @@ func PrintScan(p *out.Printer, node string, r *pb.ScanResult) error {
 	return printScan(p, j)
 }
 
-func printScan(print *out.Printer, j scanned) error {
-	if print.JSON() {
-		return print.Object(j)
+func printScan(p *out.Printer, j scanned) error {
+	if p.JSON() {
+		return p.Object(j)
 	}
-	err := print.Sentence("%s: %s, %s; page.db has %s in pages of %s\n", j.Store, out.Plural(j.Messages, "message"),
+	err := p.Sentence("%s: %s, %s; page.db has %s in pages of %s\n", j.Store, out.Plural(j.Messages, "message"),
 		out.Bytes(j.MessageBytes), out.Bytes(j.FileBytes), out.Bytes(uint64(j.PageSize)))
 	if err != nil {
 		return err
 	}
-	for _, p := range j.Problems {
-		if err := print.Sentence("damaged: %s", p); err != nil {
+	for _, problem := range j.Problems {
+		if err := p.Sentence("damaged: %s", problem); err != nil {
 			return err
 		}
 	}
 	if len(j.Histogram) > 0 {
-		if err := print.Table([]string{">Message size", ">Messages", ">Bytes", ""},
+		if err := p.Table([]string{">Message size", ">Messages", ">Bytes", ""},
 			histogramRows(j.Histogram)); err != nil {
 			return err
 		}
-		if err := print.Sentence(""); err != nil {
+		if err := p.Sentence(""); err != nil {
 			return err
 		}
 	}
-	if err := print.Table([]string{">Page size", ">page.db", ">To now", ">Pages", ">Unused", ""},
+	if err := p.Table([]string{">Page size", ">page.db", ">To now", ">Pages", ">Unused", ""},
 		candidateRows(j)); err != nil {
 		return err
 	}
-	return print.Sentence("\n%s", j.advice())
+	return p.Sentence("\n%s", j.advice())
 }
 
 // chartWidth is the longest bar of the histogram.
