@@ -20,8 +20,8 @@ import (
 // what was acknowledged is there in the end. Clocks that are apart are told. With wrong clocks a node takes over,
 // starts and rejoins as with right ones.
 func TestClockJumps(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it builds everything anew")
+	if !required(needsFaultclock) && !thorough() {
+		t.Skip("it compiles everything anew: LOCKSTEP_REQUIRE=faultclock runs it")
 	}
 	for _, raft := range []bool{false, true} {
 		t.Run(map[bool]string{false: "etcd", true: "raft"}[raft], func(t *testing.T) {

@@ -86,11 +86,15 @@ type killer struct {
 	failover []time.Duration
 }
 
+// thorough tells whether the length of the run was named: then every kind of fault strikes, clocks among them, for
+// which everything is compiled anew. In go test ./... the dice choose, for a minute or two.
+func thorough() bool { return os.Getenv("LOCKSTEP_CHAOS") != "" || os.Getenv("LOCKSTEP_ROUNDS") != "" }
+
 // newKiller starts a pair whose disks and clocks can be broken, as far as the program can do that.
 func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 	t.Helper()
 	o.Binary = binary
-	if !testing.Short() {
+	if thorough() {
 		if b, err := withClocks(); err != nil {
 			require.NoError(t, err)
 		} else if cluster.CanSetClocks(b) {
@@ -104,19 +108,21 @@ func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 			k.kinds = append(k.kinds, x)
 		}
 	}
-	k.deck = slices.Clone(k.kinds)
+	if thorough() {
+		k.deck = slices.Clone(k.kinds)
+	}
 	rng.Shuffle(len(k.deck), func(i, j int) { k.deck[i], k.deck[j] = k.deck[j], k.deck[i] })
 	return k
 }
 
-// run does rounds until there were enough of them, or time is over; but every kind once, unless the run is a short one.
+// run does rounds until there were enough of them, or time is over; but every kind once in a run whose length was named.
 func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 	t := k.t
 	t.Helper()
 	defer func() { t.Log(k.summary()) }()
 	began := time.Now()
 	over := func(done int) bool {
-		return (done >= rounds || time.Since(began) >= limit) && (len(k.deck) == 0 || testing.Short())
+		return (done >= rounds || time.Since(began) >= limit) && len(k.deck) == 0
 	}
 	for done := 0; !over(done); {
 		prefix := fmt.Sprintf("round-%d-", done)
@@ -133,7 +139,7 @@ func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 		verify(t, k.p, k.w)
 		require.NoError(t, k.w.Cleanup(limited(t)))
 	}
-	if !testing.Short() {
+	if thorough() {
 		for _, x := range k.kinds {
 			k.struck.require(t, x.name)
 		}

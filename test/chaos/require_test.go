@@ -18,12 +18,17 @@ const (
 	needsHistory    = "history"    // the repository with the last release in it
 )
 
+// required tells whether LOCKSTEP_REQUIRE names what, or "all".
+func required(what string) bool {
+	names := strings.Split(os.Getenv("LOCKSTEP_REQUIRE"), ",")
+	return slices.Contains(names, what) || slices.Contains(names, "all")
+}
+
 // lacks skips a test that needs something which is not there; if LOCKSTEP_REQUIRE names that, or "all", the test fails
 // instead, so that a machine which ought to have it cannot pass without.
 func lacks(t *testing.T, what, format string, args ...any) {
 	t.Helper()
-	required := strings.Split(os.Getenv("LOCKSTEP_REQUIRE"), ",")
-	if slices.Contains(required, what) || slices.Contains(required, "all") {
+	if required(what) {
 		t.Fatalf(what+" is required by LOCKSTEP_REQUIRE: "+format, args...)
 	}
 	t.Skipf(what+" is not there: "+format, args...)

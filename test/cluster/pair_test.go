@@ -39,7 +39,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(config), "advertise: \""+p.LinkA.Address()+"\"")
 	require.Contains(t, string(config), "coordinator:\n  etcd:\n    endpoints: \"")
-	require.Contains(t, string(config), "log:\n  keep-bytes: \"1MiB\"")
+	require.Contains(t, string(config), "wal:\n  keep-bytes: \"1MiB\"")
 
 	logged := func(n *Node) string {
 		b, err := os.ReadFile(n.LogFile())

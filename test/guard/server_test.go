@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,13 +49,24 @@ func TestServerAllocations(t *testing.T) {
 		{"1 at a time", 600, 1, 1},
 	} {
 		publish(t, conn, l, warmUp, &next)
-		beforeActive, beforeStandby := active.counts(), standby.counts()
-		publish(t, conn, l, l.requests, &next)
-		a, b := active.counts().since(beforeActive), standby.counts().since(beforeStandby)
+		stored += warmUp * l.messages
+		// One message after the other takes long on a busy machine, and what a node does beside is counted with it: the
+		// least of three is what a message costs.
+		tries := 1
+		if l.messages == 1 {
+			tries = 3
+		}
+		a, b := math.Inf(1), math.Inf(1)
 		messages := float64(l.requests * l.messages)
-		check(t, "active: allocations per message, "+l.name, float64(a.Allocations)/messages)
-		check(t, "standby: allocations per message, "+l.name, float64(b.Allocations)/messages)
-		stored += (warmUp + l.requests) * l.messages
+		for range tries {
+			beforeActive, beforeStandby := active.counts(), standby.counts()
+			publish(t, conn, l, l.requests, &next)
+			a = min(a, float64(active.counts().since(beforeActive).Allocations)/messages)
+			b = min(b, float64(standby.counts().since(beforeStandby).Allocations)/messages)
+			stored += l.requests * l.messages
+		}
+		check(t, "active: allocations per message, "+l.name, a)
+		check(t, "standby: allocations per message, "+l.name, b)
 	}
 	// What was published is less than what a node writes to pages before it must.
 	before := active.counts()

@@ -210,8 +210,11 @@ func (w *world) statuses(ctx context.Context) (out [2]*pb.GetStatusResponse) {
 
 // wait waits for a condition over the statuses of both nodes.
 func (w *world) wait(ctx context.Context, what string, holds func(s [2]*pb.GetStatusResponse) bool) error {
+	var s [2]*pb.GetStatusResponse
 	for {
-		s := w.statuses(ctx)
+		if now := w.statuses(ctx); ctx.Err() == nil || s == [2]*pb.GetStatusResponse{} {
+			s = now // and not what a question says that the end of ctx cut off
+		}
 		if holds(s) {
 			return nil
 		}
