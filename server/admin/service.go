@@ -91,9 +91,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Conditions: wire.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
 		DiskLowWatermark: st.DiskLowWatermark,
 	}
-	if resp.Store.LeftBehind, err = a.leftBehind(st.ArchiveDir); err != nil {
-		return nil, fmt.Errorf("status: %w", err)
-	}
+	resp.Store.LeftBehind = a.leftBehind(st.ArchiveDir)
 	switch {
 	case st.Primary != nil:
 		resp.Store.CommitLsn = st.Primary.CommitLSN
@@ -107,16 +105,17 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	return resp, nil
 }
 
-// leftBehind lists what an operator may remove.
-func (a *Service) leftBehind(archive string) ([]*pb.LeftBehind, error) {
+// leftBehind lists what an operator may remove, as far as it can be seen: a directory that cannot be read is told by a
+// condition, and an operator who looks for the cause needs the rest of the status.
+func (a *Service) leftBehind(archive string) []*pb.LeftBehind {
 	left, err := a.store.LeftBehind()
 	if err != nil {
-		return nil, err
+		a.o.Logger.Debug("what was left behind cannot be listed", zap.Error(err))
 	}
 	if archive != "" {
 		formers, err := backup.Formers(vfs.OS(), archive)
 		if err != nil {
-			return nil, err
+			a.o.Logger.Debug("the archive cannot be listed", zap.Error(err))
 		}
 		for _, dir := range formers {
 			n, err := store.SizeOf(vfs.OS(), dir)
@@ -130,7 +129,7 @@ func (a *Service) leftBehind(archive string) ([]*pb.LeftBehind, error) {
 	for i, l := range left {
 		out[i] = &pb.LeftBehind{Path: l.Path, Kind: l.Kind, Bytes: l.Bytes}
 	}
-	return out, nil
+	return out
 }
 
 func nodeStatus(st *failover.Status, n failover.NodeInfo) *pb.NodeStatus {

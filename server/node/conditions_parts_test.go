@@ -3,6 +3,7 @@
 package node
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -13,6 +14,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"time"
 
@@ -158,6 +160,21 @@ func TestCertificateConditions(t *testing.T) {
 		l.machine(&f, now)
 		require.Equal(t, want, kinds(&f), "%v", left)
 	}
+}
+
+// A process that has more in use than memory.budget and what a process takes besides says so.
+func TestMemoryCondition(t *testing.T) {
+	c := config.Default()
+	l := &lookout{n: &node{cfg: c}}
+	var before findings
+	l.machine(&before, time.Now())
+	require.NotContains(t, kinds(&before), conditions.MemoryOverBudget)
+	l.n.cfg.Memory.Budget = 16 << 20
+	held := bytes.Repeat([]byte("x"), 256<<20)
+	var f findings
+	l.machine(&f, time.Now())
+	require.Contains(t, kinds(&f), conditions.MemoryOverBudget)
+	runtime.KeepAlive(held)
 }
 
 // Clocks that differ are told; what the way of the answer may have taken does not count.

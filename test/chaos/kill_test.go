@@ -115,7 +115,8 @@ func newKiller(t *testing.T, rng *rand.Rand, o cluster.Options) *killer {
 	return k
 }
 
-// run does rounds until there were enough of them, or time is over; but every kind once in a run whose length was named.
+// run does rounds until there were enough of them, or time is over; but every kind once in a run whose length was
+// named.
 func (k *killer) run(seed uint64, rounds int, limit time.Duration) {
 	t := k.t
 	t.Helper()

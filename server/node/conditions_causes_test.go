@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/conditions"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+)
+
+// tryPublish publishes without a claim on how that ends: the disk of the node is being held up.
+func (n *testNode) tryPublish(queue, body string) {
+	_, _ = n.queues.Publish(n.t.Context(), &pb.PublishRequest{
+		Queue: queue, Messages: []*pb.Message{{Body: []byte(body)}},
+	})
+}
+
+// A disk whose syncs take long is told while something is written, and is over with the cause.
+func TestConditionSyncSlow(t *testing.T) {
+	disk := faultfs.New(vfs.OS())
+	n := startOn(t, settingsOfPair(t, "a", startEtcd(t)), disk)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	n.publish("q", "quick")
+	require.Nil(t, n.told(conditions.SyncSlow, "a"))
+
+	disk.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpSync {
+			<-time.After(150 * time.Millisecond) // the slow disk
+		}
+		return nil
+	})
+	require.Eventually(t, func() bool {
+		n.publish("q", "slow")
+		return n.told(conditions.SyncSlow, "a") != nil
+	}, patience, time.Millisecond)
+	require.Contains(t, n.told(conditions.SyncSlow, "a").GetDetails(), "ms")
+
+	disk.SetHook(nil)
+	require.Eventually(t, func() bool {
+		n.publish("q", "quick")
+		return n.told(conditions.SyncSlow, "a") == nil
+	}, patience, time.Millisecond)
+}
+
+// A sync that does not come back is told once disk.stall-timeout has passed, and is over when it does.
+func TestConditionDiskStalled(t *testing.T) {
+	disk := faultfs.New(vfs.OS())
+	c := settingsOfPair(t, "a", startEtcd(t))
+	c.Disk.StallTimeout = config.Duration(200 * time.Millisecond)
+	n := startOn(t, c, disk)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+
+	hang := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hang) })
+	defer release()
+	disk.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpSync {
+			<-hang
+		}
+		return nil
+	})
+	var publishing sync.WaitGroup
+	publishing.Go(func() { n.tryPublish("q", "held up") })
+	n.tells(conditions.DiskStalled, "a", true)
+	disk.SetHook(nil)
+	release()
+	n.tells(conditions.DiskStalled, "a", false)
+	publishing.Wait()
+}
+
+// An archive that is not there any more hides nothing else from an operator: the status is answered.
+func TestStatusWithoutItsArchive(t *testing.T) {
+	c := settingsOfPair(t, "a", startEtcd(t))
+	c.WAL.Archive = filepath.Join(t.TempDir(), "archive")
+	n := start(t, c)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	n.createQueue("q")
+	n.publish("q", "archived")
+	// Where the archive was mounted there is a file now.
+	require.NoError(t, os.Rename(c.WAL.Archive, c.WAL.Archive+".away"))
+	require.NoError(t, os.WriteFile(c.WAL.Archive, nil, 0o600))
+	s, err := n.admin.GetStatus(t.Context(), &pb.GetStatusRequest{})
+	require.NoError(t, err)
+	require.Equal(t, pb.Role_ROLE_ACTIVE_ALONE, s.GetRole())
+}
+
+// A switchover that failed is told by the node that was asked, until one succeeds.
+func TestConditionSwitchoverFailed(t *testing.T) {
+	etcd := startEtcd(t)
+	a := start(t, settingsOfPair(t, "a", etcd))
+	a.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	_, err := a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+	require.Error(t, err, "there is no standby")
+	a.tells(conditions.SwitchoverFailed, "a", true)
+	require.NotEmpty(t, a.told(conditions.SwitchoverFailed, "a").GetDetails())
+
+	b := start(t, settingsOfPair(t, "b", etcd))
+	b.waitFor(pb.Role_ROLE_STANDBY)
+	a.waitFor(pb.Role_ROLE_ACTIVE)
+	b.tells(conditions.SwitchoverFailed, "a", true)
+	_, err = a.admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
+	require.NoError(t, err)
+	for _, n := range []*testNode{a, b} {
+		n.tells(conditions.SwitchoverFailed, "a", false)
+	}
+}
