@@ -209,7 +209,8 @@ func (s *State) idleReason() string {
 	case s.rec.Active == s.self.ID && listed:
 		return "taking up the role again"
 	case s.rec.Active == s.self.ID:
-		return "not in sync any more: waiting for the other node to take over"
+		return "not in sync any more: waiting for the other node to take over. Start it if it is down; if it is lost for " +
+			"good, lockstep failover --dry-run says what would be lost by going on with this one"
 	case listed && me.Run != s.run.id && s.namesRuns():
 		return "in sync, but the coordinator has not written yet that this run of the node takes part: its " +
 			"acknowledgements do not count before that"
