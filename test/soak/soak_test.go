@@ -113,6 +113,7 @@ func (s *run) start(binary, coordinator string) {
 		Binary: binary, Dir: dir, Raft: coordinator == "raft",
 		Settings: map[string]string{
 			"checkpoint.bytes": "16MiB", "checkpoint.interval": "5s", "memory.budget": "64MiB", "log.level": "info",
+			"wal.keep-bytes": "16MiB", // the log is filled up to it, which is no growth
 		},
 		NodeSettings: map[string]map[string]string{
 			"a": {"metrics.listen": s.metrics["a"]}, "b": {"metrics.listen": s.metrics["b"]},
