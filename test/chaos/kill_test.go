@@ -53,6 +53,7 @@ func length(t *testing.T) (rounds int, limit time.Duration) {
 // wait until the pair has found together. Nothing that was acknowledged may be lost, doubled, moved or delivered again
 // after its acknowledgement was confirmed, and the two stores must hold the same in the end.
 func TestChaosKill(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
 	settings := map[string]string{

@@ -70,6 +70,7 @@ func maintenanceSettings() map[string]string {
 // in the end by itself: both nodes have the page size, one page.db each and no trace of a rewrite, every page of it is
 // sound, shared messages are stored once, and nothing that was acknowledged is lost, doubled or moved.
 func TestChaosMaintenance(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 3))
 	plans, limit := plansLength(t)

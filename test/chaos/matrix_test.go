@@ -186,6 +186,7 @@ func (m *matrix) cells(list []fault) (cells []cell) {
 // TestMatrix strikes faults in phases of a pair: see cells. After every cell the pair has to find together by itself,
 // and the checker must find nothing; a fault that did not strike proves nothing and fails.
 func TestMatrix(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := seed(t)
 	m := &matrix{rng: rand.New(rand.NewPCG(s, 5)), struck: tally{}}
 	defer func() { t.Log("what struck:\n" + m.struck.String()) }()

@@ -146,6 +146,7 @@ const (
 // TestPutBack goes through the cases of a copied directory: those that were found first and some by the dice, or with
 // LOCKSTEP_MATRIX=all all of them. LOCKSTEP_PUTBACK is a part of the name of those to run.
 func TestPutBack(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 11))
 	cases := reproductions()

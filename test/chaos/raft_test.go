@@ -24,6 +24,7 @@ const (
 
 // TestChaosRaft is TestChaosKill with the two nodes and a witness for a coordinator; the witness is struck, too.
 func TestChaosRaft(t *testing.T) {
+	t.Parallel() // it mostly waits
 	rounds, limit := length(t)
 	if limit == defaultTime {
 		rounds, limit = min(rounds, raftRounds), raftTime

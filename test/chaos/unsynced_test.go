@@ -27,6 +27,7 @@ import (
 // before it does anything else (INV-6). When both lose power, none of them serves until an operator says so; with
 // sync=interval, all that was acknowledged longer than an interval before is there then.
 func TestPowerCutUnsynced(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, mode := range []string{"off", "interval"} {
 		t.Run(mode, func(t *testing.T) {
 			p := startBreakable(t, cluster.Options{Settings: map[string]string{
