@@ -108,8 +108,7 @@ func (t *Txn) ranges(ds []*Delivery) (queue, sub string, ranges []*pb.SequenceRa
 func (t *Txn) add(op *pb.Operation) bool {
 	if (t.identity.inDoubt() || t.committed) && !mutate.Off("INV-10-operations-are-added-in-doubt") {
 		t.late = fmt.Errorf("%w: an operation was added after Commit, and is not part of the transaction; Commit "+
-			"asks for what was sent before, "+
-			"another transaction takes what is new", ErrInvalid)
+			"asks for what was sent before, another transaction takes what is new", ErrInvalid)
 		return false
 	}
 	t.ops = append(t.ops, op)

@@ -20,8 +20,8 @@ import (
 // Why there is no forced failover.
 var (
 	errForceBusy   = errors.New("a change of the pair's record is under way on this node; try again")
-	errForceRecord = errors.New("this node does not know the pair's record; if the coordinator has lost it, " +
-		"that is a case for lockstep pair adopt")
+	errForceRecord = errors.New("this node does not know the pair's record; if the coordinator has lost it, that is " +
+		"a case for lockstep pair adopt")
 	errForceActive = errors.New("this node is the active one already")
 	errForceInSync = errors.New("this node is in sync and takes over by itself: nothing has to be forced, and " +
 		"nothing would be lost")
@@ -37,8 +37,7 @@ var (
 // ErrOtherLives is returned when the other node's lease in the coordinator has not ended: it runs, or did so a moment
 // ago.
 var ErrOtherLives = errors.New("the other node is there: its lease in the coordinator has not ended. Let it take up " +
-	"its role; or stop it, if it is " +
-	"broken, wait until its lease has ended, and try again")
+	"its role; or stop it, if it is broken, wait until its lease has ended, and try again")
 
 // ForceAsked asks this node to become active although it is not known to hold everything. What may be lost by it the
 // operator has been told, for the record of Config; with any other record nothing is done.

@@ -110,8 +110,7 @@ type ahead struct {
 // reason tells an operator what that means.
 func (h ahead) reason() string {
 	return fmt.Sprintf("HISTORIES DIFFER: node %s has acknowledged records up to LSN %d that this active lacks, so "+
-		"one of the two was put back to an "+
-		"older image", h.member.Node, h.committed)
+		"one of the two was put back to an older image", h.member.Node, h.committed)
 }
 
 // standbyAhead takes note of a standby that was not welcomed because its log would have to be cut below what it knows

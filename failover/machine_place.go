@@ -41,12 +41,10 @@ func (s *State) waiting() string {
 		return fmt.Sprintf("another node, %s, runs where the active was: the active's data directory was wiped or "+
 			"replaced, and "+
 			"only that held everything. Bring it back. If it is lost for good, stop the new node; then lockstep "+
-			"failover --dry-run "+
-			"says what would be lost by going on with this one", describeShort(there))
+			"failover --dry-run says what would be lost by going on with this one", describeShort(there))
 	default:
 		return "only the active holds everything, so it has to come back; if it is lost for good, lockstep failover " +
-			"--dry-run " +
-			"says what would be lost by going on without it"
+			"--dry-run says what would be lost by going on without it"
 	}
 }
 
@@ -146,8 +144,7 @@ func (s *State) thirdReason() string {
 		return ""
 	}
 	return fmt.Sprintf("the pair has its two nodes already, and a third one, %s, asks to join: it is refused. Stop "+
-		"it, or give it a "+
-		"coordinator.etcd.prefix of its own", describeShort(n))
+		"it, or give it a coordinator.etcd.prefix of its own", describeShort(n))
 }
 
 // describeShort names a node and says where it is, for people.

@@ -158,8 +158,7 @@ func (m *machine) admit(rec Record) bool {
 	switch {
 	case m.ident.PairID != uuid.Nil && m.ident.PairID != rec.PairID:
 		m.halt(fmt.Errorf("%w: the store's pair is %s, the coordinator's is %s: check the coordinator's address and "+
-			"key prefix, "+
-			"or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
+			"key prefix, or the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
 	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.SetAside == "":
 		m.halt(fmt.Errorf("%w: the store has records up to %s but was never part of pair %s: start this node with an "+
 			"empty data directory",

@@ -242,9 +242,8 @@ func (m *machine) compareRun() {
 func (m *machine) foundCopy() {
 	m.run.copyOf = m.run.twin.Node.Address
 	m.run.superseded = fmt.Sprintf("two processes with one identity: this node runs at %s already, or did when this "+
-		"process started, which takes no part "+
-		"until it is started again. If this data directory is a copy, do not start it: a second node begins with an "+
-		"empty one. Otherwise stop the "+
+		"process started, which takes no part until it is started again. If this data directory is a copy, do not "+
+		"start it: a second node begins with an empty one. Otherwise stop the "+
 		"process at %s, and start this one again", m.run.copyOf, m.run.copyOf)
 	m.warn("%s", m.run.superseded)
 }
@@ -252,12 +251,10 @@ func (m *machine) foundCopy() {
 // supersede ends the part of a run whose place another one has taken.
 func (m *machine) supersede() {
 	m.run.superseded = "superseded: another process has taken this node's place in the pair, with a copy of this " +
-		"data directory; what this process " +
-		"has acknowledged since then may not be part of the pair. What the pair has acknowledged is with the other " +
-		"one (its address is in the pair's " +
-		"status): stop this one, or, if it is the other one that has to go, first see to it that the pair's other " +
-		"node is in sync. A copy that is to " +
-		"be a node of its own must begin with an empty data directory"
+		"data directory; what this process has acknowledged since then may not be part of the pair. What the pair " +
+		"has acknowledged is with the other one (its address is in the pair's status): stop this one, or, if it is " +
+		"the other one that has to go, first see to it that the pair's other node is in sync. A copy that is to be a " +
+		"node of its own must begin with an empty data directory"
 	m.warn("%s", m.run.superseded)
 }
 
@@ -535,8 +532,8 @@ func (s *State) twin() *Live {
 
 // behindReason is what a node says that has committed records which the active lacks.
 const behindReason = "nothing of this node's is cut, and the active does not serve while it knows of that: one of " +
-	"the two was put back to an older " +
-	"image, and an operator has to say which of them goes on (docs/failover.md, \"When histories differ\")"
+	"the two was put back to an older image, and an operator has to say which of them goes on (docs/failover.md, " +
+	"\"When histories differ\")"
 
 // ahead tells that the two nodes have histories of which neither contains the other, as far as this node knows; empty
 // if they have not.

@@ -176,8 +176,7 @@ func (s *State) asideReason() string {
 		return ""
 	}
 	return ". What this node held could not be opened and is kept in its data directory, in " + s.ident.SetAside +
-		": if it can be mended, " +
-		"do that and force nothing (docs/maintenance.md, \"Damaged at the start\")"
+		": if it can be mended, do that and force nothing (docs/maintenance.md, \"Damaged at the start\")"
 }
 
 func (s *State) idleReason() string {
@@ -189,8 +188,8 @@ func (s *State) idleReason() string {
 			". Leaving the in-sync set; this node gets what it lacks from the other one"
 	case listed && !s.eligible() && s.run.putBack != "":
 		return "this data directory was put back: " + s.run.putBack +
-			". No other node is in sync: bring back the newest image of this node or the " +
-			"other one, or go on without what is missing: lockstep failover --force"
+			". No other node is in sync: bring back the newest image of this node or the other one, or go on without " +
+			"what is missing: lockstep failover --force"
 	case listed && !s.eligible() && hasOther:
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
@@ -200,8 +199,7 @@ func (s *State) idleReason() string {
 			s.lacksReason() + s.asideReason()
 	case listed && !s.eligible():
 		return "the pair's record expects another store on this node, and no other node is in sync: bring back the " +
-			"data directory, " +
-			"or go on without it: lockstep failover --force"
+			"data directory, or go on without it: lockstep failover --force"
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
 		return "waiting for the coordinator: it cannot be reached"
 	case s.rec.Active == s.self.ID && listed && hasOther && !s.meeting.known && s.mode == modeIdle:

@@ -33,8 +33,7 @@ func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 		}
 		if n, ok := lacking(rec, r.Status().Live, FeaturePause); ok && p != nil {
 			return fmt.Errorf("%w: node %s (%s) runs %s, which does not know pauses and would take over all the "+
-				"same; upgrade it first "+
-				"with lockstep restart", ErrPause, n.Name, n.ID, describeVersion(n.Version))
+				"same; upgrade it first with lockstep restart", ErrPause, n.Name, n.ID, describeVersion(n.Version))
 		}
 		rec.Config++
 		rec.Paused, rec.OpID = p, op

@@ -36,8 +36,7 @@ var (
 	errAdoptStandby = errors.New("this node runs and is not the active one: adopt on the active, or stop that and " +
 		"start this one anew")
 	errAdoptUnknown = errors.New("this node's last change of the pair's record had no answer before the record was " +
-		"lost, so it cannot write the same " +
-		"record again: stop this node, start it, and adopt then")
+		"lost, so it cannot write the same record again: stop this node, start it, and adopt then")
 	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, since its machine went down " +
 		"without a clean stop and " +
 		"sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")

@@ -46,11 +46,9 @@ func openOrReplace(o Options) (*Store, error) {
 	}
 	if aside == "" {
 		return nil, fmt.Errorf("%w. No other node is known to hold what was stored here, so nothing was changed. Put "+
-			"the file back if there is "+
-			"a copy of it as it was when the node stopped; or restore a backup into an empty directory (lockstep "+
-			"store restore); or, to "+
-			"begin with nothing, or if this node of a pair may be filled by the other one, move everything in %s "+
-			"elsewhere and start again", err, o.Dir)
+			"the file back if there is a copy of it as it was when the node stopped; or restore a backup into an "+
+			"empty directory (lockstep store restore); or, to begin with nothing, or if this node of a pair may be "+
+			"filled by the other one, move everything in %s elsewhere and start again", err, o.Dir)
 	}
 	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, aside), Err: err})
 	return open(o)

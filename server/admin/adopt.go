@@ -41,8 +41,7 @@ var (
 	ErrOtherAhead = errors.New("adopt on the other node instead")
 	// ErrOtherUnknown is returned when the other node could not be asked whether it holds more.
 	ErrOtherUnknown = errors.New("the other node could not be asked whether it holds more: start it, or name its " +
-		"address with --other; " +
-		"if it is gone for good or surely holds no more, use --without-other")
+		"address with --other; if it is gone for good or surely holds no more, use --without-other")
 )
 
 // adoption is what an adoption would do.
@@ -257,9 +256,8 @@ func warnings(own store.Identity, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
 	if !leads && !peer.GetReached() {
 		out = append(out, "the other node could not be asked: with --without-other it is you who makes sure that it "+
-			"is not running as the active one, "+
-			"and that it does not hold more than this node; what only it holds is not part of the pair any more when "+
-			"it joins again")
+			"is not running as the active one, and that it does not hold more than this node; what only it holds is "+
+			"not part of the pair any more when it joins again")
 	}
 	if own.MayHaveLost {
 		out = append(out, "acknowledged transactions may be missing on this node, since its machine went down "+

@@ -49,11 +49,9 @@ var (
 	// errMoreAnswers and errLessAnswers are returned by a node that is in sync by the record and may have lost what it
 	// held, when the other node is there: with more than this one, or not.
 	errMoreAnswers = errors.New("it is not in sync, but holds more than this node now: if what this node held cannot " +
-		"be brought back, stop " +
-		"this node, and look there at what would be lost: lockstep failover --dry-run")
+		"be brought back, stop this node, and look there at what would be lost: lockstep failover --dry-run")
 	errLessAnswers = errors.New("it is not in sync, and holds no more than this node: if what this node held cannot " +
-		"be brought back, stop that " +
-		"one and try again")
+		"be brought back, stop that one and try again")
 )
 
 // ForceFailover makes this node active although it is not known to hold everything, or says what would be lost.
@@ -234,8 +232,7 @@ func answeredBy(
 func forceWarnings(id store.Identity, rec *failover.Record, p *pb.ForceFailoverResponse) []string {
 	out := []string{
 		"make sure that the other node does not run: one that is only cut off from the coordinator and from here " +
-			"goes on acknowledging to the " +
-			"clients that reach it, and all of that is lost as well",
+			"goes on acknowledging to the clients that reach it, and all of that is lost as well",
 	}
 	end := p.GetLogEnd()
 	switch {
@@ -248,8 +245,7 @@ func forceWarnings(id store.Identity, rec *failover.Record, p *pb.ForceFailoverR
 	}
 	if id.MayHaveLost {
 		out = append(out, "this node's machine went down without a clean stop and sync is not \"always\": "+
-			"acknowledged messages from before the end of "+
-			"its log may be missing, too")
+			"acknowledged messages from before the end of its log may be missing, too")
 	}
 	if rec.MinInSync > 1 {
 		out = append(out, "min_in_sync is 2: it will be active, but refuses writes until the other node is back, or "+

@@ -75,8 +75,8 @@ func ofThePair() []Definition {
 		},
 		{
 			Kind: ForcedUnsettled, Severity: Warning, Scope: OfPair,
-			Cause: "A node was made active by force and the other one has not been in sync since: what only that " +
-				"one had acknowledged may be lost.",
+			Cause: "A node was made active by force and the other one has not been in sync since: what only that one " +
+				"had acknowledged may be lost.",
 			Action: "Bring the other node back. What it has beyond the fork is kept in a file in its data directory " +
 				"before it follows again.",
 		},
@@ -115,8 +115,8 @@ func ofIdentity() []Definition {
 			Cause: "The pair's record names this node, but was written by another run of it: this process has no " +
 				"right to act any more and acknowledges nothing.",
 			Action: "Find the other process with this node's identity: what the pair has acknowledged since is " +
-				"there. Stop this one, and keep its directory aside. " +
-				"If it is the other one that has to go, first see to it that the pair's other node is in sync.",
+				"there. Stop this one, and keep its directory aside. If it is the other one that has to go, first " +
+				"see to it that the pair's other node is in sync.",
 		},
 		{
 			Kind: StorePutBack, Severity: Critical, Scope: OfNode,
@@ -131,8 +131,8 @@ func ofIdentity() []Definition {
 			Cause: "The active lacks committed records that the other node has: one of them was put back or cut, and " +
 				"neither cuts what is committed.",
 			Action: "Force nothing before you have decided which of the two goes on: each may have acknowledged " +
-				"messages that the other one lacks, and more LSNs do not " +
-				"mean more of them. Then do what docs/failover.md says under \"When histories differ\".",
+				"messages that the other one lacks, and more LSNs do not mean more of them. Then do what " +
+				"docs/failover.md says under \"When histories differ\".",
 		},
 		{
 			Kind: StoreMayHaveLost, Severity: Critical, Scope: OfNode,
@@ -358,8 +358,8 @@ func ofTheMachine() []Definition {
 		},
 		{
 			Kind: ClocksApart, Severity: Warning, Scope: OfPair,
-			Cause: "The clocks of the two nodes differ by more than two seconds. No acknowledgement depends on " +
-				"that, but expiry, schedules and times in logs do.",
+			Cause: "The clocks of the two nodes differ by more than two seconds. No acknowledgement depends on that, " +
+				"but expiry, schedules and times in logs do.",
 			Action: "Look at the time synchronisation (chrony, ntpd) of both machines.",
 		},
 	}

@@ -125,8 +125,7 @@ func (y *layer) set(key string, raw any, as, current, source string) {
 	y.names[key], y.loader.values[key], y.loader.sources[key] = as, raw, source
 	if as != current {
 		y.loader.config.Warnings = append(y.loader.config.Warnings,
-			fmt.Sprintf("%s is called %s now; the former name goes "+
-				"with release %s", source, current, formerUntil))
+			fmt.Sprintf("%s is called %s now; the former name goes with release %s", source, current, formerUntil))
 	}
 }
 

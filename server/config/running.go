@@ -72,8 +72,7 @@ func FindRunning(key string) (Running, error) {
 	}
 	if slices.ContainsFunc(fields(&c), func(f field) bool { return f.key == key }) {
 		return Running{}, fmt.Errorf("%w: %s is read at the start only: set it in the file and use lockstep restart. "+
-			"While the nodes run these can be "+
-			"changed: %s", ErrInvalid, key, strings.Join(names, ", "))
+			"While the nodes run these can be changed: %s", ErrInvalid, key, strings.Join(names, ", "))
 	}
 	hint := ""
 	if n := nearest(key, names); n != "" {

@@ -341,8 +341,7 @@ func (m *Manager) MaySwitchOver(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("%w: the standby is busy with %s, and has to apply what comes in meanwhile before it can take "+
-		"over; wait for it, or "+
-		"cancel it", failover.ErrSwitchover, a)
+		"over; wait for it, or cancel it", failover.ErrSwitchover, a)
 }
 
 // rewriteRate is how many bytes per second a rewrite may copy now; 0 for no limit.

@@ -91,8 +91,7 @@ func (s *Settings) Apply() {
 	kept, err := s.o.Manager.Running()
 	if err != nil {
 		s.o.Logger.Error("the settings that were changed while the nodes ran cannot be read; those of the "+
-			"configuration "+
-			"hold", zap.Error(err))
+			"configuration hold", zap.Error(err))
 		return
 	}
 	next, err := s.o.Config.With(kept.Of(s.o.Store.Identity().NodeID))

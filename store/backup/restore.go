@@ -220,8 +220,8 @@ func (j *restoreJob) checkReach(last lsn.Position, gap uint64, reached bool) err
 			"Or restore to record %d to get all that is there", ErrTarget, have, last.LSN+1, j.o.ToLSN, when, last.LSN)
 	case !j.o.ToTime.IsZero():
 		return fmt.Errorf("%w: %s, and nothing after that tells that this is all up to %s. If it is, because nothing "+
-			"was committed since, leave "+
-			"the time out, or restore to record %d; otherwise what is missing will be in the archive soon: %s",
+			"was committed since, leave the time out, or restore to record %d; otherwise what is missing will be in "+
+			"the archive soon: %s",
 			ErrTarget, have, j.o.ToTime.Format(time.RFC3339Nano), last.LSN, when)
 	default:
 		return nil

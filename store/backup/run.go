@@ -316,8 +316,8 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 }
 
 func damagedSource(err error) error {
-	return fmt.Errorf("backup: the store itself is damaged, no backup was made and no older one was removed; "+
-		"let this node fetch the store from its peer, or back up the peer: %w", err)
+	return fmt.Errorf("backup: the store itself is damaged, no backup was made and no older one was removed; let "+
+		"this node fetch the store from its peer, or back up the peer: %w", err)
 }
 
 // writeFile writes a new file whole and syncs it.

@@ -71,7 +71,6 @@ func TestGolden(t *testing.T) {
 	inner.insert(1, []byte("m"), nil, kid{run: page.Run{First: 0x44, Pages: 0x55, Born: 0x66}})
 	require.Equal(t, "00000400"+"02000000"+"6b65792d"+"0161"+"0131"+"026263"+"00",
 		hex.EncodeToString(leaf.appendTo(nil, nil)))
-	require.Equal(t, "01000000"+"02000000"+
-		"016b"+"1100000000000000"+"3300000000000000"+"22000000"+
+	require.Equal(t, "01000000"+"02000000016b"+"1100000000000000"+"3300000000000000"+"22000000"+
 		"016d"+"4400000000000000"+"6600000000000000"+"55000000", hex.EncodeToString(inner.appendTo(nil, nil)))
 }

@@ -177,8 +177,7 @@ func (v *Voter) consider() {
 	case fenced:
 	case gone:
 		v.setTrouble(fmt.Sprintf("this voter (%s) was removed from the cluster: stop it, or move its directory %s "+
-			"away, start it anew and "+
-			"make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
+			"away, start it anew and make it a member (lockstep pair add %s)", own.ID, v.opts.Dir, own.Address))
 	default:
 		v.setTrouble(v.whyWaiting(own, known, silent))
 	}
@@ -293,8 +292,8 @@ func (v *Voter) whyWaiting(own Status, known map[string]hello, silent map[string
 		for _, m := range h.Status.Voters {
 			if m.Address == own.Address && m.ID != own.ID {
 				return fmt.Sprintf("this voter (%s) is new, and the cluster knows another one at its address (%s): "+
-					"the disk was lost or replaced. "+
-					"It has no vote until it takes the place of the old one: lockstep pair replace %s %s", own.ID, m.ID,
+					"the disk was lost or replaced. It has no vote until it takes the place of the old one: lockstep "+
+					"pair replace %s %s", own.ID, m.ID,
 					m.ID, own.Address)
 			}
 		}
@@ -350,12 +349,10 @@ func (v *Voter) unwell(own Status, known map[string]hello, silent map[string]sil
 		return ""
 	case len(gone) < (len(own.Voters)+1)/2:
 		return fmt.Sprintf("the voter at %s does not answer: start it, or replace it if it is gone for good "+
-			"(lockstep pair replace); "+
-			"without another one no role can change", strings.Join(gone, " and "))
+			"(lockstep pair replace); without another one no role can change", strings.Join(gone, " and "))
 	default:
 		return fmt.Sprintf("the voters at %s do not answer, and without a majority no role can change: start them; "+
-			"if they are gone for good, "+
-			"see the manual on a lost quorum", strings.Join(gone, " and "))
+			"if they are gone for good, see the manual on a lost quorum", strings.Join(gone, " and "))
 	}
 }
 

@@ -63,8 +63,8 @@ func (v *Voter) review(own Status, known map[string]hello, silent map[string]sil
 				m.Address, m.ID, h.Status.ID, m.ID, m.Address)
 		case h.Status.Fenced == FencedPutBack:
 			add(failover.NoticeVoterPutBack, "the disk of the voter at %s was put back to an older state: stop it, "+
-				"move its raft directory away (of a node: 'raft' in "+
-				"the data directory, and nothing else of that), start it anew, and: lockstep pair replace %s %s",
+				"move its raft directory away (of a node: 'raft' in the data directory, and nothing else of that), "+
+				"start it anew, and: lockstep pair replace %s %s",
 				m.Address, m.ID, m.Address)
 		case h.Stalled:
 			add(failover.NoticeVoterBehind, "the disk of the voter at %s does not answer", m.Address)

@@ -95,8 +95,8 @@ func (v *Voter) considerPutBack(known map[string]hello) bool {
 		v.log.Error("it could not be noted that this voter's disk was put back", zap.Error(err))
 	}
 	text := fmt.Sprintf("the disk of this voter (%s) was put back to an older state: %s. Its votes and its log count "+
-		"no more, and it takes no part "+
-		"until it is replaced: stop it, move its directory %s away, start it anew, and: lockstep pair replace %s %s",
+		"no more, and it takes no part until it is replaced: stop it, move its directory %s away, start it anew, "+
+		"and: lockstep pair replace %s %s",
 		v.disk.id, missing, v.opts.Dir, v.disk.id, v.opts.Advertise)
 	v.log.Error("this voter takes no part any more", zap.String("cause", text))
 	v.fence(FencedPutBack, text)
@@ -117,17 +117,16 @@ func (v *Voter) othersPutBack(own Status, known map[string]hello) string {
 	case len(back) < (len(own.Voters)+1)/2:
 		m := back[0]
 		return fmt.Sprintf("the disk of the voter at %s was put back to an older state, and it takes no part: stop "+
-			"it, move its raft directory away "+
-			"(of a node: 'raft' in the data directory, and nothing else of that), start it anew, and: lockstep pair "+
-			"replace %s %s", m.Address, m.ID, m.Address)
+			"it, move its raft directory away (of a node: 'raft' in the data directory, and nothing else of that), "+
+			"start it anew, and: lockstep pair replace %s %s", m.Address, m.ID, m.Address)
 	default:
 		var at []string
 		for _, m := range back {
 			at = append(at, m.Address)
 		}
 		return fmt.Sprintf("the disks of the voters at %s were put back to an older state, and without a majority no "+
-			"role can change. What this voter (%s) "+
-			"has is newer: make it the only one (lockstep pair recover-quorum), and add the others anew",
+			"role can change. What this voter (%s) has is newer: make it the only one (lockstep pair "+
+			"recover-quorum), and add the others anew",
 			strings.Join(at, " and "), own.Address)
 	}
 }

@@ -66,8 +66,7 @@ Start with one of:
 		name, env, say string
 	}{
 		{&env.tls.ca, "tls-ca", envTLSCA, "file with the authorities that the nodes' certificates are checked " +
-			"against; " +
-			"turns TLS on"},
+			"against; turns TLS on"},
 		{&env.tls.cert, "tls-cert", envTLSCert, "file with the certificate to show to the nodes"},
 		{&env.tls.key, "tls-key", envTLSKey, "file with the key of that certificate"},
 	} {

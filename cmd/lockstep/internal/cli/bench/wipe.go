@@ -38,8 +38,7 @@ The rate of the snapshot is that of its transfer over loopback and its installat
 			}
 			if o.PerSecond < 1 || o.Publishers < 1 || o.Before <= 0 || o.Settle < 0 || size < 1 || o.SizeBytes < 0 {
 				return cli.Usage("--store, --per-second, --publishers and --before must be above 0, and " +
-					"--message-size " +
-					"and --settle not below")
+					"--message-size and --settle not below")
 			}
 			o.StoreBytes = size.Bytes()
 			f.pair = true

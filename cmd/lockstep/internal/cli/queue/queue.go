@@ -282,8 +282,8 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge NAME", Short: "Drop all messages of a queue, or of one subscription",
-		Long: "Drop all messages of a queue, or those that one subscription has still to acknowledge. On a " +
-			"terminal it asks first if there are any.",
+		Long: "Drop all messages of a queue, or those that one subscription has still to acknowledge. On a terminal " +
+			"it asks first if there are any.",
 		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

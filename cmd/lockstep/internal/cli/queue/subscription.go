@@ -69,8 +69,8 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
 		Short: "Delete a subscription; messages that only it had still to read are gone",
-		Long: "Delete a subscription. Messages that only it had still to read are gone; on a terminal it asks " +
-			"first if it has any to read.",
+		Long: "Delete a subscription. Messages that only it had still to read are gone; on a terminal it asks first " +
+			"if it has any to read.",
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -19,9 +19,8 @@ import (
 // once.
 func TestStatusFits(t *testing.T) {
 	reason := "two processes with one identity: this node runs at 127.0.0.1:17420 already, or did when this process " +
-		"started, which takes " +
-		"no part until it is started again. If this data directory is a copy, do not start it: a second node begins " +
-		"with an empty one"
+		"started, which takes no part until it is started again. If this data directory is a copy, do not start it: " +
+		"a second node begins with an empty one"
 	failure := "status: " + strings.Repeat("x", 150)
 	active := nodes.Node{
 		Name: "a", Address: "node-a.example.com:7420", Role: "active", InSync: true, Term: 12,

@@ -95,8 +95,7 @@ func rewriteOnline(ctx context.Context, env *cli.Env, f rewriteFlags) error {
 		return cli.Usage("--switch-back and --detach go with --rolling")
 	case f.dataDir != "" && !f.dryRun:
 		return cli.Usage("the page file of a stopped node is rewritten by the node itself when it starts: start it with " +
-			"--resize-on-startup or " +
-			"--compact-on-startup; with --dry-run this command says what that would do")
+			"--resize-on-startup or --compact-on-startup; with --dry-run this command says what that would do")
 	case f.dataDir != "" && pageSize == 0 && f.kind == pb.PlanKind_PLAN_KIND_RESIZE:
 		return cli.Usage("with --data-dir a --page-size is needed; lockstep store scan --data-dir recommends one")
 	case f.dataDir != "":
@@ -294,8 +293,8 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "drop-old", Short: "Remove page.db_old, which the last rewrite left",
-		Long: "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The " +
-			"store in use is not touched. On a terminal it asks first.",
+		Long: "Remove what the last rewrite or installed snapshot of a node replaced, and free its space. The store " +
+			"in use is not touched. On a terminal it asks first.",
 		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n  lockstep store drop-old " +
 			"--data-dir /var/lib/lockstep",
 		Args: cobra.NoArgs,
