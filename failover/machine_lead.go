@@ -266,14 +266,12 @@ func (m *machine) leadSwap(hasOther, there bool) {
 		mutate.Off("INV-3-in-sync-before-its-acks-count")):
 		next.InSync = []Member{me, a.member} // INV-3: its acks are required already
 		next.Forced = m.rec.Forced.settled()
-	case !hasOther && a.standby == standbyNone && len(m.pending) > 0 && m.absent():
-		// A swap that names an absent standby may still be done. Writing the record once more settles it.
-		next.InSync = []Member{me}
 	case m.rec.Switchover != nil && m.hand.phase == handNone:
 		next.Switchover = nil
 	case len(m.pending) > 0 && (!hasOther || there):
-		// A change whose outcome is not known became needless, as when the standby came back before it was released. As
-		// long as it may be done, no role can change. Writing the record once more, as it is, settles it.
+		// A change whose outcome is not known became needless: the standby came back before it was released, or went
+		// before it was named. As long as it may be done, no role can change, and the acks of a standby that is gone may
+		// be required. Writing the record once more, as it is, settles it.
 	default:
 		return
 	}
