@@ -32,20 +32,25 @@ const (
 // length of the run: so many rounds, or so much time, whichever ends first.
 func length(t *testing.T) (rounds int, limit time.Duration) {
 	t.Helper()
-	if text := os.Getenv("LOCKSTEP_CHAOS"); text != "" {
-		d, err := time.ParseDuration(text)
-		require.NoError(t, err, "LOCKSTEP_CHAOS")
-		return 1 << 30, d
-	}
-	if text := os.Getenv("LOCKSTEP_ROUNDS"); text != "" {
-		n, err := strconv.Atoi(text)
-		require.NoError(t, err, "LOCKSTEP_ROUNDS")
-		return n, 24 * time.Hour
-	}
-	if testing.Short() {
+	limit, err := cluster.FromEnv("LOCKSTEP_CHAOS", 0, time.ParseDuration)
+	require.NoError(t, err)
+	switch {
+	case limit > 0:
+		return 1 << 30, limit
+	case os.Getenv("LOCKSTEP_ROUNDS") != "":
+		return roundsOr(t, 0), 24 * time.Hour
+	case testing.Short():
 		return shortRounds, defaultTime
 	}
 	return defaultRounds, defaultTime
+}
+
+// roundsOr is the number of rounds that was named, or another one.
+func roundsOr(t *testing.T, otherwise int) int {
+	t.Helper()
+	rounds, err := cluster.FromEnv("LOCKSTEP_ROUNDS", otherwise, strconv.Atoi)
+	require.NoError(t, err)
+	return rounds
 }
 
 // TestChaosKill strikes a pair under load again and again, in all the ways of strikes: processes are killed and frozen,

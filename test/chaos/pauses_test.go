@@ -8,7 +8,6 @@ import (
 	"context"
 	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -80,18 +79,16 @@ func (c *plain) turn(err error) {
 				c.at = i
 				return
 			}
-			wait(time.Millisecond)
+			<-time.After(time.Millisecond)
 			return
 		}
 	}
 	c.broken++
 	if st.Code() == codes.Unavailable {
 		c.at = 1 - c.at
-		wait(time.Millisecond)
+		<-time.After(time.Millisecond)
 	}
 }
-
-func wait(d time.Duration) { <-time.After(d) }
 
 // pause lets the client publish while something happens to the pair, and returns the longest time between two
 // acknowledgements, and what the client was told meanwhile.
@@ -100,7 +97,7 @@ func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		wait(100 * time.Millisecond)
+		<-time.After(100 * time.Millisecond)
 		happen()
 	}()
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
@@ -126,12 +123,7 @@ func (c *plain) pause(happen func()) (longest time.Duration, turned, broken int)
 // role away, or is killed. A stop and a switchover may cost no error at all. LOCKSTEP_ROUNDS says how often each is
 // done, default 2; LOCKSTEP_PAUSES=strict fails if a median is over its goal, on a machine with nothing else to do.
 func TestPauses(t *testing.T) {
-	rounds := 2
-	if text := os.Getenv("LOCKSTEP_ROUNDS"); text != "" {
-		var err error
-		rounds, err = strconv.Atoi(text)
-		require.NoError(t, err, "LOCKSTEP_ROUNDS")
-	}
+	rounds := roundsOr(t, 2)
 	for _, coordinator := range []string{"etcd", "raft"} {
 		t.Run(coordinator, func(t *testing.T) {
 			p := start(t, cluster.Options{

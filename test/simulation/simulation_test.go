@@ -197,22 +197,13 @@ func (w *world) recovered(h *cluster.History) error {
 		operating.Go(func() { w.operator(octx) })
 	}
 	for { // a pair that runs goes on without its record, until an operator writes it anew
-		if err := w.waitInSync(ctx); err != nil {
+		if err := w.waitWhole(ctx); err != nil {
 			return fmt.Errorf("not recovered: %w", err)
 		}
-		if _, _, err := w.authority.within.Load(ctx); err != nil {
-			sleep(ctx, poll)
-			continue
-		}
-		if !w.upkeepAsked {
+		if _, _, err := w.authority.within.Load(ctx); err == nil {
 			break
 		}
-		if err := w.waitUpkept(ctx); err != nil {
-			return fmt.Errorf("not recovered: %w", err)
-		}
-		if err := w.waitInSync(ctx); err == nil {
-			break
-		}
+		sleep(ctx, poll)
 	}
 	for ctx.Err() == nil {
 		if _, ok := h.AckedAfter(healed, ""); ok {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -49,38 +49,23 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-func duration(t *testing.T, name string, otherwise time.Duration) time.Duration {
+func setting[T any](t *testing.T, name string, otherwise T, parse func(string) (T, error)) T {
 	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	d, err := time.ParseDuration(text)
-	require.NoError(t, err, name)
-	return d
-}
-
-func number(t *testing.T, name string, otherwise int) int {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(text)
-	require.NoError(t, err, name)
-	return n
+	v, err := cluster.FromEnv(name, otherwise, parse)
+	require.NoError(t, err)
+	return v
 }
 
 func soak(t *testing.T, binary, coordinator string) {
 	t.Helper()
-	length := duration(t, "LOCKSTEP_SOAK", defaultTime)
-	every := duration(t, "LOCKSTEP_SOAK_KILLS", min(3*time.Minute, length/3))
+	length := setting(t, "LOCKSTEP_SOAK", defaultTime, time.ParseDuration)
+	every := setting(t, "LOCKSTEP_SOAK_KILLS", min(3*time.Minute, length/3), time.ParseDuration)
 	dir := os.Getenv("LOCKSTEP_KEEP")
 	if dir == "" {
 		dir = t.TempDir()
 	}
 	s := &run{
-		t: t, every: every, rate: number(t, "LOCKSTEP_SOAK_RATE", 60),
+		t: t, every: every, rate: setting(t, "LOCKSTEP_SOAK_RATE", 60, strconv.Atoi),
 		rng: rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 1)),
 	}
 	s.start(binary, coordinator)
@@ -108,7 +93,7 @@ func (s *run) start(binary, coordinator string) {
 	s.t.Helper()
 	dir, err := os.MkdirTemp("", "lockstep-soak-")
 	require.NoError(s.t, err)
-	s.metrics = map[string]string{"a": freeAddress(s.t), "b": freeAddress(s.t)}
+	s.metrics = map[string]string{"a": reserved(s.t), "b": reserved(s.t)}
 	s.p, err = cluster.Start(s.t.Context(), cluster.Options{
 		Binary: binary, Dir: dir, Raft: coordinator == "raft",
 		Settings: map[string]string{
@@ -131,13 +116,13 @@ func (s *run) start(binary, coordinator string) {
 	s.inSync()
 }
 
-// freeAddress is one that nothing listens on now.
-func freeAddress(t *testing.T) string {
+// reserved is an address for a node's metrics that no other process takes.
+func reserved(t *testing.T) string {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	p, err := harness.ReservePort()
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p.Address()
 }
 
 func (s *run) inSync() (active, standby *cluster.Node) {
