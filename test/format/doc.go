@@ -20,5 +20,5 @@
 // That diff belongs to the change, and shows what older programs will have to read. The directories of releases never
 // change. A release adds its own, from the commit that it is made of:
 //
-//	go test ./test/format -run TestRelease -release v0.2.0
+//	go test ./test/format -run TestReleases -release v0.2.0
 package format
