@@ -128,13 +128,9 @@ func (p *Peers) Status(ctx context.Context, address string) (*pb.GetStatusRespon
 
 // Activity tells what runs on the node at an address.
 func (p *Peers) Activity(ctx context.Context, address string) (*maintenance.Activity, error) {
-	c, err := p.conn(address)
+	st, err := p.Status(ctx, address)
 	if err != nil {
 		return nil, err
-	}
-	st, err := pb.NewAdminServiceClient(c).GetStatus(ctx, &pb.GetStatusRequest{})
-	if err != nil {
-		return nil, fromPeer(err)
 	}
 	return wire.ActivityFromProto(st.GetMaintenance()), nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
@@ -108,25 +109,14 @@ started: --last shows it again, of all nodes or of --node.`,
 // lastScans shows what the last scans of the nodes found: of the one that is wanted, or, if that is empty, of all.
 func lastScans(ctx context.Context, env *cli.Env, want string) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
-		wanted := []string{want}
-		if want == "" {
-			wanted = nil
-			for _, n := range env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second)).Nodes {
-				if n.Error == "" {
-					wanted = append(wanted, n.Address)
-				} else {
-					fmt.Fprintf(env.Stderr, "Node %s does not answer: %s\n", n.Address, n.Error)
-				}
-			}
+		targets, err := answering(ctx, env, c, want)
+		if err != nil {
+			return err
 		}
 		all := struct {
 			Scans []scanned `json:"scans"`
 		}{[]scanned{}}
-		for _, node := range wanted {
-			t, err := chooseNode(ctx, env, c, node)
-			if err != nil {
-				return err
-			}
+		for _, t := range targets {
 			r, err := t.Scan(ctx, &pb.ScanRequest{Last: true}, nil)
 			if err != nil {
 				return fmt.Errorf("last scan of %s: %w", t.label(), err)
@@ -145,6 +135,27 @@ func lastScans(ctx context.Context, env *cli.Env, want string) error {
 		}
 		return nil
 	})
+}
+
+// answering gives the node that is wanted, or, if that is empty, all that answer.
+func answering(ctx context.Context, env *cli.Env, c *client.Client, want string) ([]target, error) {
+	if want != "" {
+		t, err := chooseNode(ctx, env, c, want)
+		return []target{t}, err
+	}
+	var targets []target
+	for _, n := range env.AskNodes(ctx, c, min(env.Timeout, 2*time.Second)).Nodes {
+		if n.Error != "" {
+			fmt.Fprintf(env.Stderr, "Node %s does not answer: %s\n", n.Address, n.Error)
+			continue
+		}
+		node, err := cli.NodeAt(c, n.Address)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, target{Node: node, status: n})
+	}
+	return targets, nil
 }
 
 // printLast prints a scan that was done before.
@@ -217,24 +228,10 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 	if err != nil {
 		return err
 	}
-	j := scanned{
-		Store: dir, Time: r.Time, PageSize: uint32(r.PageSize), Recommended: uint32(r.Recommended),
-		GainBytes: uint64(max(r.GainBytes, 0)), FileBytes: r.FileBytes,
-		Messages: r.Messages, MessageBytes: r.MessageBytes, Note: r.Note, Histogram: []bucket{},
-		Candidates: []candidate{}, Problems: r.Problems,
-	}
-	for _, b := range r.Histogram {
-		j.Histogram = append(j.Histogram, bucket{
-			FromBytes: uint64(b.FromBytes), ToBytes: uint64(b.ToBytes),
-			Messages: b.Messages, Bytes: b.Bytes,
-		})
-	}
-	for _, c := range r.Candidates {
-		j.Candidates = append(j.Candidates, candidate{
-			PageSize: uint32(c.PageSize), FileBytes: c.FileBytes,
-			Pages: c.Pages, WasteBytes: c.WasteBytes,
-		})
-	}
+	problems := r.Problems
+	r.Problems = nil // each is told, and not the first one in the note
+	j := newScanned(dir, wire.ScanToProto(&r))
+	j.Problems = problems
 	return printScan(env.Print, j)
 }
 
