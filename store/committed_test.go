@@ -183,7 +183,7 @@ func TestCommittedAcrossCrashes(t *testing.T) {
 	}
 	forgot := 0
 	for seed := range rounds {
-		c := &commitCrash{t: t, rng: rand.New(rand.NewPCG(uint64(seed), 13)), mem: memfs.New()} // a test
+		c := &commitCrash{t: t, rng: rand.New(rand.NewPCG(uint64(seed), 13)), mem: memfs.New()}
 		c.run()
 		after := openNode(t, options(c.shot))
 		got := after.s.Committed()

@@ -58,7 +58,7 @@ func (s *Store) waitAt(ctx context.Context, at uint64, patience time.Duration) (
 		return func() { s.letGo(h) }, nil
 	case <-ctx.Done():
 		s.letGo(h)
-		return nil, ctx.Err() // the caller does
+		return nil, ctx.Err()
 	}
 }
 

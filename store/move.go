@@ -63,7 +63,7 @@ func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool
 	key := index.AppendKey(nil, e.Queue, e.First)
 	value, ok, err := edit.Get(key)
 	if err != nil {
-		return to, false, err // the caller does
+		return to, false, err
 	}
 	if !ok || !bytes.Equal(value, e.AppendValue(nil)) {
 		return to, true, nil // consumed meanwhile
@@ -75,7 +75,7 @@ func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool
 	}
 	file.AllocLow()
 	if to, err = file.Alloc(e.Run.Pages); err != nil {
-		return page.Run{}, false, err // the caller does
+		return page.Run{}, false, err
 	}
 	if to.First > e.Run.First {
 		file.Free(to)
@@ -88,7 +88,7 @@ func (p *pager) moveRun(edit *tree.Edit, e *index.Entry) (to page.Run, more bool
 	}
 	if err != nil {
 		file.Free(to)
-		return page.Run{}, false, err // the caller does
+		return page.Run{}, false, err
 	}
 	return to, true, nil
 }
@@ -100,7 +100,7 @@ func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
 	if err := ctx.Err(); err != nil {
-		return false, err // the caller does
+		return false, err
 	}
 	if err := s.usable(); err != nil {
 		return false, err
@@ -120,7 +120,7 @@ func (p *pager) cutEnd(ctx context.Context) (held bool, err error) {
 			return false, err
 		}
 		if err := ctx.Err(); err != nil {
-			return false, err // the caller does
+			return false, err
 		}
 	}
 	if _, err := s.file.Trim(); err != nil {

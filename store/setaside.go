@@ -157,7 +157,7 @@ func shortened(text string) string {
 func keepIdentity(o *Options, aside string) error {
 	to := filepath.Join(o.Dir, aside)
 	if err := vfs.MkdirAllSync(o.FS, filepath.Join(to, datadir.LogName), 0o750); err != nil {
-		return err // says which directory
+		return err
 	}
 	raw, err := vfs.ReadFile(o.FS, filepath.Join(o.Dir, identityName), identityMaxBytes)
 	if errors.Is(err, fs.ErrNotExist) {

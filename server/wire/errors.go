@@ -250,9 +250,9 @@ func Undecodable(name string) error {
 	st, err := status.Newf(codes.InvalidArgument, "the request is not a %s as the service's .proto says", name).
 		WithDetails(errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))
 	if err != nil { // cannot happen: the code is not OK and the detail is a known message
-		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name) // a status is what gRPC wants
+		return status.Errorf(codes.InvalidArgument, "the request is not a %s", name)
 	}
-	return st.Err() // a status is what gRPC wants
+	return st.Err()
 }
 
 // ToRequestError turns an error into the answer to one request of a stream.

@@ -76,7 +76,7 @@ func (s *simulation) endRun() error {
 // candidate is the outcome.
 func (s *simulation) candidate() (Candidate, error) {
 	if _, err := s.index.Bulk.Finish(); err != nil {
-		return Candidate{}, err // cannot be: nothing is written
+		return Candidate{}, err
 	}
 	total, bitmap, fileBytes := page.BuiltSize(s.pageSize, s.pages)
 	c := Candidate{

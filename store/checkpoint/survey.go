@@ -83,7 +83,7 @@ func (v *survey) feed(ctx context.Context, from, to []byte) error {
 	return v.c.CopyTree(ctx, from, to, func(key, value []byte) error {
 		for _, s := range v.sims {
 			if err := s.index.Bulk.Put(key, value); err != nil {
-				return err // CopyTree does
+				return err
 			}
 		}
 		return v.c.pace.Did(ctx, len(key)+len(value))

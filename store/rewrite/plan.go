@@ -101,7 +101,7 @@ func planWith(
 	dir string, o Options,
 ) (Plan, error) {
 	if err := page.CheckPageSize(o.PageSize); err != nil {
-		return Plan{}, err // the caller does
+		return Plan{}, err
 	}
 	m.Phase("plan", c.Meta().UsedPages)
 	found, err := c.Survey(ctx, live, []int{o.PageSize}, m)
