@@ -347,6 +347,14 @@ func TestWokenWithOldMemory(t *testing.T) {
 		require.Empty(t, r.step(MarkWritten{}))
 		require.True(t, r.s.act.sent.Serve)
 	})
+	t.Run("of its own, while the coordinator loses its data", func(t *testing.T) {
+		r, mark := woken(t)
+		r.step(Loaded{Err: ErrNoRecord}) // and no mark
+		require.Equal(t, mark(40), r.s.run.mark, "that there is none says nothing")
+		r.step(MarkWritten{Before: mark(40)}) // the answer to what was written before
+		require.NotContains(t, r.s.Reason(), "woken")
+		require.False(t, r.s.ident.MayHaveLost)
+	})
 }
 
 // TestComparesBeforeItTakesTheRoleAgain is the last part of INV-13: of two members that start, the one with the longer

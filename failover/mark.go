@@ -27,10 +27,10 @@ type Mark struct {
 
 // Less tells whether o takes the place of m. Marks are ordered by the active's term first and by LSN second, so that a
 // forced failover, which begins a new term, can set a mark that is lower than that of the term before. A mark of
-// another pair gives way always.
+// another pair gives way always, but not to the zero Mark, which stands for none.
 func (m Mark) Less(o Mark) bool {
 	if m.Pair != o.Pair {
-		return true
+		return o.Pair != uuid.Nil
 	}
 	if m.By != o.By {
 		return m.By < o.By
