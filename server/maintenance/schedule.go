@@ -36,22 +36,23 @@ func (m *Manager) schedule(ctx context.Context) {
 	autotune := time.Time{}
 	active := time.Time{} // when some node was the active one last, as far as this one knows
 	for m.wait(ctx, nil, nil, m.o.Tick) {
+		seen := m.o.Now() // before Serving: the role may be lost, and hours may pass, right after it
 		now, ok := m.node.Serving()
 		if !ok {
 			if m.otherActs() {
-				active = m.o.Now()
+				active = seen
 			}
 			continue
 		}
 		if now != term {
 			again, err := m.closeRuns(ctx, now, active)
+			m.startAgain(ctx, again, &running)
 			if err != nil {
-				continue // the next tick tries again
+				continue // the next tick closes the others
 			}
 			term = now
-			m.startAgain(ctx, again, &running)
 		}
-		active = m.o.Now()
+		active = seen
 		m.endPlanned(ctx)
 		m.startDue(ctx, term, &running)
 		if time.Since(autotune) >= min(autotuneCheck, 10*m.o.Tick) {
@@ -74,8 +75,8 @@ type interrupted struct {
 }
 
 // closeRuns notes the end of runs that the active of another term has started: they ended with it. It returns those
-// that are to be begun again: if some node was active until a moment ago (active), the run has met a switchover or a
-// failover, which is no fault of its own.
+// that are to be begun again, also beside an error: if some node was active until a moment ago (active), the run has
+// met a switchover or a failover, which is no fault of its own.
 func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -94,11 +95,13 @@ func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) 
 				r.Attempt+1 < maxAttempts {
 				r.Outcome, r.Detail = RunSkipped, "the active role moved while it ran: it is begun again"
 				next.ID, next.StartedAt, next.Term, next.Attempt = uuid.NewString(), now, term, r.Attempt+1
-				again = append(again, interrupted{job: j.Job, run: next})
 			}
 			r.Took = max(now.Sub(r.StartedAt), 0)
 			if err := m.noteRun(ctx, j.Name, r); err != nil {
-				return nil, err
+				return again, err
+			}
+			if r.Outcome == RunSkipped {
+				again = append(again, interrupted{job: j.Job, run: next})
 			}
 		}
 	}
@@ -164,14 +167,14 @@ func (m *Manager) withEnd(r Run, p *Plan) Run {
 
 // startDue starts the jobs that are due.
 func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitGroup) {
+	now := m.o.Now() // before the jobs are read: what has run until now is in them
+	steady := m.steady(now)
 	jobs, err := m.Jobs()
 	if err != nil {
 		m.log.Error("the jobs cannot be read", zap.Error(err))
 		return
 	}
 	slices.SortFunc(jobs, byName)
-	now := m.o.Now()
-	steady := m.steady(now)
 	for _, j := range jobs {
 		at, due := j.due(now, steady)
 		if !due || !m.claim(j.Name) {
@@ -180,7 +183,11 @@ func (m *Manager) startDue(ctx context.Context, term uint64, running *sync.WaitG
 		run := m.newRun(term, at)
 		if now.Sub(at) > missedGrace {
 			run.Outcome, run.Detail = RunSkipped, "no node was active at "+
-				""+at.Format(time.RFC3339)+"; too long ago to make up for"
+				at.Format(time.RFC3339)+"; too long ago to make up for"
+		}
+		if serving, ok := m.node.Serving(); !ok || serving != term {
+			m.release(j.Name)
+			return // what is due is for the active of the next term, who knows what was missed
 		}
 		if err := m.noteRun(ctx, j.Name, run); err != nil {
 			m.log.Warn("a job cannot be started", zap.String("job", j.Name), zap.Error(err))
