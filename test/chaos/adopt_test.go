@@ -43,6 +43,7 @@ func refusing(t *testing.T, p *cluster.Pair, why string) {
 // TestAdopt: etcd is wiped, or restored from an old copy, while the pair is down. Both nodes refuse to guess; one of
 // them adopts the pair, the other one joins it, and nothing that was acknowledged is lost.
 func TestAdopt(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, tt := range []struct {
 		name     string
 		restored bool // from an old copy; otherwise wiped
@@ -144,6 +145,7 @@ func ahead(t *testing.T, p *cluster.Pair) *cluster.Node {
 // TestAdoptWhileRunning: etcd is wiped under a pair that runs. Not one write is refused; the active adopts the pair
 // without a pause.
 func TestAdoptWhileRunning(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "running-", Seed: 1})
@@ -173,6 +175,7 @@ func TestAdoptWhileRunning(t *testing.T) {
 
 // TestAdoptWithoutOther: the other node is gone. That has to be said, and then the one that is left goes on.
 func TestAdoptWithoutOther(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{})
 	active, standby := inSync(t, p)
 	w := work(t, p, cluster.WorkloadOptions{Prefix: "without-", Seed: 1})

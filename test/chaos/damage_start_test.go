@@ -102,6 +102,7 @@ func harmRounds(rng *rand.Rand) []harm {
 // without an operator, and nothing that was acknowledged is lost. The node is started while its peer serves, and after
 // both were down.
 func TestDamagedFilesHeal(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, raft := range []bool{false, true} {
 		t.Run(fmt.Sprintf("raft %v", raft), func(t *testing.T) { damagedFilesHeal(t, raft) })
 	}
@@ -168,6 +169,7 @@ func harmOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h harm, role, p
 // matter and what can be done, and nobody else may serve in its place. Put back as docs/maintenance.md says, it goes
 // on, and nothing is lost.
 func TestDamagedAlone(t *testing.T) {
+	t.Parallel() // it mostly waits
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 1))
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})

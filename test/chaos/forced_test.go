@@ -24,6 +24,7 @@ import (
 // itself. An operator forces it; it serves. The old active comes back: it follows, and what only it had acknowledged is
 // in a file that dump-log reads.
 func TestForced(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, tt := range []struct {
 		name string
 		raft bool

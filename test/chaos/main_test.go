@@ -14,6 +14,7 @@ package chaos
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -61,7 +62,26 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	if err := manyAtOnce(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	return m.Run()
+}
+
+// pairsAtOnce is how many of the tests that mostly wait run side by side: a pair under a test's load takes about a
+// sixth of a processor.
+const pairsAtOnce = 6
+
+// manyAtOnce lets so many tests run side by side, unless -parallel says otherwise.
+func manyAtOnce() error {
+	flag.Parse()
+	said := false
+	flag.Visit(func(f *flag.Flag) { said = said || f.Name == "test.parallel" })
+	if said {
+		return nil
+	}
+	return flag.Set("test.parallel", strconv.Itoa(pairsAtOnce))
 }
 
 // seed of this run's dice.

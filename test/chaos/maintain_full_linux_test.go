@@ -34,6 +34,7 @@ const (
 //
 // It is skipped where nobody may mount a small disk. The tests of package store fill one that is simulated.
 func TestResizeDiskFull(t *testing.T) {
+	t.Parallel() // it mostly waits
 	settings := maintenanceSettings()
 	settings["maintenance.rewrite-rate"] = fullSpeed
 	settings["disk.low-watermark"] = "4MiB"

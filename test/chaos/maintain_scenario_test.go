@@ -155,6 +155,7 @@ func logged(t *testing.T, n *cluster.Node) int {
 
 // TestResizeScenarios: what may happen in the middle of a rolling resize, each thing once and at a known moment.
 func TestResizeScenarios(t *testing.T) {
+	t.Parallel() // it mostly waits
 	settings := maintenanceSettings()
 	settings["page-size"] = "8KiB"
 	settings["maintenance.rewrite-rate"] = fullSpeed
@@ -368,6 +369,7 @@ func flipBit(t *testing.T, name string, want []byte) {
 // TestSnapshotUndoesResize: a node that has done its part of the plan is away for so long that it gets a snapshot of
 // the other one, with the old page size. Its part has to be done once more.
 func TestSnapshotUndoesResize(t *testing.T) {
+	t.Parallel() // it mostly waits
 	settings := maintenanceSettings()
 	settings["wal.keep-bytes"], settings["wal.segment-bytes"], settings["maintenance.rewrite-rate"] = "64KiB", "1MiB",
 		fullSpeed

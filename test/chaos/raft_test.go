@@ -40,6 +40,7 @@ func TestChaosRaft(t *testing.T) {
 // TestRaftWithoutWitness: a pair in sync needs no coordinator to go on; without one it changes no roles, and blocks
 // rather than acknowledge alone; what comes back lets it go on.
 func TestRaftWithoutWitness(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	active, standby := inSync(t, p)
@@ -67,6 +68,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 
 // TestRaftAllKilled: everything is killed at once and comes back, the witness last.
 func TestRaftAllKilled(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	acked(t, w, ackBound)
@@ -84,6 +86,7 @@ func TestRaftAllKilled(t *testing.T) {
 // TestWitnessLosesItsDisk: it comes back as another voter, which is not taken for the one before until an operator says
 // so.
 func TestWitnessLosesItsDisk(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{Raft: true})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	acked(t, w, ackBound)

@@ -78,6 +78,7 @@ func TestRollingRestart(t *testing.T) {
 // TestRestartKilled: nodes die while the standby restarts, and are started by hand: the plan goes on, whoever is active
 // then.
 func TestRestartKilled(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for name, victims := range map[string]func(active, standby *cluster.Node) []*cluster.Node{
 		"standby": func(_, standby *cluster.Node) []*cluster.Node { return []*cluster.Node{standby} },
 		"active":  func(active, _ *cluster.Node) []*cluster.Node { return []*cluster.Node{active} },

@@ -202,6 +202,7 @@ func TestEtcdStopped(t *testing.T) {
 // etcd is back the active goes on alone. A standby that comes back before etcd does not know whom to follow, and
 // changes nothing until etcd is there. Nothing is lost either way.
 func TestEtcdAndStandbyGone(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, back := range []string{"etcd", "standby"} {
 		t.Run(back+" comes back first", func(t *testing.T) {
 			p := start(t, cluster.Options{})
@@ -233,6 +234,7 @@ func TestEtcdAndStandbyGone(t *testing.T) {
 
 // TestBothRestarted: both nodes are killed at once, or stopped in order, and started again.
 func TestBothRestarted(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
 	acked(t, w, ackBound)
@@ -297,6 +299,7 @@ func TestSwitchover(t *testing.T) {
 // TestSnapshotTransfer: a standby that was away for longer than the log is kept is sent a snapshot; it is killed on the
 // way again and again, and so is the active, once.
 func TestSnapshotTransfer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	p := start(t, cluster.Options{Settings: map[string]string{
 		"wal.keep-bytes": "1MiB", "wal.segment-bytes": "1MiB", "checkpoint.bytes": "1MiB", "memory.budget": "16MiB",
 	}})

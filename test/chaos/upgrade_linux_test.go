@@ -68,6 +68,7 @@ func buildPrevious(t *testing.T) string {
 // releases are mixed, each of them is active once and is killed, so that the other one takes over from it. Then
 // everything goes back, as an operator does who regrets it. Nothing is lost, and in the end both stores are equal.
 func TestUpgrade(t *testing.T) {
+	t.Parallel() // it mostly waits
 	program := filepath.Join(t.TempDir(), "lockstep")
 	previous := buildPrevious(t)
 	copyFile(t, previous, program)
