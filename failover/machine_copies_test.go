@@ -37,6 +37,50 @@ func TestStandbyThatForgotItsRun(t *testing.T) {
 	require.Equal(t, older, other)
 }
 
+// TestFormerRunIsNotNamedAgain: a standby that is started again while the active still holds the connection to its last
+// run takes that one's place in the record. The active does not name the last run once more for what it had
+// acknowledged: the new one would take itself for superseded.
+func TestFormerRunIsNotNamedAgain(t *testing.T) {
+	r := newRunRig(t)
+	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
+	r.won()
+	r.report(ActiveReady{})
+	former := memberOf(1).inRun(runOfB)
+	r.report(StandbyConnected{Member: former})
+	r.report(StandbyCaughtUp{Member: former})
+	r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
+	require.Equal(t, RoleActive, r.s.Role(), r.s.Reason())
+	names := func(run uuid.UUID) {
+		t.Helper()
+		other, ok := r.s.rec.Other(testNodes[0].ID)
+		require.True(t, ok, r.s.Reason())
+		require.Equal(t, run, other.Run)
+	}
+	names(runOfB)
+
+	r.seeRecord(next(inRuns(r.s.rec, r.s.run.id, runTried), "b/7/0"), 200)
+	for range 5 {
+		if r.s.swapping != "" {
+			swap := r.s.pending[len(r.s.pending)-1]
+			b, _ := swap.Member(testNodes[1].ID)
+			require.NotEqual(t, runOfB, b.Run, "the former run is named again")
+			r.won()
+		}
+		r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
+	}
+	later := memberOf(1).inRun(runTried)
+	r.report(StandbyConnected{Member: later})
+	r.report(StandbyCaughtUp{Member: later})
+	for range 5 {
+		if r.s.swapping != "" {
+			r.won()
+		}
+		r.report(StandbySynced{Member: later, Requirement: r.s.act.sent.Requirement})
+	}
+	require.Equal(t, RoleActive, r.s.Role(), r.s.Reason())
+	names(runTried)
+}
+
 // TestAdoptAboveTheMark: the mark outlives the record. What the pair adopts is above it, or each restart would take the
 // node's directory for an older image.
 func TestAdoptAboveTheMark(t *testing.T) {

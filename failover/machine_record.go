@@ -129,6 +129,7 @@ func (m *machine) adopt(rec Record, rev Revision) {
 	if !m.known && !m.wrote(rec) {
 		m.bootTerm = rec.Term
 	}
+	m.forgetFormerRun(rec)
 	m.known, m.missing, m.trouble, m.refused = true, false, "", nil
 	m.rec, m.rev = rec, rev
 	// Each pending swap expected the revision before this one: it is this one, or can never be done any more.

@@ -237,6 +237,22 @@ func (m *machine) compareRun() {
 	}
 }
 
+// forgetFormerRun gives up an active's connection to a run of the standby whose place another run takes in the record
+// that is about to be adopted. The store is in use by that one now, so the connection is a dead one that has not been
+// noticed yet: were its run named in sync once more, for what it had acknowledged, the one that lives would be
+// superseded.
+func (m *machine) forgetFormerRun(rec Record) {
+	a := &m.act
+	if a.standby == standbyNone || mutate.Off("INV-11-a-former-run-is-named-again") {
+		return
+	}
+	was, ok := m.rec.Member(a.member.Node)
+	now, still := rec.Member(a.member.Node)
+	if ok && still && was == a.member && now.Run != uuid.Nil && now.Run != was.Run && now.inRun(was.Run) == was {
+		a.standby, a.member, a.cause = standbyNone, Member{}, LostReset
+	}
+}
+
 // foundCopy ends the part of a process that has found another one running under its identity: not even when that one
 // has gone does this one take its place, since what that one acknowledged meanwhile is not here.
 func (m *machine) foundCopy() {
