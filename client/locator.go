@@ -313,7 +313,7 @@ func (l *locator) atTarget(n, best *node) bool {
 	return l.target != nil && l.target.node == n && n.term == best.term && n.rank() == best.rank()
 }
 
-// setTarget replaces the target and wakes everybody who waits. The caller holds mu.
+// setTarget replaces the target and wakes all calls that wait. The caller holds mu.
 func (l *locator) setTarget(t *target) {
 	if l.target == t && !l.closed {
 		return
@@ -325,7 +325,7 @@ func (l *locator) setTarget(t *target) {
 	l.wake()
 }
 
-// wake has everybody look again who waits. The caller holds mu.
+// wake has all calls that wait look again. The caller holds mu.
 func (l *locator) wake() {
 	close(l.changed)
 	l.changed = make(chan struct{})

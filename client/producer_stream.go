@@ -143,8 +143,8 @@ func (p *Producer) send(ctx context.Context, stream pb.QueueService_PublishStrea
 		}
 		select {
 		case <-p.wake:
-			// An answer has just woken everybody whose message was in it, and they are about to publish the next one:
-			// let them, and all of that is one request. No other publish is kept waiting by it.
+			// An answer has just woken all callers whose message was in it, and they are about to publish the next
+			// one: let them, and all of that is one request. No other publish is kept waiting by it.
 			runtime.Gosched()
 		case err := <-received:
 			received <- err

@@ -318,7 +318,7 @@ func TestRecordGoesBack(t *testing.T) {
 		"older":    func(*rig) Event { return Loaded{Record: recordWith(1, 1), Revision: 300} },
 		"forked": func(r *rig) Event {
 			rec := r.s.rec
-			rec.OpID = "somebody else's"
+			rec.OpID = "another's"
 			return Loaded{Record: rec, Revision: 300}
 		},
 	} {

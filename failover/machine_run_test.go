@@ -168,7 +168,7 @@ func TestOldCopy(t *testing.T) {
 		r.seeRecord(rec, 102)
 		require.Empty(t, r.s.run.putBack, "it has got what it lacked")
 	})
-	t.Run("nobody else is", func(t *testing.T) {
+	t.Run("no other node is", func(t *testing.T) {
 		r := newRunRig(t)
 		effects := r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0), runOther, uuid.Nil), 0)
 		effect[MarkLoss](t, effects)

@@ -56,7 +56,7 @@ func TestFeatures(t *testing.T) {
 	require.False(t, lacks, "what a node says of itself now counts")
 	rec.Nodes = rec.Nodes[:1]
 	n, lacks = lacking(rec, nil, FeaturePause)
-	require.True(t, lacks, "a node in sync that nobody has described")
+	require.True(t, lacks, "a node in sync that has not been described")
 	require.Equal(t, rec.InSync[1].Node, n.ID)
 }
 
@@ -77,7 +77,7 @@ func TestRecordInvalid(t *testing.T) {
 		"no active":     func(r *Record) { r.Active = uuid.Nil },
 		"config 0":      func(r *Record) { r.Config = 0 },
 		"term 0":        func(r *Record) { r.Term = 0 },
-		"nobody":        func(r *Record) { r.InSync = nil },
+		"none in sync":  func(r *Record) { r.InSync = nil },
 		"three":         func(r *Record) { r.InSync = append(r.InSync, Member{}) },
 		"twice":         func(r *Record) { r.InSync[1] = r.InSync[0] },
 		"min_in_sync 3": func(r *Record) { r.MinInSync = 3 },

@@ -24,5 +24,5 @@ func TestMinInSyncSet(t *testing.T) {
 	r = newRig(t, Settings{MinInSync: 2})
 	r.start(usedIdentity(), recordWith(1, 0, 1), 0)
 	r.report(FollowerLost{Cause: LostRefused})
-	require.Equal(t, 2, effect[SwapRecord](t, r.meet(r.after(time.Second))).Next.MinInSync, "its own, if nobody has")
+	require.Equal(t, 2, effect[SwapRecord](t, r.meet(r.after(time.Second))).Next.MinInSync, "its own, if none is set")
 }

@@ -210,8 +210,8 @@ func (q *queue) pop() int64 {
 	return weight
 }
 
-// block makes new transactions get refuse, and takes everybody who waits off the list; the records stay. logged is who
-// waits for a record in flight, unlogged for one that was not given to the committer.
+// block makes new transactions get refuse, and takes all callers that wait off the list; the records stay. logged are
+// those of a record in flight, unlogged those of one that was not given to the committer.
 func (q *queue) block(refuse error) (logged, unlogged []Done, free int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

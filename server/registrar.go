@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
-// AlarmService is the name under which the gRPC health service tells whether somebody should look: NOT_SERVING while a
-// condition is a warning or critical.
+// AlarmService is the name under which the gRPC health service tells whether an operator should look: NOT_SERVING while
+// a condition is a warning or critical.
 const AlarmService = "lockstep.alarm"
 
 // Registrar is a server whose services answer a request that is no protobuf with INVALID_ARGUMENT: gRPC calls it

@@ -115,7 +115,7 @@ func (s *Store) applyFrames(
 		s.holds.reach(s.applied.LSN)
 		s.touched = s.state.TakeTouched(s.touched[:0])
 		s.mu.Unlock()
-		// Also what was applied before an error: somebody waits for it.
+		// Also what was applied before an error: a caller waits for it.
 		for i := range s.results {
 			if r := &s.results[i]; done != nil {
 				done(r.lsn, r.txnResult())

@@ -55,7 +55,7 @@ func (e *DamagedMessagesError) Is(target error) bool { return target == index.Er
 // Unwrap returns what was found.
 func (e *DamagedMessagesError) Unwrap() error { return e.Err }
 
-// DamagedMessage is a message that somebody wants and that this node cannot read.
+// DamagedMessage is a message that a subscription wants and that this node cannot read.
 type DamagedMessage struct {
 	// Queue and its Name.
 	Queue uint64
@@ -81,7 +81,7 @@ type DamageStatus struct {
 	// RepairedPages were made good; RepairedMessages came from the other node for that. RepairedLog is log that was
 	// given up because a checkpoint holds what was in it.
 	RepairedPages, RepairedMessages, RepairedLog uint64
-	// SuspectPages were found damaged by somebody, and it is not yet known what they are part of.
+	// SuspectPages were found damaged, and it is not yet known what they are part of.
 	SuspectPages uint64
 	// DamagedMessages are wanted and cannot be read now; LostMessages of them are damaged on the other node as well.
 	DamagedMessages, LostMessages uint64
@@ -104,8 +104,8 @@ type damaged struct {
 
 // damage knows what is damaged in a store, and counts.
 type damage struct {
-	source atomic.Pointer[MessageSource] // nil: nobody to ask
-	alone  atomic.Bool                   // nobody else ever had what is here
+	source atomic.Pointer[MessageSource] // nil: no node to ask
+	alone  atomic.Bool                   // no other node ever had what is here
 	busy   chan struct{}                 // holds one token while a repair is under way
 
 	// index is why the store needs to be replaced, if it does.
@@ -114,7 +114,7 @@ type damage struct {
 
 	mu       sync.Mutex // guards what follows
 	messages map[messageKey]*damaged
-	suspects map[page.No]error // pages that somebody found damaged; RepairAll finds out what they are part of
+	suspects map[page.No]error // pages that were found damaged; RepairAll finds out what they are part of
 	log      uint64            // a damaged place in the log that must go; 0: none
 	status   DamageStatus
 }
@@ -125,7 +125,7 @@ func (d *damage) init() {
 	d.suspects = make(map[page.No]error)
 }
 
-// use makes a file the store's own. mu is held, or nobody else has the store yet.
+// use makes a file the store's own. mu is held, or the store is not yet in use.
 func (s *Store) use(file *page.File) {
 	s.file = file
 	file.UseCache(s.cacheUse())
@@ -192,7 +192,7 @@ func (d *damage) has(queueID, seq uint64) bool {
 	return d.messages[messageKey{queueID, seq}] != nil
 }
 
-// forget says that messages can be read, or that nobody wants them.
+// forget says that messages can be read, or that no subscription wants them.
 func (d *damage) forget(queueID uint64, sequences []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -305,7 +305,7 @@ func (s *Store) DamageStatus() DamageStatus {
 	return st
 }
 
-// alive returns which sequences of [first, last] somebody wants. mu is held for reading at least.
+// alive returns which sequences of [first, last] a subscription wants. mu is held for reading at least.
 func alive(q *queue.Queue, first, last uint64) []uint64 {
 	if q == nil {
 		return nil

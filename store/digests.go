@@ -25,7 +25,7 @@ type QueueDigest struct {
 	Name string
 	// Digest is a rolling hash of everything that was ever applied to the queue.
 	Digest uint64
-	// NextSequence is what the next message will get; Messages are those that somebody wants.
+	// NextSequence is what the next message will get; Messages are those that a subscription wants.
 	NextSequence, Messages uint64
 }
 

@@ -5,7 +5,7 @@
 //
 // # How data flows
 //
-// Append writes encoded log frames and Sync makes them durable. Nothing is visible yet: whoever replicates the store
+// Append writes encoded log frames and Sync makes them durable. Nothing is visible yet: the replicator of the store
 // (package replication) decides which records are committed, and calls Apply up to that LSN (INV-5). Apply runs the
 // deterministic state machine of package queue; messages stay in memory in the tail of their queue, as slices of the
 // very frames that were appended. A background goroutine, the pager, writes old tail messages to free pages of page.db
@@ -18,7 +18,7 @@
 // A consumer that is behind reads from page.db, through the system's page cache as far as that holds what it wants.
 // What it does not hold is read past it, in large pieces and ahead of the consumer (readahead.go); so are walks of the
 // whole file (a scan, a backup, a snapshot), which would drive out what others need. Large writes go past it where that
-// is faster, or nobody reads (Options.PageCache).
+// is faster, or on a standby, where no consumer reads (Options.PageCache).
 //
 // # Locks
 //
@@ -27,7 +27,7 @@
 //   - Store.ioMu is held for reading during page I/O by queries and for writing while a snapshot replaces page.db.
 //     What takes long (a check, a digest, the copying of a snapshot) does not hold it all the time; it pins a
 //     checkpoint, and ends with an error when the file is replaced or closed.
-//   - pager.mu is held by whoever edits the tree and writes checkpoints: the pager goroutine, Close, and
+//   - pager.mu is held by what edits the tree and writes checkpoints: the pager goroutine, Close, and
 //     Install.Commit. While a checkpoint is on its way to the disk only the pager goroutine takes it, to write more
 //     messages; the others wait (pager.hold).
 //

@@ -85,7 +85,7 @@ func addMessages(b *txn.Builder, bodies ...[]byte) {
 
 func createQueue(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") }
 
-// TestCheckpointBesideClose asks for checkpoints while the store is closed: everybody gets an answer.
+// TestCheckpointBesideClose asks for checkpoints while the store is closed: every caller gets an answer.
 func TestCheckpointBesideClose(t *testing.T) {
 	for range 20 {
 		n := openNode(t, options(memfs.New()))
@@ -320,7 +320,7 @@ func TestHalfReceivedSnapshot(t *testing.T) {
 	twin.check()
 }
 
-// TestRemovedLog is what INV-6 is about: nobody knows what was in it.
+// TestRemovedLog is what INV-6 is about: the node cannot know what was in it.
 func TestRemovedLog(t *testing.T) {
 	for _, paired := range []bool{false, true} {
 		mem := memfs.New()

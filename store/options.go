@@ -49,7 +49,7 @@ func ParsePageCache(text string) (PageCache, error) {
 	return 0, fmt.Errorf("store: page cache %q: it is one of %s", text, strings.Join(PageCacheNames(), ", "))
 }
 
-// use is what it means for a file that somebody may read.
+// use is what it means for a file that consumers may read.
 func (c PageCache) use() vfs.CacheUse {
 	switch c {
 	case CacheKeep:
@@ -98,7 +98,7 @@ type Options struct {
 	// ReplaceDamaged sets a store of a pair aside (damaged-…, beside what takes its place) that is damaged so that it
 	// cannot be opened, and begins an empty one under a new incarnation, to be filled by the other node.
 	ReplaceDamaged bool
-	// ReplaceUnknown does the same when the identity is lost, so that nobody can tell that the store was one of a pair.
+	// ReplaceUnknown does the same when the identity is lost, so that nothing tells that the store was one of a pair.
 	// The empty one is of another node then.
 	ReplaceUnknown bool
 	// BootID names the operating system's boot; empty reads it from the kernel.

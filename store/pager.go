@@ -120,7 +120,7 @@ func (p *pager) run(ctx context.Context) {
 		}
 		p.judge(err)
 		if kicks = p.kicks; p.s.noSpace.Load() || p.s.IndexDamage() != nil {
-			kicks = nil // look again at the next tick, not whenever somebody waits for room
+			kicks = nil // look again at the next tick, not whenever a writer waits for room
 		}
 	}
 }
@@ -160,8 +160,8 @@ func (p *pager) damaged(err error) bool {
 	return true
 }
 
-// once does one thing that is due. What is due after it waits for the next round, so that no part of the work, and
-// nobody who asks for a checkpoint, is kept waiting by a steady stream of another.
+// once does one thing that is due. What is due after it waits for the next round, so that no part of the work, and no
+// caller that asks for a checkpoint, is kept waiting by a steady stream of another.
 func (p *pager) once() error {
 	var err error
 	switch {
@@ -254,7 +254,7 @@ func (p *pager) settled() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.syncing == nil {
-		return nil // somebody was quicker
+		return nil // another caller was quicker
 	}
 	select {
 	case <-p.syncing.done:

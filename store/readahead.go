@@ -20,8 +20,8 @@ const (
 	// aheadPart of the memory budget, and at most maxAhead pieces, are for what is read ahead.
 	aheadPart = 16
 	maxAhead  = 32
-	// streamBytes is how much of what is wanted must lie together before more is read than was asked for: whoever wants
-	// one message here and one there is not helped by what lies between.
+	// streamBytes is how much of what is wanted must lie together before more is read than was asked for: a reader that
+	// wants one message here and one there is not helped by what lies between.
 	streamBytes = 32 << 10
 	// aheadPatience is for how long what was read ahead waits for its reader.
 	aheadPatience = time.Second
@@ -31,8 +31,8 @@ const (
 // pieces that keep a disk busy. The system's own reading ahead is too little for that, and would fill its cache with
 // what is read once.
 //
-// What it holds is not protected against being freed and written anew: whoever takes it verifies that it is what the
-// index says (a run's header has its number of birth), and reads the file if it is not.
+// What it holds is not protected against being freed and written anew: the reader that takes it verifies that it is
+// what the index says (a run's header has its number of birth), and reads the file if it is not.
 type readAhead struct {
 	mu      sync.Mutex // guards all below
 	pieces  []*aheadPiece
@@ -262,7 +262,7 @@ func stretchAt(view *tree.View, file *page.File, queueID, seq uint64) *aheadPiec
 	for end := page.No(0); it.Next(); {
 		e, err := index.Decode(it.Key(), it.Value())
 		if err != nil {
-			break // whoever reads it finds out
+			break // the reader of that message finds out
 		}
 		n := int(e.Run.Pages) * file.PageSize()
 		if p.bytes > 0 && e.Run.First != end || p.bytes+n > aheadBytes {

@@ -137,7 +137,7 @@ func TestReadAhead(t *testing.T) {
 	b.check()
 }
 
-// Whoever wants one message at a time has nothing read ahead.
+// For a reader that wants one message at a time nothing is read ahead.
 func TestReadAheadIsForMany(t *testing.T) {
 	t.Parallel()
 	b := openBehind(t)

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// repairAgain is how long a message whose repair failed is left alone: whoever reads it meanwhile hears at once
-	// that it is damaged.
+	// repairAgain is how long a message whose repair failed is left alone: a reader that wants it meanwhile is told at
+	// once that it is damaged.
 	repairAgain = 5 * time.Second
 	// lostAgain is the same for a message that is damaged on the other node as well.
 	lostAgain = time.Minute
@@ -50,7 +50,7 @@ type FoundMessages struct {
 	Last uint64
 }
 
-// SetMessageSource says whom to ask for good copies of damaged messages. Until it is called there is nobody, and a
+// SetMessageSource says whom to ask for good copies of damaged messages. Until it is called there is no source, and a
 // damaged page that a checkpoint needs is fatal.
 func (s *Store) SetMessageSource(m MessageSource) { s.damage.source.Store(&m) }
 
@@ -101,7 +101,7 @@ func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (
 var errNoCopy = errors.New("the other node's copy cannot be had")
 
 // repairMessages makes good what a read found to be damaged, within repairWait. Its error says why it could not. At
-// once is for whoever does not come again and again.
+// once is for a caller that does not come again and again.
 func (s *Store) repairMessages(ctx context.Context, bad *DamagedMessagesError, atOnce bool) error {
 	s.note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
@@ -133,7 +133,7 @@ func (s *Store) RepairAll(ctx context.Context) (left int, err error) {
 		if ctx.Err() != nil {
 			return left, fmt.Errorf("repair: %w", ctx.Err())
 		}
-		if errors.Is(err, errNoCopy) { // nobody to ask now: the others need not be tried
+		if errors.Is(err, errNoCopy) { // no node to ask now: the others need not be tried
 			left += len(all) - i - 1
 			break
 		}
@@ -227,8 +227,8 @@ func (s *Store) indexError(err error) error {
 	return fmt.Errorf("read the index: %w", err)
 }
 
-// repairOne repairs the run that a wanted message is in. nil: it can be read again, or nobody wants it any more. The
-// token of damage.busy is held.
+// repairOne repairs the run that a wanted message is in. nil: it can be read again, or no subscription wants it any
+// more. The token of damage.busy is held.
 func (s *Store) repairOne(ctx context.Context, queueID, seq uint64, atOnce bool) error {
 	st, err := s.lookAt(queueID, seq)
 	if err != nil {
@@ -420,8 +420,8 @@ func (p *pager) replaceRun(st *runState) error {
 	s.mu.RLock()
 	q := s.state.Queue(st.entry.Queue)
 	for i := range st.have {
-		// What died meanwhile may have been taken out of the index by the last batch already: nobody would take it out
-		// again.
+		// What died meanwhile may have been taken out of the index by the last batch already: no later batch would take
+		// it out again.
 		if d := &st.have[i]; q != nil && !q.Dead(d.Sequence) {
 			tail.Records[d.Sequence-tail.First] = d.Record
 		}
@@ -487,9 +487,9 @@ func (p *pager) exchange(old *index.Entry, entries []index.Entry) error {
 	return nil
 }
 
-// lookUpSuspects finds out what the pages are part of that somebody found damaged: messages are noted, to be repaired;
-// the map of used pages is written anew by the next checkpoint. The rest was freed meanwhile, or is a node of the tree,
-// which whoever needs it finds out.
+// lookUpSuspects finds out what the pages are part of that were found damaged: messages are noted, to be repaired; the
+// map of used pages is written anew by the next checkpoint. The rest was freed meanwhile, or is a node of the tree,
+// which its next reader finds out.
 func (s *Store) lookUpSuspects() error {
 	s.damage.mu.Lock()
 	suspects := maps.Clone(s.damage.suspects)

@@ -321,7 +321,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 		require.Contains(t, lost, seq)
 	}
 
-	// Whoever acknowledges them has them forgotten, and their page given back.
+	// A consumer that acknowledges them has them forgotten, and their page given back.
 	n.commit(func(b *txn.Builder) {
 		for _, seq := range lost {
 			b.Ack(1, 1, txn.Range{First: seq, Last: seq})
@@ -335,7 +335,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 	n.check()
 }
 
-// TestRepairWaitsForTheOtherNode: what cannot be repaired yet is repaired later, and blocks nobody meanwhile.
+// TestRepairWaitsForTheOtherNode: what cannot be repaired yet is repaired later, and blocks no reader meanwhile.
 func TestRepairWaitsForTheOtherNode(t *testing.T) {
 	mem := memfs.New()
 	n, twin := small(t, options(mem)), small(t, options(memfs.New()))

@@ -20,7 +20,7 @@ import (
 //
 // The identity file is the switch: it is the first thing that is written, with a mark that makes Open refuse the
 // directory (ErrRestoring), and the last thing that is replaced, without the mark. Between the two page.db and the log
-// may be in any state. Who finds the mark may begin the restore again, and nobody else may use the directory.
+// may be in any state. A restore that finds the mark may begin again, and nothing else may use the directory.
 type RestoreTarget struct {
 	fsys vfs.FS
 	dir  string

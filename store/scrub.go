@@ -258,7 +258,7 @@ func (sc *scrub) stretch(
 	return nil, pages + counted.pages, bad, nil
 }
 
-// wantedIn says which messages of a damaged run somebody wants, nil for none.
+// wantedIn says which messages of a damaged run a subscription wants, nil for none.
 func (s *Store) wantedIn(e *index.Entry, why error) *DamagedMessagesError {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -311,7 +311,7 @@ func (sc *scrub) log(ctx context.Context) error {
 	return fmt.Errorf("scrub the log: %w", err)
 }
 
-// LogDamaged notes that a record in the log cannot be read, for whoever reads it: the next RepairAll gives it up.
+// LogDamaged notes that a record in the log cannot be read, on behalf of its reader: the next RepairAll gives it up.
 func (s *Store) LogDamaged(err error) {
 	var in *wal.DamagedError
 	if !errors.As(err, &in) {
@@ -327,8 +327,8 @@ func (s *Store) LogDamaged(err error) {
 	}
 }
 
-// dropDamagedLog gives up the log up to a damaged record, once that is in two checkpoints: nobody needs it then but a
-// standby that is far behind, which gets a snapshot instead. It does nothing while the record is not yet applied.
+// dropDamagedLog gives up the log up to a damaged record, once that is in two checkpoints: only a standby that is far
+// behind needs it then, and gets a snapshot instead. It does nothing while the record is not yet applied.
 func (s *Store) dropDamagedLog(ctx context.Context) error {
 	s.damage.mu.Lock()
 	at := s.damage.log

@@ -26,9 +26,9 @@ import (
 // mark SettingAside until everything is moved; a start that finds the mark goes on moving.
 //
 // From the first write on, the record does not name this store in sync any more: it has a higher incarnation, or is of
-// another node (INV-4), and may have lost what was acknowledged, so that it waits for an operator if nobody else is in
-// sync (INV-6). SetAside stays in the identity: without a pair's record such a store waits, where a new one would begin
-// a pair (INV-9).
+// another node (INV-4), and may have lost what was acknowledged, so that it waits for an operator if no other node is
+// in sync (INV-6). SetAside stays in the identity: without a pair's record such a store waits, where a new one would
+// begin a pair (INV-9).
 
 // asidePrefix begins the name of the directory in which a store that could not be opened is kept.
 const asidePrefix = "damaged-"
@@ -90,7 +90,7 @@ func noContent(fsys vfs.FS, dir string) error {
 }
 
 // logFiles lists the files of the log, as names in the data directory. What else is in a directory called log is
-// somebody else's: the data directory may be the wrong one.
+// not ours: the data directory may be the wrong one.
 func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	all, err := fsys.ReadDir(datadir.LogDir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,7 +108,7 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 }
 
 // setAside sets a store aside and returns the name of the directory in which it is kept. "" if it is in no pair, for
-// then nobody else has what is in it.
+// then no other node has what is in it.
 func setAside(o *Options, why error) (aside string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, datadir.LockName))
 	if err != nil {

@@ -54,7 +54,7 @@ type hurt struct {
 	name     string
 	identity bool
 	do       func(t *testing.T, fsys vfs.FS)
-	says     []string // in the error of a node that nobody can fill
+	says     []string // in the error of a node that no other node can fill
 }
 
 func hurts() []hurt {

@@ -71,7 +71,7 @@ type Store struct {
 	damage    damage
 
 	closed   atomic.Bool
-	idle     atomic.Bool // nobody reads messages: this is a standby
+	idle     atomic.Bool // no consumer reads messages: this is a standby
 	noSpace  atomic.Bool // the pager found the disk full when it last wrote
 	failed   atomic.Pointer[error]
 	failOnce sync.Once
@@ -254,8 +254,8 @@ func (s *Store) segments() ([]string, error) {
 	return names, nil
 }
 
-// logIsMissing tells whether a log that was there once has no segment left: somebody removed it. Then nobody knows what
-// was in it beyond the checkpoint. A directory that never got to be more than new is no such case.
+// logIsMissing tells whether a log that was there once has no segment left: it was removed. Then what was in it beyond
+// the checkpoint is unknown. A directory that never got to be more than new is no such case.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (Fence{}) {
 		return false, nil

@@ -4,7 +4,8 @@ package store
 
 import "sync"
 
-// watchers wakes whoever waits for a queue to change. A signal is a hint: the receiver looks at the queue again.
+// watchers wakes the dispatchers that wait for a queue to change. A signal is a hint: the receiver looks at the queue
+// again.
 type watchers struct {
 	mu      sync.Mutex
 	byQueue map[uint64]map[chan struct{}]struct{}

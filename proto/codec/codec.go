@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf like everybody else, and
+// Package codec is the gRPC codec of Lockstep's servers and clients. It speaks protobuf as others do, and
 // decodes the messages that carry message bodies (publish requests, deliveries, log records, pages) with a few
 // allocations each instead of several for each body: the bodies are slices of one buffer, and what surrounds them comes
 // in slabs. What is sent is encoded into buffers that are used again, and may encode itself (Appender). What is large
@@ -74,7 +74,7 @@ func join(data mem.BufferSlice) []byte {
 		b.Write(piece.ReadOnlyData())
 	}
 	s := b.String()
-	return unsafe.Slice(unsafe.StringData(s), len(s)) //nolint:gosec // G103: nobody writes to it
+	return unsafe.Slice(unsafe.StringData(s), len(s)) //nolint:gosec // G103: nothing writes to it
 }
 
 func (c codec) library(data mem.BufferSlice, v any) error {
@@ -90,8 +90,8 @@ func (c codec) library(data mem.BufferSlice, v any) error {
 	return fmt.Errorf("protobuf: %w", err)
 }
 
-// mark is the only unknown field of a message that could not be decoded: the highest field that there can be, which
-// nobody uses.
+// mark is the only unknown field of a message that could not be decoded: the highest field that there can be, which no
+// message uses.
 func mark() protoreflect.RawFields {
 	return protowire.AppendVarint(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.VarintType), 1)
 }

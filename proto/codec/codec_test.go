@@ -69,7 +69,7 @@ func pieces(b []byte) mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(b[:len(b)/2]), mem.SliceBuffer(b[len(b)/2:])}
 }
 
-// forgetUnknown drops the fields that a message does not know, which the library keeps and nobody uses.
+// forgetUnknown drops the fields that a message does not know, which the library keeps and no program reads.
 func forgetUnknown(m protobuf.Message) {
 	b, _ := protobuf.UnmarshalOptions{DiscardUnknown: true}, m
 	raw, err := protobuf.Marshal(m)

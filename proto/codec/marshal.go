@@ -150,7 +150,7 @@ const (
 	mostExponent  = 22
 )
 
-// buffers is a mem.BufferPool for whoever overwrites all of a buffer: what was in it before may still be there.
+// buffers is a mem.BufferPool for callers that overwrite all of a buffer: what was in it before may still be there.
 type buffers struct {
 	pools [mostExponent - leastExponent + 1]sync.Pool
 }

@@ -182,7 +182,7 @@ func (a *Service) findOther(
 }
 
 // askOther looks for the other node: where the operator says, where it has announced itself, and where an older record
-// says. The status is nil if nobody has answered, the peer if no address is known.
+// says. The status is nil if no node has answered, the peer if no address is known.
 func (a *Service) askOther(
 	ctx context.Context, hint string, st *failover.Status, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {

@@ -36,7 +36,7 @@ const (
 
 // Errors of ForceFailover; each is a failover.ErrForce.
 var (
-	// errNotAccepted is returned when nobody has said that messages may be lost.
+	// errNotAccepted is returned when the caller has not said that messages may be lost.
 	errNotAccepted = errors.New("accept_data_loss is not set: acknowledged messages may be lost by this, and the " +
 		"caller has to say that he knows")
 	// errOtherAnswers is returned when the other node is there after all.

@@ -4,7 +4,7 @@
 // means, how serious it is, and what to do. Status, health service, metrics and log all tell what a Book holds, and
 // docs/runbook.md has a section for each kind.
 //
-// The package finds out nothing by itself: whoever knows something reports it with Book.Set, all at once and again and
+// The package finds out nothing by itself: the node reports what it knows with Book.Set, all at once and again and
 // again, and the Book knows what is new and what is over. It knows neither gRPC nor Prometheus.
 package conditions
 
@@ -19,16 +19,16 @@ import (
 // Kind names a condition, in kebab-case. A name is never changed, nor used again for something else.
 type Kind string
 
-// Severity tells how soon somebody should look.
+// Severity tells how soon an operator should look.
 type Severity int
 
 // The severities.
 const (
 	// Info is nothing to worry about, but good to know.
 	Info Severity = iota + 1
-	// Warning asks for somebody to look in time: something is at risk, and nothing is lost or refused yet.
+	// Warning asks an operator to look in time: something is at risk, and nothing is lost or refused yet.
 	Warning
-	// Critical asks for somebody to look now: messages are refused or at risk.
+	// Critical asks an operator to look now: messages are refused or at risk.
 	Critical
 )
 
@@ -82,7 +82,7 @@ func (d *Definition) AlarmName() string { return cmp.Or(d.Alarm, string(d.Kind))
 // Node names the node that a condition is about, by id and name. The zero value stands for the pair.
 type Node struct{ ID, Name string }
 
-// Report is what somebody found to be the case.
+// Report is what a node found to be the case.
 type Report struct {
 	// Kind of the condition. One that the table does not have is not told.
 	Kind Kind
@@ -91,7 +91,7 @@ type Report struct {
 	// Details say what exactly is the case here and now.
 	Details string
 	// Since when; zero if that is not known: then since the first report. One with a time is told at once, whatever
-	// Definition.After says, because whoever reports it has seen to that.
+	// Definition.After says, because its reporter has seen to that.
 	Since time.Time
 	// By is the id of the node that found it; empty for the one that has the book.
 	By string
@@ -132,12 +132,12 @@ type entry struct {
 }
 
 // NewBook makes an empty book. onChange, if not nil, is called for each condition that is raised or cleared, one after
-// the other, by whoever calls Set; it must not use the book.
+// the other, by the caller of Set; it must not use the book.
 func NewBook(onChange func(c Condition, raised bool)) *Book {
 	return &Book{onChange: onChange, known: make(map[key]*entry)}
 }
 
-// Set says what is the case now: everything that somebody found at the time `now`. What is not among it is over.
+// Set says what is the case now: everything that was found at the time `now`. What is not among it is over.
 func (b *Book) Set(now time.Time, reports []Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

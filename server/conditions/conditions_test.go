@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/conditions"
 )
 
-// A condition is told when it has lasted as long as its definition says, once, and until nobody reports it any more.
+// A condition is told when it has lasted as long as its definition says, once, and until no node reports it any more.
 func TestBook(t *testing.T) {
 	var heard []string
 	b := conditions.NewBook(func(c conditions.Condition, raised bool) {

@@ -86,7 +86,7 @@ func fromRecord(st *failover.Status) []Report {
 	return out
 }
 
-// waits tells whether a node in this role is of no use to anybody at the moment.
+// waits tells whether a node in this role is of no use to clients or the other node at the moment.
 func waits(r failover.Role) bool {
 	switch r {
 	case failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing,

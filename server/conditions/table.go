@@ -31,7 +31,7 @@ func ofThePair() []Definition {
 		{
 			Kind: OneCopyOnly, Severity: Critical, Scope: OfPair,
 			Cause: "Only one node holds everything that was acknowledged: if it is lost, messages are lost, and " +
-				"while it is down, nobody can take over.",
+				"while it is down, no node can take over.",
 			Action: "Start the other node, or see in its log and status why it does not follow; it gets in sync by itself. " +
 				"Do not stop or restart the node that is in sync.",
 		},
@@ -105,8 +105,8 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: TwoProcesses, Severity: Critical, Scope: OfNode,
-			Cause: "Two processes run with the identity of one node: somebody has started a copy of a data " +
-				"directory, or the same one twice.",
+			Cause: "Two processes run with the identity of one node: a copy of a data directory was started, " +
+				"or the same one twice.",
 			Action: "Stop the one that was started last, and keep its directory aside. A node is added with an empty " +
 				"directory, never with a copy.",
 		},

@@ -74,7 +74,7 @@ func (s Size) Bytes() int64 { return int64(s) }
 // Duration is a time with a unit, written as "600ms", "5s" or "1m30s".
 type Duration time.Duration
 
-// ParseDuration reads a duration. A number without a unit is refused: nobody can know whether it meant seconds.
+// ParseDuration reads a duration. A number without a unit is refused: it does not say whether it means seconds.
 func ParseDuration(text string) (Duration, error) {
 	d, err := time.ParseDuration(strings.TrimSpace(text))
 	if err != nil || d < 0 {

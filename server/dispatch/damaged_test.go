@@ -65,7 +65,7 @@ func TestDamagedMessagesAreSteppedOver(t *testing.T) {
 	q.damaged = map[uint64]bool{3: true}
 	q.mu.Unlock()
 	require.Equal(t, []uint64{1, 4, 6}, next(3))
-	r.Settled(dispatch.Key{Queue: 1, Sub: 1}, []dispatch.Range{{First: 3, Last: 3}}, nil) // somebody has given it up
+	r.Settled(dispatch.Key{Queue: 1, Sub: 1}, []dispatch.Range{{First: 3, Last: 3}}, nil) // an operator has given it up
 	q.publish("seven")
 	require.Equal(t, []uint64{7}, next(1))
 }

@@ -13,9 +13,9 @@
 //   - Only applied messages are seen (Source.Read shows nothing else), and nothing is handed out while paused (INV-2).
 //   - `confirmed` moves only after the transaction that holds the acks is committed.
 //   - A message that cannot be read holds up no other: it is skipped, and read again every few seconds until it can
-//     be, or until somebody acknowledges it.
+//     be, or until it is acknowledged from elsewhere.
 //   - What waits for a slow consumer's connection is bounded in bytes, whatever its credit.
-//   - Deliveries do not starve whoever publishes: while others want the processors, the dispatchers keep to a share
+//   - Deliveries do not starve publishers: while others want the processors, the dispatchers keep to a share
 //     of them, and take turns, so that no subscription waits for another one's backlog.
 //
 // The package knows neither gRPC nor protobuf nor replication: it is given a Source and a Settler.
@@ -96,7 +96,7 @@ type Limits struct {
 	// Share is what part of the node's processors deliveries may use while Busy, above 0 if there is a Busy; 1: nothing
 	// holds them back. They may always use as much as it takes to deliver each message once.
 	Share float64
-	// Counters are added to; nil: nobody wants to know.
+	// Counters are added to; nil: nothing is counted.
 	Counters *Counters
 }
 

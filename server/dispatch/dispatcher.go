@@ -26,8 +26,8 @@ type dispatcher struct {
 	work     chan struct{} // to the settling goroutine: something to commit
 	room     chan struct{} // from the settling goroutine, closed and replaced when pending work was taken
 	cancel   context.CancelFunc
-	// nobodyTakes: no consumer can be given anything. Of the delivering goroutine alone.
-	nobodyTakes bool
+	// noneTakes: no consumer can be given anything. Of the delivering goroutine alone.
+	noneTakes bool
 
 	mu        sync.Mutex // guards what is below, and the consumers' fields
 	consumers []*Consumer
@@ -35,9 +35,9 @@ type dispatcher struct {
 	paused    bool
 	stopped   error
 	next      uint64    // first sequence not yet read
-	ready     []Message // read, not yet given to anybody
+	ready     []Message // read, not yet given to a consumer
 	redeliver sequences // given back; not yet given out again
-	// could not be read; tried again now and then, and skipped meanwhile so that they hold nobody up
+	// could not be read; tried again now and then, and skipped meanwhile so that they hold up no other message
 	damaged   sequences
 	returning bool // a lost consumer's messages are about to be given back: nothing newer goes out before them
 	reading   bool // a read is going on, outside the lock
@@ -139,8 +139,8 @@ func (d *dispatcher) deliver(ctx context.Context) {
 			continue
 		}
 		news := changed
-		if d.nobodyTakes {
-			news = nil // it stays there until somebody can take a message; publishers need not wake those who cannot
+		if d.noneTakes {
+			news = nil // it stays there until a consumer can take a message; publishers need not wake those that cannot
 		}
 		select {
 		case <-ctx.Done():
@@ -222,7 +222,7 @@ func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.paused || d.stopped != nil {
-		d.nobodyTakes = true
+		d.noneTakes = true
 		return 0, nil
 	}
 	if d.redeliver.len() == 0 && !d.returning {
@@ -232,7 +232,7 @@ func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
 		want += c.canTake()
 	}
 	want = min(want, most)
-	d.nobodyTakes = want == 0
+	d.noneTakes = want == 0
 	for len(again) < want && d.redeliver.len() > 0 {
 		again = append(again, d.redeliver.pop())
 	}
@@ -245,7 +245,7 @@ func (d *dispatcher) demand(atEnd bool, most int) (want int, again []uint64) {
 	return want, again
 }
 
-// endRead drops from the result what was acknowledged while it was read; nobody may get that any more.
+// endRead drops from the result what was acknowledged while it was read; no consumer may get that any more.
 func (d *dispatcher) endRead(messages []Message) []Message {
 	acked := d.ackedInRead
 	d.reading, d.ackedInRead = false, nil
@@ -315,7 +315,7 @@ func (d *dispatcher) readAgain(ctx context.Context, sequences []uint64) ([]Messa
 	return found, nil
 }
 
-// handOutAgain gives messages out for another time; those that nobody can take now go back to wait.
+// handOutAgain gives messages out for another time; those that no consumer can take now go back to wait.
 func (d *dispatcher) handOutAgain(messages []Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -333,8 +333,7 @@ func (d *dispatcher) handOutAgain(messages []Message) {
 	}
 }
 
-// settled takes messages out of the hands of whoever has them, because they were acknowledged or released from
-// elsewhere.
+// settled takes messages from the consumers that have them, because they were acknowledged or released from elsewhere.
 func (d *dispatcher) settled(acks, releases []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -408,7 +407,7 @@ func (d *dispatcher) detach(c *Consumer) {
 		d.pending.releases = append(d.pending.releases, sent...)
 		d.returning = d.returning || len(sent) > 0
 		d.pending.returns = d.pending.returns || len(sent) > 0
-		signal(d.work) // also to let it notice that nobody is left
+		signal(d.work) // also to let it notice that no consumer is left
 	}
 	d.mu.Unlock()
 	if len(sent) > 0 {

@@ -20,7 +20,7 @@ const (
 type settlement struct {
 	acks     []Range
 	foreign  []Range  // acks of messages that were not with the consumer that acknowledged them
-	releases []uint64 // out of everybody's hands until they are committed as given back
+	releases []uint64 // with no consumer until they are committed as given back
 	returns  bool     // some of the releases are of a lost consumer
 	confirms []confirmation
 }

@@ -32,13 +32,13 @@ const (
 	// is.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
-	// late is how much time the dispatchers may be behind and make up for: on a busy machine nobody wakes up in time.
+	// late is how much time the dispatchers may be behind and make up for: on a busy machine none wakes up in time.
 	late = 5 * time.Millisecond
 )
 
-// throttle says when the next turn may begin. All turns are paid for from one budget, and whoever had one waits in
-// proportion to its price: every dispatcher that has something to do gets as much as the others, and one that has
-// little does not wait for those that have much.
+// throttle says when the next turn may begin. All turns are paid for from one budget, and the dispatcher that had one
+// waits in proportion to its price: every dispatcher that has something to do gets as much as the others, and one that
+// has little does not wait for those that have much.
 type throttle struct {
 	busy      func() bool  // nil: never
 	free      atomic.Bool  // nothing holds deliveries back
@@ -47,7 +47,7 @@ type throttle struct {
 	mu     sync.Mutex    // guards what is below
 	share  float64       // of the time of one processor; can be above 1
 	paid   time.Time     // when all turns so far will be paid for; zero: there is nothing to pay
-	idle   chan struct{} // closed and replaced when nobody else wants the processors any more
+	idle   chan struct{} // closed and replaced when only dispatchers want the processors any more
 	seen   int64         // of published, at seenAt
 	seenAt time.Time
 	rate   float64 // of the time of one processor: what it takes to deliver once what is published
@@ -84,8 +84,8 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// pay waits after a turn that gave out the messages. It returns at once while nobody else wants the processors, and
-// soon when ctx ends.
+// pay waits after a turn that gave out the messages. It returns at once while only dispatchers want the processors,
+// and soon when ctx ends.
 func (t *throttle) pay(ctx context.Context, messages []Message) {
 	if len(messages) == 0 || !t.isBusy() {
 		return
@@ -102,7 +102,7 @@ func (t *throttle) pay(ctx context.Context, messages []Message) {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		t.isBusy() // somebody must find out when it is over
+		t.isBusy() // the dispatchers that wait must find out when it is over
 	case <-idle:
 	case <-ctx.Done():
 	}
@@ -135,7 +135,7 @@ func (t *throttle) follow(now time.Time) {
 	t.seen, t.seenAt = n, now
 }
 
-// charge adds a turn's cost and tells how long whoever had it has to wait, unless idle is closed before.
+// charge adds a turn's cost and tells how long the dispatcher that had it has to wait, unless idle is closed before.
 func (t *throttle) charge(now time.Time, cost time.Duration) (wait time.Duration, idle <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -21,8 +21,8 @@ func ofBytes(messages, bytes int) []Message {
 	return out
 }
 
-// TestThrottleShare: all turns together take the share, and everybody gets as much as the others, whether in large
-// turns or in small ones.
+// TestThrottleShare: all turns together take the share, and each dispatcher gets as much as the others, whether in
+// large turns or in small ones.
 func TestThrottleShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const share, dispatchers = 0.25, 20
@@ -108,8 +108,8 @@ func TestThrottleLittle(t *testing.T) {
 	})
 }
 
-// TestThrottleIdle: nobody waits when nobody else wants the processors, and whoever waited goes on when that is found
-// out.
+// TestThrottleIdle: no dispatcher waits when only dispatchers want the processors, and one that waited goes on when
+// that is found out.
 func TestThrottleIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
@@ -129,7 +129,7 @@ func TestThrottleIdle(t *testing.T) {
 		busy.Store(false)
 		require.False(t, p.isBusy())
 		waiting.Wait()
-		require.Zero(t, time.Since(begin), "nobody waited to the end of its time")
+		require.Zero(t, time.Since(begin), "no dispatcher waited to the end of its time")
 	})
 }
 

@@ -296,7 +296,7 @@ func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo
 	defer cancel()
 	if err := m.node.HandOver(ctx); err != nil {
 		if _, serving := m.node.Serving(); !serving {
-			return nil // it went over after all, or was lost: whoever has it goes on
+			return nil // it went over after all, or was lost: the node that has it goes on
 		}
 		return fmt.Errorf("hand over to node %s: %w", name(other), err)
 	}

@@ -20,17 +20,17 @@
 //
 // # Who does what
 //
-// A Manager runs on every node. Its operations on this node's page file (operations.go) run one at a time, for whoever
-// asks. Its controller (controller.go) and its scheduler (schedule.go) work on the active only. They look at what is
-// there, do the one next thing, and write down what is now done; whoever is active after a crash does the same, and so
-// goes on.
+// A Manager runs on every node. Its operations on this node's page file (operations.go) run one at a time, for any
+// caller. Its controller (controller.go) and its scheduler (schedule.go) work on the active only. They look at what is
+// there, do the one next thing, and write down what is now done; the node that is active after a crash does the same,
+// and so goes on.
 //
 // # A rewrite gives way
 //
 // While a standby rewrites its page file, its log goes on receiving, syncing and acknowledging; only applying waits. So
-// the rewrite must end before the node can take over: whoever ends or begins a role calls GiveWay first (see
-// server/node), which cancels it and waits until nothing of it is left. Then the backlog is applied to the old page
-// file, as after any restart.
+// the rewrite must end before the node can take over: the code that ends or begins a role (server/node) calls GiveWay
+// first, which cancels it and waits until nothing of it is left. Then the backlog is applied to the old page file, as
+// after any restart.
 //
 // The package knows neither gRPC nor protobuf. The other node is behind the interface Peers, this one's role behind
 // Node.

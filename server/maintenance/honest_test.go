@@ -86,7 +86,7 @@ func TestPlanOfAnotherPair(t *testing.T) {
 	plan := p.planIs(m, PlanCancelled)
 	require.Contains(t, plan.Reason, "another pair")
 	_, err = m.StartPlan(t.Context(), PlanCompact, 0, false)
-	require.NoError(t, err, "and it is in nobody's way")
+	require.NoError(t, err, "and it is in the way of no plan")
 	p.planIs(m, PlanDone)
 }
 
@@ -185,7 +185,7 @@ func TestRestartOnce(t *testing.T) {
 	require.ErrorIs(t, err, ErrSetting)
 }
 
-// TestRestartByHand: of a node that cannot restart itself, a process that somebody starts after it was asked counts.
+// TestRestartByHand: of a node that cannot restart itself, a process that is started by hand after it was asked counts.
 func TestRestartByHand(t *testing.T) {
 	p, fs := newPair(t), memfs.New()
 	open := func() *Manager {

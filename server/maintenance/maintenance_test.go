@@ -57,7 +57,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestStartupRequests: what was not asked for before is a new request, which nobody has done.
+// TestStartupRequests: what was not asked for before is a new request, which no node has done.
 func TestStartupRequests(t *testing.T) {
 	yes, no := true, false
 	var p pairSettings
@@ -139,7 +139,7 @@ func TestPlanFailsForGood(t *testing.T) {
 	_, err = m.CancelPlan(t.Context())
 	require.ErrorIs(t, err, ErrNoPlan)
 
-	// And what nobody knows, after some attempts.
+	// And an error that is not known, after some attempts.
 	p.rewrite = func(context.Context, RewriteRequest) (RewriteResult, error) {
 		return RewriteResult{}, errors.New("odd")
 	}
@@ -286,7 +286,7 @@ func TestMissedRunsAfterTakeover(t *testing.T) {
 	running := m.newRun(1, time.Time{})
 	require.NoError(t, m.noteRun(t.Context(), "nightly", running))
 	p.set(func() { p.serving = false }) // it is 1 o'clock
-	p.pass(4*time.Hour + 5*time.Minute) // nobody is active until 5:05
+	p.pass(4*time.Hour + 5*time.Minute) // no node is active until 5:05
 	require.Empty(t, p.history(m, "hourly"))
 	p.set(func() { p.serving, p.term = true, 2 })
 	require.Eventually(t, func() bool {

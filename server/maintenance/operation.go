@@ -59,7 +59,7 @@ func (m *Manager) begin(
 	return ctx, op, nil
 }
 
-// follows tells whether a node in this role has nobody waiting for what it applies.
+// follows tells whether a node in this role has no client waiting for what it applies.
 func follows(r failover.Role) bool {
 	return r == failover.RoleStandby || r == failover.RoleSyncing || r == failover.RoleCatchingUp
 }

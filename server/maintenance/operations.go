@@ -284,8 +284,8 @@ func (m *Manager) Backups(path string) ([]backup.Set, error) {
 	return backup.List(nil, path)
 }
 
-// checkBackupPath refuses what cannot be meant: a path that depends on where somebody started the node, and one that
-// the store would be copied into itself with.
+// checkBackupPath refuses what cannot be meant: a path that depends on the directory that the node was started in, and
+// one that the store would be copied into itself with.
 func (m *Manager) checkBackupPath(path string) error {
 	switch {
 	case path == "":

@@ -47,7 +47,7 @@ func (m *Manager) Restart(_ context.Context, planID string) (done bool, err erro
 			return false, err
 		}
 	}
-	if m.o.Restart == nil { // noted all the same: a process that somebody starts by hand is the next one, too
+	if m.o.Restart == nil { // noted all the same: a process that is started by hand is the next one, too
 		return false, fmt.Errorf("restart: %w: this node cannot restart itself; restart its process by hand, and the "+
 			"plan goes on", ErrRole)
 	}

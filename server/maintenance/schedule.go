@@ -112,7 +112,7 @@ func (m *Manager) closeRuns(ctx context.Context, term uint64, active time.Time) 
 func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *sync.WaitGroup) {
 	for _, i := range again {
 		if !m.claim(i.job.Name) {
-			continue // somebody has just asked for it
+			continue // a client has just asked for it
 		}
 		if err := m.noteRun(ctx, i.job.Name, i.run); err != nil {
 			m.log.Warn("a job cannot be started again", zap.String("job", i.job.Name), zap.Error(err))

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// lookInterval is how often the node looks what is the case, if nobody asks.
+// lookInterval is how often the node looks what is the case, if no client asks.
 const lookInterval = time.Second
 
 // lookout finds out what an operator may have to know: on this node, of the pair, and of the other node. What it found
@@ -30,10 +30,10 @@ type lookout struct {
 	other  otherStatus
 	voters votersLook
 	again  chan struct{} // capacity 1: something has changed
-	// cacheOnly: the filesystem does not let the store write past the system's cache. Set before anybody looks.
+	// cacheOnly: the filesystem does not let the store write past the system's cache. Set before the first look.
 	cacheOnly bool
 
-	mu       sync.Mutex // held while somebody looks; guards what follows
+	mu       sync.Mutex // held during a look; guards what follows
 	work     workSeen
 	switched switchoverSeen
 	certs    []certificate
@@ -52,7 +52,7 @@ func (l *lookout) run(ctx context.Context) {
 	defer running.Wait()
 	if !l.n.alone() {
 		running.Go(func() { l.watchOther(ctx) })
-		if l.n.latencies != nil { // somebody can ask for it
+		if l.n.latencies != nil { // the metrics are served
 			running.Go(func() { l.watchVoters(ctx) })
 		}
 	}
@@ -71,7 +71,7 @@ func (l *lookout) run(ctx context.Context) {
 	}
 }
 
-// nudge has somebody look soon.
+// nudge has the lookout look soon.
 func (l *lookout) nudge() {
 	select {
 	case l.again <- struct{}{}:
@@ -159,7 +159,7 @@ func (l *lookout) replication(f *findings, pair *failover.Status) {
 	}
 }
 
-// strangerTold is how long somebody who was refused is told, after his last try.
+// strangerTold is how long a node that was refused is told, after its last try.
 const strangerTold = 10 * time.Second
 
 // stranger says who is at the door that is none of this pair.
@@ -173,7 +173,7 @@ func (l *lookout) stranger(f *findings, s *replication.Stranger) {
 	}
 }
 
-// slowSync is how long the mean sync of the log may take without anybody's being told.
+// slowSync is how long the mean sync of the log may take before a condition is told.
 const slowSync = 100 * time.Millisecond
 
 // writes says how this node's log takes what is written to it.
@@ -212,7 +212,7 @@ func (l *lookout) content(f *findings) {
 	f.pair(differ != "", conditions.DigestsDiffer, "%s", differ)
 }
 
-// showHealth tells the health service whether somebody should look. mu is held.
+// showHealth tells the health service whether an operator should look. mu is held.
 func (l *lookout) showHealth(all []conditions.Condition) {
 	status := healthpb.HealthCheckResponse_SERVING
 	if conditions.Worst(all) >= conditions.Warning {

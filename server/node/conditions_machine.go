@@ -76,7 +76,7 @@ func fallsBack(fs vfs.FS, c *config.Config) bool {
 	return ok && c.Memory.PageCache != "keep" && !disk.TakesDirect(filepath.Join(c.Data.Dir, "page.db"))
 }
 
-// memoryAllowed is what a process may have in use without anybody's being told.
+// memoryAllowed is what a process may have in use before a condition is told.
 func memoryAllowed(budgetBytes int64) int64 { return budgetBytes + budgetBytes/4 + memoryBesides }
 
 // memoryInUse is what the Go runtime has from the system and has not given back.

@@ -267,6 +267,6 @@ func TestPageCacheConditions(t *testing.T) {
 		c := config.Default()
 		c.Memory.PageCache = use
 		require.Equal(t, want, fallsBack(noDirect{vfs.OS()}, &c), use)
-		require.False(t, fallsBack(memfs.New(), &c), "%s: nobody knows", use)
+		require.False(t, fallsBack(memfs.New(), &c), "%s: it is not known", use)
 	}
 }

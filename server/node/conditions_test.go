@@ -77,7 +77,7 @@ func TestConditionsOfTheOtherNode(t *testing.T) {
 	require.Nil(t, a.told(conditions.PublishesRefused, ""), "that is the active's disk only")
 	require.Positive(t, b.status().GetDiskLowWatermark())
 	b.stop()
-	a.tells(conditions.DiskLow, "b", false) // nobody says so any more
+	a.tells(conditions.DiskLow, "b", false) // no node says so any more
 }
 
 // A standby that does not see the active says that instead of passing on what it heard last.

@@ -51,7 +51,7 @@ func (n *testNode) browsed(queue string) (sequences, damaged []uint64) {
 	}
 }
 
-// TestDamagedMessagesAlone: a node that stands alone has nobody to repair from. Browsing steps over what is damaged,
+// TestDamagedMessagesAlone: a node that stands alone has no node to repair from. Browsing steps over what is damaged,
 // verify lists it, and it can be given up.
 func TestDamagedMessagesAlone(t *testing.T) {
 	n := startAlone(t, func(c *config.Config) { c.Memory.Budget = 32 << 20 })

@@ -238,8 +238,8 @@ func TestFailedSync(t *testing.T) {
 	require.Equal(t, []string{"one", "two"}, bodies(b.consume("q", 10).take(2)))
 }
 
-// TestSilentConnection: whoever connects and says nothing, or only half of what makes a connection, is cut off after a
-// few seconds.
+// TestSilentConnection: a client that connects and says nothing, or only half of what makes a connection, is cut off
+// after a few seconds.
 func TestSilentConnection(t *testing.T) {
 	n := startAlone(t, nil)
 	silent := map[string]string{

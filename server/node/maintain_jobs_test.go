@@ -98,7 +98,7 @@ func TestJobs(t *testing.T) {
 	a.stop()
 	b.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	require.Len(t, b.job("save").GetHistory(), 1)
-	require.Equal(t, "skipped", b.run("same").GetOutcome(), "there is nobody to compare with")
+	require.Equal(t, "skipped", b.run("same").GetOutcome(), "there is no node to compare with")
 	require.Equal(t, "ok", b.run("save").GetOutcome(), "better on the active than not at all")
 	require.Len(t, b.job("save").GetHistory(), 2)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/metrics"
 )
 
-// meter is told how long things take; nil if nobody can ask for it.
+// meter is told how long things take; nil if no metrics are served.
 func (n *node) meter() replication.Meter {
 	if n.latencies == nil {
 		return nil // and not an interface that holds a nil

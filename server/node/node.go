@@ -69,7 +69,7 @@ type Options struct {
 	FS vfs.FS
 	// SetLogLevel changes the lowest level of log lines; nil if it cannot be changed.
 	SetLogLevel func(level string)
-	// CanRestart: whoever calls Run begins anew when it returns ErrRestart.
+	// CanRestart: the caller of Run begins anew when it returns ErrRestart.
 	CanRestart bool
 	// OnReady is called once the node listens; nil for none. It need not be active or in sync yet.
 	OnReady func(Ready)
@@ -104,7 +104,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	if err := n.secure(); err != nil {
 		return err
 	}
-	// The store comes first: as long as the port is closed, the other node knows that nobody is here.
+	// The store comes first: as long as the port is closed, the other node knows that this one does not run.
 	if o.FS == nil {
 		if o.FS, err = disk(); err != nil {
 			return err

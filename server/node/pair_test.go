@@ -148,7 +148,7 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, st.GetPair().GetPairId(), other.GetPair().GetPairId())
 }
 
-// TestRoleLoss: whoever is attached to a node that gives up its role is sent to the new active at once.
+// TestRoleLoss: a client that is attached to a node that gives up its role is sent to the new active at once.
 func TestRoleLoss(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")

@@ -56,7 +56,7 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	return p
 }
 
-// heartbeat is short enough for a few to be lost before anybody counts as silent.
+// heartbeat is short enough for a few to be lost before a node counts as silent.
 func heartbeat(f config.Failover) time.Duration {
 	return max(5*time.Millisecond, min(replication.DefaultHeartbeat, f.DropTimeout.Std()/5))
 }

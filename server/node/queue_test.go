@@ -472,7 +472,7 @@ func TestConsume(t *testing.T) {
 	require.Equal(t, uint64(4), q.GetQueue().GetSubscriptions()[0].GetInFlight())
 	require.Equal(t, uint32(2), q.GetQueue().GetSubscriptions()[0].GetConsumers())
 
-	// A nack goes to anybody, with its count.
+	// A nack goes to any consumer, with its count.
 	b.confirm(&pb.ConsumeRequest{Nack: span(4, 4), Ack: span(3, 3), Confirm: 1})
 	again := b.take(1)
 	require.Equal(t, uint64(4), again[0].GetSequence())

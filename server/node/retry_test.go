@@ -114,8 +114,8 @@ func TestAdministrationIsRepeated(t *testing.T) { // INV-10
 	n := startAlone(t, nil)
 	ctx := t.Context()
 	sequence := uint64(0)
-	// twice makes a request, lets something happen, and repeats the request: as somebody who says so, and as somebody
-	// who does not.
+	// twice makes a request, lets something happen, and repeats the request: as a client that says so, and as one
+	// that does not.
 	twice := func(send func(p *pb.Producer) (any, error), meanwhile func()) {
 		t.Helper()
 		sequence++

@@ -35,8 +35,8 @@ func (n *testNode) says(texts ...string) {
 }
 
 // TestThirdNode: a node that was given the prefix of a healthy pair is told that the pair has its two nodes, and so is
-// whoever looks at the active. Nobody is advised to force anything. When one of the two has left, it takes that one's
-// place.
+// an operator who looks at the active. Neither advises to force anything. When one of the two has left, the third takes
+// that one's place.
 func TestThirdNode(t *testing.T) {
 	etcd := startEtcd(t)
 	a, b := startPair(t, etcd)

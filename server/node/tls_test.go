@@ -23,8 +23,8 @@ func secured(t *testing.T, c config.Config, ca *certs.Authority) config.Config {
 	return c
 }
 
-// Clients, and the nodes among themselves, show each other certificates; whoever has none, or one of another authority,
-// is not let in, not even as the other node.
+// Clients, and the nodes among themselves, show each other certificates; one that has none, or one of another
+// authority, is not let in, not even as the other node.
 func TestMutualTLS(t *testing.T) {
 	etcd := startEtcd(t)
 	ca, strange := certs.New(t, "ours"), certs.New(t, "theirs")
@@ -82,7 +82,7 @@ func TestMutualTLS(t *testing.T) {
 	b.publish("q", "y")
 }
 
-// Without tls.client-auth require, anybody may connect, but over TLS.
+// Without tls.client-auth require, any client may connect, but over TLS.
 func TestTLSWithoutClientCertificates(t *testing.T) {
 	ca := certs.New(t, "ours")
 	c := secured(t, settings(t, "a"), ca)

@@ -90,7 +90,7 @@ func TestVerify(t *testing.T) {
 	standby = start(t, standbyConfig)
 	standby.waitFor(pb.Role_ROLE_STANDBY)
 	active.waitFor(pb.Role_ROLE_ACTIVE)
-	// Nobody asks: the schedule finds it.
+	// No client asks: the schedule finds it.
 	require.Eventually(t, func() bool { return len(active.status().GetAlarms()) == 1 }, patience, 10*time.Millisecond)
 	require.Equal(t, "differ", active.status().GetAlarms()[0].GetKind(),
 		"the name that it had before there were conditions")

@@ -22,8 +22,8 @@ const (
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
 
-// pressure tells whether publishers want the processors that deliveries use. They do when somebody else than consumers
-// has transactions committed, and goroutines wait for a processor: a publisher that waits for the disk or for its
+// pressure tells whether publishers want the processors that deliveries use. They do when others than consumers have
+// transactions committed, and goroutines wait for a processor: a publisher that waits for the disk or for its
 // answer leaves the processors to the consumers.
 type pressure struct {
 	committed func() uint64 // the last LSN
@@ -33,10 +33,10 @@ type pressure struct {
 	next      atomic.Int64  // when the next look is due, in nanoseconds since begin
 	begin     time.Time
 
-	mu     sync.Mutex // guards what is below; whoever finds it locked takes the last opinion
+	mu     sync.Mutex // guards what is below; a caller that finds it locked takes the last opinion
 	others int64      // the most transactions of others that were found
 	active time.Time  // when they became more
-	waits  float64    // part of the looks that found somebody waiting, the latest counting most
+	waits  float64    // part of the looks that found goroutines waiting, the latest counting most
 }
 
 func newPressure(committed func() uint64) *pressure {

@@ -22,7 +22,7 @@ func TestPressure(t *testing.T) {
 		{"publishers and processors are busy", 1, 3, 2, true},
 		{"publishers wait for the disk", 1, 0, 0, false},
 		{"only consumers", 0, 5, 9, false},
-		{"nobody", 0, 0, 0, false},
+		{"no client", 0, 0, 0, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var committed uint64
@@ -36,7 +36,7 @@ func TestPressure(t *testing.T) {
 				now = now.Add(lookEvery)
 			}
 			require.Equal(t, c.want, p.is.Load())
-			for range 2 * quiet / lookEvery { // everybody leaves, and goroutines wait all the same
+			for range 2 * quiet / lookEvery { // all clients leave, and goroutines wait all the same
 				p.waiting = func() uint64 { return 1 }
 				p.look(now)
 				now = now.Add(lookEvery)

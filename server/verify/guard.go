@@ -132,7 +132,7 @@ func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (store.ScrubResult, e
 }
 
 // watchIndex has a store replaced whose index is damaged: that of a standby by a snapshot of the active. An active
-// hands over first. One that has nobody to hand over to goes on for as long as what it has in memory suffices.
+// hands over first. One that has no node to hand over to goes on for as long as what it has in memory suffices.
 func (g *Guard) watchIndex(ctx context.Context) {
 	ticker := time.NewTicker(guardTick)
 	defer ticker.Stop()

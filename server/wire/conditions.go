@@ -25,7 +25,7 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// AlarmsToProto gives those of the node self and of the pair that somebody should look at, as they were told before
+// AlarmsToProto gives those of the node self and of the pair that an operator should look at, as they were told before
 // there were conditions.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))

@@ -120,7 +120,7 @@ func TestUnforeseenErrors(t *testing.T) {
 	require.NoError(t, FromStatus(nil))
 	own := status.Error(codes.Unimplemented, "unknown method")
 	require.Equal(t, own, ToStatus(own), "a status stays what it is")
-	require.Equal(t, own, FromStatus(own), "somebody else's status stays what it is")
+	require.Equal(t, own, FromStatus(own), "another server's status stays what it is")
 	plain := errors.New("no status")
 	require.Equal(t, plain, FromStatus(plain))
 }

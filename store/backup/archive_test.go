@@ -180,7 +180,7 @@ func TestArchiveRestarts(t *testing.T) {
 			require.NoError(t, a.Close())
 			require.NoError(t, a.Close())
 		} else {
-			// As after a kill: nothing is archived any more, and then the directory is somebody else's.
+			// As after a kill: nothing is archived any more, and then the directory is another node's.
 			n.fs = mem.CrashClone(nil)
 			mem = n.fs.(*memfs.FS)
 		}

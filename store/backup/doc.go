@@ -28,7 +28,7 @@
 //
 // Restore verifies the set and the part of the archive that it needs before it changes anything, and then fills an
 // empty directory with a page file and, behind it, a log that ends with the last wanted record. store.Open and Apply up
-// to the end give the state at that record. The identity is new: no member of the old pair, nobody's standby.
+// to the end give the state at that record. The identity is new: no member of the old pair, and no node's standby.
 //
 // # Sharing
 //

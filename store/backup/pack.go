@@ -43,7 +43,7 @@ const (
 	pieceBytes = page.MaxPageBytes
 	// packWriteBytes is how much is written at once, packSyncBytes how much at most waits in the page cache: a sync of
 	// everything at the end would keep the log's syncs on the same disk waiting. gentleBytes and gentleSyncBytes take
-	// their place in a backup that is to be felt by nobody.
+	// their place in a backup that clients are not to notice.
 	packWriteBytes  = 1 << 20
 	packSyncBytes   = 16 << 20
 	gentleBytes     = 128 << 10

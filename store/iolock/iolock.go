@@ -5,8 +5,8 @@ package iolock
 
 import "sync"
 
-// Mutex is a mutex for locks that are held during I/O. Whoever waits for it is parked on a condition, and so counts as
-// idle in a simulation (testing/synctest) in which the I/O takes simulated time: a goroutine that waits for a
+// Mutex is a mutex for locks that are held during I/O. A goroutine that waits for it is parked on a condition, and so
+// counts as idle in a simulation (testing/synctest) in which the I/O takes simulated time: a goroutine that waits for a
 // sync.Mutex would stop the clock that the I/O waits for. Two uncontended locks more are nothing beside a write. The
 // zero Mutex is unlocked.
 type Mutex struct {
@@ -15,7 +15,7 @@ type Mutex struct {
 	held bool
 }
 
-// Lock waits until nobody holds it.
+// Lock waits until the mutex is free, and holds it.
 func (m *Mutex) Lock() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -26,7 +26,7 @@ func (m *Mutex) Lock() {
 	m.held = true
 }
 
-// TryLock locks it if nobody holds it, and tells whether it has.
+// TryLock locks it if it is free, and tells whether it has.
 func (m *Mutex) TryLock() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// slice is how long work goes on before it pauses. It is short, because whoever wants the processor or the disk
-	// meanwhile may have to wait for its end.
+	// slice is how long work goes on before it pauses. It is short, because other work that wants the processor or the
+	// disk meanwhile may have to wait for its end.
 	slice = 2 * time.Millisecond
 	// longest bounds a pause: after a slow disk, for which a piece of work took seconds, it need not stand still for as
 	// long.

@@ -205,7 +205,7 @@ func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
 	return txn.OK
 }
 
-// results gives n results that nobody else uses: cut from a larger piece, because most transactions need one.
+// results gives n results that no other transaction uses: cut from a larger piece, because most transactions need one.
 func (s *State) results(n int) []txn.OpResult {
 	if n > len(s.opSlab) {
 		s.opSlab = make([]txn.OpResult, max(n, 128))

@@ -218,7 +218,7 @@ func TestSubscriptions(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("topic", txn.Config{})
 	d.publish(q, 3)
-	require.Zero(t, q.Messages(), "nobody needs them")
+	require.Zero(t, q.Messages(), "no subscription needs them")
 	require.Zero(t, d.s.TailBytes())
 	d.do(func(b *txn.Builder) { b.CreateSubscription(q.id, "a", txn.StartEarliest) })
 	require.Equal(t, uint64(4), q.SubByName("a").Start(), "what is dead stays dead")

@@ -13,7 +13,8 @@
 //
 // # Where things are
 //
-// A message that was applied stands in its queue's tail, in memory, until it is in a page or nobody needs it any more.
+// A message that was applied stands in its queue's tail, in memory, until it is in a page or no subscription needs it
+// any more.
 // A message is dead once every subscription of its queue has acknowledged it; it never comes to life again. What
 // survives a restart are the keys and values that Collect hands out (see keys.go) and, through the same call, the
 // messages.
@@ -22,7 +23,7 @@
 //
 // The package has no locks: its owner guards a State and everything reached through it with one RWMutex. Apply,
 // Advance, Collect, Flushed, TakeTouched and the use of a Loader need it exclusively. Everything else only reads, and
-// needs it shared. A *Queue or *Sub must not be kept beyond the lock; its number may. A Batch belongs to whoever called
-// Collect, and is used without the lock, until the Flushed calls for it are made. Record bytes are never changed, so
+// needs it shared. A *Queue or *Sub must not be kept beyond the lock; its number may. A Batch belongs to the caller of
+// Collect, which uses it without the lock, until the Flushed calls for it are made. Record bytes are never changed, so
 // that they may be used after the lock is gone.
 package queue

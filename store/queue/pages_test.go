@@ -203,7 +203,7 @@ func (r *replica) finish() {
 }
 
 // checkCheckpoint loads what the batch has made of the pages: it must be the state at the batch's LSN, with all the
-// messages that were alive then and with no run that nobody needs.
+// messages that were alive then and with no run that no message needs.
 func (r *replica) checkCheckpoint(b *Batch) {
 	same(r.t, r.want, r.pages.kv, "the tree after the checkpoint is the state when it was collected")
 	s := r.pages.load(r.t, b.LSN)

@@ -179,7 +179,7 @@ func TestRetryOfAForgottenProducer(t *testing.T) { // INV-10
 	d.s.setLimits(small())
 	d.queue("q", txn.Config{}, "a")
 	_, _, code := d.s.PriorOfRetry(*origin("early", 0, 1))
-	require.Equal(t, txn.OK, code, "nobody was forgotten: the first attempt did not come")
+	require.Equal(t, txn.OK, code, "no producer was forgotten: the first attempt did not come")
 	for i := range 5 {
 		require.NoError(t, new(d.apply(origin(fmt.Sprintf("p%d", i), 0, 1), one)).Err())
 	}

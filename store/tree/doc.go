@@ -26,8 +26,8 @@
 //
 // # Pages that are being read
 //
-// Flush frees pages that an older View may still read. Whoever uses a View across a Flush must therefore take a guard
-// before it calls Tree.View, and release it when done with the View:
+// Flush frees pages that an older View may still read. A caller that uses a View across a Flush must therefore take a
+// guard before it calls Tree.View, and release it when done with the View:
 //
 //	guard := file.ReadGuard()
 //	defer guard.Release()

@@ -228,7 +228,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	rec, rev = swap(t, a, rec, rev, "tokens expired")
 	await(t, b, "a change after the tokens have ended",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "tokens expired" })
-	do(admin.UserAdd(ctx, "somebody", "else"))
+	do(admin.UserAdd(ctx, "another", "user"))
 	_, _ = swap(t, b, rec, rev, "auth changed")
 	await(t, a, "a change after the users were changed",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "auth changed" })

@@ -244,7 +244,7 @@ func (s *Service) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.
 		return &pb.StartPlanResponse{Plan: wire.PlanToProto(p)}, nil
 	}, pb.MaintenanceServiceClient.StartPlan)
 	if err == nil {
-		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // whoever watches it here next must not see the one before
+		s.manager.AwaitPlan(ctx, resp.GetPlan().GetId()) // a client that watches it here next must not see the one before
 	}
 	return resp, err
 }

@@ -43,7 +43,7 @@ type fanout struct {
 	FanoutOptions
 	client *client.Client
 	queue  string
-	// free has the subscriptions that nobody reads, the one that has waited longest first.
+	// free has the subscriptions that no consumer reads, the one that has waited longest first.
 	free      chan int
 	delivered []atomic.Int64     // by subscription
 	left      atomic.Int64       // deliveries to come
@@ -200,12 +200,12 @@ func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histo
 	for {
 		select {
 		case <-limited.Done():
-			return nil // all is delivered, or whoever ended it says why
+			return nil // all is delivered, or the goroutine that ended it says why
 		case sub := <-f.free:
 			if err := f.turn(ctx, limited, sub, waits); err != nil {
 				return err
 			}
-			if f.delivered[sub].Load() < int64(f.Messages) { // otherwise nobody need wait for more
+			if f.delivered[sub].Load() < int64(f.Messages) { // otherwise no consumer need wait for more
 				f.free <- sub
 			}
 		}

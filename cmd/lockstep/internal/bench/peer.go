@@ -32,7 +32,7 @@ type Peer struct {
 	Name string
 	// Command is the program, and arguments that come first.
 	Command []string
-	// Stderr gets what it says beside its results; nil for nobody.
+	// Stderr gets what it says beside its results; nil to drop it.
 	Stderr io.Writer
 }
 

@@ -73,7 +73,7 @@ func TestPeers(t *testing.T) {
 
 func TestLock(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "lock")
-	unlock, err := Lock(t.Context(), name, func() { t.Error("nobody has it") })
+	unlock, err := Lock(t.Context(), name, func() { t.Error("the lock is free") })
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	waited := false

@@ -31,7 +31,7 @@ func Lock(ctx context.Context, name string, waits func()) (unlock func() error, 
 	if name == "" {
 		return func() error { return nil }, nil
 	}
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644) //nolint:gosec // everybody on the machine shares it
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644) //nolint:gosec // all users of the machine share it
 	if err != nil {
 		return nil, fmt.Errorf("lock of all benchmarks: %w", err)
 	}

@@ -15,8 +15,8 @@ type turner struct {
 	slices []Result
 }
 
-// takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. Whoever begins is the last one
-// in the next turn.
+// takeTurns measures slices of all stores, and calls tidy after each, if it is not nil. The store that begins is the
+// last one in the next turn.
 func takeTurns(
 	stores []*turner, workload, phase string, turns int, slice func(*turner, *Result) error, tidy func(*turner) error,
 ) error {

@@ -16,14 +16,14 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
 )
 
-// This file asks before something is thrown away. Only somebody at a terminal is asked: scripts go on working.
+// This file asks before something is thrown away. Only an operator at a terminal is asked: scripts go on working.
 
 // AddYes adds the flag that answers the question beforehand.
 func AddYes(cmd *cobra.Command, yes *bool) {
 	cmd.Flags().BoolVar(yes, "yes", false, "do not ask on a terminal whether it is meant")
 }
 
-// Asks tells whether somebody is there to be asked.
+// Asks tells whether an operator is there to be asked.
 func (env *Env) Asks() bool {
 	if env.Terminal != nil {
 		return env.Terminal()
@@ -32,7 +32,7 @@ func (env *Env) Asks() bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Confirm asks whether what the text says is meant. It returns an error if not, and nil where nobody is asked.
+// Confirm asks whether what the text says is meant. It returns an error if not, and nil where no operator can be asked.
 func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...any) error {
 	if yes || !env.Asks() {
 		return nil

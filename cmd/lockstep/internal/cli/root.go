@@ -78,7 +78,7 @@ Start with one of:
 	}
 	f.StringVarP(&env.output, "output", "o", "table", "form of the output: table, for people, or json, for programs")
 	f.DurationVar(&env.Timeout, "timeout", DefaultTimeout,
-		"how long to look for a node that can do it; if it is given, also while nobody listens at any address")
+		"how long to look for a node that can do it; if it is given, also while no node listens at any address")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "address" {
 			name = "addr"

@@ -108,7 +108,7 @@ func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (
 	return p, CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
 }
 
-// Answering runs a command at a terminal where somebody types.
+// Answering runs a command at a terminal where an operator types.
 func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, code int) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), 60*time.Second)

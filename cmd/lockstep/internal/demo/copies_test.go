@@ -27,7 +27,7 @@ func TestCopies(t *testing.T) {
 		s.observe(rolling.Snapshot{At: at, Active: active, Nodes: map[string]*pb.GetStatusResponse{"a:1": st}})
 	}
 	sample("a:1", 2)
-	sample("", 0) // nobody acknowledges
+	sample("", 0) // no node acknowledges
 	sample("a:1", 1)
 	s.except(true)
 	sample("a:1", 1)

@@ -185,8 +185,8 @@ func (r *run) script(ctx context.Context) error {
 	return r.judge(settle)
 }
 
-// createQueue makes the queue, with a subscription that nobody consumes: because of it the queue holds everything until
-// the end.
+// createQueue makes the queue, with a subscription that no consumer reads: because of it the queue holds everything
+// until the end.
 func (r *run) createQueue(ctx context.Context) error {
 	_, _, err := r.client.CreateQueue(ctx, queueName,
 		client.CreateQueueOptions{Subscriptions: []string{client.DefaultSubscription, auditSub}})

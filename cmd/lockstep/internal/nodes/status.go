@@ -183,7 +183,7 @@ func AskAll(ctx context.Context, c *client.Client, addrs []string, timeout time.
 		if p.GetFailbackAt() != nil {
 			failback = p.GetFailbackAt().AsTime() // only the active knows
 		}
-		// The newest record that somebody knows.
+		// The newest record that a node knows.
 		if p.GetPairId() != "" && (s.Pair == nil || p.GetConfig() > s.Pair.Config) {
 			s.Pair = newPair(p)
 		}
@@ -194,7 +194,7 @@ func AskAll(ctx context.Context, c *client.Client, addrs []string, timeout time.
 	return s
 }
 
-// addPlan takes the plan from the active node, or from whoever knows it.
+// addPlan takes the plan from the active node, or from the one that knows it.
 func (s *Status) addPlan(plans []*pb.Plan) {
 	var plan *pb.Plan
 	for i, p := range plans {

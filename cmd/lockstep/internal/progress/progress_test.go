@@ -55,7 +55,7 @@ func TestTerminal(t *testing.T) {
 	require.True(t, strings.HasPrefix(b.String(), "\x1b[2A\r\x1b[Jsomething happened\n"), "%q", b.String())
 	require.Contains(t, b.String(), "node b: waits\n")
 	d.Set(first, progress.Step{Phase: "verify", Done: 7 << 20})
-	require.Contains(t, first.Line(), "7.0 MiB", "nobody knows how much there is")
+	require.Contains(t, first.Line(), "7.0 MiB", "it is not known how much there is")
 	d.Clear()
 	require.True(t, strings.HasSuffix(b.String(), "\x1b[2A\r\x1b[J"), "%q", b.String())
 }

@@ -26,8 +26,8 @@ type Snapshot struct {
 	Nodes map[string]*pb.GetStatusResponse
 	// Active is the address of the active node, empty when none says that it is.
 	Active string
-	// Plan is the pair's last one as the active knows it, or whoever answered; nil when there is none or nobody
-	// answered.
+	// Plan is the pair's last one as the active knows it, or the node that answered; nil when there is none or no
+	// node answered.
 	Plan *pb.Plan
 }
 

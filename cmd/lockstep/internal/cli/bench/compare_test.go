@@ -75,6 +75,6 @@ func TestBenchCompare(t *testing.T) {
 		"--bursts", "1", "--rounds", "1")
 	require.Contains(t, out, "not installed")
 	require.Contains(t, out, "burst read")
-	_, _, code := c.Run("", "bench", "compare", "--peer", "nobody", "--lock", "")
+	_, _, code := c.Run("", "bench", "compare", "--peer", "unknown", "--lock", "")
 	require.Equal(t, cli.ExitUsage, code)
 }

@@ -49,7 +49,7 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "end after this many messages; 0: no limit")
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for more, until Ctrl-C")
 	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
-		"do not acknowledge: the messages are delivered again, to somebody else")
+		"do not acknowledge: the messages are delivered again, to another consumer")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: end when no message came for so long")
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "messages that may be under way")
 	return cmd

@@ -46,7 +46,7 @@ func (m *mute) PublishStream(s pb.QueueService_PublishStreamServer) error {
 	}
 }
 
-// TestPublishUnknown: when nobody answers, publish says how many messages may be stored or not, what to do, and has an
+// TestPublishUnknown: when no node answers, publish says how many messages may be stored or not, what to do, and has an
 // exit code for it.
 func TestPublishUnknown(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())

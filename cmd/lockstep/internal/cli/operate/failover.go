@@ -41,7 +41,7 @@ func FailoverCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "failover [ADDRESS]", GroupID: "operate",
 		Short: "Make a node active that does not hold everything, because the other one is lost for good",
-		Long: `The last resort. A standby that is in sync takes over by itself, and nobody needs this command for that. But a standby that was
+		Long: `The last resort. A standby that is in sync takes over by itself, without this command. But a standby that was
 not in sync when the active was lost does not: messages that were acknowledged are on the lost node only, and it waits for that to come
 back. If its machine, or at least its disk, can be brought back, do that.
 
@@ -170,7 +170,7 @@ func confirmForce(cmd *cobra.Command, plan *pb.ForceFailoverResponse) error {
 
 // whoAmI names the operator, as far as this machine knows.
 func whoAmI() string {
-	who := "somebody"
+	who := "unknown"
 	if u, err := user.Current(); err == nil {
 		who = u.Username
 	}

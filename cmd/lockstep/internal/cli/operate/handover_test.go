@@ -99,7 +99,7 @@ func TestStopWithoutHandOver(t *testing.T) {
 		10*time.Millisecond)
 	began := time.Now()
 	require.NoError(t, standby.Stop(), "alone")
-	require.Less(t, time.Since(began), 4*time.Second, "there is nobody to hand over to")
+	require.Less(t, time.Since(began), 4*time.Second, "there is no node to hand over to")
 }
 
 // TestHangup: a node and a witness go on when they are sent SIGHUP, and say what the sender may have wanted.
@@ -141,9 +141,9 @@ func TestSwitchoverToANode(t *testing.T) {
 	require.Contains(t, c.OK("switchover", "--to", id(active)), active.Address+" is active now")
 	require.Equal(t, true, c.Lines("switchover", "--to", id(active))[0]["already"])
 
-	_, stderr, code := c.Run("", "switchover", "--to", "nobody")
+	_, stderr, code := c.Run("", "switchover", "--to", "neither")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stderr, `no node of this pair is called "nobody"`)
+	require.Contains(t, stderr, `no node of this pair is called "neither"`)
 	require.Contains(t, stderr, id(active))
 	_, _, code = c.Run("", "switchover", "--to", "a", "--from", "b")
 	require.Equal(t, cli.ExitUsage, code)

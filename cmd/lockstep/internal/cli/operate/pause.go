@@ -21,7 +21,7 @@ func PauseCommand(env *cli.Env) *cobra.Command {
 machine that would only look like the death of a node. It is kept in the pair's record, so both nodes know, and it survives their
 restarts. Replication goes on, an active that starts again keeps its role, and a switchover that is asked for is done.
 
-If the active is lost meanwhile, nobody serves until lockstep resume or until it is back.`,
+If the active is lost meanwhile, no node serves until lockstep resume or until it is back.`,
 		Example: `  lockstep pause --reason "the switch in rack 4 is replaced"`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, true, reason) },

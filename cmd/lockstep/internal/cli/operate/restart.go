@@ -19,7 +19,7 @@ func RestartCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restart", GroupID: "operate",
 		Short: "Restart both nodes of a pair, one after the other, while it serves: for an upgrade or new settings",
-		Long: `Restart the nodes of a pair, one after the other, without a moment in which nobody serves: the standby restarts and is in
+		Long: `Restart the nodes of a pair, one after the other, without a moment in which no node serves: the standby restarts and is in
 sync again, the roles are switched, and the other node restarts. Producers and consumers see the pause of a switchover.
 
 For an upgrade, put the new program in the place of the old one on both machines first (write it beside the old one and

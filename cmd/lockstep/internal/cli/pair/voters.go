@@ -172,7 +172,7 @@ func recoverCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "recover-quorum", Short: "Make one stopped voter the only one, when the other two are gone for good",
-		Long: `When two of the three voters are lost for good, nobody can change the pair's record any more. This makes the voter in --dir, which
+		Long: `When two of the three voters are lost for good, no node can change the pair's record any more. This makes the voter in --dir, which
 must not run, the only voter of a new quorum with the record that it has; add the other two to it afterwards (lockstep pair add).
 
 A change of the record that the lost two had agreed on and this one had not heard of is lost with them, and a lost voter that comes

@@ -14,7 +14,7 @@ import (
 const canRestart = true
 
 // beginAnew replaces this process by the program as it is on the disk now, with the same arguments and environment and
-// the same process id: whoever supervises it sees nothing, and needs no rights that it did not have. It keeps the
+// the same process id: its supervisor sees nothing, and needs no rights that it did not have. It keeps the
 // address that the node was bound to, in case that was chosen by the system. It returns only if that fails.
 func beginAnew(program, address string) error {
 	args := append(append([]string{}, os.Args...), "--listen="+address) // the last one counts

@@ -34,7 +34,7 @@ func TestRunningSettings(t *testing.T) {
 		}, 10*time.Second, 20*time.Millisecond, "%s should be %v, is %v", name, values, setting(name))
 	}
 
-	// Of the pair: a limit holds on whoever is active.
+	// Of the pair: a limit holds on the node that is active.
 	require.Contains(t, c.OK("settings", "set", "limits.message-bytes", "1KiB"),
 		"limits.message-bytes is 1KiB on both nodes")
 	_, stderr, code := c.Run("", "publish", "q", strings.Repeat("x", 2000))
@@ -69,7 +69,7 @@ func TestRunningMinInSync(t *testing.T) {
 	c.OK("settings", "set", "min-in-sync", "2")
 	c.OK("switchover")
 	clitest.InSync(t, p, c)
-	require.Equal(t, "2\n", c.OK("settings", "get", "min-in-sync"), "whoever becomes active keeps it")
+	require.Equal(t, "2\n", c.OK("settings", "get", "min-in-sync"), "the node that becomes active keeps it")
 	require.NoError(t, standby.Stop())
 	// What comes while the one that was stopped is still waited for may be done later: its outcome is unknown.
 	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "min-in-sync-refuses") },
