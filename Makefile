@@ -68,7 +68,7 @@ format: ## Format the Go code
 	$(GOLANGCI) fmt ./...
 
 .PHONY: buf
-buf: ## Lint the .proto files, and check that they break nobody since the last release
+buf: ## Lint the .proto files, and check that they break no client since the last release
 	$(BUF) lint
 	.ci/run buf-breaking
 

@@ -53,7 +53,7 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 
 // eligible tells whether this node's store is in sync as it is (INV-4, INV-6).
 func (s *State) eligible() bool {
-	if mutate.Off("INV-4-anybody-may-promote-itself") {
+	if mutate.Off("INV-4-any-node-may-promote-itself") {
 		return true
 	}
 	me, ok := s.rec.Member(s.self.ID)

@@ -331,7 +331,7 @@ func (f *Follower) admit(config, term uint64) error {
 	have := f.o.Store.Identity().Fence
 	own, theirs := fence{have.Config, have.Term}, fence{config, term}
 	switch {
-	case theirs == own, mutate.Off("INV-1-standby-obeys-anyone"):
+	case theirs == own, mutate.Off("INV-1-standby-obeys-any-fence"):
 		return nil
 	case theirs.less(own):
 		return fmt.Errorf("%w: the active has config %d term %d, this node obeys config %d term %d", ErrStale,

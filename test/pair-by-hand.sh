@@ -130,7 +130,7 @@ start_node a "$a"
 until_ok role_is "$a" standby
 until_ok role_is "$b" active
 
-say "hand over to a, without an error for anybody"
+say "hand over to a, without an error for a client"
 run "$binary" switchover
 until_ok role_is "$a" active
 until_ok role_is "$b" standby

@@ -214,7 +214,7 @@ Swap(h, s, next, disks, may) ==
   IN /\ Up(h) /\ s.rec = record /\ record.config < MaxConfig
      /\ disk' = disks
      /\ proc' = [proc EXCEPT ![h] = [s EXCEPT !.pend = @ \cup {n}]]
-     /\ excuses' = excuses \cup (IF lost /\ may THEN {"nobody to ask"} ELSE {})
+     /\ excuses' = excuses \cup (IF lost /\ may THEN {"no node to ask"} ELSE {})
      /\ \/ record' = n /\ UNCHANGED <<late, left>>
         \/ /\ left.late > 0 /\ left' = [left EXCEPT !.late = @ - 1]
            /\ late' = late \cup {n} /\ UNCHANGED record
@@ -275,7 +275,7 @@ Give(h, s, n) ==
   Swap(h, s, [s.rec EXCEPT !.term = @ + 1, !.active = Other(n), !.inSync[n] = Absent], disk, FALSE)
 
 \* INV-4: a member in sync takes over, at any moment; or the active goes on after a start. That one asks the other member first, if it runs,
-\* for the end of its log (INV-13); a copy that could not ask the original counts as one that has nobody to ask, whomever it has
+\* for the end of its log (INV-13); a copy that could not ask the original counts as one that has no node to ask, whichever it has
 \* met. Both read the mark once more unless they were connected (INV-12).
 Stand(h) ==
   LET s == proc[h]
@@ -345,7 +345,7 @@ Follow(h, o) ==
      /\ ~Listed(s.rec, d.node) \/ (Eligible(h) /\ (s.rec.inSync[d.node].run = s.run \/ Off("RUN")))
      /\ ~Below(f, d.fence)
      /\ IF c < d.known /\ ~Off("KNOWN")
-        THEN \* INV-13: it lets nobody cut what it knows to be committed; the active hears of it.
+        THEN \* INV-13: it lets no node cut what it knows to be committed; the active hears of it.
              /\ ~a.ahead
              /\ proc' = [proc EXCEPT ![o].ahead = TRUE]
              /\ UNCHANGED <<disk, acked, excuses, broken>>
@@ -429,7 +429,7 @@ Spec == Init /\ [][Next]_vars
 (* What must hold. *)
 
 \* No acknowledged record is lost, except in the documented windows: a disk that the record names holds everything. When the only such disk
-\* was overwritten by an image that the mark tells from it, nothing can hold it; then OneHistory says that nobody goes on without it.
+\* was overwritten by an image that the mark tells from it, nothing can hold it; then OneHistory says that no node goes on without it.
 Kept == excuses # {} \/ gone \/ KeptBy(record, disk, acked)
 
 \* Clients are never told of two histories.

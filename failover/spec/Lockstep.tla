@@ -143,7 +143,7 @@ Timeout(n) ==
 -----------------------------------------------------------------------------
 (* What a node does with the record: it reads it, or its watch delivers it. *)
 
-\* Its own role ends when the record names somebody else, or another term.
+\* Its own role ends when the record names another node, or another term.
 Seen(n) ==
   LET s     == node[n]
       newer == s.known = None \/ record.config > s.known.config
@@ -342,10 +342,10 @@ Spec == Init /\ [][Next]_vars
 -----------------------------------------------------------------------------
 (* What must hold. *)
 
-\* INV-2, INV-3: whoever is in sync holds everything that a client was told of.
+\* INV-2, INV-3: a node in sync holds everything that a client was told of.
 InSyncIsComplete == \A n \in record.inSync : IsPrefix(committed, node[n].log)
 
-\* INV-4: so does whoever is active in the term of the record.
+\* INV-4: so does the node that is active in the term of the record.
 ActiveIsComplete ==
   LET n == record.active
   IN node[n].role = "active" /\ node[n].term = record.term => IsPrefix(committed, node[n].log)

@@ -107,7 +107,7 @@ type TLS struct {
 // Memory is the budget.
 type Memory struct {
 	Budget    Size   `key:"budget" usage:"memory of the process, about: half of it for messages that are not yet in pages and for parts of the index, the rest for what is under way"`
-	PageCache string `key:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where nobody reads, and otherwise whichever takes less time"`
+	PageCache string `key:"page-cache" usage:"what checkpoints, and large writes to the log, do with the system's page cache: keep (go through it), drop (past it, to the disk), or auto: past it on the standby, where no consumer reads, and otherwise whichever takes less time"`
 }
 
 // Checkpoint says when a checkpoint is written.

@@ -22,7 +22,7 @@ type NodeTLS struct {
 	Cert       string `key:"cert" usage:"file with this node's certificate, for its port and towards the other node; turns TLS on"`
 	Key        string `key:"key" usage:"file with the key of that certificate"`
 	CA         string `key:"ca" usage:"file with the authorities that certificates of clients and of the other node are checked against"`
-	ClientAuth string `key:"client-auth" usage:"require: whoever connects shows a certificate that tls.ca has issued; none: anybody may connect"`
+	ClientAuth string `key:"client-auth" usage:"require: a client shows a certificate that tls.ca has issued; none: any client may connect"`
 }
 
 // On tells whether TLS is configured.

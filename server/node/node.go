@@ -267,7 +267,7 @@ func (n *node) serve(asked context.Context, listener listener, onReady func(Read
 		n.log.Info("metrics", zap.String("address", n.metrics.Address()))
 		running.Go(func() {
 			if err := n.metrics.Run(ctx); err != nil {
-				n.log.Error("nobody can watch this node any more", zap.Error(err)) // no reason to stop serving
+				n.log.Error("the metrics cannot be served any more", zap.Error(err)) // no reason to stop serving
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // TestClockJumps: the clocks of nodes and of the third party are set by an hour or a month, forwards and back, under
-// load, with disks that are busy all the time. No role changes, nobody leaves the in-sync set, publishes go on, and
+// load, with disks that are busy all the time. No role changes, no node leaves the in-sync set, publishes go on, and
 // what was acknowledged is there in the end. Clocks that are apart are told. With wrong clocks a node takes over,
 // starts and rejoins as with right ones.
 func TestClockJumps(t *testing.T) {

@@ -129,7 +129,7 @@ func TestStalledStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestSlowDisk: operations that take long, but not too long, change no roles and take nobody out of the in-sync set.
+// TestSlowDisk: operations that take long, but not too long, change no roles and take no node out of the in-sync set.
 func TestSlowDisk(t *testing.T) {
 	// So long that a busy machine is not taken for a dead node.
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
@@ -184,7 +184,7 @@ func TestPowerCut(t *testing.T) {
 }
 
 // TestFailedRead: reads of the page file fail, or give a wrong bit, on the active. What is wanted comes from the other
-// node, and nobody notices.
+// node, and no client notices.
 func TestFailedRead(t *testing.T) {
 	s := seed(t)
 	for name, rule := range map[string]faultdisk.Rule{

@@ -16,7 +16,7 @@ import (
 )
 
 // TestCommitInDoubt: the active sleeps (SIGSTOP) with a transaction that waits for a sleeping standby, so that Commit
-// cannot know what became of it; then nobody is there at all, and Commit knows no more than before; then both wake up,
+// cannot know what became of it; then no node answers at all, and Commit knows no more than before; then both wake up,
 // and a third Commit asks for the same transaction: it is stored once.
 func TestCommitInDoubt(t *testing.T) {
 	p := start(t, cluster.Options{})
@@ -40,13 +40,13 @@ func TestCommitInDoubt(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
 	require.NoError(t, active.Pause())
 	for deadline := time.Now().Add(bound); ; {
-		_, nobody := c.WaitActive(within(10 * time.Millisecond))
+		_, noActive := c.WaitActive(within(10 * time.Millisecond))
 		_, err = doubtful.Commit(within(300 * time.Millisecond))
-		require.ErrorIs(t, err, client.ErrOutcomeUnknown, "nobody has answered")
-		if nobody != nil {
+		require.ErrorIs(t, err, client.ErrOutcomeUnknown, "no node has answered")
+		if noActive != nil {
 			break // this Commit found no node to ask
 		}
-		require.True(t, time.Now().Before(deadline), "the client should notice that nobody is there")
+		require.True(t, time.Now().Before(deadline), "the client should notice that no node answers")
 	}
 
 	require.NoError(t, active.Wake())

@@ -32,7 +32,7 @@ const (
 // one. The plan fails with the figures or goes on when there is room, page.db is as it was, and nothing is lost; with
 // room enough the next plan is done.
 //
-// It is skipped where nobody may mount a small disk. The tests of package store fill one that is simulated.
+// It is skipped where a process may not mount a small disk. The tests of package store fill one that is simulated.
 func TestResizeDiskFull(t *testing.T) {
 	t.Parallel() // it mostly waits
 	settings := maintenanceSettings()
@@ -86,7 +86,7 @@ func TestResizeDiskFull(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// planNow is the plan as whoever answers knows it.
+// planNow is the plan as the node that answers knows it.
 func planNow(t *testing.T, p *cluster.Pair) (plan *pb.Plan) {
 	t.Helper()
 	require.NoError(t, p.Wait(limited(t), "a plan", func(a, b *pb.GetStatusResponse) bool {

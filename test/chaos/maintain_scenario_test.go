@@ -29,7 +29,7 @@ const (
 	// scenarioFill is what a rewrite of the scenarios has to copy.
 	scenarioFill = 32 << 20
 	// crawl is the rate of a rewrite that something is to happen in the middle of: it takes minutes, whatever the disk,
-	// and so is not waited for by whoever is done sooner. When all has happened the node is started again with
+	// and so is not waited for by a test that is done sooner. When all has happened the node is started again with
 	// fullSpeed.
 	crawl = "128KiB"
 	// walking is the rate of a rewrite that has to last for some seconds, and is waited for.
@@ -247,7 +247,7 @@ func (r *rolling) standbyKilledThenCancelled(t *testing.T, w *cluster.Workload) 
 	require.Nil(t, s.GetMaintenance())
 }
 
-// bothKilled: whoever is active after the restart goes on with the plan.
+// bothKilled: the node that is active after the restart goes on with the plan.
 func (r *rolling) bothKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, crawl)
 	require.NoError(t, standby.Kill())

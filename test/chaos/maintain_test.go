@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// A run that nobody asked to be long does so many plans at most, and begins none after maintainTime.
+	// A run that was not asked to be long does so many plans at most, and begins none after maintainTime.
 	maintainPlans      = 4
 	maintainPlansShort = 1
 	maintainTime       = 20 * time.Second
@@ -212,7 +212,7 @@ func finishing(s *pb.GetStatusResponse) bool {
 	}
 }
 
-// planOf gives the plan as the active sees it, or else anybody.
+// planOf gives the plan as the active sees it, or else the other node.
 func planOf(a, b *pb.GetStatusResponse) *pb.Plan {
 	for _, s := range []*pb.GetStatusResponse{a, b} {
 		if s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE {
@@ -225,7 +225,7 @@ func planOf(a, b *pb.GetStatusResponse) *pb.Plan {
 	return b.GetPlan()
 }
 
-// roles of the two nodes as they are at this moment, in the middle of whatever; A is the active if nobody says to be.
+// roles of the two nodes as they are at this moment, in the middle of whatever; A is the active if neither says to be.
 func (m *maintainer) roles() (active, standby *cluster.Node) {
 	active = m.p.A
 	ctx, cancel := context.WithTimeout(m.t.Context(), triggerBound)

@@ -26,7 +26,7 @@ const (
 	matrixRate = "4MiB"
 	// faultTime is how long a fault that ends by itself lasts: longer than every timeout of the pair.
 	faultTime = 2500 * time.Millisecond
-	// blink is a fault that is over before anybody has noticed.
+	// blink is a fault that is over before a node has noticed.
 	blink = 100 * time.Millisecond
 )
 

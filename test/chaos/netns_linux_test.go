@@ -26,8 +26,8 @@ func startNet(t *testing.T) *cluster.Pair {
 	return start(t, cluster.Options{Net: network})
 }
 
-// TestNetnsOneWayDrops has packets vanish, in one direction at a time: no connection is reset, and nobody is told. The
-// pair goes on acknowledging, whoever does it, and finds together when packets arrive again. By default some by the
+// TestNetnsOneWayDrops has packets vanish, in one direction at a time: no connection is reset, and no end is told. The
+// pair goes on acknowledging, with either active, and finds together when packets arrive again. By default some by the
 // dice; all with LOCKSTEP_MATRIX=all.
 func TestNetnsOneWayDrops(t *testing.T) {
 	s := seed(t)
@@ -35,8 +35,8 @@ func TestNetnsOneWayDrops(t *testing.T) {
 	type drop struct {
 		name  string
 		begin func(ctx context.Context, active, standby *cluster.Node) error
-		// mayBlock: the active's request to release its standby is carried out, and it never hears of that. Nobody else
-		// may be active then, and it must not acknowledge (INV-8) until it hears something again.
+		// mayBlock: the active's request to release its standby is carried out, and it never hears of that. The other
+		// node may not be active then, and it must not acknowledge (INV-8) until it hears something again.
 		mayBlock bool
 	}
 	drops := []drop{
@@ -67,10 +67,10 @@ func TestNetnsOneWayDrops(t *testing.T) {
 			return p.DropFromEtcd(ctx,
 				standby)
 		}, false},
-		{"active to everybody", func(ctx context.Context, active, _ *cluster.Node) error {
+		{"active to all", func(ctx context.Context, active, _ *cluster.Node) error {
 			return errors.Join(p.DropBetween(ctx, active), p.DropToEtcd(ctx, active))
 		}, false},
-		{"everybody to active", func(ctx context.Context, active, standby *cluster.Node) error {
+		{"all to active", func(ctx context.Context, active, standby *cluster.Node) error {
 			return errors.Join(p.DropBetween(ctx, standby), p.DropFromEtcd(ctx, active))
 		}, true},
 	}
@@ -97,7 +97,7 @@ func TestNetnsOneWayDrops(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestNetnsActiveUnheard: what the active sends reaches nobody, while all that is sent to it arrives. The standby takes
+// TestNetnsActiveUnheard: what the active sends reaches no one, while all that is sent to it arrives. The standby takes
 // over, and the old one, which hears everything, acknowledges nothing.
 func TestNetnsActiveUnheard(t *testing.T) {
 	p := startNet(t)
@@ -112,7 +112,7 @@ func TestNetnsActiveUnheard(t *testing.T) {
 	t.Logf("until the next acknowledged publish: %v", took)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	require.Error(t, stray{old, "stray"}.publish(ctx), "a node that nobody hears acknowledged a write")
+	require.Error(t, stray{old, "stray"}.publish(ctx), "a node that is not heard acknowledged a write")
 	require.NoError(t, p.HealNet(limited(t)))
 	verify(t, p, w)
 	require.Zero(t, messages())

@@ -46,7 +46,7 @@ type putback struct {
 	order string
 	// coordinator is put back as well, to the same moment.
 	coordinator bool
-	// want is what has to become of it. serves: the pair finds together by itself; waits: nobody serves until an
+	// want is what has to become of it. serves: the pair finds together by itself; waits: no node serves until an
 	// operator has helped.
 	want string
 }
@@ -75,7 +75,7 @@ func putbacks() (all []putback) {
 						want := "serves"
 						switch {
 						case age == "young" && (order == "later" || order == "alone"):
-							continue // nobody can know better: docs/failover.md says so
+							continue // no node can know better: docs/failover.md says so
 						case order == "alone":
 							want = "waits"
 						}
@@ -136,8 +136,8 @@ const (
 	putbackRandom = 4
 	// putbackOld is longer than the interval of the coordinator's marks, putbackYoung is shorter.
 	putbackOld, putbackYoung = 2500 * time.Millisecond, 300 * time.Millisecond
-	// putbackPause is how long clients go on, with a copy beside the original or nobody who serves, before the operator
-	// comes.
+	// putbackPause is how long clients go on, with a copy beside the original or no node that serves, before the
+	// operator comes.
 	putbackPause = 4 * time.Second
 	// putbackLater is longer than a node leaves the role to another one that may be starting.
 	putbackLater = 5 * time.Second
@@ -390,7 +390,7 @@ func (r *putbackRun) crash(t *testing.T, other *cluster.Node) {
 	}
 }
 
-// requireWaits: nobody serves, and a node that runs says what there is to do.
+// requireWaits: no node serves, and one that runs says what there is to do.
 func (r *putbackRun) requireWaits(t *testing.T) {
 	t.Helper()
 	var running []*cluster.Node
@@ -412,7 +412,7 @@ func (r *putbackRun) requireWaits(t *testing.T) {
 		says = says || strings.Contains(s.GetReason(), "lockstep ")
 		r.note(t, "%s waits: %s", n.Name, s.GetReason())
 	}
-	require.True(t, says, "nobody says what has happened, and what there is to do")
+	require.True(t, says, "no node says what has happened, and what there is to do")
 }
 
 // atTheOther starts a copy at the address of the other node, whose directory it is in the place of, beside the

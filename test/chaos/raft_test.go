@@ -50,7 +50,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 		acked(t, w, ackBound) // the nodes are a quorum
 	}
 	require.NoError(t, standby.Kill())
-	quiet(t, w) // one of three voters: nobody can say that the standby is out
+	quiet(t, w) // one of three voters: it cannot say that the standby is out
 	require.NoError(t, p.WaitRole(limited(t), active, pb.Role_ROLE_BLOCKED))
 	require.NoError(t, p.Witness.Start())
 	acked(t, w, bound)
@@ -59,7 +59,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 
 	require.NoError(t, p.Witness.Kill())
 	require.NoError(t, active.Kill())
-	quiet(t, w) // nobody may take over
+	quiet(t, w) // no node may take over
 	require.NoError(t, active.Start())
 	acked(t, w, bound)
 	require.NoError(t, p.Witness.Start())

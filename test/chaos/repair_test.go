@@ -136,7 +136,7 @@ func TestRepairUnderLoad(t *testing.T) {
 	checkpointBoth(t, p)
 	active, standby := inSync(t, p)
 
-	// On the standby nobody reads: the scrub finds it.
+	// On the standby no consumer reads: the scrub finds it.
 	flipMessages(t, standby, spread(stock, 20)...)
 	r, err := scrub(t, standby)
 	require.NoError(t, err)

@@ -75,8 +75,8 @@ func TestRollingRestart(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestRestartKilled: nodes die while the standby restarts, and are started by hand: the plan goes on, whoever is active
-// then.
+// TestRestartKilled: nodes die while the standby restarts, and are started by hand: the plan goes on, whichever is
+// active then.
 func TestRestartKilled(t *testing.T) {
 	t.Parallel() // it mostly waits
 	for name, victims := range map[string]func(active, standby *cluster.Node) []*cluster.Node{

@@ -160,7 +160,7 @@ func TestActiveCutFromEverybody(t *testing.T) {
 	ackedSince(t, w, since, old, ackBound)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	require.Error(t, stray{old, "stray"}.publish(ctx), "a node that reaches nobody acknowledged a write")
+	require.Error(t, stray{old, "stray"}.publish(ctx), "a node that reaches no other acknowledged a write")
 	p.Heal()
 	p.HealToEtcd(old)
 	verify(t, p, w)
@@ -198,8 +198,8 @@ func TestEtcdStopped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// TestEtcdAndStandbyGone: nobody can say that the standby has not taken over, so writes fail with UNAVAILABLE. When
-// etcd is back the active goes on alone. A standby that comes back before etcd does not know whom to follow, and
+// TestEtcdAndStandbyGone: the active cannot know that the standby has not taken over, so writes fail with UNAVAILABLE.
+// When etcd is back the active goes on alone. A standby that comes back before etcd does not know whom to follow, and
 // changes nothing until etcd is there. Nothing is lost either way.
 func TestEtcdAndStandbyGone(t *testing.T) {
 	t.Parallel() // it mostly waits

@@ -25,7 +25,7 @@ const (
 	// RuleOrder: messages of one producer are stored in another order than they were sent in, or a message was sent
 	// after another one's acknowledgement and yet stored before it.
 	RuleOrder Rule = "order"
-	// RulePhantom: a message is stored, or was delivered, that nobody published to that queue.
+	// RulePhantom: a message is stored, or was delivered, that no producer published to that queue.
 	RulePhantom Rule = "phantom"
 	// RuleRefused: a publish was refused with a promise that nothing was stored, and yet it was.
 	RuleRefused Rule = "refused"
@@ -44,7 +44,7 @@ const (
 	RuleBody Rule = "body"
 	// RulePartly: of a transaction or a purge, a part was done and another one was not.
 	RulePartly Rule = "partly"
-	// RuleSettled: a message counts as acknowledged that nobody acknowledged.
+	// RuleSettled: a message counts as acknowledged that no consumer acknowledged.
 	RuleSettled Rule = "settled"
 	// RuleEffects: a purge or the making or deletion of a queue was done more often, or less often, than was confirmed.
 	RuleEffects Rule = "effects"
@@ -134,7 +134,7 @@ func (c *checker) stored() {
 		sent, known := c.sent[id]
 		switch {
 		case !known:
-			c.report(RulePhantom, "message %v is stored at %v, but nobody sent it", id, places)
+			c.report(RulePhantom, "message %v is stored at %v, but no producer sent it", id, places)
 		case sent.Queue != places[0].queue:
 			c.report(RulePhantom, "message %v was sent to %s and is stored at %v", id, sent.Queue, places)
 		case sent.Outcome == Refused:
@@ -283,7 +283,7 @@ func (c *checker) deliveries() {
 				d.Queue, d.Sub, d.Sequence, d.ID, d.At, at)
 		}
 		if _, known := c.sent[d.ID]; !known {
-			c.report(RulePhantom, "%s/%s: message %v was delivered, but nobody sent it", d.Queue, d.Sub, d.ID)
+			c.report(RulePhantom, "%s/%s: message %v was delivered, but no producer sent it", d.Queue, d.Sub, d.ID)
 		} else if id, ok := c.at[k.place]; !ok || id != d.ID {
 			c.report(RuleUncommitted, "%s/%s: message %v was delivered as sequence %d at %v, which holds %v", d.Queue,
 				d.Sub, d.ID, d.Sequence, d.At, id)

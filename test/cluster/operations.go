@@ -161,7 +161,7 @@ func (a *applications) queues() []string {
 	return []string{a.names.in, a.names.one, a.names.two, a.names.purged}
 }
 
-// finish has everybody end what they are at, and reads what is left.
+// finish has the applications end what they are at, and reads what is left.
 func (a *applications) finish(ctx context.Context) error {
 	close(a.stop)
 	a.running.Wait()

@@ -200,8 +200,8 @@ func (c *checker) settled() {
 	}
 }
 
-// acksSent: what a drained subscription does not deliver any more, somebody has acknowledged. A delivery that was given
-// back, or thrown away with its stream, is not enough.
+// acksSent: what a drained subscription does not deliver any more, a consumer has acknowledged. A delivery that was
+// given back, or thrown away with its stream, is not enough.
 func (c *checker) acksSent() {
 	type cursor struct {
 		place

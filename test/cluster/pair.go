@@ -66,7 +66,7 @@ type Pair struct {
 	A, B *Node
 	// Links to A and B, if Options.Links.
 	LinkA, LinkB *Proxy
-	// Witness is the third voter, if Options.Raft; it serves nobody else.
+	// Witness is the third voter, if Options.Raft; it serves this pair only.
 	Witness *Node
 
 	voters []*harness.Port // of the nodes' own voters, if Options.Raft
@@ -183,7 +183,7 @@ func (p *Pair) prepare(name, dirName string, o Options) (n *Node, link, toEtcd *
 		}
 	}
 	if o.Links {
-		// The target is known when the node has its port, before anybody connects.
+		// The target is known when the node has its port, before the first connection.
 		if link, err = NewProxy(""); err != nil {
 			return nil, nil, toEtcd, err
 		}
@@ -478,7 +478,7 @@ func describe(s *pb.GetStatusResponse) string {
 		s.GetStore().GetAppliedLsn())
 }
 
-// WaitApplied waits until both nodes have applied the same last record, with nobody publishing.
+// WaitApplied waits until both nodes have applied the same last record; no client may be publishing.
 func (p *Pair) WaitApplied(ctx context.Context) error {
 	return p.wait(ctx, "both nodes at the same LSN", func(s [2]*pb.GetStatusResponse) bool {
 		a, b := s[0].GetStore(), s[1].GetStore()
@@ -487,7 +487,7 @@ func (p *Pair) WaitApplied(ctx context.Context) error {
 	})
 }
 
-// Digests reads what each node holds, at the same record: nobody must be publishing, but what a node does by itself,
+// Digests reads what each node holds, at the same record: no client may be publishing, but what a node does by itself,
 // such as giving back the messages of a consumer that has gone, may still come.
 func (p *Pair) Digests(ctx context.Context) ([]Digest, error) {
 	for {

@@ -22,8 +22,8 @@ import (
 const strayDeadline = 300 * time.Millisecond
 
 // strays publish to each node directly, whatever its role, with the bare stub: as a client does that does not know of a
-// failover, and whose network is another one than that of the nodes. Whoever acknowledges one while the other node acts
-// is found by it.
+// failover, and whose network is another one than that of the nodes. A node that acknowledges one while the other one
+// acts is found by it.
 type strays struct {
 	w       *Workload
 	queue   string

@@ -82,7 +82,7 @@ type Target interface {
 	NewClientOf(ctx context.Context, address string) (*client.Client, error)
 	// ConnTo is a connection to the very node that clients know under an address, whatever its role.
 	ConnTo(address string) *grpc.ClientConn
-	// WaitApplied waits until both nodes have applied the same last record, with nobody publishing.
+	// WaitApplied waits until both nodes have applied the same last record; no client may be publishing.
 	WaitApplied(ctx context.Context) error
 	// Digests reads what each node holds, at the same record.
 	Digests(ctx context.Context) ([]Digest, error)

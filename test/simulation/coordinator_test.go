@@ -159,7 +159,7 @@ func (c *coordinator) travel(ctx context.Context) bool {
 		silent, changed := c.a.reach(c.host).silent, c.a.changed
 		c.a.mu.Unlock()
 		select {
-		case <-c.gone: // nobody sends any more, and nobody listens
+		case <-c.gone: // neither end sends or listens any more
 			<-ctx.Done()
 			return false
 		default:
@@ -247,7 +247,7 @@ func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-			_, _ = c.a.within.Swap(context.Background(), expect, next) // nobody waits for it
+			_, _ = c.a.within.Swap(context.Background(), expect, next) // no node waits for it
 		case <-c.a.ended:
 		}
 	})

@@ -45,7 +45,7 @@ func newDisk(mem *memfs.FS, rng *rand.Rand) *disk {
 	return d
 }
 
-// change changes the state, and wakes whoever waits for that.
+// change changes the state, and wakes the operations that wait for that.
 func (d *disk) change(f func(*disk)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

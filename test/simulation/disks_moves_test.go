@@ -221,7 +221,7 @@ func (w *world) putBothBack(ctx context.Context, h *cluster.History, m diskMove,
 	return nil
 }
 
-// requireWaits: of the nodes that have older images, and nobody to get the rest from, one says what it waits for, and
+// requireWaits: of the nodes that have older images, and no node to get the rest from, one says what it waits for, and
 // none has a role.
 func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 	var said []string
@@ -242,7 +242,7 @@ func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 		}
 	}
 	if len(said) == 0 {
-		return errors.New("nobody says what is to be done about an older disk")
+		return errors.New("no node says what is to be done about an older disk")
 	}
 	return nil
 }
@@ -292,8 +292,8 @@ func (w *world) cloneBefore(ctx context.Context, m diskMove, original, other *ho
 	return w.stopOne(ctx, m, original, other, aside)
 }
 
-// cloneOutOfReach starts a copy of a disk in the other host while the original goes on and hears nobody. It
-// acknowledges nothing meanwhile, since the clients do not hear it: a loss that nobody can prevent otherwise.
+// cloneOutOfReach starts a copy of a disk in the other host while the original goes on and hears no other host. It
+// acknowledges nothing meanwhile, since the clients do not hear it: a loss that cannot be prevented otherwise.
 func (w *world) cloneOutOfReach(ctx context.Context, m diskMove, original, other *host) error {
 	if _, err := w.crash(ctx, m, other); err != nil {
 		return err

@@ -26,10 +26,9 @@ import (
 // disksSeeds is how many seeds TestDisks runs by default; in so many every move has to have struck.
 const disksSeeds = 60
 
-// TestDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties
-// them. The pair finds together by itself; or, where docs/failover.md says that it waits for an operator, nobody serves
-// what was put back, the nodes say why, and the operator, who brings the newest disk back or stops the copy, has lost
-// nothing.
+// TestDisks puts older images back, starts copies of a disk beside the original, swaps disks, and empties them. The
+// pair finds together by itself; or, where docs/failover.md says that it waits for an operator, no node serves what was
+// put back, the nodes say why, and the operator, who brings the newest disk back or stops the copy, has lost nothing.
 func TestDisks(t *testing.T) {
 	var total totals
 	defer func() {
@@ -146,7 +145,7 @@ const (
 	oldImages       // older images are put back over both disks
 	clone           // a copy of a node's disk is started at the other one's address, beside the original
 	cloneFirst      // … after both went down, and before the original
-	cloneApart      // … while the original cannot be reached, by nobody
+	cloneApart      // … while the original cannot be reached by any host
 	swapDisks       // both go down, and their disks change places
 	emptyDisk       // a node comes back with an empty disk
 	moves
@@ -211,7 +210,7 @@ func drawMoves(rng *rand.Rand) []diskMove {
 			Dice: rng.Uint64N(1 << 32),
 		}
 		if m.Order == alone && m.Move == youngImage {
-			m.Order = together // nobody could know better: docs/failover.md says so
+			m.Order = together // no node could know better: docs/failover.md says so
 		}
 		plan[i] = m
 	}

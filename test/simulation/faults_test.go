@@ -212,7 +212,7 @@ func (w *world) diskFault(f fault, h *host) (begin func() bool, end func()) {
 	}
 }
 
-// coordinatorFault: a node finds out only after a while that nobody answers, or at once.
+// coordinatorFault: a node finds out only after a while that the coordinator is silent, or at once.
 func (w *world) coordinatorFault(ctx context.Context, f fault, h *host) (begin func() bool, end func()) {
 	if f.Kind == coordinatorDown {
 		return func() bool {
@@ -283,7 +283,7 @@ func (w *world) linkFault(f fault, h, other *host) (begin func() bool, end func(
 // setApart cuts the hosts off from each other, or undoes that.
 func (w *world) setApart(a, b *host, apart bool) { w.setCut(apart, both(a.name, b.name)...) }
 
-// setAlone cuts a host off from everybody, or undoes that.
+// setAlone cuts a host off from all others, or undoes that.
 func (w *world) setAlone(h *host, alone bool) {
 	for _, name := range []string{w.hosts[0].name, w.hosts[1].name, clientHost} {
 		if name != h.name {

@@ -34,7 +34,7 @@ type host struct {
 	vol  *volume    // the disk that is in it
 	boot int
 	run  *run // the last one that was started
-	down bool // killed, and not to be started by anybody but whoever killed it
+	down bool // killed, and to be started only by the fault that killed it
 	lost bool // … by a power failure
 	over bool // the simulation is
 }
@@ -148,7 +148,7 @@ func (h *host) loseUnsynced() {
 	h.vol.mem = h.vol.mem.CrashClone(mathrand.New(mathrand.NewSource(h.w.rand().Int64())))
 }
 
-// kill ends the node at once. With power its host is gone, too: it says nothing to anybody, and loses what was not
+// kill ends the node at once. With power its host is gone, too: it says nothing any more, and loses what was not
 // synced.
 func (h *host) kill(power bool) bool {
 	h.mu.Lock()

@@ -19,7 +19,7 @@ import (
 )
 
 // network carries bytes between hosts in simulated time, as TCP does: in order, and what a cut link holds back arrives
-// when it heals. No write ever waits, so that nobody sleeps with a lock held: inside a bubble that would stop the
+// when it heals. No write ever waits, so that no goroutine sleeps with a lock held: inside a bubble that would stop the
 // clock.
 type network struct {
 	mu        sync.Mutex // guards all below
@@ -272,7 +272,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. Connections that nobody accepted are reset.
+// Close implements net.Listener. Connections that were not accepted are reset.
 func (l *listener) Close() error {
 	l.p.n.mu.Lock()
 	if l.p.n.listeners[l.address] == l {
@@ -387,7 +387,7 @@ func (p *pipe) write(b []byte) (int, error) {
 	case p.finished != nil:
 		return 0, p.finished
 	case p.gone != nil:
-		return len(b), nil // the other end has closed, and nobody knows here before its last word arrives
+		return len(b), nil // the other end has closed, which is not known here before its last word arrives
 	}
 	p.chunks = append(p.chunks, chunk{append([]byte(nil), b...), p.arrival()})
 	p.signal()

@@ -16,9 +16,9 @@ import (
 )
 
 // TestLossIsNoticed: with disks that forget, a power failure of both nodes loses what was acknowledged. The pair itself
-// says so, because the coordinator knows how far it had committed (INV-12), and serves nobody; or else the simulation
-// does. Neither finds anything in the same simulation with disks that do not. (test/mutation has the simulation notice
-// what is wrong in Lockstep itself.)
+// says so, because the coordinator knows how far it had committed (INV-12), and serves no client; or else the
+// simulation does. Neither finds anything in the same simulation with disks that do not. (test/mutation has the
+// simulation notice what is wrong in Lockstep itself.)
 func TestLossIsNoticed(t *testing.T) {
 	noticed, refused := 0, 0
 	for seed := range uint64(5) {

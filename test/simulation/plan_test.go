@@ -32,7 +32,7 @@ const (
 	clientOneWay           // one of the two directions
 	clientReset            // all connections of clients to a node break
 	coordinatorSilent      // a node and the coordinator do not hear each other
-	coordinatorDown        // the coordinator answers nobody
+	coordinatorDown        // the coordinator answers no node
 	swapUnsettled          // a node's next swap has an outcome that it does not learn
 	slowDisk               // writes and syncs of a node's log take up to 150 ms
 	stalledDisk            // they do not come back for the duration
@@ -62,7 +62,7 @@ type whom uint8
 const (
 	nodeA whom = iota
 	nodeB
-	theActive  // whoever serves when the fault begins
+	theActive  // the node that serves when the fault begins
 	theStandby // the other one
 )
 

@@ -44,8 +44,8 @@ func (p *Pair) linkSettings(i int, settings map[string]string) {
 	}
 }
 
-// Cut cuts a node off from the other one and from etcd: nothing arrives any more, and nobody is told. Clients reach it
-// all the same. Needs Options.Links, as Heal does.
+// Cut cuts a node off from the other one and from etcd: nothing arrives any more, and no connection is reset.
+// Clients reach it all the same. Needs Options.Links, as Heal does.
 func (p *Pair) Cut(n *Node) {
 	for i, l := range p.links {
 		l.node.Cut()

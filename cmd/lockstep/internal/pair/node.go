@@ -39,7 +39,7 @@ type Node struct {
 	cmd     *exec.Cmd     // nil while it does not run
 	exited  chan struct{}
 	exit    error // how it ended
-	failure error // why it ended, if nobody asked it to
+	failure error // why it ended, if this process did not end it
 }
 
 // newNode prepares a node; listen may be empty.
@@ -128,7 +128,7 @@ func (n *Node) PID() int {
 	return n.cmd.Process.Pid
 }
 
-// Failure tells why the process ended although nobody asked it to, or nil.
+// Failure tells why the process ended by itself, or nil.
 func (n *Node) Failure() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
