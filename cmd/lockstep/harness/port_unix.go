@@ -2,8 +2,6 @@
 
 //go:build unix
 
-// Package harness has what it takes to run a pair as processes on one machine, and to break it: for the tests, and for
-// `lockstep demo`, `dev` and `bench`. Package relay, below it, is a link that can be cut.
 package harness
 
 import (

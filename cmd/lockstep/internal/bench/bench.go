@@ -17,7 +17,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 )
 
 // Target is what is loaded, and who it is.
@@ -33,7 +33,7 @@ type Target struct {
 	// Dir with their data, to measure its disk; may be empty.
 	Dir string
 	// Pair that was started for it; nil when it ran already.
-	Pair *pair.Pair
+	Pair *harness.Pair
 }
 
 // latencies are recorded in microseconds, from 1 µs to 5 minutes, with 3 digits.

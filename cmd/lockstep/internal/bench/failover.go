@@ -12,7 +12,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 )
 
 // The faults of a failover measurement.
@@ -167,7 +167,7 @@ func failOnce(ctx context.Context, t Target, p *publisher, fault string) (d time
 }
 
 // strike does the fault to the active node, and gives what undoes it.
-func strike(t Target, active *pair.Node, fault string) (undo func() error, err error) {
+func strike(t Target, active *harness.Node, fault string) (undo func() error, err error) {
 	switch fault {
 	case FaultCut:
 		t.Pair.Cut(active)
@@ -180,7 +180,7 @@ func strike(t Target, active *pair.Node, fault string) (undo func() error, err e
 }
 
 // switchOver hands the role over and finds the longest pause around it.
-func switchOver(ctx context.Context, t Target, p *publisher, active *pair.Node) (time.Duration, error) {
+func switchOver(ctx context.Context, t Target, p *publisher, active *harness.Node) (time.Duration, error) {
 	node, err := t.Client.Node(active.Address)
 	if err != nil {
 		return 0, err
@@ -220,9 +220,9 @@ func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
 }
 
 // activeNode finds the node that serves.
-func activeNode(ctx context.Context, t Target) (*pair.Node, error) {
+func activeNode(ctx context.Context, t Target) (*harness.Node, error) {
 	for _, n := range t.Pair.Nodes {
-		s, err := pair.Status(ctx, t.Client, n)
+		s, err := harness.Status(ctx, t.Client, n)
 		if err == nil && s.GetNode().GetActive() {
 			return n, nil
 		}

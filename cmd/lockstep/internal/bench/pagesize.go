@@ -17,7 +17,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
@@ -162,7 +162,7 @@ func (r *pageSizeRun) finish(ctx context.Context, out *Result, m *meter) error {
 	if err != nil {
 		return err
 	}
-	s, err := pair.Status(ctx, r.t.Client, active)
+	s, err := harness.Status(ctx, r.t.Client, active)
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (r *pageSizeRun) finish(ctx context.Context, out *Result, m *meter) error {
 	return nil
 }
 
-func (r *pageSizeRun) active(ctx context.Context) (*pair.Node, error) {
+func (r *pageSizeRun) active(ctx context.Context) (*harness.Node, error) {
 	active, err := r.t.Client.WaitActive(ctx)
 	if err != nil {
 		return nil, err

@@ -15,7 +15,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 )
 
 // wipeBound is how long a wiped standby may take to be in sync again.
@@ -256,7 +256,7 @@ func fillStore(ctx context.Context, t Target, queue string, storeBytes int64) er
 }
 
 // readSnapshot finds in the standby's own log how much it received, and how long that took.
-func (r *WipeResult) readSnapshot(n *pair.Node, since time.Time) error {
+func (r *WipeResult) readSnapshot(n *harness.Node, since time.Time) error {
 	f, err := os.Open(n.LogFile())
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)

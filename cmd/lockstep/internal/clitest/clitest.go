@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/commands"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/nodes"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 	"github.com/stretchr/testify/require"
 )
 
@@ -88,15 +88,15 @@ func (c CLI) Lines(args ...string) []map[string]any {
 }
 
 // StartNodes runs a pair or a standalone node until the test ends.
-func StartNodes(t *testing.T, standalone bool) (*pair.Pair, CLI) {
+func StartNodes(t *testing.T, standalone bool) (*harness.Pair, CLI) {
 	t.Helper()
-	return StartNodesWith(t, standalone, pair.SmallNodes())
+	return StartNodesWith(t, standalone, harness.SmallNodes())
 }
 
 // StartNodesWith is StartNodes with settings for the nodes.
-func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (*pair.Pair, CLI) {
+func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (*harness.Pair, CLI) {
 	t.Helper()
-	p, err := pair.Start(t.Context(), pair.Options{Dir: t.TempDir(), Standalone: standalone, Settings: settings})
+	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Standalone: standalone, Settings: settings})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
@@ -143,7 +143,7 @@ func FillForScan(t *testing.T, c CLI, messages int) {
 }
 
 // InSync waits until both nodes of a pair hold everything, and returns the active and the other one.
-func InSync(t *testing.T, p *pair.Pair, c CLI) (active, standby *pair.Node) {
+func InSync(t *testing.T, p *harness.Pair, c CLI) (active, standby *harness.Node) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(c.OK("status"), "in sync: a and b") }, 20*time.Second,
 		10*time.Millisecond)
@@ -189,7 +189,7 @@ func ActiveAddress(t *testing.T, c CLI) (address string) {
 }
 
 // Logged is what a node has said so far.
-func Logged(t *testing.T, n *pair.Node) string {
+func Logged(t *testing.T, n *harness.Node) string {
 	t.Helper()
 	b, err := os.ReadFile(n.LogFile())
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -30,12 +30,12 @@ type Options struct {
 	Duration time.Duration
 	// Rate of publishing, in messages per second.
 	Rate int
-	// Settings of the nodes, as in pair.Options.
+	// Settings of the nodes, as in harness.Options.
 	Settings map[string]string
 	// Screen shows what happens.
 	Screen *Screen
 	// Keep, if not nil, is called after the verdict, while the pair still runs.
-	Keep func(ctx context.Context, p *pair.Pair)
+	Keep func(ctx context.Context, p *harness.Pair)
 }
 
 // Verdict is what the demo found.
@@ -110,7 +110,7 @@ const (
 // run is one demo under way.
 type run struct {
 	Options
-	pair    *pair.Pair
+	pair    *harness.Pair
 	client  *client.Client
 	ledger  *ledger
 	verdict Verdict
@@ -120,7 +120,7 @@ type run struct {
 func Run(ctx context.Context, o Options) (_ Verdict, err error) {
 	r := &run{Options: o, ledger: newLedger(), verdict: Verdict{Coordinator: o.coordinator(), Seed: o.Seed}}
 	o.Screen.Event("starting %s and two nodes in %s (seed %d)", o.third(), o.Dir, o.Seed)
-	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: o.Settings, Raft: o.Raft}); err != nil {
+	if r.pair, err = harness.Start(ctx, harness.Options{Dir: o.Dir, Settings: o.Settings, Raft: o.Raft}); err != nil {
 		return Verdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()
@@ -209,7 +209,7 @@ func (r *run) judge(ctx context.Context) error {
 }
 
 // kill ends the active node with SIGKILL and waits for the first publish that the other one acknowledges.
-func (r *run) kill(ctx context.Context, w *workload) (*pair.Node, error) {
+func (r *run) kill(ctx context.Context, w *workload) (*harness.Node, error) {
 	active, err := r.client.WaitActive(ctx)
 	if err != nil {
 		return nil, err
@@ -241,7 +241,7 @@ func (r *run) kill(ctx context.Context, w *workload) (*pair.Node, error) {
 }
 
 // restart starts the killed node and shows how it catches up.
-func (r *run) restart(ctx context.Context, w *workload, killed *pair.Node) error {
+func (r *run) restart(ctx context.Context, w *workload, killed *harness.Node) error {
 	begun := time.Now()
 	if err := killed.Start(); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/progress"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/rolling"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -121,7 +121,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in",
 			out.Bytes(uint64(rate)))
 	}
-	if r.pair, err = pair.Start(ctx, pair.Options{Dir: o.Dir, Settings: settings, Raft: o.Raft}); err != nil {
+	if r.pair, err = harness.Start(ctx, harness.Options{Dir: o.Dir, Settings: settings, Raft: o.Raft}); err != nil {
 		return ResizeVerdict{}, err
 	}
 	defer func() { err = errors.Join(err, r.pair.Close()) }()
@@ -223,7 +223,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 // pageSizes of nodes a and b.
 func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
 	for i, n := range r.pair.Nodes {
-		s, err := pair.Status(ctx, r.client, n)
+		s, err := harness.Status(ctx, r.client, n)
 		if err != nil {
 			return sizes, err
 		}
@@ -233,7 +233,7 @@ func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
 }
 
 // standby finds the node that is not the active one.
-func (r *resize) standby(ctx context.Context) (*pair.Node, error) {
+func (r *resize) standby(ctx context.Context) (*harness.Node, error) {
 	active, err := r.client.WaitActive(ctx)
 	if err != nil {
 		return nil, err

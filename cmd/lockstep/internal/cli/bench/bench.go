@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/bench"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/store"
 )
@@ -151,7 +151,7 @@ func withTarget(
 		return err
 	}
 	defer remove()
-	settings := pair.SmallNodes()
+	settings := harness.SmallNodes()
 	settings["log-format"] = "json"
 	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
 	settings["memory-page-cache"] = f.pageCache
@@ -160,7 +160,7 @@ func withTarget(
 	for name, value := range f.set {
 		settings[strings.ReplaceAll(name, ".", "-")] = value
 	}
-	nodes, err := pair.Start(ctx, pair.Options{
+	nodes, err := harness.Start(ctx, harness.Options{
 		Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links,
 		Settings: settings,
 	})

@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/demo"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 )
 
 // Command makes `lockstep demo`.
@@ -44,7 +44,7 @@ The exit code is 0 only if no acknowledged message was lost or doubled and both 
 				return err
 			}
 			if keep {
-				o.Keep = func(ctx context.Context, p *pair.Pair) { keepRunning(ctx, env, p) }
+				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p) }
 			}
 			return runDemo(cmd.Context(), env, o)
 		},
@@ -81,7 +81,7 @@ func demoOptions(env *cli.Env, o *demo.Options) error {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	o.Dir, o.Settings = dir, pair.SmallNodes()
+	o.Dir, o.Settings = dir, harness.SmallNodes()
 	w := env.Stdout
 	if env.Print.JSON() {
 		w = env.Stderr
@@ -141,7 +141,7 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 }
 
 // keepRunning tells how to use a pair and waits for Ctrl-C.
-func keepRunning(ctx context.Context, env *cli.Env, p *pair.Pair) {
+func keepRunning(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	// The events go where the demo's screen is; what fails here is a terminal that is gone, and ctx ends with that.
 	w := env.Stdout
 	if env.Print.JSON() {
@@ -152,7 +152,7 @@ func keepRunning(ctx context.Context, env *cli.Env, p *pair.Pair) {
 }
 
 // printPair tells where a pair is and what to try.
-func printPair(w io.Writer, p *pair.Pair) {
+func printPair(w io.Writer, p *harness.Pair) {
 	addrs := p.Addresses()[0]
 	if len(p.Nodes) > 1 {
 		addrs += "," + p.Nodes[1].Address

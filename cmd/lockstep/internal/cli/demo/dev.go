@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 )
 
 // restartAfter is how long `dev` lets a killed node be dead: long enough to see the other one alone.
@@ -37,9 +37,9 @@ A node that is killed is started again after 5 seconds.`,
 			if err := os.MkdirAll(dir, 0o750); err != nil {
 				return fmt.Errorf("--dir: %w", err)
 			}
-			return dev(cmd.Context(), env, pair.Options{
+			return dev(cmd.Context(), env, harness.Options{
 				Dir: dir, Listen: [2]string{listenA, listenB},
-				Settings: pair.SmallNodes(), Raft: raft,
+				Settings: harness.SmallNodes(), Raft: raft,
 			})
 		},
 	}
@@ -51,8 +51,8 @@ A node that is killed is started again after 5 seconds.`,
 	return cmd
 }
 
-func dev(ctx context.Context, env *cli.Env, o pair.Options) (err error) {
-	p, err := pair.Start(ctx, o)
+func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
+	p, err := harness.Start(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func dev(ctx context.Context, env *cli.Env, o pair.Options) (err error) {
 }
 
 // supervise starts nodes again that ended, until ctx ends.
-func supervise(ctx context.Context, env *cli.Env, p *pair.Pair) {
+func supervise(ctx context.Context, env *cli.Env, p *harness.Pair) {
 	done := make(chan struct{})
 	for _, n := range p.Nodes {
 		go func() {

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli/store"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/demo"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/out"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 )
@@ -48,7 +48,7 @@ every message was acknowledged by two nodes all the time, but for the time from 
 				return cli.Usage("--rate must be 1 to 1000000 and --fill at least 1MiB")
 			}
 			if keep {
-				o.Keep = func(ctx context.Context, p *pair.Pair) { keepRunning(ctx, env, p) }
+				o.Keep = func(ctx context.Context, p *harness.Pair) { keepRunning(ctx, env, p) }
 			}
 			return demoResize(cmd.Context(), env, o)
 		},

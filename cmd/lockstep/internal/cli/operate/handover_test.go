@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 )
 
 // sequential publishes one message after the other until it is stopped, as a simple application does.
@@ -89,7 +89,7 @@ func TestStopHandsOver(t *testing.T) {
 
 // TestStopWithoutHandOver: a setting turns it off, and so does a pause; a standby that is not there is not waited for.
 func TestStopWithoutHandOver(t *testing.T) {
-	settings := pair.SmallNodes()
+	settings := harness.SmallNodes()
 	settings["shutdown-handover"] = "false"
 	p, c := clitest.StartNodesWith(t, false, settings)
 	active, standby := clitest.InSync(t, p, c)
@@ -104,12 +104,12 @@ func TestStopWithoutHandOver(t *testing.T) {
 
 // TestHangup: a node and a witness go on when they are sent SIGHUP, and say what the sender may have wanted.
 func TestHangup(t *testing.T) {
-	p, err := pair.Start(t.Context(), pair.Options{Dir: t.TempDir(), Raft: true, Settings: pair.SmallNodes()})
+	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	c := clitest.CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
 	c.OK("queue", "create", "q", "--timeout", "30s")
-	for _, n := range []*pair.Node{p.Nodes[0], p.Nodes[1], p.Witness} {
+	for _, n := range []*harness.Node{p.Nodes[0], p.Nodes[1], p.Witness} {
 		require.NoError(t, syscall.Kill(n.PID(), syscall.SIGHUP))
 		require.Eventually(t, func() bool { return strings.Contains(clitest.Logged(t, n), "SIGHUP") }, 10*time.Second,
 			10*time.Millisecond)
@@ -123,7 +123,7 @@ func TestHangup(t *testing.T) {
 func TestSwitchoverToANode(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	active, standby := clitest.InSync(t, p, c)
-	id := func(n *pair.Node) string {
+	id := func(n *harness.Node) string {
 		for _, v := range c.Lines("status")[0]["nodes"].([]any) {
 			if v := v.(map[string]any); v["address"] == n.Address {
 				return v["node_id"].(string)

@@ -6,15 +6,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 	"github.com/stretchr/testify/require"
 )
 
 // TestVotersAreKnown: the nodes of a raft pair say where their voters are; those of another pair, that there are none.
 func TestVotersAreKnown(t *testing.T) {
-	p, err := pair.Start(t.Context(), pair.Options{Dir: t.TempDir(), Raft: true, Settings: pair.SmallNodes()})
+	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Raft: true, Settings: harness.SmallNodes()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	c := clitest.CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}

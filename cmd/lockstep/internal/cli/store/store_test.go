@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/clitest"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/commands"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/internal/pair"
 	"github.com/stretchr/testify/require"
 )
 
@@ -130,7 +130,7 @@ func backups(t *testing.T, c clitest.CLI) {
 
 // TestCancelRolling: the first Ctrl-C cancels the plan safely and waits for that.
 func TestCancelRolling(t *testing.T) {
-	settings := pair.SmallNodes()
+	settings := harness.SmallNodes()
 	settings["maintenance-rewrite-rate"] = "64KiB" // it takes minutes, if it is not cancelled
 	_, c := clitest.StartNodesWith(t, false, settings)
 	clitest.FillForScan(t, c, 2000)

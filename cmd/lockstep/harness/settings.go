@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pair
+package harness
 
 // SmallNodes are settings for nodes that share one machine with others, perhaps a nearly full one.
 func SmallNodes() map[string]string {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pair
+package harness
 
 import (
 	"bytes"
@@ -15,8 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 )
 
 // stopBound is how long a node may take to stop before it is killed.
@@ -34,9 +32,9 @@ type Node struct {
 	binary string
 	args   []string
 
-	mu      sync.Mutex    // guards all below
-	port    *harness.Port // reserved for the node; nil when its address was given, and after close
-	cmd     *exec.Cmd     // nil while it does not run
+	mu      sync.Mutex // guards all below
+	port    *Port      // reserved for the node; nil when its address was given, and after close
+	cmd     *exec.Cmd  // nil while it does not run
 	exited  chan struct{}
 	exit    error // how it ended
 	failure error // why it ended, if this process did not end it
@@ -49,7 +47,7 @@ func newNode(name, binary, dir, listen string, settings map[string]string) (*Nod
 	}
 	n := &Node{Name: name, Address: listen, Dir: dir, binary: binary}
 	if listen == "" {
-		port, err := harness.ReservePort()
+		port, err := ReservePort()
 		if err != nil {
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}

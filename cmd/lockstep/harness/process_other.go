@@ -2,7 +2,7 @@
 
 //go:build !linux
 
-package pair
+package harness
 
 import "syscall"
 

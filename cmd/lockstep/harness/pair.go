@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pair runs nodes of this very program as processes beside it, with an etcd inside it: for the demo, for
-// development and for benchmarks. Whatever ends this process ends the nodes, too.
-package pair
+// Package harness runs a pair as processes on one machine, with an etcd inside this one, and breaks it: for `lockstep
+// demo`, `dev` and `bench`, and for the tests (test/cluster is a layer over it). Whatever ends this process ends the
+// nodes, too. Package relay, below it, is a link that can be cut.
+package harness
 
 import (
 	"context"
@@ -14,7 +15,6 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -42,8 +42,8 @@ type Pair struct {
 	// Witness is the third voter with raft; nil otherwise.
 	Witness *Node
 	etcd    *embedded.Server
-	voters  []*harness.Port // of the nodes, with raft
-	links   []*links        // of the nodes, with Options.Links
+	voters  []*Port  // of the nodes, with raft
+	links   []*links // of the nodes, with Options.Links
 }
 
 // Start starts etcd and the nodes. It does not wait for the nodes to serve: see WaitReady. On an error nothing is left
@@ -109,7 +109,7 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 func (p *Pair) startWitness(binary, dir string) (voters string, err error) {
 	var all []string
 	for range 2 {
-		port, err := harness.ReservePort()
+		port, err := ReservePort()
 		if err != nil {
 			return "", fmt.Errorf("raft: %w", err)
 		}
@@ -121,7 +121,7 @@ func (p *Pair) startWitness(binary, dir string) (voters string, err error) {
 		return "", fmt.Errorf("witness: %w", err)
 	}
 	w := &Node{Name: "witness", Dir: dir, binary: binary}
-	if w.port, err = harness.ReservePort(); err != nil {
+	if w.port, err = ReservePort(); err != nil {
 		return "", fmt.Errorf("witness: %w", err)
 	}
 	w.Address = w.port.Address()
