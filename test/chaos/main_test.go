@@ -186,7 +186,7 @@ func ackedSince(
 	t.Helper()
 	address := "none"
 	if notBy != nil {
-		address = notBy.Address()
+		address = notBy.Address
 	}
 	var at time.Duration
 	require.Eventually(t, func() bool {

@@ -42,10 +42,10 @@ func newPlain(t *testing.T, p *cluster.Pair) *plain {
 	t.Helper()
 	c := &plain{t: t, producer: uuid.NewString()}
 	for i, n := range p.Nodes() {
-		conn, err := grpc.NewClient(n.Address(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient(n.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
-		c.address[i], c.conns[i] = n.Address(), conn
+		c.address[i], c.conns[i] = n.Address, conn
 	}
 	return c
 }

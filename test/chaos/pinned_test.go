@@ -97,9 +97,9 @@ func (s *pins) producer(n *cluster.Node, pace <-chan time.Time) {
 		}
 		record := cluster.Publish{
 			ID: cluster.ID{Producer: number, N: sequence}, Queue: s.queue, Sent: s.h.Now(),
-			Address: n.Address(),
+			Address: n.Address,
 		}
-		process := fmt.Sprintf("%s/%d", n.Address(), n.PID())
+		process := fmt.Sprintf("%s/%d", n.Address, n.PID())
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), pinnedPatience)
 		resp, err := pb.NewQueueServiceClient(n.Conn()).Publish(ctx, &pb.PublishRequest{
 			Queue: s.queue, Messages: []*pb.Message{{Body: cluster.Body(record.ID, 0)}},

@@ -450,7 +450,7 @@ func (r *putbackRun) atAThird(t *testing.T) {
 	copyDir(t, r.images[original], third.DataDir())
 	r.pins.to(third)
 	require.NoError(t, third.Start())
-	r.note(t, "a copy of %s is started at %s", original.Name, third.Address())
+	r.note(t, "a copy of %s is started at %s", original.Name, third.Address)
 	<-time.After(putbackPause) // clients go on meanwhile
 	r.loseOriginal(t, original)
 	stays, goes := r.choose(t, original, third)

@@ -94,7 +94,7 @@ func TestWitnessLosesItsDisk(t *testing.T) {
 	require.NoError(t, os.RemoveAll(p.Witness.DataDir()))
 	require.NoError(t, p.Witness.Start())
 	acked(t, w, ackBound)
-	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address(), p.Witness.Address(), "--voters",
+	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters",
 		p.Voters())
 	require.NoError(t, err, "%s", out)
 	// Now it is one of three again: the active may die.

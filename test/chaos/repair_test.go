@@ -253,7 +253,7 @@ func TestBothCopiesDamaged(t *testing.T) {
 // lockstep runs the command line against the pair.
 func lockstep(t *testing.T, p *cluster.Pair, args ...string) (string, error) {
 	t.Helper()
-	args = append(args, "--addr", p.A.Address()+","+p.B.Address())
+	args = append(args, "--addr", p.A.Address+","+p.B.Address)
 	out, err := exec.CommandContext(limited(t), binary, args...).CombinedOutput()
 	return string(out), err
 }

@@ -287,7 +287,7 @@ func TestSwitchover(t *testing.T) {
 		acked(t, w, ackBound)
 		r, err := pb.NewAdminServiceClient(active.Conn()).Switchover(limited(t), &pb.SwitchoverRequest{})
 		require.NoError(t, err)
-		require.Equal(t, standby.Address(), r.GetActiveAddress())
+		require.Equal(t, standby.Address, r.GetActiveAddress())
 		t.Logf("pause: %v", r.GetPause().AsDuration())
 	}
 	verify(t, p, w)

@@ -141,7 +141,7 @@ func (u *unsynced) force() *cluster.Node {
 		more = u.p.B
 	}
 	require.NoError(t, u.p.Other(more).Stop())
-	out, err := command(t, "--addr", more.Address(), "failover", more.Address(), "--force", "--accept-data-loss",
+	out, err := command(t, "--addr", more.Address, "failover", more.Address, "--force", "--accept-data-loss",
 		"--yes", "--reason", "both lost power")
 	require.NoError(t, err, out)
 	require.NoError(t, u.p.WaitRole(limited(t), more, pb.Role_ROLE_ACTIVE_ALONE), out)

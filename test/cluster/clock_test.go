@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 )
 
 // clockProgram prints the time on the wall, each time that it is asked, and how long ago it was started.
@@ -48,7 +50,7 @@ func TestClockJumps(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program)
-	cmd.Env = append(environment(), c.environment()...)
+	cmd.Env = append(harness.Environment(), c.environment()...)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()

@@ -61,18 +61,20 @@ func (n *Node) LosePower() error {
 	return nil
 }
 
-// diskEnvironment is what tells the node about its disk. mu is held.
-func (n *Node) diskEnvironment() ([]string, error) {
+// diskEnvironment is what tells the node about its disk.
+func (n *Node) diskEnvironment(name string) ([]string, error) {
 	if n.disk == nil {
 		return nil, nil
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	state, err := json.Marshal(n.diskAtStart)
 	if err != nil {
-		return nil, fmt.Errorf("disk of %s: %w", n.Name, err)
+		return nil, fmt.Errorf("disk of %s: %w", name, err)
 	}
 	return []string{
 		faultdisk.Variable + "=" + n.disk.Address(), faultdisk.VariableState + "=" + string(state),
-		fmt.Sprintf("%s=%s-%d", faultdisk.VariableBoot, n.Name, n.boots),
+		fmt.Sprintf("%s=%s-%d", faultdisk.VariableBoot, name, n.boots),
 	}, nil
 }
 
@@ -112,18 +114,4 @@ func diskRequest(ctx context.Context, method, url string, body []byte) ([]byte, 
 		err = fmt.Errorf("disk: %s: %s", resp.Status, strings.TrimSpace(string(out)))
 	}
 	return out, err
-}
-
-// Ended tells whether the process that was started has ended by itself.
-func (n *Node) Ended() bool {
-	exited := n.Exited()
-	if exited == nil {
-		return false
-	}
-	select {
-	case <-exited:
-		return true
-	default:
-		return false
-	}
 }

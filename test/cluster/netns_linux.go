@@ -144,7 +144,7 @@ func (p *Pair) DropBetween(ctx context.Context, from *Node) error {
 
 // DropToEtcd makes what a node sends to etcd vanish.
 func (p *Pair) DropToEtcd(ctx context.Context, n *Node) error {
-	_, port, err := net.SplitHostPort(p.etcdLink(n).Address())
+	_, port, err := net.SplitHostPort(p.EtcdOf(n.Node))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}
@@ -153,7 +153,7 @@ func (p *Pair) DropToEtcd(ctx context.Context, n *Node) error {
 
 // DropFromEtcd makes what etcd sends to a node vanish.
 func (p *Pair) DropFromEtcd(ctx context.Context, n *Node) error {
-	_, port, err := net.SplitHostPort(p.etcdLink(n).Address())
+	_, port, err := net.SplitHostPort(p.EtcdOf(n.Node))
 	if err != nil {
 		return fmt.Errorf("etcd: %w", err)
 	}

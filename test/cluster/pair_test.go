@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -35,9 +36,12 @@ func TestPairWithAFakeBinary(t *testing.T) {
 		}
 	}()
 
-	config, err := os.ReadFile(filepath.Join(p.A.Dir, "node.yaml"))
+	config, err := os.ReadFile(p.A.ConfigFile())
 	require.NoError(t, err)
-	require.Contains(t, string(config), "advertise: \""+p.LinkA.Address()+"\"")
+	advertised := regexp.MustCompile(`advertise: "(.*)"`).FindSubmatch(config)
+	require.NotNil(t, advertised)
+	require.NotEqual(t, p.A.Address, string(advertised[1]))
+	require.Equal(t, p.A.Address, p.PastLink(string(advertised[1])), "the link before the node")
 	require.Contains(t, string(config), "coordinator:\n  etcd:\n    endpoints: \"")
 	require.Contains(t, string(config), "wal:\n  keep-bytes: \"1MiB\"")
 
@@ -48,7 +52,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return len(logged(p.A)) > 0 && len(logged(p.B)) > 0 }, 30*time.Second,
 		pollInterval)
-	require.Contains(t, logged(p.A), "started serve --config "+p.A.configFile())
+	require.Contains(t, logged(p.A), "started serve --config "+p.A.ConfigFile())
 	require.NoError(t, p.A.Pause())
 	require.NoError(t, p.A.Wake())
 	require.NoError(t, p.A.Stop())
@@ -60,7 +64,7 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	require.NoError(t, p.B.Kill(), "a stopped process has to die, too")
 
 	health := func() error {
-		resp, err := http.Get("http://" + p.etcdA.Address() + "/health")
+		resp, err := http.Get("http://" + p.EtcdOf(p.A.Node) + "/health")
 		if err != nil {
 			return err
 		}
@@ -74,9 +78,4 @@ func TestPairWithAFakeBinary(t *testing.T) {
 	require.NoError(t, health())
 	closed = true
 	require.NoError(t, p.Close())
-}
-
-func TestYAML(t *testing.T) {
-	require.Equal(t, "a: \"1\"\nb:\n  c:\n    d: \"2\"\n    e: \"3\"\n  f: \"4\"\ng: \"5\"\n",
-		yaml(map[string]string{"a": "1", "b.c.d": "2", "b.c.e": "3", "b.f": "4", "g": "5"}))
 }

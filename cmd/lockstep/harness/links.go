@@ -3,8 +3,8 @@
 package harness
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 
@@ -13,79 +13,94 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 )
 
-// links are the ways to one node from the other one, and from it to etcd; both can be cut.
-type links struct{ node, etcd *relay.Relay }
+// linkHost is where the links to etcd listen.
+func (p *Pair) linkHost() string { return cmp.Or(p.o.EtcdLinkHost, "127.0.0.1") }
 
-// openLinks puts links before the nodes, which do not run yet, and etcd.
-func (p *Pair) openLinks() error {
-	if p.etcd == nil {
-		return errors.New("links that can be cut need an etcd: the voters of a raft quorum know each other by one " +
-			"address each")
-	}
-	for range 2 {
-		node, err := relay.Listen("")
-		if err != nil {
-			return fmt.Errorf("link to a node: %w", err)
-		}
-		l := links{node: node}
-		p.links = append(p.links, &l)
-		if l.etcd, err = relay.Listen(p.etcd.Address()); err != nil {
-			return fmt.Errorf("link to etcd: %w", err)
-		}
-	}
-	return nil
-}
-
-// linkSettings are those of node i that have it use its links.
-func (p *Pair) linkSettings(i int, settings map[string]string) {
-	if len(p.links) > 0 {
-		settings["advertise"] = p.links[i].node.Address()
-		settings["coordinator-etcd-endpoints"] = p.links[i].etcd.Address()
-	}
-}
-
-// Cut cuts a node off from the other one and from etcd: nothing arrives any more, and no connection is reset.
-// Clients reach it all the same. Needs Options.Links, as Heal does.
-func (p *Pair) Cut(n *Node) {
-	for i, l := range p.links {
-		l.node.Cut()
-		if p.Nodes[i] == n {
-			l.etcd.Cut()
-		}
+// Cut makes the network between the two nodes silent, in both directions: no connection is reset. Clients with
+// DialOptions reach both all the same. Needs Options.Links, as all up to LoseCut do.
+func (p *Pair) Cut() {
+	for _, n := range p.Nodes {
+		n.link.Cut()
 	}
 }
 
 // Heal undoes Cut.
 func (p *Pair) Heal() {
-	for _, l := range p.links {
-		l.node.Heal()
-		l.etcd.Heal()
+	for _, n := range p.Nodes {
+		n.link.Heal()
 	}
 }
 
-// DialOptions have a client pass by the links, which are the addresses that the nodes tell it.
+// CutFrom makes what a node sends to the other one, on any connection, not arrive; the other way works.
+func (p *Pair) CutFrom(n *Node) {
+	n.link.CutOneWay(relay.FromTarget)
+	p.Other(n).link.CutOneWay(relay.ToTarget)
+}
+
+// LoseCut undoes Cut, but what was held back is lost, with its connections.
+func (p *Pair) LoseCut() {
+	for _, n := range p.Nodes {
+		n.link.Reset()
+	}
+	p.Heal()
+}
+
+// CutFromEtcd makes the network between a node and etcd silent. Needs Options.EtcdLinks, as all up to StartEtcd do.
+func (p *Pair) CutFromEtcd(n *Node) { n.etcdLink.Cut() }
+
+// HealToEtcd undoes CutFromEtcd.
+func (p *Pair) HealToEtcd(n *Node) { n.etcdLink.Heal() }
+
+// EtcdOf is the address by which a node reaches etcd.
+func (p *Pair) EtcdOf(n *Node) string { return n.etcdLink.Address() }
+
+// StopEtcd ends etcd; its data stays.
+func (p *Pair) StopEtcd() error { return p.etcd.stop() }
+
+// StartEtcd starts etcd again over its data.
+func (p *Pair) StartEtcd(ctx context.Context) error {
+	if err := p.etcd.start(ctx); err != nil {
+		return err
+	}
+	for _, n := range p.all() {
+		if n.etcdLink != nil {
+			n.etcdLink.SetTarget(p.etcd.address())
+		}
+	}
+	return nil
+}
+
+// Held is how often cuts of all links have held something back: whether one has struck shows here.
+func (p *Pair) Held() (times uint64) {
+	for _, n := range p.all() {
+		for _, l := range []*relay.Relay{n.link, n.etcdLink} {
+			if l != nil {
+				times += l.Held()
+			}
+		}
+	}
+	return times
+}
+
+// DialOptions have a client pass by the links, which are the addresses that the nodes tell it: Cut does not concern it.
 func (p *Pair) DialOptions() []grpc.DialOption {
-	if len(p.links) == 0 {
-		return nil
-	}
-	return []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-		if n := p.Find(address); n != nil {
-			address = n.Address
-		}
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", address)
-	})}
+	return []grpc.DialOption{grpc.WithContextDialer(p.Dial)}
 }
 
-// closeLinks closes them.
-func (p *Pair) closeLinks() error {
-	var errs []error
-	for _, l := range p.links {
-		errs = append(errs, l.node.Close())
-		if l.etcd != nil {
-			errs = append(errs, l.etcd.Close())
-		}
+// Dial connects to the node itself, where an address is that of the link before it.
+func (p *Pair) Dial(ctx context.Context, address string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", p.PastLink(address))
+	if err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
 	}
-	p.links = nil
-	return errors.Join(errs...)
+	return conn, nil
+}
+
+// PastLink is the address of the node itself, where one is that of the link before it.
+func (p *Pair) PastLink(address string) string {
+	if n := p.Find(address); n != nil {
+		return n.Address
+	}
+	return address
 }

@@ -9,19 +9,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
-	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/relay"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 // Options of Start.
 type Options struct {
-	// Dir holds all data: one directory per node, with the log of its process, and one for etcd. It must exist.
+	// Binary is the lockstep executable; empty: this very program.
+	Binary string
+	// Dir holds all data: one directory per node, with the log of its process, and one for etcd. It is not removed.
 	Dir string
 	// Listen are the addresses of the nodes, host:port; an empty one takes a free port of 127.0.0.1.
 	Listen [2]string
@@ -29,56 +31,66 @@ type Options struct {
 	Standalone bool
 	// Raft has the nodes and a witness process hold the record, instead of an etcd.
 	Raft bool
-	// Links makes Cut possible; only with an etcd.
+	// Settings of all nodes by their dotted keys ("wal.keep-bytes"), and NodeSettings further ones of one node by its
+	// name, "a" or "b". An empty value takes away a setting that the pair makes.
+	Settings     map[string]string
+	NodeSettings map[string]map[string]string
+	// ConfigFiles has each node read its settings from a file, which the caller may change between two starts.
+	// Otherwise they are flags.
+	ConfigFiles bool
+
+	// Links puts a relay before each node for the traffic of the other node, so that Cut can be used. Clients with
+	// DialOptions and the nodes' own connections pass by it. A killed node is then noticed later: its relay still
+	// accepts connections.
 	Links bool
-	// Settings of all nodes: flags of `lockstep serve` without the dashes, and their values.
-	Settings map[string]string
+	// EtcdLinks puts a relay between each node and etcd, so that CutFromEtcd, StopEtcd and StartEtcd can be used; not
+	// with Raft. They listen on EtcdLinkHost, an address of this machine; default 127.0.0.1.
+	EtcdLinks    bool
+	EtcdLinkHost string
+	// EtcdNoSync spares etcd its syncs: for a machine that stays up.
+	EtcdNoSync bool
+	// Place, if not nil, says where a node runs: "a", "b" or "witness", with its directory.
+	Place func(name, dir string) (Place, error)
 }
 
-// Pair is one or two nodes and their etcd.
+// Pair is one or two nodes and their etcd, or their witness.
 type Pair struct {
 	// Nodes, whatever their roles: "a" and "b".
 	Nodes []*Node
 	// Witness is the third voter with raft; nil otherwise.
 	Witness *Node
-	etcd    *embedded.Server
-	voters  []*Port  // of the nodes, with raft
-	links   []*links // of the nodes, with Options.Links
+
+	o      Options
+	etcd   *etcdServer
+	voters []*Port // of the nodes, with raft
+	beside []*Node // more nodes, from Beside
 }
 
 // Start starts etcd and the nodes. It does not wait for the nodes to serve: see WaitReady. On an error nothing is left
 // running.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
-	p := &Pair{}
+	p := &Pair{o: o}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close())
 		}
 	}()
-	binary, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program, to run it as a node: %w", err)
+	if p.o.Binary == "" {
+		if p.o.Binary, err = os.Executable(); err != nil {
+			return nil, fmt.Errorf("find this program, to run it as a node: %w", err)
+		}
 	}
-	settings := map[string]string{}
 	switch {
+	case (o.Standalone || o.Raft) && o.EtcdLinks:
+		return nil, errors.New("links to etcd need an etcd: the voters of a raft quorum know each other by one address each")
 	case o.Standalone:
-		settings["standalone"] = "true"
 	case o.Raft:
-		if settings["coordinator-raft-voters"], err = p.startWitness(binary, o.Dir); err != nil {
+		if err := p.startWitness(); err != nil {
 			return nil, err
 		}
-		settings["coordinator-type"] = "raft"
 	default:
-		if p.etcd, err = embedded.Start(ctx, embedded.Options{Dir: filepath.Join(o.Dir, "etcd")}); err != nil {
-			return nil, err
-		}
-		settings["coordinator-etcd-endpoints"] = p.etcd.Address()
-	}
-	for k, v := range o.Settings {
-		settings[k] = v
-	}
-	if o.Links {
-		if err := p.openLinks(); err != nil {
+		p.etcd, err = startEtcd(ctx, embedded.Options{Dir: filepath.Join(o.Dir, "etcd"), UnsafeNoFsync: o.EtcdNoSync})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -86,18 +98,13 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 		if o.Standalone && i > 0 {
 			break
 		}
-		if o.Raft {
-			settings["coordinator-raft-listen"] = p.voters[i].Address()
-		}
-		p.linkSettings(i, settings)
-		n, err := newNode(name, binary, filepath.Join(o.Dir, name), o.Listen[i], settings)
+		n, err := p.newNode(name, filepath.Join(o.Dir, name), o.Listen[i])
 		if err != nil {
 			return nil, err
 		}
-		if o.Links {
-			p.links[i].node.SetTarget(n.Address)
-		}
 		p.Nodes = append(p.Nodes, n)
+	}
+	for _, n := range p.Nodes {
 		if err := n.Start(); err != nil {
 			return nil, err
 		}
@@ -105,33 +112,118 @@ func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	return p, nil
 }
 
-// startWitness reserves the ports of the nodes' voters, starts the witness, and returns the addresses of all three.
-func (p *Pair) startWitness(binary, dir string) (voters string, err error) {
-	var all []string
+// startWitness reserves the ports of the nodes' voters and starts the witness.
+func (p *Pair) startWitness() error {
 	for range 2 {
 		port, err := ReservePort()
 		if err != nil {
-			return "", fmt.Errorf("raft: %w", err)
+			return fmt.Errorf("raft: %w", err)
 		}
 		p.voters = append(p.voters, port)
-		all = append(all, port.Address())
 	}
-	dir = filepath.Join(dir, "witness")
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return "", fmt.Errorf("witness: %w", err)
+	w, err := p.at("witness", filepath.Join(p.o.Dir, "witness"), "")
+	if err != nil {
+		return err
 	}
-	w := &Node{Name: "witness", Dir: dir, binary: binary}
-	if w.port, err = ReservePort(); err != nil {
-		return "", fmt.Errorf("witness: %w", err)
-	}
-	w.Address = w.port.Address()
-	voters = strings.Join(append(all, w.Address), ",")
-	w.args = []string{"witness", "--data-dir=" + w.DataDir(), "--listen=" + w.Address, "--voters=" + voters}
 	p.Witness = w
-	return voters, w.Start()
+	w.command = append(w.command, "witness", "--data-dir="+w.DataDir(), "--listen="+w.Address, "--voters="+p.Voters())
+	if level := p.o.Settings["log.level"]; level != "" {
+		w.command = append(w.command, "--log-level="+level)
+	}
+	return w.Start()
 }
 
-// Addresses of the nodes.
+// at makes a node in its place.
+func (p *Pair) at(name, dir, listen string) (*Node, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	at := Place{Address: listen}
+	if p.o.Place != nil {
+		var err error
+		if at, err = p.o.Place(name, dir); err != nil {
+			return nil, err
+		}
+	}
+	return newNode(name, dir, p.o.Binary, at)
+}
+
+// newNode makes a node that is not started, with its links.
+func (p *Pair) newNode(name, dir, listen string) (_ *Node, err error) {
+	n, err := p.at(name, dir, listen)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.release())
+		}
+	}()
+	advertise := ""
+	if p.o.Links {
+		if n.link, err = relay.Listen(n.Address); err != nil {
+			return nil, fmt.Errorf("link to node %s: %w", name, err)
+		}
+		advertise = n.link.Address()
+	}
+	if p.etcd != nil && p.o.EtcdLinks {
+		if n.etcdLink, err = relay.ListenOn(p.linkHost(), p.etcd.address()); err != nil {
+			return nil, fmt.Errorf("link to etcd: %w", err)
+		}
+	}
+	settings := map[string]string{
+		"node.name": name, "data.dir": n.DataDir(), "listen": n.Address, "advertise": advertise,
+	}
+	maps.Copy(settings, p.coordinator(n))
+	maps.Copy(settings, p.o.Settings)
+	maps.Copy(settings, p.o.NodeSettings[name])
+	maps.DeleteFunc(settings, func(_, value string) bool { return value == "" })
+	args, err := n.arguments(settings, p.o.ConfigFiles)
+	if err != nil {
+		return nil, err
+	}
+	n.command = append(n.command, args...)
+	return n, nil
+}
+
+// coordinator gives the settings of a node that say where the pair's record is.
+func (p *Pair) coordinator(n *Node) map[string]string {
+	switch {
+	case p.Witness != nil:
+		return map[string]string{
+			"coordinator.type": "raft", "coordinator.raft.voters": p.Voters(),
+			"coordinator.raft.listen": p.voters[int(n.Name[0]-'a')].Address(),
+		}
+	case n.etcdLink != nil:
+		return map[string]string{"coordinator.etcd.endpoints": n.etcdLink.Address()}
+	case p.etcd != nil:
+		return map[string]string{"coordinator.etcd.endpoints": p.etcd.address()}
+	default:
+		return map[string]string{"standalone": "true"}
+	}
+}
+
+// Beside makes one more node that is not started, with the name and the settings of another one, in a directory of its
+// own beside those of the pair: for a copy of the other one's data directory. Its DataDir is not there yet. It is
+// closed with the pair. Not with Options.Links or Raft.
+func (p *Pair) Beside(like *Node, dir string) (*Node, error) {
+	n, err := p.newNode(like.Name, filepath.Join(p.o.Dir, dir), "")
+	if err == nil {
+		p.beside = append(p.beside, n)
+	}
+	return n, err
+}
+
+// all are the nodes, those beside them, and the witness.
+func (p *Pair) all() []*Node {
+	all := slices.Concat(p.Nodes, p.beside)
+	if p.Witness != nil {
+		all = append(all, p.Witness)
+	}
+	return all
+}
+
+// Addresses of the nodes, as clients are to use them.
 func (p *Pair) Addresses() []string {
 	out := make([]string, len(p.Nodes))
 	for i, n := range p.Nodes {
@@ -140,11 +232,19 @@ func (p *Pair) Addresses() []string {
 	return out
 }
 
+// Voters are the addresses of the three voters, comma-separated, with Options.Raft.
+func (p *Pair) Voters() string {
+	return strings.Join([]string{p.voters[0].Address(), p.voters[1].Address(), p.Witness.Address}, ",")
+}
+
+// VoterOf gives the address of a node's own voter, with Options.Raft.
+func (p *Pair) VoterOf(n *Node) string { return p.voters[slices.Index(p.Nodes, n)].Address() }
+
 // Coordinator says where the pair's record is; empty for a standalone node.
 func (p *Pair) Coordinator() string {
 	switch {
 	case p.etcd != nil:
-		return "etcd is on " + p.etcd.Address()
+		return "etcd is on " + p.etcd.address()
 	case p.Witness != nil:
 		return "the witness is on " + p.Witness.Address
 	default:
@@ -154,15 +254,15 @@ func (p *Pair) Coordinator() string {
 
 // Find returns the node with that address, or with a link of that address, or nil.
 func (p *Pair) Find(address string) *Node {
-	for i, n := range p.Nodes {
-		if n.Address == address || len(p.links) > i && p.links[i].node.Address() == address {
+	for _, n := range slices.Concat(p.Nodes, p.beside) {
+		if n.Address == address || n.link != nil && n.link.Address() == address {
 			return n
 		}
 	}
 	return nil
 }
 
-// Other returns the other node of n.
+// Other returns the node that is not n.
 func (p *Pair) Other(n *Node) *Node {
 	if p.Nodes[0] == n {
 		return p.Nodes[1]
@@ -170,102 +270,35 @@ func (p *Pair) Other(n *Node) *Node {
 	return p.Nodes[0]
 }
 
-// Status asks a node what it is.
-func Status(ctx context.Context, c *client.Client, n *Node) (*pb.GetStatusResponse, error) {
-	admin, err := c.Node(n.Address)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	return admin.Status(ctx)
-}
+// Close stops the nodes, which write a checkpoint, and then etcd, and gives everything back but the directory. A second
+// call does nothing.
+func (p *Pair) Close() error { return p.close(false) }
 
-// pollEvery is how often WaitReady looks.
-const pollEvery = 20 * time.Millisecond
+// KillAll is Close, and the nodes are killed.
+func (p *Pair) KillAll() error { return p.close(true) }
 
-// WaitReady waits until one node is active and, unless standalone, the other one in sync. It fails when a node ends by
-// itself. progress, if not nil, is called with what the nodes say whenever they were asked.
-func (p *Pair) WaitReady(ctx context.Context, c *client.Client, progress func([]*pb.GetStatusResponse)) error {
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
-	var last error
-	for {
-		status := make([]*pb.GetStatusResponse, len(p.Nodes))
-		active, standby := 0, 0
-		for i, n := range p.Nodes {
-			if err := n.Failure(); err != nil {
-				return err
-			}
-			s, err := Status(ctx, c, n)
-			if err != nil {
-				last = err
-				continue
-			}
-			status[i] = s
-			switch s.GetRole() {
-			case pb.Role_ROLE_ACTIVE, pb.Role_ROLE_ACTIVE_ALONE:
-				active++
-			case pb.Role_ROLE_STANDBY:
-				if s.GetNode().GetInSync() {
-					standby++
-				}
-			default:
-				last = fmt.Errorf("node %s: %s", n.Name, s.GetReason())
-			}
-		}
-		if progress != nil {
-			progress(status)
-		}
-		if active == 1 && active+standby == len(p.Nodes) {
-			return nil
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("the nodes are not ready: %w (last: %w)%s", ctx.Err(), orNone(last), p.logs())
-		}
-	}
-}
-
-func orNone(err error) error {
-	if err == nil {
-		return errors.New("no error")
-	}
-	return err
-}
-
-// logs gives the end of each node's log, for an error.
-func (p *Pair) logs() string {
-	s := ""
-	for _, n := range p.Nodes {
-		s += fmt.Sprintf("\n--- end of %s:\n%s", n.LogFile(), n.LogTail())
-	}
-	return s
-}
-
-// Close stops the nodes, which write a checkpoint, and then etcd. A second call does nothing.
-func (p *Pair) Close() error {
-	errs := make(chan error, len(p.Nodes))
-	for _, n := range p.Nodes {
-		go func() { errs <- n.close() }()
+func (p *Pair) close(atOnce bool) error {
+	nodes := slices.Concat(p.Nodes, p.beside)
+	ended := make(chan error, len(nodes))
+	for _, n := range nodes {
+		go func() { ended <- n.end(atOnce) }()
 	}
 	var all []error
-	for range p.Nodes {
-		all = append(all, <-errs)
+	for range nodes {
+		all = append(all, <-ended)
 	}
 	if p.Witness != nil {
-		all = append(all, p.Witness.close())
-		p.Witness = nil
+		all = append(all, p.Witness.end(atOnce))
+	}
+	for _, n := range p.all() {
+		all = append(all, n.release())
 	}
 	for _, port := range p.voters {
 		all = append(all, port.Close())
 	}
 	p.voters = nil
-	all = append(all, p.closeLinks())
 	if p.etcd != nil {
-		all = append(all, p.etcd.Close())
-		p.etcd = nil
+		all = append(all, p.etcd.stop())
 	}
 	return errors.Join(all...)
 }

@@ -2,11 +2,32 @@
 
 package harness
 
-import "syscall"
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
 
 // processAttributes has the kernel kill a node when this process dies, however it dies, and keeps Ctrl-C in the
 // terminal from the nodes: this process stops them in its own order. The kernel looks at the thread that started the
 // node; Go ends a thread only with a goroutine that is locked to it, and none here is.
 func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+}
+
+// waitStopped waits until every thread of our child has stopped: the signal alone only asks for it.
+func waitStopped(pid int) error {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for process %d to stop: %w", pid, err)
+		default:
+			return nil
+		}
+	}
 }

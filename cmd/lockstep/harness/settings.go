@@ -2,7 +2,51 @@
 
 package harness
 
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
 // SmallNodes are settings for nodes that share one machine with others, perhaps a nearly full one.
 func SmallNodes() map[string]string {
-	return map[string]string{"disk-low-watermark": "16MiB", "wal-segment-bytes": "16MiB", "memory-budget": "128MiB"}
+	return map[string]string{"disk.low-watermark": "16MiB", "wal.segment-bytes": "16MiB", "memory.budget": "128MiB"}
+}
+
+// arguments are what a node with these settings is started with, after the program. The settings of a configuration
+// file can be changed between two starts.
+func (n *Node) arguments(settings map[string]string, inFile bool) ([]string, error) {
+	if inFile {
+		err := os.WriteFile(n.ConfigFile(), []byte(yaml(settings)), 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.Name, err)
+		}
+		return []string{"serve", "--config", n.ConfigFile()}, nil
+	}
+	args := []string{"serve"}
+	for _, k := range slices.Sorted(maps.Keys(settings)) {
+		args = append(args, "--"+strings.ReplaceAll(k, ".", "-")+"="+settings[k])
+	}
+	return args, nil
+}
+
+// yaml writes dotted keys as nested groups.
+func yaml(settings map[string]string) string {
+	var b strings.Builder
+	var open []string
+	for _, k := range slices.Sorted(maps.Keys(settings)) {
+		path := strings.Split(k, ".")
+		common := 0
+		for common < len(path)-1 && common < len(open) && path[common] == open[common] {
+			common++
+		}
+		for depth := common; depth < len(path)-1; depth++ {
+			fmt.Fprintf(&b, "%s%s:\n", strings.Repeat("  ", depth), path[depth])
+		}
+		open = path[:len(path)-1]
+		fmt.Fprintf(&b, "%s%s: %q\n", strings.Repeat("  ", len(path)-1), path[len(path)-1], settings[k])
+	}
+	return b.String()
 }

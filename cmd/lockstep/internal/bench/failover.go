@@ -70,10 +70,7 @@ func (p *publisher) run(ctx context.Context, t Target, queue string) error {
 
 // ownAddress is the address of the node itself, where a client knows that of a link to it.
 func ownAddress(t Target, address string) string {
-	if n := t.Pair.Find(address); n != nil {
-		return n.Address
-	}
-	return address
+	return t.Pair.PastLink(address)
 }
 
 // take gives the acknowledgements since it was called last.
@@ -144,7 +141,7 @@ func (r *Result) tookFaults(d time.Duration, times int, h *hdrhistogram.Histogra
 func failOnce(ctx context.Context, t Target, p *publisher, fault string) (d time.Duration, err error) {
 	limit, cancel := context.WithTimeout(ctx, readyBound)
 	defer cancel()
-	if err := t.Pair.WaitReady(limit, t.Client, nil); err != nil {
+	if err := t.Pair.WaitReady(limit, nil); err != nil {
 		return 0, err
 	}
 	if _, err := p.next(limit, time.Now(), ""); err != nil {
@@ -170,12 +167,13 @@ func failOnce(ctx context.Context, t Target, p *publisher, fault string) (d time
 func strike(t Target, active *harness.Node, fault string) (undo func() error, err error) {
 	switch fault {
 	case FaultCut:
-		t.Pair.Cut(active)
-		return func() error { t.Pair.Heal(); return nil }, nil
+		t.Pair.Cut()
+		t.Pair.CutFromEtcd(active)
+		return func() error { t.Pair.Heal(); t.Pair.HealToEtcd(active); return nil }, nil
 	case FaultFreeze:
-		return func() error { return thaw(active.PID()) }, freeze(active.PID())
+		return active.Wake, active.Pause()
 	default:
-		return func() error { <-active.Exited(); return active.Start() }, active.Kill()
+		return active.Start, active.Kill()
 	}
 }
 
@@ -222,7 +220,7 @@ func waitAck(ctx context.Context, p *publisher, not string) (time.Time, error) {
 // activeNode finds the node that serves.
 func activeNode(ctx context.Context, t Target) (*harness.Node, error) {
 	for _, n := range t.Pair.Nodes {
-		s, err := harness.Status(ctx, t.Client, n)
+		s, err := n.Status(ctx)
 		if err == nil && s.GetNode().GetActive() {
 			return n, nil
 		}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -46,7 +45,7 @@ func storeStatus(ctx context.Context, t Target) (*pb.StoreStatus, error) {
 	if n == nil {
 		return nil, fmt.Errorf("the active node is %s, which is none of ours", active.Address)
 	}
-	s, err := harness.Status(ctx, t.Client, n)
+	s, err := n.Status(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -162,7 +162,7 @@ func (r *pageSizeRun) finish(ctx context.Context, out *Result, m *meter) error {
 	if err != nil {
 		return err
 	}
-	s, err := harness.Status(ctx, r.t.Client, active)
+	s, err := active.Status(ctx)
 	if err != nil {
 		return err
 	}
@@ -333,7 +333,7 @@ func (r *pageSizeRun) rewritePair(ctx context.Context, size int) ([]rewritten, e
 		if _, err := a.Switchover(ctx, time.Minute); err != nil {
 			return nil, err
 		}
-		if err := r.t.Pair.WaitReady(ctx, r.t.Client, nil); err != nil {
+		if err := r.t.Pair.WaitReady(ctx, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -367,7 +367,7 @@ func (r *pageSizeRun) rewriteStandalone(ctx context.Context, size int) (rewritte
 	if err := n.Start(); err != nil {
 		return rewritten{}, err
 	}
-	if err := r.t.Pair.WaitReady(ctx, r.t.Client, nil); err != nil {
+	if err := r.t.Pair.WaitReady(ctx, nil); err != nil {
 		return rewritten{}, err
 	}
 	return rewriteInLog(n.LogFile())

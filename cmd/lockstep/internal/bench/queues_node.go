@@ -134,7 +134,7 @@ func restartAll(ctx context.Context, t Target, out *Result) error {
 			return err
 		}
 	}
-	if err := t.Pair.WaitReady(ctx, t.Client, nil); err != nil {
+	if err := t.Pair.WaitReady(ctx, nil); err != nil {
 		return err
 	}
 	out.Seconds = time.Since(start).Seconds()

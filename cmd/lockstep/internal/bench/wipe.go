@@ -191,7 +191,6 @@ func (r *WipeResult) wipe(ctx context.Context, t Target, p *steadyLoad, o WipeOp
 	if err := standby.Kill(); err != nil {
 		return err
 	}
-	<-standby.Exited()
 	// To delete gigabytes holds up everything else on the same filesystem for half a second, the coordinator as well:
 	// that is not what a lost disk does to the other machines.
 	lost := standby.DataDir() + ".lost"
@@ -205,7 +204,7 @@ func (r *WipeResult) wipe(ctx context.Context, t Target, p *steadyLoad, o WipeOp
 	}
 	limit, cancel := context.WithTimeout(ctx, wipeBound)
 	defer cancel()
-	if err := t.Pair.WaitReady(limit, t.Client, nil); err != nil {
+	if err := t.Pair.WaitReady(limit, nil); err != nil {
 		return err
 	}
 	r.InSyncSeconds = time.Since(started).Seconds()

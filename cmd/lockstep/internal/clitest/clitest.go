@@ -99,12 +99,9 @@ func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (
 	p, err := harness.Start(t.Context(), harness.Options{Dir: t.TempDir(), Standalone: standalone, Settings: settings})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	c, err := client.Open(t.Context(), client.Options{Addresses: p.Addresses()})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, c.Close()) }()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	require.NoError(t, p.WaitReady(ctx, c, nil))
+	require.NoError(t, p.WaitReady(ctx, nil))
 	return p, CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
 }
 

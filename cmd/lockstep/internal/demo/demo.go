@@ -260,7 +260,7 @@ func (r *run) waitInSync(ctx context.Context, bound time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	last := make(map[string]string)
-	return r.pair.WaitReady(ctx, r.client, func(status []*pb.GetStatusResponse) {
+	return r.pair.WaitReady(ctx, func(status []*pb.GetStatusResponse) {
 		for i, s := range status {
 			name := r.pair.Nodes[i].Name
 			text := describe(s)

@@ -117,7 +117,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 		settings = make(map[string]string)
 	}
 	if rate := o.FillBytes / int64(leastRewrite/time.Second); !o.NoKill {
-		settings["maintenance-rewrite-rate"] = strconv.FormatInt(rate, 10)
+		settings["maintenance.rewrite-rate"] = strconv.FormatInt(rate, 10)
 		o.Screen.Event("rewrites copy %s per second at most, so that there is a middle to kill the active in",
 			out.Bytes(uint64(rate)))
 	}
@@ -223,7 +223,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 // pageSizes of nodes a and b.
 func (r *resize) pageSizes(ctx context.Context) (sizes [2]uint32, err error) {
 	for i, n := range r.pair.Nodes {
-		s, err := harness.Status(ctx, r.client, n)
+		s, err := n.Status(ctx)
 		if err != nil {
 			return sizes, err
 		}

@@ -152,16 +152,18 @@ func withTarget(
 	}
 	defer remove()
 	settings := harness.SmallNodes()
-	settings["log-format"] = "json"
-	settings["sync"], settings["page-size"], settings["memory-budget"] = f.sync, p.pageSize.String(), p.memory.String()
-	settings["memory-page-cache"] = f.pageCache
-	delete(settings, "wal-segment-bytes")
+	settings["log.format"] = "json"
+	settings["sync"], settings["page-size"], settings["memory.budget"] = f.sync, p.pageSize.String(), p.memory.String()
+	settings["memory.page-cache"] = f.pageCache
+	delete(settings, "wal.segment-bytes")
 	maps.Copy(settings, f.settings)
-	for name, value := range f.set {
-		settings[strings.ReplaceAll(name, ".", "-")] = value
+	for name, value := range f.set { // by its key, or by the name of its flag
+		flag := strings.ReplaceAll(name, ".", "-")
+		maps.DeleteFunc(settings, func(k, _ string) bool { return strings.ReplaceAll(k, ".", "-") == flag })
+		settings[name] = value
 	}
 	nodes, err := harness.Start(ctx, harness.Options{
-		Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links,
+		Dir: dir, Standalone: f.standalone, Raft: f.raft, Links: f.links, EtcdLinks: f.links,
 		Settings: settings,
 	})
 	if err != nil {
@@ -174,7 +176,7 @@ func withTarget(
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	ready, cancel := context.WithTimeout(ctx, time.Minute)
-	err = nodes.WaitReady(ready, c, nil)
+	err = nodes.WaitReady(ready, nil)
 	cancel()
 	if err != nil {
 		return err

@@ -127,7 +127,7 @@ func nodeQueues(env *cli.Env, cmd *cobra.Command, f benchFlags, p parsed, load b
 	if load.Window < 1 || load.Publishers < load.Producers {
 		return cli.Usage("--window must be at least 1 and --publishers at least %d", load.Producers)
 	}
-	f.settings = map[string]string{"limits-queues": strconv.Itoa(queues + 1)}
+	f.settings = map[string]string{"limits.queues": strconv.Itoa(queues + 1)}
 	for _, size := range p.sizes {
 		var all []bench.Result
 		for round := range f.rounds {

@@ -63,7 +63,7 @@ func dev(ctx context.Context, env *cli.Env, o harness.Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	ready, cancel := context.WithTimeout(ctx, time.Minute)
-	err = p.WaitReady(ready, c, nil)
+	err = p.WaitReady(ready, nil)
 	cancel()
 	if ctx.Err() != nil {
 		return nil

@@ -90,7 +90,7 @@ func TestStopHandsOver(t *testing.T) {
 // TestStopWithoutHandOver: a setting turns it off, and so does a pause; a standby that is not there is not waited for.
 func TestStopWithoutHandOver(t *testing.T) {
 	settings := harness.SmallNodes()
-	settings["shutdown-handover"] = "false"
+	settings["shutdown.handover"] = "false"
 	p, c := clitest.StartNodesWith(t, false, settings)
 	active, standby := clitest.InSync(t, p, c)
 	require.NoError(t, active.Stop())

@@ -131,7 +131,7 @@ func backups(t *testing.T, c clitest.CLI) {
 // TestCancelRolling: the first Ctrl-C cancels the plan safely and waits for that.
 func TestCancelRolling(t *testing.T) {
 	settings := harness.SmallNodes()
-	settings["maintenance-rewrite-rate"] = "64KiB" // it takes minutes, if it is not cancelled
+	settings["maintenance.rewrite-rate"] = "64KiB" // it takes minutes, if it is not cancelled
 	_, c := clitest.StartNodesWith(t, false, settings)
 	clitest.FillForScan(t, c, 2000)
 	ctx, interrupt := context.WithTimeout(t.Context(), 60*time.Second)

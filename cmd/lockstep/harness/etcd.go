@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
-package cluster
+package harness
 
 import (
 	"context"
@@ -14,15 +12,15 @@ import (
 
 // etcdServer is a coordinator in this process that can be ended and started again over its data.
 type etcdServer struct {
-	dir string
+	o embedded.Options
 
 	mu     sync.Mutex       // guards all below
 	server *embedded.Server // nil while it is stopped
 	last   string           // where it listened last, host:port
 }
 
-func startEtcd(ctx context.Context, dir string) (*etcdServer, error) {
-	e := &etcdServer{dir: dir}
+func startEtcd(ctx context.Context, o embedded.Options) (*etcdServer, error) {
+	e := &etcdServer{o: o}
 	if err := e.start(ctx); err != nil {
 		return nil, err
 	}
@@ -40,10 +38,9 @@ func (e *etcdServer) start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.server != nil {
-		return fmt.Errorf("etcd in %s runs already", e.dir)
+		return fmt.Errorf("etcd in %s runs already", e.o.Dir)
 	}
-	// No fsync: what is tested is the pair, on a machine that stays up.
-	server, err := embedded.Start(ctx, embedded.Options{Dir: e.dir, UnsafeNoFsync: true})
+	server, err := embedded.Start(ctx, e.o)
 	if err != nil {
 		return err
 	}

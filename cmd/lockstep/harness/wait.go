@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// PollInterval is how often a condition of a pair is looked at.
+const PollInterval = 5 * time.Millisecond
+
+// statusBound is how long one node gets to answer; a paused one never does.
+const statusBound = time.Second
+
+// statuses asks all nodes at once; nil for one that does not answer.
+func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
+	ctx, cancel := context.WithTimeout(ctx, statusBound)
+	defer cancel()
+	out := make([]*pb.GetStatusResponse, len(p.Nodes))
+	var wg sync.WaitGroup
+	for i, n := range p.Nodes {
+		wg.Go(func() {
+			if s, err := n.Status(ctx); err == nil {
+				out[i] = s
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// Wait waits until the condition over the statuses of Nodes holds; nil stands for a node that does not answer. what is
+// for the error: "waited for <what>".
+func (p *Pair) Wait(ctx context.Context, what string, holds func([]*pb.GetStatusResponse) bool) error {
+	ticker := time.NewTicker(PollInterval)
+	defer ticker.Stop()
+	last := make([]*pb.GetStatusResponse, len(p.Nodes))
+	for {
+		s := p.statuses(ctx)
+		if holds(s) {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = s
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited for %s: %w; %s", what, ctx.Err(), p.describe(last))
+		case <-ticker.C:
+		}
+	}
+}
+
+// describe says what the nodes have answered.
+func (p *Pair) describe(all []*pb.GetStatusResponse) string {
+	said := make([]string, len(all))
+	for i, s := range all {
+		said[i] = p.Nodes[i].Name + ": no answer"
+		if s == nil {
+			continue
+		}
+		said[i] = fmt.Sprintf("%s: %v (%s) term %d config %d log %d durable %d commit %d applied %d", p.Nodes[i].Name,
+			s.GetRole(), s.GetReason(), s.GetPair().GetTerm(), s.GetPair().GetConfig(),
+			s.GetStore().GetLogEnd().GetLsn(), s.GetStore().GetLogDurable().GetLsn(), s.GetStore().GetCommitLsn(),
+			s.GetStore().GetAppliedLsn())
+	}
+	return strings.Join(said, "; ")
+}
+
+// WaitReady waits until a pair is in sync, or a standalone node serves. It fails when a node ends by itself. progress,
+// if not nil, is called with what the nodes say whenever they were asked.
+func (p *Pair) WaitReady(ctx context.Context, progress func([]*pb.GetStatusResponse)) error {
+	var failed error
+	err := p.Wait(ctx, "nodes that are ready", func(s []*pb.GetStatusResponse) bool {
+		for _, n := range p.Nodes {
+			if failed = n.Failure(); failed != nil {
+				return true
+			}
+		}
+		if progress != nil {
+			progress(s)
+		}
+		if p.o.Standalone {
+			return serves(s[0])
+		}
+		return activeOf(s) >= 0
+	})
+	if failed != nil {
+		return failed
+	}
+	if err != nil {
+		for _, n := range p.Nodes {
+			err = fmt.Errorf("%w\n--- end of %s:\n%s", err, n.LogFile(), n.LogTail())
+		}
+	}
+	return err
+}
+
+// serves tells whether a node in this role acknowledges.
+func serves(s *pb.GetStatusResponse) bool {
+	return s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE
+}
+
+// activeOf finds the active node of a pair in sync: the other one is its standby, and both know it. -1 otherwise.
+func activeOf(s []*pb.GetStatusResponse) int {
+	return slices.IndexFunc(s, func(active *pb.GetStatusResponse) bool {
+		return active.GetRole() == pb.Role_ROLE_ACTIVE && slices.ContainsFunc(s, func(o *pb.GetStatusResponse) bool {
+			return o.GetRole() == pb.Role_ROLE_STANDBY && o.GetPair().GetConfig() == active.GetPair().GetConfig()
+		})
+	})
+}
+
+// WaitInSync waits until one node is active, the other one is its standby, and both know it.
+func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error) {
+	err = p.Wait(ctx, "a pair in sync", func(s []*pb.GetStatusResponse) bool {
+		i := activeOf(s)
+		if i >= 0 {
+			active, standby = p.Nodes[i], p.Other(p.Nodes[i])
+		}
+		return i >= 0
+	})
+	return active, standby, err
+}
+
+// WaitActive waits for a node that says that it serves clients. If more than one says so (one of them does not know yet
+// that it was replaced), it is the one with the higher term.
+func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
+	var found *Node
+	err := p.Wait(ctx, "an active node", func(s []*pb.GetStatusResponse) bool {
+		var term uint64
+		found = nil
+		for i, n := range p.Nodes {
+			if serves(s[i]) && (found == nil || s[i].GetPair().GetTerm() > term) {
+				found, term = n, s[i].GetPair().GetTerm()
+			}
+		}
+		return found != nil
+	})
+	return found, err
+}
+
+// WaitRole waits until n has one of the roles.
+func (p *Pair) WaitRole(ctx context.Context, n *Node, roles ...pb.Role) error {
+	return p.Wait(ctx, fmt.Sprintf("%s in role %v", n.Name, roles), func(s []*pb.GetStatusResponse) bool {
+		i := slices.Index(p.Nodes, n)
+		return s[i] != nil && slices.Contains(roles, s[i].GetRole())
+	})
+}
+
+// WaitApplied waits until both nodes have applied the same last record; no client may be publishing.
+func (p *Pair) WaitApplied(ctx context.Context) error {
+	return p.Wait(ctx, "both nodes at the same LSN", func(s []*pb.GetStatusResponse) bool {
+		a, b := s[0].GetStore(), s[1].GetStore()
+		return a != nil && b != nil && a.GetAppliedLsn() == b.GetAppliedLsn() &&
+			a.GetAppliedLsn() == a.GetLogEnd().GetLsn() && b.GetAppliedLsn() == b.GetLogEnd().GetLsn()
+	})
+}
+
+// Digests reads what each node holds, at the same record: no client may be publishing, but what a node does by itself,
+// such as giving back the messages of a consumer that has gone, may still come.
+func (p *Pair) Digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
+	for {
+		if err := p.WaitApplied(ctx); err != nil {
+			return nil, err
+		}
+		digests := make([]*pb.GetDigestResponse, len(p.Nodes))
+		for i, n := range p.Nodes {
+			var err error
+			digests[i], err = pb.NewAdminServiceClient(n.conn).GetDigest(ctx, &pb.GetDigestRequest{})
+			if err != nil {
+				return nil, fmt.Errorf("digest of node %s: %w", n.Name, err)
+			}
+		}
+		if digests[0].GetLsn() == digests[1].GetLsn() {
+			return digests, nil
+		}
+	}
+}
