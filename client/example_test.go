@@ -123,6 +123,39 @@ func ExampleProducer_PublishAsync() {
 	// Output: 10000 acknowledged
 }
 
+// A message says what it is and where the answer goes; a property can be a number.
+func ExampleMessage() {
+	c, done := openExample()
+	defer done()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, _, err := c.CreateQueue(ctx, "orders", client.CreateQueueOptions{}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err := c.Publish(ctx, "orders", client.Message{
+		Body: []byte(`{"item": "tea"}`), ContentType: "application/json", Subject: "order.created",
+		CorrelationID: "basket-17", ReplyTo: "answers", Values: map[string]any{"total": 3.2, "paid": true},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d, err := consumer.Receive(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	d.Ack()
+	fmt.Println(d.Subject, d.CorrelationID, d.ReplyTo, d.Values["total"], d.Values["paid"], consumer.Flush(ctx))
+	// Output: order.created basket-17 answers 3.2 true <nil>
+}
+
 // A transaction moves a message from one queue to another: it is never in both, and never in none.
 func ExampleClient_Begin() {
 	c, done := openExample()

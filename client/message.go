@@ -16,8 +16,26 @@ import (
 type Message struct {
 	// Body is opaque to Lockstep. It must not be changed before the publish is answered.
 	Body []byte
-	// Properties of the application; keys of 1 to 255 bytes, 64 KiB for all of them together.
+	// Properties of the application that are texts; keys of 1 to 255 bytes, 64 KiB for all of them together.
 	Properties map[string]string
+
+	// The standard fields are stored and delivered, and Lockstep does nothing else with them. Each has at most 1,024
+	// bytes of UTF-8; all of them and Values together at most 64 KiB. Empty ones take no space. ErrRefused while one of
+	// the nodes is of release 0.1.0.
+
+	// MessageID names the message, for the application.
+	MessageID string
+	// CorrelationID names what the message belongs to, such as the request that it answers.
+	CorrelationID string
+	// ReplyTo is where an answer is expected: the name of a queue, by convention.
+	ReplyTo string
+	// ContentType is what the body is, such as "application/json".
+	ContentType string
+	// Subject is what the message is about, or its type.
+	Subject string
+	// Values are properties of the application that are not texts: bool, int64 (also int), float64 or []byte. What is
+	// delivered is never an int. A key is in Properties or here, not in both.
+	Values map[string]any
 }
 
 // Stored is a message as it is in a queue. Bodies of messages that came together lie in one piece of memory, which is
@@ -48,6 +66,7 @@ type Receipt struct {
 const (
 	maxKeyBytes        = 255
 	maxPropertiesBytes = 64 << 10
+	maxFieldBytes      = 1024
 )
 
 // check refuses what no node would take, so that a wrong message does not spoil the batch it travels in.
@@ -68,7 +87,52 @@ func (m *Message) check(maxBody int) error {
 	if total > maxPropertiesBytes {
 		return fmt.Errorf("%w: the properties have %d bytes, the limit is %d", ErrLimit, total, maxPropertiesBytes)
 	}
+	return m.checkFields()
+}
+
+// checkFields is check for the standard fields and Values.
+func (m *Message) checkFields() error {
+	total := 0
+	for i, field := range m.fields() {
+		if len(field) > maxFieldBytes {
+			return fmt.Errorf("%w: %s has %d bytes, the limit is %d", ErrLimit, fieldNames[i], len(field), maxFieldBytes)
+		}
+		if !utf8.ValidString(field) {
+			return fmt.Errorf("%w: %s is not valid UTF-8", ErrInvalid, fieldNames[i])
+		}
+		total += len(field)
+	}
+	for k, v := range m.Values {
+		if k == "" || len(k) > maxKeyBytes || !utf8.ValidString(k) {
+			return fmt.Errorf("%w: a key of Values has 1 to %d bytes of UTF-8, this is %.300q", ErrInvalid, maxKeyBytes, k)
+		}
+		if _, there := m.Properties[k]; there {
+			return fmt.Errorf("%w: %q is in Properties and in Values", ErrInvalid, k)
+		}
+		total += len(k) + 1
+		switch v := v.(type) {
+		case bool, int, int64, float64:
+			total += 8
+		case []byte:
+			total += len(v)
+		case string:
+			return fmt.Errorf("%w: the value of %q is a text, which belongs into Properties", ErrInvalid, k)
+		default:
+			return fmt.Errorf("%w: the value of %q is a %T; bool, int64, float64 and []byte are possible", ErrInvalid, k, v)
+		}
+	}
+	if total > maxPropertiesBytes {
+		return fmt.Errorf("%w: the standard fields and values have %d bytes, the limit is %d", ErrLimit, total,
+			maxPropertiesBytes)
+	}
 	return nil
+}
+
+// fieldNames are the names of fields, in their order.
+var fieldNames = [...]string{"MessageID", "CorrelationID", "ReplyTo", "ContentType", "Subject"}
+
+func (m *Message) fields() [5]string {
+	return [...]string{m.MessageID, m.CorrelationID, m.ReplyTo, m.ContentType, m.Subject}
 }
 
 // checkName refuses what cannot be sent as a name; which names are allowed is the node's to say.
@@ -86,24 +150,83 @@ func (m *Message) cost() int64 {
 	for k, v := range m.Properties {
 		n += int64(len(k) + len(v) + 32)
 	}
+	for _, field := range m.fields() {
+		n += int64(len(field))
+	}
+	for k, v := range m.Values {
+		b, _ := v.([]byte)
+		n += int64(len(k) + len(b) + 64)
+	}
 	return n
 }
 
 func messagesToProto(ms []Message) []*pb.Message {
 	slab, out := make([]pb.Message, len(ms)), make([]*pb.Message, len(ms)) // not one allocation for each
 	for i := range ms {
-		slab[i].Body, slab[i].Properties = ms[i].Body, ms[i].Properties
-		out[i] = &slab[i]
+		m, to := &ms[i], &slab[i]
+		to.Body, to.Properties = m.Body, m.Properties
+		to.MessageId, to.CorrelationId, to.ReplyTo, to.ContentType, to.Subject = m.MessageID, m.CorrelationID, m.ReplyTo,
+			m.ContentType, m.Subject
+		if len(m.Values) > 0 {
+			to.TypedProperties = valuesToProto(m.Values)
+		}
+		out[i] = to
 	}
 	return out
 }
 
-func storedFromProto(m *pb.StoredMessage) Stored {
+// valuesToProto converts values that checkFields has passed.
+func valuesToProto(values map[string]any) map[string]*pb.PropertyValue {
+	out := make(map[string]*pb.PropertyValue, len(values))
+	for k, v := range values {
+		switch v := v.(type) {
+		case bool:
+			out[k] = &pb.PropertyValue{Kind: &pb.PropertyValue_BoolValue{BoolValue: v}}
+		case int:
+			out[k] = &pb.PropertyValue{Kind: &pb.PropertyValue_IntValue{IntValue: int64(v)}}
+		case int64:
+			out[k] = &pb.PropertyValue{Kind: &pb.PropertyValue_IntValue{IntValue: v}}
+		case float64:
+			out[k] = &pb.PropertyValue{Kind: &pb.PropertyValue_DoubleValue{DoubleValue: v}}
+		case []byte:
+			out[k] = &pb.PropertyValue{Kind: &pb.PropertyValue_BytesValue{BytesValue: v}}
+		}
+	}
+	return out
+}
+
+// valuesFromProto leaves out what this client does not know.
+func valuesFromProto(values map[string]*pb.PropertyValue) map[string]any {
+	if len(values) == 0 {
+		return nil
+	}
+	out := make(map[string]any, len(values))
+	for k, v := range values {
+		switch kind := v.GetKind().(type) {
+		case *pb.PropertyValue_BoolValue:
+			out[k] = kind.BoolValue
+		case *pb.PropertyValue_IntValue:
+			out[k] = kind.IntValue
+		case *pb.PropertyValue_DoubleValue:
+			out[k] = kind.DoubleValue
+		case *pb.PropertyValue_BytesValue:
+			out[k] = kind.BytesValue
+		}
+	}
+	return out
+}
+
+func storedFromProto(s *pb.StoredMessage) Stored {
+	m := s.GetMessage()
 	return Stored{
-		Message:       Message{Body: m.GetMessage().GetBody(), Properties: m.GetMessage().GetProperties()},
-		Sequence:      m.GetSequence(),
-		PublishedAt:   timeFromProto(m.GetPublishedAt()),
-		DeliveryCount: m.GetDeliveryCount(),
+		Message: Message{
+			Body: m.GetBody(), Properties: m.GetProperties(), MessageID: m.GetMessageId(),
+			CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(), ContentType: m.GetContentType(),
+			Subject: m.GetSubject(), Values: valuesFromProto(m.GetTypedProperties()),
+		},
+		Sequence:      s.GetSequence(),
+		PublishedAt:   timeFromProto(s.GetPublishedAt()),
+		DeliveryCount: s.GetDeliveryCount(),
 	}
 }
 

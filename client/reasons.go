@@ -86,7 +86,7 @@ func operatorKindOf(r pb.ErrorReason) (known bool, kind error) {
 		pb.ErrorReason_ERROR_REASON_NO_PARTNER, pb.ErrorReason_ERROR_REASON_PAST,
 		pb.ErrorReason_ERROR_REASON_SWITCHOVER, pb.ErrorReason_ERROR_REASON_ADOPT,
 		pb.ErrorReason_ERROR_REASON_PAUSE, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC,
-		pb.ErrorReason_ERROR_REASON_FORCE:
+		pb.ErrorReason_ERROR_REASON_FORCE, pb.ErrorReason_ERROR_REASON_FEATURE_MISSING:
 		return true, ErrRefused
 	default:
 		return false, nil

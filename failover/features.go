@@ -27,8 +27,14 @@ const FeatureRuns = "runs"
 // FeatureMinInSync is Record.MinInSyncSet: a node that does not know it would write its own when it becomes active.
 const FeatureMinInSync = "min-in-sync"
 
+// FeatureAttributes are the standard fields and typed properties of messages: a store that does not know them stops at
+// the first record that has any.
+const FeatureAttributes = "attributes"
+
 // KnownFeatures are those of this build.
-func KnownFeatures() Features { return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync }
+func KnownFeatures() Features {
+	return FeaturePause + " " + FeatureRuns + " " + FeatureMinInSync + " " + FeatureAttributes
+}
 
 // Has tells whether a feature is named.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
@@ -51,6 +57,19 @@ func lacking(rec Record, live []Live, feature string) (NodeInfo, bool) {
 		}
 	}
 	return NodeInfo{}, false
+}
+
+// Lacks names a node of the pair whose release does not know a feature, so that it cannot be used. Without a record
+// there is no other node.
+func (s *Status) Lacks(feature string) (node string, lacks bool) {
+	if s.Record == nil {
+		return "", false
+	}
+	n, lacks := lacking(*s.Record, s.Live, feature)
+	if !lacks {
+		return "", false
+	}
+	return fmt.Sprintf("node %s (%s) runs %s", n.Name, n.ID, describeVersion(n.Version)), true
 }
 
 // describeVersion names a release for people.

@@ -49,3 +49,23 @@ func TestLateRecordIsNotActedOn(t *testing.T) {
 	requireNo[StartActive](t, r.seeRecord(now, 103))
 	require.Equal(t, RoleStandby, r.s.Role())
 }
+
+// TestStatusLacks: a feature can be used when both nodes know it, as each of them says of itself now.
+func TestStatusLacks(t *testing.T) {
+	var st Status
+	_, lacks := st.Lacks(FeatureAttributes)
+	require.False(t, lacks, "without a record there is no other node")
+	rec := knowing(recordWith(0, 0, 1))
+	st.Record = &rec
+	_, lacks = st.Lacks(FeatureAttributes)
+	require.False(t, lacks)
+	rec.Nodes[1].Features, rec.Nodes[1].Version = FeaturePause+" "+FeatureRuns, "0.1.1"
+	node, lacks := st.Lacks(FeatureAttributes)
+	require.True(t, lacks)
+	require.Contains(t, node, "0.1.1")
+	now := rec.Nodes[1]
+	now.Features = KnownFeatures()
+	st.Live = []Live{{Node: now}}
+	_, lacks = st.Lacks(FeatureAttributes)
+	require.False(t, lacks, "it was upgraded")
+}

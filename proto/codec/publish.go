@@ -167,17 +167,34 @@ func producer(b []byte, m *pb.Producer) bool {
 	})
 }
 
-// message decodes a message; its body is a part of b.
+// message decodes a message; its body is a part of b. Typed properties are left to the library.
 func message(b []byte, m *pb.Message) bool {
 	return fields(b, func(field int32, typ protowire.Type, value []byte, _ uint64) bool {
+		if typ != protowire.BytesType {
+			return false
+		}
+		var text *string
 		switch field {
 		case 1:
 			m.Body = value
-			return typ == protowire.BytesType
+			return true
 		case 2:
-			return typ == protowire.BytesType && property(value, m)
+			return property(value, m)
+		case 3:
+			text = &m.MessageId
+		case 4:
+			text = &m.CorrelationId
+		case 5:
+			text = &m.ReplyTo
+		case 6:
+			text = &m.ContentType
+		case 7:
+			text = &m.Subject
+		default:
+			return false
 		}
-		return false
+		*text = string(value)
+		return utf8.Valid(value)
 	})
 }
 

@@ -94,7 +94,7 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		canRestart: o.CanRestart,
 		around:     o.Around, setLogLevel: o.SetLogLevel,
 	}
-	n.serving = serving.NewCurrent(n.notActive)
+	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() })
 	n.lookout, n.events = newLookout(n), newStoreEvents(logger)
 	if cfg.Metrics.Listen != "" {
 		n.latencies = metrics.NewLatencies()

@@ -177,6 +177,35 @@ func TestPublishRefusals(t *testing.T) {
 			}}},
 			txn.ErrTooLarge, "properties",
 		},
+		"standard field": {
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{Subject: strings.Repeat("x", 1025)}}},
+			txn.ErrTooLarge, "subject has 1025 bytes, the limit is 1024",
+		},
+		"typed property without a type": {
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
+				TypedProperties: map[string]*pb.PropertyValue{"k": {}},
+			}}},
+			wire.ErrInvalid, `the typed property "k" has no value`,
+		},
+		"typed property key": {
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
+				TypedProperties: map[string]*pb.PropertyValue{"": {Kind: &pb.PropertyValue_IntValue{}}},
+			}}},
+			txn.ErrInvalidName, "property key",
+		},
+		"typed properties": {
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{TypedProperties: map[string]*pb.PropertyValue{
+				"k": {Kind: &pb.PropertyValue_BytesValue{BytesValue: make([]byte, 64<<10)}},
+			}}}},
+			txn.ErrTooLarge, "typed properties have",
+		},
+		"property of both kinds": {
+			&pb.PublishRequest{Queue: "q", Messages: []*pb.Message{{
+				Properties:      map[string]string{"k": "v"},
+				TypedProperties: map[string]*pb.PropertyValue{"k": {Kind: &pb.PropertyValue_BoolValue{}}},
+			}}},
+			txn.ErrMalformed, `property "k" is there as a text and as a value`,
+		},
 		"producer id": {
 			&pb.PublishRequest{Queue: "q", Messages: batch("x"), Producer: &pb.Producer{Sequence: 1}},
 			txn.ErrMalformed, "producer id",

@@ -8,6 +8,7 @@ import (
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -40,7 +41,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	if err != nil {
 		return nil, err
 	}
-	ops, err := s.checkOperations(req.GetOperations())
+	ops, err := s.checkOperations(session, req.GetOperations())
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error)
 }
 
 // checkOperations checks everything that can be checked without looking at the store.
-func (s *Service) checkOperations(in []*pb.Operation) ([]operation, error) {
+func (s *Service) checkOperations(session *serving.Session, in []*pb.Operation) ([]operation, error) {
 	if len(in) == 0 || len(in) > txn.MaxOps {
 		return nil, fmt.Errorf("%w: a transaction of %d operations; 1 to %d are possible", wire.ErrInvalid, len(in),
 			txn.MaxOps)
@@ -105,7 +106,7 @@ func (s *Service) checkOperations(in []*pb.Operation) ([]operation, error) {
 	ops := make([]operation, 0, len(in))
 	sizeBytes := 0
 	for i, op := range in {
-		o, err := s.checkOperation(op)
+		o, err := s.checkOperation(session, op)
 		if err == nil {
 			err = txn.CheckName(o.queue)
 		}
@@ -118,11 +119,11 @@ func (s *Service) checkOperations(in []*pb.Operation) ([]operation, error) {
 	return ops, s.checkTransactionBytes(sizeBytes)
 }
 
-func (s *Service) checkOperation(op *pb.Operation) (o operation, err error) {
+func (s *Service) checkOperation(session *serving.Session, op *pb.Operation) (o operation, err error) {
 	switch kind := op.GetKind().(type) {
 	case *pb.Operation_Publish:
 		o = operation{queue: kind.Publish.GetQueue(), messages: kind.Publish.GetMessages()}
-		o.size, err = s.checkMessages(o.messages)
+		o.size, err = s.checkMessages(session, o.messages)
 	case *pb.Operation_Ack:
 		o = operation{
 			queue: kind.Ack.GetQueue(), sub: subscriptionName(kind.Ack.GetSubscription()),

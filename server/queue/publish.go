@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -26,7 +27,7 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	}
 	buf := s.buffer()
 	defer s.release(buf)
-	prior, err := s.encodePublish(buf, req)
+	prior, err := s.encodePublish(session, buf, req)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +86,14 @@ func (s *Service) checkSame(p *txn.Producer, prior *store.Prior, encode func(*tx
 
 // encodePublish checks a request and appends its transaction to *buf. It returns the stored result instead if the
 // request is a retry (INV-10): then nothing else is checked, because the queue may be full or gone by now.
-func (s *Service) encodePublish(buf *[]byte, req *pb.PublishRequest) (*store.Prior, error) {
+func (s *Service) encodePublish(
+	session *serving.Session, buf *[]byte, req *pb.PublishRequest,
+) (*store.Prior, error) {
 	producer, err := checkProducer(req.GetProducer())
 	if err != nil {
 		return nil, err
 	}
-	sizeBytes, err := s.checkMessages(req.GetMessages())
+	sizeBytes, err := s.checkMessages(session, req.GetMessages())
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +145,13 @@ func (s *Service) encodePublish(buf *[]byte, req *pb.PublishRequest) (*store.Pri
 func appendPublish(b *txn.Builder, id uint64, timeMS int64, messages []*pb.Message) {
 	b.BeginPublish(id)
 	for _, m := range messages {
-		b.Message(timeMS, txn.Properties(m.GetProperties()), m.GetBody())
+		props := txn.Properties(m.GetProperties())
+		if !wire.HasAttributes(m) {
+			b.Message(timeMS, props, m.GetBody())
+			continue
+		}
+		a := wire.Attributes(m)
+		b.MessageWith(timeMS, &a, props, m.GetBody())
 	}
 	b.EndPublish()
 }

@@ -240,7 +240,7 @@ func (p *publishStream) prepare(b *publishBatch, buf *[]byte, req *pb.PublishStr
 		call.done <- replication.Outcome{Err: fmt.Errorf("%w: the request has no `publish`", wire.ErrInvalid)}
 		return
 	}
-	prior, err := p.server.encodePublish(buf, publish)
+	prior, err := p.server.encodePublish(p.session, buf, publish)
 	switch {
 	case err != nil:
 		call.done <- replication.Outcome{Err: err}

@@ -5,7 +5,9 @@ package queue
 import (
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/serving"
 	"github.com/lockstep-mq/lockstep/server/wire"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -40,9 +42,9 @@ func checkProducer(p *pb.Producer) (*txn.Producer, error) {
 	return &producer, nil
 }
 
-// checkMessages checks a batch against the limits and returns how many bytes it will take in a transaction at least.
-// Nothing is allocated for it before.
-func (s *Service) checkMessages(messages []*pb.Message) (sizeBytes int, err error) {
+// checkMessages checks a batch against the limits, and against what both nodes know, and returns how many bytes it will
+// take in a transaction at least. Nothing is allocated for it before.
+func (s *Service) checkMessages(session *serving.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if len(messages) == 0 || len(messages) > txn.MaxPublishMessages {
 		return 0, fmt.Errorf("%w: a batch of %d messages; 1 to %d are possible", wire.ErrInvalid, len(messages),
 			txn.MaxPublishMessages)
@@ -57,6 +59,17 @@ func (s *Service) checkMessages(messages []*pb.Message) (sizeBytes int, err erro
 		for k, v := range m.GetProperties() {
 			sizeBytes += len(k) + len(v)
 		}
+		if !wire.HasAttributes(m) {
+			continue
+		}
+		if err := s.serving.Require(session, failover.FeatureAttributes); err != nil {
+			return 0, fmt.Errorf("message %d has standard fields or typed properties: %w", i, err)
+		}
+		n, err = wire.CheckAttributes(m)
+		if err != nil {
+			return 0, fmt.Errorf("message %d: %w", i, err)
+		}
+		sizeBytes += n
 	}
 	return sizeBytes, nil
 }

@@ -3,8 +3,10 @@
 package serving
 
 import (
+	"fmt"
 	"sync/atomic"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
 
@@ -13,11 +15,13 @@ type Current struct {
 	session   atomic.Pointer[Session]
 	diskLow   atomic.Bool
 	notActive func() *wire.NotActiveError
+	pair      func() failover.Status
 }
 
-// NewCurrent begins without a session. notActive makes the error that sends clients to the active node.
-func NewCurrent(notActive func() *wire.NotActiveError) *Current {
-	return &Current{notActive: notActive}
+// NewCurrent begins without a session. notActive makes the error that sends clients to the active node; pair gives the
+// state of the pair.
+func NewCurrent(notActive func() *wire.NotActiveError, pair func() failover.Status) *Current {
+	return &Current{notActive: notActive, pair: pair}
 }
 
 // Set changes the session; nil for none.
@@ -43,3 +47,19 @@ func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(lo
 
 // DiskLow tells whether publishes are refused because of the disk.
 func (c *Current) DiskLow() bool { return c.diskLow.Load() }
+
+// Require refuses what needs a feature that a node of the pair does not know: it would stop at the first record that
+// has any of it. Once both have known it, the session goes on with it: a node that is put back to an older release
+// stops then, and is told to be upgraded. The error is a wire.ErrFeature.
+func (c *Current) Require(session *Session, feature string) error {
+	if _, agreed := session.features.Load(feature); agreed {
+		return nil
+	}
+	st := c.pair()
+	if node, lacks := st.Lacks(feature); lacks {
+		return fmt.Errorf("%w: %s, which does not know %q; upgrade it with lockstep restart, and try again",
+			wire.ErrFeature, node, feature)
+	}
+	session.features.Store(feature, true)
+	return nil
+}

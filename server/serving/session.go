@@ -35,6 +35,9 @@ type Session struct {
 	// Consumers are those attached.
 	Consumers *dispatch.Registry
 
+	// features, by name, that both nodes have been seen to know.
+	features sync.Map
+
 	paused atomic.Bool
 	once   sync.Once
 	ended  chan struct{}

@@ -43,7 +43,9 @@ const (
 	fieldSequence, fieldPublishedAt, fieldDeliveryCount = 1, 2, 3
 	fieldMessage                                        = 4
 	fieldBody, fieldProperties                          = 1, 2
+	fieldTypedProperties                                = 14
 	fieldKey, fieldValue                                = 1, 2
+	fieldBool, fieldInt, fieldDouble, fieldBytes        = 1, 2, 3, 4
 	fieldSeconds, fieldNanos                            = 1, 2
 	// tagBytes is the length of each tag: all numbers are below 16.
 	tagBytes = 1
@@ -101,6 +103,14 @@ func (p *deliveryPart) measure() {
 			p.messageBytes += lengthBytes(lengthBytes(len(k)) + lengthBytes(len(v)))
 		}
 	}
+	if p.message.HasAttributes() {
+		for _, text := range p.message.Texts {
+			p.messageBytes += lengthBytes(len(text))
+		}
+		for k, v := range p.message.Values {
+			p.messageBytes += lengthBytes(lengthBytes(len(k)) + lengthBytes(valueBytes(v)))
+		}
+	}
 	p.storedBytes = numberBytes(p.sequence) + lengthBytes(p.timeBytes) + numberBytes(uint64(p.count)) +
 		lengthBytes(p.messageBytes)
 }
@@ -144,6 +154,9 @@ func (d *Deliveries) AppendTo(o *codec.Output) {
 			}
 		}
 		b = p.appendProperties(b)
+		if p.message.HasAttributes() {
+			b = p.appendAttributes(b)
+		}
 	}
 	o.B = appendNumber(b, fieldConfirmed, d.confirmed)
 }
@@ -157,6 +170,45 @@ func (p *deliveryPart) appendProperties(b []byte) []byte {
 		}
 	}
 	return b
+}
+
+// appendAttributes appends the texts under the numbers of their tags, and the typed properties.
+func (p *deliveryPart) appendAttributes(b []byte) []byte {
+	for tag, text := range p.message.Texts {
+		b = append(appendLength(b, byte(tag), len(text)), text...)
+	}
+	for k, v := range p.message.Values {
+		n := valueBytes(v)
+		b = appendLength(b, fieldTypedProperties, lengthBytes(len(k))+lengthBytes(n))
+		b = append(appendLength(b, fieldKey, len(k)), k...)
+		b = appendValue(appendLength(b, fieldValue, n), v)
+	}
+	return b
+}
+
+// valueBytes is the length of a PropertyValue. A field of a oneof is there also when it is zero.
+func valueBytes(v txn.Value) int {
+	switch v.Kind {
+	case txn.ValueBool, txn.ValueInt64:
+		return tagBytes + protowire.SizeVarint(v.Bits)
+	case txn.ValueDouble:
+		return tagBytes + protowire.SizeFixed64()
+	default:
+		return lengthBytes(len(v.Bytes))
+	}
+}
+
+func appendValue(b []byte, v txn.Value) []byte {
+	switch v.Kind {
+	case txn.ValueBool:
+		return binary.AppendUvarint(append(b, fieldBool<<3|byte(protowire.VarintType)), v.Bits)
+	case txn.ValueInt64:
+		return binary.AppendUvarint(append(b, fieldInt<<3|byte(protowire.VarintType)), v.Bits)
+	case txn.ValueDouble:
+		return protowire.AppendFixed64(append(b, fieldDouble<<3|byte(protowire.Fixed64Type)), v.Bits)
+	default:
+		return append(appendLength(b, fieldBytes, len(v.Bytes)), v.Bytes...)
+	}
 }
 
 func appendNumber(b []byte, field byte, v uint64) []byte {

@@ -22,7 +22,7 @@ import (
 // TestDeliveries: what encodes itself is, read by the protobuf library, what the generated code would have sent.
 func TestDeliveries(t *testing.T) {
 	record := func(timeMS int64, body []byte, properties map[string]string) []byte {
-		b, err := txn.AppendMessage(nil, timeMS, txn.Properties(properties), body)
+		b, err := txn.AppendMessage(nil, timeMS, nil, txn.Properties(properties), body)
 		require.NoError(t, err)
 		return b
 	}
@@ -37,6 +37,21 @@ func TestDeliveries(t *testing.T) {
 		{Sequence: 3, DeliveryCount: 1, Record: record(0, long, map[string]string{"k": "v"})},
 		{Sequence: 4, Record: record(-1, long[:200], nil)},
 		{Sequence: 5, Record: record(-1000, nil, nil)},
+		{Sequence: 6, Record: described(t, now, &pb.Message{
+			Body: []byte("body"), Properties: map[string]string{"k": "v"}, MessageId: "m", CorrelationId: "c",
+			ReplyTo: "answers", ContentType: "text/plain", Subject: string(long[:300]),
+			TypedProperties: map[string]*pb.PropertyValue{
+				"no":     {Kind: &pb.PropertyValue_BoolValue{}},
+				"yes":    {Kind: &pb.PropertyValue_BoolValue{BoolValue: true}},
+				"zero":   {Kind: &pb.PropertyValue_IntValue{}},
+				"least":  {Kind: &pb.PropertyValue_IntValue{IntValue: math.MinInt64}},
+				"nil":    {Kind: &pb.PropertyValue_BytesValue{BytesValue: []byte{}}},
+				"bytes":  {Kind: &pb.PropertyValue_BytesValue{BytesValue: long[:200]}},
+				"half":   {Kind: &pb.PropertyValue_DoubleValue{DoubleValue: 0.5}},
+				"double": {Kind: &pb.PropertyValue_DoubleValue{}},
+			},
+		})},
+		{Sequence: 7, Record: described(t, now, &pb.Message{Subject: "s"})},
 	}
 	var d Deliveries // used again, as by a stream
 	for _, event := range []dispatch.Event{
@@ -64,7 +79,7 @@ func TestDeliveries(t *testing.T) {
 		require.Equal(t, len(encoded), d.total)
 		d.Forget()
 	}
-	broken := []dispatch.Message{{Sequence: 7, Record: []byte("no record")}}
+	broken := []dispatch.Message{{Sequence: 8, Record: []byte("no record")}}
 	_, err := d.Set(dispatch.Event{Messages: broken}, math.MaxInt)
 	require.ErrorIs(t, err, index.ErrDataLoss)
 
@@ -83,6 +98,24 @@ func TestDeliveries(t *testing.T) {
 	}
 }
 
+// described is the record of a message with attributes. It is delivered as it was.
+func described(t *testing.T, timeMS int64, m *pb.Message) []byte {
+	t.Helper()
+	require.True(t, HasAttributes(m))
+	_, err := CheckAttributes(m)
+	require.NoError(t, err)
+	a := Attributes(m)
+	b, err := txn.AppendMessage(nil, timeMS, &a, txn.Properties(m.GetProperties()), m.GetBody())
+	require.NoError(t, err)
+	stored, err := StoredMessages([]dispatch.Message{{Sequence: 1, Record: b}}, false)
+	require.NoError(t, err)
+	if m.Body == nil {
+		m.Body = []byte{}
+	}
+	require.True(t, proto.Equal(m, stored[0].GetMessage()), "%v\n%v", m, stored[0].GetMessage())
+	return b
+}
+
 // TestDeliveriesKnowEveryField: a field that is added to what is delivered has to be added to its own way of being
 // encoded, too.
 func TestDeliveriesKnowEveryField(t *testing.T) {
@@ -97,7 +130,16 @@ func TestDeliveriesKnowEveryField(t *testing.T) {
 			"sequence": fieldSequence, "published_at": fieldPublishedAt, "delivery_count": fieldDeliveryCount,
 			"message": fieldMessage,
 		},
-		message: {"body": fieldBody, "properties": fieldProperties},
+		message: {
+			"body": fieldBody, "properties": fieldProperties,
+			"message_id": int(txn.AttributeMessageID), "correlation_id": int(txn.AttributeCorrelationID),
+			"reply_to": int(txn.AttributeReplyTo), "content_type": int(txn.AttributeContentType),
+			"subject": int(txn.AttributeSubject), "typed_properties": fieldTypedProperties,
+		},
+		message.Fields().ByName("typed_properties").Message(): {"key": fieldKey, "value": fieldValue},
+		(&pb.PropertyValue{}).ProtoReflect().Descriptor(): {
+			"bool_value": fieldBool, "int_value": fieldInt, "double_value": fieldDouble, "bytes_value": fieldBytes,
+		},
 		(&timestamppb.Timestamp{}).ProtoReflect().Descriptor(): {"seconds": fieldSeconds, "nanos": fieldNanos},
 	}
 	for d, names := range known {

@@ -38,6 +38,8 @@ var (
 	ErrDiskLow = errors.New("the disk of the active node is nearly full; consume messages or free space")
 	// ErrResponseTooLarge is returned when one message is larger than the consumer says that it can receive.
 	ErrResponseTooLarge = errors.New("a message is larger than the consumer can receive")
+	// ErrFeature is returned for a request that needs what a node of the pair does not know.
+	ErrFeature = errors.New("a node of the pair has to be upgraded first")
 	// ErrPaused is returned for a read while the node cannot know whether it is still the active one.
 	ErrPaused = errors.New("this node delivers nothing at the moment")
 )
@@ -177,6 +179,7 @@ var errorTable = []mapping{
 	{failover.ErrAdopt, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_ADOPT},
 	{failover.ErrPause, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_PAUSE},
 	{failover.ErrMinInSync, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_MIN_IN_SYNC},
+	{ErrFeature, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_FEATURE_MISSING},
 	{failover.ErrForce, codes.FailedPrecondition, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, codes.Unavailable, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrNewerVersion, codes.Internal, pb.ErrorReason_ERROR_REASON_NEWER_VERSION},

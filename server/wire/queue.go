@@ -62,6 +62,7 @@ func (p *storedParts) fill(d *store.Delivery, headersOnly bool) error {
 	p.stored.Sequence, p.stored.DeliveryCount, p.stored.PublishedAt, p.stored.Message = d.Sequence, d.DeliveryCount,
 		&p.at, &p.message
 	p.message.Properties = m.PropertyMap()
+	setAttributes(&p.message, &m)
 	if !headersOnly {
 		p.message.Body = m.Body
 	}

@@ -308,7 +308,7 @@ func (m *model) publish(
 	b.BeginPublish(q.id)
 	var records [][]byte
 	for range n {
-		rec, err := txn.AppendMessage(nil, int64(i), nil, make([]byte, m.rng.IntN(60)))
+		rec, err := txn.AppendMessage(nil, int64(i), nil, nil, make([]byte, m.rng.IntN(60)))
 		if err != nil {
 			panic(err)
 		}

@@ -138,14 +138,19 @@ func (b *Builder) BeginPublish(queue uint64) {
 
 // Message adds a message to the open publish.
 func (b *Builder) Message(timestampMS int64, props []Property, body []byte) {
+	b.MessageWith(timestampMS, nil, props, body)
+}
+
+// MessageWith adds a message with attributes to the open publish.
+func (b *Builder) MessageWith(timestampMS int64, a *Attributes, props []Property, body []byte) {
 	b.needPublish()
-	if b.err == nil && len(b.buf)-b.start+MessageBytes(props, body) > MaxTransactionBytes {
+	if b.err == nil && len(b.buf)-b.start+MessageBytes(a, props, body) > MaxTransactionBytes {
 		b.fail(errTooLarge()) // before the memory is taken
 	}
 	if b.err != nil {
 		return
 	}
-	buf, err := AppendMessage(b.buf, timestampMS, props, body)
+	buf, err := AppendMessage(b.buf, timestampMS, a, props, body)
 	if err != nil {
 		b.fail(err)
 		return

@@ -22,8 +22,15 @@ const (
 	MaxPropertyKeyBytes = 255
 	// MaxPropertiesBytes is the greatest length of all properties of a message, as encoded.
 	MaxPropertiesBytes = 64 << 10
+	// MaxAttributeBytes is the greatest length of one of the standard fields of a message.
+	MaxAttributeBytes = 1024
+	// MaxAttributesBytes is the greatest length of all standard fields of a message and of its properties that are not
+	// texts, as encoded.
+	MaxAttributesBytes = 64 << 10
 	// MaxRecordBytes is the greatest length of an encoded message, its size field included.
-	MaxRecordBytes = recordHeaderBytes + MaxPropertiesBytes + MaxBodyBytes
+	MaxRecordBytes = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
+	// maxBlockBytes is the greatest length of the attributes with their own length.
+	maxBlockBytes = 3 + MaxAttributesBytes
 	// MaxTransactionBytes is the greatest length of an encoded transaction. A log frame must be able to hold it.
 	MaxTransactionBytes = 80 << 20
 	// MaxRanges is the greatest number of ranges in one acknowledge or release operation.

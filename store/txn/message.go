@@ -11,15 +11,18 @@ import (
 )
 
 // 0      4       5           13
-// +------+-------+-----------+------------------------+------+
-// | size | flags | time (ms) | properties, if flags&1 | body |
-// +------+-------+-----------+------------------------+------+
+// +------+-------+-----------+------------------------+------------------------+------+
+// | size | flags | time (ms) | attributes, if flags&2 | properties, if flags&1 | body |
+// +------+-------+-----------+------------------------+------------------------+------+
 const (
 	sizeFieldBytes    = 4
 	recordHeaderBytes = sizeFieldBytes + 1 + 8
 )
 
-const flagProperties = 1
+const (
+	flagProperties = 1
+	flagAttributes = 2
+)
 
 // Property is one application property of a message.
 type Property struct {
@@ -42,10 +45,16 @@ func Properties(m map[string]string) []Property {
 	return props
 }
 
-// CheckMessage tells whether a message is within the limits. The error wraps ErrTooLarge or ErrInvalidName (a key).
-func CheckMessage(props []Property, body []byte) error {
+// CheckMessage tells whether a message is within the limits; a may be nil. The error wraps ErrTooLarge, ErrInvalidName
+// (a key) or ErrMalformed (a value).
+func CheckMessage(a *Attributes, props []Property, body []byte) error {
 	if len(body) > MaxBodyBytes {
 		return fmt.Errorf("%w: the body has %d bytes, the limit is %d", ErrTooLarge, len(body), MaxBodyBytes)
+	}
+	if !a.Empty() {
+		if err := a.check(props); err != nil {
+			return err
+		}
 	}
 	if len(props) == 0 {
 		return nil
@@ -63,8 +72,8 @@ func CheckMessage(props []Property, body []byte) error {
 }
 
 // MessageBytes is the length that AppendMessage will append.
-func MessageBytes(props []Property, body []byte) int {
-	return recordHeaderBytes + propertiesBytes(props) + len(body)
+func MessageBytes(a *Attributes, props []Property, body []byte) int {
+	return recordHeaderBytes + a.blockBytes() + propertiesBytes(props) + len(body)
 }
 
 func propertiesBytes(props []Property) int {
@@ -79,20 +88,27 @@ func propertiesBytes(props []Property) int {
 	return n
 }
 
-// AppendMessage appends the record of a message to dst. The error is that of CheckMessage; dst is then unchanged.
-func AppendMessage(dst []byte, timestampMS int64, props []Property, body []byte) ([]byte, error) {
-	if err := CheckMessage(props, body); err != nil {
+// AppendMessage appends the record of a message to dst; a may be nil. The error is that of CheckMessage; dst is then
+// unchanged.
+func AppendMessage(dst []byte, timestampMS int64, a *Attributes, props []Property, body []byte) ([]byte, error) {
+	if err := CheckMessage(a, props, body); err != nil {
 		return dst, err
 	}
-	size := MessageBytes(props, body) - sizeFieldBytes
+	size := MessageBytes(a, props, body) - sizeFieldBytes
 	dst = slices.Grow(dst, sizeFieldBytes+size)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(size))
 	flags := byte(0)
 	if len(props) > 0 {
 		flags = flagProperties
 	}
+	if !a.Empty() {
+		flags |= flagAttributes
+	}
 	dst = append(dst, flags)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(timestampMS))
+	if flags&flagAttributes != 0 {
+		dst = a.append(dst)
+	}
 	if len(props) > 0 {
 		dst = binary.AppendUvarint(dst, uint64(len(props)))
 		for i := range props {
@@ -118,7 +134,7 @@ func NextRecord(b []byte) (rec, rest []byte, err error) {
 		return nil, nil, fmt.Errorf("%w: a message of %d bytes, but %d are left", ErrMalformed, end, len(b))
 	}
 	switch flags := b[sizeFieldBytes]; {
-	case flags&^flagProperties != 0:
+	case flags&^(flagProperties|flagAttributes) != 0:
 		return nil, nil, fmt.Errorf("%w: message flags %#x", ErrNewerVersion, flags)
 	case flags == 0 && size > recordHeaderBytes-sizeFieldBytes+MaxBodyBytes:
 		return nil, nil, fmt.Errorf("%w: a body of %d bytes", ErrMalformed, size)
@@ -135,6 +151,8 @@ type Message struct {
 
 	props []byte // the encoded pairs
 	count int
+	// attributes as they are in the record, without their length, and of them AttributeValues.
+	attributes, values []byte
 }
 
 // DecodeMessage reads one whole record and checks all of it. The errors wrap ErrMalformed or ErrNewerVersion.
@@ -150,10 +168,27 @@ func DecodeMessage(rec []byte) (Message, error) {
 		TimestampMS: int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:])),
 		Body:        rec[recordHeaderBytes:],
 	}
-	if rec[sizeFieldBytes]&flagProperties == 0 {
+	flags := rec[sizeFieldBytes]
+	if flags == 0 {
 		return m, nil
 	}
 	d := decoder{b: m.Body}
+	if flags&flagAttributes != 0 {
+		m.attributes, m.values = d.attributes()
+	}
+	if flags&flagProperties != 0 {
+		m.properties(&d)
+	}
+	if d.err != nil {
+		return Message{}, d.err
+	}
+	m.Body = d.b
+	return m, nil
+}
+
+// properties reads the properties and checks them.
+func (m *Message) properties(d *decoder) {
+	before := len(d.b)
 	m.count = d.count(MaxPropertiesBytes / 3)
 	pairs := d.b
 	for range m.count {
@@ -162,14 +197,12 @@ func DecodeMessage(rec []byte) (Message, error) {
 		}
 		d.bytes(MaxPropertiesBytes)
 	}
-	if d.err == nil && len(m.Body)-len(d.b) > MaxPropertiesBytes {
+	if d.err == nil && before-len(d.b) > MaxPropertiesBytes {
 		d.fail("properties longer than the limit")
 	}
-	if d.err != nil {
-		return Message{}, d.err
+	if d.err == nil {
+		m.props = pairs[:len(pairs)-len(d.b)]
 	}
-	m.props, m.Body = pairs[:len(pairs)-len(d.b)], d.b
-	return m, nil
 }
 
 // PropertyCount is the number of properties.

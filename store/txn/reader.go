@@ -250,7 +250,7 @@ func (o *Op) CheckRecords() error {
 	rest := o.Raw
 	for range o.Count {
 		rec, next, err := NextRecord(rest)
-		if err == nil && rec[sizeFieldBytes]&flagProperties != 0 {
+		if err == nil && rec[sizeFieldBytes] != 0 {
 			_, err = DecodeMessage(rec)
 		}
 		if err != nil {

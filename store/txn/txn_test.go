@@ -17,10 +17,10 @@ func TestMessageRoundTrip(t *testing.T) {
 	for _, props := range []map[string]string{nil, {"k": ""}, {"b": "2", "a": strings.Repeat("x", 300)}} {
 		for _, body := range []string{"", "x", strings.Repeat("body", 5000)} {
 			list := Properties(props)
-			rec, err := AppendMessage([]byte("before"), -5, list, []byte(body))
+			rec, err := AppendMessage([]byte("before"), -5, nil, list, []byte(body))
 			require.NoError(t, err)
 			rec = rec[len("before"):]
-			require.Len(t, rec, MessageBytes(list, []byte(body)))
+			require.Len(t, rec, MessageBytes(nil, list, []byte(body)))
 
 			m, err := DecodeMessage(rec)
 			require.NoError(t, err)
@@ -41,23 +41,23 @@ func TestMessageRoundTrip(t *testing.T) {
 
 func TestMessageLimits(t *testing.T) {
 	big := make([]byte, MaxBodyBytes+1)
-	require.NoError(t, CheckMessage(nil, big[:MaxBodyBytes]))
-	require.ErrorIs(t, CheckMessage(nil, big), ErrTooLarge)
-	require.ErrorIs(t, CheckMessage([]Property{{Key: ""}}, nil), ErrInvalidName)
-	require.ErrorIs(t, CheckMessage([]Property{{Key: strings.Repeat("k", 256)}}, nil), ErrInvalidName)
-	require.ErrorIs(t, CheckMessage([]Property{{Key: "k", Value: strings.Repeat("v", MaxPropertiesBytes)}}, nil),
+	require.NoError(t, CheckMessage(nil, nil, big[:MaxBodyBytes]))
+	require.ErrorIs(t, CheckMessage(nil, nil, big), ErrTooLarge)
+	require.ErrorIs(t, CheckMessage(nil, []Property{{Key: ""}}, nil), ErrInvalidName)
+	require.ErrorIs(t, CheckMessage(nil, []Property{{Key: strings.Repeat("k", 256)}}, nil), ErrInvalidName)
+	require.ErrorIs(t, CheckMessage(nil, []Property{{Key: "k", Value: strings.Repeat("v", MaxPropertiesBytes)}}, nil),
 		ErrTooLarge)
 
 	largest := []Property{{Key: "k", Value: strings.Repeat("v", MaxPropertiesBytes-6)}}
-	rec, err := AppendMessage(nil, 0, largest, []byte("body"))
+	rec, err := AppendMessage(nil, 0, nil, largest, []byte("body"))
 	require.NoError(t, err)
 	m, err := DecodeMessage(rec)
 	require.NoError(t, err, "what the limits allow must decode")
 	require.Equal(t, "body", string(m.Body))
 
-	rec, err = AppendMessage(nil, 0, nil, []byte("body"))
+	rec, err = AppendMessage(nil, 0, nil, nil, []byte("body"))
 	require.NoError(t, err)
-	rec[sizeFieldBytes] = 2
+	rec[sizeFieldBytes] = 4
 	_, err = DecodeMessage(rec)
 	require.ErrorIs(t, err, ErrNewerVersion, "an unknown flag")
 }

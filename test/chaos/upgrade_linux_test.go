@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
@@ -66,7 +67,8 @@ func buildPrevious(t *testing.T) string {
 
 // TestUpgrade: a pair of the previous release becomes one of this release under load, a node at a time; while the
 // releases are mixed, each of them is active once and is killed, so that the other one takes over from it. Then
-// everything goes back, as an operator does who regrets it. Nothing is lost, and in the end both stores are equal.
+// everything goes back, as an operator does who regrets it, and forward once more. What only the new release knows is
+// refused while the releases are mixed, and works after that. Nothing is lost, and in the end both stores are equal.
 func TestUpgrade(t *testing.T) {
 	t.Parallel() // it mostly waits
 	program := filepath.Join(t.TempDir(), "lockstep")
@@ -75,7 +77,7 @@ func TestUpgrade(t *testing.T) {
 	// The names that both releases know.
 	settings := map[string]string{"wal.segment-bytes": "", "log.segment-bytes": "8MiB"}
 	p := startWith(t, cluster.Options{Binary: program, Settings: settings})
-	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300, NoAdministration: true})
+	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t), PerSecond: 300, NoAdministration: true, Plain: true})
 	acked(t, w, ackBound)
 
 	// restart kills a node, lets the pair do without it, and starts it with another program.
@@ -89,17 +91,59 @@ func TestUpgrade(t *testing.T) {
 		inSync(t, p)
 		acked(t, w, ackBound)
 	}
-	for _, way := range [][2]string{{previous, binary}, {binary, previous}} {
+	newQueue(t, p, describedQueue)
+	for _, way := range [][2]string{{previous, binary}, {binary, previous}, {previous, binary}} {
 		from, to := way[0], way[1]
 		first, second := inSync(t, p)
 		restart(second, to) // first is active, of the release `from`
 		restart(first, from)
 		active, _ := inSync(t, p)
 		require.Equal(t, second.Name, active.Name, "the new release took over from the old one")
+		if to == binary {
+			require.ErrorIs(t, publishDescribed(t, p), client.ErrRefused)
+		}
 		restart(second, to)
 		active, _ = inSync(t, p)
 		require.Equal(t, first.Name, active.Name, "and the old one from the new one")
 		restart(first, to)
 	}
+	require.NoError(t, publishDescribed(t, p))
+	active, _ := inSync(t, p)
+	require.NoError(t, active.Kill())
+	inSyncAgain(t, p, active)
+	k, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, k.Close()) }()
+	found := 0
+	for m, err := range k.Browse(limited(t), describedQueue, client.BrowseOptions{}) {
+		require.NoError(t, err)
+		require.Equal(t, describedMessage, m.Message)
+		found++
+	}
+	require.Equal(t, 1, found, "of those that were refused none is stored")
 	verify(t, p, w)
+}
+
+// describedQueue holds messages with attributes.
+const describedQueue = "described"
+
+// describedMessage has what release 0.1.0 does not know.
+var describedMessage = client.Message{
+	Body: []byte("{}"), Subject: "order", CorrelationID: "c-1", Values: map[string]any{"count": int64(7)},
+}
+
+func publishDescribed(t *testing.T, p *cluster.Pair) error {
+	t.Helper()
+	k, err := p.NewClient(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, k.Close()) }()
+	_, err = k.Publish(limited(t), describedQueue, describedMessage)
+	return err
+}
+
+// inSyncAgain starts a node that was killed, and waits until it is in sync.
+func inSyncAgain(t *testing.T, p *cluster.Pair, n *cluster.Node) {
+	t.Helper()
+	require.NoError(t, n.Start())
+	inSync(t, p)
 }

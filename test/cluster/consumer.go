@@ -104,7 +104,7 @@ func (s *rawStream) receive(messages []*pb.StoredMessage) (answer *pb.ConsumeReq
 	for _, m := range messages {
 		c.w.delivered(Delivery{
 			Queue: c.queue, Sub: c.sub, Sequence: m.GetSequence(), Stream: s.number, Repeated: m.GetDeliveryCount() > 0,
-		}, m.GetMessage().GetBody())
+		}, fromProto(m.GetMessage()))
 		r := &pb.SequenceRange{First: m.GetSequence(), Last: m.GetSequence()}
 		if m.GetDeliveryCount() == 0 && c.rng.IntN(rawNack) == 0 {
 			answer.Nack = append(answer.Nack, r)
@@ -188,7 +188,7 @@ func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, n
 		}
 		c.w.delivered(Delivery{
 			Queue: c.queue, Sub: c.sub, Sequence: d.Sequence, Stream: number, Repeated: d.DeliveryCount > 0,
-		}, d.Body)
+		}, d.Message)
 		if d.DeliveryCount == 0 && c.rng.IntN(rawNack) == 0 {
 			d.Nack()
 			continue

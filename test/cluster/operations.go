@@ -394,7 +394,7 @@ func (a *application) transfer() {
 func (a *application) publish(queue string) {
 	p := Publish{ID: a.next(), Queue: queue}
 	o := Operation{Kind: KindPublish}
-	m := client.Message{Body: Body(p.ID, a.rng.IntN(1<<10))}
+	m := a.w.message(p.ID, a.rng.IntN(1<<10))
 	a.attempt(&o, false, func(ctx context.Context) error {
 		r, err := a.client.Publish(ctx, queue, m)
 		p.Sequence, p.LSN, p.Address = r.Sequence, r.LSN, r.Address
@@ -412,7 +412,7 @@ func (a *application) commit(d *client.Delivery) {
 	}
 	t := a.client.Begin()
 	for _, p := range parts {
-		t.Publish(p.Queue, client.Message{Body: Body(p.ID, a.rng.IntN(1<<10))})
+		t.Publish(p.Queue, a.w.message(p.ID, a.rng.IntN(1<<10)))
 	}
 	if d != nil {
 		t.Ack(d)
@@ -458,7 +458,7 @@ func (a *application) receive() *client.Delivery {
 		return nil
 	}
 	// two compete for them: in any order
-	a.w.delivered(Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Body)
+	a.w.delivered(Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Message)
 	return d
 }
 

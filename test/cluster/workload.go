@@ -47,6 +47,8 @@ type WorkloadOptions struct {
 	// NoAdministration: they neither purge, make nor delete queues. For nodes of release 0.1.0, which carry out what is
 	// repeated.
 	NoAdministration bool
+	// Plain: messages have no standard fields and no typed properties. For nodes of release 0.1.0, which know none.
+	Plain bool
 	// StraysPerSecond is how many messages are published to each node directly, whatever its role; default 10,
 	// negative: none.
 	StraysPerSecond int
@@ -212,9 +214,9 @@ func (w *Workload) untilReplaced(ctx context.Context, address string) {
 	}
 }
 
-// delivered records a delivery and looks at every byte of the body.
-func (w *Workload) delivered(d Delivery, body []byte) {
-	id, err := ParseBody(body)
+// delivered records a delivery and looks at all of the message.
+func (w *Workload) delivered(d Delivery, m client.Message) {
+	id, err := w.parse(m)
 	if err != nil {
 		w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s/%s sequence %d: %v", d.Queue, d.Sub, d.Sequence, err)})
 		return
@@ -270,7 +272,7 @@ func (p *producer) run(ctx context.Context, waitForEach bool) {
 func (p *producer) send(ctx context.Context, id ID) <-chan struct{} {
 	h := p.w.history
 	record := Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}
-	body := Body(id, p.size())
+	m := p.w.message(id, p.size())
 	done := make(chan struct{})
 	finish := func(r client.Receipt, err error) {
 		record.Done, record.Sequence, record.LSN, record.Address = h.Now(), r.Sequence, r.LSN, r.Address
@@ -282,7 +284,7 @@ func (p *producer) send(ctx context.Context, id ID) <-chan struct{} {
 		<-p.room
 		close(done)
 	}
-	err := p.pipeline.PublishAsync(ctx, record.Queue, client.Message{Body: body}, finish)
+	err := p.pipeline.PublishAsync(ctx, record.Queue, m, finish)
 	switch {
 	case err != nil && ctx.Err() != nil: // not sent: publishing ends
 		<-p.room
@@ -400,7 +402,7 @@ func (w *Workload) readFinal(ctx context.Context, queue string) error {
 		if err != nil {
 			return fmt.Errorf("read the final content: %w", err)
 		}
-		id, err := ParseBody(m.Body)
+		id, err := w.parse(m.Message)
 		if err != nil {
 			w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence,
 				err)})

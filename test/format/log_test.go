@@ -158,5 +158,11 @@ func (d *dumper) message(level int, what string, record []byte) {
 	for k, v := range m.Properties {
 		s += fmt.Sprintf(", property %q=%q", k, v)
 	}
+	for tag, value := range m.Texts {
+		s += fmt.Sprintf(", %s %q", tag, value)
+	}
+	for k, v := range m.Values {
+		s += fmt.Sprintf(", typed property %q=%v", k, v.Any())
+	}
 	d.line(level, "%s", s)
 }

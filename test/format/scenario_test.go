@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
 	"path"
 	"testing"
@@ -191,6 +192,23 @@ func (w *writer) history() {
 	w.commit(nil, func(b *txn.Builder) { b.PutMeta("settings/empty", nil) })
 	w.commit(nil, func(b *txn.Builder) { b.DeleteMeta("settings/b") })
 	w.commit(nil, func(b *txn.Builder) { b.PutMeta("settings/c", bytes.Repeat([]byte("more "), 600)) })
+	w.commit(nil, described)
+}
+
+// described publishes messages with all attributes, and with one.
+func described(b *txn.Builder) {
+	b.BeginPublish(1)
+	b.MessageWith(1_600_000_000_003, &txn.Attributes{
+		MessageID: "m-1", CorrelationID: "c-1", ReplyTo: "answers", ContentType: "application/json", Subject: "order",
+		Values: []txn.TypedProperty{
+			{Key: "amount", Value: txn.Value{Kind: txn.ValueDouble, Bits: math.Float64bits(12.5)}},
+			{Key: "blob", Value: txn.Value{Kind: txn.ValueBytes, Bytes: []byte{0, 255}}},
+			{Key: "count", Value: txn.Value{Kind: txn.ValueInt64, Bits: math.MaxUint64}},
+			{Key: "paid", Value: txn.Value{Kind: txn.ValueBool, Bits: 1}},
+		},
+	}, txn.Properties(map[string]string{"k": "v"}), []byte("{}"))
+	b.MessageWith(1_600_000_000_004, &txn.Attributes{Subject: "order"}, nil, nil)
+	b.EndPublish()
 }
 
 // afterCheckpoint is what only the log and the archive hold.

@@ -161,6 +161,8 @@ const (
 	ErrorReason_ERROR_REASON_MIN_IN_SYNC ErrorReason = 163
 	// FAILED_PRECONDITION: there is a better way than a forced failover.
 	ErrorReason_ERROR_REASON_FORCE ErrorReason = 164
+	// FAILED_PRECONDITION: a node of the pair is of a release that does not know what was asked for; upgrade it. Nothing was stored.
+	ErrorReason_ERROR_REASON_FEATURE_MISSING ErrorReason = 165
 	// INTERNAL: the node is older than what it was given.
 	ErrorReason_ERROR_REASON_NEWER_VERSION ErrorReason = 180
 	// DEADLINE_EXCEEDED: the deadline passed while the node was at work on it. To be sent again.
@@ -237,6 +239,7 @@ var (
 		162: "ERROR_REASON_PAUSE",
 		163: "ERROR_REASON_MIN_IN_SYNC",
 		164: "ERROR_REASON_FORCE",
+		165: "ERROR_REASON_FEATURE_MISSING",
 		180: "ERROR_REASON_NEWER_VERSION",
 		181: "ERROR_REASON_DEADLINE",
 		182: "ERROR_REASON_CANCELED",
@@ -306,6 +309,7 @@ var (
 		"ERROR_REASON_PAUSE":                  162,
 		"ERROR_REASON_MIN_IN_SYNC":            163,
 		"ERROR_REASON_FORCE":                  164,
+		"ERROR_REASON_FEATURE_MISSING":        165,
 		"ERROR_REASON_NEWER_VERSION":          180,
 		"ERROR_REASON_DEADLINE":               181,
 		"ERROR_REASON_CANCELED":               182,
@@ -344,7 +348,7 @@ var File_lockstep_v1_errors_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\x9e\x10\n" +
+	"\x18lockstep/v1/errors.proto\x12\vlockstep.v1*\xc1\x10\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x12\x1b\n" +
@@ -408,7 +412,8 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x12ERROR_REASON_ADOPT\x10\xa1\x01\x12\x17\n" +
 	"\x12ERROR_REASON_PAUSE\x10\xa2\x01\x12\x1d\n" +
 	"\x18ERROR_REASON_MIN_IN_SYNC\x10\xa3\x01\x12\x17\n" +
-	"\x12ERROR_REASON_FORCE\x10\xa4\x01\x12\x1f\n" +
+	"\x12ERROR_REASON_FORCE\x10\xa4\x01\x12!\n" +
+	"\x1cERROR_REASON_FEATURE_MISSING\x10\xa5\x01\x12\x1f\n" +
 	"\x1aERROR_REASON_NEWER_VERSION\x10\xb4\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_DEADLINE\x10\xb5\x01\x12\x1a\n" +
 	"\x15ERROR_REASON_CANCELED\x10\xb6\x01\x12\x1a\n" +

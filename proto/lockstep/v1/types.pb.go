@@ -85,10 +85,22 @@ type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The payload; opaque to Lockstep. At most `limits.message_bytes` (64 MiB by default).
 	Body []byte `protobuf:"bytes,1,opt,name=body,proto3" json:"body,omitempty"`
-	// Application properties. Keys are 1 to 255 bytes; all of them together at most 64 KiB.
-	Properties    map[string]string `protobuf:"bytes,2,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Application properties that are texts. Keys are 1 to 255 bytes; all of them together at most 64 KiB.
+	Properties map[string]string `protobuf:"bytes,2,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Names the message, for the application; Lockstep does not compare it with others.
+	MessageId string `protobuf:"bytes,3,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// Names what the message belongs to, such as the request that it answers.
+	CorrelationId string `protobuf:"bytes,4,opt,name=correlation_id,json=correlationId,proto3" json:"correlation_id,omitempty"`
+	// Where an answer is expected: the name of a queue, by convention.
+	ReplyTo string `protobuf:"bytes,5,opt,name=reply_to,json=replyTo,proto3" json:"reply_to,omitempty"`
+	// What the body is: a media type, by convention, such as "application/json".
+	ContentType string `protobuf:"bytes,6,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
+	// What the message is about, or its type.
+	Subject string `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
+	// Application properties that are not texts. A key is in `properties` or here, not in both.
+	TypedProperties map[string]*PropertyValue `protobuf:"bytes,14,rep,name=typed_properties,json=typedProperties,proto3" json:"typed_properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Message) Reset() {
@@ -135,6 +147,169 @@ func (x *Message) GetProperties() map[string]string {
 	return nil
 }
 
+func (x *Message) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *Message) GetCorrelationId() string {
+	if x != nil {
+		return x.CorrelationId
+	}
+	return ""
+}
+
+func (x *Message) GetReplyTo() string {
+	if x != nil {
+		return x.ReplyTo
+	}
+	return ""
+}
+
+func (x *Message) GetContentType() string {
+	if x != nil {
+		return x.ContentType
+	}
+	return ""
+}
+
+func (x *Message) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Message) GetTypedProperties() map[string]*PropertyValue {
+	if x != nil {
+		return x.TypedProperties
+	}
+	return nil
+}
+
+// PropertyValue is the value of a property that is not a text. One without a kind is refused.
+type PropertyValue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its type and value.
+	//
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*PropertyValue_BoolValue
+	//	*PropertyValue_IntValue
+	//	*PropertyValue_DoubleValue
+	//	*PropertyValue_BytesValue
+	Kind          isPropertyValue_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PropertyValue) Reset() {
+	*x = PropertyValue{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PropertyValue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PropertyValue) ProtoMessage() {}
+
+func (x *PropertyValue) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PropertyValue.ProtoReflect.Descriptor instead.
+func (*PropertyValue) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PropertyValue) GetKind() isPropertyValue_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *PropertyValue) GetBoolValue() bool {
+	if x != nil {
+		if x, ok := x.Kind.(*PropertyValue_BoolValue); ok {
+			return x.BoolValue
+		}
+	}
+	return false
+}
+
+func (x *PropertyValue) GetIntValue() int64 {
+	if x != nil {
+		if x, ok := x.Kind.(*PropertyValue_IntValue); ok {
+			return x.IntValue
+		}
+	}
+	return 0
+}
+
+func (x *PropertyValue) GetDoubleValue() float64 {
+	if x != nil {
+		if x, ok := x.Kind.(*PropertyValue_DoubleValue); ok {
+			return x.DoubleValue
+		}
+	}
+	return 0
+}
+
+func (x *PropertyValue) GetBytesValue() []byte {
+	if x != nil {
+		if x, ok := x.Kind.(*PropertyValue_BytesValue); ok {
+			return x.BytesValue
+		}
+	}
+	return nil
+}
+
+type isPropertyValue_Kind interface {
+	isPropertyValue_Kind()
+}
+
+type PropertyValue_BoolValue struct {
+	// A truth value.
+	BoolValue bool `protobuf:"varint,1,opt,name=bool_value,json=boolValue,proto3,oneof"`
+}
+
+type PropertyValue_IntValue struct {
+	// A whole number.
+	IntValue int64 `protobuf:"varint,2,opt,name=int_value,json=intValue,proto3,oneof"`
+}
+
+type PropertyValue_DoubleValue struct {
+	// A number.
+	DoubleValue float64 `protobuf:"fixed64,3,opt,name=double_value,json=doubleValue,proto3,oneof"`
+}
+
+type PropertyValue_BytesValue struct {
+	// Bytes; empty is possible.
+	BytesValue []byte `protobuf:"bytes,4,opt,name=bytes_value,json=bytesValue,proto3,oneof"`
+}
+
+func (*PropertyValue_BoolValue) isPropertyValue_Kind() {}
+
+func (*PropertyValue_IntValue) isPropertyValue_Kind() {}
+
+func (*PropertyValue_DoubleValue) isPropertyValue_Kind() {}
+
+func (*PropertyValue_BytesValue) isPropertyValue_Kind() {}
+
 // StoredMessage is a message together with what the store knows about it.
 type StoredMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -152,7 +327,7 @@ type StoredMessage struct {
 
 func (x *StoredMessage) Reset() {
 	*x = StoredMessage{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[1]
+	mi := &file_lockstep_v1_types_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -164,7 +339,7 @@ func (x *StoredMessage) String() string {
 func (*StoredMessage) ProtoMessage() {}
 
 func (x *StoredMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[1]
+	mi := &file_lockstep_v1_types_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -177,7 +352,7 @@ func (x *StoredMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoredMessage.ProtoReflect.Descriptor instead.
 func (*StoredMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *StoredMessage) GetSequence() uint64 {
@@ -221,7 +396,7 @@ type SequenceRange struct {
 
 func (x *SequenceRange) Reset() {
 	*x = SequenceRange{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[2]
+	mi := &file_lockstep_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -233,7 +408,7 @@ func (x *SequenceRange) String() string {
 func (*SequenceRange) ProtoMessage() {}
 
 func (x *SequenceRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[2]
+	mi := &file_lockstep_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -246,7 +421,7 @@ func (x *SequenceRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SequenceRange.ProtoReflect.Descriptor instead.
 func (*SequenceRange) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SequenceRange) GetFirst() uint64 {
@@ -276,7 +451,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[3]
+	mi := &file_lockstep_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -288,7 +463,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[3]
+	mi := &file_lockstep_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -301,7 +476,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *QueueConfig) GetMaxMessages() uint64 {
@@ -337,7 +512,7 @@ type Subscription struct {
 
 func (x *Subscription) Reset() {
 	*x = Subscription{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[4]
+	mi := &file_lockstep_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +524,7 @@ func (x *Subscription) String() string {
 func (*Subscription) ProtoMessage() {}
 
 func (x *Subscription) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[4]
+	mi := &file_lockstep_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +537,7 @@ func (x *Subscription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscription.ProtoReflect.Descriptor instead.
 func (*Subscription) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Subscription) GetName() string {
@@ -425,7 +600,7 @@ type Queue struct {
 
 func (x *Queue) Reset() {
 	*x = Queue{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[5]
+	mi := &file_lockstep_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +612,7 @@ func (x *Queue) String() string {
 func (*Queue) ProtoMessage() {}
 
 func (x *Queue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[5]
+	mi := &file_lockstep_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +625,7 @@ func (x *Queue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Queue.ProtoReflect.Descriptor instead.
 func (*Queue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Queue) GetName() string {
@@ -550,7 +725,7 @@ type Producer struct {
 
 func (x *Producer) Reset() {
 	*x = Producer{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[6]
+	mi := &file_lockstep_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +737,7 @@ func (x *Producer) String() string {
 func (*Producer) ProtoMessage() {}
 
 func (x *Producer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[6]
+	mi := &file_lockstep_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +750,7 @@ func (x *Producer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Producer.ProtoReflect.Descriptor instead.
 func (*Producer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Producer) GetId() string {
@@ -621,7 +796,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	mi := &file_lockstep_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +808,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[7]
+	mi := &file_lockstep_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +821,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Position) GetTerm() uint64 {
@@ -687,7 +862,7 @@ type NotActive struct {
 
 func (x *NotActive) Reset() {
 	*x = NotActive{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	mi := &file_lockstep_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +874,7 @@ func (x *NotActive) String() string {
 func (*NotActive) ProtoMessage() {}
 
 func (x *NotActive) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[8]
+	mi := &file_lockstep_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +887,7 @@ func (x *NotActive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotActive.ProtoReflect.Descriptor instead.
 func (*NotActive) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NotActive) GetActiveAddress() string {
@@ -747,15 +922,33 @@ var File_lockstep_v1_types_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/types.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa2\x01\n" +
+	"\x17lockstep/v1/types.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf6\x03\n" +
 	"\aMessage\x12\x12\n" +
 	"\x04body\x18\x01 \x01(\fR\x04body\x12D\n" +
 	"\n" +
 	"properties\x18\x02 \x03(\v2$.lockstep.v1.Message.PropertiesEntryR\n" +
-	"properties\x1a=\n" +
+	"properties\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x03 \x01(\tR\tmessageId\x12%\n" +
+	"\x0ecorrelation_id\x18\x04 \x01(\tR\rcorrelationId\x12\x19\n" +
+	"\breply_to\x18\x05 \x01(\tR\areplyTo\x12!\n" +
+	"\fcontent_type\x18\x06 \x01(\tR\vcontentType\x12\x18\n" +
+	"\asubject\x18\a \x01(\tR\asubject\x12T\n" +
+	"\x10typed_properties\x18\x0e \x03(\v2).lockstep.v1.Message.TypedPropertiesEntryR\x0ftypedProperties\x1a=\n" +
 	"\x0fPropertiesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc1\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a^\n" +
+	"\x14TypedPropertiesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x120\n" +
+	"\x05value\x18\x02 \x01(\v2\x1a.lockstep.v1.PropertyValueR\x05value:\x028\x01\"\x9f\x01\n" +
+	"\rPropertyValue\x12\x1f\n" +
+	"\n" +
+	"bool_value\x18\x01 \x01(\bH\x00R\tboolValue\x12\x1d\n" +
+	"\tint_value\x18\x02 \x01(\x03H\x00R\bintValue\x12#\n" +
+	"\fdouble_value\x18\x03 \x01(\x01H\x00R\vdoubleValue\x12!\n" +
+	"\vbytes_value\x18\x04 \x01(\fH\x00R\n" +
+	"bytesValueB\x06\n" +
+	"\x04kind\"\xc1\x01\n" +
 	"\rStoredMessage\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12=\n" +
 	"\fpublished_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vpublishedAt\x12%\n" +
@@ -816,34 +1009,38 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_lockstep_v1_types_proto_goTypes = []any{
 	(StartPosition)(0),            // 0: lockstep.v1.StartPosition
 	(*Message)(nil),               // 1: lockstep.v1.Message
-	(*StoredMessage)(nil),         // 2: lockstep.v1.StoredMessage
-	(*SequenceRange)(nil),         // 3: lockstep.v1.SequenceRange
-	(*QueueConfig)(nil),           // 4: lockstep.v1.QueueConfig
-	(*Subscription)(nil),          // 5: lockstep.v1.Subscription
-	(*Queue)(nil),                 // 6: lockstep.v1.Queue
-	(*Producer)(nil),              // 7: lockstep.v1.Producer
-	(*Position)(nil),              // 8: lockstep.v1.Position
-	(*NotActive)(nil),             // 9: lockstep.v1.NotActive
-	nil,                           // 10: lockstep.v1.Message.PropertiesEntry
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*PropertyValue)(nil),         // 2: lockstep.v1.PropertyValue
+	(*StoredMessage)(nil),         // 3: lockstep.v1.StoredMessage
+	(*SequenceRange)(nil),         // 4: lockstep.v1.SequenceRange
+	(*QueueConfig)(nil),           // 5: lockstep.v1.QueueConfig
+	(*Subscription)(nil),          // 6: lockstep.v1.Subscription
+	(*Queue)(nil),                 // 7: lockstep.v1.Queue
+	(*Producer)(nil),              // 8: lockstep.v1.Producer
+	(*Position)(nil),              // 9: lockstep.v1.Position
+	(*NotActive)(nil),             // 10: lockstep.v1.NotActive
+	nil,                           // 11: lockstep.v1.Message.PropertiesEntry
+	nil,                           // 12: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	10, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	11, // 1: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
-	1,  // 2: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
-	4,  // 3: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
-	5,  // 4: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	12, // 5: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
-	6,  // [6:6] is the sub-list for method output_type
-	6,  // [6:6] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	11, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	12, // 1: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	13, // 2: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	1,  // 3: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
+	5,  // 4: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
+	6,  // 5: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
+	14, // 6: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	2,  // 7: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_types_proto_init() }
@@ -851,13 +1048,19 @@ func file_lockstep_v1_types_proto_init() {
 	if File_lockstep_v1_types_proto != nil {
 		return
 	}
+	file_lockstep_v1_types_proto_msgTypes[1].OneofWrappers = []any{
+		(*PropertyValue_BoolValue)(nil),
+		(*PropertyValue_IntValue)(nil),
+		(*PropertyValue_DoubleValue)(nil),
+		(*PropertyValue_BytesValue)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -5,6 +5,7 @@ package out
 import (
 	"encoding/base64"
 	"fmt"
+	"math"
 	"time"
 	"unicode/utf8"
 
@@ -26,11 +27,24 @@ func NewPosition(p lsn.Position) Position {
 
 // Message is a message for programs.
 type Message struct {
-	Queue         string            `json:"queue"`
-	Sequence      uint64            `json:"sequence"`
-	PublishedAt   time.Time         `json:"published_at"`
-	DeliveryCount uint32            `json:"delivery_count"`
+	Queue         string    `json:"queue"`
+	Sequence      uint64    `json:"sequence"`
+	PublishedAt   time.Time `json:"published_at"`
+	DeliveryCount uint32    `json:"delivery_count"`
+	Content
+}
+
+// Content is what the publisher gave.
+type Content struct {
 	Properties    map[string]string `json:"properties,omitempty"`
+	MessageID     string            `json:"message_id,omitempty"`
+	CorrelationID string            `json:"correlation_id,omitempty"`
+	ReplyTo       string            `json:"reply_to,omitempty"`
+	ContentType   string            `json:"content_type,omitempty"`
+	Subject       string            `json:"subject,omitempty"`
+	// TypedProperties are true, false, numbers and, for bytes, {"base64": …}. What is no number of JSON is a text.
+	TypedProperties map[string]any `json:"typed_properties,omitempty"`
+
 	// Body, if it is valid UTF-8; else BodyBase64.
 	Body       *string `json:"body,omitempty"`
 	BodyBase64 string  `json:"body_base64,omitempty"`
@@ -40,7 +54,16 @@ type Message struct {
 func NewMessage(queue string, m client.Stored, body bool) Message {
 	j := Message{
 		Queue: queue, Sequence: m.Sequence, PublishedAt: m.PublishedAt.UTC(), DeliveryCount: m.DeliveryCount,
-		Properties: m.Properties,
+		Content: Content{
+			Properties: m.Properties, MessageID: m.MessageID, CorrelationID: m.CorrelationID, ReplyTo: m.ReplyTo,
+			ContentType: m.ContentType, Subject: m.Subject,
+		},
+	}
+	if len(m.Values) > 0 {
+		j.TypedProperties = make(map[string]any, len(m.Values))
+	}
+	for k, v := range m.Values {
+		j.TypedProperties[k] = typed(v)
 	}
 	switch {
 	case !body:
@@ -51,4 +74,17 @@ func NewMessage(queue string, m client.Stored, body bool) Message {
 		j.BodyBase64 = base64.StdEncoding.EncodeToString(m.Body)
 	}
 	return j
+}
+
+// typed makes a value one that JSON can say.
+func typed(v any) any {
+	switch v := v.(type) {
+	case []byte:
+		return map[string]string{"base64": base64.StdEncoding.EncodeToString(v)}
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Sprint(v)
+		}
+	}
+	return v
 }

@@ -3,11 +3,14 @@
 package out
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/lockstep-mq/lockstep/client"
 )
 
 // maxBodyText is how much of a body a table shows, in characters.
@@ -36,11 +39,34 @@ func Body(body []byte) string {
 	return s
 }
 
-// Properties shows properties in the order of their keys.
-func Properties(m map[string]string) string {
-	parts := make([]string, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		parts = append(parts, k+"="+Body([]byte(m[k])))
+// Properties shows what a message has beside its body: the standard fields, and then the properties in the order of
+// their keys.
+func Properties(m *client.Message) string {
+	var parts []string
+	for _, field := range [...]struct{ name, text string }{
+		{"message-id", m.MessageID},
+		{"correlation-id", m.CorrelationID},
+		{"reply-to", m.ReplyTo},
+		{"content-type", m.ContentType},
+		{"subject", m.Subject},
+	} {
+		if field.text != "" {
+			parts = append(parts, field.name+": "+Body([]byte(field.text)))
+		}
+	}
+	all := make(map[string]string, len(m.Properties)+len(m.Values))
+	for k, v := range m.Properties {
+		all[k] = Body([]byte(v))
+	}
+	for k, v := range m.Values {
+		if b, is := v.([]byte); is {
+			all[k] = Body(b)
+		} else {
+			all[k] = fmt.Sprint(v)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		parts = append(parts, k+"="+all[k])
 	}
 	return strings.Join(parts, " ")
 }

@@ -28,8 +28,23 @@ type progressOf = *pb.CheckResponse
 func toStored(sequence uint64, m txn.Message) client.Stored {
 	return client.Stored{
 		Sequence: sequence, PublishedAt: time.UnixMilli(m.TimestampMS),
-		Message: client.Message{Body: m.Body, Properties: m.PropertyMap()},
+		Message: content(m),
 	}
+}
+
+func content(m txn.Message) client.Message {
+	a := m.Attributes()
+	c := client.Message{
+		Body: m.Body, Properties: m.PropertyMap(), MessageID: a.MessageID, CorrelationID: a.CorrelationID,
+		ReplyTo: a.ReplyTo, ContentType: a.ContentType, Subject: a.Subject,
+	}
+	if len(a.Values) > 0 {
+		c.Values = make(map[string]any, len(a.Values))
+	}
+	for _, p := range a.Values {
+		c.Values[p.Key] = p.Value.Any()
+	}
+	return c
 }
 
 // logFlags choose what dump-log shows.
@@ -90,12 +105,11 @@ type recordDump struct {
 
 // messageDump is a message in a log record: its sequence is not known before it is applied.
 type messageDump struct {
-	Queue       uint64            `json:"queue"`
-	PublishedAt time.Time         `json:"published_at"`
-	Properties  map[string]string `json:"properties,omitempty"`
-	// Body, if it is valid UTF-8; else BodyBase64.
-	Body       *string `json:"body,omitempty"`
-	BodyBase64 string  `json:"body_base64,omitempty"`
+	Queue       uint64    `json:"queue"`
+	PublishedAt time.Time `json:"published_at"`
+	out.Content
+
+	message client.Message
 }
 
 func dumpLog(env *cli.Env, dir string, f logFlags) error {
@@ -161,7 +175,7 @@ func printRecord(env *cli.Env, reader *txn.Reader, it wal.Item, messages bool) e
 			body = out.Body([]byte(*m.Body))
 		}
 		text += strings.TrimRight(fmt.Sprintf("\n%12s queue %d  %s  %s", "", m.Queue, body,
-			out.Properties(m.Properties)), " ")
+			out.Properties(&m.message)), " ")
 	}
 	return env.Print.Sentence("%10d  term %d  %s  %-10s  %-23s  %9s  %s", j.LSN, j.Term, j.Chain, j.Kind, when,
 		out.Bytes(j.Bytes),
@@ -175,10 +189,10 @@ func loggedMessages(op *txn.Op) (list []messageDump) {
 		if err != nil {
 			return list
 		}
-		j := out.NewMessage("", toStored(0, m), true)
+		stored := toStored(0, m)
+		j := out.NewMessage("", stored, true)
 		list = append(list, messageDump{
-			Queue: op.Queue, PublishedAt: j.PublishedAt, Properties: j.Properties, Body: j.Body,
-			BodyBase64: j.BodyBase64,
+			Queue: op.Queue, PublishedAt: j.PublishedAt, Content: j.Content, message: stored.Message,
 		})
 	}
 	return list

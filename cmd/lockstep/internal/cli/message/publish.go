@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -25,8 +26,9 @@ const maxLineBytes = 64 << 20
 
 // PublishCommand makes `lockstep publish`.
 func PublishCommand(env *cli.Env) *cobra.Command {
-	var files, properties []string
+	var files, properties, typed []string
 	var create bool
+	var m client.Message // what each of them has
 	cmd := &cobra.Command{
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages: arguments, files, or the lines of standard input",
@@ -36,12 +38,16 @@ refuses writes because fewer nodes are in sync than min-in-sync says, it ends at
 stored. The exit code is 3 when it is not known of some whether they are stored, because no node has answered: the text
 says how many, and how to find out.`,
 		Example: `  lockstep publish orders "one" "two"
-  lockstep publish orders --file invoice.pdf --property type=application/pdf
+  lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
+  lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
   seq 1000 | lockstep publish orders`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			props, err := parseProperties(properties)
-			if err != nil {
+			var err error
+			if m.Properties, err = parseProperties(properties); err != nil {
+				return err
+			}
+			if m.Values, err = parseTyped(typed); err != nil {
 				return err
 			}
 			if len(files) > 0 && len(args) > 1 {
@@ -56,7 +62,7 @@ says how many, and how to find out.`,
 						return err
 					}
 				}
-				p := &publisher{env: env, queue: args[0], properties: props}
+				p := &publisher{env: env, queue: args[0], message: m}
 				return p.run(ctx, c, func(send func([]byte) error) error {
 					switch {
 					case len(args) > 1:
@@ -74,6 +80,13 @@ says how many, and how to find out.`,
 		"publish the content of this file as one message; may be repeated")
 	cmd.Flags().StringArrayVarP(&properties, "property", "p", nil,
 		"property of each message, KEY=VALUE; may be repeated")
+	cmd.Flags().StringArrayVar(&typed, "typed-property", nil,
+		"property that is no text, KEY=VALUE: true, false, a whole number, or one with a point or exponent; may be repeated")
+	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "the application's name for the message")
+	cmd.Flags().StringVar(&m.CorrelationID, "correlation-id", "", "what the message belongs to")
+	cmd.Flags().StringVar(&m.ReplyTo, "reply-to", "", "where an answer is expected: a queue")
+	cmd.Flags().StringVar(&m.ContentType, "content-type", "", "what the body is, such as application/json")
+	cmd.Flags().StringVar(&m.Subject, "subject", "", "what the message is about, or its type")
 	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it is not there")
 	return cmd
 }
@@ -91,6 +104,38 @@ func parseProperties(list []string) (map[string]string, error) {
 		m[k] = v
 	}
 	return m, nil
+}
+
+// parseTyped finds the type of each value by how it is written.
+func parseTyped(list []string) (map[string]any, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	m := make(map[string]any, len(list))
+	for _, s := range list {
+		k, text, ok := strings.Cut(s, "=")
+		if !ok || k == "" {
+			return nil, cli.Usage("--typed-property %q is not KEY=VALUE", s)
+		}
+		if m[k] = typedValue(text); m[k] == nil {
+			return nil, cli.Usage("--typed-property %q is neither true nor false nor a number; --property takes texts", s)
+		}
+	}
+	return m, nil
+}
+
+// typedValue is nil for what is no value.
+func typedValue(text string) any {
+	if text == "true" || text == "false" {
+		return text == "true"
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return n
+	}
+	if f, err := strconv.ParseFloat(text, 64); err == nil {
+		return f
+	}
+	return nil
 }
 
 func sendArguments(args []string, send func([]byte) error) error {
@@ -138,9 +183,9 @@ func sendLines(r io.Reader, send func([]byte) error) error {
 
 // publisher counts what comes back.
 type publisher struct {
-	env        *cli.Env
-	queue      string
-	properties map[string]string
+	env     *cli.Env
+	queue   string
+	message client.Message // without a body
 
 	sent uint64 // handed to the producer, by run
 
@@ -176,7 +221,9 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		if err := p.failure(); err != nil {
 			return err
 		}
-		err := producer.PublishAsync(ctx, p.queue, client.Message{Body: body, Properties: p.properties}, p.answered)
+		m := p.message
+		m.Body = body
+		err := producer.PublishAsync(ctx, p.queue, m, p.answered)
 		if err == nil {
 			p.sent++
 		}

@@ -76,3 +76,26 @@ func TestLongLine(t *testing.T) {
 	require.Contains(t, stderr, "line 2 is longer than 64.0 MiB")
 	require.NotContains(t, stderr, "bufio")
 }
+
+// TestPublishFields: what the flags say is what the message has, and what consume, browse and the files show.
+func TestPublishFields(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("publish", "orders", "--create", "{}", "--message-id", "m-1", "--correlation-id", "c-1", "--reply-to", "answers",
+		"--content-type", "application/json", "--subject", "order", "-p", "region=eu", "--typed-property", "total=12.5",
+		"--typed-property", "count=-7", "--typed-property", "paid=true")
+	require.Contains(t, c.OK("browse", "orders"), "message-id: m-1 correlation-id: c-1 reply-to: answers "+
+		"content-type: application/json subject: order count=-7 paid=true region=eu total=12.5")
+	m := c.Lines("consume", "orders", "--output", "json")[0]
+	for k, want := range map[string]any{
+		"message_id": "m-1", "correlation_id": "c-1", "reply_to": "answers", "content_type": "application/json",
+		"subject": "order", "properties": map[string]any{"region": "eu"},
+		"typed_properties": map[string]any{"total": 12.5, "count": -7.0, "paid": true},
+	} {
+		require.Equal(t, want, m[k], k)
+	}
+	for _, wrong := range []string{"k", "=1", "k=text", "k=", "k=TRUE"} {
+		_, stderr, code := c.Run("", "publish", "orders", "x", "--typed-property", wrong)
+		require.Equal(t, cli.ExitUsage, code, wrong)
+		require.Contains(t, stderr, "--typed-property", wrong)
+	}
+}

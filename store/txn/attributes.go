@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package txn
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Attribute is the tag of a standard field of a message. Tags are the numbers of the fields in lockstep.v1.Message, so
+// that a text can be sent as it is stored. They keep their meaning for good.
+type Attribute uint8
+
+// Tags of the attributes.
+const (
+	// AttributeMessageID is the application's name of the message.
+	AttributeMessageID Attribute = 3
+	// AttributeCorrelationID names what the message belongs to.
+	AttributeCorrelationID Attribute = 4
+	// AttributeReplyTo is where an answer is expected.
+	AttributeReplyTo Attribute = 5
+	// AttributeContentType is what the body is.
+	AttributeContentType Attribute = 6
+	// AttributeSubject is what the message is about; the type of JMS.
+	AttributeSubject Attribute = 7
+	// AttributeValues are the properties that are not texts.
+	AttributeValues Attribute = 14
+)
+
+// lastText is the greatest tag of an attribute that is a text.
+const lastText = AttributeSubject
+
+// Attributes are the standard fields of a message, and its properties that are not texts. An empty text is one that is
+// not set.
+type Attributes struct {
+	// MessageID, CorrelationID, ReplyTo, ContentType and Subject: at most MaxAttributeBytes bytes each.
+	MessageID, CorrelationID, ReplyTo, ContentType, Subject string
+	// Values in the order of their keys, which are those of no property either.
+	Values []TypedProperty
+}
+
+// TypedProperty is a property that is not a text.
+type TypedProperty struct {
+	// Key is 1 to MaxPropertyKeyBytes bytes.
+	Key string
+	// Value of it.
+	Value Value
+}
+
+// ValueKind is the type of a property that is not a text.
+type ValueKind uint8
+
+// Kinds of values, as stored.
+const (
+	ValueBool   ValueKind = 1
+	ValueInt64  ValueKind = 2
+	ValueDouble ValueKind = 3
+	ValueBytes  ValueKind = 4
+)
+
+// Value is the value of a property that is not a text.
+type Value struct {
+	// Kind says which of the others counts.
+	Kind ValueKind
+	// Bits of a bool (0 or 1), of an int64, or of a double as math.Float64bits gives them.
+	Bits uint64
+	// Bytes of a ValueBytes. From a Message they alias the record.
+	Bytes []byte
+}
+
+// Any gives the value as a bool, an int64, a float64 or bytes, which alias the record.
+func (v *Value) Any() any {
+	switch v.Kind {
+	case ValueBool:
+		return v.Bits == 1
+	case ValueInt64:
+		return int64(v.Bits)
+	case ValueDouble:
+		return math.Float64frombits(v.Bits)
+	default:
+		return v.Bytes
+	}
+}
+
+// texts gives the attributes that are texts, in the order of their tags.
+func (a *Attributes) texts() [5]string {
+	return [...]string{a.MessageID, a.CorrelationID, a.ReplyTo, a.ContentType, a.Subject}
+}
+
+// Empty tells whether none is set.
+func (a *Attributes) Empty() bool {
+	return a == nil || a.MessageID == "" && a.CorrelationID == "" && a.ReplyTo == "" && a.ContentType == "" &&
+		a.Subject == "" && len(a.Values) == 0
+}
+
+// SortValues brings values into the order in which they are stored: equal ones must give equal bytes.
+func SortValues(values []TypedProperty) {
+	slices.SortFunc(values, func(a, b TypedProperty) int { return strings.Compare(a.Key, b.Key) })
+}
+
+// check tells whether the attributes are within the limits, beside properties that are. The error wraps ErrTooLarge,
+// ErrInvalidName (a key) or ErrMalformed.
+func (a *Attributes) check(props []Property) error {
+	for i, text := range a.texts() {
+		if len(text) > MaxAttributeBytes {
+			return fmt.Errorf("%w: %s has %d bytes, the limit is %d", ErrTooLarge, AttributeMessageID+Attribute(i),
+				len(text), MaxAttributeBytes)
+		}
+	}
+	for i := range a.Values {
+		p := &a.Values[i]
+		if len(p.Key) == 0 || len(p.Key) > MaxPropertyKeyBytes {
+			return fmt.Errorf("%w: a property key has %d bytes, 1 to %d are possible", ErrInvalidName, len(p.Key),
+				MaxPropertyKeyBytes)
+		}
+		if p.Value.Kind < ValueBool || p.Value.Kind > ValueBytes || p.Value.Kind == ValueBool && p.Value.Bits > 1 {
+			return fmt.Errorf("%w: property %.40q has no value of a known type", ErrMalformed, p.Key)
+		}
+		if i > 0 && a.Values[i-1].Key >= p.Key {
+			return fmt.Errorf("%w: property %.40q is there twice, or out of order", ErrMalformed, p.Key)
+		}
+		if slices.ContainsFunc(props, func(text Property) bool { return text.Key == p.Key }) {
+			return fmt.Errorf("%w: property %.40q is there as a text and as a value", ErrMalformed, p.Key)
+		}
+	}
+	if n := a.bytes(); n > MaxAttributesBytes {
+		return fmt.Errorf("%w: the attributes and typed properties have %d bytes, the limit is %d", ErrTooLarge, n,
+			MaxAttributesBytes)
+	}
+	return nil
+}
+
+// String gives the attribute's name in lockstep.v1.Message.
+func (a Attribute) String() string {
+	switch a {
+	case AttributeMessageID:
+		return "message_id"
+	case AttributeCorrelationID:
+		return "correlation_id"
+	case AttributeReplyTo:
+		return "reply_to"
+	case AttributeContentType:
+		return "content_type"
+	case AttributeSubject:
+		return "subject"
+	case AttributeValues:
+		return "typed_properties"
+	}
+	return fmt.Sprintf("attribute %d", uint8(a))
+}
+
+// blockBytes is the length of the attribute block of a record, with its own length.
+func (a *Attributes) blockBytes() int {
+	if a.Empty() {
+		return 0
+	}
+	n := a.bytes()
+	return UvarintBytes(uint64(n)) + n
+}
+
+// bytes is the length of what is in the block.
+func (a *Attributes) bytes() int {
+	n := 0
+	for _, text := range a.texts() {
+		if text != "" {
+			n += 1 + UvarintBytes(uint64(len(text))) + len(text)
+		}
+	}
+	if len(a.Values) > 0 {
+		values := a.valuesBytes()
+		n += 1 + UvarintBytes(uint64(values)) + values
+	}
+	return n
+}
+
+func (a *Attributes) valuesBytes() int {
+	n := UvarintBytes(uint64(len(a.Values)))
+	for i := range a.Values {
+		p := &a.Values[i]
+		n += UvarintBytes(uint64(len(p.Key))) + len(p.Key) + 1 + p.Value.bytes()
+	}
+	return n
+}
+
+func (v *Value) bytes() int {
+	switch v.Kind {
+	case ValueBool:
+		return 1
+	case ValueBytes:
+		return UvarintBytes(uint64(len(v.Bytes))) + len(v.Bytes)
+	default:
+		return 8
+	}
+}
+
+// append appends the block. check has found nothing.
+func (a *Attributes) append(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(a.bytes()))
+	for i, text := range a.texts() {
+		if text != "" {
+			dst = appendString(append(dst, byte(AttributeMessageID)+byte(i)), text)
+		}
+	}
+	if len(a.Values) == 0 {
+		return dst
+	}
+	dst = binary.AppendUvarint(append(dst, byte(AttributeValues)), uint64(a.valuesBytes()))
+	dst = binary.AppendUvarint(dst, uint64(len(a.Values)))
+	for i := range a.Values {
+		v := &a.Values[i].Value
+		dst = append(appendString(dst, a.Values[i].Key), byte(v.Kind))
+		switch v.Kind {
+		case ValueBool:
+			dst = append(dst, byte(v.Bits))
+		case ValueBytes:
+			dst = append(binary.AppendUvarint(dst, uint64(len(v.Bytes))), v.Bytes...)
+		case ValueInt64, ValueDouble:
+			dst = binary.LittleEndian.AppendUint64(dst, v.Bits)
+		}
+	}
+	return dst
+}
+
+// attributes reads a block and checks all of it. It gives what is in it, and that of its AttributeValues.
+func (d *decoder) attributes() (block, values []byte) {
+	block = d.bytes(MaxAttributesBytes)
+	if d.err == nil && len(block) == 0 {
+		d.fail("a block of attributes without any")
+	}
+	in := decoder{b: block}
+	for last := Attribute(0); in.err == nil && len(in.b) > 0; {
+		tag := Attribute(in.u8())
+		switch {
+		case tag <= last:
+			in.fail("attributes out of order")
+		case tag >= AttributeMessageID && tag <= lastText:
+			if len(in.bytes(MaxAttributeBytes)) == 0 {
+				in.fail("an attribute without a text")
+			}
+		case tag == AttributeValues:
+			values = in.bytes(MaxAttributesBytes)
+			in.checkValues(values)
+		default:
+			in.err = fmt.Errorf("%w: attribute %d of a message", ErrNewerVersion, uint8(tag))
+		}
+		last = tag
+	}
+	if d.err == nil {
+		d.err = in.err
+	}
+	return block, values
+}
+
+// checkValues looks at what is in an AttributeValues.
+func (d *decoder) checkValues(b []byte) {
+	in := decoder{b: b}
+	n := in.count(MaxAttributesBytes)
+	if n == 0 {
+		in.fail("no values")
+	}
+	var last []byte
+	for range n {
+		key, _ := in.value()
+		if in.err != nil {
+			break
+		}
+		if bytes.Compare(key, last) <= 0 {
+			in.fail("values out of order")
+		}
+		last = key
+	}
+	if in.err == nil && len(in.b) > 0 {
+		in.fail("bytes after the values")
+	}
+	if d.err == nil {
+		d.err = in.err
+	}
+}
+
+func (d *decoder) value() (key []byte, v Value) {
+	key = d.bytes(MaxPropertyKeyBytes)
+	v.Kind = ValueKind(d.u8())
+	switch v.Kind {
+	case ValueBool:
+		v.Bits = uint64(d.u8())
+		if v.Bits > 1 {
+			d.fail("a bool that is neither")
+		}
+	case ValueBytes:
+		v.Bytes = d.bytes(MaxAttributesBytes)
+	case ValueInt64, ValueDouble:
+		v.Bits = d.u64()
+	default:
+		if d.err == nil {
+			d.err = fmt.Errorf("%w: a property of type %d", ErrNewerVersion, uint8(v.Kind))
+		}
+	}
+	return key, v
+}
+
+// HasAttributes tells whether there are any.
+func (m *Message) HasAttributes() bool { return len(m.attributes) > 0 }
+
+// Texts iterates over the attributes that are texts, in the order of their tags. A text aliases the record.
+func (m *Message) Texts(yield func(tag Attribute, text []byte) bool) {
+	d := decoder{b: m.attributes}
+	for len(d.b) > 0 {
+		tag, text := Attribute(d.u8()), d.bytes(MaxAttributesBytes)
+		if tag > lastText || d.err != nil || !yield(tag, text) {
+			return
+		}
+	}
+}
+
+// Values iterates over the properties that are not texts, in the order of their keys. Key and bytes
+// alias the record.
+func (m *Message) Values(yield func(key []byte, v Value) bool) {
+	if len(m.values) == 0 {
+		return
+	}
+	d := decoder{b: m.values}
+	for range d.count(math.MaxInt32) {
+		if key, v := d.value(); d.err != nil || !yield(key, v) {
+			return
+		}
+	}
+}
+
+// Attributes copies all of them, but for the bytes of values, which alias the record.
+func (m *Message) Attributes() Attributes {
+	var a Attributes
+	for tag, text := range m.Texts {
+		switch s := string(text); tag {
+		case AttributeMessageID:
+			a.MessageID = s
+		case AttributeCorrelationID:
+			a.CorrelationID = s
+		case AttributeReplyTo:
+			a.ReplyTo = s
+		case AttributeContentType:
+			a.ContentType = s
+		case AttributeSubject:
+			a.Subject = s
+		case AttributeValues:
+		}
+	}
+	for key, v := range m.Values {
+		a.Values = append(a.Values, TypedProperty{Key: string(key), Value: v})
+	}
+	return a
+}

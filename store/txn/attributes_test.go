@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package txn
+
+import (
+	"encoding/binary"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// everyAttribute has all there are.
+func everyAttribute() *Attributes {
+	return &Attributes{
+		MessageID: "m-1", CorrelationID: "c-1", ReplyTo: "answers", ContentType: "application/json",
+		Subject: "order.created",
+		Values: []TypedProperty{
+			{Key: "blob", Value: Value{Kind: ValueBytes, Bytes: []byte{0, 1}}},
+			{Key: "count", Value: Value{Kind: ValueInt64, Bits: math.MaxUint64}},
+			{Key: "paid", Value: Value{Kind: ValueBool, Bits: 1}},
+			{Key: "rate", Value: Value{Kind: ValueDouble, Bits: math.Float64bits(-0.5)}},
+		},
+	}
+}
+
+// TestAttributesRoundTrip: what is encoded is what is decoded, whichever of them are set, with and without properties.
+func TestAttributesRoundTrip(t *testing.T) {
+	full := everyAttribute()
+	for name, a := range map[string]*Attributes{
+		"all": full, "one": {Subject: "s"}, "longest": {ReplyTo: strings.Repeat("q", MaxAttributeBytes)},
+		"values": {Values: full.Values}, "one value": {Values: full.Values[2:3]},
+	} {
+		for _, props := range [][]Property{nil, {{"a", "1"}, {"b", ""}}} {
+			for _, body := range []string{"", "a body"} {
+				rec, err := AppendMessage(nil, 5, a, props, []byte(body))
+				require.NoError(t, err, name)
+				require.Len(t, rec, MessageBytes(a, props, []byte(body)))
+				m, err := DecodeMessage(rec)
+				require.NoError(t, err, name)
+				require.True(t, m.HasAttributes())
+				require.Equal(t, *a, m.Attributes(), name)
+				require.Equal(t, len(props), m.PropertyCount())
+				require.Equal(t, body, string(m.Body))
+				for cut := range len(rec) {
+					_, err := DecodeMessage(rec[:cut])
+					require.ErrorIs(t, err, ErrMalformed, "%s cut to %d bytes", name, cut)
+				}
+			}
+		}
+	}
+}
+
+// TestNoAttributes: a message without them has the bytes that it had before there were any.
+func TestNoAttributes(t *testing.T) {
+	plain, err := AppendMessage(nil, 5, nil, []Property{{"a", "1"}}, []byte("body"))
+	require.NoError(t, err)
+	empty, err := AppendMessage(nil, 5, &Attributes{}, []Property{{"a", "1"}}, []byte("body"))
+	require.NoError(t, err)
+	require.Equal(t, plain, empty)
+	m, err := DecodeMessage(plain)
+	require.NoError(t, err)
+	require.False(t, m.HasAttributes())
+	require.Equal(t, Attributes{}, m.Attributes())
+}
+
+// TestAttributeLimits: each limit has an error that names it.
+func TestAttributeLimits(t *testing.T) {
+	value := Value{Kind: ValueBool}
+	for name, tt := range map[string]struct {
+		a     Attributes
+		props []Property
+		want  error
+		says  string
+	}{
+		"text": {
+			Attributes{CorrelationID: strings.Repeat("c", MaxAttributeBytes+1)},
+			nil, ErrTooLarge,
+			"correlation_id has 1025 bytes, the limit is 1024",
+		},
+		"values": {
+			Attributes{Values: []TypedProperty{{"k", Value{Kind: ValueBytes, Bytes: make([]byte, MaxAttributesBytes)}}}},
+			nil, ErrTooLarge, "typed properties",
+		},
+		"no key":       {Attributes{Values: []TypedProperty{{"", value}}}, nil, ErrInvalidName, "a property key has 0 bytes"},
+		"long key":     {Attributes{Values: []TypedProperty{{strings.Repeat("k", 256), value}}}, nil, ErrInvalidName, "256"},
+		"no type":      {Attributes{Values: []TypedProperty{{"k", Value{}}}}, nil, ErrMalformed, "no value of a known type"},
+		"neither":      {Attributes{Values: []TypedProperty{{"k", Value{ValueBool, 2, nil}}}}, nil, ErrMalformed, `"k"`},
+		"twice":        {Attributes{Values: []TypedProperty{{"k", value}, {"k", value}}}, nil, ErrMalformed, "twice"},
+		"out of order": {Attributes{Values: []TypedProperty{{"k", value}, {"a", value}}}, nil, ErrMalformed, "order"},
+		"text and value": {
+			Attributes{Values: []TypedProperty{{"k", value}}},
+			[]Property{{"k", "v"}},
+			ErrMalformed,
+			"as a text and as a value",
+		},
+	} {
+		before := []byte("before")
+		got, err := AppendMessage(before, 0, &tt.a, tt.props, nil)
+		require.ErrorIs(t, err, tt.want, name)
+		require.ErrorContains(t, err, tt.says, name)
+		require.Equal(t, before, got)
+	}
+}
+
+// TestOtherAttributes: bytes that this version does not write are malformed, or of a newer one, and never skipped.
+func TestOtherAttributes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		block []byte
+		want  error
+	}{
+		"an attribute of a later version":  {[]byte{13, 1, 'x'}, ErrNewerVersion},
+		"a value of a later type":          {[]byte{14, 4, 1, 1, 'k', 9}, ErrNewerVersion},
+		"a tag below the first":            {[]byte{2, 1, 'x'}, ErrNewerVersion},
+		"twice":                            {[]byte{3, 1, 'x', 3, 1, 'y'}, ErrMalformed},
+		"out of order":                     {[]byte{4, 1, 'x', 3, 1, 'y'}, ErrMalformed},
+		"empty text":                       {[]byte{3, 0}, ErrMalformed},
+		"longer than the block":            {[]byte{3, 2, 'x'}, ErrMalformed},
+		"no values":                        {[]byte{14, 1, 0}, ErrMalformed},
+		"bytes after the values":           {[]byte{14, 6, 1, 1, 'k', 1, 0, 0}, ErrMalformed},
+		"values out of order":              {[]byte{14, 9, 2, 1, 'k', 1, 0, 1, 'a', 1, 0}, ErrMalformed},
+		"a bool that is neither":           {[]byte{14, 5, 1, 1, 'k', 1, 7}, ErrMalformed},
+		"an int64 that is too short":       {[]byte{14, 5, 1, 1, 'k', 2, 7}, ErrMalformed},
+		"a block without any attribute":    {nil, ErrMalformed},
+		"a text that is above its limit":   {append([]byte{3, 0x81, 8}, make([]byte, 1025)...), ErrMalformed},
+		"values without a key of the last": {[]byte{14, 5, 1, 0, 1, 0, 0}, ErrMalformed},
+	} {
+		rec := []byte{0, 0, 0, 0, flagAttributes, 0, 0, 0, 0, 0, 0, 0, 0}
+		rec = append(binary.AppendUvarint(rec, uint64(len(tt.block))), tt.block...)
+		size := len(rec) - sizeFieldBytes
+		rec[0], rec[1] = byte(size), byte(size>>8)
+		_, err := DecodeMessage(rec)
+		require.ErrorIs(t, err, tt.want, name)
+	}
+}
+
+// TestDecodeAttributesAllocates: reading a message with attributes takes no memory of its own.
+func TestDecodeAttributesAllocates(t *testing.T) {
+	rec, err := AppendMessage(nil, 5, everyAttribute(), []Property{{"a", "1"}}, []byte("body"))
+	require.NoError(t, err)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		m, err := DecodeMessage(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, text := range m.Texts {
+			n += len(text)
+		}
+		for key := range m.Values {
+			n += len(key)
+		}
+		if n == 0 {
+			t.Fatal("nothing")
+		}
+	}))
+}

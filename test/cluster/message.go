@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package cluster
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/lockstep-mq/lockstep/client"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// describedEvery: one of so many messages of a producer has standard fields and typed properties.
+const describedEvery = 4
+
+// message makes message id with a body of sizeBytes. All of it follows from id and size, as in Body.
+func (w *Workload) message(id ID, sizeBytes int) client.Message {
+	m := w.fields(id)
+	m.Body = Body(id, sizeBytes)
+	return m
+}
+
+// fields are what message id has beside its body.
+func (w *Workload) fields(id ID) client.Message {
+	if w.opts.Plain || id.N%describedEvery != 0 || id.Producer >= firstStray {
+		return client.Message{}
+	}
+	return client.Message{
+		Subject: "subject " + id.String(), CorrelationID: fmt.Sprint(id.N),
+		Properties: map[string]string{"producer": fmt.Sprint(id.Producer)},
+		Values: map[string]any{
+			"n": int64(id.N), "half": float64(id.N) / 2, "even": id.N%2 == 0, "id": []byte(id.String()),
+		},
+	}
+}
+
+// parse tells whose message m is. It returns ErrBody unless all of it is as message made it.
+func (w *Workload) parse(m client.Message) (ID, error) {
+	id, err := ParseBody(m.Body)
+	if err != nil {
+		return id, err
+	}
+	m.Body = nil
+	if want := w.fields(id); !reflect.DeepEqual(m, want) {
+		return id, fmt.Errorf("%w: message %v has %+v beside its body, and was published with %+v", ErrBody, id, m, want)
+	}
+	return id, nil
+}
+
+// fromProto makes of what a consumer without a client gets what a client gives.
+func fromProto(m *pb.Message) client.Message {
+	out := client.Message{
+		Body: m.GetBody(), Properties: m.GetProperties(), MessageID: m.GetMessageId(),
+		CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(), ContentType: m.GetContentType(),
+		Subject: m.GetSubject(),
+	}
+	for k, v := range m.GetTypedProperties() {
+		if out.Values == nil {
+			out.Values = make(map[string]any)
+		}
+		r := v.ProtoReflect()
+		if f := r.WhichOneof(r.Descriptor().Oneofs().Get(0)); f != nil {
+			out.Values[k] = r.Get(f).Interface()
+		}
+	}
+	return out
+}
