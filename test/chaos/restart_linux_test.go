@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -70,7 +71,7 @@ func TestRollingRestart(t *testing.T) {
 	}
 	acked(t, w, ackBound)
 	for _, publish := range w.History().PublishesSoFar() {
-		require.Equal(t, cluster.Acked, publish.Outcome, publish.Error)
+		require.Equal(t, audit.Acked, publish.Outcome, publish.Error)
 	}
 	verify(t, p, w)
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
@@ -292,7 +293,7 @@ func TestSwitchover(t *testing.T) {
 	}
 	verify(t, p, w)
 	for _, publish := range w.History().Publishes {
-		require.Equal(t, cluster.Acked, publish.Outcome, publish.Error)
+		require.Equal(t, audit.Acked, publish.Outcome, publish.Error)
 	}
 }
 

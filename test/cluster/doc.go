@@ -3,7 +3,7 @@
 //go:build unix
 
 // Package cluster runs real pairs of Lockstep nodes for tests: the built binary in processes of its own, an embedded
-// etcd, cut links, a client that records what it was told, and a checker that says whether it was told the truth.
+// etcd, cut links, and a client that records what it was told.
 //
 // The pieces, each usable without the others:
 //
@@ -12,7 +12,6 @@
 //     pauses (SIGSTOP), wakes (SIGCONT) and restarts nodes, cuts links, and stops and restarts etcd. What is added here
 //     breaks disks, clocks and networks, for which a program is built specially.
 //   - Proxy is a TCP relay whose link can be cut (silence) or reset.
-//   - Workload publishes and consumes through the client package, and records everything in a History.
-//   - History.Check finds what must not be: messages that were acknowledged and are lost, stored twice, out of order,
-//     delivered again after their acknowledgement was confirmed, or delivered but never committed.
+//   - Workload publishes and consumes through the client package, and records everything in an audit.History, whose
+//     Check says whether the clients were told the truth.
 package cluster

@@ -9,6 +9,7 @@ import (
 	"reflect"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -16,14 +17,14 @@ import (
 const describedEvery = 4
 
 // message makes message id with a body of sizeBytes. All of it follows from id and size, as in Body.
-func (w *Workload) message(id ID, sizeBytes int) client.Message {
+func (w *Workload) message(id audit.ID, sizeBytes int) client.Message {
 	m := w.fields(id)
-	m.Body = Body(id, sizeBytes)
+	m.Body = audit.Body(id, sizeBytes)
 	return m
 }
 
 // fields are what message id has beside its body.
-func (w *Workload) fields(id ID) client.Message {
+func (w *Workload) fields(id audit.ID) client.Message {
 	if w.opts.Plain || id.N%describedEvery != 0 || id.Producer >= firstStray {
 		return client.Message{}
 	}
@@ -37,14 +38,15 @@ func (w *Workload) fields(id ID) client.Message {
 }
 
 // parse tells whose message m is. It returns ErrBody unless all of it is as message made it.
-func (w *Workload) parse(m client.Message) (ID, error) {
-	id, err := ParseBody(m.Body)
+func (w *Workload) parse(m client.Message) (audit.ID, error) {
+	id, err := audit.ParseBody(m.Body)
 	if err != nil {
 		return id, err
 	}
 	m.Body = nil
 	if want := w.fields(id); !reflect.DeepEqual(m, want) {
-		return id, fmt.Errorf("%w: message %v has %+v beside its body, and was published with %+v", ErrBody, id, m, want)
+		return id, fmt.Errorf("%w: message %v has %+v beside its body, and was published with %+v", audit.ErrBody, id, m,
+			want)
 	}
 	return id, nil
 }

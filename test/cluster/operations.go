@@ -13,59 +13,15 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 )
-
-// Kind of an Operation.
-type Kind string
-
-// The kinds of operations.
-const (
-	// KindPublish is one message.
-	KindPublish Kind = "publish"
-	// KindTxn is a message for each of two queues and, as a rule, the acknowledgement of a message of a third one.
-	KindTxn Kind = "txn"
-	// KindAck is the acknowledgement of one message.
-	KindAck Kind = "ack"
-	// KindPurge empties a subscription.
-	KindPurge Kind = "purge"
-	// KindCreate and KindDelete make and remove a queue.
-	KindCreate Kind = "create"
-	KindDelete Kind = "delete"
-)
-
-// Operation is one thing that an application wanted, with all attempts at it: what ended without an answer was repeated
-// with the same object, and what was refused perhaps as well.
-type Operation struct {
-	Kind    Kind          `json:"kind"`
-	Sent    time.Duration `json:"sent_ns"`
-	Done    time.Duration `json:"done_ns"`
-	Outcome Outcome       `json:"outcome"`
-	// Queue is the one that was purged, made or deleted, or whose subscription SubWork had the message Input
-	// acknowledged.
-	Queue string `json:"queue,omitempty"`
-	// Parts are the messages of a transaction.
-	Parts []ID `json:"parts,omitempty"`
-	// Input is the sequence of the message that it acknowledges; 0 for none.
-	Input uint64 `json:"input,omitempty"`
-	// Count is how many messages a purge was told that it removed.
-	Count uint64 `json:"count,omitempty"`
-	// Error is the last one in words, unless acked.
-	Error string `json:"error,omitempty"`
-}
-
-// Left is a message that a subscription has still to acknowledge at the end.
-type Left struct {
-	Queue    string `json:"queue"`
-	Sequence uint64 `json:"sequence"`
-}
 
 const (
 	// SubWork is the subscription that the applications consume or purge.
 	SubWork = "work"
-	// firstApplication, firstPinned and firstStray are the lowest numbers of their messages' producers.
-	firstApplication = 100
-	firstPinned      = 150
-	firstStray       = 200
+	// firstPinned and firstStray are the lowest numbers of their messages' producers, besides audit.FirstApplication.
+	firstPinned = 150
+	firstStray  = 200
 	// patience is how often an application repeats a call at most.
 	patience = 6
 	// deadlines is the number of different ones, from 1 ms, which may be too short, up to 2 s, which is enough for a
@@ -124,7 +80,7 @@ func (w *Workload) startApplications(ctx context.Context) (_ *applications, err 
 		a.pinned = append(a.pinned, c)
 	}
 	for i, run := range runs {
-		a.start(uint32(firstApplication+i), a.client, run)
+		a.start(uint32(audit.FirstApplication+i), a.client, run)
 	}
 	for i, c := range a.pinned {
 		a.start(uint32(firstPinned+i), c, (*application).transfer)
@@ -174,28 +130,24 @@ func (a *applications) finish(ctx context.Context) error {
 	if err != nil && !errors.Is(err, client.ErrQueueNotFound) {
 		return fmt.Errorf("applications: %w", err)
 	}
-	a.w.history.mu.Lock()
-	defer a.w.history.mu.Unlock()
-	a.w.history.Exists[a.names.life] = err == nil
+	a.w.history.Edit(func(h *audit.History) { h.Exists[a.names.life] = err == nil })
 	return nil
 }
 
 // readLeft receives all that SubWork of a queue has not acknowledged.
 func (a *applications) readLeft(ctx context.Context, queue string) error {
-	var left []Left
+	var left []audit.Left
 	for whole := false; !whole; { // as long as acknowledgements were still under way
 		var err error
 		if left, whole, err = a.receiveLeft(ctx, queue); err != nil {
 			return fmt.Errorf("read what is left in %s: %w", queue, err)
 		}
 	}
-	a.w.history.mu.Lock()
-	defer a.w.history.mu.Unlock()
-	a.w.history.Left = append(a.w.history.Left, left...)
+	a.w.history.Edit(func(h *audit.History) { h.Left = append(h.Left, left...) })
 	return nil
 }
 
-func (a *applications) receiveLeft(ctx context.Context, queue string) (left []Left, whole bool, err error) {
+func (a *applications) receiveLeft(ctx context.Context, queue string) (left []audit.Left, whole bool, err error) {
 	backlog := func() (uint64, error) {
 		q, err := a.client.GetQueue(ctx, queue)
 		for _, s := range q.Subscriptions {
@@ -221,7 +173,7 @@ func (a *applications) receiveLeft(ctx context.Context, queue string) (left []Le
 		if err != nil {
 			return nil, false, ctx.Err() // nil: fewer came than were to come, so look again
 		}
-		left = append(left, Left{Queue: queue, Sequence: d.Sequence})
+		left = append(left, audit.Left{Queue: queue, Sequence: d.Sequence})
 	}
 	now, err := backlog()
 	return left, now == want, err
@@ -271,26 +223,26 @@ func (a *application) loop(act func()) {
 }
 
 // next is the name of a new message.
-func (a *application) next() ID {
+func (a *application) next() audit.ID {
 	a.n++
-	return ID{a.id, a.n}
+	return audit.ID{Producer: a.id, N: a.n}
 }
 
 // verdict tells what a call's error means to an application: the documentation of client.ErrOutcomeUnknown.
-func verdict(err error) Outcome {
+func verdict(err error) audit.Outcome {
 	switch {
 	case err == nil:
-		return Acked
+		return audit.Acked
 	case errors.Is(err, client.ErrOutcomeUnknown):
-		return Unknown
+		return audit.Unknown
 	default:
-		return Refused
+		return audit.Refused
 	}
 }
 
 // attempt calls until there is an answer, or the application gives up. repeatable: what has an unknown outcome may be
 // repeated with the same object.
-func (a *application) attempt(o *Operation, repeatable bool, call func(context.Context) error) {
+func (a *application) attempt(o *audit.Operation, repeatable bool, call func(context.Context) error) {
 	h := a.w.history
 	o.Sent = h.Now()
 	for i := 1; ; i++ {
@@ -304,9 +256,9 @@ func (a *application) attempt(o *Operation, repeatable bool, call func(context.C
 		}
 		a.count(o.Kind, was, o.Outcome, err)
 		a.hold(o, err)
-		giveUp := o.Outcome == Unknown && !repeatable || a.rng.IntN(8) == 0
+		giveUp := o.Outcome == audit.Unknown && !repeatable || a.rng.IntN(8) == 0
 		a.aborted = a.aborted || errors.Is(err, client.ErrClosed)
-		if o.Outcome == Acked || i == patience || giveUp || a.aborted || errors.Is(err, client.ErrOutcomeLost) {
+		if o.Outcome == audit.Acked || i == patience || giveUp || a.aborted || errors.Is(err, client.ErrOutcomeLost) {
 			return
 		}
 		wait(context.Background(), time.Duration(a.rng.Int64N(int64(100*time.Millisecond))))
@@ -314,39 +266,38 @@ func (a *application) attempt(o *Operation, repeatable bool, call func(context.C
 }
 
 // count counts calls: by outcome, and what came after an unknown outcome.
-func (a *application) count(kind Kind, was, is Outcome, err error) {
-	h := a.w.history
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.Calls[string(kind)+" "+string(is)]++
-	if a.id >= firstPinned {
-		h.Calls["pinned "+string(is)]++
-	}
-	switch {
-	case was == Unknown:
-		h.Calls["unknown, then "+string(is)]++
-	case was == Refused:
-		h.Calls["refused, then "+string(is)]++
-	}
-	if errors.Is(err, client.ErrLimit) {
-		h.Calls[limitCalls]++
-	}
+func (a *application) count(kind audit.Kind, was, is audit.Outcome, err error) {
+	a.w.history.Edit(func(h *audit.History) {
+		h.Calls[string(kind)+" "+string(is)]++
+		if a.id >= firstPinned {
+			h.Calls["pinned "+string(is)]++
+		}
+		switch {
+		case was == audit.Unknown:
+			h.Calls["unknown, then "+string(is)]++
+		case was == audit.Refused:
+			h.Calls["refused, then "+string(is)]++
+		}
+		if errors.Is(err, client.ErrLimit) {
+			h.Calls[limitCalls]++
+		}
+	})
 }
 
 // limitCalls counts, among the calls, those that were refused because the disk is low or a queue is full.
 const limitCalls = "limit"
 
 // hold holds an error against what it is documented to mean.
-func (a *application) hold(o *Operation, err error) {
+func (a *application) hold(o *audit.Operation, err error) {
 	allowed := []error{client.ErrUnavailable, client.ErrClosed, client.ErrLimit}
 	switch o.Kind {
-	case KindCreate:
+	case audit.KindCreate:
 		allowed = append(allowed, client.ErrAlreadyExists)
-	case KindDelete:
+	case audit.KindDelete:
 		allowed = append(allowed, client.ErrQueueNotFound)
-	case KindPublish, KindTxn, KindAck, KindPurge:
+	case audit.KindPublish, audit.KindTxn, audit.KindAck, audit.KindPurge:
 	}
-	if o.Outcome != Refused {
+	if o.Outcome != audit.Refused {
 		return
 	}
 	for _, e := range allowed {
@@ -354,26 +305,25 @@ func (a *application) hold(o *Operation, err error) {
 			return
 		}
 	}
-	a.w.history.AddBroken(Violation{
-		RuleMeaning,
-		fmt.Sprintf("%s ended with %q, for which there is no reason", o.Kind, err),
+	a.w.history.AddBroken(audit.Violation{
+		Rule: audit.RuleMeaning,
+		Text: fmt.Sprintf("%s ended with %q, for which there is no reason", o.Kind, err),
 	})
 }
 
 // record puts an operation into the history, with its messages.
-func (a *application) record(o *Operation, parts ...Publish) {
+func (a *application) record(o *audit.Operation, parts ...audit.Publish) {
 	if a.aborted {
 		return
 	}
-	h := a.w.history
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, p := range parts {
-		p.Sent, p.Done, p.Outcome, p.Error = o.Sent, o.Done, o.Outcome, o.Error
-		o.Parts = append(o.Parts, p.ID)
-		h.Parts = append(h.Parts, p)
-	}
-	h.Operations = append(h.Operations, *o)
+	a.w.history.Edit(func(h *audit.History) {
+		for _, p := range parts {
+			p.Sent, p.Done, p.Outcome, p.Error = o.Sent, o.Done, o.Outcome, o.Error
+			o.Parts = append(o.Parts, p.ID)
+			h.Parts = append(h.Parts, p)
+		}
+		h.Operations = append(h.Operations, *o)
+	})
 }
 
 // transfer does one of what an application does that takes messages from one queue and puts results into two others.
@@ -392,8 +342,8 @@ func (a *application) transfer() {
 
 // publish sends one message. An unknown outcome cannot be settled: publishing it again may double it.
 func (a *application) publish(queue string) {
-	p := Publish{ID: a.next(), Queue: queue}
-	o := Operation{Kind: KindPublish}
+	p := audit.Publish{ID: a.next(), Queue: queue}
+	o := audit.Operation{Kind: audit.KindPublish}
 	m := a.w.message(p.ID, a.rng.IntN(1<<10))
 	a.attempt(&o, false, func(ctx context.Context) error {
 		r, err := a.client.Publish(ctx, queue, m)
@@ -405,8 +355,8 @@ func (a *application) publish(queue string) {
 
 // commit does a transaction; d may be nil.
 func (a *application) commit(d *client.Delivery) {
-	o := Operation{Kind: KindTxn}
-	parts := []Publish{
+	o := audit.Operation{Kind: audit.KindTxn}
+	parts := []audit.Publish{
 		{ID: a.next(), Queue: a.names.one, Unordered: true},
 		{ID: a.next(), Queue: a.names.two, Unordered: true},
 	}
@@ -426,14 +376,14 @@ func (a *application) commit(d *client.Delivery) {
 		return err
 	})
 	a.record(&o, parts...)
-	if d != nil && o.Outcome != Acked {
+	if d != nil && o.Outcome != audit.Acked {
 		d.Nack()
 	}
 }
 
 // ack acknowledges one message and waits until that is committed.
 func (a *application) ack(d *client.Delivery) {
-	o := Operation{Kind: KindAck, Queue: a.names.in, Input: d.Sequence}
+	o := audit.Operation{Kind: audit.KindAck, Queue: a.names.in, Input: d.Sequence}
 	a.attempt(&o, true, d.AckSync)
 	a.record(&o)
 }
@@ -458,7 +408,7 @@ func (a *application) receive() *client.Delivery {
 		return nil
 	}
 	// two compete for them: in any order
-	a.w.delivered(Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Message)
+	a.w.delivered(audit.Delivery{Queue: a.names.in, Sub: SubWork, Sequence: d.Sequence}, d.Message)
 	return d
 }
 
@@ -471,7 +421,7 @@ func (a *application) purge() {
 		return
 	}
 	var r client.Request
-	o := Operation{Kind: KindPurge, Queue: a.names.purged}
+	o := audit.Operation{Kind: audit.KindPurge, Queue: a.names.purged}
 	a.attempt(&o, true, func(ctx context.Context) (err error) {
 		o.Count, err = a.client.PurgeQueue(ctx, o.Queue, SubWork, &r)
 		return err
@@ -482,7 +432,7 @@ func (a *application) purge() {
 // create makes a queue that remove deletes.
 func (a *application) create() {
 	var r client.Request
-	o := Operation{Kind: KindCreate, Queue: a.names.life}
+	o := audit.Operation{Kind: audit.KindCreate, Queue: a.names.life}
 	a.attempt(&o, true, func(ctx context.Context) error {
 		_, _, err := a.client.CreateQueue(ctx, o.Queue, client.CreateQueueOptions{}, &r)
 		return err
@@ -493,7 +443,7 @@ func (a *application) create() {
 // remove deletes it.
 func (a *application) remove() {
 	var r client.Request
-	o := Operation{Kind: KindDelete, Queue: a.names.life}
+	o := audit.Operation{Kind: audit.KindDelete, Queue: a.names.life}
 	a.attempt(&o, true, func(ctx context.Context) error {
 		_, err := a.client.DeleteQueue(ctx, o.Queue, false, &r)
 		return err

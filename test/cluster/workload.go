@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 )
 
 // Subscriptions of each queue of a workload.
@@ -24,7 +25,7 @@ const (
 	// SubRaw is consumed on the bare gRPC stream.
 	SubRaw = "raw"
 	// SubClient is consumed through the client package.
-	SubClient = "client"
+	SubClient = audit.SubClient
 	// SubAudit is never consumed, so that the queue keeps everything until the end.
 	SubAudit = "audit"
 )
@@ -87,14 +88,14 @@ type Target interface {
 	// WaitApplied waits until both nodes have applied the same last record; no client may be publishing.
 	WaitApplied(ctx context.Context) error
 	// Digests reads what each node holds, at the same record.
-	Digests(ctx context.Context) ([]Digest, error)
+	Digests(ctx context.Context) ([]audit.Digest, error)
 }
 
 // Workload publishes to and consumes from some queues of its own, and records all that it is told.
 type Workload struct {
 	pair    Target
 	opts    WorkloadOptions
-	history *History
+	history *audit.History
 	client  *client.Client
 	queues  []string
 
@@ -109,7 +110,7 @@ type Workload struct {
 
 // StartWorkload makes the queues and begins. Stop it by Finish or Abort.
 func StartWorkload(ctx context.Context, p Target, o WorkloadOptions) (_ *Workload, err error) {
-	w := &Workload{pair: p, opts: o.withDefaults(), history: NewHistory()}
+	w := &Workload{pair: p, opts: o.withDefaults(), history: audit.NewHistory()}
 	// What a full pipeline sent before a node refused the repetition.
 	w.history.MaxUnknown = w.opts.Producers * w.opts.InFlight
 	if w.client, err = p.NewClient(ctx); err != nil {
@@ -193,7 +194,7 @@ func (w *Workload) kept() []string {
 }
 
 // History is what was recorded so far.
-func (w *Workload) History() *History { return w.history }
+func (w *Workload) History() *audit.History { return w.history }
 
 // activeNode waits for the node that the client takes for the active one, and gives its address.
 func (w *Workload) activeNode(ctx context.Context) (string, error) {
@@ -215,10 +216,12 @@ func (w *Workload) untilReplaced(ctx context.Context, address string) {
 }
 
 // delivered records a delivery and looks at all of the message.
-func (w *Workload) delivered(d Delivery, m client.Message) {
+func (w *Workload) delivered(d audit.Delivery, m client.Message) {
 	id, err := w.parse(m)
 	if err != nil {
-		w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s/%s sequence %d: %v", d.Queue, d.Sub, d.Sequence, err)})
+		w.history.AddBroken(audit.Violation{
+			Rule: audit.RuleBody, Text: fmt.Sprintf("%s/%s sequence %d: %v", d.Queue, d.Sub, d.Sequence, err),
+		})
 		return
 	}
 	d.ID, d.At = id, w.history.Now()
@@ -258,7 +261,7 @@ func (p *producer) run(ctx context.Context, waitForEach bool) {
 			return
 		case p.room <- struct{}{}:
 		}
-		done := p.send(ctx, ID{p.id, n})
+		done := p.send(ctx, audit.ID{Producer: p.id, N: n})
 		if waitForEach {
 			select {
 			case <-done:
@@ -269,9 +272,9 @@ func (p *producer) run(ctx context.Context, waitForEach bool) {
 }
 
 // send publishes one message; the channel is closed when the outcome is in the history.
-func (p *producer) send(ctx context.Context, id ID) <-chan struct{} {
+func (p *producer) send(ctx context.Context, id audit.ID) <-chan struct{} {
 	h := p.w.history
-	record := Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}
+	record := audit.Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}
 	m := p.w.message(id, p.size())
 	done := make(chan struct{})
 	finish := func(r client.Receipt, err error) {
@@ -311,19 +314,19 @@ func (p *producer) size() int {
 var errNotSent = errors.New("not sent")
 
 // outcome tells what an error of a publish means. Only errors that promise that nothing was stored count as refusals.
-func outcome(err error) Outcome {
+func outcome(err error) audit.Outcome {
 	switch {
 	case err == nil:
-		return Acked
+		return audit.Acked
 	case errors.Is(err, errNotSent):
-		return Refused
+		return audit.Refused
 	case errors.Is(err, client.ErrOutcomeUnknown):
-		return Unknown
+		return audit.Unknown
 	case errors.Is(err, client.ErrLimit), errors.Is(err, client.ErrQueueNotFound), errors.Is(err, client.ErrInvalid),
 		errors.Is(err, client.ErrRefused):
-		return Refused
+		return audit.Refused
 	default:
-		return Unknown
+		return audit.Unknown
 	}
 }
 
@@ -360,9 +363,7 @@ func (w *Workload) Finish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.history.mu.Lock()
-	defer w.history.mu.Unlock()
-	w.history.Digests, w.history.FinalRead = digests, true
+	w.history.Edit(func(h *audit.History) { h.Digests, h.FinalRead = digests, true })
 	return nil
 }
 
@@ -380,9 +381,7 @@ func (w *Workload) drain(ctx context.Context, queue string) error {
 			return fmt.Errorf("drain %s: %w; subscriptions: %+v", queue, ctx.Err(), q.Subscriptions)
 		}
 	}
-	w.history.mu.Lock()
-	defer w.history.mu.Unlock()
-	w.history.Drained = append(w.history.Drained, queue+"/"+SubRaw, queue+"/"+SubClient)
+	w.history.Edit(func(h *audit.History) { h.Drained = append(h.Drained, queue+"/"+SubRaw, queue+"/"+SubClient) })
 	return nil
 }
 
@@ -404,10 +403,11 @@ func (w *Workload) readFinal(ctx context.Context, queue string) error {
 		}
 		id, err := w.parse(m.Message)
 		if err != nil {
-			w.history.AddBroken(Violation{RuleBody, fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence,
-				err)})
+			w.history.AddBroken(audit.Violation{
+				Rule: audit.RuleBody, Text: fmt.Sprintf("%s sequence %d at the end: %v", queue, m.Sequence, err),
+			})
 		}
-		w.history.addFinal(Stored{Queue: queue, Sequence: m.Sequence, ID: id})
+		w.history.AddFinal(audit.Stored{Queue: queue, Sequence: m.Sequence, ID: id})
 	}
 	return nil
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
-package cluster
+package audit
 
 import (
 	"encoding/binary"
@@ -25,7 +23,7 @@ const bodyHeaderBytes = 4 + 4 + 8 + 4
 const bodyMagic = 0x6c6b7374
 
 // ErrBody is returned when a message's body is not, to the byte, what Body makes.
-var ErrBody = errors.New("cluster: the body of a message differs from what was published")
+var ErrBody = errors.New("audit: the body of a message differs from what was published")
 
 // Body makes the body of message id, of sizeBytes (at least 20, and made so). Every byte of it follows from id and
 // size, so that the reader can verify it without knowing what was sent.

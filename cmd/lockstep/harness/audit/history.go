@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
-package cluster
+package audit
 
 import (
 	"bufio"
@@ -130,6 +128,13 @@ func NewHistory() *History {
 // Now is the time since the history began.
 func (h *History) Now() time.Duration { return time.Since(h.start) }
 
+// Edit changes what has no method of its own.
+func (h *History) Edit(change func(h *History)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(h)
+}
+
 // AddPublish records what came of a publish.
 func (h *History) AddPublish(p Publish) {
 	h.mu.Lock()
@@ -144,8 +149,8 @@ func (h *History) AddDelivery(d Delivery) {
 	h.Deliveries = append(h.Deliveries, d)
 }
 
-// addAckSent records an acknowledgement on its way.
-func (h *History) addAckSent(a Ack) {
+// AddAckSent records an acknowledgement on its way.
+func (h *History) AddAckSent(a Ack) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.AcksSent = append(h.AcksSent, a)
@@ -158,8 +163,8 @@ func (h *History) AddAck(a Ack) {
 	h.Acks = append(h.Acks, a)
 }
 
-// addFinal records what a queue holds at the end.
-func (h *History) addFinal(s Stored) {
+// AddFinal records what a queue holds at the end.
+func (h *History) AddFinal(s Stored) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.Final = append(h.Final, s)

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
-package cluster
+package audit
 
 import (
 	"testing"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
-package cluster
+package audit
 
 import (
 	"os"
@@ -11,8 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/lockstep-mq/lockstep/client"
 )
 
 // sound is a history in which nothing is wrong: two producers, a refused and an unknown publish (the latter stored),
@@ -169,37 +165,6 @@ func TestHistorySave(t *testing.T) {
 	lines, err := os.ReadFile(filepath.Join(dir, "publishes.jsonl"))
 	require.NoError(t, err)
 	require.Contains(t, string(lines), `"outcome":"refused"`)
-}
-
-// TestMessage: what a message lost on its way, got or had changed is noticed, also beside its body.
-func TestMessage(t *testing.T) {
-	w := &Workload{}
-	id := ID{1, describedEvery}
-	good := w.message(id, 100)
-	require.NotEmpty(t, good.Values)
-	got, err := w.parse(good)
-	require.NoError(t, err)
-	require.Equal(t, id, got)
-	for name, change := range map[string]func(m *client.Message){
-		"lost":    func(m *client.Message) { m.Subject = "" },
-		"changed": func(m *client.Message) { m.CorrelationID += "0" },
-		"got":     func(m *client.Message) { m.ReplyTo = "somebody" },
-		"type":    func(m *client.Message) { m.Values = map[string]any{"n": float64(id.N)} },
-	} {
-		bad := w.message(id, 100)
-		change(&bad)
-		_, err := w.parse(bad)
-		require.ErrorIs(t, err, ErrBody, name)
-	}
-	for _, none := range []ID{{1, describedEvery + 1}, {firstStray, describedEvery}} {
-		m := w.message(none, 100)
-		require.Equal(t, client.Message{Body: m.Body}, m)
-		m.Subject = "got"
-		_, err := w.parse(m)
-		require.ErrorIs(t, err, ErrBody)
-	}
-	w.opts.Plain = true
-	require.Empty(t, w.message(id, 100).Values)
 }
 
 func TestBody(t *testing.T) {

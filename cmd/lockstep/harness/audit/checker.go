@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
-package cluster
+package audit
 
 import (
 	"cmp"
@@ -228,7 +226,7 @@ func (c *checker) lsns() {
 		for _, id := range o.Parts {
 			txns[id] = o.Parts[0]
 			if o.Kind == KindPublish { // what applications publish at the same time may be one batch
-				txns[id] = ID{Producer: firstApplication}
+				txns[id] = ID{Producer: FirstApplication}
 			}
 		}
 	}

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build unix
-
-package cluster
+package audit
 
 import (
 	"slices"
@@ -249,6 +247,9 @@ func (c *checker) deliveryOrder() {
 		last[d.Stream] = d
 	}
 }
+
+// SubClient names a subscription that is consumed through the client package, which begins streams of its own.
+const SubClient = "client"
 
 // streamSpan is from when to when deliveries came on a stream.
 type streamSpan struct {

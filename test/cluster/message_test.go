@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package cluster
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
+)
+
+// TestMessage: what a message lost on its way, got or had changed is noticed, also beside its body.
+func TestMessage(t *testing.T) {
+	w := &Workload{}
+	id := audit.ID{Producer: 1, N: describedEvery}
+	good := w.message(id, 100)
+	require.NotEmpty(t, good.Values)
+	got, err := w.parse(good)
+	require.NoError(t, err)
+	require.Equal(t, id, got)
+	for name, change := range map[string]func(m *client.Message){
+		"lost":    func(m *client.Message) { m.Subject = "" },
+		"changed": func(m *client.Message) { m.CorrelationID += "0" },
+		"got":     func(m *client.Message) { m.ReplyTo = "another" },
+		"type":    func(m *client.Message) { m.Values = map[string]any{"n": float64(id.N)} },
+	} {
+		bad := w.message(id, 100)
+		change(&bad)
+		_, err := w.parse(bad)
+		require.ErrorIs(t, err, audit.ErrBody, name)
+	}
+	for _, none := range []audit.ID{
+		{Producer: 1, N: describedEvery + 1}, {Producer: firstStray, N: describedEvery},
+	} {
+		m := w.message(none, 100)
+		require.Equal(t, client.Message{Body: m.Body}, m)
+		m.Subject = "got"
+		_, err := w.parse(m)
+		require.ErrorIs(t, err, audit.ErrBody)
+	}
+	w.opts.Plain = true
+	require.Empty(t, w.message(id, 100).Values)
+}
