@@ -3,7 +3,8 @@
 // Package demo kills the active node of a pair in the middle of a stream of messages, has it come back, and proves that
 // nothing that was acknowledged was lost or doubled.
 //
-// demo.go is the script, workload.go publishes and consumes, ledger.go keeps the books, screen.go shows it.
+// demo.go is the script, workload.go publishes and consumes, ledger.go records what they are told, screen.go shows it.
+// The verdict is that of package audit, by which the tests of whole pairs go, too.
 package demo
 
 import (
@@ -15,6 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -46,15 +48,17 @@ type Verdict struct {
 	Acknowledged int `json:"acknowledged"`
 	// Delivered is how many different messages the consumer received.
 	Delivered int `json:"delivered"`
-	// Lost is how many were acknowledged and not delivered under the sequence that was acknowledged, or are not stored
-	// under it at the end, or share it with another message.
+	// Lost is how often a message was acknowledged and is not stored at the end, or not under the sequence that was
+	// acknowledged, or was not delivered under it.
 	Lost int `json:"lost"`
-	// Duplicated is how many deliveries were of a message that was stored twice, or had been acknowledged by the
-	// consumer and confirmed.
+	// Duplicated is how often a message was stored twice, or was delivered after its acknowledgement by the consumer
+	// had been confirmed.
 	Duplicated int `json:"duplicated"`
-	// OutOfOrder is how many messages are stored, or were delivered for the first time, before one that was published
+	// OutOfOrder is how often a message is stored, or was delivered for the first time, before one that was published
 	// earlier.
 	OutOfOrder int `json:"out_of_order"`
+	// Violations are all rules of the audit that were broken, in words: those that are counted above, and any other.
+	Violations []audit.Violation `json:"violations,omitempty"`
 	// FailoverMS is the time from just before the kill to the first publish that the other node acknowledged, in ms.
 	FailoverMS float64 `json:"failover_ms"`
 	// DigestsEqual tells whether both stores hold the same at the same log position.
@@ -93,8 +97,21 @@ func (o *Options) third() string {
 
 // Passed tells whether nothing acknowledged was lost or doubled, the order was kept, and both stores hold the same.
 func (v Verdict) Passed() bool {
-	return v.Lost == 0 && v.Duplicated == 0 && v.OutOfOrder == 0 && v.DigestsEqual && v.Acknowledged > 0 &&
-		v.Published == v.Acknowledged
+	return len(v.Violations) == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
+}
+
+// add counts a broken rule.
+func (v *Verdict) add(broken audit.Violation) {
+	v.Violations = append(v.Violations, broken)
+	switch broken.Rule { //nolint:exhaustive // the others are shown in words only
+	case audit.RuleLost, audit.RuleMoved, audit.RuleUndelivered, audit.RuleUncommitted:
+		v.Lost++
+	case audit.RuleDoubled, audit.RuleRedelivered:
+		v.Duplicated++
+	case audit.RuleOrder:
+		v.OutOfOrder++
+	default:
+	}
 }
 
 // Bounds on what the demo waits for. They are generous: what takes long is shown, what takes forever fails.
@@ -198,14 +215,17 @@ func (r *run) judge(ctx context.Context) error {
 	r.Screen.Event("reading the queue once more, from its beginning")
 	for m, err := range r.client.Browse(ctx, queueName, client.BrowseOptions{}) {
 		if err == nil {
-			err = r.ledger.audit(r.Seed, m)
+			err = r.ledger.audit(m)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	r.ledger.count(&r.verdict)
-	return r.compare(ctx)
+	if err := r.compare(ctx); err != nil {
+		return err
+	}
+	r.ledger.judge(&r.verdict)
+	return nil
 }
 
 // kill ends the active node with SIGKILL and waits for the first publish that the other one acknowledges.
@@ -306,30 +326,12 @@ func describe(s *pb.GetStatusResponse) string {
 // compare takes the digests of both stores at the same log position.
 func (r *run) compare(ctx context.Context) error {
 	r.Screen.Event("comparing the content of the two stores")
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		var d [2]*pb.GetDigestResponse
-		for i, n := range r.pair.Nodes {
-			admin, err := r.client.Node(n.Address)
-			if err != nil {
-				return err
-			}
-			if d[i], err = admin.Digest(ctx); err != nil {
-				return fmt.Errorf("node %s: %w", n.Name, err)
-			}
-		}
-		if d[0].GetLsn() == d[1].GetLsn() {
-			r.verdict.Digests = [2]string{d[0].GetContent(), d[1].GetContent()}
-			r.verdict.LSN = d[0].GetLsn()
-			r.verdict.DigestsEqual = d[0].GetContent() == d[1].GetContent() && d[0].GetContent() != ""
-			return nil
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return fmt.Errorf("the standby does not come to the active's position (LSN %d and %d): %w", d[0].GetLsn(),
-				d[1].GetLsn(), ctx.Err())
-		}
+	d, err := r.pair.Digests(ctx)
+	if err != nil {
+		return err
 	}
+	v := &r.verdict
+	v.Digests, v.LSN = [2]string{d[0].GetContent(), d[1].GetContent()}, d[0].GetLsn()
+	v.DigestsEqual = v.Digests[0] == v.Digests[1] && v.Digests[0] != ""
+	return nil
 }

@@ -3,29 +3,25 @@
 package demo
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/cmd/lockstep/harness/audit"
 )
 
-// ledger keeps the books: one record per message, by the number that the publisher gave it.
+// ledger records what the demo's publisher and consumer are told, for the audit at the end, and counts for the screen
+// meanwhile. Times count from the beginning of the history.
 type ledger struct {
+	history *audit.History
+
 	mu           sync.Mutex // guards all below
-	records      []record
-	bySequence   map[uint64]int // which message was acknowledged under a sequence; the first one, if there are more
-	stored       map[int]uint64 // under which sequence the queue holds a message at the end
+	records      []record   // one per message, by the number that the publisher gave it
 	acknowledged int
 	delivered    int
-	highest      uint64 // sequence that was delivered for the first time
-	outOfOrder   int
-	lastStored   int // number of the message that the audit read last
 	redelivered  int
-	duplicated   int
 	active       string // address that acknowledged last
 
 	killed   string // address of the killed node
@@ -33,7 +29,7 @@ type ledger struct {
 	taken    chan time.Duration // capacity 1: time from killedAt to the first acknowledgement by another node
 
 	disturbed   bool          // since the kill, until the pair is in sync again
-	calm        time.Time     // end of the last disturbance
+	calm        time.Duration // end of the last disturbance
 	longest     time.Duration // that a publish took
 	longestAt   time.Time     // when it was acknowledged
 	longestKill time.Duration // the same of those that a disturbance fell into
@@ -41,40 +37,37 @@ type ledger struct {
 
 // record is what is known about one message.
 type record struct {
-	published    time.Time
-	acknowledged uint64 // sequence that the pair acknowledged; 0: none
-	delivered    uint64 // sequence that it was first delivered under; 0: none
-	confirmed    bool   // the consumer's acknowledgement was confirmed
-	overwritten  bool   // its sequence was acknowledged for another message, too
+	sent                    time.Duration
+	acknowledged, delivered bool
 }
 
-func newLedger() *ledger {
-	return &ledger{bySequence: make(map[uint64]int), stored: make(map[int]uint64), lastStored: -1}
-}
+func newLedger() *ledger { return &ledger{history: audit.NewHistory()} }
 
 // next begins the record of another message and returns its number.
 func (l *ledger) next() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.records = append(l.records, record{published: time.Now()})
+	l.records = append(l.records, record{sent: l.history.Now()})
 	return len(l.records) - 1
 }
+
+// idOf names message n in the history, where counts begin with 1.
+func idOf(n int) audit.ID { return audit.ID{Producer: 1, N: uint64(n) + 1} }
 
 // acknowledge notes the answer to a publish.
 func (l *ledger) acknowledge(n int, r client.Receipt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m := &l.records[n]
-	m.acknowledged = r.Sequence
+	m.acknowledged = true
 	l.acknowledged++
-	// Two nodes have acknowledged, each on its own: one of the two messages is gone.
-	if other, taken := l.bySequence[r.Sequence]; taken && other != n {
-		l.records[other].overwritten = true
-	} else {
-		l.bySequence[r.Sequence] = n
-	}
-	took := time.Since(m.published)
-	if l.disturbed || m.published.Before(l.calm) {
+	now := l.history.Now()
+	l.history.AddPublish(audit.Publish{
+		ID: idOf(n), Queue: queueName, Sent: m.sent, Done: now, Outcome: audit.Acked, Sequence: r.Sequence, LSN: r.LSN,
+		Address: r.Address,
+	})
+	took := now - m.sent
+	if l.disturbed || m.sent < l.calm {
 		l.longestKill = max(l.longestKill, took)
 	} else if took > l.longest {
 		l.longest, l.longestAt = took, time.Now()
@@ -100,7 +93,7 @@ func (l *ledger) expectTakeover(killed string) <-chan time.Duration {
 func (l *ledger) settled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.disturbed, l.calm = false, time.Now()
+	l.disturbed, l.calm = false, l.history.Now()
 }
 
 // pauses returns how long the slowest publish took and when it was answered, and how long the slowest of those that the
@@ -111,62 +104,48 @@ func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Dura
 	return l.longest, l.longestAt, l.longestKill
 }
 
-// deliver notes a delivery and returns the number of the message.
-func (l *ledger) deliver(seed uint64, m client.Stored) (int, error) {
-	n, err := checkBody(seed, m.Body)
-	if err != nil {
-		return 0, fmt.Errorf("sequence %d: %w", m.Sequence, err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if n >= len(l.records) {
-		return 0, fmt.Errorf("sequence %d is message %d, which was never published", m.Sequence, n)
-	}
-	switch r := &l.records[n]; {
-	case r.delivered == 0:
-		r.delivered = m.Sequence
-		l.delivered++
-		if m.Sequence < l.highest && m.DeliveryCount == 0 {
-			l.outOfOrder++
-		}
-		l.highest = max(l.highest, m.Sequence)
-	case r.delivered != m.Sequence, r.confirmed:
-		l.duplicated++
-	default:
-		l.redelivered++
-	}
-	return n, nil
-}
-
-// audit notes what the queue holds at the end, message by message.
-func (l *ledger) audit(seed uint64, m client.Stored) error {
-	n, err := checkBody(seed, m.Body)
+// deliver notes a delivery, which the consumer acknowledges next.
+func (l *ledger) deliver(m client.Stored) error {
+	id, err := audit.ParseBody(m.Body)
 	if err != nil {
 		return fmt.Errorf("sequence %d: %w", m.Sequence, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n >= len(l.records) {
-		return fmt.Errorf("sequence %d is message %d, which was never published", m.Sequence, n)
+	if id.N > uint64(len(l.records)) {
+		return fmt.Errorf("sequence %d is message %d, which was never published", m.Sequence, id.N)
 	}
-	if _, twice := l.stored[n]; twice {
-		l.duplicated++
-		return nil
+	if r := &l.records[id.N-1]; r.delivered {
+		l.redelivered++
+	} else {
+		r.delivered = true
+		l.delivered++
 	}
-	if n < l.lastStored {
-		l.outOfOrder++
-	}
-	l.stored[n], l.lastStored = m.Sequence, n
+	l.history.AddDelivery(audit.Delivery{
+		Queue: queueName, Sub: client.DefaultSubscription, Sequence: m.Sequence, ID: id, At: l.history.Now(), Stream: 1,
+		Repeated: m.DeliveryCount > 0,
+	})
+	l.history.AddAckSent(audit.Ack{Queue: queueName, Sub: client.DefaultSubscription, Sequence: m.Sequence})
 	return nil
 }
 
-// confirm notes that the consumer's acknowledgements of these messages are committed.
-func (l *ledger) confirm(numbers []int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, n := range numbers {
-		l.records[n].confirmed = true
+// confirm notes that the consumer's acknowledgements are committed.
+func (l *ledger) confirm(sequences []uint64) {
+	for _, s := range sequences {
+		l.history.AddAck(audit.Ack{
+			Queue: queueName, Sub: client.DefaultSubscription, Sequence: s, Confirmed: l.history.Now(),
+		})
 	}
+}
+
+// audit notes what the queue holds at the end, message by message.
+func (l *ledger) audit(m client.Stored) error {
+	id, err := audit.ParseBody(m.Body)
+	if err != nil {
+		return fmt.Errorf("sequence %d: %w", m.Sequence, err)
+	}
+	l.history.AddFinal(audit.Stored{Queue: queueName, Sequence: m.Sequence, ID: id})
+	return nil
 }
 
 // left is how many acknowledged messages are not yet delivered.
@@ -175,23 +154,30 @@ func (l *ledger) left() int {
 	defer l.mu.Unlock()
 	left := 0
 	for _, r := range l.records {
-		if r.acknowledged != 0 && r.delivered == 0 {
+		if r.acknowledged && !r.delivered {
 			left++
 		}
 	}
 	return left
 }
 
-// count fills the verdict in.
-func (l *ledger) count(v *Verdict) {
+// judge fills the verdict in, after audit and digests.
+func (l *ledger) judge(v *Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v.Published, v.Acknowledged, v.Delivered = len(l.records), l.acknowledged, l.delivered
-	v.Duplicated, v.Redelivered, v.OutOfOrder = l.duplicated, l.redelivered, l.outOfOrder
+	v.Redelivered = l.redelivered
 	for n, r := range l.records {
-		if r.acknowledged != 0 && (r.delivered != r.acknowledged || l.stored[n] != r.acknowledged || r.overwritten) {
-			v.Lost++
+		if !r.acknowledged {
+			l.history.AddPublish(audit.Publish{ID: idOf(n), Queue: queueName, Sent: r.sent, Outcome: audit.Unknown})
 		}
+	}
+	l.history.Edit(func(h *audit.History) {
+		h.FinalRead, h.MaxUnknown = true, v.Published-v.Acknowledged
+		h.Drained = []string{queueName + "/" + client.DefaultSubscription}
+	})
+	for _, broken := range l.history.Check() {
+		v.add(broken)
 	}
 }
 
@@ -205,32 +191,12 @@ func (l *ledger) line() string {
 
 // Lengths of the messages' bodies.
 const (
-	headBytes   = 8
-	minPadBytes = 56
-	maxPadBytes = 1016
+	minBodyBytes = 64
+	maxBodyBytes = 1024
 )
 
-// makeBody makes the body of message n: its number, and content that only this message has.
+// makeBody makes the body of message n, with content that only this message has.
 func makeBody(seed uint64, n int) []byte {
 	rng := rand.New(rand.NewPCG(seed, uint64(n)+1))
-	b := make([]byte, headBytes+minPadBytes+rng.IntN(maxPadBytes-minPadBytes))
-	binary.BigEndian.PutUint64(b, uint64(n))
-	for i := headBytes; i < len(b); i += 8 {
-		var word [8]byte
-		binary.LittleEndian.PutUint64(word[:], rng.Uint64())
-		copy(b[i:], word[:])
-	}
-	return b
-}
-
-// checkBody returns the number of a message whose body is as it was made.
-func checkBody(seed uint64, body []byte) (int, error) {
-	if len(body) < headBytes {
-		return 0, fmt.Errorf("the body has %d bytes only", len(body))
-	}
-	n := binary.BigEndian.Uint64(body)
-	if n > 1<<40 || !bytes.Equal(body, makeBody(seed, int(n))) {
-		return 0, fmt.Errorf("the body is not what was published as message %d", n)
-	}
-	return int(n), nil
+	return audit.Body(idOf(n), minBodyBytes+rng.IntN(maxBodyBytes-minBodyBytes))
 }

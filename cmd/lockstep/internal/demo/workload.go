@@ -117,7 +117,7 @@ func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) 
 
 // consume receives and acknowledges until ctx ends.
 func (w *workload) consume(ctx context.Context) error {
-	var open []int // acknowledged, not yet confirmed
+	var open []uint64 // acknowledged, not yet confirmed
 	for {
 		wait, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 		d, err := w.consumer.Receive(wait)
@@ -129,12 +129,11 @@ func (w *workload) consume(ctx context.Context) error {
 		case err != nil && !idle:
 			return err
 		case err == nil:
-			n, err := w.ledger.deliver(w.seed, d.Stored)
-			if err != nil {
+			if err := w.ledger.deliver(d.Stored); err != nil {
 				return err
 			}
 			d.Ack()
-			open = append(open, n)
+			open = append(open, d.Sequence)
 		}
 		if len(open) >= confirmEvery || idle && len(open) > 0 {
 			if err := w.consumer.Flush(ctx); err != nil {

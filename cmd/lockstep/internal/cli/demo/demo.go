@@ -124,7 +124,7 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 	if err := env.Print.Sentence(""); err != nil {
 		return err
 	}
-	return env.Print.Table([]string{"Verdict", verdict}, [][]any{
+	return env.Print.Table([]string{"Verdict", verdict}, append([][]any{
 		{"published", out.Count(v.Published)},
 		{"acknowledged", out.Count(v.Acknowledged)},
 		{"delivered", out.Count(v.Delivered)},
@@ -137,7 +137,16 @@ func printVerdict(env *cli.Env, v demo.Verdict) error {
 		{"digest of node a", digest(0)},
 		{"digest of node b", digest(1)},
 		{"coordinator", v.Coordinator},
-	})
+	}, violations(v)...))
+}
+
+// violations are rows with the first rules that were broken, in words.
+func violations(v demo.Verdict) (rows [][]any) {
+	const most = 10
+	for _, broken := range v.Violations[:min(most, len(v.Violations))] {
+		rows = append(rows, []any{"broken rule", broken.String()})
+	}
+	return rows
 }
 
 // keepRunning tells how to use a pair and waits for Ctrl-C.

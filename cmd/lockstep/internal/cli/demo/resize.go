@@ -137,5 +137,5 @@ func printResizeVerdict(env *cli.Env, v demo.ResizeVerdict) error {
 	for i, n := range []string{"a", "b"} {
 		rows = append(rows, []any{"digest of node " + n, fmt.Sprintf("%.16s… at LSN %d", v.Digests[i], v.LSN)})
 	}
-	return env.Print.Table([]string{"Verdict", verdict}, rows)
+	return env.Print.Table([]string{"Verdict", verdict}, append(rows, violations(v.Verdict)...))
 }
