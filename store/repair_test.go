@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,10 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
-	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/index"
-	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -28,70 +24,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
-
-var errAway = errors.New("the other node is away")
-
-// other is the other node of the pair, as a source of messages.
-type other struct {
-	s     *store.Store
-	away  atomic.Bool
-	asked atomic.Int64
-}
-
-func (o *other) FetchMessages(
-	ctx context.Context, queue, first, last uint64, applied lsn.Position,
-) (store.FoundMessages, error) {
-	o.asked.Add(1)
-	if o.away.Load() {
-		return store.FoundMessages{}, errAway
-	}
-	if have, ok := o.s.PositionOf(applied.LSN); !ok || have != applied {
-		return store.FoundMessages{}, fmt.Errorf("other history: %v", applied)
-	}
-	return o.s.CopyMessages(ctx, queue, first, last)
-}
-
-// flip changes one bit of a file, and again at the second call.
-func flip(t *testing.T, fs vfs.FS, name string, at int64) {
-	t.Helper()
-	f, err := fs.OpenFile(name, os.O_RDWR, 0)
-	require.NoError(t, err)
-	defer func() { _ = f.Close() }()
-	var b [1]byte
-	_, err = f.ReadAt(b[:], at)
-	require.NoError(t, err)
-	_, err = f.WriteAt([]byte{b[0] ^ 0x10}, at)
-	require.NoError(t, err)
-}
-
-// kindAt tells what a page holds, "" if no run begins there.
-func kindAt(t *testing.T, fs vfs.FS, no page.No) string {
-	t.Helper()
-	f, err := fs.OpenFile(datadir.PageFile("/data"), os.O_RDONLY, 0)
-	require.NoError(t, err)
-	defer func() { _ = f.Close() }()
-	var b [page.RunHeaderBytes]byte
-	_, err = f.ReadAt(b[:], page.OffsetOf(no, 2048))
-	require.NoError(t, err)
-	h, err := page.PeekRun(b[:])
-	if err != nil || h.Run.First != no {
-		return ""
-	}
-	return h.Kind.String()
-}
-
-// pairOf are two nodes with the same content and different page sizes, one of which can be repaired from the other.
-func pairOf(t *testing.T) (n *node, mem vfs.FS, peer *other, m *model) {
-	t.Helper()
-	mem = memfs.New()
-	n, m = filled(t, options(mem))
-	o := options(memfs.New())
-	o.PageSize = 4096
-	twin, _ := filled(t, o)
-	peer = &other{s: twin.s}
-	n.s.SetMessageSource(peer)
-	return n, mem, peer, m
-}
 
 // TestScrubRepairsEveryPage flips a bit of every page in turn. The scrub finds each that is in use; messages come from
 // the other node, the file's own map from memory. Nothing that is visible changes.
@@ -211,75 +143,6 @@ func TestReadRepairs(t *testing.T) {
 	again.check()
 }
 
-// damageMessages flips a bit of each run of messages and tells how many there are.
-func damageMessages(t *testing.T, s *store.Store, fs vfs.FS) int {
-	t.Helper()
-	stats, err := s.Stats()
-	require.NoError(t, err)
-	found := 0
-	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
-		if kind := kindAt(t, fs, no); kind == "packed" || kind == "large" {
-			flip(t, fs, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
-			found++
-		}
-	}
-	return found
-}
-
-// small is a node with one queue of messages that share pages.
-func small(t *testing.T, o store.Options) *node {
-	t.Helper()
-	n := openNode(t, o)
-	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "default") })
-	for i := range 40 {
-		n.commit(func(b *txn.Builder) {
-			b.BeginPublish(1)
-			b.Message(1, nil, []byte(fmt.Sprintf("%0500d", i)))
-			b.EndPublish()
-		})
-	}
-	_, err := n.s.Checkpoint(context.Background())
-	require.NoError(t, err)
-	return n
-}
-
-// pageWith finds the page that a text is in.
-func pageWith(t *testing.T, fs vfs.FS, pageSize int, text string) page.No {
-	t.Helper()
-	f, err := fs.OpenFile(datadir.PageFile("/data"), os.O_RDONLY, 0)
-	require.NoError(t, err)
-	defer func() { _ = f.Close() }()
-	size, err := f.SizeBytes()
-	require.NoError(t, err)
-	raw := make([]byte, size)
-	_, err = f.ReadAt(raw, 0)
-	require.NoError(t, err)
-	at := strings.Index(string(raw), text)
-	require.Positive(t, at)
-	return page.NoAt(int64(at), pageSize)
-}
-
-// readMarked reads a queue in small pieces and returns what came and which sequences are damaged.
-func readMarked(t *testing.T, s *store.Store) (got, damaged []uint64) {
-	t.Helper()
-	for from := uint64(1); ; {
-		batch, next, err := s.Read(context.Background(),
-			store.ReadRequest{Queue: 1, Sub: 1, From: from, MaxMessages: 7, MarkDamaged: true}, nil)
-		require.NoError(t, err)
-		for _, d := range batch {
-			if d.Record == nil {
-				damaged = append(damaged, d.Sequence)
-			} else {
-				got = append(got, d.Sequence)
-			}
-		}
-		if next == from {
-			return got, damaged
-		}
-		from = next
-	}
-}
-
 // TestBothCopiesDamaged loses exactly the messages that both nodes have in damaged pages. The pages are cut differently
 // on both, so that a part of a page can be repaired.
 func TestBothCopiesDamaged(t *testing.T) {
@@ -380,31 +243,6 @@ func TestRewriteRepairs(t *testing.T) {
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	n.check()
-}
-
-// firstMessages finds a page of messages that is in use.
-func firstMessages(t *testing.T, s *store.Store, fs vfs.FS) page.No {
-	t.Helper()
-	_, err := s.Checkpoint(context.Background())
-	require.NoError(t, err)
-	before := s.DamageStatus().FoundPages
-	stats, err := s.Stats()
-	require.NoError(t, err)
-	for no := page.No(1); uint64(no) <= stats.Pages; no++ {
-		if kind := kindAt(t, fs, no); kind != "packed" && kind != "large" {
-			continue
-		}
-		flip(t, fs, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
-		report, err := checkStore(context.Background(), s, nil)
-		require.NoError(t, err)
-		flip(t, fs, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
-		if len(report.Problems) > 0 {
-			require.Equal(t, before, s.DamageStatus().FoundPages)
-			return no
-		}
-	}
-	t.Fatal("no page of messages")
-	return 0
 }
 
 // TestDamagedLog flips a bit in each segment of the log that no checkpoint needs, and in the one that is being written:
@@ -557,20 +395,4 @@ func TestSnapshotWithDamage(t *testing.T) {
 	require.Positive(t, n.s.DamageStatus().RepairedMessages)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	n.check()
-}
-
-// lookedUp has everything repaired that is known to be damaged.
-func lookedUp(s *store.Store) error {
-	left, err := s.RepairAll(context.Background())
-	if err == nil && left > 0 {
-		err = fmt.Errorf("%d messages are left", left)
-	}
-	return err
-}
-
-func mustDigest(t *testing.T, s *store.Store) checkpoint.Digest {
-	t.Helper()
-	d, err := digestOf(context.Background(), s)
-	require.NoError(t, err)
-	return d
 }

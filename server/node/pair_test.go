@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,7 +20,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
-	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/wire"
 )
@@ -208,200 +205,6 @@ func TestRetryAcrossTakeover(t *testing.T) {
 	require.Equal(t, first.GetLsn(), again.GetLsn())
 }
 
-// crowd is publishers and consumers that work with whichever node serves.
-type crowd struct {
-	t       *testing.T
-	nodes   [2]atomic.Pointer[testNode]
-	working sync.WaitGroup
-	stop    context.CancelFunc
-
-	mu           sync.Mutex // guards all below
-	acknowledged []string
-	publishers   map[string]bool // those that had an answer
-	consumed     map[string]bool
-}
-
-// startCrowd has so many publish to and consume from queue q.
-func startCrowd(t *testing.T, publishers, consumers int, nodes ...*testNode) *crowd {
-	t.Helper()
-	c := &crowd{t: t, publishers: map[string]bool{}, consumed: map[string]bool{}}
-	for i, n := range nodes {
-		c.nodes[i].Store(n)
-	}
-	var ctx context.Context
-	ctx, c.stop = context.WithCancel(t.Context())
-	for i := range publishers {
-		id := fmt.Sprint("p", i)
-		c.working.Go(func() {
-			for n := uint64(1); ctx.Err() == nil; n++ {
-				c.publish(id, n) // to its end: one that is given up may still be stored
-			}
-		})
-	}
-	for i := range consumers {
-		c.working.Go(func() {
-			for try := i; ctx.Err() == nil; try++ {
-				c.consume(ctx, c.nodes[try%2].Load())
-			}
-		})
-	}
-	return c
-}
-
-// note keeps what was acknowledged.
-func (c *crowd) note(id, body string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.acknowledged = append(c.acknowledged, body)
-	c.publishers[id] = true
-}
-
-// publish tries both nodes, with the same producer sequence, until one answers.
-func (c *crowd) publish(id string, sequence uint64) {
-	body := fmt.Sprint(id, "/", sequence)
-	for try := 0; c.t.Context().Err() == nil; try++ {
-		_, err := c.nodes[try%2].Load().queues.Publish(c.t.Context(), &pb.PublishRequest{
-			Queue: "q", Messages: batch(body), Producer: &pb.Producer{Id: id, Sequence: sequence},
-		})
-		if err == nil {
-			c.note(id, body)
-			return
-		}
-		switch status.Code(err) {
-		case codes.Unavailable, codes.Canceled: // it stops, or has stopped
-		default:
-			if !errors.Is(kind(err), replication.ErrNotActive) && c.t.Context().Err() == nil {
-				c.t.Errorf("publish %s: %v", body, err)
-				return
-			}
-		}
-	}
-}
-
-// consume acknowledges what a node delivers to subscription work, until the stream ends.
-func (c *crowd) consume(ctx context.Context, n *testNode) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := n.queues.Consume(ctx)
-	if err != nil || stream.Send(&pb.ConsumeRequest{
-		Attach: &pb.Attach{Queue: "q", Subscription: "work"},
-		Credit: 10,
-	}) != nil {
-		return
-	}
-	for {
-		resp, err := stream.Recv()
-		if err != nil {
-			return
-		}
-		answer := &pb.ConsumeRequest{}
-		c.mu.Lock()
-		for _, m := range resp.GetMessages() {
-			c.consumed[string(m.GetMessage().GetBody())] = true
-			answer.Ack = append(answer.Ack, &pb.SequenceRange{First: m.GetSequence(), Last: m.GetSequence()})
-			answer.Credit++
-		}
-		c.mu.Unlock()
-		if len(answer.GetAck()) > 0 && stream.Send(answer) != nil {
-			return
-		}
-	}
-}
-
-// goesOn waits until so many more were acknowledged.
-func (c *crowd) goesOn(more int) {
-	c.t.Helper()
-	count := func() int {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.acknowledged)
-	}
-	before := count()
-	require.Eventually(c.t, func() bool { return count() > before+more }, patience, time.Millisecond)
-}
-
-// inSync waits until one node is active and the other one its standby, and gives their places.
-func (c *crowd) inSync() (active, standby int) {
-	c.t.Helper()
-	require.Eventually(c.t, func() bool {
-		a, b := c.nodes[0].Load().role(), c.nodes[1].Load().role()
-		active, standby = 0, 1
-		if b == pb.Role_ROLE_ACTIVE {
-			a, b, active, standby = b, a, 1, 0
-		}
-		return a == pb.Role_ROLE_ACTIVE && b == pb.Role_ROLE_STANDBY
-	}, patience, 2*time.Millisecond, "in sync again")
-	return active, standby
-}
-
-// restart stops a node and starts it again.
-func (c *crowd) restart(place int) {
-	c.t.Helper()
-	n := c.nodes[place].Load()
-	n.stop()
-	c.nodes[place].Store(start(c.t, n.config))
-}
-
-// TestPublishersAndConsumersAcrossRoles: a crowd works while the role moves to and fro, and both nodes are restarted in
-// between. Nothing that was acknowledged is lost, nothing is there twice, and both stores end alike.
-func TestPublishersAndConsumersAcrossRoles(t *testing.T) {
-	a, b := startPair(t, startEtcd(t))
-	_, err := a.queues.CreateQueue(t.Context(),
-		&pb.CreateQueueRequest{Name: "q", Subscriptions: []string{"default", "work"}})
-	require.NoError(t, err)
-	const publishers = 6
-	c := startCrowd(t, publishers, 2, a, b)
-	for round := range 3 {
-		c.goesOn(50)
-		active, standby := c.inSync()
-		if round > 0 {
-			c.restart([]int{standby, active}[round-1])
-			c.goesOn(50)
-			c.inSync()
-		}
-		require.Eventually(t, func() bool { // refused until the standby is in sync and has announced itself
-			_, err := c.nodes[0].Load().admin.Switchover(t.Context(), &pb.SwitchoverRequest{})
-			return err == nil
-		}, patience, 2*time.Millisecond)
-	}
-	c.goesOn(50)
-	c.inSync()
-	c.stop()
-	c.working.Wait()
-	require.Len(t, c.publishers, publishers, "all had answers")
-	require.NotEmpty(t, c.consumed)
-	c.judge()
-}
-
-// judge holds what was acknowledged against what is there.
-func (c *crowd) judge() {
-	t := c.t
-	t.Helper()
-	place, other := c.inSync()
-	active, standby := c.nodes[place].Load(), c.nodes[other].Load()
-	q, err := active.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
-	require.NoError(t, err)
-	got := bodies(active.consume("q", 100_000).take(int(q.GetQueue().GetMessages())))
-	seen := map[string]bool{}
-	for _, body := range got {
-		require.False(t, seen[body], "%s is there twice", body)
-		seen[body] = true
-	}
-	for _, body := range c.acknowledged {
-		require.True(t, seen[body], "%s was acknowledged and is lost", body)
-	}
-	for body := range c.consumed {
-		require.True(t, seen[body], "%s was delivered and is not there", body)
-	}
-	require.Eventually(t, func() bool {
-		x, err := active.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
-		require.NoError(t, err)
-		y, err := standby.admin.GetDigest(t.Context(), &pb.GetDigestRequest{})
-		require.NoError(t, err)
-		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
-	}, patience, 10*time.Millisecond, "the two stores end alike")
-}
-
 func TestMaintenanceCalls(t *testing.T) {
 	active, standby := startPair(t, startEtcd(t))
 	active.createQueue("q")
@@ -481,33 +284,4 @@ func TestTwoRequired(t *testing.T) {
 	require.NoError(t, another.Send(publishAs(9)))
 	requireSubmitted(t, another, 0)
 	require.Equal(t, uint64(1), a.status().GetStore().GetMessages())
-}
-
-// publishing opens a publish stream that ends with the test.
-func publishing(t *testing.T, n *testNode) pb.QueueService_PublishStreamClient {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	s, err := n.queues.PublishStream(ctx)
-	require.NoError(t, err)
-	return s
-}
-
-func publishAs(correlation uint64) *pb.PublishStreamRequest {
-	return &pb.PublishStreamRequest{
-		Correlation: correlation, Publish: &pb.PublishRequest{Queue: "q", Messages: batch("x")},
-	}
-}
-
-// requireSubmitted reads the status that ends a publish stream.
-func requireSubmitted(t *testing.T, s pb.QueueService_PublishStreamClient, through uint64) {
-	t.Helper()
-	_, err := s.Recv()
-	require.ErrorIs(t, kind(err), replication.ErrBlocked)
-	for _, d := range status.Convert(err).Details() {
-		if d, ok := d.(*pb.Submitted); ok {
-			require.Equal(t, through, d.GetThrough())
-			return
-		}
-	}
-	require.FailNow(t, "the node does not say how far it has come", "%v", err)
 }

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package failover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// TestMark is INV-12.
+func TestMark(t *testing.T) {
+	mark := func(by, lsn uint64) Mark { return Mark{Pair: testPair, By: by, Term: 2, LSN: lsn} }
+	start := func(t *testing.T, rec Record, key Mark) (*rig, []Effect) {
+		t.Helper()
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()}) // its log ends with LSN 10 of term 2
+		r.observe(true, 0, 1)
+		r.read = Loaded{Record: rec, Revision: 100, Mark: key}
+		effects := r.meet(r.step(r.read))
+		return r, effects
+	}
+	t.Run("reached", func(t *testing.T) {
+		_, effects := start(t, recordWith(0, 0, 1), mark(2, 10))
+		requireNo[MarkLoss](t, effects)
+		effect[SwapRecord](t, effects)
+	})
+	t.Run("not reached", func(t *testing.T) {
+		r, effects := start(t, recordWith(0, 0, 1), mark(2, 11))
+		effect[MarkLoss](t, effects)
+		require.Equal(t, []Member{memberOf(1)}, effect[SwapRecord](t, effects).Next.InSync)
+		require.Contains(t, r.s.Reason(), "LSN 11")
+	})
+	t.Run("not reached, alone", func(t *testing.T) {
+		r, effects := start(t, recordWith(0, 0), mark(2, 11))
+		requireNo[SwapRecord](t, effects)
+		require.Contains(t, r.s.Reason(), "older image")
+	})
+	t.Run("in the record", func(t *testing.T) {
+		rec := recordWith(0, 0, 1)
+		rec.Mark = mark(2, 12)
+		_, effects := start(t, rec, Mark{})
+		effect[MarkLoss](t, effects)
+	})
+	t.Run("a log that ends in an older term", func(t *testing.T) {
+		_, effects := start(t, recordWith(0, 0, 1), Mark{Pair: testPair, By: 3, Term: 3, LSN: 9})
+		effect[MarkLoss](t, effects)
+	})
+	t.Run("of another pair", func(t *testing.T) {
+		key := mark(2, 99)
+		key.Pair = uuid.New()
+		_, effects := start(t, recordWith(0, 0, 1), key)
+		requireNo[MarkLoss](t, effects)
+	})
+	t.Run("from before a forced failover", func(t *testing.T) {
+		rec := recordWith(0, 0)
+		rec.Forced = &Forced{Node: testNodes[0].ID, Term: 2, After: 8}
+		_, effects := start(t, rec, mark(1, 99))
+		requireNo[MarkLoss](t, effects)
+	})
+	t.Run("of a node that is not in sync", func(t *testing.T) {
+		_, effects := start(t, recordWith(1, 1), mark(2, 99))
+		requireNo[MarkLoss](t, effects)
+	})
+	t.Run("that could not be read", func(t *testing.T) {
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()})
+		r.observe(true, 0)
+		require.Empty(t, kinds(r.seeRecord(recordWith(0, 0), 100)), "the watch was faster")
+		require.Empty(t, kinds(r.step(Loaded{Err: ErrUnreachable})))
+	})
+}
+
+// TestMarkWritten: the active raises the mark as it commits, and each swap carries it.
+func TestMarkWritten(t *testing.T) {
+	r := activePair(t, Settings{})
+	term := r.s.act.term
+	require.Equal(t, []Effect{WriteMark{Mark{Pair: testPair, By: term, Term: term, LSN: 20}}},
+		r.step(Committed{Term: term, LSN: 20}))
+	require.Empty(t, r.step(Committed{Term: term, LSN: 20}))
+	require.Empty(t, r.step(Committed{Term: term - 1, LSN: 90}), "of a role that has ended")
+	swap := effect[SwapRecord](t, r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostReset}))
+	require.Equal(t, uint64(20), swap.Next.Mark.LSN)
+	r.won()
+	require.Equal(t, uint64(20), r.s.highWater().LSN)
+}
+
+// TestWokenWithOldMemory: a machine that goes on from an older snapshot of its memory has not started, so nothing is
+// compared; but the mark that it wrote in its own term, and has forgotten, tells.
+func TestWokenWithOldMemory(t *testing.T) {
+	woken := func(t *testing.T) (r *rig, mark func(lsn uint64) Mark) {
+		t.Helper()
+		r = newRig(t, Settings{})
+		r.start(usedIdentity(), recordWith(0, 0), 0)
+		r.won()
+		r.report(ActiveReady{})
+		term := r.s.act.term
+		mark = func(lsn uint64) Mark { return Mark{Pair: testPair, By: term, Term: term, LSN: lsn} }
+		r.step(Committed{Term: term, LSN: 20}) // in the snapshot; since then it had committed up to 30
+		effect[WriteMark](t, r.step(Committed{Term: term, LSN: 40}))
+		require.Empty(t, r.step(MarkWritten{Before: mark(20)}))
+		return r, mark
+	}
+	stopped := func(t *testing.T, r *rig, effects []Effect) {
+		t.Helper()
+		require.Equal(t, []string{"stop-active"}, kinds(effects))
+		effect[MarkLoss](t, effects)
+		require.Contains(t, r.s.Reason(), "woken with an older snapshot of its memory")
+		requireNo[SwapRecord](t, r.after(time.Hour))
+	}
+	t.Run("it writes the next mark", func(t *testing.T) {
+		r, mark := woken(t)
+		r.s.run.mark = mark(20)
+		effect[WriteMark](t, r.step(Committed{Term: r.s.act.term, LSN: 25}))
+		stopped(t, r, r.step(MarkWritten{Before: mark(40)}))
+	})
+	t.Run("it reads the record again", func(t *testing.T) {
+		r, mark := woken(t)
+		stopped(t, r, r.step(Loaded{Record: r.s.rec, Revision: r.s.rev, Mark: mark(41)}))
+	})
+	t.Run("its own, sent twice", func(t *testing.T) {
+		r, mark := woken(t)
+		require.Empty(t, r.step(MarkWritten{Before: mark(40)}))
+	})
+	t.Run("of an earlier term, and none", func(t *testing.T) {
+		r, _ := woken(t)
+		require.Empty(t, r.step(MarkWritten{Before: Mark{Pair: testPair, By: 2, Term: 2, LSN: 99}}))
+		require.Empty(t, r.step(MarkWritten{}))
+		require.True(t, r.s.act.sent.Serve)
+	})
+	t.Run("of its own, while the coordinator loses its data", func(t *testing.T) {
+		r, mark := woken(t)
+		r.step(Loaded{Err: ErrNoRecord}) // and no mark
+		require.Equal(t, mark(40), r.s.run.mark, "that there is none says nothing")
+		r.step(MarkWritten{Before: mark(40)}) // the answer to what was written before
+		require.NotContains(t, r.s.Reason(), "woken")
+		require.False(t, r.s.ident.MayHaveLost)
+	})
+}
+
+// TestComparesBeforeItTakesTheRoleAgain is the last part of INV-13: of two members that start, the one with the longer
+// log goes on.
+func TestComparesBeforeItTakesTheRoleAgain(t *testing.T) {
+	begin := func(t *testing.T) *rig {
+		t.Helper()
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()})
+		r.observe(true, 0, 1)
+		r.read = Loaded{Record: recordWith(0, 0, 1), Revision: 100}
+		require.Equal(t, "b:1", effect[Meet](t, r.step(r.read)).Address)
+		return r
+	}
+	answer := func(term, at uint64) Met {
+		return Met{Address: "b:1", Peer: Peer{
+			Node: testNodes[1].ID, Store: testStores[1],
+			End: lsn.Position{Term: term, LSN: at},
+		}}
+	}
+	met := func(r *rig, m Met) []Effect { return r.meet(r.step(m)) }
+	t.Run("the other one has more", func(t *testing.T) {
+		for _, m := range []Met{answer(2, 11), answer(3, 2)} {
+			swap := effect[SwapRecord](t, begin(t).step(m))
+			require.Equal(t, testNodes[1].ID, swap.Next.Active)
+			require.Equal(t, uint64(3), swap.Next.Term)
+			require.Equal(t, []Member{memberOf(1)}, swap.Next.InSync)
+		}
+	})
+	t.Run("the other one has no more", func(t *testing.T) {
+		for _, m := range []Met{answer(2, 10), answer(2, 9), answer(1, 50)} {
+			require.Equal(t, testNodes[0].ID, effect[SwapRecord](t, met(begin(t), m)).Next.Active)
+		}
+	})
+	t.Run("the other one does not come", func(t *testing.T) {
+		r := begin(t)
+		require.Empty(t, kinds(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone})))
+		effect[Meet](t, r.after(100*time.Millisecond))
+		require.Equal(t, testNodes[0].ID, effect[SwapRecord](t,
+			r.meet(append(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone}), r.after(time.Second)...))).Next.Active)
+	})
+	t.Run("it was asked once at least", func(t *testing.T) {
+		// The coordinator took longer to answer than this node waits for the other one.
+		r := newRig(t, Settings{})
+		r.step(Started{Identity: usedIdentity()})
+		r.observe(true, 0, 1)
+		r.after(5 * time.Second)
+		r.read = Loaded{Record: recordWith(0, 0, 1), Revision: 100}
+		effects := r.step(r.read)
+		effect[Meet](t, effects)
+		requireNo[SwapRecord](t, effects)
+		effect[SwapRecord](t, r.meet(r.step(Met{Address: "b:1", Gone: true, Err: ErrGone})))
+	})
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package failover
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/lsn"
+)
+
+// TestStandbyAhead is INV-13: an active that lacks what its standby knows to be committed does not stay active.
+func TestStandbyAhead(t *testing.T) {
+	t.Run("in sync: it gets the role", func(t *testing.T) {
+		r := newRig(t, Settings{})
+		r.start(usedIdentity(), recordWith(0, 0, 1), 0, 1)
+		r.won()
+		r.report(ActiveReady{})
+		swap := effect[SwapRecord](t, r.report(StandbyAhead{
+			Member: memberOf(1), End: lsn.Position{Term: 2, LSN: 30},
+			Committed: 30,
+		}))
+		require.Equal(t, testNodes[1].ID, swap.Next.Active)
+		require.Equal(t, []Member{memberOf(1)}, swap.Next.InSync)
+		require.Equal(t, []string{"stop-active", "fence", "start-follower"}, kinds(r.won()))
+	})
+	t.Run("not in sync: the active stops serving until that node comes without it", func(t *testing.T) {
+		r := newRig(t, Settings{})
+		r.start(usedIdentity(), recordWith(0, 0), 0)
+		r.won()
+		r.report(ActiveReady{})
+		effects := r.report(StandbyAhead{Member: memberOf(1), End: lsn.Position{Term: 2, LSN: 30}, Committed: 30})
+		requireNo[SwapRecord](t, effects)
+		require.False(t, effect[ConfigureActive](t, effects).Config.Serve)
+		require.Equal(t, RoleBlocked, r.s.Role())
+		require.Contains(t, r.s.Reason(), "HISTORIES DIFFER")
+		r.report(StandbyConnected{Member: Member{Node: testNodes[1].ID, Store: uuid.New(), Incarnation: 1}})
+		require.True(t, r.s.act.sent.Serve)
+	})
+}
+
+// TestActiveBehind: a node that is not in sync and knows more than the active gives no advice that would lose one of
+// the two histories.
+func TestActiveBehind(t *testing.T) {
+	r := newRig(t, Settings{})
+	r.start(usedIdentity(), recordWith(1, 1), 0, 1)
+	r.report(FollowerLost{Cause: LostBehind})
+	require.Contains(t, r.s.Reason(), "When histories differ")
+	require.NotContains(t, r.s.Reason(), "--force")
+	require.Contains(t, r.s.ahead(), "lacks records")
+}
+
+// TestLacks: a standby in sync that hears of commits beyond its log was put back. It must not take over as it is.
+func TestLacks(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		lacks FollowerLacks
+		took  bool
+	}{
+		{"in the configuration that names it", FollowerLacks{Config: 5, Common: 4, Committed: 9}, true},
+		{"the active says that it had acknowledged more", FollowerLacks{}, true},
+		{"before it was named in sync", FollowerLacks{Config: 4, Common: 4, Committed: 9}, false},
+		{"in a configuration that it does not know", FollowerLacks{Config: 6, Common: 4, Committed: 9}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, Settings{})
+			r.start(usedIdentity(), recordWith(1, 0, 1), 0, 1)
+			effects := r.report(tt.lacks)
+			if !tt.took {
+				requireNo[MarkLoss](t, effects)
+				requireNo[SwapRecord](t, effects)
+				return
+			}
+			effect[MarkLoss](t, effects)
+			effect[StopFollower](t, effects)
+			require.Equal(t, []Member{memberOf(1)}, effect[SwapRecord](t, effects).Next.InSync)
+			require.Contains(t, r.s.Reason(), "put back")
+		})
+	}
+}
+
+// TestTwin: a process takes no part while another one runs under its identity.
+func TestTwin(t *testing.T) {
+	elsewhere := testNodes[0]
+	elsewhere.Address = "a:2"
+	stale := Live{Node: elsewhere, Process: "other"}
+	begin := func(t *testing.T, l Live) (*rig, []Effect) {
+		t.Helper()
+		r := newRig(t, Settings{})
+		effects := r.step(Started{Identity: usedIdentity()})
+		effects = append(effects, r.step(Observed{Observation: Observation{
+			Reachable: true, LiveKnown: true,
+			Live: []Live{l},
+		}})...)
+		r.read = Loaded{Record: recordWith(0, 0), Revision: 100}
+		return r, append(effects, r.step(r.read)...)
+	}
+	t.Run("at this node's own address: it cannot run any more", func(t *testing.T) {
+		_, effects := begin(t, Live{Node: testNodes[0], Process: "other"})
+		effect[Announce](t, effects)
+		effect[SwapRecord](t, effects)
+	})
+	t.Run("gone", func(t *testing.T) {
+		r, effects := begin(t, stale)
+		require.Equal(t, "a:2", effect[Meet](t, effects).Address)
+		requireNo[Announce](t, effects)
+		requireNo[SwapRecord](t, effects)
+		effects = r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
+		effect[Announce](t, effects)
+		effect[LoadRecord](t, effects) // how far had that one committed?
+		effect[SwapRecord](t, r.step(Loaded{Record: recordWith(0, 0), Revision: 100}))
+	})
+	t.Run("runs, and is gone later", func(t *testing.T) {
+		r, _ := begin(t, stale)
+		effects := r.step(Met{Address: "a:2", Peer: Peer{Node: testNodes[0].ID, Process: "other"}})
+		requireNo[SwapRecord](t, effects)
+		require.Contains(t, r.s.Reason(), "two processes with one identity")
+		require.Equal(t, stale, *r.s.twin())
+		requireNo[SwapRecord](t, r.observe(true))
+		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(twinMemory), "so that the other one can tell, too")
+		r.step(Met{Address: "a:2", Gone: true, Err: ErrGone})
+		require.Equal(t, []Effect{Meet{Address: "a:2"}}, r.after(time.Hour), "what that one acknowledged is not here")
+	})
+	t.Run("runs, and was started again", func(t *testing.T) {
+		r, _ := begin(t, stale)
+		requireNo[SwapRecord](t, r.meet(r.step(Met{
+			Address: "a:2",
+			Peer:    Peer{Node: testNodes[0].ID, Process: "the next"},
+		})))
+		require.Contains(t, r.s.Reason(), "two processes with one identity")
+	})
+	t.Run("does not answer: its lease tells", func(t *testing.T) {
+		r, _ := begin(t, stale)
+		requireNo[SwapRecord](t, r.step(Met{Address: "a:2", Err: ErrUnreachable}))
+		effect[LoadRecord](t, r.observe(true))
+		effect[MarkLoss](t, r.step(Loaded{
+			Record: recordWith(0, 0), Revision: 100,
+			Mark: Mark{Pair: testPair, By: 2, Term: 2, LSN: 11},
+		}))
+	})
+	t.Run("the one that runs hears of it", func(t *testing.T) {
+		r := activePair(t, Settings{})
+		r.step(Knocked{Live: stale})
+		require.Equal(t, stale, *r.s.twin())
+		r.after(twinMemory)
+		require.Nil(t, r.s.twin())
+		r.step(Observed{Observation: Observation{Reachable: true, Twin: &Twin{Live: stale, Stale: true}}})
+		require.Nil(t, r.s.twin(), "perhaps a run before this one, which was killed")
+		r.step(Observed{Observation: Observation{Reachable: true, Twin: &Twin{Live: stale}}})
+		require.Equal(t, stale, *r.s.twin())
+	})
+}

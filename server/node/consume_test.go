@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/config"
+	"github.com/lockstep-mq/lockstep/server/dispatch"
+	"github.com/lockstep-mq/lockstep/server/wire"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+func TestConsume(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	n.publish("q", "1", "2", "3", "4")
+	a := n.consume("q", 2)
+	require.Equal(t, []string{"1", "2"}, bodies(a.take(2)))
+	b := n.consume("q", 10)
+	require.Equal(t, []string{"3", "4"}, bodies(b.take(2)))
+	q, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.Equal(t, uint64(4), q.GetQueue().GetSubscriptions()[0].GetInFlight())
+	require.Equal(t, uint32(2), q.GetQueue().GetSubscriptions()[0].GetConsumers())
+
+	// A nack goes to any consumer, with its count.
+	b.confirm(&pb.ConsumeRequest{Nack: span(4, 4), Ack: span(3, 3), Confirm: 1})
+	again := b.take(1)
+	require.Equal(t, uint64(4), again[0].GetSequence())
+	require.Equal(t, uint32(1), again[0].GetDeliveryCount())
+
+	// A consumer that goes away gives back what it has.
+	require.NoError(t, a.stream.CloseSend())
+	_, err = a.stream.Recv()
+	require.ErrorContains(t, err, "EOF")
+	require.Equal(t, []string{"1", "2"}, bodies(b.take(2)))
+	b.confirm(&pb.ConsumeRequest{Ack: span(1, 4), Confirm: 2})
+	q, err = n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.Zero(t, q.GetQueue().GetMessages())
+}
+
+// TestConsumeHalfClose: a client that is done sending is still told what is committed.
+func TestConsumeHalfClose(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	n.publish("q", "1")
+	c := n.consume("q", 1)
+	c.take(1)
+	require.NoError(t, c.stream.Send(&pb.ConsumeRequest{Ack: span(1, 1), Confirm: 5}))
+	require.NoError(t, c.stream.CloseSend())
+	resp, err := c.stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, uint64(5), resp.GetConfirmed())
+	_, err = c.stream.Recv()
+	require.ErrorContains(t, err, "EOF")
+}
+
+func TestConsumeRefusals(t *testing.T) {
+	n := startAlone(t, func(c *config.Config) { c.Limits.Outstanding = 100 })
+	n.createQueue("q")
+	open := func(requests ...*pb.ConsumeRequest) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		stream, err := n.queues.Consume(ctx)
+		require.NoError(t, err)
+		for _, r := range requests {
+			require.NoError(t, stream.Send(r))
+		}
+		for {
+			if _, err := stream.Recv(); err != nil {
+				return kind(err)
+			}
+		}
+	}
+	attach := &pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q"}}
+	require.ErrorIs(t, open(&pb.ConsumeRequest{Credit: 1}), wire.ErrInvalid)
+	require.ErrorIs(t, open(attach, attach), wire.ErrInvalid)
+	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "none"}}), txn.ErrQueueNotFound)
+	require.ErrorIs(t, open(&pb.ConsumeRequest{Attach: &pb.Attach{Queue: "q", Subscription: "none"}}),
+		txn.ErrSubscriptionNotFound)
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Credit: 101}), dispatch.ErrTooMuchCredit)
+	require.ErrorIs(t, open(attach, &pb.ConsumeRequest{Ack: span(0, 1)}), wire.ErrInvalid)
+	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Ack: span(1, 1)}), "never delivered")
+	many := make([]*pb.SequenceRange, 10_001)
+	for i := range many {
+		many[i] = &pb.SequenceRange{First: 1, Last: 1}
+	}
+	require.ErrorContains(t, open(attach, &pb.ConsumeRequest{Nack: many}), "use several requests")
+}
+
+// TestConsumeDeletedQueue: the consumers of a queue that is deleted are told so.
+func TestConsumeDeletedQueue(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	c := n.consume("q", 1)
+	_, err := n.queues.DeleteQueue(t.Context(), &pb.DeleteQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	_, err = c.stream.Recv()
+	require.Equal(t, codes.NotFound, status.Code(err))
+	require.ErrorContains(t, err, `"q"`)
+}
+
+func TestBrowse(t *testing.T) {
+	n := startAlone(t, nil)
+	ctx := t.Context()
+	_, err := n.queues.CreateQueue(ctx, &pb.CreateQueueRequest{Name: "q", Subscriptions: []string{"default", "other"}})
+	require.NoError(t, err)
+	for i := range 50 {
+		_, err := n.queues.Publish(ctx, &pb.PublishRequest{Queue: "q", Messages: []*pb.Message{
+			{Body: []byte(strings.Repeat("x", 100<<10)), Properties: map[string]string{"n": fmt.Sprint(i + 1)}},
+		}})
+		require.NoError(t, err)
+	}
+	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{ackOp("q", 2, 49)}})
+	require.NoError(t, err)
+	browse := func(req *pb.BrowseRequest) (got []*pb.StoredMessage, err error) {
+		stream, err := n.queues.Browse(ctx, req)
+		require.NoError(t, err)
+		for {
+			resp, err := stream.Recv()
+			if err != nil {
+				if err.Error() == "EOF" {
+					err = nil
+				}
+				return got, kind(err)
+			}
+			got = append(got, resp.GetMessages()...)
+		}
+	}
+	all, err := browse(&pb.BrowseRequest{Queue: "q"})
+	require.NoError(t, err)
+	require.Len(t, all, 50)
+	require.Equal(t, "7", all[6].GetMessage().GetProperties()["n"])
+	require.Len(t, all[6].GetMessage().GetBody(), 100<<10)
+	require.NotZero(t, all[6].GetPublishedAt().AsTime().Unix())
+
+	mine, err := browse(&pb.BrowseRequest{Queue: "q", Subscription: "default", HeadersOnly: true})
+	require.NoError(t, err)
+	require.Len(t, mine, 2)
+	require.Empty(t, mine[1].GetMessage().GetBody())
+	require.Equal(t, uint64(50), mine[1].GetSequence())
+
+	some, err := browse(&pb.BrowseRequest{Queue: "q", FromSequence: 10, Limit: 12})
+	require.NoError(t, err)
+	require.Len(t, some, 12)
+	require.Equal(t, uint64(10), some[0].GetSequence())
+	_, err = browse(&pb.BrowseRequest{Queue: "none"})
+	require.ErrorIs(t, err, txn.ErrQueueNotFound)
+}
+
+// TestLargeMessages: the largest message goes in and out.
+func TestLargeMessages(t *testing.T) {
+	n := startAlone(t, nil)
+	n.createQueue("q")
+	body := strings.Repeat("0123456789abcdef", 4<<20) // 64 MiB
+	n.publish("q", body)
+	c := n.consume("q", 1)
+	got := c.take(1)
+	require.Len(t, got[0].GetMessage().GetBody(), len(body))
+	require.Equal(t, body, string(got[0].GetMessage().GetBody()))
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+
+	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+)
+
+// gate stops rewrites: while it is closed, a rewrite hangs before its first write to the new page file.
+type gate struct {
+	fs *faultfs.FS
+
+	mu      sync.Mutex
+	open    chan struct{}
+	reached chan struct{}
+}
+
+func newGate() *gate {
+	g := &gate{fs: faultfs.New(vfs.OS()), open: make(chan struct{}), reached: make(chan struct{})}
+	close(g.open)
+	g.fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpWrite && strings.HasSuffix(op.Name, "page.db_new") {
+			g.mu.Lock()
+			open := g.open
+			select {
+			case <-g.reached:
+			default:
+				close(g.reached)
+			}
+			g.mu.Unlock()
+			<-open
+		}
+		return nil
+	})
+	return g
+}
+
+// shut closes the gate; the channel tells when a rewrite has come to it.
+func (g *gate) shut() (reached <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open, g.reached = make(chan struct{}), make(chan struct{})
+	return g.reached
+}
+
+func (g *gate) release() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-g.open:
+	default:
+		close(g.open)
+	}
+}
+
+// upkeepPair is a pair with messages in it whose rewrites can be stopped.
+type upkeepPair struct {
+	t     *testing.T
+	nodes [2]*testNode
+	gates [2]*gate
+}
+
+func startUpkeepPair(t *testing.T) *upkeepPair {
+	t.Helper()
+	etcd := startEtcd(t)
+	p := &upkeepPair{t: t, gates: [2]*gate{newGate(), newGate()}}
+	for i, name := range []string{"a", "b"} {
+		c := settingsOfPair(t, name, etcd)
+		c.Backup.Path = t.TempDir()
+		p.nodes[i] = startOn(t, c, p.gates[i].fs)
+		t.Cleanup(p.gates[i].release) // before the node is stopped
+		if i == 0 {
+			p.nodes[0].waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+		}
+	}
+	p.nodes[1].waitFor(pb.Role_ROLE_STANDBY)
+	p.nodes[0].waitFor(pb.Role_ROLE_ACTIVE)
+	require.Eventually(t, func() bool { // the active has heard where its standby is
+		for _, n := range p.nodes[0].status().GetPair().GetNodes() {
+			if n.GetNodeId() == p.nodes[1].ready.NodeID {
+				return n.GetAddress() != ""
+			}
+		}
+		return false
+	}, patience, 5*time.Millisecond)
+	fill(p.nodes[0])
+	return p
+}
+
+// restart starts a node again at its old address, so that it is found.
+func (p *upkeepPair) restart(i int) {
+	p.t.Helper()
+	c := p.nodes[i].config
+	c.Listen = p.nodes[i].ready.Address
+	p.gates[i].release()
+	p.nodes[i].stop()
+	p.nodes[i] = startOn(p.t, c, p.gates[i].fs)
+}
+
+// fill publishes what a larger page suits better.
+func fill(n *testNode) {
+	n.t.Helper()
+	n.createQueue("q")
+	for i := range 20 {
+		var batch []string
+		for k := range 10 {
+			batch = append(batch, fmt.Sprintf("%04d-%s", i*10+k, strings.Repeat("x", 3000)))
+		}
+		n.publish("q", batch...)
+	}
+}
+
+// same waits until both nodes hold the same, and gives the number of messages.
+func (p *upkeepPair) same() (messages uint64) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		x, err := p.nodes[0].admin.GetDigest(p.t.Context(), &pb.GetDigestRequest{})
+		require.NoError(p.t, err)
+		y, err := p.nodes[1].admin.GetDigest(p.t.Context(), &pb.GetDigestRequest{})
+		require.NoError(p.t, err)
+		messages = x.GetMessages()
+		return x.GetLsn() == y.GetLsn() && x.GetContent() == y.GetContent()
+	}, patience, 20*time.Millisecond, "both nodes end alike")
+	return messages
+}
+
+func (n *testNode) pageSize() uint32 {
+	n.t.Helper()
+	return n.status().GetStore().GetPageSize()
+}
+
+// rewrite asks a node for a rewrite and waits for its end.
+func (n *testNode) rewrite(req *pb.RewriteRequest) (result *pb.RewriteResult, progress int, err error) {
+	n.t.Helper()
+	s, err := n.upkeep.Rewrite(n.t.Context(), req)
+	require.NoError(n.t, err)
+	for {
+		resp, err := s.Recv()
+		if err != nil {
+			return nil, progress, err
+		}
+		if resp.GetResult() != nil {
+			return resp.GetResult(), progress, nil
+		}
+		progress++
+	}
+}
+
+func (n *testNode) scan() *pb.ScanResult {
+	n.t.Helper()
+	s, err := n.upkeep.Scan(n.t.Context(), &pb.ScanRequest{})
+	require.NoError(n.t, err)
+	for {
+		resp, err := s.Recv()
+		require.NoError(n.t, err)
+		if resp.GetResult() != nil {
+			return resp.GetResult()
+		}
+	}
+}
+
+// load publishes to whichever node is active until stop is called, which gives what was acknowledged.
+func (p *upkeepPair) load() (stop func() []string) {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	acknowledged := make(chan string, 100_000)
+	nodes := p.nodes[:]
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := uint64(1); ctx.Err() == nil; i++ {
+			publishAnywhere(ctx, nodes, i, acknowledged)
+		}
+	}()
+	var got []string
+	var once sync.Once
+	stop = func() []string {
+		once.Do(func() {
+			cancel()
+			<-done
+			close(acknowledged)
+			for b := range acknowledged {
+				got = append(got, b)
+			}
+		})
+		return got
+	}
+	p.t.Cleanup(func() { stop() })
+	return stop
+}
+
+// publishAnywhere tries both nodes, with the same producer sequence, until one answers. One of them may be gone for
+// good.
+func publishAnywhere(ctx context.Context, nodes []*testNode, sequence uint64, acknowledged chan<- string) {
+	body := fmt.Sprint(sequence)
+	for try := 0; ctx.Err() == nil; try++ {
+		_, err := nodes[try%2].queues.Publish(ctx, &pb.PublishRequest{
+			Queue: "q", Messages: batch(body), Producer: &pb.Producer{Id: "p", Sequence: sequence},
+		})
+		if err == nil {
+			acknowledged <- body
+			return
+		}
+		if c := status.Code(err); c != codes.FailedPrecondition && c != codes.Unavailable && c != codes.Canceled {
+			nodes[0].t.Errorf("publish %d: %v", sequence, err)
+			return
+		}
+	}
+}
+
+// holds checks that everything acknowledged is there once, behind what fill has published.
+func (n *testNode) holds(acknowledged []string) {
+	n.t.Helper()
+	q, err := n.queues.GetQueue(n.t.Context(), &pb.GetQueueRequest{Name: "q"})
+	require.NoError(n.t, err)
+	seen := map[string]int{}
+	c := n.consume("q", 100_000)
+	for len(seen) < int(q.GetQueue().GetMessages()) {
+		resp, err := c.stream.Recv()
+		require.NoError(n.t, err)
+		for _, b := range bodies(resp.GetMessages()) {
+			seen[b]++
+			require.Equal(n.t, 1, seen[b], "%.20s is there twice", b)
+		}
+	}
+	for _, b := range acknowledged {
+		require.Equal(n.t, 1, seen[b], "%s was acknowledged and is lost", b)
+	}
+	require.GreaterOrEqual(n.t, len(seen), 200+len(acknowledged))
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// plan gives the plan as a node knows it.
+func (n *testNode) plan() *pb.Plan { return n.status().GetPlan() }
+
+func (p *upkeepPair) waitForPlan(n int, state pb.PlanState) *pb.Plan {
+	p.t.Helper()
+	var plan *pb.Plan
+	require.Eventually(p.t, func() bool {
+		plan = p.nodes[n].plan()
+		return plan.GetState() == state
+	}, 2*patience, 10*time.Millisecond, "the plan should be %s; it is %s", state, plan)
+	return plan
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"syscall"
+
+	"github.com/lockstep-mq/lockstep/store/index"
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/queue"
+)
+
+// replaceRun writes what can be read of a run to new pages and has the index refer to them. What is visible does not
+// change, and neither does a digest. Nothing is done if the run has gone meanwhile.
+func (p *pager) replaceRun(st *runState) error {
+	p.hold()
+	defer p.mu.Unlock()
+	s := p.s
+	if err := s.usable(); err != nil {
+		return err
+	}
+	tail := queue.TailRun{Queue: st.entry.Queue, First: st.have[0].Sequence}
+	last := st.have[len(st.have)-1].Sequence
+	tail.Records = make([][]byte, last-tail.First+1)
+	s.mu.RLock()
+	q := s.state.Queue(st.entry.Queue)
+	for i := range st.have {
+		// What died meanwhile may have been taken out of the index by the last batch already: no later batch would take
+		// it out again.
+		if d := &st.have[i]; q != nil && !q.Dead(d.Sequence) {
+			tail.Records[d.Sequence-tail.First] = d.Record
+		}
+	}
+	s.mu.RUnlock()
+	entries, err := p.writeTails([]queue.TailRun{tail})
+	if err == nil {
+		if err = p.exchange(&st.entry, entries); err != nil {
+			for i := range entries {
+				s.file.Free(entries[i].Run)
+			}
+		}
+	}
+	if errors.Is(err, errRunGone) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, page.ErrFull) && !errors.Is(err, syscall.ENOSPC) &&
+		!errors.Is(err, ErrIndexDamaged) && s.usable() == nil {
+		s.fail(fmt.Errorf("write repaired pages: %w", err)) // INV-7
+	}
+	return err
+}
+
+// errRunGone is returned when a run is not in the index any more.
+var errRunGone = errors.New("the run is gone")
+
+// exchange has the index refer to new runs in the place of a damaged one.
+func (p *pager) exchange(old *index.Entry, entries []index.Entry) error {
+	edit := p.s.index.Edit()
+	defer edit.Discard()
+	k, v, ok, err := edit.SeekFloor(index.AppendKey(nil, old.Queue, old.Last()))
+	if err != nil {
+		return p.s.indexError(err)
+	}
+	now, found, err := entryOf(k, v, ok, old.Queue)
+	if err != nil {
+		return err
+	}
+	switch {
+	case old.Run.IsZero() && found && now.Last() >= old.First, !old.Run.IsZero() && (!found || now.Run != old.Run):
+		return errRunGone
+	case !old.Run.IsZero():
+		if _, err := edit.Delete(index.AppendKey(nil, old.Queue, old.First)); err != nil {
+			return p.s.indexError(err)
+		}
+	}
+	for i := range entries {
+		if err := edit.Put(index.AppendKey(nil, entries[i].Queue, entries[i].First),
+			entries[i].AppendValue(nil)); err != nil {
+			return p.s.indexError(err)
+		}
+	}
+	p.s.mu.Lock()
+	err = edit.Commit()
+	p.s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("publish the index: %w", err)
+	}
+	if !old.Run.IsZero() {
+		p.s.file.Free(old.Run)
+	}
+	p.mended = true
+	return nil
+}
+
+// lookUpSuspects finds out what the pages are part of that were found damaged: messages are noted, to be repaired; the
+// map of used pages is written anew by the next checkpoint. The rest was freed meanwhile, or is a node of the tree,
+// which its next reader finds out.
+func (s *Store) lookUpSuspects() error {
+	s.damage.mu.Lock()
+	suspects := maps.Clone(s.damage.suspects)
+	s.damage.mu.Unlock()
+	if len(suspects) == 0 {
+		return nil
+	}
+	s.ioMu.RLock()
+	defer s.ioMu.RUnlock()
+	if err := s.usable(); err != nil {
+		return err
+	}
+	for no := range suspects {
+		s.file.RelocateOwn(no)
+	}
+	guard := s.file.ReadGuard()
+	defer guard.Release()
+	it := s.index.View().Scan([]byte{index.Letter}, []byte{index.Letter + 1})
+	for it.Next() {
+		e, err := index.Decode(it.Key(), it.Value())
+		if err != nil {
+			return err
+		}
+		if why := suspects[e.Run.First]; why != nil {
+			if b := s.wantedIn(&e, why); b != nil {
+				s.note(b)
+			}
+		}
+	}
+	if err := it.Err(); err != nil {
+		return s.indexError(err)
+	}
+	s.damage.mu.Lock()
+	defer s.damage.mu.Unlock()
+	for no := range suspects {
+		delete(s.damage.suspects, no)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/rewrite"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+)
+
+// crashPoints runs do and returns a crash clone from before each change that it makes to the disk.
+func crashPoints(
+	t *testing.T, mem *memfs.FS, fault *faultfs.FS, seed uint64, do func(),
+) (clones []*memfs.FS, ops []string) {
+	t.Helper()
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(seed, 9))
+	fault.SetHook(func(op faultfs.Op) error {
+		switch op.Kind {
+		case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate, faultfs.OpCreate,
+			faultfs.OpRemove,
+			faultfs.OpAllocate, faultfs.OpPunchHole:
+			mu.Lock()
+			defer mu.Unlock()
+			clones = append(clones, mem.CrashClone(crashRand(rng)), mem.CrashClone(nil))
+			what := fmt.Sprintf("%s %s", op.Kind, op.Name)
+			ops = append(ops, what, what+", nothing unsynced left")
+		default:
+		}
+		return nil
+	})
+	do()
+	fault.SetHook(nil)
+	mu.Lock()
+	defer mu.Unlock()
+	return append(clones, mem.CrashClone(nil)), append(ops, "the end")
+}
+
+// TestRewriteCrashEverywhere stops the machine before each write, sync and rename of a rewrite. A restart finds exactly
+// one good page.db, every message, and nothing half done beside it.
+func TestRewriteCrashEverywhere(t *testing.T) {
+	for seed := range uint64(6) {
+		mem := memfs.New()
+		fault := faultfs.New(mem)
+		n, m := filled(t, options(fault))
+		ops := rand.New(rand.NewPCG(seed, 5))
+		for range 20 { // in the log, applied, and not in the checkpoint
+			require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		}
+		n.applyAll()
+		for range 5 { // in the log, not applied
+			require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
+		}
+		want := m.dump()
+		clones, points := crashPoints(t, mem, fault, seed, func() {
+			_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 8192})
+			require.NoError(t, err)
+		})
+		sizes := map[int]int{}
+		for i, clone := range clones {
+			again := openNode(t, options(clone))
+			again.applyAll()
+			require.Equal(t, want, dumpStore(t, again.s), "crash before %s", points[i])
+			again.check()
+			st, err := again.s.Stats()
+			require.NoError(t, err)
+			sizes[st.PageSize]++
+			_, err = again.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096})
+			require.NoError(t, err, "crash before %s: the next one", points[i])
+			require.Equal(t, want, dumpStore(t, again.s))
+			require.NoError(t, again.s.Close())
+			checkOffline(t, clone)
+		}
+		require.Positive(t, sizes[2048])
+		require.Positive(t, sizes[8192])
+		require.Len(t, sizes, 2)
+		n.applyAll()
+		require.Equal(t, want, dumpStore(t, n.s))
+		require.NoError(t, n.s.Close())
+		checkOffline(t, mem)
+	}
+}
+
+// TestRewriteFails fails each change that a rewrite makes to the disk, once with a full disk, once with an I/O error.
+// Either the store goes on with what it has, or it says that it failed and a restart finds everything.
+func TestRewriteFails(t *testing.T) {
+	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
+		var failed, went int
+		for at := 0; ; at++ {
+			mem := memfs.New()
+			fault := faultfs.New(mem)
+			n, m := filled(t, options(fault))
+			n.commit(func(b *txn.Builder) { b.CreateQueue("big", txn.Config{}, "s") })
+			var count atomic.Int64
+			var what atomic.Value
+			fault.SetHook(func(op faultfs.Op) error {
+				switch op.Kind {
+				case faultfs.OpWrite, faultfs.OpSync, faultfs.OpRename, faultfs.OpSyncDir, faultfs.OpTruncate,
+					faultfs.OpCreate,
+					faultfs.OpAllocate:
+					// Not what the log does to its spare segments in the background.
+					if strings.HasPrefix(op.Name, "/data/page.db_new") || op.Kind == faultfs.OpRename &&
+						strings.HasPrefix(op.Name, "/data/page.db") ||
+						op.Kind == faultfs.OpSyncDir && op.Name == "/data" {
+						if count.Add(1) == int64(at+1) {
+							what.Store(fmt.Sprintf("%s %s", op.Kind, op.Name))
+							return cause
+						}
+					}
+				default:
+				}
+				return nil
+			})
+			_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 6144})
+			fault.SetHook(nil)
+			if err == nil {
+				require.Greater(t, at, 8)
+				break
+			}
+			where := what.Load()
+			require.ErrorIs(t, err, cause, "%v", where)
+			if errors.Is(err, store.ErrFailed) {
+				failed++
+			} else {
+				went++
+				require.Equal(t, m.dump()+"queue 5 big next=1\n sub 1:\n", dumpBig(t, n, m), "%v", where)
+				n.check()
+			}
+			_ = n.s.Close()
+			again := openNode(t, options(mem))
+			again.applyAll()
+			again.check()
+			require.Equal(t, m.dump()+"queue 5 big next=1\n sub 1:\n", dumpBig(t, again, m), "%v", where)
+			require.NoError(t, again.s.Close())
+			checkOffline(t, mem)
+		}
+		require.Positive(t, went)
+		t.Logf("%v: %d times it went on, %d times it had failed", cause, went, failed)
+	}
+}
+
+// dumpBig is dumpStore with the number of the last queue set to 5, whatever the model made before.
+func dumpBig(t *testing.T, n *node, m *model) string {
+	t.Helper()
+	return strings.Replace(dumpStore(t, n.s), fmt.Sprintf("queue %d big", m.nextID+1), "queue 5 big", 1)
+}
+
+// TestRewriteNeedsSpace refuses with both figures before it writes anything.
+func TestRewriteNeedsSpace(t *testing.T) {
+	n, m := filled(t, options(memfs.New()))
+	_, err := n.s.Maintenance().Rewrite(context.Background(), rewrite.Options{PageSize: 4096, ReserveBytes: 1 << 60})
+	require.ErrorIs(t, err, rewrite.ErrNoSpace)
+	var space *rewrite.SpaceError
+	require.ErrorAs(t, err, &space)
+	require.Positive(t, space.NeedBytes)
+	require.Positive(t, space.AvailableBytes)
+	require.ErrorContains(t, err, fmt.Sprint(space.NeedBytes))
+	require.ErrorContains(t, err, fmt.Sprint(space.AvailableBytes))
+	require.Equal(t, m.dump(), dumpStore(t, n.s))
+	n.check()
+}

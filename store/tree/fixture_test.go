@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tree
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/rand"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/store/page"
+	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
+)
+
+// newFile makes a page file in memory. Every test that uses it ends in checkPages.
+func newFile(t *testing.T, pageSize int) (*page.File, *memfs.FS) {
+	t.Helper()
+	fs := memfs.New()
+	require.NoError(t, fs.MkdirAll("data", 0o755))
+	f, err := page.Create(fs, "data/page.db", page.CreateOptions{PageSize: pageSize})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return f, fs
+}
+
+// checkpoint flushes the tree and proves that the checkpoint uses exactly the pages that the tree and the file need.
+func checkpoint(t *testing.T, f *page.File, tr *Tree) {
+	t.Helper()
+	root, err := tr.Flush()
+	require.NoError(t, err)
+	require.Zero(t, tr.Stats().DirtyBytes)
+	_, err = f.Checkpoint(page.Meta{Root: root})
+	require.NoError(t, err)
+	checkPages(t, f)
+}
+
+func checkPages(t *testing.T, f *page.File) {
+	t.Helper()
+	pin := f.Pin()
+	defer pin.Release()
+	used := make(map[page.No]bool)
+	for ext, err := range f.UsedExtents(pin) {
+		require.NoError(t, err)
+		for i := range page.No(ext.Pages) {
+			used[ext.First+i] = true
+		}
+	}
+	claim := func(run page.Run) {
+		for i := range page.No(run.Pages) {
+			require.True(t, used[run.First+i], "page %d is free or referenced twice", run.First+i)
+			delete(used, run.First+i)
+		}
+	}
+	own, err := f.OwnRuns(pin)
+	require.NoError(t, err)
+	for _, run := range own {
+		claim(run)
+	}
+	v := New(f, pin.Meta().Root, Options{}).View()
+	require.NoError(t, v.WalkRuns(func(run page.Run, _ int) error { claim(run); return nil }))
+	require.Empty(t, used, "pages are in use that nothing refers to")
+	require.NoError(t, v.Verify())
+}
+
+// model is the trivial tree.
+type model map[string]string
+
+func (m model) sorted() []string { return slices.Sorted(maps.Keys(m)) }
+
+func (m model) floor(key []byte) (string, bool) {
+	keys := m.sorted()
+	i, found := slices.BinarySearch(keys, string(key))
+	if !found {
+		i--
+	}
+	if i < 0 {
+		return "", false
+	}
+	return keys[i], true
+}
+
+type readable interface {
+	Get(key []byte) ([]byte, bool, error)
+	SeekFloor(key []byte) (k, v []byte, ok bool, err error)
+	Scan(from, to []byte) *Iterator
+}
+
+func requireSame(t *testing.T, m model, r readable, from, to []byte) {
+	t.Helper()
+	var keys []string
+	for _, k := range m.sorted() {
+		if (from == nil || k >= string(from)) && (to == nil || k < string(to)) {
+			keys = append(keys, k)
+		}
+	}
+	it := r.Scan(from, to)
+	for _, k := range keys {
+		require.True(t, it.Next(), "the scan ends before %q: %v", k, it.Err())
+		require.Equal(t, k, string(it.Key()))
+		require.Equal(t, m[k], string(it.Value()), "value of %q", k)
+	}
+	require.False(t, it.Next())
+	require.NoError(t, it.Err())
+}
+
+func requireReads(t *testing.T, m model, r readable, key []byte) {
+	t.Helper()
+	v, ok, err := r.Get(key)
+	require.NoError(t, err)
+	want, wantOK := m[string(key)]
+	require.Equal(t, wantOK, ok, "get %x", key)
+	require.Equal(t, want, string(v))
+	k, v, ok, err := r.SeekFloor(key)
+	require.NoError(t, err)
+	floor, wantOK := m.floor(key)
+	require.Equal(t, wantOK, ok, "floor of %x", key)
+	require.Equal(t, floor, string(k))
+	require.Equal(t, m[floor], string(v))
+}
+
+// randomKey draws from few queues and sequences, so that keys meet each other, in the shape that the store uses.
+func randomKey(rng *rand.Rand) []byte {
+	if rng.Intn(10) == 0 {
+		return fmt.Appendf(nil, "p%0*d", rng.Intn(40), rng.Intn(100))
+	}
+	key := binary.BigEndian.AppendUint64([]byte{"aiqs"[rng.Intn(4)]}, uint64(rng.Intn(4)))
+	return binary.BigEndian.AppendUint64(key, uint64(rng.Intn(400)))
+}
+
+func randomValue(rng *rand.Rand) []byte {
+	n := rng.Intn(40)
+	switch rng.Intn(200) {
+	case 0:
+		n = rng.Intn(60_000)
+	case 1, 2, 3:
+		n = rng.Intn(3000)
+	}
+	b := make([]byte, n)
+	rng.Read(b)
+	return b
+}
