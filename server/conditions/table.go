@@ -9,8 +9,8 @@ import (
 
 // All returns the table: each kind once, in the order of docs/runbook.md.
 func All() []Definition {
-	return slices.Concat(ofThePair(), ofIdentity(), ofTheCoordinator(), ofWork(), ofTheDisk(), ofTheContent(),
-		ofTheMachine())
+	return slices.Concat(ofTheStandby(), ofTheRole(), ofIdentity(), ofTheCoordinator(), ofOperations(), ofJobs(),
+		ofTheDisk(), ofTheContent(), ofTheMachine())
 }
 
 // table finds a definition by its kind. It is never changed.
@@ -26,7 +26,7 @@ var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constan
 // Find returns the definition of a kind; nil if there is none.
 func Find(k Kind) *Definition { return table[k] }
 
-func ofThePair() []Definition {
+func ofTheStandby() []Definition {
 	return []Definition{
 		{
 			Kind: OneCopyOnly, Severity: Critical, Scope: OfPair,
@@ -55,6 +55,11 @@ func ofThePair() []Definition {
 			Action: "Ask the active itself: `lockstep status` with both addresses. If the active serves, mend the " +
 				"network between the nodes.",
 		},
+	}
+}
+
+func ofTheRole() []Definition {
+	return []Definition{
 		{
 			Kind: NotServing, Severity: Critical, Scope: OfNode, After: 5 * time.Second,
 			Cause: "This node neither serves clients nor follows an active that does.",
@@ -193,7 +198,7 @@ func ofTheCoordinator() []Definition {
 	}
 }
 
-func ofWork() []Definition {
+func ofOperations() []Definition {
 	return []Definition{
 		{
 			Kind: SwitchoverFailed, Severity: Warning, Scope: OfNode,
@@ -219,6 +224,11 @@ func ofWork() []Definition {
 			Action: "The details say what it waits for. It goes on by itself as soon as it can; `lockstep store plan " +
 				"--cancel` ends it.",
 		},
+	}
+}
+
+func ofJobs() []Definition {
+	return []Definition{
 		{
 			Kind: JobFailed, Severity: Warning, Scope: OfPair,
 			Cause: "The last run of a scheduled job has failed.",

@@ -88,30 +88,13 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 		logger.Warn(w)
 	}
 	cfg.Limits = cfg.Limits.Within(cfg.Memory.Budget.Bytes())
-	n := &node{
-		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
-		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
-		canRestart: o.CanRestart,
-		around:     o.Around, setLogLevel: o.SetLogLevel,
-	}
-	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() })
-	n.lookout, n.events = newLookout(n), newStoreEvents(logger)
-	if cfg.Metrics.Listen != "" {
-		n.latencies = metrics.NewLatencies()
-	}
-	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
-
+	n := newNode(cfg, logger, &o)
 	if err := n.secure(); err != nil {
 		return err
 	}
 	// The store comes first: as long as the port is closed, the other node knows that this one does not run.
-	if o.FS == nil {
-		if o.FS, err = disk(); err != nil {
-			return err
-		}
-	}
-	if o.Around.BootID == "" {
-		o.Around.BootID = bootID()
+	if err := o.setDefaults(); err != nil {
+		return err
 	}
 	if n.store, err = openStore(cfg, o.FS, o.Around.BootID, n.storeEvent); err != nil {
 		return err
@@ -154,6 +137,36 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 
 	return n.serve(ctx, listener, o.OnReady)
+}
+
+// setDefaults fills in the real disk and the real boot where nothing takes their place.
+func (o *Options) setDefaults() (err error) {
+	if o.FS == nil {
+		if o.FS, err = disk(); err != nil {
+			return err
+		}
+	}
+	if o.Around.BootID == "" {
+		o.Around.BootID = bootID()
+	}
+	return nil
+}
+
+// newNode makes a node that has opened nothing yet.
+func newNode(cfg config.Config, logger *zap.Logger, o *Options) *node {
+	n := &node{
+		cfg: cfg, log: logger, version: o.Version, startedAt: time.Now(), fatal: make(chan error, 1),
+		closing: make(chan struct{}), health: health.NewServer(), restart: make(chan struct{}, 1),
+		canRestart: o.CanRestart,
+		around:     o.Around, setLogLevel: o.SetLogLevel,
+	}
+	n.serving = serving.NewCurrent(n.notActive, func() failover.Status { return n.runner.Status() })
+	n.lookout, n.events = newLookout(n), newStoreEvents(logger)
+	if cfg.Metrics.Listen != "" {
+		n.latencies = metrics.NewLatencies()
+	}
+	n.health.SetServingStatus(pb.QueueService_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_NOT_SERVING)
+	return n
 }
 
 // node is one running node.

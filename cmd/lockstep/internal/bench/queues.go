@@ -55,30 +55,25 @@ func Queues(ctx context.Context, o QueuesOptions, report func(Result) error) (er
 		return err
 	}
 	empty := heapInUse()
-	tell := func(r Result) error {
-		r.Queues = o.Queues
-		return report(r)
+	phase := func(name string, run func(*Result) error) error {
+		result := many.e.result("queues", name)
+		if err := many.e.measure(&result, run); err != nil {
+			return err
+		}
+		result.Queues = o.Queues
+		return report(result)
 	}
-	for _, phase := range []struct {
-		name string
-		run  func(*Result) error
-	}{
-		{"create", func(r *Result) error { return many.e.createQueues(ctx, o.Queues, r) }},
-		{"one each", func(r *Result) error { return many.e.roundRobin(ctx, o.Queues, o.Queues, r) }},
-	} {
-		result := many.e.result("queues", phase.name)
-		if err := many.e.measure(&result, phase.run); err != nil {
-			return err
-		}
-		if err := tell(result); err != nil {
-			return err
-		}
+	if err := phase("create", func(r *Result) error { return many.e.createQueues(ctx, o.Queues, r) }); err != nil {
+		return err
+	}
+	err = phase("one each", func(r *Result) error { return many.e.roundRobin(ctx, o.Queues, o.Queues, r) })
+	if err != nil {
+		return err
 	}
 	if err := publishInTurns(ctx, o, one, many, empty, report); err != nil {
 		return err
 	}
-	start := many.e.result("queues", "start")
-	err = many.e.measure(&start, func(r *Result) error {
+	return phase("start", func(r *Result) error {
 		if err := many.e.reopen(ctx); err != nil {
 			return err
 		}
@@ -87,7 +82,6 @@ func Queues(ctx context.Context, o QueuesOptions, report func(Result) error) (er
 		r.QueueBytes = (float64(heapInUse()) - float64(empty)) / float64(o.Queues)
 		return nil
 	})
-	return errors.Join(err, tell(start))
 }
 
 // publishInTurns publishes to one queue, and round many. Then it closes the store of the one.

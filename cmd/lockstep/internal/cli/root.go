@@ -55,6 +55,18 @@ Start with one of:
 			return nil
 		},
 	}
+	globalFlags(env, root)
+	root.AddGroup(
+		&cobra.Group{ID: "run", Title: "Run:"},
+		&cobra.Group{ID: "use", Title: "Use:"},
+		&cobra.Group{ID: "operate", Title: "Operate:"},
+	)
+	root.AddCommand(commands...)
+	return root
+}
+
+// globalFlags gives root the flags of all commands; they fill env.
+func globalFlags(env *Env, root *cobra.Command) {
 	addr := DefaultAddr
 	if v, ok := env.Lookup(EnvAddr); ok && v != "" {
 		addr = v
@@ -85,11 +97,4 @@ Start with one of:
 		}
 		return pflag.NormalizedName(name)
 	})
-	root.AddGroup(
-		&cobra.Group{ID: "run", Title: "Run:"},
-		&cobra.Group{ID: "use", Title: "Use:"},
-		&cobra.Group{ID: "operate", Title: "Operate:"},
-	)
-	root.AddCommand(commands...)
-	return root
 }

@@ -48,6 +48,33 @@ func (f *compareFlags) register(cmd *cobra.Command, env *cli.Env) {
 		"file whose lock is held while something is measured; empty: none")
 }
 
+// check reads the flags and refuses what cannot be measured. limit is the text of --memory-limit.
+func (f *compareFlags) check(limit string) (p parsed, err error) {
+	if len(f.syncs) == 0 {
+		return p, cli.Usage("--sync is empty")
+	}
+	f.sync = f.syncs[0] // each of them is checked below
+	if p, err = f.parse(); err != nil {
+		return p, err
+	}
+	if f.duration < 100*time.Millisecond || f.bursts < 1 || f.batch < 1 {
+		return p, cli.Usage("--duration must be at least 100ms, and --bursts and --batch at least 1")
+	}
+	for _, s := range f.syncs {
+		if s != "always" && s != "off" {
+			return p, cli.Usage("--sync %q is neither always nor off", s)
+		}
+	}
+	if limit != "" {
+		bytes, err := config.ParseSize(limit)
+		if err != nil {
+			return p, cli.Usage("--memory-limit: %v", err)
+		}
+		f.limit = int64(bytes)
+	}
+	return p, nil
+}
+
 // find looks for the peers of that name; what is missing is only noted.
 func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) error {
 	f.peers = map[string]bench.Peer{}
@@ -94,31 +121,12 @@ func compareCommand(env *cli.Env) *cobra.Command {
   lockstep bench compare --peer chronicle --sync always --messages 200000 --batch 100 --output json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if len(f.syncs) == 0 {
-				return cli.Usage("--sync is empty")
-			}
-			f.sync = f.syncs[0] // each of them is checked below
 			if peer == bench.PeerNATS && !cmd.Flags().Changed("size") {
 				f.sizes = []string{"512", "15000"}
 			}
-			p, err := f.parse()
+			p, err := f.check(limit)
 			if err != nil {
 				return err
-			}
-			if f.duration < 100*time.Millisecond || f.bursts < 1 || f.batch < 1 {
-				return cli.Usage("--duration must be at least 100ms, and --bursts and --batch at least 1")
-			}
-			for _, s := range f.syncs {
-				if s != "always" && s != "off" {
-					return cli.Usage("--sync %q is neither always nor off", s)
-				}
-			}
-			if limit != "" {
-				bytes, err := config.ParseSize(limit)
-				if err != nil {
-					return cli.Usage("--memory-limit: %v", err)
-				}
-				f.limit = int64(bytes)
 			}
 			if err := f.find(env, dir, command, peer); err != nil {
 				return err

@@ -51,24 +51,7 @@ producers: of each process, it is in the JSON.
 			}
 			o.Messages = f.messages
 			return withTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
-				var first bench.Result
-				for i, n := range subscriptions {
-					o := o
-					o.Subscriptions = n
-					published, err := fanoutRounds(env, cmd, t, o, f.rounds)
-					if err != nil {
-						return err
-					}
-					if i == 0 {
-						first = published
-						continue
-					}
-					if err := env.Print.Sentence("publishing with %d subscriptions: %.2f × the rate with %d", n,
-						published.Rate/first.Rate, first.Subscriptions); err != nil {
-						return err
-					}
-				}
-				return nil
+				return fanoutOfEach(env, cmd, t, o, f.rounds, subscriptions)
 			})
 		},
 	}
@@ -87,6 +70,29 @@ producers: of each process, it is in the JSON.
 	cmd.Flags().DurationVar(&o.Drain, "drain", 0,
 		"end deliveries so long after the last message was published; 0: when all are delivered")
 	return cmd
+}
+
+// fanoutOfEach measures each number of subscriptions, and says how publishing compares with the first of them.
+func fanoutOfEach(
+	env *cli.Env, cmd *cobra.Command, t bench.Target, o bench.FanoutOptions, rounds int, subscriptions []int,
+) error {
+	var first bench.Result
+	for i, n := range subscriptions {
+		o.Subscriptions = n
+		published, err := fanoutRounds(env, cmd, t, o, rounds)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			first = published
+			continue
+		}
+		if err := env.Print.Sentence("publishing with %d subscriptions: %.2f × the rate with %d", n,
+			published.Rate/first.Rate, first.Subscriptions); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // parseSizeRange reads a size, or a range of sizes.

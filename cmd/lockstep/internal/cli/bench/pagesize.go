@@ -56,18 +56,7 @@ its setting memory.budget. --messages is the number of all messages together.`,
 			o.PageSize, o.PageSizeMax, o.Queues = int(size), int(largest), f.queues
 			f.standalone = !f.pair
 			return withTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
-				var results []bench.Result
-				for round := range f.rounds {
-					err := bench.PageSize(cmd.Context(), t, o, func(r bench.Result) error {
-						r.Round = round + 1
-						results = append(results, r)
-						return env.Print.Object(r)
-					})
-					if err != nil {
-						return err
-					}
-				}
-				return printPageSize(env, results)
+				return pageSizeRounds(env, cmd, t, o, f.rounds)
 			})
 		},
 	}
@@ -82,6 +71,22 @@ its setting memory.budget. --messages is the number of all messages together.`,
 	cmd.Flags().StringVar(&limit, "page-size-max", "",
 		"the scan does not recommend more than this; default: the setting of that name")
 	return cmd
+}
+
+// pageSizeRounds measures so many rounds and prints what they gave.
+func pageSizeRounds(env *cli.Env, cmd *cobra.Command, t bench.Target, o bench.PageSizeOptions, rounds int) error {
+	var results []bench.Result
+	for round := range rounds {
+		err := bench.PageSize(cmd.Context(), t, o, func(r bench.Result) error {
+			r.Round = round + 1
+			results = append(results, r)
+			return env.Print.Object(r)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return printPageSize(env, results)
 }
 
 // setDefaults gives flags other defaults than they were registered with.

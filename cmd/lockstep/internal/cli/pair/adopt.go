@@ -53,28 +53,7 @@ Without --yes it only says what it would do.`,
 				if err != nil {
 					return err
 				}
-				plan, err := n.AdoptRecord(ctx, req)
-				if err != nil {
-					return err
-				}
-				if !yes {
-					return errors.Join(printAdoption(env, plan), cli.ErrNotConfirmed)
-				}
-				if !env.Print.JSON() {
-					if err := printAdoption(env, plan); err != nil {
-						return err
-					}
-				}
-				req.Confirm = true
-				done, err := n.AdoptRecord(ctx, req)
-				if err != nil {
-					return err
-				}
-				if env.Print.JSON() {
-					return printAdoption(env, done)
-				}
-				return env.Print.Sentence("done: %s is the active of pair %s, config %d, term %d", nameOf(done),
-					done.GetPairId(), done.GetConfig(), done.GetTerm())
+				return adopt(ctx, env, n, req, yes)
 			})
 		},
 	}
@@ -86,6 +65,32 @@ Without --yes it only says what it would do.`,
 	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false,
 		"adopt even though acknowledged messages may be missing on this node")
 	return cmd
+}
+
+// adopt asks the node what it would write, and has it write that if the operator has confirmed it.
+func adopt(ctx context.Context, env *cli.Env, n *client.Node, req *pb.AdoptRecordRequest, confirmed bool) error {
+	plan, err := n.AdoptRecord(ctx, req)
+	if err != nil {
+		return err
+	}
+	if !confirmed {
+		return errors.Join(printAdoption(env, plan), cli.ErrNotConfirmed)
+	}
+	if !env.Print.JSON() {
+		if err := printAdoption(env, plan); err != nil {
+			return err
+		}
+	}
+	req.Confirm = true
+	done, err := n.AdoptRecord(ctx, req)
+	if err != nil {
+		return err
+	}
+	if env.Print.JSON() {
+		return printAdoption(env, done)
+	}
+	return env.Print.Sentence("done: %s is the active of pair %s, config %d, term %d", nameOf(done),
+		done.GetPairId(), done.GetConfig(), done.GetTerm())
 }
 
 // nameOf the node that adopts.
