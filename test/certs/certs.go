@@ -52,8 +52,9 @@ func (a *Authority) Pool() *x509.CertPool {
 	return p
 }
 
-// Issue makes a certificate for 127.0.0.1, good for servers and clients, and the files of it and its key.
-func (a *Authority) Issue(t *testing.T, name string) (cert tls.Certificate, certFile, keyFile string) {
+// Issue makes a certificate for 127.0.0.1 and the hosts given, good for servers and clients, and the files of it and its
+// key.
+func (a *Authority) Issue(t *testing.T, name string, hosts ...string) (cert tls.Certificate, certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -61,7 +62,7 @@ func (a *Authority) Issue(t *testing.T, name string) (cert tls.Certificate, cert
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-time.Hour),
 		NotAfter:  time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: hosts,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)

@@ -92,7 +92,7 @@ func testMissing(t *testing.T, f Fixture) {
 	c := connect(t, f)
 	_, _, err := c.Load(timed(t))
 	require.ErrorIs(t, err, failover.ErrNoRecord)
-	await(t, c, "it is missing", func(o failover.Observation) bool {
+	Await(t, c, "it is missing", func(o failover.Observation) bool {
 		return o.Missing && o.Record == nil &&
 			o.Reachable
 	})
@@ -202,8 +202,8 @@ func testSwapInvalid(t *testing.T, f Fixture) {
 	require.ErrorIs(t, err, failover.ErrNoRecord)
 }
 
-// await waits until an observation meets the condition.
-func await(t *testing.T, c failover.Coordinator, what string, ok func(failover.Observation) bool) failover.Observation {
+// Await waits until an observation meets the condition.
+func Await(t *testing.T, c failover.Coordinator, what string, ok func(failover.Observation) bool) failover.Observation {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
@@ -225,7 +225,7 @@ func testWatch(t *testing.T, f Fixture) {
 	rev, err := swap(ctx, a, 0, rec)
 	require.NoError(t, err)
 	for i := range 3 {
-		got := await(t, b, "the record", func(o failover.Observation) bool {
+		got := Await(t, b, "the record", func(o failover.Observation) bool {
 			return o.Record != nil &&
 				o.Record.Config == rec.Config
 		})
@@ -285,17 +285,17 @@ func testAnnounce(t *testing.T, f Fixture) {
 	done := make(chan error, 1)
 	go func() { done <- a.Announce(ctx, live) }()
 
-	o := await(t, b, "the liveness key", func(o failover.Observation) bool {
+	o := Await(t, b, "the liveness key", func(o failover.Observation) bool {
 		_,
 			ok := o.LiveNode(live.Node.ID)
 		return ok
 	})
 	require.Equal(t, []failover.Live{live}, o.Live)
 	require.Zero(t, o.LeaseUntil, "a lease belongs to the one who announced itself")
-	o = await(t, a, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() })
+	o = Await(t, a, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() })
 	require.Greater(t, time.Until(o.LeaseUntil), time.Duration(0))
 	first := o.LeaseUntil
-	await(t, a, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(first) })
+	Await(t, a, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(first) })
 
 	cancel()
 	select {
@@ -304,7 +304,7 @@ func testAnnounce(t *testing.T, f Fixture) {
 	case <-time.After(bound):
 		require.FailNow(t, "Announce did not end with its context")
 	}
-	await(t, b, "no liveness key", func(o failover.Observation) bool { return len(o.Live) == 0 && o.LiveKnown })
+	Await(t, b, "no liveness key", func(o failover.Observation) bool { return len(o.Live) == 0 && o.LiveKnown })
 }
 
 func testOutage(t *testing.T, f Fixture) {
@@ -317,10 +317,10 @@ func testOutage(t *testing.T, f Fixture) {
 	rec := SampleRecord("op1")
 	rev, err := swap(ctx, a, 0, rec)
 	require.NoError(t, err)
-	await(t, a, "reachable", func(o failover.Observation) bool { return o.Reachable && len(o.Live) == 1 })
+	Await(t, a, "reachable", func(o failover.Observation) bool { return o.Reachable && len(o.Live) == 1 })
 
 	f.Stop(t)
-	await(t, a, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
+	Await(t, a, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
 	short, cancelShort := context.WithTimeout(ctx, 2*time.Second)
 	defer cancelShort()
 	_, _, err = a.Load(short)
@@ -332,7 +332,7 @@ func testOutage(t *testing.T, f Fixture) {
 	require.NotErrorIs(t, err, failover.ErrConflict)
 
 	f.Start(t)
-	await(t, a, "reachable again", func(o failover.Observation) bool { return o.Reachable && o.Record != nil })
+	Await(t, a, "reachable again", func(o failover.Observation) bool { return o.Reachable && o.Record != nil })
 	require.Eventually(t, func() bool {
 		now, at, err := b.Load(ctx)
 		if err != nil {
@@ -343,9 +343,9 @@ func testOutage(t *testing.T, f Fixture) {
 		_, err = b.Swap(ctx, at, next)
 		return err == nil
 	}, bound, 20*time.Millisecond)
-	await(t, a, "a change after the outage",
+	Await(t, a, "a change after the outage",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "after" })
-	await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	Await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
 	cancel()
 	require.NoError(t, <-done)
 }

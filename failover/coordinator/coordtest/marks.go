@@ -114,10 +114,10 @@ func testMarkOutage(t *testing.T, f Fixture) {
 	require.NoError(t, err)
 	mark := failover.Mark{By: 1, Term: 1, LSN: 7}
 	writeMark(ctx, t, a, mark)
-	await(t, b, "reachable", func(o failover.Observation) bool { return o.Reachable })
+	Await(t, b, "reachable", func(o failover.Observation) bool { return o.Reachable })
 
 	f.Stop(t)
-	await(t, b, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
+	Await(t, b, "not reachable", func(o failover.Observation) bool { return !o.Reachable })
 	short, cancel := context.WithTimeout(ctx, outageTry)
 	defer cancel()
 	_, err = a.WriteMark(short, failover.Mark{By: 1, Term: 1, LSN: 8})

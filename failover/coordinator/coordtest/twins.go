@@ -51,7 +51,7 @@ func testTwins(t *testing.T, f Fixture) {
 	first, second := failover.Live{Node: node, Process: "p1"}, failover.Live{Node: node, Process: "p2"}
 	announce(t, other, failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "h:2"}, Process: "p1"})
 	announce(t, a, first)
-	o := await(t, a, "both nodes", func(o failover.Observation) bool {
+	o := Await(t, a, "both nodes", func(o failover.Observation) bool {
 		return len(o.Live) == 2 &&
 			!o.LeaseUntil.IsZero()
 	})
@@ -60,26 +60,26 @@ func testTwins(t *testing.T, f Fixture) {
 	// The copy is started, ends, and is started again.
 	for range 2 {
 		end := announce(t, b, second)
-		await(t, a, "the second process at the first", func(o failover.Observation) bool { return is(o, second) })
-		await(t, b, "the first process at the second", func(o failover.Observation) bool { return is(o, first) })
-		o = await(t, other, "the newer process", func(o failover.Observation) bool {
+		Await(t, a, "the second process at the first", func(o failover.Observation) bool { return is(o, second) })
+		Await(t, b, "the first process at the second", func(o failover.Observation) bool { return is(o, first) })
+		o = Await(t, other, "the newer process", func(o failover.Observation) bool {
 			l, ok := o.LiveNode(node.ID)
 			return ok && l == second
 		})
 		require.Len(t, o.Live, 2)
 		require.Nil(t, o.Twin)
-		require.Nil(t, await(t, reader, "the nodes",
+		require.Nil(t, Await(t, reader, "the nodes",
 			func(o failover.Observation) bool { return len(o.Live) == 2 }).Twin)
-		until := await(t, a, "a lease", func(o failover.Observation) bool { return is(o, second) }).LeaseUntil
-		await(t, a, "a lease that goes on", func(o failover.Observation) bool {
+		until := Await(t, a, "a lease", func(o failover.Observation) bool { return is(o, second) }).LeaseUntil
+		Await(t, a, "a lease that goes on", func(o failover.Observation) bool {
 			return o.LeaseUntil.After(until) &&
 				is(o, second)
 		})
 
 		end()
-		await(t, a, "no twin", func(o failover.Observation) bool { return o.Twin == nil })
-		require.Nil(t, await(t, b, "nothing", func(failover.Observation) bool { return true }).Twin)
-		await(t, other, "the process that is left", func(o failover.Observation) bool {
+		Await(t, a, "no twin", func(o failover.Observation) bool { return o.Twin == nil })
+		require.Nil(t, Await(t, b, "nothing", func(failover.Observation) bool { return true }).Twin)
+		Await(t, other, "the process that is left", func(o failover.Observation) bool {
 			l, ok := o.LiveNode(node.ID)
 			return ok && l == first
 		})
@@ -94,7 +94,7 @@ func testTwinThatWasKilled(t *testing.T, f Fixture) {
 	for attempt := 0; ; attempt++ {
 		killed := f.Connect(t)
 		end := announce(t, killed, dead)
-		await(t, reader, "the first process", func(o failover.Observation) bool {
+		Await(t, reader, "the first process", func(o failover.Observation) bool {
 			l,
 				ok := o.LiveNode(node.ID)
 			return ok && l == dead

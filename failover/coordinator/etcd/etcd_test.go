@@ -123,7 +123,7 @@ func TestRecordThatCannotBeRead(t *testing.T) {
 		c := s.connect(t, "/p/")
 		_, _, err = c.Load(t.Context())
 		require.ErrorIs(t, err, want, value)
-		o := await(t, c, "that the record cannot be read",
+		o := coordtest.Await(t, c, "that the record cannot be read",
 			func(o failover.Observation) bool { return o.RecordErr != nil })
 		require.ErrorIs(t, o.RecordErr, want)
 		require.NoError(t, c.Close())
@@ -204,7 +204,7 @@ func TestTwinOfOlderRelease(t *testing.T) {
 	c := open(t, etcd.Options{Endpoints: s.etcd.Endpoints(), Prefix: "/p", LeaseTTL: time.Second})
 	live := sampleLive("a")
 	announce(t, c, live)
-	await(t, c, "its own key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	coordtest.Await(t, c, "its own key", func(o failover.Observation) bool { return len(o.Live) == 1 })
 	old := live
 	old.Process = "of 0.1.0"
 	value, err := json.Marshal(old)
@@ -213,11 +213,11 @@ func TestTwinOfOlderRelease(t *testing.T) {
 	require.NoError(t, err)
 	_, err = raw.Put(t.Context(), "/p/live/"+live.Node.ID.String(), string(value), clientv3.WithLease(lease.ID))
 	require.NoError(t, err)
-	await(t, c, "the twin", func(o failover.Observation) bool {
+	coordtest.Await(t, c, "the twin", func(o failover.Observation) bool {
 		return o.Twin != nil && o.Twin.Live == old &&
 			!o.Twin.Stale
 	})
-	await(t, c, "its own key again", func(o failover.Observation) bool {
+	coordtest.Await(t, c, "its own key again", func(o failover.Observation) bool {
 		l, ok := o.LiveNode(live.Node.ID)
 		return o.Twin == nil && ok && l == live
 	})

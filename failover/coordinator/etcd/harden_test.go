@@ -38,7 +38,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	rec := coordtest.SampleRecord("first")
 	rev, err := a.Swap(t.Context(), 0, rec)
 	require.NoError(t, err)
-	await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	coordtest.Await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
 
 	leader := func() int {
 		for i, e := range all {
@@ -55,7 +55,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	require.NoError(t, all[old].Server.MoveLeader(ctx, uint64(all[old].Server.MemberID()),
 		uint64(all[(old+1)%3].Server.MemberID())))
 	rec, rev = swap(t, a, rec, rev, "leader moved")
-	await(t, b, "a change after the leader has moved",
+	coordtest.Await(t, b, "a change after the leader has moved",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader moved" })
 
 	require.Eventually(t, func() bool { i := leader(); return i >= 0 && i != old }, bound, 10*time.Millisecond)
@@ -63,11 +63,11 @@ func TestMembersComeAndGo(t *testing.T) {
 	go all[leader()].kill() // the end of the test waits for it
 	_, _ = swap(t, a, rec, rev, "leader killed")
 	t.Logf("a swap after the leader was killed: done after %v", time.Since(began).Round(time.Millisecond))
-	o := await(t, b, "a change after the leader was killed",
+	o := coordtest.Await(t, b, "a change after the leader was killed",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "leader killed" })
 	require.Len(t, o.Live, 1, "the lease has outlived the leader")
-	until := await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	await(t, a, "a lease that is renewed by the others",
+	until := coordtest.Await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	coordtest.Await(t, a, "a lease that is renewed by the others",
 		func(o failover.Observation) bool { return o.LeaseUntil.After(until) && o.Reachable })
 }
 
@@ -102,7 +102,7 @@ func TestBlackholedEndpoint(t *testing.T) {
 			cut.Heal()
 		}
 	}
-	await(t, watcher, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	coordtest.Await(t, watcher, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 })
 	hole.Cut()
 	worst := time.Duration(0)
 	for i := range 20 {
@@ -120,12 +120,12 @@ func TestBlackholedEndpoint(t *testing.T) {
 	t.Logf("worst of 20 swaps while one of two endpoints is silent: %v", worst.Round(time.Millisecond))
 	require.Less(t, worst, time.Second, "a swap has waited for the silent endpoint")
 	began = time.Now()
-	o := await(t, watcher, "the last change",
+	o := coordtest.Await(t, watcher, "the last change",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == rec.OpID })
 	t.Logf("the watch had it after another %v", time.Since(began).Round(time.Millisecond))
 	require.True(t, o.Reachable)
-	until := await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	await(t, c, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
+	until := coordtest.Await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	coordtest.Await(t, c, "a renewed lease", func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
 }
 
 // Nothing hangs when no endpoint answers: each call ends with its context, and Close at once.
@@ -160,7 +160,7 @@ func TestTLS(t *testing.T) {
 		c := open(t, at(scheme, clientTLS(ca, &clientCert)))
 		require.NoError(t, c.Ping(t.Context()), scheme)
 		announce(t, c, sampleLive("a"))
-		await(t, c, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() && len(o.Live) > 0 })
+		coordtest.Await(t, c, "the lease", func(o failover.Observation) bool { return !o.LeaseUntil.IsZero() && len(o.Live) > 0 })
 	}
 	for name, tt := range map[string]struct {
 		o    etcd.Options
@@ -187,7 +187,7 @@ func TestTLS(t *testing.T) {
 				require.Error(t, err)
 				return strings.Contains(err.Error(), tt.want)
 			}, bound, time.Millisecond)
-			await(t, c, "the reason in the status", func(o failover.Observation) bool {
+			coordtest.Await(t, c, "the reason in the status", func(o failover.Observation) bool {
 				return !o.Reachable &&
 					strings.Contains(o.Trouble, tt.want)
 			})
@@ -220,20 +220,20 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	rec := coordtest.SampleRecord("first")
 	rev, err := a.Swap(ctx, 0, rec)
 	require.NoError(t, err)
-	await(t, b, "the record", func(o failover.Observation) bool { return o.Record != nil && len(o.Live) == 1 })
+	coordtest.Await(t, b, "the record", func(o failover.Observation) bool { return o.Record != nil && len(o.Live) == 1 })
 
 	// Every token that there is now ends: by its time to live, and by the change of the auth revision.
 	idle := time.Now()
 	require.Eventually(t, func() bool { return time.Since(idle) > 2500*time.Millisecond }, bound, 50*time.Millisecond)
 	rec, rev = swap(t, a, rec, rev, "tokens expired")
-	await(t, b, "a change after the tokens have ended",
+	coordtest.Await(t, b, "a change after the tokens have ended",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "tokens expired" })
 	do(admin.UserAdd(ctx, "another", "user"))
 	_, _ = swap(t, b, rec, rev, "auth changed")
-	await(t, a, "a change after the users were changed",
+	coordtest.Await(t, a, "a change after the users were changed",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "auth changed" })
-	until := await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	obs := await(t, a, "a lease that is still renewed",
+	until := coordtest.Await(t, a, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	obs := coordtest.Await(t, a, "a lease that is still renewed",
 		func(o failover.Observation) bool { return o.LeaseUntil.After(until.Add(time.Second)) })
 	require.True(t, obs.Reachable)
 	require.Len(t, obs.Live, 1)
@@ -251,7 +251,7 @@ func TestUserAndTokenExpiry(t *testing.T) {
 			tt.change(&o)
 			c := open(t, o)
 			require.ErrorContains(t, c.Ping(ctx), tt.want)
-			await(t, c, "the reason in the status",
+			coordtest.Await(t, c, "the reason in the status",
 				func(o failover.Observation) bool { return strings.Contains(o.Trouble, tt.want) })
 			_, err := c.Swap(ctx, 0, coordtest.SampleRecord("x"))
 			require.Error(t, err)
@@ -270,7 +270,7 @@ func TestOutOfSpace(t *testing.T) {
 	rec := coordtest.SampleRecord("first")
 	rev, err := c.Swap(t.Context(), 0, rec)
 	require.NoError(t, err)
-	await(t, c, "the lease", func(o failover.Observation) bool { return len(o.Live) == 1 })
+	coordtest.Await(t, c, "the lease", func(o failover.Observation) bool { return len(o.Live) == 1 })
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -303,8 +303,8 @@ func TestOutOfSpace(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, rec, now)
 	require.Equal(t, rev, at)
-	until := await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
-	o := await(t, c, "a lease that is renewed all the same",
+	until := coordtest.Await(t, c, "the lease", func(failover.Observation) bool { return true }).LeaseUntil
+	o := coordtest.Await(t, c, "a lease that is renewed all the same",
 		func(o failover.Observation) bool { return o.LeaseUntil.After(until) })
 	require.True(t, o.Reachable)
 
@@ -331,7 +331,7 @@ func TestTwoPairsInOneEtcd(t *testing.T) {
 		_, err = two.Swap(t.Context(), 0, recTwo)
 		require.NoError(t, err, "the other pair's record is not this one's")
 		for c, want := range map[*etcd.Coordinator]failover.Record{one: recOne, two: recTwo} {
-			o := await(t, c, "its own record", func(o failover.Observation) bool {
+			o := coordtest.Await(t, c, "its own record", func(o failover.Observation) bool {
 				return o.Record != nil &&
 					len(o.Live) > 0
 			})

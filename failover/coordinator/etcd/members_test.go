@@ -141,21 +141,6 @@ func secure(ca, cert, key string) configure {
 	}
 }
 
-// await waits until an observation meets the condition.
-func await(t *testing.T, c failover.Coordinator, what string, ok func(failover.Observation) bool) failover.Observation {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	var last failover.Observation
-	for o := range c.Watch(ctx) {
-		if last = o; ok(o) {
-			return o
-		}
-	}
-	require.FailNow(t, "not observed: "+what, "last: %+v", last)
-	return last
-}
-
 // announce keeps a liveness key until the test ends.
 func announce(t *testing.T, c failover.Coordinator, live failover.Live) {
 	t.Helper()

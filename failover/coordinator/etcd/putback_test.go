@@ -66,7 +66,7 @@ func TestPutBackUnderConnection(t *testing.T) {
 	_, err = a.WriteMark(t.Context(), failover.Mark{By: 1, Term: 1, LSN: 50})
 	require.NoError(t, err)
 	for _, c := range []*etcd.Coordinator{a, b} {
-		await(t, c, "the newest record", func(o failover.Observation) bool {
+		coordtest.Await(t, c, "the newest record", func(o failover.Observation) bool {
 			return o.Record != nil &&
 				o.Record.OpID == rec.OpID
 		})
@@ -74,11 +74,11 @@ func TestPutBackUnderConnection(t *testing.T) {
 
 	s.putBack(t, image)
 	for _, c := range []*etcd.Coordinator{a, b} {
-		o := await(t, c, "the record that was put back",
+		o := coordtest.Await(t, c, "the record that was put back",
 			func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" && o.Reachable })
 		require.Less(t, o.Revision, rev)
 	}
-	await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 && o.Live[0] == live })
+	coordtest.Await(t, b, "the liveness key", func(o failover.Observation) bool { return len(o.Live) == 1 && o.Live[0] == live })
 	got, at, err := b.Load(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, old, got)
@@ -111,7 +111,7 @@ func TestPutBackUnderConnection(t *testing.T) {
 	_, err = b.Swap(t.Context(), at, next)
 	require.NoError(t, err)
 	for _, c := range []*etcd.Coordinator{a, b} {
-		await(t, c, "what comes after", func(o failover.Observation) bool {
+		coordtest.Await(t, c, "what comes after", func(o failover.Observation) bool {
 			return o.Record != nil &&
 				o.Record.OpID == "adopted"
 		})
@@ -134,7 +134,7 @@ func TestPutBackUnderBrokenWatch(t *testing.T) {
 	for i := range 20 {
 		rec, rev = swap(t, a, rec, rev, fmt.Sprint("new", i))
 	}
-	await(t, b, "the newest record", func(o failover.Observation) bool {
+	coordtest.Await(t, b, "the newest record", func(o failover.Observation) bool {
 		return o.Record != nil &&
 			o.Record.OpID == rec.OpID
 	})
@@ -142,6 +142,6 @@ func TestPutBackUnderBrokenWatch(t *testing.T) {
 	way.Reset()
 	s.putBack(t, image)
 	way.Heal()
-	await(t, b, "the record that was put back",
+	coordtest.Await(t, b, "the record that was put back",
 		func(o failover.Observation) bool { return o.Record != nil && o.Record.OpID == "old" })
 }

@@ -4,15 +4,8 @@ package raft_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,64 +16,22 @@ import (
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/coordtest"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/raft"
+	"github.com/lockstep-mq/lockstep/test/certs"
 )
 
-// authority issues certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	file string
-}
-
-func newAuthority(t *testing.T, name string) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	return &authority{cert: cert, key: key, file: pemFile(t, "ca.pem", "CERTIFICATE", der)}
-}
-
 // issue makes a voter's certificate for the host in its address.
-func (a *authority) issue(t *testing.T, address string) *raft.TLS {
+func issue(t *testing.T, by *certs.Authority, address string) *raft.TLS {
 	t.Helper()
 	host, _, err := net.SplitHostPort(address)
 	require.NoError(t, err)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: host},
-		NotBefore: time.Now().Add(-time.Hour),
-		NotAfter:  time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature, DNSNames: []string{host},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	require.NoError(t, err)
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	require.NoError(t, err)
-	return &raft.TLS{
-		CA: a.file, Cert: pemFile(t, "cert.pem", "CERTIFICATE", der),
-		Key: pemFile(t, "key.pem", "EC PRIVATE KEY", keyDER),
-	}
-}
-
-func pemFile(t *testing.T, name, kind string, der []byte) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-	return file
+	_, cert, key := by.Issue(t, host, host)
+	return &raft.TLS{CA: by.File, Cert: cert, Key: key}
 }
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	ours, others := newAuthority(t, "ours"), newAuthority(t, "others")
-	c := newCluster(t, func(o *raft.Options) { o.TLS = ours.issue(t, o.Advertise) })
+	ours, others := certs.New(t, "ours"), certs.New(t, "others")
+	c := newCluster(t, func(o *raft.Options) { o.TLS = issue(t, ours, o.Advertise) })
 	for _, name := range names() {
 		c.start(name)
 	}
@@ -94,9 +45,9 @@ func TestTLS(t *testing.T) {
 		text string
 		tune func(*raft.Options)
 	}{
-		{"for another name than the one in", func(o *raft.Options) { o.TLS = ours.issue(t, "elsewhere:1") }},
+		{"for another name than the one in", func(o *raft.Options) { o.TLS = issue(t, ours, "elsewhere:1") }},
 		{"uses TLS and the other does not", func(o *raft.Options) { o.TLS = nil }},
-		{"issued by the authority in tls.ca", func(o *raft.Options) { o.TLS = others.issue(t, o.Advertise) }},
+		{"issued by the authority in tls.ca", func(o *raft.Options) { o.TLS = issue(t, others, o.Advertise) }},
 	} {
 		c.stop(nodeB)
 		c.tune = bad.tune
@@ -110,7 +61,7 @@ func TestTLS(t *testing.T) {
 	c.awaitTrouble(nodeB, "cannot be talked to")
 
 	admin, err := raft.NewAdmin(raft.AdminOptions{
-		Voters: []string{nodeA}, TLS: others.issue(t, nodeA),
+		Voters: []string{nodeA}, TLS: issue(t, others, nodeA),
 		Dial: c.net.dialFrom("admin"),
 	})
 	require.NoError(t, err)
@@ -122,9 +73,9 @@ func TestTLS(t *testing.T) {
 // A voter that says nothing after the handshake is left when no request waits for it any more.
 func TestTLSSilentVoter(t *testing.T) {
 	t.Parallel()
-	ours := newAuthority(t, "ours")
+	ours := certs.New(t, "ours")
 	const name = "silent.test:1"
-	mine := ours.issue(t, name)
+	mine := issue(t, ours, name)
 	pair, err := tls.LoadX509KeyPair(mine.Cert, mine.Key)
 	require.NoError(t, err)
 	ln, err := tls.Listen("tcp", "127.0.0.1:0",
@@ -145,7 +96,7 @@ func TestTLSSilentVoter(t *testing.T) {
 		left <- err
 	}()
 	admin, err := raft.NewAdmin(raft.AdminOptions{
-		Voters: []string{name}, TLS: ours.issue(t, "admin.test:1"),
+		Voters: []string{name}, TLS: issue(t, ours, "admin.test:1"),
 		Dial: func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", ln.Addr().String())
 		},
@@ -163,7 +114,7 @@ func TestTLSSilentVoter(t *testing.T) {
 
 func TestTLSFiles(t *testing.T) {
 	t.Parallel()
-	good := newAuthority(t, "ours").issue(t, nodeA)
+	good := issue(t, certs.New(t, "ours"), nodeA)
 	for name, bad := range map[string]*raft.TLS{
 		"go together":               {CA: good.CA},
 		"ca: open":                  {CA: "/not/there", Cert: good.Cert, Key: good.Key},
