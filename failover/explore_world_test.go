@@ -300,7 +300,7 @@ func (w *world) carryOut(i int, e Effect) error {
 
 // named tells whether an entry of the record is that of the last run from this disk.
 func (d *wdisk) named(m Member) bool {
-	return m.is(d.identity().Member().inRun(m.Run)) && (m.Run == uuid.Nil || m.Run == d.run || m.Run == d.claimed)
+	return m.Is(d.identity().Member().InRun(m.Run)) && (m.Run == uuid.Nil || m.Run == d.run || m.Run == d.claimed)
 }
 
 // nodeID is the node that the disk belongs to.

@@ -45,7 +45,7 @@ func TestFormerRunIsNotNamedAgain(t *testing.T) {
 	r.start(ranIdentity(runBefore, uuid.Nil), inRuns(recordWith(0, 0, 1), runBefore, runOfB), 0, 1)
 	r.won()
 	r.report(ActiveReady{})
-	former := memberOf(1).inRun(runOfB)
+	former := memberOf(1).InRun(runOfB)
 	r.report(StandbyConnected{Member: former})
 	r.report(StandbyCaughtUp{Member: former})
 	r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
@@ -68,7 +68,7 @@ func TestFormerRunIsNotNamedAgain(t *testing.T) {
 		}
 		r.report(StandbySynced{Member: former, Requirement: r.s.act.sent.Requirement})
 	}
-	later := memberOf(1).inRun(runTried)
+	later := memberOf(1).InRun(runTried)
 	r.report(StandbyConnected{Member: later})
 	r.report(StandbyCaughtUp{Member: later})
 	for range 5 {

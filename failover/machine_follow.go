@@ -60,7 +60,7 @@ func (s *State) eligible() bool {
 	if s.set.AcceptLoss && len(s.rec.InSync) == 1 {
 		return ok && me.Store == s.ident.Store && !s.ident.MayHaveLost
 	}
-	return ok && me.is(s.ident.Member().inRun(me.Run)) && s.owns(me.Run) && !s.ident.MayHaveLost
+	return ok && me.Is(s.ident.Member().InRun(me.Run)) && s.owns(me.Run) && !s.ident.MayHaveLost
 }
 
 // standBy does what a node has to do that is not active.

@@ -72,7 +72,7 @@ func (m *machine) reportedByActive(ev DataEvent) {
 	case StandbyConnected:
 		// A third node that fetches a snapshot does not hide the one that is waited for.
 		r, ok := m.required()
-		if a.standby == standbyNone || a.member.Node == e.Member.Node || ok && r.is(e.Member) {
+		if a.standby == standbyNone || a.member.Node == e.Member.Node || ok && r.Is(e.Member) {
 			a.standby, a.member = standbyConnected, e.Member
 			a.ahead = ahead{}
 		}
@@ -154,7 +154,7 @@ func (s *State) absent() bool {
 // inItsRun gives an entry without a generation that of the standby that is connected: the record says nothing about its
 // run.
 func (s *State) inItsRun(o Member) Member {
-	if o.Run == uuid.Nil && s.act.standby != standbyNone && o.is(s.act.member) {
+	if o.Run == uuid.Nil && s.act.standby != standbyNone && o.Is(s.act.member) {
 		return s.act.member
 	}
 	return o
@@ -249,7 +249,7 @@ func (m *machine) leadSwap(hasOther, there bool) {
 	switch {
 	case m.hand.phase >= handDraining && m.hand.phase <= handSwapping:
 		return // handOver does it
-	case hasOther && a.ahead.member.Node != uuid.Nil && other.is(a.ahead.member):
+	case hasOther && a.ahead.member.Node != uuid.Nil && other.Is(a.ahead.member):
 		// Nothing was acknowledged in this term: it takes that member's acks, and there were none.
 		if m.canSwap() {
 			m.giveTo(other)

@@ -5,8 +5,6 @@ package failover
 import (
 	"fmt"
 
-	"github.com/google/uuid"
-
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
@@ -21,7 +19,7 @@ func (m *machine) compareMark() {
 		return
 	}
 	me, listed := m.rec.Member(m.self.ID)
-	if !listed || !me.is(m.ident.Member().inRun(me.Run)) {
+	if !listed || !me.Is(m.ident.Member().InRun(me.Run)) {
 		return
 	}
 	mark := m.highWater()
@@ -35,12 +33,6 @@ func (m *machine) compareMark() {
 		return
 	}
 	m.foundPutBack(lacks + ": it is an older image of itself")
-}
-
-// inRun is the same entry for another run.
-func (m Member) inRun(run uuid.UUID) Member {
-	m.Run = run
-	return m
 }
 
 // freshMark tells whether the mark that the log was held against is still the newest, as far as that can be known. A

@@ -151,7 +151,7 @@ func (m *machine) wrote(rec Record) bool {
 // begun tells whether this very store has begun the pair: a restored one that stopped before it could note that.
 func (m *machine) begun(rec Record) bool {
 	own, ok := rec.Member(m.self.ID)
-	return ok && m.ident.Restored && own.is(m.ident.Member().inRun(own.Run))
+	return ok && m.ident.Restored && own.Is(m.ident.Member().InRun(own.Run))
 }
 
 // admit checks the first record that a process sees against its store.

@@ -62,16 +62,6 @@ func runOf(process string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(process))
 }
 
-// is tells whether two entries name the same store in the same run. A release before FeatureRuns knows no generations,
-// and drops them when it writes the record: an entry without one says nothing about the run.
-func (m Member) is(o Member) bool {
-	if m.Run != uuid.Nil && o.Run != uuid.Nil && m.Run != o.Run {
-		return false
-	}
-	m.Run, o.Run = uuid.Nil, uuid.Nil
-	return m == o
-}
-
 // me is the entry that this node writes into the record.
 func (s *State) me() Member {
 	me := s.ident.Member()
@@ -236,7 +226,7 @@ func (m *machine) forgetFormerRun(rec Record) {
 	}
 	was, ok := m.rec.Member(a.member.Node)
 	now, still := rec.Member(a.member.Node)
-	if ok && still && was == a.member && now.Run != uuid.Nil && now.Run != was.Run && now.inRun(was.Run) == was {
+	if ok && still && was == a.member && now.Run != uuid.Nil && now.Run != was.Run && now.InRun(was.Run) == was {
 		a.standby, a.member, a.cause = standbyNone, Member{}, LostReset
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/lockstep-mq/lockstep/store/identity"
 )
 
 // RecordVersion is the version that this build writes and the newest that it reads.
@@ -65,18 +67,11 @@ type Record struct {
 	unknown map[string]json.RawMessage
 }
 
-// Member names one store in a state in which it is known to be complete.
-type Member struct {
-	// Node UUID.
-	Node uuid.UUID `json:"node"`
-	// Store UUID: another one after a disk was replaced.
-	Store uuid.UUID `json:"store"`
-	// Incarnation of the store: higher after its content was replaced or may have lost something.
-	Incarnation uint64 `json:"incarnation"`
-	// Run is the generation of the one run of the store that may act or be counted (INV-11). Zero: a node of a release
-	// before FeatureRuns wrote the record, and any run may.
-	Run uuid.UUID `json:"run,omitzero"`
-}
+// Member names one store in a state in which it is known to be complete, as an entry of Record.InSync.
+type Member = identity.Member
+
+// Fence is what a node has promised not to go back behind (INV-1).
+type Fence = identity.Fence
 
 // NodeInfo describes a node.
 type NodeInfo struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 )
@@ -197,7 +197,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		require.Eventually(t, func() bool { return b.store.Identity().Fence.Config == a.config }, patience,
 			time.Millisecond)
 		id := b.store.Identity()
-		require.NoError(t, b.store.SetFence(store.Fence{Config: id.Fence.Config, Term: id.Fence.Term + 1}))
+		require.NoError(t, b.store.SetFence(identity.Fence{Config: id.Fence.Config, Term: id.Fence.Term + 1}))
 		errs := make(chan error, 1)
 		require.NoError(t, a.primary.Submit(t.Context(), payload(a.queueID, "p", 1, nil),
 			func(_ *txn.Result, err error) { errs <- err }))
@@ -220,7 +220,7 @@ func TestStaleActiveIsRefused(t *testing.T) {
 	a, b := w.node("a"), w.node("b")
 	a.lead(1, 1, nil)
 	a.createQueue()
-	require.NoError(t, b.store.SetFence(store.Fence{Config: 5, Term: 1}))
+	require.NoError(t, b.store.SetFence(identity.Fence{Config: 5, Term: 1}))
 	b.follow(a)
 	await(b, lost(replication.LostRejected))
 	await(a, lostStandby(replication.LostAhead))

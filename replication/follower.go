@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
@@ -328,16 +329,15 @@ func (f *Follower) silent(d time.Duration) {
 
 // admit obeys config and term of a message, or refuses them (INV-1): a higher fence is persisted before it is obeyed.
 func (f *Follower) admit(config, term uint64) error {
-	have := f.o.Store.Identity().Fence
-	own, theirs := fence{have.Config, have.Term}, fence{config, term}
+	own, theirs := f.o.Store.Identity().Fence, identity.Fence{Config: config, Term: term}
 	switch {
 	case theirs == own, mutate.Off("INV-1-standby-obeys-any-fence"):
 		return nil
-	case theirs.less(own):
+	case theirs.Less(own):
 		return fmt.Errorf("%w: the active has config %d term %d, this node obeys config %d term %d", ErrStale,
-			config, term, own.config, own.term)
+			config, term, own.Config, own.Term)
 	}
-	if err := f.o.Store.SetFence(store.Fence{Config: config, Term: term}); err != nil {
+	if err := f.o.Store.SetFence(theirs); err != nil {
 		return fmt.Errorf("%w: persist the fence: %w", errStore, err)
 	}
 	return nil
@@ -351,7 +351,7 @@ func (f *Follower) hello() (*StandbyMessage, error) {
 	}
 	id := s.Identity()
 	return &StandbyMessage{Config: id.Fence.Config, Term: id.Fence.Term, AppliedLSN: s.Applied().LSN, Hello: &Hello{
-		Pair: id.PairID, Member: MemberOf(id),
+		Pair: id.PairID, Member: id.Member(),
 		LogEnd: s.End(), Applied: s.Applied(), TermEnds: s.TermEnds(),
 		Protocol: ProtocolVersion, OldestProtocol: OldestProtocol, Features: Features(),
 		Committed: f.committedPosition(), VoidTerm: f.voidTerm(),

@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication/memnet"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -163,7 +164,7 @@ func (n *node) leadWith(term uint64, cfg replication.ActiveConfig) *replication.
 		Store: n.store, Term: term, Config: cfg, Events: n.event, Tuning: n.tuning,
 	})
 	require.NoError(n.w.t, err)
-	require.NoError(n.w.t, n.store.SetFence(store.Fence{Config: cfg.Config, Term: term}))
+	require.NoError(n.w.t, n.store.SetFence(identity.Fence{Config: cfg.Config, Term: term}))
 	n.mu.Lock()
 	n.primary, n.term, n.config = p, term, cfg.Config
 	n.mu.Unlock()
@@ -256,7 +257,7 @@ func (n *node) configure(change func(*replication.ActiveConfig)) {
 	cfg.Config = config
 	change(&cfg)
 	p.Configure(cfg)
-	require.NoError(n.w.t, n.store.SetFence(store.Fence{Config: config, Term: n.term}))
+	require.NoError(n.w.t, n.store.SetFence(identity.Fence{Config: config, Term: n.term}))
 }
 
 // payload encodes a transaction that publishes one message.

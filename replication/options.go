@@ -85,17 +85,6 @@ func setDefault[T int | int64 | time.Duration](v *T, def T) {
 	}
 }
 
-// fence orders configurations as the pair's record does: by config first and by term second. A node that tries to take
-// over raises only the term; {c, t+1} shuts out the active of {c, t}, and is passed again by {c+1, t} if that one won.
-type fence struct{ config, term uint64 }
-
-func (f fence) less(o fence) bool {
-	if f.config != o.config {
-		return f.config < o.config
-	}
-	return f.term < o.term
-}
-
 // silence measures how long the other end has been quiet, in steps of a ticker. A step counts no more than twice its
 // nominal length: when this process was itself stopped for a while, it must not blame the other end.
 type silence struct {

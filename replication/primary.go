@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/iolock"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -135,9 +136,9 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 		o.Logger = zap.NewNop()
 	}
 	id, end := o.Store.Identity(), o.Store.End()
-	if have := (fence{id.Fence.Config, id.Fence.Term}); (fence{o.Config.Config, o.Term}).less(have) {
+	if (identity.Fence{Config: o.Config.Config, Term: o.Term}).Less(id.Fence) {
 		return nil, fmt.Errorf("%w: asked to be active under config %d term %d, promised to obey config %d term %d",
-			ErrFence, o.Config.Config, o.Term, have.config, have.term)
+			ErrFence, o.Config.Config, o.Term, id.Fence.Config, id.Fence.Term)
 	}
 	if end.Term >= o.Term {
 		return nil, fmt.Errorf("%w: asked for term %d, and the log ends at %v", ErrTermUsed, o.Term, end)

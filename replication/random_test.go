@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/replication"
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
 )
 
@@ -280,7 +280,7 @@ func (h *history) saw(fits func(replication.Event) bool) bool {
 func (h *history) configure(cfg replication.ActiveConfig) {
 	n := h.lead()
 	n.primary.Configure(cfg)
-	require.NoError(h.t, n.store.SetFence(store.Fence{Config: cfg.Config, Term: h.term}))
+	require.NoError(h.t, n.store.SetFence(identity.Fence{Config: cfg.Config, Term: h.term}))
 }
 
 // drop removes the standby from in_sync: first the record, then the requirement (INV-3).
@@ -334,7 +334,7 @@ func (h *history) crashActive() {
 func (h *history) promote() {
 	n, s := h.lead(), h.standby()
 	s.stop()
-	require.NoError(h.t, s.store.SetFence(store.Fence{Config: h.config, Term: h.term + 1}))
+	require.NoError(h.t, s.store.SetFence(identity.Fence{Config: h.config, Term: h.term + 1}))
 	h.config++
 	h.term++
 	h.active, h.inSync = 1-h.active, false

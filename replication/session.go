@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
@@ -227,12 +228,12 @@ func (p *Primary) refuseAhead(m Member, config, term uint64) error {
 
 // checkAhead returns ErrAhead for a standby that obeys a higher configuration (INV-1). mu is held.
 func (p *Primary) checkAhead(config, term uint64) error {
-	own, theirs := fence{p.cfg.Config, p.o.Term}, fence{config, term}
-	if !own.less(theirs) || mutate.Off("INV-1-active-ignores-higher-fence") {
+	own, theirs := identity.Fence{Config: p.cfg.Config, Term: p.o.Term}, identity.Fence{Config: config, Term: term}
+	if !own.Less(theirs) || mutate.Off("INV-1-active-ignores-higher-fence") {
 		return nil
 	}
 	return fmt.Errorf("%w: it obeys config %d term %d, this active has config %d term %d", ErrAhead, config, term,
-		own.config, own.term)
+		own.Config, own.Term)
 }
 
 // sendToSnapshot tells the standby that the log cannot help it.

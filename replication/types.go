@@ -4,40 +4,15 @@ package replication
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 
-	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
 // Member names one store in one state of trust, as the pair's record does.
-type Member struct {
-	// Node names the data directory's owner.
-	Node uuid.UUID
-	// Store names the content.
-	Store uuid.UUID
-	// Incarnation grows when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces its
-	// content.
-	Incarnation uint64
-	// Run is the generation of the run of the store (INV-11); zero from a release that knows none.
-	Run uuid.UUID
-}
-
-// MemberOf is the entry that a store has, or would have, in the pair's record.
-func MemberOf(id store.Identity) Member {
-	m := Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, Run: id.Run}
-	if id.ClaimedRun != uuid.Nil {
-		m.Run = id.ClaimedRun
-	}
-	return m
-}
-
-// String gives the form that logs use.
-func (m Member) String() string {
-	return fmt.Sprintf("node %s store %s/%d", m.Node, m.Store, m.Incarnation)
-}
+type Member = identity.Member
 
 // Hello introduces a standby to the active.
 type Hello struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -228,13 +229,6 @@ func TestSilenceIgnoresOwnStop(t *testing.T) {
 	require.Zero(t, s.step(now, step, true))
 }
 
-func TestFenceOrder(t *testing.T) {
-	require.True(t, fence{1, 5}.less(fence{2, 1}))
-	require.True(t, fence{1, 5}.less(fence{1, 6}))
-	require.False(t, fence{2, 5}.less(fence{2, 5}))
-	require.False(t, fence{3, 1}.less(fence{2, 9}))
-}
-
 func TestStatusCodesSurviveTheWire(t *testing.T) {
 	for _, c := range statusCodes {
 		require.ErrorIs(t, fromStatus(toStatus(c.err)), c.err)
@@ -311,7 +305,7 @@ func TestAdmit(t *testing.T) {
 		require.ErrorIs(t, f.admit(lower[0], lower[1]), ErrStale, "config %d term %d", lower[0], lower[1])
 	}
 	require.NoError(t, f.admit(4, 1))
-	require.Equal(t, store.Fence{Config: 4, Term: 1}, s.Identity().Fence)
+	require.Equal(t, identity.Fence{Config: 4, Term: 1}, s.Identity().Fence)
 }
 
 // TestStandbyAppliesWhatIsCommitted: what a standby has, durable, and the active has not committed is not applied

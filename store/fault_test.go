@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -254,16 +255,16 @@ func TestIdentity(t *testing.T) {
 	pair := uuid.New()
 	require.NoError(t, n.s.JoinPair(pair))
 	require.ErrorIs(t, n.s.JoinPair(uuid.New()), store.ErrOtherPair)
-	require.NoError(t, n.s.SetFence(store.Fence{Config: 5, Term: 2}))
-	require.ErrorIs(t, n.s.SetFence(store.Fence{Config: 4, Term: 2}), store.ErrFenceLower)
-	require.ErrorIs(t, n.s.SetFence(store.Fence{Config: 5, Term: 1}), store.ErrFenceLower)
+	require.NoError(t, n.s.SetFence(identity.Fence{Config: 5, Term: 2}))
+	require.ErrorIs(t, n.s.SetFence(identity.Fence{Config: 4, Term: 2}), store.ErrFenceLower)
+	require.ErrorIs(t, n.s.SetFence(identity.Fence{Config: 5, Term: 1}), store.ErrFenceLower)
 
 	_, err := store.Open(o)
 	require.ErrorIs(t, err, store.ErrInUse)
 
 	crashed := openNode(t, options(mem.CrashClone(nil)))
 	got := crashed.s.Identity()
-	require.Equal(t, store.Fence{Config: 5, Term: 2}, got.Fence, "a fence is durable before it is obeyed (INV-1)")
+	require.Equal(t, identity.Fence{Config: 5, Term: 2}, got.Fence, "a fence is durable before it is obeyed (INV-1)")
 	require.Equal(t, pair, got.PairID)
 	require.Equal(t, first.NodeID, got.NodeID)
 	require.False(t, got.MayHaveLost)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/mutate"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -28,14 +29,6 @@ const (
 	identityMaxBytes = 64 << 10
 )
 
-// Fence is the highest configuration and term that a node has obeyed. It never goes back (INV-1).
-type Fence struct {
-	// Config is the version number of the pair's record.
-	Config uint64 `json:"config"`
-	// Term grows whenever the active changes.
-	Term uint64 `json:"term"`
-}
-
 // Identity says who a node and its store are. It is kept in the file "identity", replaced atomically.
 type Identity struct {
 	// NodeID names the node for as long as its data directory lives.
@@ -48,7 +41,7 @@ type Identity struct {
 	// content, so that the pair's record no longer matches it.
 	Incarnation uint64
 	// Fence is what the node has promised to obey.
-	Fence Fence
+	Fence identity.Fence
 	// Run is the generation of the last run of this store that the pair's record is known to have named (INV-11); zero
 	// if there was none.
 	Run uuid.UUID
@@ -71,14 +64,23 @@ type Identity struct {
 	SetAsideWhy string
 }
 
+// Member is the entry that the store has, or would have, in the pair's record.
+func (id *Identity) Member() identity.Member {
+	m := identity.Member{Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, Run: id.Run}
+	if id.ClaimedRun != uuid.Nil {
+		m.Run = id.ClaimedRun
+	}
+	return m
+}
+
 // identityFile is the JSON form of what is kept in the identity file.
 type identityFile struct {
-	Version     int       `json:"version"`
-	NodeID      uuid.UUID `json:"node_id"`
-	StoreID     uuid.UUID `json:"store_id"`
-	PairID      uuid.UUID `json:"pair_id"`
-	Incarnation uint64    `json:"incarnation"`
-	Fence       Fence     `json:"fence"`
+	Version     int            `json:"version"`
+	NodeID      uuid.UUID      `json:"node_id"`
+	StoreID     uuid.UUID      `json:"store_id"`
+	PairID      uuid.UUID      `json:"pair_id"`
+	Incarnation uint64         `json:"incarnation"`
+	Fence       identity.Fence `json:"fence"`
 	// Run and ClaimedRun: see Identity.
 	Run        uuid.UUID `json:"run,omitzero"`
 	ClaimedRun uuid.UUID `json:"claimed_run,omitzero"`
@@ -258,11 +260,10 @@ func (s *Store) ConfirmRun(run uuid.UUID) error {
 }
 
 // SetFence persists the configuration and term that the node obeys from now on; durable before it returns (INV-1).
-// Setting the present fence again costs nothing. It returns ErrFenceLower rather than go back. Fences are ordered by
-// Config first: {c, t+1} of a node that tried to take over is passed again by {c+1, t} of the active that won.
-func (s *Store) SetFence(f Fence) error {
+// Setting the present fence again costs nothing. It returns ErrFenceLower rather than go back.
+func (s *Store) SetFence(f identity.Fence) error {
 	return s.changeIdentity(func(id *identityFile) error {
-		if f.Config < id.Fence.Config || f.Config == id.Fence.Config && f.Term < id.Fence.Term {
+		if f.Less(id.Fence) {
 			return fmt.Errorf("%w: asked for config %d term %d, have config %d term %d",
 				ErrFenceLower, f.Config, f.Term, id.Fence.Config, id.Fence.Term)
 		}

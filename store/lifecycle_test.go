@@ -21,6 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -180,7 +181,7 @@ func TestUseAfterClose(t *testing.T) {
 	n.commit(createQueue)
 	require.NoError(t, n.s.Close())
 	require.ErrorIs(t, n.appendTxn(encode(t, nil, createQueue)), store.ErrClosed)
-	require.ErrorIs(t, n.s.SetFence(store.Fence{Config: 9, Term: 9}), store.ErrClosed)
+	require.ErrorIs(t, n.s.SetFence(identity.Fence{Config: 9, Term: 9}), store.ErrClosed)
 	_, _, err := n.s.Read(context.Background(), store.ReadRequest{Queue: 1}, nil)
 	require.ErrorIs(t, err, store.ErrClosed)
 	_, err = n.s.OpenSnapshot()

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/memfs"
@@ -176,7 +177,7 @@ func setAsideAndFilled(t *testing.T, h hurt) {
 	o.ReplaceDamaged, o.ReplaceUnknown = true, true
 	source, m := filled(t, options(memfs.New()))
 	require.NoError(t, n.s.JoinPair(uuid.New()))
-	require.NoError(t, n.s.SetFence(store.Fence{Config: 4, Term: 2}))
+	require.NoError(t, n.s.SetFence(identity.Fence{Config: 4, Term: 2}))
 	before := n.s.Identity()
 	require.NoError(t, n.s.Close())
 	h.do(t, mem)

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/events"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/lsn"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -226,7 +227,7 @@ func (s *Store) openLog(emptied bool) error {
 // mayBegin tells whether a store without page.db may begin with an empty one: it is new, or was set aside, or the log
 // still has every record from the first one on.
 func (s *Store) mayBegin() error {
-	if s.id.PairID == uuid.Nil && s.id.Fence == (Fence{}) && s.id.Restored == "" {
+	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
 	}
 	segments, err := s.segments()
@@ -257,7 +258,7 @@ func (s *Store) segments() ([]string, error) {
 // logIsMissing tells whether a log that was there once has no segment left: it was removed. Then what was in it beyond
 // the checkpoint is unknown. A directory that never got to be more than new is no such case.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
-	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (Fence{}) {
+	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) {
 		return false, nil
 	}
 	names, err := s.o.FS.ReadDir(datadir.LogDir(s.o.Dir))

@@ -105,7 +105,7 @@ func (a *Service) planAdoption(ctx context.Context, req *pb.AdoptRecordRequest) 
 	}
 	st, own, end := a.o.State(), a.store.Identity(), a.store.End()
 	leads := st.Primary != nil && st.Pair.Record != nil
-	fence := failover.Fence{Config: own.Fence.Config, Term: own.Fence.Term}
+	fence := own.Fence
 	p := adoption{found: found, plan: &pb.AdoptRecordResponse{
 		PairId: own.PairID.String(), NodeId: own.NodeID.String(), NodeName: st.Pair.Self.Name,
 		FoundConfig: found.Record.Config,

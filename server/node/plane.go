@@ -72,7 +72,7 @@ func (p *dataPlane) Identity() failover.Identity {
 	}
 	return failover.Identity{
 		Node: id.NodeID, Store: id.StoreID, Incarnation: id.Incarnation, PairID: id.PairID,
-		Fence: failover.Fence{Config: id.Fence.Config, Term: id.Fence.Term}, End: p.node.store.End(),
+		Fence: id.Fence, End: p.node.store.End(),
 		MayHaveLost: id.MayHaveLost,
 		Restored:    id.Restored != "", SetAside: aside, Run: id.Run, ClaimedRun: id.ClaimedRun,
 		Committed: p.node.store.Committed(),
@@ -157,7 +157,7 @@ func (p *dataPlane) SetFence(_ context.Context, f failover.Fence) error {
 	if !p.Identity().Fence.Less(f) {
 		return nil
 	}
-	err := p.node.store.SetFence(store.Fence{Config: f.Config, Term: f.Term})
+	err := p.node.store.SetFence(f)
 	if errors.Is(err, store.ErrFenceLower) {
 		return nil
 	}
@@ -395,7 +395,7 @@ func (p *dataPlane) resync(cause error) bool {
 // activeConfig converts the conditions of failover to those of replication.
 func activeConfig(c failover.ActiveConfig) replication.ActiveConfig {
 	return replication.ActiveConfig{
-		Config: c.Config, RequireStandby: c.RequireStandby, Standby: replication.Member(c.Standby),
+		Config: c.Config, RequireStandby: c.RequireStandby, Standby: c.Standby,
 		Requirement: c.Requirement, Serve: c.Serve, Reason: c.Reason,
 	}
 }
@@ -406,13 +406,13 @@ func dataEvent(e replication.Event) failover.DataEvent {
 	case replication.ActiveReady:
 		return failover.ActiveReady{}
 	case replication.StandbyConnected:
-		return failover.StandbyConnected{Member: failover.Member(e.Member)}
+		return failover.StandbyConnected{Member: e.Member}
 	case replication.StandbyAhead:
-		return failover.StandbyAhead{Member: failover.Member(e.Member), End: e.End, Committed: e.Committed}
+		return failover.StandbyAhead{Member: e.Member, End: e.End, Committed: e.Committed}
 	case replication.StandbyCaughtUp:
-		return failover.StandbyCaughtUp{Member: failover.Member(e.Member)}
+		return failover.StandbyCaughtUp{Member: e.Member}
 	case replication.StandbySynced:
-		return failover.StandbySynced{Member: failover.Member(e.Member), Requirement: e.Requirement}
+		return failover.StandbySynced{Member: e.Member, Requirement: e.Requirement}
 	case replication.StandbyLost:
 		return failover.StandbyLost{Node: e.Member.Node, Cause: lostCause(e.Cause), Err: e.Err}
 	case replication.FollowerConnected:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -32,7 +33,7 @@ func TestRoundTrip(t *testing.T) {
 				fsys, root := make()
 				n := openNode(t, fsys, in(root, "data"), pageSize)
 				require.NoError(t, n.s.JoinPair(uuid.New()))
-				require.NoError(t, n.s.SetFence(store.Fence{Config: 4, Term: 7}))
+				require.NoError(t, n.s.SetFence(identity.Fence{Config: 4, Term: 7}))
 				n.steps(150)
 				var phases []string
 				o := n.options(in(root, "backups"))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/backup"
+	"github.com/lockstep-mq/lockstep/store/identity"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/vfs/faultfs"
@@ -84,7 +85,7 @@ func openWriter(t *testing.T, mem *memfs.FS) *writer {
 	})
 	require.NoError(t, err)
 	require.NoError(t, s.JoinPair(uuid.UUID{0xaa, 15: 0xbb}))
-	require.NoError(t, s.SetFence(store.Fence{Config: 3, Term: 2}))
+	require.NoError(t, s.SetFence(identity.Fence{Config: 3, Term: 2}))
 	return &writer{t: t, mem: mem, s: s, term: 1, time: 1_700_000_000_000}
 }
 

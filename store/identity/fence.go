@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package failover
+package identity
 
 import "fmt"
 
@@ -9,9 +9,9 @@ import "fmt"
 // term: {Config: c, Term: t+1} shuts out the active of {c, t}, and is passed again by {c+1, t} if that active won.
 type Fence struct {
 	// Config of the record that the node obeys.
-	Config uint64
+	Config uint64 `json:"config"`
 	// Term of that record, or one more while the node tries to take over.
-	Term uint64
+	Term uint64 `json:"term"`
 }
 
 // Less tells whether f is below o.
